@@ -21,8 +21,9 @@ struct Options {
 void AddOptions(Options* options, daemon::OptionTable* table);
 // Rules between settings. InvalidArgument (a user's) names them.
 absl::Status CheckOptions(const Options& options);
-// From --checkpoint-root to control.checkpoint_roots: without the flag any folder where `local_only` (daemon::IsLocalOnly), and none elsewhere. A
-// folder that is not there is a user's error.
+// From --checkpoint-root to control.checkpoint_roots: without the flag any folder where
+// `local_only` (daemon::IsLocalOnly), and none elsewhere. A folder that is not there is a user's
+// error.
 absl::Status ResolveRoots(bool local_only, Options* options);
 
 }  // namespace evergrad::coordinator

@@ -11,30 +11,37 @@
 
 namespace evergrad::coordinator {
 
-absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, const transport::ServerOptions& server, Parts parts) {
+absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(
+    Options options, const transport::ServerOptions& server, Parts parts) {
   std::error_code error;
   const std::filesystem::path runs = std::filesystem::absolute(options.control.runs_folder, error);
   if (error)
-    return UserError(absl::InvalidArgumentError(absl::StrCat("runs folder: path=", options.control.runs_folder, " reason=", error.message())));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "runs folder: path=", options.control.runs_folder, " reason=", error.message())));
   options.control.runs_folder = runs.lexically_normal().string();
-  while (options.control.runs_folder.size() > 1 && options.control.runs_folder.back() == '/') options.control.runs_folder.pop_back();
+  while (options.control.runs_folder.size() > 1 && options.control.runs_folder.back() == '/')
+    options.control.runs_folder.pop_back();
   EG_RETURN_IF_ERROR(fs::MakeDirectories(options.control.runs_folder));
   options.control.pid = ::getpid();
   char host[256] = {};
   if (::gethostname(host, sizeof(host) - 1) == 0) options.control.host = host;
 
   std::unique_ptr<Coordinator> coordinator(new Coordinator());
-  coordinator->files_ = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "files"});
-  coordinator->control_ = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "control"});
+  coordinator->files_ =
+      std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "files"});
+  coordinator->control_ = std::make_unique<runtime::ThreadExecutor>(
+      runtime::ThreadExecutor::Options{.name = "control"});
   ControlPlane::Parts plane_parts;
   plane_parts.control = coordinator->control_.get();
   plane_parts.files = coordinator->files_.get();
   if (!options.control.checkpoint_roots.everything()) {
     std::vector<std::string> folders = options.control.checkpoint_roots.folders();
     folders.push_back(options.control.runs_folder);
-    coordinator->written_ = fs::Roots::Only(std::move(folders), "--checkpoint-root of the coordinator names folders for checkpoints");
+    coordinator->written_ = fs::Roots::Only(
+        std::move(folders), "--checkpoint-root of the coordinator names folders for checkpoints");
   }
-  coordinator->file_system_ = fs::MakeLocalFileSystem({.failpoints = parts.failpoints, .roots = &coordinator->written_});
+  coordinator->file_system_ =
+      fs::MakeLocalFileSystem({.failpoints = parts.failpoints, .roots = &coordinator->written_});
   plane_parts.file_system = coordinator->file_system_.get();
   plane_parts.clock = parts.clock;
   plane_parts.logger = parts.logger;
@@ -44,12 +51,15 @@ absl::StatusOr<std::unique_ptr<Coordinator>> Coordinator::Create(Options options
   plane_parts.on_end = parts.on_end;
   coordinator->plane_ = std::make_unique<ControlPlane>(options.control, plane_parts);
   EG_RETURN_IF_ERROR(coordinator->plane_->Recover());
-  EG_ASSIGN_OR_RETURN(coordinator->server_, parts.transport->Listen(server, coordinator->plane_->handlers()));
+  EG_ASSIGN_OR_RETURN(coordinator->server_,
+                      parts.transport->Listen(server, coordinator->plane_->handlers()));
   return coordinator;
 }
 
 void Coordinator::Start(const std::string& advertised_address, const std::string& metrics_address) {
-  control_->Post([plane = plane_.get(), advertised_address, metrics_address] { plane->Start(advertised_address, metrics_address); });
+  control_->Post([plane = plane_.get(), advertised_address, metrics_address] {
+    plane->Start(advertised_address, metrics_address);
+  });
 }
 
 void Coordinator::Stop() {

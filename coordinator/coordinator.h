@@ -24,7 +24,9 @@ class Coordinator {
     std::function<void(const absl::Status&)> on_end;
   };
   // Listens. Errors are those of Transport::Listen, or of a runs folder that cannot be made.
-  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options, const transport::ServerOptions& server, Parts parts);
+  static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options,
+                                                             const transport::ServerOptions& server,
+                                                             Parts parts);
   ~Coordinator();  // Stop().
 
   std::string address() const { return server_->address(); }  // as bound

@@ -16,12 +16,17 @@
 
 int main(int argc, char** argv) {
   using namespace evergrad;
-  daemon::Daemon daemon(Role::kCoordinator, "runs jobs: registers tasks, grants closures, watches over shards");
+  daemon::Daemon daemon(Role::kCoordinator,
+                        "runs jobs: registers tasks, grants closures, watches over shards");
   coordinator::Options options;
   coordinator::AddOptions(&options, &daemon.options());
   if (const auto code = daemon.Start(argc, argv)) return *code;
-  if (absl::Status status = coordinator::CheckOptions(options); !status.ok()) return daemon.Fail(status);
-  if (absl::Status status = coordinator::ResolveRoots(daemon::IsLocalOnly(daemon.common()), &options); !status.ok()) return daemon.Fail(status);
+  if (absl::Status status = coordinator::CheckOptions(options); !status.ok())
+    return daemon.Fail(status);
+  if (absl::Status status =
+          coordinator::ResolveRoots(daemon::IsLocalOnly(daemon.common()), &options);
+      !status.ok())
+    return daemon.Fail(status);
   daemon.logger().SetTask("coordinator/0");
   options.control.counting_allowed = daemon.failpoints_allowed();
   options.control.local_only = daemon::IsLocalOnly(daemon.common());
@@ -34,12 +39,16 @@ int main(int argc, char** argv) {
   RealClock clock;
   std::unique_ptr<coordinator::StateStore> store;
   if (options.store.folder.empty()) {
-    // Its records live as long as this process: a new coordinator knows no job, and chooses a term above any that a task reports.
+    // Its records live as long as this process: a new coordinator knows no job, and chooses a term
+    // above any that a task reports.
     store = std::make_unique<coordinator::MemoryStateStore>();
   } else {
     options.store.holder = absl::StrCat("pid ", ::getpid(), " on host ", fs::HostName());
-    auto opened = coordinator::SqliteStateStore::Open(
-        options.store, {.clock = &clock, .logger = &daemon.logger(), .registry = &daemon.registry(), .failpoints = &daemon.failpoints()});
+    auto opened =
+        coordinator::SqliteStateStore::Open(options.store, {.clock = &clock,
+                                                            .logger = &daemon.logger(),
+                                                            .registry = &daemon.registry(),
+                                                            .failpoints = &daemon.failpoints()});
     if (!opened.ok()) {
       const int code = daemon.Fail(opened.status());
       return absl::IsDataLoss(opened.status()) ? daemon::kExitJournal : code;
@@ -62,7 +71,8 @@ int main(int argc, char** argv) {
   options.control.forget_unknown_jobs = options.store.forget_unknown_jobs;
   auto coordinator = coordinator::Coordinator::Create(options, daemon.server_options(), parts);
   if (!coordinator.ok()) return daemon.Fail(coordinator.status());
-  if (absl::Status status = daemon.ReportListening((*coordinator)->address()); !status.ok()) return daemon.Fail(status);
+  if (absl::Status status = daemon.ReportListening((*coordinator)->address()); !status.ok())
+    return daemon.Fail(status);
   (*coordinator)->Start(daemon.advertised_address(), daemon.metrics_address());
   daemon.signals().Wait();
   daemon.logger().Info("stopping");

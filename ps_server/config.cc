@@ -20,31 +20,50 @@ constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
 }  // namespace
 
 void AddOptions(daemon::OptionTable* table, Config* config) {
-  table->Add("index", &config->index, "identity of this server, a number; empty: the ordinal of the host name (ps-server-3 is 3), else 0");
-  table->Add("executors", &config->executors, "threads that apply updates, each the only writer of its shards; 0: one per core", {0, kExecutorsMax});
-  table->AddBytes("budget_bytes_max", &config->budget_bytes_max, "payload of requests and answers in flight, all workers together",
+  table->Add("index", &config->index,
+             "identity of this server, a number; empty: the ordinal of the host name (ps-server-3 "
+             "is 3), else 0");
+  table->Add("executors", &config->executors,
+             "threads that apply updates, each the only writer of its shards; 0: one per core",
+             {0, kExecutorsMax});
+  table->AddBytes("budget_bytes_max", &config->budget_bytes_max,
+                  "payload of requests and answers in flight, all workers together",
                   {kMiB, 1ull << 40});
-  table->AddBytes("small_reserve_bytes_max", &config->small_reserve_bytes_max, "reserve for requests of at most 64 KiB, which need no grant",
+  table->AddBytes("small_reserve_bytes_max", &config->small_reserve_bytes_max,
+                  "reserve for requests of at most 64 KiB, which need no grant",
                   {kMiB, 1ull << 40});
-  table->AddBytes("peer_small_bytes_max", &config->peer_small_bytes_max, "one worker's share of that reserve", {64 << 10, 1ull << 40});
-  table->AddBytes("frame_bytes_max", &config->frame_bytes_max, "one request, or one answer", {kMiB, kFrameBytesLimit});
-  table->AddBytes("pool_bytes_max", &config->pool_bytes_max, "spare memory kept for writing beside values that are being read", {0, 1ull << 40});
-  table->AddBytes("snapshot_bytes_max", &config->snapshot_bytes_max,
-                  "one shard's values, slots and ledger held for its snapshot file; a larger shard has none", {kMiB, 1ull << 40});
+  table->AddBytes("peer_small_bytes_max", &config->peer_small_bytes_max,
+                  "one worker's share of that reserve", {64 << 10, 1ull << 40});
+  table->AddBytes("frame_bytes_max", &config->frame_bytes_max, "one request, or one answer",
+                  {kMiB, kFrameBytesLimit});
+  table->AddBytes("pool_bytes_max", &config->pool_bytes_max,
+                  "spare memory kept for writing beside values that are being read",
+                  {0, 1ull << 40});
+  table->AddBytes(
+      "snapshot_bytes_max", &config->snapshot_bytes_max,
+      "one shard's values, slots and ledger held for its snapshot file; a larger shard has none",
+      {kMiB, 1ull << 40});
   table->AddBytes("memory_bytes_max", &config->memory_bytes_max,
-                  "rows of embedding tables, their index and their counters; 0: 0.8 of what the machine or the control group has", {0, 1ull << 50});
+                  "rows of embedding tables, their index and their counters; 0: 0.8 of what the "
+                  "machine or the control group has",
+                  {0, 1ull << 50});
   table->Add("streams_max", &config->streams_max, "connections of workers", {1, 1u << 20});
   table->AddBytes("lane_bytes_max", &config->lane_bytes_max,
-                  "memory shared with workers and servers of this host, all together, through which their payload goes instead of through a "
+                  "memory shared with workers and servers of this host, all together, through "
+                  "which their payload goes instead of through a "
                   "socket; 0: none",
                   {0, 1ull << 40});
-  table->Add("drain_max", &config->drain_max, "after SIGTERM or a notice: how long it stays at most until its shards are at other servers");
   table->Add(
-      "checkpoint_root", &config->checkpoint_roots,
-      "folder in which all has to lie that the coordinator has this server write and read, wherever links lead: the folders of jobs' checkpoints, "
-      "and the coordinator's runs folder for jobs that name none. Left out: wherever the coordinator says, whose own --checkpoint-root "
-      "confines the jobs");
-  table->Add("unix_dir", &config->unix_dir, "folder for a unix socket that tasks on this host may use; empty: none");
+      "drain_max", &config->drain_max,
+      "after SIGTERM or a notice: how long it stays at most until its shards are at other servers");
+  table->Add("checkpoint_root", &config->checkpoint_roots,
+             "folder in which all has to lie that the coordinator has this server write and read, "
+             "wherever links lead: the folders of jobs' checkpoints, "
+             "and the coordinator's runs folder for jobs that name none. Left out: wherever the "
+             "coordinator says, whose own --checkpoint-root "
+             "confines the jobs");
+  table->Add("unix_dir", &config->unix_dir,
+             "folder for a unix socket that tasks on this host may use; empty: none");
 }
 
 std::optional<std::string> OrdinalOf(absl::string_view host_name) {
@@ -52,11 +71,14 @@ std::optional<std::string> OrdinalOf(absl::string_view host_name) {
   std::size_t digits = name.size();
   while (digits > 0 && absl::ascii_isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
   std::uint32_t ordinal = 0;
-  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' || !absl::SimpleAtoi(name.substr(digits), &ordinal)) return std::nullopt;
+  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' ||
+      !absl::SimpleAtoi(name.substr(digits), &ordinal))
+    return std::nullopt;
   return absl::StrCat(ordinal);
 }
 
-absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes, Config* config) {
+absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t memory_bytes,
+                     Config* config) {
   if (config->index.empty()) {
     const std::optional<std::string> ordinal = OrdinalOf(host_name);
     config->index_by_default = !ordinal;
@@ -64,18 +86,21 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   }
   std::uint32_t index = 0;
   if (!absl::SimpleAtoi(config->index, &index) || absl::StrCat(index) != config->index) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("--index is not a number from 0 to 4294967295: got=", config->index)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("--index is not a number from 0 to 4294967295: got=", config->index)));
   }
   EG_RETURN_IF_ERROR(fs::MakeRootsAbsolute("--checkpoint-root", &config->checkpoint_roots));
   if (config->memory_bytes_max == 0) config->memory_bytes_max = memory_bytes / 5 * 4;
   if (config->executors == 0) config->executors = std::clamp(cores, 1u, kExecutorsMax);
   if (config->peer_small_bytes_max > config->small_reserve_bytes_max) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "--peer-small-bytes-max is above --small-reserve-bytes-max: got=", config->peer_small_bytes_max, " max=", config->small_reserve_bytes_max)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("--peer-small-bytes-max is above --small-reserve-bytes-max: got=",
+                     config->peer_small_bytes_max, " max=", config->small_reserve_bytes_max)));
   }
   if (config->lane_bytes_max > 0 && config->lane_bytes_max < kLaneBytesMin) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("--lane-bytes-max has no room for one worker: got=", config->lane_bytes_max, " min=", kLaneBytesMin, " or 0 for none")));
+        absl::StrCat("--lane-bytes-max has no room for one worker: got=", config->lane_bytes_max,
+                     " min=", kLaneBytesMin, " or 0 for none")));
   }
   return absl::OkStatus();
 }

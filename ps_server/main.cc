@@ -17,18 +17,22 @@
 
 int main(int argc, char** argv) {
   using namespace evergrad;
-  daemon::Daemon daemon(Role::kPsServer, "Holds shards of training jobs' variables and applies workers' updates to them, each exactly once.");
+  daemon::Daemon daemon(Role::kPsServer,
+                        "Holds shards of training jobs' variables and applies workers' updates to "
+                        "them, each exactly once.");
   ps_server::Config config;
   ps_server::AddOptions(&daemon.options(), &config);
   if (const auto code = daemon.Start(argc, argv)) return *code;
-  if (const absl::Status status = ps_server::Resolve(fs::HostName(), std::thread::hardware_concurrency(), daemon::MemoryLimitBytes(), &config);
+  if (const absl::Status status = ps_server::Resolve(
+          fs::HostName(), std::thread::hardware_concurrency(), daemon::MemoryLimitBytes(), &config);
       !status.ok())
     return daemon.Fail(status);
 
   const daemon::CommonOptions& common = daemon.common();
-  const std::string& bound = common.insecure_listen.empty() ? common.listen : common.insecure_listen;
-  if (const absl::Status status =
-          daemon::CheckServerAddress(common.advertise.empty() ? bound : common.advertise, common.coordinator, daemon::WhereIs);
+  const std::string& bound =
+      common.insecure_listen.empty() ? common.listen : common.insecure_listen;
+  if (const absl::Status status = daemon::CheckServerAddress(
+          common.advertise.empty() ? bound : common.advertise, common.coordinator, daemon::WhereIs);
       !status.ok())
     return daemon.Fail(status);
 
@@ -37,13 +41,17 @@ int main(int argc, char** argv) {
   const fs::Roots roots =
       config.checkpoint_roots.empty()
           ? fs::Roots()
-          : fs::Roots::Only(config.checkpoint_roots, "start the server with one more --checkpoint-root FOLDER to allow another folder");
+          : fs::Roots::Only(
+                config.checkpoint_roots,
+                "start the server with one more --checkpoint-root FOLDER to allow another folder");
   const auto files = fs::MakeLocalFileSystem({.failpoints = &daemon.failpoints(), .roots = &roots});
-  auto server = ps_server::Server::Listen(
-      {transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs(), files.get()}, config,
-      daemon.server_options());
+  auto server =
+      ps_server::Server::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock,
+                                 &daemon.failpoints(), random::EntropyFromOs(), files.get()},
+                                config, daemon.server_options());
   if (!server.ok()) return daemon.Fail(server.status());
-  if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok()) return daemon.Fail(status);
+  if (const absl::Status status = daemon.ReportListening((*server)->address()); !status.ok())
+    return daemon.Fail(status);
 
   ps_server::Server::Identity identity{client::ThisProcess(), {}, {}};
   identity.coordinator_address = daemon.common().coordinator;
@@ -62,7 +70,8 @@ int main(int argc, char** argv) {
       [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
-  if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process for good; it is in the log
+  if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process
+                                                          // for good; it is in the log
     (*server)->Stop("refused");
     return refused_code;
   }

@@ -23,13 +23,16 @@ namespace {
 constexpr absl::string_view kHealthMethod = "/grpc.health.v1.Health/Check";
 // Who coordinates may be on its way back: a start and its window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
-constexpr std::uint64_t kPeerLaneBytes = 2ull << 20;  // Shared with a server of this host whose shards move here, for each direction.
+constexpr std::uint64_t kPeerLaneBytes =
+    2ull << 20;  // Shared with a server of this host whose shards move here, for each direction.
 constexpr absl::string_view kServing("\x08\x01", 2);
 
-// The name of the socket must not collide with a server of another cluster or of another life in the same folder.
+// The name of the socket must not collide with a server of another cluster or of another life in
+// the same folder.
 std::string SocketPath(const Config& config, std::uint64_t unique) {
   if (config.unix_dir.empty()) return "";
-  return absl::StrCat(config.unix_dir, "/ps-server-", config.index, "-", absl::Hex(unique & 0xffffffff), ".sock");
+  return absl::StrCat(config.unix_dir, "/ps-server-", config.index, "-",
+                      absl::Hex(unique & 0xffffffff), ".sock");
 }
 
 }  // namespace
@@ -50,7 +53,8 @@ struct Server::Impl {
   Identity identity;
   std::int64_t started_ms = 0;
   bool stopped = false;
-  // Control executor: why it leaves, "" until it is told to; shared with a drain that outlives our patience.
+  // Control executor: why it leaves, "" until it is told to; shared with a drain that outlives our
+  // patience.
   std::string leaving;
   bool coordinator_stops = false;  // it said so, and no session has begun since
   struct Drained {
@@ -65,7 +69,8 @@ struct Server::Impl {
     drained->handed_over = handed_over;
     drained->over.Set();
   }
-  // Control executor. Nobody can move anything: ends the drain, at once if there is nothing to move.
+  // Control executor. Nobody can move anything: ends the drain, at once if there is nothing to
+  // move.
   void WaitForSession() {
     if (leaving.empty() || session == nullptr || session->registered()) return;
     if (control->Progress().shards() == 0) return EndDrain(true);
@@ -92,53 +97,75 @@ struct Server::Impl {
       return server == nullptr ? transport::Server::Stats{} : server->stats();
     }
   };
-  std::shared_ptr<Counted> counted = std::make_shared<Counted>();  // shared with the callbacks of the registry, which outlives us
+  std::shared_ptr<Counted> counted =
+      std::make_shared<Counted>();  // shared with the callbacks of the registry, which outlives us
 
   void AddMetrics(const transport::ServerOptions& limits) {
     metrics::Registry& registry = *dependencies.registry;
     using Stats = transport::Server::Stats;
-    const auto gauge = [&](absl::string_view name, absl::string_view help, std::uint64_t Stats::*field) {
-      registry.AddCallbackGauge(name, help, {}, [counted = counted, field] { return static_cast<double>(counted->Read().*field); });
+    const auto gauge = [&](absl::string_view name, absl::string_view help,
+                           std::uint64_t Stats::*field) {
+      registry.AddCallbackGauge(name, help, {}, [counted = counted, field] {
+        return static_cast<double>(counted->Read().*field);
+      });
     };
-    const auto count = [&](absl::string_view name, absl::string_view help, std::uint64_t Stats::*field) {
-      registry.AddCallbackCounter(name, help, {}, [counted = counted, field] { return counted->Read().*field; });
+    const auto count = [&](absl::string_view name, absl::string_view help,
+                           std::uint64_t Stats::*field) {
+      registry.AddCallbackCounter(name, help, {},
+                                  [counted = counted, field] { return counted->Read().*field; });
     };
     // Every `_max` setting: how full it is, what it allows, what it has refused.
-    const auto bound = [&](const std::string& name, absl::string_view help, std::uint64_t value, std::uint64_t Stats::*current,
-                           std::uint64_t Stats::*refused) {
+    const auto bound = [&](const std::string& name, absl::string_view help, std::uint64_t value,
+                           std::uint64_t Stats::*current, std::uint64_t Stats::*refused) {
       const std::string prefix = absl::StrCat("evergrad_ps_server_", name);
       if (current != nullptr) gauge(prefix + "_current", help, current);
-      registry.GetGauge(prefix + "_limit", absl::StrCat(help, ": limit")).Set(static_cast<double>(value));
+      registry.GetGauge(prefix + "_limit", absl::StrCat(help, ": limit"))
+          .Set(static_cast<double>(value));
       count(prefix + "_refused_total", absl::StrCat(help, ": refused for the limit"), refused);
     };
-    bound("budget_bytes", "Granted payload in flight", limits.budget_bytes_max, &Stats::budget_used, &Stats::budget_refused);
-    bound("small_reserve_bytes", "Reserve for small requests", limits.small_reserve_bytes_max, &Stats::small_used, &Stats::small_refused);
-    bound("peer_small_bytes", "Share of that reserve of the worker that uses most", limits.peer_small_bytes_max, &Stats::peer_small_used,
-          &Stats::peer_small_refused);
-    bound("frame_bytes", "Largest frame that arrived or was answered", limits.frame_bytes_max, nullptr, &Stats::frame_refused);
+    bound("budget_bytes", "Granted payload in flight", limits.budget_bytes_max, &Stats::budget_used,
+          &Stats::budget_refused);
+    bound("small_reserve_bytes", "Reserve for small requests", limits.small_reserve_bytes_max,
+          &Stats::small_used, &Stats::small_refused);
+    bound("peer_small_bytes", "Share of that reserve of the worker that uses most",
+          limits.peer_small_bytes_max, &Stats::peer_small_used, &Stats::peer_small_refused);
+    bound("frame_bytes", "Largest frame that arrived or was answered", limits.frame_bytes_max,
+          nullptr, &Stats::frame_refused);
     bound("streams", "Connections", limits.streams_max, &Stats::streams, &Stats::streams_refused);
-    bound("lane_bytes", "Memory shared with peers of this host", limits.lane_bytes_max, &Stats::lane_bytes, &Stats::lane_bytes_refused);
-    registry.AddCallbackGauge("evergrad_ps_server_frame_bytes_current", "Largest frame that arrived or was answered", {},
-                              [largest = host->largest_frame()] { return static_cast<double>(largest->load(std::memory_order_relaxed)); });
-    gauge("evergrad_ps_server_budget_bytes_waiting", "Announced payload that waits for a grant", &Stats::budget_waiting);
-    count("evergrad_ps_server_refused_total", "Requests and streams refused for any limit", &Stats::refused_total);
+    bound("lane_bytes", "Memory shared with peers of this host", limits.lane_bytes_max,
+          &Stats::lane_bytes, &Stats::lane_bytes_refused);
+    registry.AddCallbackGauge(
+        "evergrad_ps_server_frame_bytes_current", "Largest frame that arrived or was answered", {},
+        [largest = host->largest_frame()] {
+          return static_cast<double>(largest->load(std::memory_order_relaxed));
+        });
+    gauge("evergrad_ps_server_budget_bytes_waiting", "Announced payload that waits for a grant",
+          &Stats::budget_waiting);
+    count("evergrad_ps_server_refused_total", "Requests and streams refused for any limit",
+          &Stats::refused_total);
     count("evergrad_ps_server_granted_total", "Requests that were granted", &Stats::granted_total);
-    count("evergrad_ps_server_malformed_streams_total", "Streams ended for a malformed message", &Stats::malformed_total);
-    count("evergrad_ps_server_received_bytes_total", "Bytes received on data streams", &Stats::bytes_received);
+    count("evergrad_ps_server_malformed_streams_total", "Streams ended for a malformed message",
+          &Stats::malformed_total);
+    count("evergrad_ps_server_received_bytes_total", "Bytes received on data streams",
+          &Stats::bytes_received);
     count("evergrad_ps_server_sent_bytes_total", "Bytes sent on data streams", &Stats::bytes_sent);
   }
 
   transport::Handlers MakeHandlers() {
     transport::Handlers handlers;
-    handlers.unary = [](const transport::PeerInfo&, absl::string_view method, std::string, std::unique_ptr<transport::UnaryResponder> responder) {
+    handlers.unary = [](const transport::PeerInfo&, absl::string_view method, std::string,
+                        std::unique_ptr<transport::UnaryResponder> responder) {
       if (method == kHealthMethod) return responder->Answer(std::string(kServing));
-      responder->Answer(absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
+      responder->Answer(
+          absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
     };
     handlers.stream = [](const transport::PeerInfo&, absl::string_view,
-                         std::shared_ptr<transport::MessageStream>) -> std::optional<transport::MessageStreamEvents> {
+                         std::shared_ptr<transport::MessageStream>)
+        -> std::optional<transport::MessageStreamEvents> {
       return std::nullopt;  // workers use data streams, the coordinator is dialed by us
     };
-    handlers.data = [host = host.get()](const transport::PeerInfo& peer, transport::ReceivedFrame frame,
+    handlers.data = [host = host.get()](const transport::PeerInfo& peer,
+                                        transport::ReceivedFrame frame,
                                         std::unique_ptr<transport::DataResponder> responder) {
       host->Handle(std::move(frame), std::move(responder), peer.certificate_task);
     };
@@ -176,7 +203,8 @@ struct Server::Impl {
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() { Stop("destroyed"); }
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& dependencies, const Config& config,
+absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& dependencies,
+                                                       const Config& config,
                                                        transport::ServerOptions server_options) {
   auto impl = std::make_unique<Impl>();
   impl->dependencies = dependencies;
@@ -189,24 +217,30 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   server_options.streams_max = config.streams_max;
   server_options.data_peers = "worker,ps_server";
   server_options.lane_bytes_max = config.lane_bytes_max;
-  server_options.on_lane = [logger = dependencies.logger, said = std::make_shared<client::SaidOnce>()](const std::string& address,
-                                                                                                       const absl::Status& status) {
+  server_options.on_lane = [logger = dependencies.logger,
+                            said = std::make_shared<client::SaidOnce>()](
+                               const std::string& address, const absl::Status& status) {
     // A peer elsewhere is no news.
     if (status.ok() || !said->First(std::string(status.message()))) return;
-    logger->Info(absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
+    logger->Info(
+        absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
   };
-  server_options.on_unused_grants = [unused = std::make_shared<UnusedGrants>(dependencies.logger, dependencies.registry, dependencies.clock)](
-                                        const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended) {
-    unused->Note(peer, grants, bytes, ended);
-  };
+  server_options.on_unused_grants =
+      [unused = std::make_shared<UnusedGrants>(dependencies.logger, dependencies.registry,
+                                               dependencies.clock)](
+          const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended) {
+        unused->Note(peer, grants, bytes, ended);
+      };
   server_options.unix_path = SocketPath(config, dependencies.process_uid);
 
   ShardHost::Options host;
   for (std::uint32_t i = 0; i < config.executors; ++i) {
-    impl->executors.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{absl::StrCat("shards-", i)}));
+    impl->executors.push_back(std::make_unique<runtime::ThreadExecutor>(
+        runtime::ThreadExecutor::Options{absl::StrCat("shards-", i)}));
     host.executors.push_back(impl->executors.back().get());
   }
-  impl->control_executor = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
+  impl->control_executor =
+      std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
   host.registry = dependencies.registry;
   host.failpoints = dependencies.failpoints;
   host.frame_bytes_max = config.frame_bytes_max;
@@ -214,11 +248,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   host.memory_bytes_max = config.memory_bytes_max;
   if (dependencies.failpoints != nullptr && dependencies.failpoints->IsArmed("ledger.off")) {
     host.mutant = fault::Mutant::kLedgerOff;
-    dependencies.logger->Warning("the ledger is off (failpoint ledger.off): updates are applied as often as they arrive");
+    dependencies.logger->Warning(
+        "the ledger is off (failpoint ledger.off): updates are applied as often as they arrive");
   }
   if (dependencies.failpoints != nullptr && dependencies.failpoints->IsArmed("pull.ignore_start")) {
     host.mutant = fault::Mutant::kUnchangedByVlsn;
-    dependencies.logger->Warning("pulls compare counts only (failpoint pull.ignore_start): a worker may keep values of a state that was rolled back");
+    dependencies.logger->Warning(
+        "pulls compare counts only (failpoint pull.ignore_start): a worker may keep values of a "
+        "state that was rolled back");
   }
   Images::Options images;
   images.registry = dependencies.registry;
@@ -256,10 +293,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   dependencies.logger->SetTask(absl::StrCat("ps_server/", config.index));
   if (!config.unix_dir.empty()) {
     if (impl->server->unix_path().empty()) {
-      dependencies.logger->Warning(absl::StrCat("no unix socket, TCP only: path is not usable, path=", server_options.unix_path,
-                                                " bytes=", server_options.unix_path.size(), " max=107"));
+      dependencies.logger->Warning(absl::StrCat(
+          "no unix socket, TCP only: path is not usable, path=", server_options.unix_path,
+          " bytes=", server_options.unix_path.size(), " max=107"));
     } else {
-      dependencies.logger->Info(absl::StrCat("listening on unix socket ", impl->server->unix_path()));
+      dependencies.logger->Info(
+          absl::StrCat("listening on unix socket ", impl->server->unix_path()));
     }
   }
   return std::unique_ptr<Server>(new Server(std::move(impl)));
@@ -268,7 +307,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
 std::string Server::address() const { return impl_->server->address(); }
 std::string Server::unix_path() const { return impl_->server->unix_path(); }
 
-void Server::Join(Identity identity, client::SessionClient::Options session_options, std::function<void(const std::string&)> on_refused,
+void Server::Join(Identity identity, client::SessionClient::Options session_options,
+                  std::function<void(const std::string&)> on_refused,
                   std::function<void(const std::string&)> on_drain) {
   Impl* impl = impl_.get();
   impl->identity = std::move(identity);
@@ -277,74 +317,85 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
   transport::ChannelOptions to_peers = session_options.channel;
   if (impl->config.lane_bytes_max > 0) to_peers.lane_ring_bytes = kPeerLaneBytes;
   impl->peers =
-      std::make_unique<client::ParameterClient>(impl->dependencies.transport, std::move(to_peers), absl::StrCat("ps_server/", impl->config.index));
-  impl->control_executor->Post(
-      [impl, session_options = std::move(session_options), on_refused = std::move(on_refused), on_drain = std::move(on_drain)]() mutable {
-        Control::Options control;
-        control.executor = impl->control_executor.get();
-        control.host = impl->host.get();
-        control.logger = impl->dependencies.logger;
-        control.clock = impl->dependencies.clock;
-        control.writer = impl->writer.get();
-        control.restorer = impl->restorer.get();
-        control.images = impl->images.get();
-        control.peers = impl->peers.get();
-        control.failpoints = impl->dependencies.failpoints;
-        control.send = [impl](v1::TaskMessage message) { return impl->session != nullptr && impl->session->Send(std::move(message)); };
-        impl->control = std::make_unique<Control>(std::move(control));
-        impl->lifeline = std::make_unique<Lifeline>(impl->dependencies.process_uid);
+      std::make_unique<client::ParameterClient>(impl->dependencies.transport, std::move(to_peers),
+                                                absl::StrCat("ps_server/", impl->config.index));
+  impl->control_executor->Post([impl, session_options = std::move(session_options),
+                                on_refused = std::move(on_refused),
+                                on_drain = std::move(on_drain)]() mutable {
+    Control::Options control;
+    control.executor = impl->control_executor.get();
+    control.host = impl->host.get();
+    control.logger = impl->dependencies.logger;
+    control.clock = impl->dependencies.clock;
+    control.writer = impl->writer.get();
+    control.restorer = impl->restorer.get();
+    control.images = impl->images.get();
+    control.peers = impl->peers.get();
+    control.failpoints = impl->dependencies.failpoints;
+    control.send = [impl](v1::TaskMessage message) {
+      return impl->session != nullptr && impl->session->Send(std::move(message));
+    };
+    impl->control = std::make_unique<Control>(std::move(control));
+    impl->lifeline = std::make_unique<Lifeline>(impl->dependencies.process_uid);
 
-        client::SessionClient::Events events;
-        events.make_hello = [impl] { return impl->MakeHello(); };
-        events.make_heartbeat = [impl] { return impl->MakeHeartbeat(); };
-        events.on_registered = [impl](const v1::Registered& registered) {
-          impl->coordinator_stops = false;
-          impl->control->OnRegistered(registered);
+    client::SessionClient::Events events;
+    events.make_hello = [impl] { return impl->MakeHello(); };
+    events.make_heartbeat = [impl] { return impl->MakeHeartbeat(); };
+    events.on_registered = [impl](const v1::Registered& registered) {
+      impl->coordinator_stops = false;
+      impl->control->OnRegistered(registered);
+    };
+    events.on_message = [impl,
+                         on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
+      switch (message.message_case()) {
+        case v1::CoordinatorMessage::kDrain:
+          impl->dependencies.logger->Info(
+              absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
+          if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
+          return;
+        case v1::CoordinatorMessage::kDrained:
+          if (!message.drained().cannot().empty())
+            impl->dependencies.logger->Warning(
+                absl::StrCat("what is held here cannot be moved: ",
+                             client::CleanText(message.drained().cannot(), 500)));
+          if (!impl->leaving.empty()) impl->EndDrain(message.drained().cannot().empty());
+          return;
+        case v1::CoordinatorMessage::kStopping:
+          impl->coordinator_stops = true;
+          if (!impl->leaving.empty()) impl->EndDrain(impl->control->Progress().shards() == 0);
+          return;
+        default: break;
+      }
+      if (message.has_report_shards()) {
+        // A report comes with the counters of its moment: a job may be over before the next
+        // heartbeat is due.
+        v1::TaskMessage beat;
+        *beat.mutable_heartbeat() = impl->MakeHeartbeat();
+        impl->session->Send(std::move(beat));
+      }
+      impl->control->OnMessage(message);
+    };
+    events.on_lost = [impl](absl::string_view) {
+      impl->control->OnLost();
+      impl->WaitForSession();
+    };
+    events.on_rejected =
+        [impl, on_refused = std::move(on_refused),
+         taken = IndexTaken(impl->config.index, impl->config.index_by_default,
+                            impl->identity.host)](const v1::Rejected& rejected) mutable {
+          const IndexTaken::Verdict verdict = taken.Judge(rejected);
+          if (!verdict.say.empty()) impl->dependencies.logger->Error(verdict.say);
+          if (impl->lifeline->HasEnded(rejected.holder_process(), rejected.holder_lifeline()))
+            impl->ended_process = rejected.holder_process();
+          if (!rejected.exit() && !verdict.ends) return;
+          impl->EndDrain(false);
+          on_refused(rejected.kind());
         };
-        events.on_message = [impl, on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
-          switch (message.message_case()) {
-            case v1::CoordinatorMessage::kDrain:
-              impl->dependencies.logger->Info(absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
-              if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
-              return;
-            case v1::CoordinatorMessage::kDrained:
-              if (!message.drained().cannot().empty())
-                impl->dependencies.logger->Warning(
-                    absl::StrCat("what is held here cannot be moved: ", client::CleanText(message.drained().cannot(), 500)));
-              if (!impl->leaving.empty()) impl->EndDrain(message.drained().cannot().empty());
-              return;
-            case v1::CoordinatorMessage::kStopping:
-              impl->coordinator_stops = true;
-              if (!impl->leaving.empty()) impl->EndDrain(impl->control->Progress().shards() == 0);
-              return;
-            default: break;
-          }
-          if (message.has_report_shards()) {
-            // A report comes with the counters of its moment: a job may be over before the next heartbeat is due.
-            v1::TaskMessage beat;
-            *beat.mutable_heartbeat() = impl->MakeHeartbeat();
-            impl->session->Send(std::move(beat));
-          }
-          impl->control->OnMessage(message);
-        };
-        events.on_lost = [impl](absl::string_view) {
-          impl->control->OnLost();
-          impl->WaitForSession();
-        };
-        events.on_rejected =
-            [impl, on_refused = std::move(on_refused),
-             taken = IndexTaken(impl->config.index, impl->config.index_by_default, impl->identity.host)](const v1::Rejected& rejected) mutable {
-              const IndexTaken::Verdict verdict = taken.Judge(rejected);
-              if (!verdict.say.empty()) impl->dependencies.logger->Error(verdict.say);
-              if (impl->lifeline->HasEnded(rejected.holder_process(), rejected.holder_lifeline())) impl->ended_process = rejected.holder_process();
-              if (!rejected.exit() && !verdict.ends) return;
-              impl->EndDrain(false);
-              on_refused(rejected.kind());
-            };
-        impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger,
-                                                                std::move(session_options), std::move(events));
-        impl->session->Start();
-      });
+    impl->session = std::make_unique<client::SessionClient>(
+        impl->dependencies.transport, impl->control_executor.get(), impl->dependencies.logger,
+        std::move(session_options), std::move(events));
+    impl->session->Start();
+  });
 }
 
 bool Server::Drain(absl::string_view reason) {
@@ -358,7 +409,8 @@ bool Server::Drain(absl::string_view reason) {
   });
   if (!drained->over.WaitFor(impl->config.drain_max)) {
     impl->dependencies.logger->Warning(
-        absl::StrCat("leaving before everything was moved: it takes too long, drain_max_ms=", impl->config.drain_max.count()));
+        absl::StrCat("leaving before everything was moved: it takes too long, drain_max_ms=",
+                     impl->config.drain_max.count()));
   }
   return drained->handed_over;
 }
@@ -372,8 +424,9 @@ void Server::Stop(absl::string_view reason) {
     impl->session->Stop();
     impl->control->OnLost();  // what is being read for a move ends
   });
-  // In this order nobody calls what is gone: no request after the server, no shard's callback after the executors, no file's answer after the
-  // writer and the restorer (what they post to an executor that has ended is dropped).
+  // In this order nobody calls what is gone: no request after the server, no shard's callback after
+  // the executors, no file's answer after the writer and the restorer (what they post to an
+  // executor that has ended is dropped).
   runtime::Event said;
   impl->control_executor->Post([&said] { said.Set(); });
   said.Wait();
@@ -385,7 +438,8 @@ void Server::Stop(absl::string_view reason) {
   for (const auto& executor : impl->executors) executor->Shutdown();
   impl->control_executor->Shutdown();
   impl->session.reset();
-  if (impl->peers != nullptr) impl->peers->Retain({});  // calls end; who reads finds that it is not wanted
+  if (impl->peers != nullptr)
+    impl->peers->Retain({});  // calls end; who reads finds that it is not wanted
   impl->writer.reset();
   impl->restorer.reset();
   impl->images.reset();

@@ -1,8 +1,11 @@
-// A parameter server: shards on executors, the data service in front of them, the session with the coordinator behind.
+// A parameter server: shards on executors, the data service in front of them, the session with the
+// coordinator behind.
 //
-//   workers ══ data streams ══▶ transport ──▶ ShardHost ──▶ lane 0 … lane n (one executor each, single writer of its shards)
-//   coordinator ── session ──▶ control executor: SessionClient, Control ──▶ lanes
-//                                                    └──▶ SnapshotWriter, Restorer (an I/O thread each) ◀──▶ files
+//   workers ══ data streams ══▶ transport ──▶ ShardHost ──▶ lane 0 … lane n (one executor each,
+//   single writer of its shards) coordinator ── session ──▶ control executor: SessionClient,
+//   Control ──▶ lanes
+//                                                    └──▶ SnapshotWriter, Restorer (an I/O thread
+//                                                    each) ◀──▶ files
 //
 // Several may live in one process. Everything it needs comes in by the constructor and outlives it.
 #pragma once
@@ -41,22 +44,27 @@ class Server {
     std::string advertised_address;
   };
 
-  // Binds and serves; knows no shard yet. `config` is resolved. Errors are those of Transport::Listen.
-  static absl::StatusOr<std::unique_ptr<Server>> Listen(const Dependencies& dependencies, const Config& config,
+  // Binds and serves; knows no shard yet. `config` is resolved. Errors are those of
+  // Transport::Listen.
+  static absl::StatusOr<std::unique_ptr<Server>> Listen(const Dependencies& dependencies,
+                                                        const Config& config,
                                                         transport::ServerOptions server_options);
   ~Server();  // Stop("destroyed").
 
   std::string address() const;    // as bound
   std::string unix_path() const;  // "" when none is served
 
-  // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called when the coordinator has
-  // refused this process for good. Once. `on_drain` (likewise): an operator wants it to leave.
-  void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused,
+  // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called
+  // when the coordinator has refused this process for good. Once. `on_drain` (likewise): an
+  // operator wants it to leave.
+  void Join(Identity identity, client::SessionClient::Options session,
+            std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // After a notice that this process will end: says so, and stays until the coordinator has moved its shards to other servers (LEDGER line 22), says
-  // that it cannot, or is being stopped itself; at most `config.drain_max`. Without a session it waits drain_alone_max for one, if it holds anything.
-  // True: it holds nothing any more. Stop follows. Blocks; not from a callback.
+  // After a notice that this process will end: says so, and stays until the coordinator has moved
+  // its shards to other servers (LEDGER line 22), says that it cannot, or is being stopped itself;
+  // at most `config.drain_max`. Without a session it waits drain_alone_max for one, if it holds
+  // anything. True: it holds nothing any more. Stop follows. Blocks; not from a callback.
   bool Drain(absl::string_view reason);
   // Says Leaving, ends the session, the streams and the executors. Idempotent; not from a callback.
   void Stop(absl::string_view reason);

@@ -1,4 +1,5 @@
-// Says which clients keep room in the budget without using it: a counter for each, and a warning now and then. Thread-safe.
+// Says which clients keep room in the budget without using it: a counter for each, and a warning
+// now and then. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +17,15 @@ namespace evergrad::ps_server {
 class UnusedGrants {
  public:
   // All pointers outlive this.
-  UnusedGrants(log::Logger* logger, metrics::Registry* registry, const Clock* clock) : logger_(logger), registry_(registry), clock_(clock) {}
+  UnusedGrants(log::Logger* logger, metrics::Registry* registry, const Clock* clock)
+      : logger_(logger), registry_(registry), clock_(clock) {}
 
-  // `grants` of `bytes` were taken back from `peer`; `ended`: and a stream of it was ended for leaving grants unused again and again.
+  // `grants` of `bytes` were taken back from `peer`; `ended`: and a stream of it was ended for
+  // leaving grants unused again and again.
   void Note(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
 
-  // Clients beyond these are counted as "other": a client that proves no name could have any number of them.
+  // Clients beyond these are counted as "other": a client that proves no name could have any number
+  // of them.
   static constexpr std::size_t kPeersMax = 64;
   static constexpr MonoTime kSaidAgainAfter = std::chrono::seconds(60);
 

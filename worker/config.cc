@@ -19,37 +19,55 @@ constexpr std::uint64_t kLaneUnit = 64ull << 10, kLaneBytesMax = 64ull << 20;
 }  // namespace
 
 void AddOptions(daemon::OptionTable* table, Config* config) {
-  table->Add("name", &config->name, "identity of this worker; empty: the ordinal of the host name (worker-3 is 3), else the coordinator numbers it");
+  table->Add("name", &config->name,
+             "identity of this worker; empty: the ordinal of the host name (worker-3 is 3), else "
+             "the coordinator numbers it");
   // How many workers share this host cannot be known, and two is the usual number on a desk.
-  table->Add("threads", &config->threads, "threads that compute; 0: half of the cores, at least one", {0, 1024});
-  table->Add("device", &config->device, "what computes: cpu, gpu (the first), gpu:N, or auto: the first GPU that answers, else the CPU");
-  table->Add("cuda_library", &config->cuda_library, "libevergrad_cuda.so; empty: the one beside this program");
-  table->AddPrint("list_devices", "print the GPUs of this host, one a line, and end", [config] { return ListDevices(config->cuda_library); });
-  table->Add("prefetch_batches_max", &config->prefetch_batches_max, "batches read ahead", {1, 1u << 16});
-  table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max, "memory for batches read ahead", {64 << 10, 1ull << 40});
+  table->Add("threads", &config->threads,
+             "threads that compute; 0: half of the cores, at least one", {0, 1024});
+  table->Add("device", &config->device,
+             "what computes: cpu, gpu (the first), gpu:N, or auto: the first GPU that answers, "
+             "else the CPU");
+  table->Add("cuda_library", &config->cuda_library,
+             "libevergrad_cuda.so; empty: the one beside this program");
+  table->AddPrint("list_devices", "print the GPUs of this host, one a line, and end",
+                  [config] { return ListDevices(config->cuda_library); });
+  table->Add("prefetch_batches_max", &config->prefetch_batches_max, "batches read ahead",
+             {1, 1u << 16});
+  table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max,
+                  "memory for batches read ahead", {64 << 10, 1ull << 40});
   table->Add("data_root", &config->data_roots,
-             "folder in which the files that jobs name as data have to lie, wherever their links lead. Left out: any file that this process can read "
-             "where only this machine is involved (it and its coordinator listen on loopback, no TLS), and no file at all otherwise");
-  table->AddBytes("data_bytes_max", &config->data_bytes_max, "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
-  table->Add("step_records_max", &config->step_records_max, "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
+             "folder in which the files that jobs name as data have to lie, wherever their links "
+             "lead. Left out: any file that this process can read "
+             "where only this machine is involved (it and its coordinator listen on loopback, no "
+             "TLS), and no file at all otherwise");
+  table->AddBytes("data_bytes_max", &config->data_bytes_max,
+                  "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
+  table->Add("step_records_max", &config->step_records_max,
+             "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline,
-             "a push or pull of which nothing was granted, sent or answered for this long is sent again; it waits for its grant six times as long",
+             "a push or pull of which nothing was granted, sent or answered for this long is sent "
+             "again; it waits for its grant six times as long",
              std::chrono::milliseconds(100), std::chrono::minutes(10));
   table->AddBytes("lane_bytes", &config->lane_bytes,
-                  "memory shared with each server of this host, for each direction, through which payload goes instead of through a socket; a "
+                  "memory shared with each server of this host, for each direction, through which "
+                  "payload goes instead of through a socket; a "
                   "multiple of 64KiB; 0: none",
                   {0, kLaneBytesMax});
-  table->AddChoice("not_finite", &config->not_finite, {"fail", "skip"},
-                   "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
+  table->AddChoice(
+      "not_finite", &config->not_finite, {"fail", "skip"},
+      "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
 }
 
 fs::Roots RootsOf(const Config& config, bool local_only) {
   if (config.data_roots.empty() && local_only) return {};
-  return fs::Roots::Only(config.data_roots,
-                         config.data_roots.empty()
-                             ? "this worker was started without --data-root, and its cluster is not on this machine alone: start it "
-                               "with --data-root FOLDER, the folder that the data lies in"
-                             : "start the worker with one more --data-root FOLDER to allow another folder");
+  return fs::Roots::Only(
+      config.data_roots,
+      config.data_roots.empty()
+          ? "this worker was started without --data-root, and its cluster is not on this machine "
+            "alone: start it "
+            "with --data-root FOLDER, the folder that the data lies in"
+          : "start the worker with one more --data-root FOLDER to allow another folder");
 }
 
 std::string OrdinalOf(absl::string_view host_name) {
@@ -57,24 +75,31 @@ std::string OrdinalOf(absl::string_view host_name) {
   std::size_t digits = name.size();
   while (digits > 0 && absl::ascii_isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
   std::uint32_t ordinal = 0;
-  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' || !absl::SimpleAtoi(name.substr(digits), &ordinal)) return "";
+  if (digits == name.size() || digits == 0 || name[digits - 1] != '-' ||
+      !absl::SimpleAtoi(name.substr(digits), &ordinal))
+    return "";
   return absl::StrCat(ordinal);
 }
 
-absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config, std::uint64_t check_seed) {
+absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config,
+                     std::uint64_t check_seed) {
   if (config->name.empty()) config->name = OrdinalOf(host_name);
-  const bool good = std::all_of(config->name.begin(), config->name.end(),
-                                [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.'; });
+  const bool good = std::all_of(config->name.begin(), config->name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  });
   if (!good || config->name.size() > kNameBytesMax) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("--name is not an identity: want=letters, digits, - _ . and at most ", kNameBytesMax, " of them got=", config->name)));
+        absl::StrCat("--name is not an identity: want=letters, digits, - _ . and at most ",
+                     kNameBytesMax, " of them got=", config->name)));
   }
   if (config->lane_bytes % kLaneUnit != 0) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("--lane-bytes is not a multiple of 64KiB: got=", config->lane_bytes)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("--lane-bytes is not a multiple of 64KiB: got=", config->lane_bytes)));
   }
   EG_RETURN_IF_ERROR(fs::MakeRootsAbsolute("--data-root", &config->data_roots));
   if (config->threads == 0) config->threads = std::max(1u, cores / 2);
-  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseCheckedDevice(config->device, config->cuda_library, check_seed));
+  EG_ASSIGN_OR_RETURN(const DeviceChoice choice,
+                      ChooseCheckedDevice(config->device, config->cuda_library, check_seed));
   config->device = choice.name;
   config->device_text = choice.text;
   return absl::OkStatus();

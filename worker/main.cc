@@ -1,4 +1,7 @@
-// evergrad-worker: runs closures of training jobs, pulls values from the servers and pushes gradients to them.
+// evergrad-worker: runs closures of training jobs, pulls values from the servers and pushes
+// gradients to them.
 #include "worker/sdk/sdk.h"
 
-int main(int argc, char** argv) { return evergrad::sdk::WorkerMain(argc, argv, evergrad::sdk::Registry()); }
+int main(int argc, char** argv) {
+  return evergrad::sdk::WorkerMain(argc, argv, evergrad::sdk::Registry());
+}

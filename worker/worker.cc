@@ -23,18 +23,25 @@ constexpr absl::string_view kServing("\x08\x01", 2);
 // Above what the runner's own waits add up to, below the 10 s of grace.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
-// What the numbers of this worker depend on beside the plan and the build: kernels are chosen by instruction set, and sums are cut by threads.
+// What the numbers of this worker depend on beside the plan and the build: kernels are chosen by
+// instruction set, and sums are cut by threads.
 std::string ComputeName(const Config& config) {
-  const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512" : __builtin_cpu_supports("avx2") ? "avx2" : "baseline";
+  const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512"
+                          : __builtin_cpu_supports("avx2")  ? "avx2"
+                                                            : "baseline";
   // Two GPUs of one kind compute alike: the ordinal is left out.
   const absl::string_view device =
-      absl::StartsWith(config.device, "gpu:") ? absl::string_view(config.device_text).substr(config.device.size() + 1) : absl::string_view("cpu");
+      absl::StartsWith(config.device, "gpu:")
+          ? absl::string_view(config.device_text).substr(config.device.size() + 1)
+          : absl::string_view("cpu");
   return absl::StrCat(device, " threads=", config.threads, " isa=", isa);
 }
 
 }  // namespace
 
-int ExitCodeOf(absl::string_view kind) { return kind == kDeviceLost ? daemon::kExitDevice : daemon::ExitCodeOfRefusal(kind); }
+int ExitCodeOf(absl::string_view kind) {
+  return kind == kDeviceLost ? daemon::kExitDevice : daemon::ExitCodeOfRefusal(kind);
+}
 
 struct Worker::Impl {
   Dependencies dependencies;
@@ -44,12 +51,13 @@ struct Worker::Impl {
   std::int64_t started_ms = 0;
   std::unique_ptr<transport::Server> server;  // health
   std::unique_ptr<runtime::ThreadExecutor> control, compute;
-  std::shared_ptr<client::ParameterClient> client;  // shared with the registry's callbacks, which hold it weakly
-  std::unique_ptr<Runner> runner;                   // control executor
-  std::unique_ptr<client::SessionClient> session;   // control executor
-  std::string last_rejection;                       // control executor
-  std::string leaving;                              // control executor; why it leaves, "" until it does
-  bool warned_of_roots = false;                     // control executor
+  std::shared_ptr<client::ParameterClient>
+      client;                      // shared with the registry's callbacks, which hold it weakly
+  std::unique_ptr<Runner> runner;  // control executor
+  std::unique_ptr<client::SessionClient> session;  // control executor
+  std::string last_rejection;                      // control executor
+  std::string leaving;           // control executor; why it leaves, "" until it does
+  bool warned_of_roots = false;  // control executor
   bool stopped = false;
 
   v1::Hello MakeHello() {
@@ -73,12 +81,14 @@ struct Worker::Impl {
       dependencies.logger->SetTask(absl::StrCat("worker/", name));
     }
     last_rejection.clear();
-    // A coordinator that this worker dials on loopback may listen for other machines beside it: their users submit jobs, too.
+    // A coordinator that this worker dials on loopback may listen for other machines beside it:
+    // their users submit jobs, too.
     const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
       warned_of_roots = true;
       dependencies.logger->Warning(
-          "started without --data-root: jobs whose data lies in files are refused here, synthetic data and functions are not");
+          "started without --data-root: jobs whose data lies in files are refused here, synthetic "
+          "data and functions are not");
     }
     runner->SetDataRoots(roots);
     runner->SetIdentity(name);
@@ -88,16 +98,20 @@ struct Worker::Impl {
   void AddMetrics() {
     metrics::Registry& registry = *dependencies.registry;
     using Stats = client::ParameterClient::Stats;
-    const auto count = [&](absl::string_view metric, absl::string_view help, std::uint64_t Stats::*field) {
-      registry.AddCallbackCounter(metric, help, {}, [weak = std::weak_ptr<client::ParameterClient>(client), field] {
-        const auto alive = weak.lock();
-        return alive == nullptr ? 0 : alive->stats().*field;
-      });
+    const auto count = [&](absl::string_view metric, absl::string_view help,
+                           std::uint64_t Stats::*field) {
+      registry.AddCallbackCounter(metric, help, {},
+                                  [weak = std::weak_ptr<client::ParameterClient>(client), field] {
+                                    const auto alive = weak.lock();
+                                    return alive == nullptr ? 0 : alive->stats().*field;
+                                  });
     };
     count("evergrad_worker_sent_bytes_total", "Bytes of requests to servers", &Stats::bytes_sent);
-    count("evergrad_worker_received_bytes_total", "Bytes of answers from servers", &Stats::bytes_received);
+    count("evergrad_worker_received_bytes_total", "Bytes of answers from servers",
+          &Stats::bytes_received);
     count("evergrad_worker_calls_total", "Requests to servers", &Stats::calls);
-    count("evergrad_worker_call_failures_total", "Requests to servers that got no answer", &Stats::failures);
+    count("evergrad_worker_call_failures_total", "Requests to servers that got no answer",
+          &Stats::failures);
     registry.GetGauge("evergrad_worker_threads", "Threads that compute").Set(config.threads);
   }
 };
@@ -107,7 +121,8 @@ Worker::~Worker() { Stop("destroyed"); }
 
 std::string Worker::address() const { return impl_->server->address(); }
 
-absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& dependencies, const Config& config,
+absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& dependencies,
+                                                       const Config& config,
                                                        transport::ServerOptions server_options) {
   auto impl = std::make_unique<Impl>();
   impl->dependencies = dependencies;
@@ -115,41 +130,54 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
   impl->name = config.name;
   impl->started_ms = dependencies.clock->WallMillis();
   transport::Handlers handlers;
-  handlers.unary = [](const transport::PeerInfo&, absl::string_view method, std::string, std::unique_ptr<transport::UnaryResponder> responder) {
+  handlers.unary = [](const transport::PeerInfo&, absl::string_view method, std::string,
+                      std::unique_ptr<transport::UnaryResponder> responder) {
     if (method == kHealthMethod) return responder->Answer(std::string(kServing));
-    responder->Answer(absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
+    responder->Answer(
+        absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
   };
   handlers.stream = [](const transport::PeerInfo&, absl::string_view,
-                       std::shared_ptr<transport::MessageStream>) -> std::optional<transport::MessageStreamEvents> {
+                       std::shared_ptr<transport::MessageStream>)
+      -> std::optional<transport::MessageStreamEvents> {
     return std::nullopt;  // a worker dials, nobody dials it
   };
-  handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame, std::unique_ptr<transport::DataResponder> responder) {
+  handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame,
+                     std::unique_ptr<transport::DataResponder> responder) {
     responder->Fail(absl::UnimplementedError("a worker holds no shards"));
   };
   auto server = dependencies.transport->Listen(server_options, std::move(handlers));
   if (!server.ok()) return server.status();
   impl->server = *std::move(server);
-  impl->control = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
-  impl->compute = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"compute"});
+  impl->control =
+      std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
+  impl->compute =
+      std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"compute"});
   return std::unique_ptr<Worker>(new Worker(std::move(impl)));
 }
 
-void Worker::Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string&)> on_refused,
+void Worker::Join(Identity identity, client::SessionClient::Options session,
+                  std::function<void(const std::string&)> on_refused,
                   std::function<void(const std::string&)> on_drain) {
   Impl* impl = impl_.get();  // The executor is shut down before it goes.
   impl->identity = std::move(identity);
-  impl->control->Post([impl, session = std::move(session), on_refused = std::move(on_refused), on_drain = std::move(on_drain)]() mutable {
-    const std::string called = impl->name.empty() ? absl::StrCat(impl->identity.host, ":", impl->identity.pid) : impl->name;
+  impl->control->Post([impl, session = std::move(session), on_refused = std::move(on_refused),
+                       on_drain = std::move(on_drain)]() mutable {
+    const std::string called = impl->name.empty()
+                                   ? absl::StrCat(impl->identity.host, ":", impl->identity.pid)
+                                   : impl->name;
     impl->dependencies.logger->SetTask(absl::StrCat("worker/", called));
     transport::ChannelOptions to_servers = session.channel;
     to_servers.lane_ring_bytes = impl->config.lane_bytes;
-    to_servers.on_lane = [logger = impl->dependencies.logger, said = std::make_shared<client::SaidOnce>()](const absl::Status& status) {
-      const std::string text = status.ok() ? "pushes and pulls of a server on this host go through shared memory"
-                                           : absl::StrCat("pushes and pulls go through the socket: ", status.message());
+    to_servers.on_lane = [logger = impl->dependencies.logger,
+                          said = std::make_shared<client::SaidOnce>()](const absl::Status& status) {
+      const std::string text =
+          status.ok() ? "pushes and pulls of a server on this host go through shared memory"
+                      : absl::StrCat("pushes and pulls go through the socket: ", status.message());
       if (said->First(text)) logger->Info(text);
     };
-    impl->client = std::make_shared<client::ParameterClient>(impl->dependencies.transport, std::move(to_servers), absl::StrCat("worker/", called),
-                                                             impl->identity.host_id);
+    impl->client = std::make_shared<client::ParameterClient>(
+        impl->dependencies.transport, std::move(to_servers), absl::StrCat("worker/", called),
+        impl->identity.host_id);
     impl->AddMetrics();
 
     Runner::Environment environment;
@@ -161,11 +189,15 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     environment.failpoints = impl->dependencies.failpoints;
     environment.clock = impl->dependencies.clock;
     environment.functions = impl->identity.functions;
-    environment.send = [impl](v1::TaskMessage message) { return impl->session->Send(std::move(message)); };
-    environment.on_device_lost = [impl, on_refused, lost = false](const absl::Status& status) mutable {
+    environment.send = [impl](v1::TaskMessage message) {
+      return impl->session->Send(std::move(message));
+    };
+    environment.on_device_lost = [impl, on_refused,
+                                  lost = false](const absl::Status& status) mutable {
       if (std::exchange(lost, true)) return;
-      impl->dependencies.logger->Error(
-          absl::StrCat("ends, to be started again: its device has failed: code=", daemon::kExitDevice, " cause=", status.message()));
+      impl->dependencies.logger->Error(absl::StrCat(
+          "ends, to be started again: its device has failed: code=", daemon::kExitDevice,
+          " cause=", status.message()));
       on_refused(kDeviceLost);
     };
     Runner::Options options;
@@ -176,7 +208,8 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
     options.prefetch_batches_max = impl->config.prefetch_batches_max;
     options.prefetch_bytes_max = impl->config.prefetch_bytes_max;
     options.data_bytes_max = impl->config.data_bytes_max;
-    options.data_roots = RootsOf(impl->config, /*local_only=*/false);  // until the coordinator has said who may submit jobs
+    options.data_roots = RootsOf(
+        impl->config, /*local_only=*/false);  // until the coordinator has said who may submit jobs
     options.step_records_max = impl->config.step_records_max;
     options.call_deadline = impl->config.call_deadline;
     options.skip_not_finite = impl->config.not_finite == "skip";
@@ -193,25 +226,32 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
       *heartbeat.mutable_worker() = impl->runner->Progress();
       return heartbeat;
     };
-    events.on_registered = [impl](const v1::Registered& registered) { impl->OnRegistered(registered); };
-    events.on_message = [impl, on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
+    events.on_registered = [impl](const v1::Registered& registered) {
+      impl->OnRegistered(registered);
+    };
+    events.on_message = [impl,
+                         on_drain = std::move(on_drain)](const v1::CoordinatorMessage& message) {
       if (!message.has_drain()) return impl->runner->OnMessage(message);
-      impl->dependencies.logger->Info(absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
+      impl->dependencies.logger->Info(
+          absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
       if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
     };
     events.on_lost = [impl](absl::string_view) {
-      impl->dependencies.logger->Info("goes on with what it holds, and dials the coordinator again");
+      impl->dependencies.logger->Info(
+          "goes on with what it holds, and dials the coordinator again");
       impl->runner->OnLost();
     };
     events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
       if (!rejected.exit()) return;
-      impl->dependencies.logger->Error(absl::StrCat("ends, refused by the coordinator: kind=", rejected.kind(), " code=", ExitCodeOf(rejected.kind()),
-                                                    " message=", rejected.message()));
+      impl->dependencies.logger->Error(
+          absl::StrCat("ends, refused by the coordinator: kind=", rejected.kind(),
+                       " code=", ExitCodeOf(rejected.kind()), " message=", rejected.message()));
       on_refused(rejected.kind());
     };
     session.jitter_seed = impl->dependencies.process_uid;
-    impl->session = std::make_unique<client::SessionClient>(impl->dependencies.transport, impl->control.get(), impl->dependencies.logger,
-                                                            std::move(session), std::move(events));
+    impl->session = std::make_unique<client::SessionClient>(
+        impl->dependencies.transport, impl->control.get(), impl->dependencies.logger,
+        std::move(session), std::move(events));
     impl->session->Start();
   });
 }
@@ -219,7 +259,8 @@ void Worker::Join(Identity identity, client::SessionClient::Options session, std
 void Worker::Stop(absl::string_view reason) {
   if (std::exchange(impl_->stopped, true)) return;
   Impl* impl = impl_.get();
-  const auto drained = std::make_shared<runtime::Event>();  // shared with a drain that outlives our patience
+  const auto drained =
+      std::make_shared<runtime::Event>();  // shared with a drain that outlives our patience
   const auto say = [impl, reason = std::string(reason)] {
     impl->leaving = reason;
     v1::TaskMessage leaving;
@@ -232,7 +273,9 @@ void Worker::Stop(absl::string_view reason) {
     if (impl->runner == nullptr) return drained->Set();
     impl->runner->Drain([drained] { drained->Set(); });
   });
-  if (!drained->WaitFor(kDrainMax)) impl->dependencies.logger->Warning("leaving before everything was handed back: it takes too long");
+  if (!drained->WaitFor(kDrainMax))
+    impl->dependencies.logger->Warning(
+        "leaving before everything was handed back: it takes too long");
   runtime::Event said;
   impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {

@@ -1,4 +1,5 @@
-// A worker: the session with the coordinator, the runner behind it, streams to the servers, one thread that computes.
+// A worker: the session with the coordinator, the runner behind it, streams to the servers, one
+// thread that computes.
 //
 //   coordinator ── session ──▶ control executor: SessionClient, Runner ──▶ compute executor
 //   servers     ══ data streams ══▶ ParameterClient
@@ -24,7 +25,8 @@
 namespace evergrad::worker {
 
 inline constexpr char kDeviceLost[] = "device_lost";
-int ExitCodeOf(absl::string_view kind);  // of a refusal, or kDeviceLost (common/daemon/exit_codes.h)
+int ExitCodeOf(
+    absl::string_view kind);  // of a refusal, or kDeviceLost (common/daemon/exit_codes.h)
 
 class Worker {
  public:
@@ -42,20 +44,25 @@ class Worker {
     bool local_only = false;                   // daemon::IsLocalOnly
   };
 
-  // Binds (health only: nobody needs to reach a worker). `config` is resolved. Errors are those of Transport::Listen.
-  static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies, const Config& config,
+  // Binds (health only: nobody needs to reach a worker). `config` is resolved. Errors are those of
+  // Transport::Listen.
+  static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies,
+                                                        const Config& config,
                                                         transport::ServerOptions server_options);
   ~Worker();  // Stop("destroyed").
 
   std::string address() const;  // as bound
 
-  // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called when the coordinator has
-  // refused this process for good, with the kind of the refusal; or with kDeviceLost. Once. `on_drain` (likewise): an operator wants it to leave.
-  void Join(Identity identity, client::SessionClient::Options session, std::function<void(const std::string& kind)> on_refused,
+  // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called
+  // when the coordinator has refused this process for good, with the kind of the refusal; or with
+  // kDeviceLost. Once. `on_drain` (likewise): an operator wants it to leave.
+  void Join(Identity identity, client::SessionClient::Options session,
+            std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // Finishes or drops the running step, hands back what has not begun, says Leaving, ends everything: within 10 s, the time of
-  // one step or one file on the compute thread included. Idempotent; not from a callback.
+  // Finishes or drops the running step, hands back what has not begun, says Leaving, ends
+  // everything: within 10 s, the time of one step or one file on the compute thread included.
+  // Idempotent; not from a callback.
   void Stop(absl::string_view reason);
 
  private:

@@ -1,4 +1,5 @@
-// The main of every worker: evergrad-worker has no functions of its own, a user's program brings some (worker/sdk/sdk.h).
+// The main of every worker: evergrad-worker has no functions of its own, a user's program brings
+// some (worker/sdk/sdk.h).
 #include "worker/sdk/sdk.h"
 
 #include <atomic>
@@ -22,22 +23,27 @@ namespace evergrad::sdk {
 int WorkerMain(int argc, char** argv, Registry functions) {
   worker::PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv);
   worker::KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA"));
-  daemon::Daemon daemon(Role::kWorker, "Runs closures of training jobs: pulls values from the servers, computes, pushes gradients.");
+  daemon::Daemon daemon(
+      Role::kWorker,
+      "Runs closures of training jobs: pulls values from the servers, computes, pushes gradients.");
   worker::Config config;
   worker::AddOptions(&daemon.options(), &config);
   if (const auto code = daemon.Start(argc, argv)) return *code;
   if (!functions.status().ok()) return daemon.Fail(functions.status());
-  if (const absl::Status status = worker::Resolve(fs::HostName(), std::thread::hardware_concurrency(), &config, random::EntropyFromOs());
+  if (const absl::Status status = worker::Resolve(
+          fs::HostName(), std::thread::hardware_concurrency(), &config, random::EntropyFromOs());
       !status.ok())
     return daemon.Fail(status);
   daemon.logger().Info(absl::StrCat("computes on ", config.device_text));
 
   const RealClock clock;
   const auto transport = transport::MakeGrpcTransport(&daemon.failpoints());
-  auto worker = worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock, &daemon.failpoints(), random::EntropyFromOs()},
+  auto worker = worker::Worker::Listen({transport.get(), &daemon.logger(), &daemon.registry(),
+                                        &clock, &daemon.failpoints(), random::EntropyFromOs()},
                                        config, daemon.server_options());
   if (!worker.ok()) return daemon.Fail(worker.status());
-  if (const absl::Status status = daemon.ReportListening((*worker)->address()); !status.ok()) return daemon.Fail(status);
+  if (const absl::Status status = daemon.ReportListening((*worker)->address()); !status.ok())
+    return daemon.Fail(status);
 
   worker::Worker::Identity identity{client::ThisProcess(), {}};
   identity.metrics_address = daemon.metrics_address();
@@ -58,7 +64,8 @@ int WorkerMain(int argc, char** argv, Registry functions) {
       [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
-  if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process for good; it is in the log
+  if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process
+                                                          // for good; it is in the log
     (*worker)->Stop(refused_code == daemon::kExitDevice ? "its device has failed" : "refused");
     return refused_code;
   }

@@ -6,6 +6,7 @@
 namespace evergrad {
 
 std::string Version();  // "0.1.0"
-std::string BuildId();  // "0.1.0+1a2b3c4d5e6f", "-dirty" behind it for a changed checkout, "0.1.0+unknown" outside of one
+std::string BuildId();  // "0.1.0+1a2b3c4d5e6f", "-dirty" behind it for a changed checkout,
+                        // "0.1.0+unknown" outside of one
 
 }  // namespace evergrad

@@ -6,7 +6,8 @@
 namespace evergrad {
 
 void CheckFailed(const char* file, int line, const char* expression, const std::string& message) {
-  std::fprintf(stderr, "%s:%d: invariant broken: %s%s%s\n", file, line, expression, message.empty() ? "" : ": ", message.c_str());
+  std::fprintf(stderr, "%s:%d: invariant broken: %s%s%s\n", file, line, expression,
+               message.empty() ? "" : ": ", message.c_str());
   std::fflush(stderr);
   std::abort();
 }

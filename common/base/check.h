@@ -4,7 +4,8 @@
 #include <string>
 
 namespace evergrad {
-[[noreturn]] void CheckFailed(const char* file, int line, const char* expression, const std::string& message);
+[[noreturn]] void CheckFailed(const char* file, int line, const char* expression,
+                              const std::string& message);
 }  // namespace evergrad
 
 #define EG_CHECK(condition)                                                        \

@@ -27,6 +27,8 @@ inline std::optional<std::uint64_t> CheckedProduct(std::span<const std::uint64_t
   }
   return product;
 }
-constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr std::uint64_t RoundUp(std::uint64_t value, std::uint64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace evergrad

@@ -12,12 +12,17 @@ namespace {
 struct Range {
   char32_t first, last;
 };
-// Control characters, and what Unicode calls format characters: they have no shape of their own, and reorder, join or hide what is beside them.
-constexpr Range kHidden[] = {{0x0000, 0x001F}, {0x007F, 0x009F}, {0x00AD, 0x00AD}, {0x061C, 0x061C}, {0x180E, 0x180E},   {0x200B, 0x200F},
-                             {0x2028, 0x202E}, {0x2060, 0x206F}, {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0x1D173, 0x1D17A}, {0xE0000, 0xE0FFF}};
+// Control characters, and what Unicode calls format characters: they have no shape of their own,
+// and reorder, join or hide what is beside them.
+constexpr Range kHidden[] = {{0x0000, 0x001F}, {0x007F, 0x009F},   {0x00AD, 0x00AD},
+                             {0x061C, 0x061C}, {0x180E, 0x180E},   {0x200B, 0x200F},
+                             {0x2028, 0x202E}, {0x2060, 0x206F},   {0xFEFF, 0xFEFF},
+                             {0xFFF9, 0xFFFB}, {0x1D173, 0x1D17A}, {0xE0000, 0xE0FFF}};
 
 bool IsHidden(char32_t code) {
-  return std::any_of(std::begin(kHidden), std::end(kHidden), [code](const Range& range) { return code >= range.first && code <= range.last; });
+  return std::any_of(std::begin(kHidden), std::end(kHidden), [code](const Range& range) {
+    return code >= range.first && code <= range.last;
+  });
 }
 
 void AppendUnicode(char32_t code, std::string* out) {
@@ -43,7 +48,8 @@ void AppendEscaped(char32_t code, absl::string_view as_is, std::string* out) {
   }
 }
 
-// Takes the first character, or the first byte where there is none, off `text` and appends it. False: there is nothing left.
+// Takes the first character, or the first byte where there is none, off `text` and appends it.
+// False: there is nothing left.
 bool EscapeOne(absl::string_view* text, std::string* out) {
   if (text->empty()) return false;
   const Utf8Character one = FirstCharacter(*text);

@@ -1,4 +1,5 @@
-// Text of a user's file or of a peer, made fit for a terminal and for a log. psctl and the loggers use these functions and no others.
+// Text of a user's file or of a peer, made fit for a terminal and for a log. psctl and the loggers
+// use these functions and no others.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +9,21 @@
 
 namespace evergrad {
 
-// `text` as one line on which nothing is hidden: a line end becomes \n, a tab \t, any other control character \x1b, a character that reorders or
-// hides its neighbours (U+202E and its kin) \u202e, and a byte that is no UTF-8 \xff. Every other character, a backslash too, stays as it is.
+// `text` as one line on which nothing is hidden: a line end becomes \n, a tab \t, any other control
+// character \x1b, a character that reorders or hides its neighbours (U+202E and its kin) \u202e,
+// and a byte that is no UTF-8 \xff. Every other character, a backslash too, stays as it is.
 std::string Escaped(absl::string_view text);
 
-// The beginning of `text` for a quotation in a message: escaped, with "…" where more than `characters_max` characters were left out.
+// The beginning of `text` for a quotation in a message: escaped, with "…" where more than
+// `characters_max` characters were left out.
 std::string Quoted(absl::string_view text, std::size_t characters_max);
 
-// `text` between the quotes of a JSON string: valid JSON, on one line, in which a character that Escaped would spell out is \u202e. Bytes that are
-// no UTF-8 become U+FFFD.
+// `text` between the quotes of a JSON string: valid JSON, on one line, in which a character that
+// Escaped would spell out is \u202e. Bytes that are no UTF-8 become U+FFFD.
 std::string JsonEscaped(absl::string_view text);
 
-// A whole JSON text in which the hidden characters of strings are spelled as \u202e. It means the same and keeps its line ends.
+// A whole JSON text in which the hidden characters of strings are spelled as \u202e. It means the
+// same and keeps its line ends.
 std::string JsonWithoutHidden(absl::string_view json);
 
 }  // namespace evergrad

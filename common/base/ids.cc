@@ -2,6 +2,8 @@
 
 namespace evergrad {
 
-std::string JobUidString(JobUid uid) { return absl::StrCat(absl::Hex(uid.value(), absl::kZeroPad16)); }
+std::string JobUidString(JobUid uid) {
+  return absl::StrCat(absl::Hex(uid.value(), absl::kZeroPad16));
+}
 
 }  // namespace evergrad

@@ -41,16 +41,21 @@ struct Stamp {
   std::string ToString() const { return absl::StrCat(term, ".", n); }
 };
 
-using JobUid = StrongId<struct JobUidTag, std::uint64_t>;        // One submission; printed as 16 hex digits.
-using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;      // Dense 0,1,2.. within a job.
-using ClosureId = StrongId<struct ClosureIdTag, std::uint64_t>;  // Dense 0,1,2.. through all epochs of a job.
-using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;   // Ordinal of a push in its closure, < kUpdatesPerClosureMax.
-using TaskId = StrongId<struct TaskIdTag, std::uint64_t>;        // One registration of one process, fresh for every registration.
-using Term = StrongId<struct TermTag, std::uint64_t>;            // Life number of the coordinator.
+using JobUid =
+    StrongId<struct JobUidTag, std::uint64_t>;  // One submission; printed as 16 hex digits.
+using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;  // Dense 0,1,2.. within a job.
+using ClosureId =
+    StrongId<struct ClosureIdTag, std::uint64_t>;  // Dense 0,1,2.. through all epochs of a job.
+using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;  // Ordinal of a push in its closure,
+                                                                // < kUpdatesPerClosureMax.
+using TaskId = StrongId<struct TaskIdTag, std::uint64_t>;  // One registration of one process, fresh
+                                                           // for every registration.
+using Term = StrongId<struct TermTag, std::uint64_t>;      // Life number of the coordinator.
 
 using ShardEpoch = Stamp<struct ShardEpochTag>;  // One ownership of a shard.
 using Attempt = Stamp<struct AttemptTag>;        // One execution of a closure.
-using MapVersion = Stamp<struct MapVersionTag>;  // V: version of the whole shard map; also `start` of a shard.
+using MapVersion =
+    Stamp<struct MapVersionTag>;  // V: version of the whole shard map; also `start` of a shard.
 
 inline constexpr std::uint32_t kUpdatesPerClosureMax = 4096;  // LEDGER.md line 3.
 

@@ -1,7 +1,8 @@
 // A set of unsigned 64-bit numbers kept as disjoint, non-adjacent half-open intervals [begin, end).
 //
-// The ledger's `done` and `refused`, the coordinator's `succeeded`, `dead`, `todo` and `lost`: sets that are
-// nearly one interval, so memory is that of the holes and not of the members. Not thread-safe.
+// The ledger's `done` and `refused`, the coordinator's `succeeded`, `dead`, `todo` and `lost`: sets
+// that are nearly one interval, so memory is that of the holes and not of the members. Not
+// thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A std::mutex that clang's thread-safety analysis understands. Never absl::Mutex: Debian's Abseil is
-// not instrumented, and every correctly locked absl::Mutex is a ThreadSanitizer report.
+// A std::mutex that clang's thread-safety analysis understands. Never absl::Mutex: Debian's Abseil
+// is not instrumented, and every correctly locked absl::Mutex is a ThreadSanitizer report.
 #pragma once
 
 #include <chrono>

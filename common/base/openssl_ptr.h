@@ -1,4 +1,5 @@
-// Owners of OpenSSL's objects: std::unique_ptr<X509, Freer<X509_free>>. For .cc files; includes no OpenSSL header.
+// Owners of OpenSSL's objects: std::unique_ptr<X509, Freer<X509_free>>. For .cc files; includes no
+// OpenSSL header.
 #pragma once
 
 #include <memory>

@@ -11,10 +11,12 @@
 
 namespace evergrad {
 
-// Whose making an error is. A user's error is final and ends the job; a machine's is retried with backoff and a limit.
+// Whose making an error is. A user's error is final and ends the job; a machine's is retried with
+// backoff and a limit.
 enum class Blame { kMachine, kUser };
 
-// Marks `status` as the user's making (bad file, shape, NaN under policy `fail`). Survives copies; OK stays OK.
+// Marks `status` as the user's making (bad file, shape, NaN under policy `fail`). Survives copies;
+// OK stays OK.
 absl::Status UserError(absl::Status status);
 Blame BlameOf(const absl::Status& status);
 
@@ -24,8 +26,9 @@ std::string OriginOf(const absl::Status& status);
 
 // What a peer said about its own error overrules what its code would mean here. OK stays OK.
 absl::Status WithRetryable(absl::Status status, bool retryable);
-// One place that decides: Unavailable, DeadlineExceeded, Aborted, ResourceExhausted of the machine's making are worth another
-// try, unless WithRetryable said otherwise; a user's error never is.
+// One place that decides: Unavailable, DeadlineExceeded, Aborted, ResourceExhausted of the
+// machine's making are worth another try, unless WithRetryable said otherwise; a user's error never
+// is.
 bool IsRetryable(const absl::Status& status);
 
 }  // namespace evergrad
@@ -42,4 +45,5 @@ bool IsRetryable(const absl::Status& status);
   if (!result.ok()) return result.status();                 \
   lhs = *std::move(result)
 // EG_ASSIGN_OR_RETURN(auto x, F()): x = *F(), or returns its status.
-#define EG_ASSIGN_OR_RETURN(lhs, expression) EG_ASSIGN_OR_RETURN_INNER_(EG_CONCAT_(eg_statusor_, __LINE__), lhs, expression)
+#define EG_ASSIGN_OR_RETURN(lhs, expression) \
+  EG_ASSIGN_OR_RETURN_INNER_(EG_CONCAT_(eg_statusor_, __LINE__), lhs, expression)

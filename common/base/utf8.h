@@ -12,8 +12,8 @@ struct Utf8Character {
   std::size_t bytes = 0;  // 0: the text does not begin with a character
 };
 
-// The character at the start of `text`, which is not empty. Overlong forms, surrogates and numbers above U+10FFFF are no characters, as in
-// protobuf's own check.
+// The character at the start of `text`, which is not empty. Overlong forms, surrogates and numbers
+// above U+10FFFF are no characters, as in protobuf's own check.
 Utf8Character FirstCharacter(absl::string_view text);
 
 }  // namespace evergrad

@@ -2,7 +2,8 @@
 
 namespace evergrad::client {
 
-void FillInitializer(const config::InitializerSpec& from, std::uint64_t fan_in, std::uint64_t fan_out, std::uint64_t seed, v1::Initializer* to) {
+void FillInitializer(const config::InitializerSpec& from, std::uint64_t fan_in,
+                     std::uint64_t fan_out, std::uint64_t seed, v1::Initializer* to) {
   to->set_type(from.type);
   to->set_value(from.value);
   to->set_stddev(from.stddev);

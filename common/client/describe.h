@@ -1,5 +1,6 @@
-// What a plan says of a variable (v1::VariableSpec), filled from what a job file says of it: by a worker that describes a model, and by
-// the coordinator where the job file names the variables itself.
+// What a plan says of a variable (v1::VariableSpec), filled from what a job file says of it: by a
+// worker that describes a model, and by the coordinator where the job file names the variables
+// itself.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 namespace evergrad::client {
 
 // Fans are Keras' compute_fans.
-void FillInitializer(const config::InitializerSpec& from, std::uint64_t fan_in, std::uint64_t fan_out, std::uint64_t seed, v1::Initializer* to);
+void FillInitializer(const config::InitializerSpec& from, std::uint64_t fan_in,
+                     std::uint64_t fan_out, std::uint64_t seed, v1::Initializer* to);
 // From a job file's numbers, or from a server's settings: the fields have the same names.
 template <class Numbers>
 void FillOptimizer(const Numbers& from, v1::Optimizer* to) {

@@ -21,8 +21,10 @@ void FillLogLine(const log::Line& line, v1::LogLine* to) {
   to->set_task(CleanText(line.task, 256));
 }
 
-void AnswerReadLogs(const log::Logger& logger, const v1::ReadLogs& request, const std::function<void(v1::TaskMessage)>& send) {
-  const std::size_t lines_max = request.lines_max() == 0 ? std::numeric_limits<std::size_t>::max() : request.lines_max();
+void AnswerReadLogs(const log::Logger& logger, const v1::ReadLogs& request,
+                    const std::function<void(v1::TaskMessage)>& send) {
+  const std::size_t lines_max =
+      request.lines_max() == 0 ? std::numeric_limits<std::size_t>::max() : request.lines_max();
   v1::TaskMessage message;
   std::size_t bytes = 0;
   const auto flush = [&](bool end) {

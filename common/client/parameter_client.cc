@@ -27,16 +27,20 @@ std::string AsciiOnly(std::string text) {
   return text.substr(0, 128);
 }
 
-absl::Status Misfit(absl::string_view what, std::size_t index, std::uint64_t want, std::uint64_t got) {
-  return absl::InternalError(absl::StrCat("answer does not fit its request: ", what, " section=", index, " want=", want, " got=", got));
+absl::Status Misfit(absl::string_view what, std::size_t index, std::uint64_t want,
+                    std::uint64_t got) {
+  return absl::InternalError(absl::StrCat("answer does not fit its request: ", what,
+                                          " section=", index, " want=", want, " got=", got));
 }
 
 absl::Status CheckFits(const Asked& asked, const v1::ResponseHeader& header) {
   if (static_cast<std::size_t>(header.pushes_size()) != asked.pushes.size()) {
-    return Misfit("number of push results", 0, asked.pushes.size(), static_cast<std::uint64_t>(header.pushes_size()));
+    return Misfit("number of push results", 0, asked.pushes.size(),
+                  static_cast<std::uint64_t>(header.pushes_size()));
   }
   if (static_cast<std::size_t>(header.pulls_size()) != asked.pulls.size()) {
-    return Misfit("number of pull results", 0, asked.pulls.size(), static_cast<std::uint64_t>(header.pulls_size()));
+    return Misfit("number of pull results", 0, asked.pulls.size(),
+                  static_cast<std::uint64_t>(header.pulls_size()));
   }
   for (std::size_t i = 0; i < asked.pushes.size(); ++i) {
     const auto got = header.pushes(static_cast<int>(i)).shard();
@@ -64,8 +68,9 @@ absl::StatusOr<ParameterClient::Answer> Read(const Asked& asked, transport::Rece
 }  // namespace
 
 struct ParameterClient::Impl {
-  // A channel and its stream. `users` counts the Sends that are inside the stream: who retires a peer waits for them and
-  // destroys it himself, because the last user may be a transport thread, which must not wait for its own callbacks.
+  // A channel and its stream. `users` counts the Sends that are inside the stream: who retires a
+  // peer waits for them and destroys it himself, because the last user may be a transport thread,
+  // which must not wait for its own callbacks.
   struct Peer {
     std::string address;
     std::unique_ptr<transport::Channel> channel;
@@ -73,12 +78,14 @@ struct ParameterClient::Impl {
     int users = 0;
   };
 
-  using PeerKey = std::tuple<std::string, std::string, std::string>;  // host:port, unix path, identity
+  using PeerKey =
+      std::tuple<std::string, std::string, std::string>;  // host:port, unix path, identity
 
   // The peer with users + 1.
   absl::StatusOr<std::shared_ptr<Peer>> Use(const v1::Endpoint& endpoint) {
     const bool same_host = !host_id.empty() && endpoint.host_id() == host_id;
-    const transport::Address address{endpoint.address(), options.use_unix && same_host ? endpoint.unix_path() : std::string()};
+    const transport::Address address{
+        endpoint.address(), options.use_unix && same_host ? endpoint.unix_path() : std::string()};
     const PeerKey key(address.host_port, address.unix_path, endpoint.server());
     {
       MutexLock lock(&mu);
@@ -87,12 +94,14 @@ struct ParameterClient::Impl {
         return it->second;
       }
     }
-    // Without the lock, for certificates are read from files. Two callers may dial at once: the second one's is dropped.
+    // Without the lock, for certificates are read from files. Two callers may dial at once: the
+    // second one's is dropped.
     auto made = std::make_shared<Peer>();
     made->address = address.host_port;
     transport::ChannelOptions channel = options;
     channel.client_name = AsciiOnly(client_name);
-    channel.peer_task = endpoint.server().empty() ? "ps_server" : absl::StrCat("ps_server/", endpoint.server());
+    channel.peer_task =
+        endpoint.server().empty() ? "ps_server" : absl::StrCat("ps_server/", endpoint.server());
     EG_ASSIGN_OR_RETURN(made->channel, transport->Dial(address, channel));
     made->stream = made->channel->OpenData();
     MutexLock lock(&mu);
@@ -145,15 +154,20 @@ struct ParameterClient::Impl {
   std::string host_id;
   mutable Mutex mu;
   CondVar idle;
-  std::map<PeerKey, std::shared_ptr<Peer>> peers ABSL_GUARDED_BY(mu);  // Shared with the Sends inside them.
+  std::map<PeerKey, std::shared_ptr<Peer>> peers
+      ABSL_GUARDED_BY(mu);  // Shared with the Sends inside them.
   Stats stats ABSL_GUARDED_BY(mu);
 };
 
 class ParameterClient::Announcement {
  public:
-  Announcement(std::weak_ptr<Impl> client, std::weak_ptr<Impl::Peer> peer, std::uint64_t ticket, std::uint64_t request_bytes,
-               std::uint64_t response_bytes)
-      : client_(std::move(client)), peer_(std::move(peer)), ticket_(ticket), request_bytes_(request_bytes), response_bytes_(response_bytes) {}
+  Announcement(std::weak_ptr<Impl> client, std::weak_ptr<Impl::Peer> peer, std::uint64_t ticket,
+               std::uint64_t request_bytes, std::uint64_t response_bytes)
+      : client_(std::move(client)),
+        peer_(std::move(peer)),
+        ticket_(ticket),
+        request_bytes_(request_bytes),
+        response_bytes_(response_bytes) {}
   ~Announcement() {
     const auto client = client_.lock();
     const auto peer = peer_.lock();
@@ -165,8 +179,10 @@ class ParameterClient::Announcement {
   Announcement& operator=(const Announcement&) = delete;
 
   // The ticket for a request like this one, which is used with that; 0: it does not fit.
-  std::uint64_t Take(const std::shared_ptr<Impl::Peer>& peer, std::uint64_t request_bytes, std::uint64_t response_bytes) {
-    if (peer_.lock() != peer || request_bytes > request_bytes_ || response_bytes > response_bytes_) return 0;
+  std::uint64_t Take(const std::shared_ptr<Impl::Peer>& peer, std::uint64_t request_bytes,
+                     std::uint64_t response_bytes) {
+    if (peer_.lock() != peer || request_bytes > request_bytes_ || response_bytes > response_bytes_)
+      return 0;
     return std::exchange(ticket_, 0);
   }
 
@@ -177,9 +193,12 @@ class ParameterClient::Announcement {
   const std::uint64_t request_bytes_, response_bytes_;
 };
 
-void ParameterClient::AnnouncementDeleter::operator()(Announcement* announcement) const { delete announcement; }
+void ParameterClient::AnnouncementDeleter::operator()(Announcement* announcement) const {
+  delete announcement;
+}
 
-ParameterClient::ParameterClient(transport::Transport* transport, transport::ChannelOptions options, std::string client_name, std::string host_id)
+ParameterClient::ParameterClient(transport::Transport* transport, transport::ChannelOptions options,
+                                 std::string client_name, std::string host_id)
     : impl_(std::make_shared<Impl>()) {
   impl_->transport = transport;
   impl_->options = std::move(options);
@@ -191,15 +210,20 @@ ParameterClient::~ParameterClient() {
   impl_->Retire([](const std::string&) { return true; });
 }
 
-void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& header, std::vector<tensor::SharedBytes> payloads,
-                           std::uint64_t response_bytes_max, std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done,
-                           Announced announced, std::vector<tensor::SharedBytes> ids) {
+void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& header,
+                           std::vector<tensor::SharedBytes> payloads,
+                           std::uint64_t response_bytes_max, std::chrono::milliseconds deadline,
+                           std::function<void(absl::StatusOr<Answer>)> done, Announced announced,
+                           std::vector<tensor::SharedBytes> ids) {
   if (payloads.size() != static_cast<std::size_t>(header.pushes_size())) {
-    return done(absl::InvalidArgumentError(absl::StrCat("one payload per push: pushes=", header.pushes_size(), " payloads=", payloads.size())));
+    return done(absl::InvalidArgumentError(absl::StrCat(
+        "one payload per push: pushes=", header.pushes_size(), " payloads=", payloads.size())));
   }
-  if (!ids.empty() && ids.size() != static_cast<std::size_t>(header.pushes_size() + header.pulls_size())) {
-    return done(absl::InvalidArgumentError(
-        absl::StrCat("one list of ids per section: sections=", header.pushes_size() + header.pulls_size(), " lists=", ids.size())));
+  if (!ids.empty() &&
+      ids.size() != static_cast<std::size_t>(header.pushes_size() + header.pulls_size())) {
+    return done(absl::InvalidArgumentError(absl::StrCat(
+        "one list of ids per section: sections=", header.pushes_size() + header.pulls_size(),
+        " lists=", ids.size())));
   }
   auto used = impl_->Use(endpoint);
   if (!used.ok()) return done(used.status());
@@ -211,7 +235,8 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& hea
   header.set_response_bytes_max(response_bytes_max);
   if (header.client_name().empty()) header.set_client_name(CleanText(impl_->client_name, 256));
   transport::Frame frame{wire::BuildRequest(&header, std::move(payloads), std::move(ids))};
-  const std::uint64_t ticket = announced == nullptr ? 0 : announced->Take(peer, frame.size(), response_bytes_max);
+  const std::uint64_t ticket =
+      announced == nullptr ? 0 : announced->Take(peer, frame.size(), response_bytes_max);
   {
     MutexLock lock(&impl_->mu);
     ++impl_->stats.calls;
@@ -221,11 +246,15 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& hea
   transport::DataOptions options;
   options.response_bytes_max = response_bytes_max;
   options.deadline = deadline;
-  // The callback holds the counters, never the peer: it must not be the one that destroys the stream that calls it.
+  // The callback holds the counters, never the peer: it must not be the one that destroys the
+  // stream that calls it.
   peer->stream->Call(ticket, std::move(frame), options,
-                     [impl = impl_, asked = std::move(asked), done = std::move(done)](absl::StatusOr<transport::ReceivedFrame> received) {
+                     [impl = impl_, asked = std::move(asked),
+                      done = std::move(done)](absl::StatusOr<transport::ReceivedFrame> received) {
                        const std::uint64_t bytes = received.ok() ? received->bytes.size() : 0;
-                       absl::StatusOr<Answer> answer = received.ok() ? Read(asked, *std::move(received)) : absl::StatusOr<Answer>(received.status());
+                       absl::StatusOr<Answer> answer =
+                           received.ok() ? Read(asked, *std::move(received))
+                                         : absl::StatusOr<Answer>(received.status());
                        {
                          MutexLock lock(&impl->mu);
                          impl->stats.bytes_received += bytes;
@@ -236,7 +265,9 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& hea
   impl_->Release(*peer);
 }
 
-ParameterClient::Announced ParameterClient::Announce(const v1::Endpoint& endpoint, std::uint64_t request_bytes, std::uint64_t response_bytes_max,
+ParameterClient::Announced ParameterClient::Announce(const v1::Endpoint& endpoint,
+                                                     std::uint64_t request_bytes,
+                                                     std::uint64_t response_bytes_max,
                                                      std::chrono::milliseconds deadline) {
   auto used = impl_->Use(endpoint);
   if (!used.ok()) return nullptr;
@@ -250,7 +281,9 @@ ParameterClient::Announced ParameterClient::Announce(const v1::Endpoint& endpoin
 }
 
 void ParameterClient::Retain(const std::vector<std::string>& keep) {
-  impl_->Retire([&keep](const std::string& address) { return std::find(keep.begin(), keep.end(), address) == keep.end(); });
+  impl_->Retire([&keep](const std::string& address) {
+    return std::find(keep.begin(), keep.end(), address) == keep.end();
+  });
 }
 
 ParameterClient::Stats ParameterClient::stats() const {

@@ -46,14 +46,20 @@ v1::IntervalSet ToProto(const IntervalSet& set) {
 
 absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto) {
   const int count = proto.bounds_size();
-  if (count % 2 != 0) return absl::InvalidArgumentError(absl::StrCat("interval set has an odd number of bounds: bounds=", count));
+  if (count % 2 != 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("interval set has an odd number of bounds: bounds=", count));
   IntervalSet set;
   std::uint64_t last_end = 0;
   for (int i = 0; i < count; i += 2) {
     const std::uint64_t begin = proto.bounds(i), end = proto.bounds(i + 1);
-    if (begin >= end) return absl::InvalidArgumentError(absl::StrCat("interval is empty or falling: position=", i, " begin=", begin, " end=", end));
+    if (begin >= end)
+      return absl::InvalidArgumentError(absl::StrCat("interval is empty or falling: position=", i,
+                                                     " begin=", begin, " end=", end));
     if (i > 0 && begin < last_end) {
-      return absl::InvalidArgumentError(absl::StrCat("intervals overlap or do not rise: position=", i, " begin=", begin, " previous_end=", last_end));
+      return absl::InvalidArgumentError(
+          absl::StrCat("intervals overlap or do not rise: position=", i, " begin=", begin,
+                       " previous_end=", last_end));
     }
     set.AddRange(begin, end);
     last_end = end;
@@ -75,7 +81,9 @@ absl::StatusOr<Role> FromProto(v1::Role role) {
     case v1::ROLE_COORDINATOR: return Role::kCoordinator;
     case v1::ROLE_PS_SERVER: return Role::kPsServer;
     case v1::ROLE_WORKER: return Role::kWorker;
-    default: return absl::InvalidArgumentError(absl::StrCat("unknown role: role=", static_cast<int>(role)));
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown role: role=", static_cast<int>(role)));
   }
 }
 
@@ -83,7 +91,8 @@ v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view orig
   EG_CHECK(!status.ok());
   const std::string own_origin = OriginOf(status);
   v1::ErrorDetail detail;
-  detail.set_origin_text(CleanText(own_origin.empty() ? origin : absl::string_view(own_origin), kOriginBytesMax));
+  detail.set_origin_text(
+      CleanText(own_origin.empty() ? origin : absl::string_view(own_origin), kOriginBytesMax));
   detail.set_kind(KindOf(status));
   detail.set_retryable(IsRetryable(status));
   detail.set_message(CleanText(status.message(), kMessageBytesMax));
@@ -93,11 +102,14 @@ v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view orig
 
 absl::Status FromErrorDetail(const v1::ErrorDetail& detail) {
   const bool known = detail.code() >= 1 && detail.code() <= 16;
-  absl::Status status(known ? static_cast<absl::StatusCode>(detail.code()) : absl::StatusCode::kUnknown,
-                      CleanText(detail.message(), kMessageBytesMax));
+  absl::Status status(
+      known ? static_cast<absl::StatusCode>(detail.code()) : absl::StatusCode::kUnknown,
+      CleanText(detail.message(), kMessageBytesMax));
   if (detail.kind() == kUserKind) status = UserError(std::move(status));
-  if (IsRetryable(status) != detail.retryable()) status = WithRetryable(std::move(status), detail.retryable());
-  if (!detail.origin_text().empty()) status = WithOrigin(std::move(status), CleanText(detail.origin_text(), kOriginBytesMax));
+  if (IsRetryable(status) != detail.retryable())
+    status = WithRetryable(std::move(status), detail.retryable());
+  if (!detail.origin_text().empty())
+    status = WithOrigin(std::move(status), CleanText(detail.origin_text(), kOriginBytesMax));
   return status;
 }
 

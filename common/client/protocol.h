@@ -1,5 +1,5 @@
-// What both ends of the protocol agree on beside the protos: version, method names, and the way between messages and the
-// types of common/base. Pure; nothing that is read is trusted.
+// What both ends of the protocol agree on beside the protos: version, method names, and the way
+// between messages and the types of common/base. Pure; nothing that is read is trusted.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +40,21 @@ inline constexpr char kCancelClosures[] = "/evergrad.v1.Control/CancelClosures";
 inline constexpr char kReleaseResults[] = "/evergrad.v1.Control/ReleaseResults";
 inline constexpr char kFinishJob[] = "/evergrad.v1.Control/FinishJob";
 
-// Attempts in hand that a Hello names: those that wait at a worker, the one that runs, and as many that are done and not answered.
+// Attempts in hand that a Hello names: those that wait at a worker, the one that runs, and as many
+// that are done and not answered.
 inline constexpr int kHeldAttemptsMax = 2 * (4096 + 1);
 
 // Of closures of functions jobs.
-inline constexpr std::size_t kFunctionNameBytesMax = 128, kFunctionsMax = 256;  // registered in one worker
+inline constexpr std::size_t kFunctionNameBytesMax = 128,
+                             kFunctionsMax = 256;  // registered in one worker
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
 
-// Files of a runs folder on their way (RunFileChunk, ReadRunFile). A heartbeat waits behind one window at most.
+// Files of a runs folder on their way (RunFileChunk, ReadRunFile). A heartbeat waits behind one
+// window at most.
 inline constexpr std::size_t kRunFileChunkMax = 256u << 10;
 inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
-// A file that the coordinator writes into each runs folder; its contents name the job and the coordinator's host.
+// A file that the coordinator writes into each runs folder; its contents name the job and the
+// coordinator's host.
 inline constexpr char kRunMarkFile[] = ".evergrad-run";
 
 template <class Tag>
@@ -70,7 +74,8 @@ S FromProto(const v1::Stamp& proto) {
 }
 
 v1::IntervalSet ToProto(const IntervalSet& set);
-// InvalidArgument: an odd count, an empty or falling interval, intervals that overlap or do not rise.
+// InvalidArgument: an odd count, an empty or falling interval, intervals that overlap or do not
+// rise.
 absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto);
 
 v1::Role ToProto(Role role);
@@ -78,8 +83,9 @@ absl::StatusOr<Role> FromProto(v1::Role role);  // InvalidArgument for an unknow
 
 using evergrad::CleanText;
 
-// At most kErrorDetailBytesMax when serialized; texts are cut. Blame, origin, retryability and code survive the way there
-// and back. `origin` is used when the status names none. The result for an OK status is EG_CHECKed away.
+// At most kErrorDetailBytesMax when serialized; texts are cut. Blame, origin, retryability and code
+// survive the way there and back. `origin` is used when the status names none. The result for an OK
+// status is EG_CHECKed away.
 inline constexpr std::size_t kErrorDetailBytesMax = 4096;
 v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view origin = "");
 // Never OK; an unknown code is kUnknown.

@@ -20,13 +20,15 @@ std::uint64_t OrUnlimited(std::uint64_t limit) { return limit == 0 ? kUnlimited 
 
 bool RequestLimits::Fits(std::uint64_t request_bytes, std::uint64_t response_bytes) const {
   const std::uint64_t budget = OrUnlimited(budget_bytes_max), frame = OrUnlimited(frame_bytes_max);
-  return request_bytes <= frame && response_bytes <= frame && request_bytes <= budget && response_bytes <= budget - request_bytes;
+  return request_bytes <= frame && response_bytes <= frame && request_bytes <= budget &&
+         response_bytes <= budget - request_bytes;
 }
 
 std::uint64_t RequestLimits::share_bytes() const { return OrUnlimited(budget_bytes_max) / 2; }
 
 std::uint64_t RequestLimits::part_bytes() const {
-  return std::max(kPartBytesMin, std::min(OrUnlimited(budget_bytes_max) / 8, OrUnlimited(frame_bytes_max)));
+  return std::max(kPartBytesMin,
+                  std::min(OrUnlimited(budget_bytes_max) / 8, OrUnlimited(frame_bytes_max)));
 }
 
 std::uint64_t RequestLimits::section_bytes_max() const {
@@ -35,8 +37,9 @@ std::uint64_t RequestLimits::section_bytes_max() const {
 }
 
 std::string RequestLimits::section_flag() const {
-  return OrUnlimited(budget_bytes_max) <= OrUnlimited(frame_bytes_max) ? absl::StrCat("--budget-bytes-max ", budget_bytes_max)
-                                                                       : absl::StrCat("--frame-bytes-max ", frame_bytes_max);
+  return OrUnlimited(budget_bytes_max) <= OrUnlimited(frame_bytes_max)
+             ? absl::StrCat("--budget-bytes-max ", budget_bytes_max)
+             : absl::StrCat("--frame-bytes-max ", frame_bytes_max);
 }
 
 }  // namespace evergrad::client

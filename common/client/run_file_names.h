@@ -1,4 +1,5 @@
-// Names of the files of a job's runs folder that travel between hosts. Both ends use these lists: no path comes from the wire.
+// Names of the files of a job's runs folder that travel between hosts. Both ends use these lists:
+// no path comes from the wire.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +13,27 @@
 namespace evergrad::client {
 
 // What an export closure brings to the coordinator.
-inline constexpr std::array<const char*, 3> kExportNames = {"weights.npz", "weights.safetensors", "model/vocabularies.json"};
+inline constexpr std::array<const char*, 3> kExportNames = {"weights.npz", "weights.safetensors",
+                                                            "model/vocabularies.json"};
 // What a user gets of a run, in this order.
 inline constexpr std::array<const char*, 11> kRunFileNames = {
-    "report.html",   "result.json",      "metrics.jsonl",           "job.yaml",        "weights.npz", "weights.safetensors", "model/README.md",
-    "model/load.py", "model/model.json", "model/vocabularies.json", "model/tables.npz"};
+    "report.html",      "result.json",
+    "metrics.jsonl",    "job.yaml",
+    "weights.npz",      "weights.safetensors",
+    "model/README.md",  "model/load.py",
+    "model/model.json", "model/vocabularies.json",
+    "model/tables.npz"};
 
-inline bool IsExportName(absl::string_view name) { return std::find(kExportNames.begin(), kExportNames.end(), name) != kExportNames.end(); }
-inline bool IsRunFileName(absl::string_view name) { return std::find(kRunFileNames.begin(), kRunFileNames.end(), name) != kRunFileNames.end(); }
+inline bool IsExportName(absl::string_view name) {
+  return std::find(kExportNames.begin(), kExportNames.end(), name) != kExportNames.end();
+}
+inline bool IsRunFileName(absl::string_view name) {
+  return std::find(kRunFileNames.begin(), kRunFileNames.end(), name) != kRunFileNames.end();
+}
 
 // What a folder with files of a run says in its mark: whose they are.
-inline std::string RunMark(JobUid job) { return absl::StrCat("evergrad run of job ", JobUidString(job), "\n"); }
+inline std::string RunMark(JobUid job) {
+  return absl::StrCat("evergrad run of job ", JobUidString(job), "\n");
+}
 
 }  // namespace evergrad::client

@@ -10,7 +10,8 @@ namespace evergrad::client {
 
 class SaidOnce {
  public:
-  // Whether `text` is said for the first time. Texts beyond kTextsMax are not said any more: something in them changes each time.
+  // Whether `text` is said for the first time. Texts beyond kTextsMax are not said any more:
+  // something in them changes each time.
   bool First(const std::string& text) {
     MutexLock lock(&mu_);
     return said_.size() < kTextsMax && said_.insert(text).second;

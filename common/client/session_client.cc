@@ -45,12 +45,17 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     channel = *std::move(made);
     transport::MessageStreamEvents stream_events;
     const auto weak = weak_from_this();
-    runtime::Executor* const where = executor;  // Outlives the stream, whose Close() is the last moment of a callback.
+    runtime::Executor* const where =
+        executor;  // Outlives the stream, whose Close() is the last moment of a callback.
     stream_events.on_message = [weak, where, this_dial](std::string bytes) {
-      if (const auto self = weak.lock()) where->Post(self->IfStill(this_dial, [bytes = std::move(bytes)](Impl& me) { me.OnBytes(bytes); }));
+      if (const auto self = weak.lock())
+        where->Post(
+            self->IfStill(this_dial, [bytes = std::move(bytes)](Impl& me) { me.OnBytes(bytes); }));
     };
     stream_events.on_end = [weak, where, this_dial](absl::Status status) {
-      if (const auto self = weak.lock()) where->Post(self->IfStill(this_dial, [status = std::move(status)](Impl& me) { me.OnEnd(status); }));
+      if (const auto self = weak.lock())
+        where->Post(
+            self->IfStill(this_dial, [status = std::move(status)](Impl& me) { me.OnEnd(status); }));
     };
     stream = channel->OpenStream(kSessionMethod, std::move(stream_events));
     v1::Hello hello = events.make_hello ? events.make_hello() : v1::Hello();
@@ -62,7 +67,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     const absl::Status sent = stream->Send(batch.SerializeAsString());
     if (!sent.ok()) return GiveUp(sent);
     executor->PostAfter(options.registered_within, IfStill(this_dial, [](Impl& me) {
-                          if (me.state == State::kDialing) me.GiveUp(absl::DeadlineExceededError("no answer to the hello"));
+                          if (me.state == State::kDialing)
+                            me.GiveUp(absl::DeadlineExceededError("no answer to the hello"));
                         }));
   }
 
@@ -74,13 +80,15 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     Redial(milliseconds(0));
   }
 
-  // The end of a session, for a reason that is ours or the peer's. Calls back, so nothing may follow it in its caller.
+  // The end of a session, for a reason that is ours or the peer's. Calls back, so nothing may
+  // follow it in its caller.
   void Lose(const std::string& why) {
     const bool had = state == State::kRegistered;
     EndStream();
     const std::uint64_t ended = dial;
     if (had) {
-      logger->Warning(absl::StrCat("lost the coordinator: address=", options.coordinator_address, " reason=", why));
+      logger->Warning(absl::StrCat("lost the coordinator: address=", options.coordinator_address,
+                                   " reason=", why));
       if (events.on_lost) events.on_lost(why);
       if (stopped || dial != ended) return;
     } else {
@@ -101,29 +109,40 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   }
 
   void Redial(milliseconds at_least) {
-    backoff = backoff == milliseconds(0) ? options.backoff_min : std::min(backoff * 2, options.backoff_max);
-    const double share = 0.5 + 0.5 * static_cast<double>(random::Uniform(options.jitter_seed, redials++));
+    backoff = backoff == milliseconds(0) ? options.backoff_min
+                                         : std::min(backoff * 2, options.backoff_max);
+    const double share =
+        0.5 + 0.5 * static_cast<double>(random::Uniform(options.jitter_seed, redials++));
     const auto drawn = std::chrono::duration_cast<std::chrono::nanoseconds>(backoff * share);
-    executor->PostAfter(std::max<std::chrono::nanoseconds>(drawn, at_least), IfStill(dial, [](Impl& me) { me.Dial(); }));
+    executor->PostAfter(std::max<std::chrono::nanoseconds>(drawn, at_least),
+                        IfStill(dial, [](Impl& me) { me.Dial(); }));
   }
 
-  // One line per change of what is waited for, not one per retry. `key` tells the reasons apart where texts vary.
+  // One line per change of what is waited for, not one per retry. `key` tells the reasons apart
+  // where texts vary.
   void WaitFor(const std::string& key, const std::string& text) {
     if (key == waiting_key) return;
     waiting_key = key;
-    logger->Warning(absl::StrCat("waiting for the coordinator: address=", options.coordinator_address, " reason=", text));
+    logger->Warning(absl::StrCat(
+        "waiting for the coordinator: address=", options.coordinator_address, " reason=", text));
   }
 
   void OnEnd(const absl::Status& status) {
     if (state == State::kDialing) {
-      return GiveUp(status.ok() ? absl::UnavailableError("the coordinator ended the session before it registered this task") : status);
+      return GiveUp(status.ok()
+                        ? absl::UnavailableError(
+                              "the coordinator ended the session before it registered this task")
+                        : status);
     }
-    Lose(status.ok() ? "the coordinator ended the session" : CleanText(status.ToString(absl::StatusToStringMode::kWithNoExtraData), kQuotedBytesMax));
+    Lose(status.ok() ? "the coordinator ended the session"
+                     : CleanText(status.ToString(absl::StatusToStringMode::kWithNoExtraData),
+                                 kQuotedBytesMax));
   }
 
   void OnBytes(const std::string& bytes) {
     v1::CoordinatorBatch batch;
-    if (!batch.ParseFromString(bytes)) return Malformed(absl::StrCat("not a batch: bytes=", bytes.size()));
+    if (!batch.ParseFromString(bytes))
+      return Malformed(absl::StrCat("not a batch: bytes=", bytes.size()));
     const std::uint64_t session = dial;
     for (const v1::CoordinatorMessage& message : batch.messages()) {
       Handle(message);
@@ -138,27 +157,36 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
       case v1::CoordinatorMessage::MESSAGE_NOT_SET: return Malformed("an empty or unknown message");
       default:
         if (state != State::kRegistered)
-          return Malformed(absl::StrCat("a message before Registered: field=", static_cast<int>(message.message_case())));
+          return Malformed(absl::StrCat("a message before Registered: field=",
+                                        static_cast<int>(message.message_case())));
         if (events.on_message) events.on_message(message);
     }
   }
 
-  void Malformed(absl::string_view what) { Lose(absl::StrCat("malformed message from the coordinator: ", what)); }
+  void Malformed(absl::string_view what) {
+    Lose(absl::StrCat("malformed message from the coordinator: ", what));
+  }
 
   void OnRegistered(const v1::Registered& registered) {
     if (state == State::kRegistered) return Malformed("registered twice");
     if (registered.term() == 0 || registered.heartbeat_ms() == 0) {
-      return Malformed(absl::StrCat("registration without term or heartbeat: term=", registered.term(), " heartbeat_ms=", registered.heartbeat_ms()));
+      return Malformed(
+          absl::StrCat("registration without term or heartbeat: term=", registered.term(),
+                       " heartbeat_ms=", registered.heartbeat_ms()));
     }
     state = State::kRegistered;
     waiting_key.clear();
-    heartbeat = milliseconds(std::clamp(registered.heartbeat_ms(), kHeartbeatMsMin, kHeartbeatMsMax));
-    logger->Info(absl::StrCat("registered with the coordinator: address=", options.coordinator_address,
-                              " identity=", CleanText(registered.identity(), kQuotedBytesMax), " term=", registered.term(), " registration=",
-                              registered.registration().term(), ".", registered.registration().n(), " lease_ms=", registered.lease_ms()));
-    // A session that ends at once does not count as a success: without this a coordinator that drops everybody would be
-    // dialed in a tight loop.
-    executor->PostAfter(options.backoff_max, IfStill(dial, [](Impl& me) { me.backoff = milliseconds(0); }));
+    heartbeat =
+        milliseconds(std::clamp(registered.heartbeat_ms(), kHeartbeatMsMin, kHeartbeatMsMax));
+    logger->Info(absl::StrCat(
+        "registered with the coordinator: address=", options.coordinator_address,
+        " identity=", CleanText(registered.identity(), kQuotedBytesMax),
+        " term=", registered.term(), " registration=", registered.registration().term(), ".",
+        registered.registration().n(), " lease_ms=", registered.lease_ms()));
+    // A session that ends at once does not count as a success: without this a coordinator that
+    // drops everybody would be dialed in a tight loop.
+    executor->PostAfter(options.backoff_max,
+                        IfStill(dial, [](Impl& me) { me.backoff = milliseconds(0); }));
     const std::uint64_t session = dial;
     if (events.on_registered) events.on_registered(registered);
     // The first one at once: a worker that has said nothing is given no work.
@@ -166,15 +194,18 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   }
 
   void OnRejected(const v1::Rejected& rejected) {
-    const std::string why = absl::StrCat(CleanText(rejected.kind(), kQuotedBytesMax), ": ", CleanText(rejected.message(), kQuotedBytesMax));
+    const std::string why = absl::StrCat(CleanText(rejected.kind(), kQuotedBytesMax), ": ",
+                                         CleanText(rejected.message(), kQuotedBytesMax));
     const bool had = state == State::kRegistered;
     const v1::Rejected kept = rejected;  // Its batch may go while the events run.
     EndStream();
     const std::uint64_t ended = dial;
     if (kept.exit()) {
-      logger->Error(absl::StrCat("refused by the coordinator for good: address=", options.coordinator_address, " reason=", why));
+      logger->Error(absl::StrCat("refused by the coordinator for good: address=",
+                                 options.coordinator_address, " reason=", why));
     } else if (had) {
-      logger->Warning(absl::StrCat("lost the coordinator: address=", options.coordinator_address, " reason=", why));
+      logger->Warning(absl::StrCat("lost the coordinator: address=", options.coordinator_address,
+                                   " reason=", why));
     } else {
       WaitFor(absl::StrCat("rejected ", kept.kind()), why);
     }
@@ -189,7 +220,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     if (state != State::kRegistered) return;
     const std::uint64_t session = dial;
     v1::TaskMessage message;
-    *message.mutable_heartbeat() = events.make_heartbeat ? events.make_heartbeat() : v1::Heartbeat();
+    *message.mutable_heartbeat() =
+        events.make_heartbeat ? events.make_heartbeat() : v1::Heartbeat();
     if (stopped || dial != session) return;
     message.mutable_heartbeat()->set_sequence(++heartbeats);
     Send(std::move(message));
@@ -198,13 +230,16 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   bool Send(v1::TaskMessage message) {
     if (state != State::kRegistered || broken) return false;
-    const std::uint64_t bytes = message.ByteSizeLong() + 16;  // Its tag and length inside the batch.
+    const std::uint64_t bytes =
+        message.ByteSizeLong() + 16;  // Its tag and length inside the batch.
     if (bytes > options.channel.message_bytes_max) {
-      logger->Error(absl::StrCat("message to the coordinator is too large: field=", static_cast<int>(message.message_case()), " bytes=", bytes,
+      logger->Error(absl::StrCat("message to the coordinator is too large: field=",
+                                 static_cast<int>(message.message_case()), " bytes=", bytes,
                                  " limit=", options.channel.message_bytes_max));
       return false;
     }
-    if (pending_bytes + bytes > std::min(kBatchBytesMax, options.channel.message_bytes_max)) Flush();
+    if (pending_bytes + bytes > std::min(kBatchBytesMax, options.channel.message_bytes_max))
+      Flush();
     if (broken) return false;
     *pending.add_messages() = std::move(message);
     pending_bytes += bytes;
@@ -227,7 +262,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     // Not at once: the caller of Send() does not expect its events in the middle of a call.
     broken = true;
     executor->Post(
-        IfStill(dial, [why = CleanText(sent.ToString(absl::StatusToStringMode::kWithNoExtraData), kQuotedBytesMax)](Impl& me) { me.Lose(why); }));
+        IfStill(dial, [why = CleanText(sent.ToString(absl::StatusToStringMode::kWithNoExtraData),
+                                       kQuotedBytesMax)](Impl& me) { me.Lose(why); }));
   }
 
   void Stop() {
@@ -247,8 +283,9 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   State state = State::kWaiting;
   bool stopped = false;
-  bool broken = false;     // A send failed; Lose() is on its way.
-  std::uint64_t dial = 0;  // Changes at each dial and each end: what was posted for another one does nothing.
+  bool broken = false;  // A send failed; Lose() is on its way.
+  std::uint64_t dial =
+      0;  // Changes at each dial and each end: what was posted for another one does nothing.
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;
   milliseconds backoff{0};
@@ -261,8 +298,10 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   bool flush_posted = false;
 };
 
-SessionClient::SessionClient(transport::Transport* transport, runtime::Executor* executor, log::Logger* logger, Options options, Events events)
-    : impl_(std::make_shared<Impl>(transport, executor, logger, std::move(options), std::move(events))) {}
+SessionClient::SessionClient(transport::Transport* transport, runtime::Executor* executor,
+                             log::Logger* logger, Options options, Events events)
+    : impl_(std::make_shared<Impl>(transport, executor, logger, std::move(options),
+                                   std::move(events))) {}
 
 SessionClient::~SessionClient() { Stop(); }
 
@@ -272,7 +311,9 @@ void SessionClient::Start() {
 }
 
 void SessionClient::Stop() { impl_->Stop(); }
-bool SessionClient::registered() const { return impl_->state == Impl::State::kRegistered && !impl_->broken; }
+bool SessionClient::registered() const {
+  return impl_->state == Impl::State::kRegistered && !impl_->broken;
+}
 bool SessionClient::Send(v1::TaskMessage message) { return impl_->Send(std::move(message)); }
 
 }  // namespace evergrad::client

@@ -11,7 +11,8 @@ TaskIdentity ThisProcess() {
   identity.pid = getpid();
   identity.host = fs::HostName();
   identity.host_id = fs::HostId();
-  identity.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
+  identity.memory_bytes = static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                          static_cast<std::uint64_t>(sysconf(_SC_PAGE_SIZE));
   return identity;
 }
 

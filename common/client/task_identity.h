@@ -8,7 +8,8 @@
 
 namespace evergrad::client {
 
-// What is kept and shown of a host's name: no Linux host has a longer one, and tables stay readable beside one that claims to.
+// What is kept and shown of a host's name: no Linux host has a longer one, and tables stay readable
+// beside one that claims to.
 inline constexpr std::size_t kHostBytesMax = 64;
 
 struct TaskIdentity {

@@ -16,26 +16,31 @@ static_assert(static_cast<int>(tensor::WireType::kFloat32) == v1::DTYPE_FLOAT32 
               static_cast<int>(tensor::WireType::kBFloat16) == v1::DTYPE_BFLOAT16);
 inline v1::DType ToProto(tensor::WireType type) { return static_cast<v1::DType>(type); }
 
-// The type that values and gradients of a variable or a table (v1::VariableSpec, v1::TableSpec) have on the wire. InvalidArgument: none that they may
-// have.
+// The type that values and gradients of a variable or a table (v1::VariableSpec, v1::TableSpec)
+// have on the wire. InvalidArgument: none that they may have.
 template <class Spec>
 absl::StatusOr<tensor::WireType> WireTypeOf(const Spec& spec) {
-  const v1::DType type = spec.wire_dtype() == v1::DTYPE_UNSPECIFIED ? spec.dtype() : spec.wire_dtype();
+  const v1::DType type =
+      spec.wire_dtype() == v1::DTYPE_UNSPECIFIED ? spec.dtype() : spec.wire_dtype();
   if (type != v1::DTYPE_FLOAT32 && type != v1::DTYPE_FLOAT16 && type != v1::DTYPE_BFLOAT16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "wire type is not built, expected DTYPE_FLOAT32, DTYPE_FLOAT16 or DTYPE_BFLOAT16: variable=", spec.name(), " got=", static_cast<int>(type)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("wire type is not built, expected DTYPE_FLOAT32, DTYPE_FLOAT16 or "
+                     "DTYPE_BFLOAT16: variable=",
+                     spec.name(), " got=", static_cast<int>(type)));
   }
   return static_cast<tensor::WireType>(type);
 }
 
-// `spec.training.wire_dtype` of the variable or table `name`, into its spec. Left unset where it is `dtype`: float32.
+// `spec.training.wire_dtype` of the variable or table `name`, into its spec. Left unset where it is
+// `dtype`: float32.
 template <class Spec>
 void FillWireType(const config::JobSpec& job, absl::string_view name, Spec* to) {
   const std::string type = config::WireTypeFor(job, name);
   if (type == "bf16") to->set_wire_dtype(v1::DTYPE_BFLOAT16);
   if (type == "fp16") to->set_wire_dtype(v1::DTYPE_FLOAT16);
 }
-// A user's error: an entry of `wire_dtype` that fits no variable and no table of what was described.
+// A user's error: an entry of `wire_dtype` that fits no variable and no table of what was
+// described.
 absl::Status CheckWireRules(const config::JobSpec& job, const v1::DescribeResult& described);
 
 }  // namespace evergrad::client

@@ -20,7 +20,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWait{5000};          // of one call at the coordinator, which then says what it waits for
+constexpr milliseconds kWait{
+    5000};  // of one call at the coordinator, which then says what it waits for
 constexpr milliseconds kAnswerWithin{5000};  // beyond that wait
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
 constexpr milliseconds kGoodbye{500};  // for the last word on results
@@ -34,8 +35,9 @@ struct Releases {
 
 absl::Status Told(const v1::RaisedError& error) {
   const absl::Status cause = client::FromErrorDetail(error.cause());
-  const absl::Status named(cause.code(),
-                           absl::StrCat("closure ", error.closure(), " failed: function=", error.function(), " cause=", cause.message()));
+  const absl::Status named(cause.code(), absl::StrCat("closure ", error.closure(),
+                                                      " failed: function=", error.function(),
+                                                      " cause=", cause.message()));
   return WithRetryable(BlameOf(cause) == Blame::kUser ? UserError(named) : named, false);
 }
 
@@ -89,10 +91,15 @@ struct ClusterCoordinator::Impl {
   };
 
   template <class Response, class Request>
-  absl::StatusOr<Response> CallOnce(const char* method, const Request& request, milliseconds deadline) {
-    EG_ASSIGN_OR_RETURN(const std::string bytes, transport::UnaryAndWait(*channel, method, request.SerializeAsString(), deadline));
+  absl::StatusOr<Response> CallOnce(const char* method, const Request& request,
+                                    milliseconds deadline) {
+    EG_ASSIGN_OR_RETURN(
+        const std::string bytes,
+        transport::UnaryAndWait(*channel, method, request.SerializeAsString(), deadline));
     Response response;
-    if (!response.ParseFromString(bytes)) return absl::InternalError(absl::StrCat("the coordinator's answer cannot be read: bytes=", bytes.size()));
+    if (!response.ParseFromString(bytes))
+      return absl::InternalError(
+          absl::StrCat("the coordinator's answer cannot be read: bytes=", bytes.size()));
     return response;
   }
 
@@ -105,9 +112,10 @@ struct ClusterCoordinator::Impl {
       if (response.ok() || !IsRetryable(response.status())) return response;
       const auto silent = clock.Now() - begun;
       if (silent >= options.unreachable_max) {
-        return absl::UnavailableError(absl::StrCat("no coordinator answers: address=", options.coordinator_address,
-                                                   " seconds=", std::chrono::duration_cast<std::chrono::seconds>(silent).count(),
-                                                   " cause=", response.status().message()));
+        return absl::UnavailableError(absl::StrCat(
+            "no coordinator answers: address=", options.coordinator_address,
+            " seconds=", std::chrono::duration_cast<std::chrono::seconds>(silent).count(),
+            " cause=", response.status().message()));
       }
       never.WaitFor(backoff);
     }
@@ -146,7 +154,8 @@ struct ClusterCoordinator::Impl {
     request.set_job(options.job);
     request.set_wait_ms(static_cast<std::uint32_t>(kWait.count()));
     for (;;) {
-      EG_ASSIGN_OR_RETURN(const v1::CancelClosuresResponse response, Call<v1::CancelClosuresResponse>(client::kCancelClosures, request));
+      EG_ASSIGN_OR_RETURN(const v1::CancelClosuresResponse response,
+                          Call<v1::CancelClosuresResponse>(client::kCancelClosures, request));
       if (response.cancelled()) return absl::OkStatus();
     }
   }
@@ -160,13 +169,16 @@ ClusterCoordinator::~ClusterCoordinator() {
   *request.mutable_released() = impl_->TakeReleases();
   if (request.released().bounds_size() == 0) return;
   // Unheard it is not said again: results are bounded at the coordinator, too.
-  const auto unheard = impl_->CallOnce<v1::ReleaseResultsResponse>(client::kReleaseResults, request, kGoodbye);
+  const auto unheard =
+      impl_->CallOnce<v1::ReleaseResultsResponse>(client::kReleaseResults, request, kGoodbye);
   (void)unheard;
 }
 
 absl::StatusOr<std::unique_ptr<ClusterCoordinator>> ClusterCoordinator::Connect(Options options) {
-  if (options.coordinator_address.empty()) return UserError(absl::InvalidArgumentError("no address of a coordinator"));
-  if (options.job.empty()) return UserError(absl::InvalidArgumentError("no job whose closures these would be"));
+  if (options.coordinator_address.empty())
+    return UserError(absl::InvalidArgumentError("no address of a coordinator"));
+  if (options.job.empty())
+    return UserError(absl::InvalidArgumentError("no job whose closures these would be"));
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
   transport::Transport* transport = impl->options.transport;
@@ -179,11 +191,13 @@ absl::StatusOr<std::unique_ptr<ClusterCoordinator>> ClusterCoordinator::Connect(
   channel.peer_task = "coordinator";
   channel.check_host = true;
   channel.message_bytes_max = kMessageBytesMax;
-  EG_ASSIGN_OR_RETURN(impl->channel, transport->Dial({impl->options.coordinator_address, ""}, channel));
+  EG_ASSIGN_OR_RETURN(impl->channel,
+                      transport->Dial({impl->options.coordinator_address, ""}, channel));
   return std::unique_ptr<ClusterCoordinator>(new ClusterCoordinator(std::move(impl)));
 }
 
-absl::StatusOr<RemoteValue> ClusterCoordinator::Schedule(absl::string_view function, absl::string_view arguments) {
+absl::StatusOr<RemoteValue> ClusterCoordinator::Schedule(absl::string_view function,
+                                                         absl::string_view arguments) {
   v1::ScheduleClosureRequest request;
   request.set_job(impl_->options.job);
   request.set_function(std::string(function));
@@ -211,7 +225,8 @@ absl::Status ClusterCoordinator::Join(bool durable) {
   request.set_durable(durable);
   *request.mutable_released() = impl_->TakeReleases();
   const v1::IntervalSet released = request.released();
-  absl::Status status = impl_->WaitUntil(client::kJoinClosures, std::move(request), &v1::JoinClosuresResponse::joined);
+  absl::Status status = impl_->WaitUntil(client::kJoinClosures, std::move(request),
+                                         &v1::JoinClosuresResponse::joined);
   if (!status.ok()) impl_->PutBack(released);
   return status;
 }
@@ -221,19 +236,22 @@ absl::StatusOr<bool> ClusterCoordinator::Done() {
   request.set_job(impl_->options.job);
   const Impl::Numbered number(impl_.get());
   number.Fill(request.mutable_call());
-  EG_ASSIGN_OR_RETURN(const v1::ClosuresDoneResponse response, impl_->Call<v1::ClosuresDoneResponse>(client::kClosuresDone, request));
+  EG_ASSIGN_OR_RETURN(const v1::ClosuresDoneResponse response,
+                      impl_->Call<v1::ClosuresDoneResponse>(client::kClosuresDone, request));
   if (response.has_error()) return Told(response.error());
   return response.done();
 }
 
 absl::StatusOr<std::string> ClusterCoordinator::Fetch(const RemoteValue& value) {
-  if (!value.valid()) return UserError(absl::InvalidArgumentError("a handle that names no closure"));
+  if (!value.valid())
+    return UserError(absl::InvalidArgumentError("a handle that names no closure"));
   v1::FetchResultRequest request;
   request.set_job(impl_->options.job);
   request.set_closure(value.closure());
   request.set_wait_ms(static_cast<std::uint32_t>(kWait.count()));
   for (;;) {
-    EG_ASSIGN_OR_RETURN(v1::FetchResultResponse response, impl_->Call<v1::FetchResultResponse>(client::kFetchResult, request));
+    EG_ASSIGN_OR_RETURN(v1::FetchResultResponse response,
+                        impl_->Call<v1::FetchResultResponse>(client::kFetchResult, request));
     switch (response.state()) {
       case v1::RESULT_SUCCEEDED: return std::move(*response.mutable_result());
       case v1::RESULT_FAILED: {
@@ -242,10 +260,14 @@ absl::StatusOr<std::string> ClusterCoordinator::Fetch(const RemoteValue& value) 
         *error.mutable_cause() = response.cause();
         return Told(error);
       }
-      case v1::RESULT_CANCELLED: return absl::CancelledError(absl::StrCat("the closure was cancelled: closure=", value.closure()));
+      case v1::RESULT_CANCELLED:
+        return absl::CancelledError(
+            absl::StrCat("the closure was cancelled: closure=", value.closure()));
       case v1::RESULT_GONE:
-        return UserError(absl::NotFoundError(
-            absl::StrCat("the result was given up to make room for newer ones (functions.result_bytes_max): closure=", value.closure())));
+        return UserError(
+            absl::NotFoundError(absl::StrCat("the result was given up to make room for newer ones "
+                                             "(functions.result_bytes_max): closure=",
+                                             value.closure())));
       default: break;  // not yet
     }
   }
@@ -254,7 +276,8 @@ absl::StatusOr<std::string> ClusterCoordinator::Fetch(const RemoteValue& value) 
 absl::Status ClusterCoordinator::Cancel(const std::vector<RemoteValue>& values) {
   v1::CancelClosuresRequest request;
   for (const RemoteValue& value : values) {
-    if (!value.valid()) return UserError(absl::InvalidArgumentError("a handle that names no closure"));
+    if (!value.valid())
+      return UserError(absl::InvalidArgumentError("a handle that names no closure"));
     request.add_closures(value.closure());
   }
   return impl_->Cancel(std::move(request));
@@ -267,13 +290,15 @@ absl::Status ClusterCoordinator::CancelAll() {
 }
 
 absl::Status ClusterCoordinator::Finish() {
-  EG_RETURN_IF_ERROR(impl_->WaitUntil(client::kFinishJob, v1::FinishJobRequest(), &v1::FinishJobResponse::finishing));
+  EG_RETURN_IF_ERROR(impl_->WaitUntil(client::kFinishJob, v1::FinishJobRequest(),
+                                      &v1::FinishJobResponse::finishing));
   v1::GetJobRequest request;
   request.set_job(impl_->options.job);
   request.set_wait_ms(static_cast<std::uint32_t>(kWait.count()));
   request.set_events_after(~0ull);
   for (;;) {
-    EG_ASSIGN_OR_RETURN(const v1::GetJobResponse response, impl_->Call<v1::GetJobResponse>(client::kGetJob, request));
+    EG_ASSIGN_OR_RETURN(const v1::GetJobResponse response,
+                        impl_->Call<v1::GetJobResponse>(client::kGetJob, request));
     const v1::JobStatus& job = response.job();
     if (job.state() == "SUCCEEDED") return absl::OkStatus();
     if (job.state() == "FAILED") return client::FromErrorDetail(job.first_cause());

@@ -15,7 +15,8 @@ constexpr std::size_t kVariableNameBytesMax = 128;
 // "w", "dense/kernel": parts as layers are called, slashes between them.
 bool IsVariableName(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
-  return name.size() <= kVariableNameBytesMax && std::all_of(parts.begin(), parts.end(), IsPartName);
+  return name.size() <= kVariableNameBytesMax &&
+         std::all_of(parts.begin(), parts.end(), IsPartName);
 }
 
 void ReadShape(Reader& r, const Node& n, FunctionVariable* t) {
@@ -35,20 +36,28 @@ void ReadShape(Reader& r, const Node& n, FunctionVariable* t) {
 
 const Table<FunctionVariable>& VariableTable() {
   static const Table<FunctionVariable> table = [] {
-    Key<FunctionVariable> name = Required(PlainText<FunctionVariable>("name", &FunctionVariable::name, "as closures name it", "weights"));
+    Key<FunctionVariable> name = Required(PlainText<FunctionVariable>(
+        "name", &FunctionVariable::name, "as closures name it", "weights"));
     name.type = "names joined by slashes";
     name.read = [](Reader& r, const Node& n, FunctionVariable* t) {
       const auto v = r.Text(n, "name");
       if (!v) return;
       if (!IsVariableName(*v))
-        r.Report(n.where(), absl::StrCat("`name`: expected names of letters, digits, `_`, `-` or `.` joined by `/`, at most ", kVariableNameBytesMax,
-                                         " bytes; got ", n.Describe()));
+        r.Report(n.where(), absl::StrCat("`name`: expected names of letters, digits, `_`, `-` or "
+                                         "`.` joined by `/`, at most ",
+                                         kVariableNameBytesMax, " bytes; got ", n.Describe()));
       else
         t->name = *v;
     };
-    Key<FunctionVariable> shape{"shape", "list of up to 8 integers", "[]: one number", true, ReadShape, [](const FunctionVariable& t) {
+    Key<FunctionVariable> shape{"shape",
+                                "list of up to 8 integers",
+                                "[]: one number",
+                                true,
+                                ReadShape,
+                                [](const FunctionVariable& t) {
                                   std::vector<Node> dims;
-                                  for (const std::uint64_t d : t.shape) dims.push_back(MakePlain(absl::StrCat(d)));
+                                  for (const std::uint64_t d : t.shape)
+                                    dims.push_back(MakePlain(absl::StrCat(d)));
                                   return std::optional<Node>(MakeList(std::move(dims)));
                                 }};
     shape.example = "[64, 8]";
@@ -56,8 +65,12 @@ const Table<FunctionVariable>& VariableTable() {
                                       InitializerType(),
                                       "first values",
                                       false,
-                                      [](Reader& r, const Node& n, FunctionVariable* t) { ReadInitializer(r, n, "initializer", &t->initializer); },
-                                      [](const FunctionVariable& t) { return std::optional<Node>(WriteInitializer(t.initializer)); }};
+                                      [](Reader& r, const Node& n, FunctionVariable* t) {
+                                        ReadInitializer(r, n, "initializer", &t->initializer);
+                                      },
+                                      [](const FunctionVariable& t) {
+                                        return std::optional<Node>(WriteInitializer(t.initializer));
+                                      }};
     Key<FunctionVariable> optimizer{
         "optimizer",
         "mapping",
@@ -66,46 +79,55 @@ const Table<FunctionVariable>& VariableTable() {
         [](Reader& r, const Node& n, FunctionVariable* t) {
           OptimizerSpec& spec = t->optimizer.emplace();
           if (!OptimizerVariant().Read(r, n, &spec)) return;
-          if (const Node* nesterov = n.Find("nesterov"); nesterov != nullptr && spec.nesterov && spec.momentum == 0)
+          if (const Node* nesterov = n.Find("nesterov");
+              nesterov != nullptr && spec.nesterov && spec.momentum == 0)
             r.Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
         },
-        [](const FunctionVariable& t) { return t.optimizer ? std::optional<Node>(OptimizerVariant().Write(*t.optimizer)) : std::nullopt; }};
+        [](const FunctionVariable& t) {
+          return t.optimizer ? std::optional<Node>(OptimizerVariant().Write(*t.optimizer))
+                             : std::nullopt;
+        }};
     return Table<FunctionVariable>{
-        "a variable", {name, shape, initializer, optimizer}, {"dtype", "trainable", "aggregation", "regularizer", "constraint"}};
+        "a variable",
+        {name, shape, initializer, optimizer},
+        {"dtype", "trainable", "aggregation", "regularizer", "constraint"}};
   }();
   return table;
 }
 
 Key<FunctionsSpec> VariablesKey() {
-  Key<FunctionsSpec> key{"variables",
-                         "list of variables",
-                         "what closures pull and push",
-                         true,
-                         [](Reader& r, const Node& n, FunctionsSpec* t) {
-                           if (!r.IsList(n, "variables", "variables")) return;
-                           if (n.items.empty()) r.Report(n.where(), "`variables`: expected at least one variable, got none");
-                           if (n.items.size() > kVariablesMax) {
-                             r.Report(n.where(), absl::StrCat("too many variables: limit=", kVariablesMax, " got=", n.items.size()));
-                             return;
-                           }
-                           std::set<std::string> names;
-                           for (const Node& item : n.items) {
-                             FunctionVariable variable;
-                             VariableTable().Read(r, item, &variable);
-                             if (!variable.name.empty() && !names.insert(variable.name).second)
-                               r.Report(item.where(), absl::StrCat("two variables are called `", variable.name, "`"));
-                             t->variables.push_back(std::move(variable));
-                           }
-                         },
-                         [](const FunctionsSpec& t) {
-                           std::vector<Node> items;
-                           for (const FunctionVariable& variable : t.variables) {
-                             Node item;
-                             VariableTable().Write(variable, &item);
-                             items.push_back(std::move(item));
-                           }
-                           return items.empty() ? std::nullopt : std::optional<Node>(MakeList(std::move(items)));
-                         }};
+  Key<FunctionsSpec> key{
+      "variables",
+      "list of variables",
+      "what closures pull and push",
+      true,
+      [](Reader& r, const Node& n, FunctionsSpec* t) {
+        if (!r.IsList(n, "variables", "variables")) return;
+        if (n.items.empty())
+          r.Report(n.where(), "`variables`: expected at least one variable, got none");
+        if (n.items.size() > kVariablesMax) {
+          r.Report(n.where(), absl::StrCat("too many variables: limit=", kVariablesMax,
+                                           " got=", n.items.size()));
+          return;
+        }
+        std::set<std::string> names;
+        for (const Node& item : n.items) {
+          FunctionVariable variable;
+          VariableTable().Read(r, item, &variable);
+          if (!variable.name.empty() && !names.insert(variable.name).second)
+            r.Report(item.where(), absl::StrCat("two variables are called `", variable.name, "`"));
+          t->variables.push_back(std::move(variable));
+        }
+      },
+      [](const FunctionsSpec& t) {
+        std::vector<Node> items;
+        for (const FunctionVariable& variable : t.variables) {
+          Node item;
+          VariableTable().Write(variable, &item);
+          items.push_back(std::move(item));
+        }
+        return items.empty() ? std::nullopt : std::optional<Node>(MakeList(std::move(items)));
+      }};
   key.explain_inner = [](std::string* out, const std::string& indent) {
     absl::StrAppend(out, indent, "-\n");
     VariableTable().Explain(FunctionVariable{}, indent + "  ", out);
@@ -119,12 +141,16 @@ const Table<FunctionsSpec>& FunctionsTable() {
   static const Table<FunctionsSpec> table{
       "spec.functions",
       {VariablesKey(),
-       Integer<FunctionsSpec>("queue_limit", &FunctionsSpec::queue_limit, 1, 65536,
-                              "closures that are scheduled and have not ended; beyond it schedule() waits"),
-       ByteSize<FunctionsSpec>("argument_bytes_max", &FunctionsSpec::argument_bytes_max, 1u << 20, 1u << 28,
-                               "arguments are kept until checkpoints hold what they did; beyond it one is made and schedule() waits"),
-       ByteSize<FunctionsSpec>("result_bytes_max", &FunctionsSpec::result_bytes_max, 1u << 20, 1u << 28,
-                               "results are kept until their handles are released; beyond it the oldest are given up")},
+       Integer<FunctionsSpec>(
+           "queue_limit", &FunctionsSpec::queue_limit, 1, 65536,
+           "closures that are scheduled and have not ended; beyond it schedule() waits"),
+       ByteSize<FunctionsSpec>("argument_bytes_max", &FunctionsSpec::argument_bytes_max, 1u << 20,
+                               1u << 28,
+                               "arguments are kept until checkpoints hold what they did; beyond it "
+                               "one is made and schedule() waits"),
+       ByteSize<FunctionsSpec>(
+           "result_bytes_max", &FunctionsSpec::result_bytes_max, 1u << 20, 1u << 28,
+           "results are kept until their handles are released; beyond it the oldest are given up")},
       {"functions", "retries", "timeout", "priority", "tables"}};
   return table;
 }

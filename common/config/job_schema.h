@@ -11,7 +11,8 @@ inline constexpr std::size_t kNameBytesMax = 64;
 
 // A lower-case DNS label: letters, digits and inner dashes, at most 63.
 bool IsDnsLabel(absl::string_view name);
-// What a layer, an input or a field may be called: it becomes part of a variable's name ("dense1/kernel").
+// What a layer, an input or a field may be called: it becomes part of a variable's name
+// ("dense1/kernel").
 bool IsPartName(absl::string_view name);
 
 const Table<DataSpec>& DataTable();
@@ -39,7 +40,8 @@ const Table<JobSpec>& JobTableOf(const JobSpec& spec);
 
 // `he_normal`, or `{type: constant, value: 0.5}`.
 std::string InitializerType();
-void ReadInitializer(Reader& reader, const Node& node, const std::string& key, InitializerSpec* spec);
+void ReadInitializer(Reader& reader, const Node& node, const std::string& key,
+                     InitializerSpec* spec);
 Node WriteInitializer(const InitializerSpec& spec);
 // What a table cannot say: rules between an optimizer's values.
 void CheckOptimizer(Reader& reader, const Node& node, const OptimizerSpec& spec);

@@ -39,10 +39,14 @@ std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum) {
 }
 
 std::uint64_t RowFloats(const OptimizerSpec& optimizer, std::uint64_t dimension) {
-  return dimension + (optimizer.type == "rowwise_adagrad" ? 1 : dimension * SlotsPerValue(optimizer.type, optimizer.momentum));
+  return dimension + (optimizer.type == "rowwise_adagrad"
+                          ? 1
+                          : dimension * SlotsPerValue(optimizer.type, optimizer.momentum));
 }
 
-std::uint64_t CounterBytesPerRow(absl::string_view optimizer) { return optimizer == "adam" || optimizer == "adamw" ? 4 : 0; }
+std::uint64_t CounterBytesPerRow(absl::string_view optimizer) {
+  return optimizer == "adam" || optimizer == "adamw" ? 4 : 0;
+}
 
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name) {
   for (const WireRule& rule : spec.training.wire) {

@@ -1,8 +1,8 @@
 // A training job as typed values, read from YAML (ARCHITECTURE, "The YAML that a user writes").
 //
-// Unknown keys, wrong types, impossible combinations, duplicate keys, anchors and aliases are refused, all reported
-// together, each with file:line:column, what was expected and the nearest valid name. Defaults are those of
-// configs/reference.yaml, which is generated from the same table.
+// Unknown keys, wrong types, impossible combinations, duplicate keys, anchors and aliases are
+// refused, all reported together, each with file:line:column, what was expected and the nearest
+// valid name. Defaults are those of configs/reference.yaml, which is generated from the same table.
 #pragma once
 
 #include <chrono>
@@ -24,14 +24,16 @@ struct Location {
   friend bool operator==(const Location&, const Location&) = default;
 };
 
-// One mistake. ToString: "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean `units`?"
+// One mistake. ToString: "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean
+// `units`?"
 struct Mistake {
   Location where;
   std::string text;
   std::string ToString() const;
 };
 
-// Which lines of a csv file a source has: those whose number n (of data lines, from 0) has n % modulo == equals, or all others.
+// Which lines of a csv file a source has: those whose number n (of data lines, from 0) has n %
+// modulo == equals, or all others.
 struct SplitSpec {
   std::uint64_t modulo = 0;  // 0: no split
   std::uint64_t equals = 0;
@@ -54,22 +56,23 @@ struct SourceSpec {
   Location where;
   friend bool operator==(const SourceSpec&, const SourceSpec&) = default;
 };
-// One step from what a file has to what a model reads. Texts, integers and reals; what takes what: docs/data.md.
+// One step from what a file has to what a model reads. Texts, integers and reals; what takes what:
+// docs/data.md.
 struct Transform {
-  std::string type;                                     // scale | offset | log1p | bucketize | hash | vocabulary | map
-  double value = 1.0;                                   // scale, offset
-  std::vector<double> bounds;                           // bucketize, rising
-  std::uint64_t buckets = 0;                            // hash
-  std::uint64_t min_count = 1;                          // vocabulary
+  std::string type;             // scale | offset | log1p | bucketize | hash | vocabulary | map
+  double value = 1.0;           // scale, offset
+  std::vector<double> bounds;   // bucketize, rising
+  std::uint64_t buckets = 0;    // hash
+  std::uint64_t min_count = 1;  // vocabulary
   std::vector<std::pair<std::string, double>> entries;  // map, in the file's order
   friend bool operator==(const Transform&, const Transform&) = default;
 };
 struct FieldSpec {
   std::string name;  // of an idx source: image | label
   // csv
-  std::vector<std::string> columns;         // numbers from 0, or names of the header
-  bool list = false;                        // shape [columns] instead of []
-  std::string type;                         // csv: int | float | string; synthetic: ids | float | label
+  std::vector<std::string> columns;  // numbers from 0, or names of the header
+  bool list = false;                 // shape [columns] instead of []
+  std::string type;                  // csv: int | float | string; synthetic: ids | float | label
   std::optional<std::string> default_text;  // what stands in for a missing value
   // synthetic
   std::uint64_t size = 0;                // shape [size]; 0: []
@@ -99,7 +102,8 @@ struct InitializerSpec {
 };
 struct LayerSpec {
   std::string name, type;
-  std::vector<std::string> inputs;  // names of layers or model inputs; never empty after parsing (default: the layer above)
+  std::vector<std::string> inputs;  // names of layers or model inputs; never empty after parsing
+                                    // (default: the layer above)
   std::string dtype;                // float32: whatever training.precision says; "": as that says
   // dense
   std::uint64_t units = 0;
@@ -130,7 +134,8 @@ struct LayerSpec {
   double momentum = 0.99;  // of the moving mean and variance
   InitializerSpec moving_mean_initializer{"zeros"}, moving_variance_initializer{"ones"};
   InitializerSpec kernel_initializer{"glorot_uniform"}, bias_initializer{"zeros"};
-  double kernel_l2 = 0, bias_l2 = 0;  // {kernel,bias}_regularizer: l2 * sum of squares is added to the loss
+  double kernel_l2 = 0,
+         bias_l2 = 0;  // {kernel,bias}_regularizer: l2 * sum of squares is added to the loss
   Location where;
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
@@ -171,15 +176,16 @@ struct ModelSpec {
 };
 struct OptimizerSpec {
   std::string match;         // of `optimizers`: glob of variable and table names; "": all
-  std::string type = "sgd";  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop | ftrl | counting (counting jobs only)
+  std::string type = "sgd";  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) |
+                             // rmsprop | ftrl | counting (counting jobs only)
   double learning_rate = 0.01;
   double momentum = 0;
   bool nesterov = false;
   double beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
-  double initial_accumulator_value = 0.1;                                           // adagrad, rowwise_adagrad, ftrl
-  double weight_decay = 0.004;                                                      // adamw
-  double rho = 0.9;                                                                 // rmsprop
-  double learning_rate_power = -0.5;                                                // ftrl
+  double initial_accumulator_value = 0.1;  // adagrad, rowwise_adagrad, ftrl
+  double weight_decay = 0.004;             // adamw
+  double rho = 0.9;                        // rmsprop
+  double learning_rate_power = -0.5;       // ftrl
   double l1_regularization_strength = 0, l2_regularization_strength = 0, beta = 0;  // ftrl
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
@@ -209,42 +215,52 @@ struct TrainingSpec {
   std::uint32_t steps_per_closure = 16;
   std::uint32_t evaluate_every_epochs = 1;  // 0: at the end only
   std::uint64_t seed = 0;                   // initialisers, dropout
-  // What a re-run that a user's error makes impossible does to the job (LEDGER line 20b): fail | report.
+  // What a re-run that a user's error makes impossible does to the job (LEDGER line 20b): fail |
+  // report.
   std::string on_lost_updates = "fail";
-  // What a push that a server has no room for does to the job (LEDGER line 15, OVER_BUDGET): fail | pause.
+  // What a push that a server has no room for does to the job (LEDGER line 15, OVER_BUDGET): fail |
+  // pause.
   std::string on_over_budget = "fail";
-  // What steps are computed in (Keras' policies): float32 | tf32 | mixed_bfloat16 | mixed_float16. Servers keep float32. No part of the plan.
+  // What steps are computed in (Keras' policies): float32 | tf32 | mixed_bfloat16 | mixed_float16.
+  // Servers keep float32. No part of the plan.
   std::string precision = "float32";
   std::vector<WireRule> wire;  // the first whose `match` fits; none: float32. No part of the plan
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
-// How often the shards are saved, and where (LEDGER lines 27, 28). No part of the plan: it may change from one submission to the next.
+// How often the shards are saved, and where (LEDGER lines 27, 28). No part of the plan: it may
+// change from one submission to the next.
 struct CheckpointSpec {
   bool on = true;      // false: `checkpoint: off`
-  bool given = false;  // the job file has the section: what cannot be saved fails the job, otherwise it goes on without and says so
+  bool given = false;  // the job file has the section: what cannot be saved fails the job,
+                       // otherwise it goes on without and says so
   std::chrono::milliseconds every{60000};
   std::uint32_t keep = 3;  // manifests
   bool resume = false;     // go on from the newest manifest of an earlier job of this name
-  std::string directory;   // absolute path or file:// URI after resolution; "": in the job's runs folder
+  std::string
+      directory;  // absolute path or file:// URI after resolution; "": in the job's runs folder
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 // What a job may take of a cluster that others use, too. No part of the plan.
 struct ResourcesSpec {
-  double share = 1;                           // of the workers, beside the shares of the other running jobs
-  std::uint64_t server_memory_bytes_max = 0;  // values and slots of all of its variables; 0: no limit of its own
+  double share = 1;  // of the workers, beside the shares of the other running jobs
+  std::uint64_t server_memory_bytes_max =
+      0;  // values and slots of all of its variables; 0: no limit of its own
   friend bool operator==(const ResourcesSpec&, const ResourcesSpec&) = default;
 };
-// spec.type: counting — the fault scenarios' job; accepted only by daemons started with --failpoints.
+// spec.type: counting — the fault scenarios' job; accepted only by daemons started with
+// --failpoints.
 struct CountingSpec {
   std::uint64_t examples = 0;
-  std::uint32_t shards = 8;                            // of the [examples, 1] variable
-  std::uint32_t step_ms = 0;                           // each step waits this long on the clock seam
-  std::uint32_t tables = 0;                            // embedding tables beside
-  std::uint64_t table_ids = 500, table_bytes_max = 0;  // ids of each; limit of the last one, 0: none
+  std::uint32_t shards = 8;   // of the [examples, 1] variable
+  std::uint32_t step_ms = 0;  // each step waits this long on the clock seam
+  std::uint32_t tables = 0;   // embedding tables beside
+  std::uint64_t table_ids = 500,
+                table_bytes_max = 0;  // ids of each; limit of the last one, 0: none
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };
-// spec.type: functions — closures come from a client's schedule(), their code from workers built with the SDK.
+// spec.type: functions — closures come from a client's schedule(), their code from workers built
+// with the SDK.
 struct FunctionVariable {
   std::string name;
   std::vector<std::uint64_t> shape;
@@ -264,8 +280,9 @@ struct JobSpec {
   std::string type = "training";  // training | counting | functions
   DataSpec data;
   ModelSpec model;
-  OptimizerSpec optimizer;                // `optimizer`
-  std::vector<OptimizerSpec> optimizers;  // `optimizers`: the first whose `match` fits; then `optimizer` is not used
+  OptimizerSpec optimizer;  // `optimizer`
+  std::vector<OptimizerSpec>
+      optimizers;  // `optimizers`: the first whose `match` fits; then `optimizer` is not used
   Location optimizers_where;
   StrategySpec strategy;
   TrainingSpec training;
@@ -276,15 +293,18 @@ struct JobSpec {
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
-// That of the variable or table `name`; nullptr: none of `optimizers` matches. The result points into `spec`.
+// That of the variable or table `name`; nullptr: none of `optimizers` matches. The result points
+// into `spec`.
 const OptimizerSpec* OptimizerFor(const JobSpec& spec, absl::string_view name);
-// Optimizer slots per value: adam, adamw, ftrl 2; rmsprop with momentum 2 (else 1); sgd with momentum 1 (else 0); adagrad, counting 1.
+// Optimizer slots per value: adam, adamw, ftrl 2; rmsprop with momentum 2 (else 1); sgd with
+// momentum 1 (else 0); adagrad, counting 1.
 std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum);
-// Of a table's row: its values, and what the optimizer keeps of it beside counters (rowwise_adagrad: one number a row).
+// Of a table's row: its values, and what the optimizer keeps of it beside counters
+// (rowwise_adagrad: one number a row).
 std::uint64_t RowFloats(const OptimizerSpec& optimizer, std::uint64_t dimension);
 inline constexpr std::uint64_t kRowFloatsMax = 4096;
-// As a table's bytes_max counts them: beside its floats, a row's place in the index (an id that waits for its admission has that alone), and what
-// counts its gradients.
+// As a table's bytes_max counts them: beside its floats, a row's place in the index (an id that
+// waits for its admission has that alone), and what counts its gradients.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
 std::uint64_t CounterBytesPerRow(absl::string_view optimizer);
 // What gradients and values of the variable or table `name` are on the wire: float32, bf16 or fp16.
@@ -295,15 +315,18 @@ bool GlobMatches(absl::string_view pattern, absl::string_view name);
 // `--set spec.training.epochs=3`, in order. Typed, with the same errors; file name "<--set N>".
 struct Override {
   std::string path, value;  // value is YAML
-  std::string file;         // "": `--set`; else the file that `--set-file path=file` read the value from
+  std::string file;  // "": `--set`; else the file that `--set-file path=file` read the value from
 };
 
 struct ParseOptions {
   std::string file_name;    // for messages
-  std::string base_folder;  // relative paths of `data` and `checkpoint` are resolved against it; "" leaves them alone (the coordinator)
-  std::map<std::string, std::string> environment;  // for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
+  std::string base_folder;  // relative paths of `data` and `checkpoint` are resolved against it; ""
+                            // leaves them alone (the coordinator)
+  std::map<std::string, std::string>
+      environment;  // for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
   std::vector<Override> overrides;
-  // The text is EmitSubmission's: what it says of the places in its user's file is put into the spec, in place of those in the text itself.
+  // The text is EmitSubmission's: what it says of the places in its user's file is put into the
+  // spec, in place of those in the text itself.
   bool submission = false;
 };
 // A file that the job names as data.
@@ -317,20 +340,22 @@ struct ParsedJob {
   std::vector<Mistake> mistakes;  // in order of position
   std::vector<DataPath> paths;    // in order of the sections; each once, where two sources share it
 };
-// Size cap 1 MiB, depth cap 32: refused at once. `$${` in `data` and `checkpoint` stands for a literal `${`.
+// Size cap 1 MiB, depth cap 32: refused at once. `$${` in `data` and `checkpoint` stands for a
+// literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
-// The effective YAML: every value spelled out (a `checkpoint` section that the job does not have, in a comment: that it has none is a
-// value, too). ParseJob of it gives an equal spec.
+// The effective YAML: every value spelled out (a `checkpoint` section that the job does not have,
+// in a comment: that it has none is a value, too). ParseJob of it gives an equal spec.
 std::string EmitYaml(const JobSpec& spec);
-// The same with the places of layers, inputs, tables, losses, optimizers and sources in the user's file, in a comment at its end:
-// ParseOptions::submission. What a worker finds wrong later is then told with the line that its user wrote. Where it would be too long it is left
-// out.
+// The same with the places of layers, inputs, tables, losses, optimizers and sources in the user's
+// file, in a comment at its end: ParseOptions::submission. What a worker finds wrong later is then
+// told with the line that its user wrote. Where it would be too long it is left out.
 std::string EmitSubmission(const JobSpec& spec);
-// `spec` without its name and without what is as by default, on one line: the same in a version that has more keys, as long as theirs are at their
-// defaults and no default has changed.
+// `spec` without its name and without what is as by default, on one line: the same in a version
+// that has more keys, as long as theirs are at their defaults and no default has changed.
 std::string EmitGiven(const JobSpec& spec);
-// configs/reference.yaml: every key with its type, default, bounds and one line of explanation, from the schema table.
+// configs/reference.yaml: every key with its type, default, bounds and one line of explanation,
+// from the schema table.
 std::string ReferenceYaml();
 
 }  // namespace evergrad::config

@@ -1,4 +1,5 @@
-// Text -> tree -> overrides -> variables -> typed values -> rules between values. Every stage adds its mistakes and goes on.
+// Text -> tree -> overrides -> variables -> typed values -> rules between values. Every stage adds
+// its mistakes and goes on.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -20,11 +21,14 @@ namespace {
 
 bool IsVariableName(absl::string_view name) {
   if (name.empty() || absl::ascii_isdigit(static_cast<unsigned char>(name[0]))) return false;
-  return std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; });
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_';
+  });
 }
 
 // ${NAME}, ${NAME:-default}, $${ for a literal ${. The result is not expanded again.
-std::string Expand(const Node& node, const std::map<std::string, std::string>& environment, Reader* reader, std::vector<std::string>* used) {
+std::string Expand(const Node& node, const std::map<std::string, std::string>& environment,
+                   Reader* reader, std::vector<std::string>* used) {
   const std::string& text = node.text;
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -43,7 +47,8 @@ std::string Expand(const Node& node, const std::map<std::string, std::string>& e
     const std::string name = inside.substr(0, dash);
     if (IsVariableName(name)) used->push_back(name);
     if (end == std::string::npos || !IsVariableName(name)) {
-      reader->Report(node.where(), absl::StrCat("expected ${NAME} or ${NAME:-default}, got ", node.Describe()));
+      reader->Report(node.where(),
+                     absl::StrCat("expected ${NAME} or ${NAME:-default}, got ", node.Describe()));
       return out;
     }
     const auto found = environment.find(name);
@@ -52,7 +57,8 @@ std::string Expand(const Node& node, const std::map<std::string, std::string>& e
     else if (dash != std::string::npos)
       out += inside.substr(dash + 2);
     else
-      reader->Report(node.where(), absl::StrCat("the environment has no variable `", name, "`: set it, or write ${", name, ":-default}"));
+      reader->Report(node.where(), absl::StrCat("the environment has no variable `", name,
+                                                "`: set it, or write ${", name, ":-default}"));
     i = end + 1;
   }
   return out;
@@ -67,16 +73,21 @@ void ExpandAll(Node* node, const std::map<std::string, std::string>& environment
 }
 
 std::string Resolve(const std::string& path, const std::string& base) {
-  if (base.empty() || path.empty() || path[0] == '/' || path.find("://") != std::string::npos) return path;
+  if (base.empty() || path.empty() || path[0] == '/' || path.find("://") != std::string::npos)
+    return path;
   return (std::filesystem::path(base) / path).lexically_normal().string();
 }
 
-void ApplyOverrides(Node* root, const std::vector<Override>& overrides, std::vector<Mistake>* mistakes) {
+void ApplyOverrides(Node* root, const std::vector<Override>& overrides,
+                    std::vector<Mistake>* mistakes) {
   int number = 0;
   for (const Override& override_ : overrides) {
     ++number;
-    const Location at{absl::StrCat("<--set", override_.file.empty() ? " " : "-file ", number, ">"), 1, 1};
-    const TextOrigin origin = override_.file.empty() ? TextOrigin{at.file, static_cast<int>(override_.path.size()) + 2} : TextOrigin{override_.file};
+    const Location at{absl::StrCat("<--set", override_.file.empty() ? " " : "-file ", number, ">"),
+                      1, 1};
+    const TextOrigin origin = override_.file.empty()
+                                  ? TextOrigin{at.file, static_cast<int>(override_.path.size()) + 2}
+                                  : TextOrigin{override_.file};
     auto value = ReadYamlTree(override_.value, origin, mistakes);
     if (value) PutAt(root, override_.path, *std::move(value), at, mistakes);
   }
@@ -86,24 +97,31 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
   struct Header {
     std::string api, kind;
   };
-  static const NotBuilt kKindsNotBuilt = {"PredictionJob", "ServingJob", "EvaluationJob", "ClosureJob", "HyperparameterJob"};
+  static const NotBuilt kKindsNotBuilt = {"PredictionJob", "ServingJob", "EvaluationJob",
+                                          "ClosureJob", "HyperparameterJob"};
   for (const Entry& entry : root.entries) {
-    if (entry.key == "apiVersion" || entry.key == "kind" || entry.key == "metadata" || entry.key == "spec") continue;
-    reader->Report(entry.where(), absl::StrCat("unknown key `", entry.key.substr(0, 60), "` at the top",
-                                               Suggestion(entry.key, {"apiVersion", "kind", "metadata", "spec"})));
+    if (entry.key == "apiVersion" || entry.key == "kind" || entry.key == "metadata" ||
+        entry.key == "spec")
+      continue;
+    reader->Report(entry.where(),
+                   absl::StrCat("unknown key `", entry.key.substr(0, 60), "` at the top",
+                                Suggestion(entry.key, {"apiVersion", "kind", "metadata", "spec"})));
   }
   if (const Node* api = root.Find("apiVersion")) {
     if (const auto text = reader->Text(*api, "apiVersion"); text && *text != kApiVersion)
-      reader->Report(api->where(), absl::StrCat("`apiVersion`: expected ", kApiVersion, ", got ", api->Describe()));
+      reader->Report(api->where(), absl::StrCat("`apiVersion`: expected ", kApiVersion, ", got ",
+                                                api->Describe()));
   } else {
     reader->Report(root.where(), absl::StrCat("missing key `apiVersion`: expected ", kApiVersion));
   }
   if (const Node* kind = root.Find("kind")) {
     if (const auto text = reader->Text(*kind, "kind"); text && *text != "TrainingJob") {
-      const bool planned = std::find(kKindsNotBuilt.begin(), kKindsNotBuilt.end(), *text) != kKindsNotBuilt.end();
-      reader->Report(kind->where(), planned
-                                        ? absl::StrCat("not built yet: kind `", *text, "`")
-                                        : absl::StrCat("`kind`: expected TrainingJob, got ", kind->Describe(), Suggestion(*text, {"TrainingJob"})));
+      const bool planned =
+          std::find(kKindsNotBuilt.begin(), kKindsNotBuilt.end(), *text) != kKindsNotBuilt.end();
+      reader->Report(kind->where(),
+                     planned ? absl::StrCat("not built yet: kind `", *text, "`")
+                             : absl::StrCat("`kind`: expected TrainingJob, got ", kind->Describe(),
+                                            Suggestion(*text, {"TrainingJob"})));
     }
   } else {
     reader->Report(root.where(), "missing key `kind`: expected TrainingJob");
@@ -115,22 +133,26 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
   }
   static const Table<JobSpec> table{
       "metadata",
-      {Required(Key<JobSpec>{"name", "DNS label", "", false,
-                             [](Reader& r, const Node& n, JobSpec* t) {
-                               const auto text = r.Text(n, "name");
-                               if (!text) return;
-                               if (!IsDnsLabel(*text)) {
-                                 std::string fixed = absl::AsciiStrToLower(*text);
-                                 for (char& c : fixed)
-                                   if (c == '_' || c == ' ' || c == '.') c = '-';
-                                 r.Report(n.where(),
-                                          absl::StrCat("`name`: expected a DNS label (lower-case letters, digits and inner dashes, at most 63), got ",
-                                                       n.Describe(), IsDnsLabel(fixed) ? absl::StrCat("; did you mean `", fixed, "`?") : ""));
-                               } else {
-                                 t->name = *text;
-                               }
-                             },
-                             [](const JobSpec& t) { return std::optional<Node>(MakeText(t.name)); }})},
+      {Required(Key<JobSpec>{
+          "name", "DNS label", "", false,
+          [](Reader& r, const Node& n, JobSpec* t) {
+            const auto text = r.Text(n, "name");
+            if (!text) return;
+            if (!IsDnsLabel(*text)) {
+              std::string fixed = absl::AsciiStrToLower(*text);
+              for (char& c : fixed)
+                if (c == '_' || c == ' ' || c == '.') c = '-';
+              r.Report(n.where(),
+                       absl::StrCat(
+                           "`name`: expected a DNS label (lower-case letters, digits and inner "
+                           "dashes, at most 63), got ",
+                           n.Describe(),
+                           IsDnsLabel(fixed) ? absl::StrCat("; did you mean `", fixed, "`?") : ""));
+            } else {
+              t->name = *text;
+            }
+          },
+          [](const JobSpec& t) { return std::optional<Node>(MakeText(t.name)); }})},
       {"labels", "annotations", "namespace", "uid"}};
   table.Read(*reader, *metadata, spec);
 }
@@ -152,7 +174,8 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
   ModelSpec& model = spec->model;
   std::vector<std::string> readable, inputs, fields = {"image"}, label_fields = {"label"};
   const bool fields_known = spec->data.train && !spec->data.train->format.empty();
-  const bool layers_known = std::all_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) { return !layer.type.empty(); });
+  const bool layers_known = std::all_of(model.layers.begin(), model.layers.end(),
+                                        [](const LayerSpec& layer) { return !layer.type.empty(); });
   if (fields_known && spec->data.train->format != "idx") {
     fields.clear();
     for (const FieldSpec& field : spec->data.fields) fields.push_back(field.name);
@@ -161,41 +184,59 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
   for (const InputSpec& input : model.inputs) {
     readable.push_back(input.name);
     inputs.push_back(input.name);
-    if (!fields_known || std::find(fields.begin(), fields.end(), input.name) != fields.end()) continue;
+    if (!fields_known || std::find(fields.begin(), fields.end(), input.name) != fields.end())
+      continue;
     for (const Entry& entry : At(root, {"spec", "model", "inputs"})->entries)
       if (entry.key == input.name)
-        reader->Report(entry.where(), absl::StrCat("model input `", input.name, "` names no field of the data that can be read: expected ",
-                                                   absl::StrJoin(fields, ", "), Suggestion(input.name, fields)));
+        reader->Report(entry.where(),
+                       absl::StrCat("model input `", input.name,
+                                    "` names no field of the data that can be read: expected ",
+                                    absl::StrJoin(fields, ", "), Suggestion(input.name, fields)));
   }
   std::vector<std::string> tables;
   for (const TableSpec& table : model.tables) {
     tables.push_back(table.name);
     const Node* node = At(root, {"spec", "model", "tables"})->Find(table.name);
     if (layers_known &&
-        std::none_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& l) { return l.type == "embedding" && l.table == table.name; }))
-      reader->Report(table.where, absl::StrCat("table `", table.name, "`: no embedding layer reads it"));
+        std::none_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& l) {
+          return l.type == "embedding" && l.table == table.name;
+        }))
+      reader->Report(table.where,
+                     absl::StrCat("table `", table.name, "`: no embedding layer reads it"));
     if (table.admit_after <= 1 && table.default_row != 0 && node->Find("default_row") != nullptr)
-      reader->Report(node->Find("default_row")->where(), "`default_row` needs an `admit_after` above 1: else every id has a row");
+      reader->Report(node->Find("default_row")->where(),
+                     "`default_row` needs an `admit_after` above 1: else every id has a row");
   }
-  // What the data makes of a field, where that is known: integers are ids of embeddings, real numbers what all other layers read.
+  // What the data makes of a field, where that is known: integers are ids of embeddings, real
+  // numbers what all other layers read.
   const auto kind_of = [&](const std::string& input) -> std::optional<ValueKind> {
-    if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() || !fields_known) return std::nullopt;
+    if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() || !fields_known)
+      return std::nullopt;
     if (spec->data.train->format == "idx") return ValueKind::kReal;
-    const auto field = std::find_if(spec->data.fields.begin(), spec->data.fields.end(), [&](const FieldSpec& f) { return f.name == input; });
+    const auto field = std::find_if(spec->data.fields.begin(), spec->data.fields.end(),
+                                    [&](const FieldSpec& f) { return f.name == input; });
     if (field == spec->data.fields.end() || field->type.empty()) return std::nullopt;
     if (spec->data.train->format == "synthetic")
-      return field->type == "ids" ? std::optional(ValueKind::kInteger) : field->type == "float" ? std::optional(ValueKind::kReal) : std::nullopt;
+      return field->type == "ids"     ? std::optional(ValueKind::kInteger)
+             : field->type == "float" ? std::optional(ValueKind::kReal)
+                                      : std::nullopt;
     const auto kind = KindOfField(*field);
     return kind.ok() ? std::optional(*kind) : std::nullopt;
   };
-  const auto check_kind = [&](const LayerSpec& layer, const std::string& input, ValueKind wanted, const Location& where) {
+  const auto check_kind = [&](const LayerSpec& layer, const std::string& input, ValueKind wanted,
+                              const Location& where) {
     const auto kind = kind_of(input);
     if (!kind || *kind == wanted) return;
-    reader->Report(where,
-                   wanted == ValueKind::kInteger
-                       ? absl::StrCat("an embedding reads ids, and the field `", input, "` has real numbers (float32): expected integers")
-                       : absl::StrCat(layer.type == "embedding" ? "weights are" : absl::StrCat("a layer of type ", layer.type, " reads"),
-                                      " real numbers, and the field `", input, "` has integers; a transform `scale: 1` makes real numbers of them"));
+    reader->Report(
+        where,
+        wanted == ValueKind::kInteger
+            ? absl::StrCat("an embedding reads ids, and the field `", input,
+                           "` has real numbers (float32): expected integers")
+            : absl::StrCat(layer.type == "embedding"
+                               ? "weights are"
+                               : absl::StrCat("a layer of type ", layer.type, " reads"),
+                           " real numbers, and the field `", input,
+                           "` has integers; a transform `scale: 1` makes real numbers of them"));
   };
   const Node* layers = At(root, {"spec", "model", "layers"});
   std::map<std::string, int> lines;
@@ -212,78 +253,112 @@ void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
       else if (!model.inputs.empty() && !layer.type.empty())
         reader->Report(layer.where, "the first layer needs `input`: the model has several inputs");
     }
-    const bool merges = layer.type == "concatenate" || layer.type == "add" || layer.type == "dot" || layer.type == "factorization_machine";
+    const bool merges = layer.type == "concatenate" || layer.type == "add" || layer.type == "dot" ||
+                        layer.type == "factorization_machine";
     if (layer.type == "dot" && layer.inputs.size() != 2)
-      reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a dot layer reads two inputs, got ", layer.inputs.size()));
+      reader->Report(KeyPlace(node, "input", layer.where),
+                     absl::StrCat("a dot layer reads two inputs, got ", layer.inputs.size()));
     if (layer.type == "add" && layer.inputs.size() < 2)
-      reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("an add layer reads at least two inputs, got ", layer.inputs.size()));
+      reader->Report(
+          KeyPlace(node, "input", layer.where),
+          absl::StrCat("an add layer reads at least two inputs, got ", layer.inputs.size()));
     if (layer.type == "embedding") {
       for (const std::string& input : layer.inputs)
         if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() && all.count(input) != 0)
           reader->Report(KeyPlace(node, "input", layer.where),
-                         absl::StrCat("an embedding reads ids, which only model inputs have: `", input, "` is a layer"));
+                         absl::StrCat("an embedding reads ids, which only model inputs have: `",
+                                      input, "` is a layer"));
       if (std::find(tables.begin(), tables.end(), layer.table) == tables.end())
         reader->Report(KeyPlace(node, "table", layer.where),
-                       absl::StrCat("no table `", layer.table.substr(0, 60), "` in model.tables", Suggestion(layer.table, tables)));
-      if (!layer.weights.empty() && std::find(inputs.begin(), inputs.end(), layer.weights) == inputs.end())
+                       absl::StrCat("no table `", layer.table.substr(0, 60), "` in model.tables",
+                                    Suggestion(layer.table, tables)));
+      if (!layer.weights.empty() &&
+          std::find(inputs.begin(), inputs.end(), layer.weights) == inputs.end())
         reader->Report(KeyPlace(node, "weights", layer.where),
-                       absl::StrCat("no model input `", layer.weights.substr(0, 60), "`", Suggestion(layer.weights, inputs)));
+                       absl::StrCat("no model input `", layer.weights.substr(0, 60), "`",
+                                    Suggestion(layer.weights, inputs)));
       if (!layer.weights.empty() && layer.combiner == "none")
-        reader->Report(KeyPlace(node, "weights", layer.where), "`weights` need a combiner: sum, mean or sqrtn");
-      if (!layer.weights.empty()) check_kind(layer, layer.weights, ValueKind::kReal, KeyPlace(node, "weights", layer.where));
+        reader->Report(KeyPlace(node, "weights", layer.where),
+                       "`weights` need a combiner: sum, mean or sqrtn");
+      if (!layer.weights.empty())
+        check_kind(layer, layer.weights, ValueKind::kReal, KeyPlace(node, "weights", layer.where));
     }
     for (const std::string& input : layer.inputs) {
       if (layer.type.empty()) break;
-      check_kind(layer, input, layer.type == "embedding" ? ValueKind::kInteger : ValueKind::kReal, KeyPlace(node, "input", layer.where));
+      check_kind(layer, input, layer.type == "embedding" ? ValueKind::kInteger : ValueKind::kReal,
+                 KeyPlace(node, "input", layer.where));
     }
     if (layer.inputs.size() > 1 && !merges && layer.type != "embedding" && !layer.type.empty())
-      reader->Report(KeyPlace(node, "input", layer.where), absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
+      reader->Report(
+          KeyPlace(node, "input", layer.where),
+          absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
     for (const std::string& input : layer.inputs) {
-      if (input.empty() || std::find(readable.begin(), readable.end(), input) != readable.end()) continue;
-      if (node == nullptr || node->Find("input") == nullptr) continue;  // the layer above is at fault, and named
+      if (input.empty() || std::find(readable.begin(), readable.end(), input) != readable.end())
+        continue;
+      if (node == nullptr || node->Find("input") == nullptr)
+        continue;  // the layer above is at fault, and named
       const Location where = KeyPlace(node, "input", layer.where);
       if (input == layer.name)
         reader->Report(where, absl::StrCat("layer `", layer.name, "` reads itself"));
       else if (all.count(input) != 0)
-        reader->Report(where, absl::StrCat("layer `", input, "` stands below: a layer reads layers above it"));
+        reader->Report(
+            where, absl::StrCat("layer `", input, "` stands below: a layer reads layers above it"));
       else
-        reader->Report(where, absl::StrCat("no layer or model input `", input.substr(0, 60), "`", Suggestion(input, readable)));
+        reader->Report(where, absl::StrCat("no layer or model input `", input.substr(0, 60), "`",
+                                           Suggestion(input, readable)));
     }
     if (layer.name.empty()) continue;
     const Location name_place = KeyPlace(node, "name", layer.where);
-    const bool is_input = std::any_of(model.inputs.begin(), model.inputs.end(), [&](const InputSpec& input) { return input.name == layer.name; });
+    const bool is_input =
+        std::any_of(model.inputs.begin(), model.inputs.end(),
+                    [&](const InputSpec& input) { return input.name == layer.name; });
     const auto [first, fresh] = lines.emplace(layer.name, name_place.line);
     if (is_input)
-      reader->Report(name_place, absl::StrCat("layer `", layer.name, "` has the name of a model input"));
+      reader->Report(name_place,
+                     absl::StrCat("layer `", layer.name, "` has the name of a model input"));
     else if (!fresh)
-      reader->Report(name_place, absl::StrCat("duplicate layer name `", layer.name, "`: first given on line ", first->second));
+      reader->Report(name_place, absl::StrCat("duplicate layer name `", layer.name,
+                                              "`: first given on line ", first->second));
     else
       readable.push_back(layer.name);
   }
   const Node* losses = At(root, {"spec", "model", "losses"});
   for (std::size_t i = 0; i < model.losses.size(); ++i) {
     LossSpec& loss = model.losses[i];
-    const Node* node = losses == nullptr                       ? nullptr
-                       : losses->kind == Node::Kind::kSequence ? (i < losses->items.size() ? &losses->items[i] : nullptr)
-                                                               : losses;
+    const Node* node = losses == nullptr ? nullptr
+                       : losses->kind == Node::Kind::kSequence
+                           ? (i < losses->items.size() ? &losses->items[i] : nullptr)
+                           : losses;
     if (loss.output.empty() && !model.layers.empty()) loss.output = model.layers.back().name;
     if (!loss.output.empty() && all.count(loss.output) == 0)
-      reader->Report(KeyPlace(node, "output", loss.where), absl::StrCat("`output`: no layer `", loss.output.substr(0, 60), "`",
-                                                                        Suggestion(loss.output, std::vector<std::string>(all.begin(), all.end()))));
-    if (fields_known && std::find(label_fields.begin(), label_fields.end(), loss.labels) == label_fields.end())
-      reader->Report(KeyPlace(node, "labels", loss.where),
-                     absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60), "` that can be a label: expected ",
-                                  absl::StrJoin(label_fields, ", "), Suggestion(loss.labels, label_fields)));
+      reader->Report(
+          KeyPlace(node, "output", loss.where),
+          absl::StrCat("`output`: no layer `", loss.output.substr(0, 60), "`",
+                       Suggestion(loss.output, std::vector<std::string>(all.begin(), all.end()))));
+    if (fields_known &&
+        std::find(label_fields.begin(), label_fields.end(), loss.labels) == label_fields.end())
+      reader->Report(
+          KeyPlace(node, "labels", loss.where),
+          absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60),
+                       "` that can be a label: expected ", absl::StrJoin(label_fields, ", "),
+                       Suggestion(loss.labels, label_fields)));
     for (const std::string& metric : model.metrics) {
       const Node* metrics = At(root, {"spec", "model", "metrics"});
       if (loss.type.empty()) break;
-      const bool error = metric == "root_mean_squared_error", binary = metric == "auc" || metric == "binary_accuracy";
+      const bool error = metric == "root_mean_squared_error",
+                 binary = metric == "auc" || metric == "binary_accuracy";
       if (loss.type == "mean_squared_error" && !error)
-        reader->Report(metrics->where(), absl::StrCat("the metric ", metric, " needs classes: the loss is mean_squared_error"));
+        reader->Report(
+            metrics->where(),
+            absl::StrCat("the metric ", metric, " needs classes: the loss is mean_squared_error"));
       else if (loss.type != "mean_squared_error" && error)
-        reader->Report(metrics->where(), absl::StrCat("the metric ", metric, " needs the loss mean_squared_error, it is ", loss.type));
+        reader->Report(metrics->where(),
+                       absl::StrCat("the metric ", metric,
+                                    " needs the loss mean_squared_error, it is ", loss.type));
       else if (loss.type != "binary_crossentropy" && binary)
-        reader->Report(metrics->where(), absl::StrCat("the metric ", metric, " needs the loss binary_crossentropy, it is ", loss.type));
+        reader->Report(metrics->where(),
+                       absl::StrCat("the metric ", metric,
+                                    " needs the loss binary_crossentropy, it is ", loss.type));
     }
   }
 }
@@ -294,13 +369,17 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   if (data == nullptr || data->kind != Node::Kind::kMap) return;
   DataSpec& d = spec->data;
   ReadFields(*reader, *data, &d);
-  if (d.train && d.eval && d.train->format != d.eval->format && !d.train->format.empty() && !d.eval->format.empty())
-    reader->Report(d.eval->where, absl::StrCat("data.eval has another format than data.train: ", d.eval->format, ", not ", d.train->format));
+  if (d.train && d.eval && d.train->format != d.eval->format && !d.train->format.empty() &&
+      !d.eval->format.empty())
+    reader->Report(d.eval->where, absl::StrCat("data.eval has another format than data.train: ",
+                                               d.eval->format, ", not ", d.train->format));
   if (d.eval && d.eval->split.modulo != 0)
-    reader->Report(data->Find("eval")->Find("split")->where(), "`split` is a setting of data.train: it takes what is evaluated on out of that");
+    reader->Report(data->Find("eval")->Find("split")->where(),
+                   "`split` is a setting of data.train: it takes what is evaluated on out of that");
   if (d.train && d.train->split.modulo != 0) {
     if (data->Find("eval") != nullptr) {
-      reader->Report(data->Find("eval")->where(), "data.train has a `split`, which makes data.eval: give one of the two");
+      reader->Report(data->Find("eval")->where(),
+                     "data.train has a `split`, which makes data.eval: give one of the two");
     } else {
       d.eval = d.train;
       d.eval->split.taken = true;
@@ -311,19 +390,25 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
 // What a table's optimizer makes of its rows.
 void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const TableSpec& table) {
   const OptimizerSpec* const rule = OptimizerFor(spec, table.name);
-  if (rule == nullptr) return reader->Report(table.where, absl::StrCat("no entry of `optimizers` fits the table `", table.name, "`"));
+  if (rule == nullptr)
+    return reader->Report(
+        table.where, absl::StrCat("no entry of `optimizers` fits the table `", table.name, "`"));
   if (table.dimension == 0) return;  // refused where it stands
   const Node* const node = At(root, {"spec", "model", "tables", table.name.c_str()});
   const std::uint64_t floats = RowFloats(*rule, table.dimension);
   if (floats > kRowFloatsMax) {
-    reader->Report(KeyPlace(node, "dimension", table.where), absl::StrCat("`dimension`: a row and what the optimizer ", rule->type,
-                                                                          " keeps of it are ", floats, " numbers, of at most ", kRowFloatsMax));
+    reader->Report(
+        KeyPlace(node, "dimension", table.where),
+        absl::StrCat("`dimension`: a row and what the optimizer ", rule->type, " keeps of it are ",
+                     floats, " numbers, of at most ", kRowFloatsMax));
   }
   const std::uint64_t share = table.bytes_max / spec.strategy.table_slots,
-                      row = floats * sizeof(float) + kIndexBytesPerRow + CounterBytesPerRow(rule->type);
+                      row = floats * sizeof(float) + kIndexBytesPerRow +
+                            CounterBytesPerRow(rule->type);
   if (table.bytes_max != 0 && share < row) {
     reader->Report(KeyPlace(node, "bytes_max", table.where),
-                   absl::StrCat("`bytes_max`: the share of each of ", spec.strategy.table_slots, " slots (strategy.table_slots) is ", share,
+                   absl::StrCat("`bytes_max`: the share of each of ", spec.strategy.table_slots,
+                                " slots (strategy.table_slots) is ", share,
                                 " bytes, and a row of this table takes ", row));
   }
 }
@@ -331,19 +416,26 @@ void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const Tab
 void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   if (spec->strategy.deterministic && spec->strategy.pipeline != 0) {
     reader->Report(At(root, {"spec", "strategy", "deterministic"})->where(),
-                   "`deterministic: true` needs pipeline 0 (and one worker): a pipelined pull races with the pushes before it");
+                   "`deterministic: true` needs pipeline 0 (and one worker): a pipelined pull "
+                   "races with the pushes before it");
   }
   const Node* const optimizer = At(root, {"spec", "optimizer"});
   if (optimizer != nullptr) CheckOptimizer(*reader, *optimizer, spec->optimizer);
-  if (const Node* optimizers = At(root, {"spec", "optimizers"}); optimizers != nullptr && optimizer != nullptr)
-    reader->Report(optimizers->where(), "`optimizers` stands in for `optimizer`: give one of the two");
+  if (const Node* optimizers = At(root, {"spec", "optimizers"});
+      optimizers != nullptr && optimizer != nullptr)
+    reader->Report(optimizers->where(),
+                   "`optimizers` stands in for `optimizer`: give one of the two");
   else if (spec->type == "training" && optimizers == nullptr && optimizer == nullptr)
-    reader->Report(At(root, {"spec"})->where(), "missing key `optimizer` in spec: expected mapping");
+    reader->Report(At(root, {"spec"})->where(),
+                   "missing key `optimizer` in spec: expected mapping");
   if (optimizer != nullptr && spec->optimizer.type == "rowwise_adagrad")
-    reader->Report(optimizer->where(), "rowwise_adagrad is for embedding tables: name them with `match` in `optimizers`");
+    reader->Report(
+        optimizer->where(),
+        "rowwise_adagrad is for embedding tables: name them with `match` in `optimizers`");
   for (const TableSpec& table : spec->model.tables) CheckTable(root, reader, *spec, table);
   if (spec->type == "training" && !spec->data.eval) {
-    if (const Node* every = At(root, {"spec", "training", "evaluate_every"}); every != nullptr && At(root, {"spec", "data", "eval"}) == nullptr)
+    if (const Node* every = At(root, {"spec", "training", "evaluate_every"});
+        every != nullptr && At(root, {"spec", "data", "eval"}) == nullptr)
       reader->Report(every->where(), "`evaluate_every` needs `data.eval`");
   }
 }
@@ -351,21 +443,26 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
 // Of a job of no known type: each section as far as all types agree on it.
 void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
   Judge(*reader, body, {&TrainingJobTable(), &FunctionsJobTable(), &CountingJobTable()}, spec);
-  if (const Node* data = body.Find("data"); data != nullptr && data->kind == Node::Kind::kMap && data->Find("fields") != nullptr)
+  if (const Node* data = body.Find("data");
+      data != nullptr && data->kind == Node::Kind::kMap && data->Find("fields") != nullptr)
     ReadFields(*reader, *data, &spec->data);
 }
 
 std::vector<DataPath> DataPaths(const Node& root, const JobSpec& spec) {
   std::vector<DataPath> paths;
-  const std::pair<const char*, const std::optional<SourceSpec>*> sources[] = {{"train", &spec.data.train}, {"eval", &spec.data.eval}};
-  const std::pair<const char*, std::string SourceSpec::*> keys[] = {
-      {"images", &SourceSpec::images}, {"labels", &SourceSpec::labels}, {"path", &SourceSpec::path}};
+  const std::pair<const char*, const std::optional<SourceSpec>*> sources[] = {
+      {"train", &spec.data.train}, {"eval", &spec.data.eval}};
+  const std::pair<const char*, std::string SourceSpec::*> keys[] = {{"images", &SourceSpec::images},
+                                                                    {"labels", &SourceSpec::labels},
+                                                                    {"path", &SourceSpec::path}};
   for (const auto& [section, source] : sources) {
     for (const auto& [key, member] : keys) {
       const Node* const node = At(root, {"spec", "data", section, key});
       if (node == nullptr || !source->has_value() || ((**source).*member).empty()) continue;
       DataPath path{node->where(), (**source).*member, node->variables};
-      if (std::none_of(paths.begin(), paths.end(), [&](const DataPath& other) { return other.path == path.path; })) paths.push_back(std::move(path));
+      if (std::none_of(paths.begin(), paths.end(),
+                       [&](const DataPath& other) { return other.path == path.path; }))
+        paths.push_back(std::move(path));
     }
   }
   return paths;
@@ -390,7 +487,9 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
   }
   ApplyOverrides(&*root, options.overrides, &result.mistakes);
   if (root->kind != Node::Kind::kMap) {
-    reader.Report(root->where(), absl::StrCat("expected a mapping with apiVersion, kind, metadata and spec, got ", root->Describe()));
+    reader.Report(root->where(),
+                  absl::StrCat("expected a mapping with apiVersion, kind, metadata and spec, got ",
+                               root->Describe()));
     SortMistakes(options.file_name, &result.mistakes);
     return result;
   }
@@ -407,12 +506,14 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
       static const NotBuilt kTypesNotBuilt = {"prediction", "python", "tuning"};
       if (!text) {
         known = false;
-      } else if (std::find(kTypesNotBuilt.begin(), kTypesNotBuilt.end(), *text) != kTypesNotBuilt.end()) {
+      } else if (std::find(kTypesNotBuilt.begin(), kTypesNotBuilt.end(), *text) !=
+                 kTypesNotBuilt.end()) {
         reader.Report(type->where(), absl::StrCat("not built yet: spec.type `", *text, "`"));
         known = false;
       } else if (std::find(kTypes.begin(), kTypes.end(), *text) == kTypes.end()) {
         reader.Report(type->where(),
-                      absl::StrCat("`type`: expected training, functions or counting, got ", type->Describe(), Suggestion(*text, kTypes)));
+                      absl::StrCat("`type`: expected training, functions or counting, got ",
+                                   type->Describe(), Suggestion(*text, kTypes)));
         spec.type = NearestName(*text, kTypes);  // what was meant, for the rest
         known = !spec.type.empty();
       } else {
@@ -466,7 +567,8 @@ std::string EmitYaml(const JobSpec& spec) {
   if (spec.type == "training" && !spec.data.eval) {
     if (Node* training = body.Find("training"))
       training->entries.erase(
-          std::remove_if(training->entries.begin(), training->entries.end(), [](const Entry& e) { return e.key == "evaluate_every"; }),
+          std::remove_if(training->entries.begin(), training->entries.end(),
+                         [](const Entry& e) { return e.key == "evaluate_every"; }),
           training->entries.end());
   }
   Append(&root, "spec", std::move(body));
@@ -488,10 +590,14 @@ std::string EmitGiven(const JobSpec& spec) {
 
 std::string ReferenceYaml() {
   std::string out =
-      "# Every key of a job file, with its type, bounds, default and what it is for. Generated by `psctl job reference` from the\n"
-      "# table that also reads job files; a test compares the two. This file is itself a job that `psctl job validate` accepts.\n"
-      "# Sizes: 65536, 64KiB, 1MiB. In `data` and `checkpoint`, ${NAME} and ${NAME:-default} come from the submitter's environment, and\n"
-      "# $${ stands for ${ itself. Duplicate keys, anchors, aliases, tags and numbers with leading zeros are refused.\n"
+      "# Every key of a job file, with its type, bounds, default and what it is for. Generated by "
+      "`psctl job reference` from the\n"
+      "# table that also reads job files; a test compares the two. This file is itself a job that "
+      "`psctl job validate` accepts.\n"
+      "# Sizes: 65536, 64KiB, 1MiB. In `data` and `checkpoint`, ${NAME} and ${NAME:-default} come "
+      "from the submitter's environment, and\n"
+      "# $${ stands for ${ itself. Duplicate keys, anchors, aliases, tags and numbers with leading "
+      "zeros are refused.\n"
       "# the only version (required)\n"
       "apiVersion: evergrad.dev/v1alpha1\n"
       "# the only kind (required)\n"
@@ -501,17 +607,21 @@ std::string ReferenceYaml() {
       "  name: reference\n"
       "spec:\n";
   TrainingJobTable().Explain(JobSpec{}, "  ", &out);
-  absl::StrAppend(&out, "\n# A counting job (spec.type: counting, for daemons started with --failpoints) has, instead of model and optimizer:\n");
+  absl::StrAppend(&out,
+                  "\n# A counting job (spec.type: counting, for daemons started with --failpoints) "
+                  "has, instead of model and optimizer:\n");
   std::string counting;
   CountingTable().Explain(CountingSpec{}, "#     ", &counting);
   absl::StrAppend(&out, "#   counting:\n", counting);
   absl::StrAppend(&out,
-                  "\n# A functions job (spec.type: functions; docs/closures.md) has, instead of data and model:\n"
+                  "\n# A functions job (spec.type: functions; docs/closures.md) has, instead of "
+                  "data and model:\n"
                   "#   functions:\n");
   std::string functions;
   FunctionsTable().Explain(FunctionsSpec{}, "#     ", &functions);
   absl::StrAppend(&out, functions,
-                  "# and of the other sections: optimizer, strategy.mode and .partitioner, training.seed and .wire_dtype, checkpoint without resume, "
+                  "# and of the other sections: optimizer, strategy.mode and .partitioner, "
+                  "training.seed and .wire_dtype, checkpoint without resume, "
                   "resources.\n");
   return out;
 }

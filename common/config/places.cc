@@ -14,7 +14,8 @@
 namespace evergrad::config {
 namespace {
 
-constexpr char kHead[] = "# Where this was written, for messages: [file, line, column].\n# places: ";
+constexpr char kHead[] =
+    "# Where this was written, for messages: [file, line, column].\n# places: ";
 constexpr std::size_t kFilesMax = 64, kFileNameBytesMax = 1024;
 constexpr std::uint64_t kNumberMax = 1u << 30;
 
@@ -26,9 +27,11 @@ std::vector<std::pair<const char*, std::vector<Location*>>> PlacesOf(JobSpec* sp
     return places;
   };
   const auto one = [](std::optional<SourceSpec>* source) {
-    return source->has_value() ? std::vector<Location*>{&(*source)->where} : std::vector<Location*>();
+    return source->has_value() ? std::vector<Location*>{&(*source)->where}
+                               : std::vector<Location*>();
   };
-  const std::vector<Location*> optimizers(spec->optimizers.empty() ? 0 : 1, &spec->optimizers_where);
+  const std::vector<Location*> optimizers(spec->optimizers.empty() ? 0 : 1,
+                                          &spec->optimizers_where);
   return {{"train", one(&spec->data.train)},
           {"eval", one(&spec->data.eval)},
           {"inputs", all(&spec->model.inputs)},
@@ -61,11 +64,13 @@ std::string PrintPlaces(const JobSpec& spec) {
   for (const auto& [section, places] : PlacesOf(&copy)) {
     std::vector<Node> items;
     for (const Location* place : places) {
-      if (place->line < 1 || place->file.empty() || place->file.size() > kFileNameBytesMax) return "";
+      if (place->line < 1 || place->file.empty() || place->file.size() > kFileNameBytesMax)
+        return "";
       const auto [known, fresh] = numbers.emplace(place->file, files.size());
       if (fresh) files.push_back(MakeText(place->file));
-      items.push_back(MakeList(
-          {MakePlain(absl::StrCat(known->second)), MakePlain(absl::StrCat(place->line)), MakePlain(absl::StrCat(std::max(place->column, 1)))}));
+      items.push_back(
+          MakeList({MakePlain(absl::StrCat(known->second)), MakePlain(absl::StrCat(place->line)),
+                    MakePlain(absl::StrCat(std::max(place->column, 1)))}));
     }
     if (!items.empty()) Append(&map, section, MakeList(std::move(items)));
   }
@@ -83,7 +88,8 @@ void ReadPlaces(absl::string_view yaml, JobSpec* spec) {
   const auto root = ReadYamlTree(line, {"places"}, &ignored);
   if (!root || !ignored.empty() || root->Find("files") == nullptr) return;
   std::vector<std::string> files;
-  for (const Node& file : root->Find("files")->items) files.push_back(file.text.substr(0, kFileNameBytesMax));
+  for (const Node& file : root->Find("files")->items)
+    files.push_back(file.text.substr(0, kFileNameBytesMax));
   if (files.size() > kFilesMax) return;
   for (const auto& [section, places] : PlacesOf(spec)) {
     const Node* const items = root->Find(section);

@@ -25,7 +25,9 @@ struct Unit {
 // Splits "1.5GiB" into its number and its suffix.
 bool SplitUnit(absl::string_view text, absl::string_view* number, absl::string_view* suffix) {
   std::size_t i = 0;
-  while (i < text.size() && (absl::ascii_isdigit(static_cast<unsigned char>(text[i])) || text[i] == '.')) ++i;
+  while (i < text.size() &&
+         (absl::ascii_isdigit(static_cast<unsigned char>(text[i])) || text[i] == '.'))
+    ++i;
   *number = text.substr(0, i);
   *suffix = absl::StripAsciiWhitespace(text.substr(i));
   return i > 0;
@@ -39,14 +41,16 @@ bool LooksReal(absl::string_view text) {
   while (i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i]))) ++i, ++digits;
   if (i < text.size() && text[i] == '.') {
     ++i;
-    while (i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i]))) ++i, ++digits;
+    while (i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i])))
+      ++i, ++digits;
   }
   if (digits == 0) return false;
   if (i < text.size() && (text[i] == 'e' || text[i] == 'E')) {
     ++i;
     if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
     std::size_t exponent = 0;
-    while (i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i]))) ++i, ++exponent;
+    while (i < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[i])))
+      ++i, ++exponent;
     if (exponent == 0) return false;
   }
   return i == text.size();
@@ -56,17 +60,22 @@ bool LooksReal(absl::string_view text) {
 
 std::string Shown(absl::string_view text) { return Quoted(text, 60); }
 
-absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min, std::uint64_t max) {
-  const std::string range = max == std::numeric_limits<std::uint64_t>::max()
-                                ? (min == 0 ? "an integer" : absl::StrCat("an integer of at least ", min))
-                                : absl::StrCat("an integer from ", min, " to ", max);
-  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == absl::string_view::npos;
+absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min,
+                                            std::uint64_t max) {
+  const std::string range =
+      max == std::numeric_limits<std::uint64_t>::max()
+          ? (min == 0 ? "an integer" : absl::StrCat("an integer of at least ", min))
+          : absl::StrCat("an integer from ", min, " to ", max);
+  const bool digits =
+      !text.empty() && text.find_first_not_of("0123456789") == absl::string_view::npos;
   if (digits && text.size() > 1 && text[0] == '0')
     return absl::InvalidArgumentError(
-        absl::StrCat("expected ", range, ", got `", Shown(text), "`: leading zeros are refused, for YAML 1.1 reads them as octal"));
+        absl::StrCat("expected ", range, ", got `", Shown(text),
+                     "`: leading zeros are refused, for YAML 1.1 reads them as octal"));
   std::uint64_t value = 0;
   if (!digits || !absl::SimpleAtoi(text, &value) || value < min || value > max)
-    return absl::InvalidArgumentError(absl::StrCat("expected ", range, ", got `", Shown(text), "`"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected ", range, ", got `", Shown(text), "`"));
   return value;
 }
 
@@ -82,15 +91,27 @@ absl::StatusOr<bool> ParseBool(absl::string_view text) {
   if (text == "false") return false;
   const std::string lower = absl::AsciiStrToLower(text);
   std::string hint;
-  if (lower == "yes" || lower == "on" || lower == "y" || lower == "1" || lower == "true") hint = "; did you mean `true`?";
-  if (lower == "no" || lower == "off" || lower == "n" || lower == "0" || lower == "false") hint = "; did you mean `false`?";
-  return absl::InvalidArgumentError(absl::StrCat("expected true or false, got `", Shown(text), "`", hint));
+  if (lower == "yes" || lower == "on" || lower == "y" || lower == "1" || lower == "true")
+    hint = "; did you mean `true`?";
+  if (lower == "no" || lower == "off" || lower == "n" || lower == "0" || lower == "false")
+    hint = "; did you mean `false`?";
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected true or false, got `", Shown(text), "`", hint));
 }
 
 absl::StatusOr<std::uint64_t> ParseByteSize(absl::string_view text) {
-  static constexpr Unit kUnits[] = {{"", 1},        {"B", 1},    {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
-                                    {"KB", 1000.0}, {"MB", 1e6}, {"GB", 1e9},     {"TB", 1e12}};
-  const absl::Status refusal = absl::InvalidArgumentError(absl::StrCat("expected a size like 65536, 64KiB or 1GiB, got `", Shown(text), "`"));
+  static constexpr Unit kUnits[] = {{"", 1},
+                                    {"B", 1},
+                                    {"KiB", 1024.0},
+                                    {"MiB", 1048576.0},
+                                    {"GiB", 1073741824.0},
+                                    {"TiB", 1099511627776.0},
+                                    {"KB", 1000.0},
+                                    {"MB", 1e6},
+                                    {"GB", 1e9},
+                                    {"TB", 1e12}};
+  const absl::Status refusal = absl::InvalidArgumentError(
+      absl::StrCat("expected a size like 65536, 64KiB or 1GiB, got `", Shown(text), "`"));
   absl::string_view number, suffix;
   if (!SplitUnit(text, &number, &suffix)) return refusal;
   for (const Unit& unit : kUnits) {
@@ -108,14 +129,18 @@ absl::StatusOr<std::uint64_t> ParseByteSize(absl::string_view text) {
   }
   std::vector<std::string> names;
   for (const Unit& unit : kUnits)
-    if (*unit.suffix != '\0' && absl::EqualsIgnoreCase(unit.suffix, suffix)) names.push_back(absl::StrCat(number, unit.suffix));
+    if (*unit.suffix != '\0' && absl::EqualsIgnoreCase(unit.suffix, suffix))
+      names.push_back(absl::StrCat(number, unit.suffix));
   if (names.empty()) return refusal;
-  return absl::InvalidArgumentError(absl::StrCat(refusal.message(), "; did you mean `", names[0], "`?"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(refusal.message(), "; did you mean `", names[0], "`?"));
 }
 
 absl::StatusOr<std::chrono::milliseconds> ParseDuration(absl::string_view text) {
-  static constexpr Unit kUnits[] = {{"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
-  const absl::Status refusal = absl::InvalidArgumentError(absl::StrCat("expected a duration like 200ms, 5s, 1m or 2h, got `", Shown(text), "`"));
+  static constexpr Unit kUnits[] = {
+      {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
+  const absl::Status refusal = absl::InvalidArgumentError(
+      absl::StrCat("expected a duration like 200ms, 5s, 1m or 2h, got `", Shown(text), "`"));
   if (text == "0") return std::chrono::milliseconds(0);
   absl::string_view number, suffix;
   if (!SplitUnit(text, &number, &suffix)) return refusal;
@@ -125,7 +150,9 @@ absl::StatusOr<std::chrono::milliseconds> ParseDuration(absl::string_view text) 
     if (!real.ok() || *real * unit.factor > 1e13) return refusal;
     return std::chrono::milliseconds(std::llround(*real * unit.factor));
   }
-  if (suffix.empty()) return absl::InvalidArgumentError(absl::StrCat(refusal.message(), ": the unit is missing; did you mean `", number, "s`?"));
+  if (suffix.empty())
+    return absl::InvalidArgumentError(
+        absl::StrCat(refusal.message(), ": the unit is missing; did you mean `", number, "s`?"));
   return refusal;
 }
 
@@ -150,7 +177,8 @@ std::string FormatReal(double value) {
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value);
   std::string text(buffer, end.ptr);
-  // 1 and 1e-07 read back as they are; a whole number gets no point, so that integers stay readable.
+  // 1 and 1e-07 read back as they are; a whole number gets no point, so that integers stay
+  // readable.
   return text;
 }
 
@@ -172,8 +200,10 @@ std::string NearestName(absl::string_view name, const std::vector<std::string>& 
     for (std::size_t i = 1; i <= a.size(); ++i) {
       current[0] = i;
       for (std::size_t j = 1; j <= b.size(); ++j) {
-        current[j] = std::min({last[j] + 1, current[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0u : 1u)});
-        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) current[j] = std::min(current[j], before_last[j - 2] + 1);
+        current[j] = std::min(
+            {last[j] + 1, current[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0u : 1u)});
+        if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+          current[j] = std::min(current[j], before_last[j - 2] + 1);
       }
       before_last = last;
       last = current;

@@ -1,6 +1,7 @@
 // Texts as typed values, the same for job files, daemon files and command lines. Pure.
 //
-// Each function returns the value or InvalidArgument whose message says what was expected ("expected an integer, got `x`").
+// Each function returns the value or InvalidArgument whose message says what was expected
+// ("expected an integer, got `x`").
 #pragma once
 
 #include <chrono>
@@ -13,8 +14,10 @@
 
 namespace evergrad::config {
 
-// Decimal digits, no sign, no leading zero (YAML 1.1 reads `010` as 8: refused here instead of guessed).
-absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min, std::uint64_t max);
+// Decimal digits, no sign, no leading zero (YAML 1.1 reads `010` as 8: refused here instead of
+// guessed).
+absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min,
+                                            std::uint64_t max);
 // Decimal or scientific, finite.
 absl::StatusOr<double> ParseReal(absl::string_view text);
 // `true` or `false`; yes, no, on, off get a suggestion.
@@ -28,7 +31,8 @@ std::string FormatByteSize(std::uint64_t bytes);              // "64KiB", "65537
 std::string FormatDuration(std::chrono::milliseconds value);  // "5s", "200ms"
 std::string FormatReal(double value);                         // shortest text that reads back equal
 
-// What a message shows of a value that came from outside: its first 60 characters, escaped (common/base/escape.h).
+// What a message shows of a value that came from outside: its first 60 characters, escaped
+// (common/base/escape.h).
 std::string Shown(absl::string_view text);
 // The candidate nearest to `name` if it is near enough to be meant, else "".
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);

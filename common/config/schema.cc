@@ -10,14 +10,21 @@
 namespace evergrad::config {
 namespace {
 
-// Whether a plain scalar with this text reads back as the same text, here and in other YAML readers, in flow style too.
+// Whether a plain scalar with this text reads back as the same text, here and in other YAML
+// readers, in flow style too.
 bool PlainIsSafe(absl::string_view text) {
-  if (text.empty() || !(absl::ascii_isalpha(static_cast<unsigned char>(text[0])) || text[0] == '_' || text[0] == '/')) return false;
+  if (text.empty() || !(absl::ascii_isalpha(static_cast<unsigned char>(text[0])) ||
+                        text[0] == '_' || text[0] == '/'))
+    return false;
   for (const char c : text)
-    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '/' && c != '.' && c != '-') return false;
-  static constexpr std::array<const char*, 13> kWords = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "nan", "inf", "nil", "none"};
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '/' && c != '.' &&
+        c != '-')
+      return false;
+  static constexpr std::array<const char*, 13> kWords = {
+      "true", "false", "yes", "no", "on", "off", "null", "y", "n", "nan", "inf", "nil", "none"};
   const std::string lower = absl::AsciiStrToLower(text);
-  return std::none_of(kWords.begin(), kWords.end(), [&](const char* word) { return lower == word; });
+  return std::none_of(kWords.begin(), kWords.end(),
+                      [&](const char* word) { return lower == word; });
 }
 
 std::string Quote(absl::string_view text) {
@@ -37,7 +44,9 @@ std::string Quote(absl::string_view text) {
   return out + "\"";
 }
 
-std::string ScalarText(const Node& node) { return node.quoted && !PlainIsSafe(node.text) ? Quote(node.text) : node.text; }
+std::string ScalarText(const Node& node) {
+  return node.quoted && !PlainIsSafe(node.text) ? Quote(node.text) : node.text;
+}
 
 constexpr std::size_t kFlowWidthMax = 150;
 
@@ -48,9 +57,11 @@ void PrintBlock(const Node& node, const std::string& indent, std::string* out) {
     const bool open = (entry.value.kind == Node::Kind::kMap && !entry.value.entries.empty()) ||
                       (entry.value.kind == Node::Kind::kSequence && !entry.value.items.empty());
     const bool nested =
-        std::any_of(entry.value.entries.begin(), entry.value.entries.end(), [](const Entry& e) { return e.value.kind == Node::Kind::kMap; }) ||
-        std::any_of(entry.value.items.begin(), entry.value.items.end(),
-                    [](const Node& n) { return n.kind == Node::Kind::kMap && n.entries.size() > 1; });
+        std::any_of(entry.value.entries.begin(), entry.value.entries.end(),
+                    [](const Entry& e) { return e.value.kind == Node::Kind::kMap; }) ||
+        std::any_of(entry.value.items.begin(), entry.value.items.end(), [](const Node& n) {
+          return n.kind == Node::Kind::kMap && n.entries.size() > 1;
+        });
     if (!open || (!nested && indent.size() + key.size() + flow.size() < kFlowWidthMax)) {
       absl::StrAppend(out, indent, key, ": ", flow, "\n");
       continue;
@@ -60,7 +71,8 @@ void PrintBlock(const Node& node, const std::string& indent, std::string* out) {
       PrintBlock(entry.value, indent + "  ", out);
       continue;
     }
-    for (const Node& item : entry.value.items) absl::StrAppend(out, indent, "  - ", PrintFlow(item), "\n");
+    for (const Node& item : entry.value.items)
+      absl::StrAppend(out, indent, "  - ", PrintFlow(item), "\n");
   }
 }
 
@@ -106,13 +118,20 @@ std::string PrintFlow(const Node& node) {
     case Node::Kind::kNull: return "null";
     case Node::Kind::kScalar: return ScalarText(node);
     case Node::Kind::kSequence:
-      return absl::StrCat("[", absl::StrJoin(node.items, ", ", [](std::string* out, const Node& item) { absl::StrAppend(out, PrintFlow(item)); }),
+      return absl::StrCat("[",
+                          absl::StrJoin(node.items, ", ",
+                                        [](std::string* out, const Node& item) {
+                                          absl::StrAppend(out, PrintFlow(item));
+                                        }),
                           "]");
     case Node::Kind::kMap:
       return absl::StrCat("{",
                           absl::StrJoin(node.entries, ", ",
                                         [](std::string* out, const Entry& entry) {
-                                          absl::StrAppend(out, PlainIsSafe(entry.key) ? entry.key : Quote(entry.key), ": ", PrintFlow(entry.value));
+                                          absl::StrAppend(
+                                              out,
+                                              PlainIsSafe(entry.key) ? entry.key : Quote(entry.key),
+                                              ": ", PrintFlow(entry.value));
                                         }),
                           "}");
   }
@@ -127,8 +146,10 @@ std::string PrintYaml(const Node& root) {
 
 std::string RealBounds::Text() const {
   if (min <= -1e300 && max >= 1e300) return "number";
-  if (max >= 1e300) return absl::StrCat("number ", open_min ? "above " : "of at least ", FormatReal(min));
-  return absl::StrCat("number from ", FormatReal(min), open_min ? " (excluded)" : "", " to ", FormatReal(max), open_max ? " (excluded)" : "");
+  if (max >= 1e300)
+    return absl::StrCat("number ", open_min ? "above " : "of at least ", FormatReal(min));
+  return absl::StrCat("number from ", FormatReal(min), open_min ? " (excluded)" : "", " to ",
+                      FormatReal(max), open_max ? " (excluded)" : "");
 }
 
 bool Reader::IsScalar(const Node& node, absl::string_view key, absl::string_view expected) {
@@ -143,10 +164,12 @@ std::optional<std::string> Reader::Text(const Node& node, absl::string_view key)
   return node.text;
 }
 
-std::optional<std::uint64_t> Reader::Unsigned(const Node& node, absl::string_view key, std::uint64_t min, std::uint64_t max) {
+std::optional<std::uint64_t> Reader::Unsigned(const Node& node, absl::string_view key,
+                                              std::uint64_t min, std::uint64_t max) {
   if (!IsScalar(node, key, absl::StrCat("an ", IntegerType(min, max)))) return std::nullopt;
   if (node.quoted) {
-    Report(node.where(), absl::StrCat("`", key, "`: expected an ", IntegerType(min, max), ", got ", node.Describe(), ": write it without quotes"));
+    Report(node.where(), absl::StrCat("`", key, "`: expected an ", IntegerType(min, max), ", got ",
+                                      node.Describe(), ": write it without quotes"));
     return std::nullopt;
   }
   const auto value = ParseUnsigned(node.text, min, max);
@@ -159,8 +182,10 @@ std::optional<std::uint64_t> Reader::Unsigned(const Node& node, absl::string_vie
 
 std::optional<double> Reader::Real(const Node& node, absl::string_view key) {
   if (!IsScalar(node, key, "a number")) return std::nullopt;
-  const auto value = node.quoted ? absl::InvalidArgumentError(absl::StrCat("expected a number, got ", node.Describe(), ": write it without quotes"))
-                                 : ParseReal(node.text);
+  const auto value =
+      node.quoted ? absl::InvalidArgumentError(absl::StrCat(
+                        "expected a number, got ", node.Describe(), ": write it without quotes"))
+                  : ParseReal(node.text);
   if (!value.ok()) {
     Report(node.where(), absl::StrCat("`", key, "`: ", value.status().message()));
     return std::nullopt;
@@ -170,9 +195,11 @@ std::optional<double> Reader::Real(const Node& node, absl::string_view key) {
 
 std::optional<bool> Reader::Bool(const Node& node, absl::string_view key) {
   if (!IsScalar(node, key, "true or false")) return std::nullopt;
-  const auto value = node.quoted
-                         ? absl::InvalidArgumentError(absl::StrCat("expected true or false, got ", node.Describe(), ": write it without quotes"))
-                         : ParseBool(node.text);
+  const auto value =
+      node.quoted
+          ? absl::InvalidArgumentError(absl::StrCat("expected true or false, got ", node.Describe(),
+                                                    ": write it without quotes"))
+          : ParseBool(node.text);
   if (!value.ok()) {
     Report(node.where(), absl::StrCat("`", key, "`: ", value.status().message()));
     return std::nullopt;
@@ -180,7 +207,8 @@ std::optional<bool> Reader::Bool(const Node& node, absl::string_view key) {
   return *value;
 }
 
-std::optional<std::uint64_t> Reader::Bytes(const Node& node, absl::string_view key, std::uint64_t min, std::uint64_t max) {
+std::optional<std::uint64_t> Reader::Bytes(const Node& node, absl::string_view key,
+                                           std::uint64_t min, std::uint64_t max) {
   if (!IsScalar(node, key, "a size like 64KiB")) return std::nullopt;
   const auto value = ParseByteSize(node.text);
   if (!value.ok()) {
@@ -188,8 +216,8 @@ std::optional<std::uint64_t> Reader::Bytes(const Node& node, absl::string_view k
     return std::nullopt;
   }
   if (*value < min || *value > max) {
-    Report(node.where(),
-           absl::StrCat("`", key, "`: expected a size from ", FormatByteSize(min), " to ", FormatByteSize(max), ", got ", node.Describe()));
+    Report(node.where(), absl::StrCat("`", key, "`: expected a size from ", FormatByteSize(min),
+                                      " to ", FormatByteSize(max), ", got ", node.Describe()));
     return std::nullopt;
   }
   return *value;
@@ -204,19 +232,23 @@ bool Reader::IsMap(const Node& node, absl::string_view key) {
 
 void Reader::Shape(const Node& node, std::vector<std::uint64_t>* dims) {
   if (!IsList(node, "shape", "integers")) return;
-  if (node.items.size() > 7) return Report(node.where(), absl::StrCat("`shape`: expected at most 7 integers, got ", node.items.size()));
+  if (node.items.size() > 7)
+    return Report(node.where(),
+                  absl::StrCat("`shape`: expected at most 7 integers, got ", node.items.size()));
   std::vector<std::uint64_t> read;
   for (const Node& item : node.items)
     if (const auto v = Unsigned(item, "shape", 1, 1u << 24)) read.push_back(*v);
   const auto elements = CheckedProduct(read);
-  if (!elements || *elements > (1ull << 28)) return Report(node.where(), "`shape`: too many elements: limit=268435456");
+  if (!elements || *elements > (1ull << 28))
+    return Report(node.where(), "`shape`: too many elements: limit=268435456");
   *dims = std::move(read);
 }
 
 bool Reader::IsList(const Node& node, absl::string_view key, absl::string_view of) {
   if (node.refused) return false;
   if (node.kind == Node::Kind::kSequence) return true;
-  Report(node.where(), absl::StrCat("`", key, "`: expected a list of ", of, ", got ", node.Describe()));
+  Report(node.where(),
+         absl::StrCat("`", key, "`: expected a list of ", of, ", got ", node.Describe()));
   return false;
 }
 

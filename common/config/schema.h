@@ -1,5 +1,6 @@
-// One table per mapping of the job file: each key once, with its type, bounds, default and a line of explanation. The same
-// table reads a mapping, writes it back and explains it, so the three cannot disagree. Private to this room.
+// One table per mapping of the job file: each key once, with its type, bounds, default and a line
+// of explanation. The same table reads a mapping, writes it back and explains it, so the three
+// cannot disagree. Private to this room.
 #pragma once
 
 #include <algorithm>
@@ -38,15 +39,19 @@ class Reader {
   void Report(const Location& where, std::string text) {
     if (mistakes_->size() < kMistakesMax) mistakes_->push_back({where, std::move(text)});
   }
-  // All report and return nullopt when the node is not what is asked for; silent when it is refused already.
+  // All report and return nullopt when the node is not what is asked for; silent when it is refused
+  // already.
   std::optional<std::string> Text(const Node& node, absl::string_view key);
-  std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min, std::uint64_t max);
+  std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min,
+                                        std::uint64_t max);
   std::optional<double> Real(const Node& node, absl::string_view key);
   std::optional<bool> Bool(const Node& node, absl::string_view key);
-  std::optional<std::uint64_t> Bytes(const Node& node, absl::string_view key, std::uint64_t min, std::uint64_t max);
+  std::optional<std::uint64_t> Bytes(const Node& node, absl::string_view key, std::uint64_t min,
+                                     std::uint64_t max);
   bool IsMap(const Node& node, absl::string_view key);
   bool IsList(const Node& node, absl::string_view key, absl::string_view of);
-  // A list of up to 7 positive integers, of up to 2^28 elements; leaves `dims` as it is when it is none.
+  // A list of up to 7 positive integers, of up to 2^28 elements; leaves `dims` as it is when it is
+  // none.
   void Shape(const Node& node, std::vector<std::uint64_t>* dims);
   std::size_t count() const { return mistakes_->size(); }
 
@@ -60,12 +65,15 @@ struct Key {
   std::string name, type, help;
   bool required = false;
   std::function<void(Reader&, const Node&, T*)> read;
-  std::function<std::optional<Node>(const T&)> write;                              // nullopt: left out
-  std::string example;                                                             // in the reference, where there is no default
-  std::function<void(std::string* out, const std::string& indent)> explain_inner;  // of a section: its own keys
-  std::string default_text;                                                        // in the reference, where the default depends on another key
-  std::function<std::optional<Node>(const T&)> write_default;                      // of one that `write` leaves out for the sake of another key
-  std::string needed;  // in the reference, of one that the table does not require: when it is ("required unless …")
+  std::function<std::optional<Node>(const T&)> write;  // nullopt: left out
+  std::string example;  // in the reference, where there is no default
+  std::function<void(std::string* out, const std::string& indent)>
+      explain_inner;         // of a section: its own keys
+  std::string default_text;  // in the reference, where the default depends on another key
+  std::function<std::optional<Node>(const T&)>
+      write_default;   // of one that `write` leaves out for the sake of another key
+  std::string needed;  // in the reference, of one that the table does not require: when it is
+                       // ("required unless …")
 };
 
 // A name that users may expect and that is refused with words of its own.
@@ -82,8 +90,10 @@ struct Table {
     for (const auto& key : keys) names.push_back(key.name);
     return names;
   }
-  // Reads every key it knows, reports the others and the missing. `also`: keys that someone else reads.
-  void Read(Reader& reader, const Node& map, T* target, const std::vector<std::string>& also = {}) const {
+  // Reads every key it knows, reports the others and the missing. `also`: keys that someone else
+  // reads.
+  void Read(Reader& reader, const Node& map, T* target,
+            const std::vector<std::string>& also = {}) const {
     if (!reader.IsMap(map, what)) return;
     for (const Entry& entry : map.entries) {
       const Key<T>* found = nullptr;
@@ -95,14 +105,17 @@ struct Table {
       }
       if (std::find(also.begin(), also.end(), entry.key) != also.end()) continue;
       if (std::find(not_built.begin(), not_built.end(), entry.key) != not_built.end()) {
-        reader.Report(entry.where(), absl::StrCat("not built yet: key `", entry.key, "` in ", what));
+        reader.Report(entry.where(),
+                      absl::StrCat("not built yet: key `", entry.key, "` in ", what));
         continue;
       }
-      reader.Report(entry.where(), absl::StrCat("unknown key `", entry.key.substr(0, 60), "` in ", what, Suggestion(entry.key, Names(also))));
+      reader.Report(entry.where(), absl::StrCat("unknown key `", entry.key.substr(0, 60), "` in ",
+                                                what, Suggestion(entry.key, Names(also))));
     }
     for (const auto& key : keys)
       if (key.required && map.Find(key.name) == nullptr)
-        reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what, ": expected ", key.type));
+        reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what,
+                                                ": expected ", key.type));
   }
   // What is as in `defaults` is marked: `usual`.
   void Write(const T& source, Node* map, const T& defaults = T{}) const {
@@ -130,7 +143,9 @@ struct Table {
         else if (key.explain_inner && !key.required)
           note += "; optional";
         else if (!key.required)
-          note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text) : node ? absl::StrCat("; default ", value) : "; optional";
+          note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text)
+                  : node                    ? absl::StrCat("; default ", value)
+                                            : "; optional";
       } else if (!key.required && !key.explain_inner) {
         const auto node = key.write(defaults);
         note += !key.default_text.empty() ? absl::StrCat("; default ", key.default_text)
@@ -150,9 +165,10 @@ struct Table {
   }
 };
 
-// Of a mapping of which it is not known which of `tables` it should follow: the keys that some of them know are read into `target`, and a mistake in
-// one is reported when every table that knows the key finds one. Keys that none knows may belong to what is not built; nothing is said of them, nor
-// of missing ones.
+// Of a mapping of which it is not known which of `tables` it should follow: the keys that some of
+// them know are read into `target`, and a mistake in one is reported when every table that knows
+// the key finds one. Keys that none knows may belong to what is not built; nothing is said of them,
+// nor of missing ones.
 template <class T>
 void Judge(Reader& reader, const Node& map, const std::vector<const Table<T>*>& tables, T* target) {
   for (const Entry& entry : map.entries) {
@@ -201,8 +217,8 @@ struct Variant {
       if (c.type == type) return &c;
     return nullptr;
   }
-  // False when it cannot be told which case it is; what all cases agree on was read. A type that is almost one of the cases is refused, and the rest
-  // read as of that one.
+  // False when it cannot be told which case it is; what all cases agree on was read. A type that is
+  // almost one of the cases is refused, and the rest read as of that one.
   bool Read(Reader& reader, const Node& map, T* target) const {
     if (!reader.IsMap(map, what)) return false;
     const Node* node = map.Find(discriminator);
@@ -213,17 +229,21 @@ struct Variant {
       if (!text) return JudgeAll(reader, map, target);
       type = *text;
     } else if (default_type.empty()) {
-      reader.Report(map.where(), absl::StrCat("missing key `", discriminator, "` in ", what, ": expected one of ", absl::StrJoin(Types(), ", ")));
+      reader.Report(map.where(), absl::StrCat("missing key `", discriminator, "` in ", what,
+                                              ": expected one of ", absl::StrJoin(Types(), ", ")));
       return JudgeAll(reader, map, target);
     }
     const Case* found = Find(type);
     if (found == nullptr) {
       const bool planned = std::find(not_built.begin(), not_built.end(), type) != not_built.end();
       if (planned) {
-        reader.Report(node->where(), absl::StrCat("not built yet: ", what, " of ", discriminator, " `", type, "`"));
+        reader.Report(node->where(), absl::StrCat("not built yet: ", what, " of ", discriminator,
+                                                  " `", type, "`"));
       } else {
-        reader.Report(node->where(), absl::StrCat("`", discriminator, "` of ", what, ": expected one of ", absl::StrJoin(Types(), ", "), ", got ",
-                                                  node->Describe(), Suggestion(type, Types())));
+        reader.Report(node->where(),
+                      absl::StrCat("`", discriminator, "` of ", what, ": expected one of ",
+                                   absl::StrJoin(Types(), ", "), ", got ", node->Describe(),
+                                   Suggestion(type, Types())));
       }
       if (!planned) found = Find(NearestName(type, Types()));
       if (found == nullptr) return JudgeAll(reader, map, target);
@@ -263,7 +283,8 @@ inline std::string IntegerType(std::uint64_t min, std::uint64_t max) {
 }
 
 template <class T, class M>
-Key<T> Integer(std::string name, M T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
+Key<T> Integer(std::string name, M T::*member, std::uint64_t min, std::uint64_t max,
+               std::string help) {
   return {name,
           IntegerType(min, max),
           std::move(help),
@@ -274,7 +295,8 @@ Key<T> Integer(std::string name, M T::*member, std::uint64_t min, std::uint64_t 
           [=](const T& t) { return std::optional<Node>(MakePlain(absl::StrCat(t.*member))); }};
 }
 template <class T>
-Key<T> OptionalInteger(std::string name, std::optional<std::uint64_t> T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
+Key<T> OptionalInteger(std::string name, std::optional<std::uint64_t> T::*member, std::uint64_t min,
+                       std::uint64_t max, std::string help) {
   return {name,
           IntegerType(min, max),
           std::move(help),
@@ -282,10 +304,15 @@ Key<T> OptionalInteger(std::string name, std::optional<std::uint64_t> T::*member
           [=](Reader& r, const Node& n, T* t) {
             if (const auto v = r.Unsigned(n, name, min, max)) t->*member = *v;
           },
-          [=](const T& t) { return (t.*member).has_value() ? std::optional<Node>(MakePlain(absl::StrCat(*(t.*member)))) : std::nullopt; }};
+          [=](const T& t) {
+            return (t.*member).has_value()
+                       ? std::optional<Node>(MakePlain(absl::StrCat(*(t.*member))))
+                       : std::nullopt;
+          }};
 }
 template <class T>
-Key<T> ByteSize(std::string name, std::uint64_t T::*member, std::uint64_t min, std::uint64_t max, std::string help) {
+Key<T> ByteSize(std::string name, std::uint64_t T::*member, std::uint64_t min, std::uint64_t max,
+                std::string help) {
   return {name,
           absl::StrCat("size from ", FormatByteSize(min), " to ", FormatByteSize(max)),
           std::move(help),
@@ -300,7 +327,9 @@ struct RealBounds {
   double min = -1e300, max = 1e300;
   bool open_min = false, open_max = false;
   std::string Text() const;
-  bool Holds(double v) const { return (open_min ? v > min : v >= min) && (open_max ? v < max : v <= max); }
+  bool Holds(double v) const {
+    return (open_min ? v > min : v >= min) && (open_max ? v < max : v <= max);
+  }
 };
 template <class T>
 Key<T> RealNumber(std::string name, double T::*member, RealBounds bounds, std::string help) {
@@ -312,7 +341,8 @@ Key<T> RealNumber(std::string name, double T::*member, RealBounds bounds, std::s
             const auto v = r.Real(n, name);
             if (!v) return;
             if (!bounds.Holds(*v))
-              r.Report(n.where(), absl::StrCat("`", name, "`: expected a ", bounds.Text(), ", got ", n.Describe()));
+              r.Report(n.where(), absl::StrCat("`", name, "`: expected a ", bounds.Text(), ", got ",
+                                               n.Describe()));
             else
               t->*member = *v;
           },
@@ -330,7 +360,8 @@ Key<T> Flag(std::string name, bool T::*member, std::string help) {
           [=](const T& t) { return std::optional<Node>(MakePlain(t.*member ? "true" : "false")); }};
 }
 template <class T>
-Key<T> PlainText(std::string name, std::string T::*member, std::string help, std::string example = "") {
+Key<T> PlainText(std::string name, std::string T::*member, std::string help,
+                 std::string example = "") {
   return {name,
           "text",
           std::move(help),
@@ -338,11 +369,14 @@ Key<T> PlainText(std::string name, std::string T::*member, std::string help, std
           [=](Reader& r, const Node& n, T* t) {
             if (const auto v = r.Text(n, name)) t->*member = *v;
           },
-          [=](const T& t) { return (t.*member).empty() ? std::nullopt : std::optional<Node>(MakeText(t.*member)); },
+          [=](const T& t) {
+            return (t.*member).empty() ? std::nullopt : std::optional<Node>(MakeText(t.*member));
+          },
           example};
 }
 template <class T>
-Key<T> Choice(std::string name, std::string T::*member, std::vector<std::string> choices, NotBuilt not_built, std::string prefix, std::string help) {
+Key<T> Choice(std::string name, std::string T::*member, std::vector<std::string> choices,
+              NotBuilt not_built, std::string prefix, std::string help) {
   return {name,
           absl::StrCat("one of ", absl::StrJoin(choices, ", ")),
           std::move(help),
@@ -356,7 +390,8 @@ Key<T> Choice(std::string name, std::string T::*member, std::vector<std::string>
               r.Report(n.where(), absl::StrCat("not built yet: ", prefix, name, " `", *v, "`"));
             else
               r.Report(n.where(),
-                       absl::StrCat("`", name, "`: expected one of ", absl::StrJoin(choices, ", "), ", got ", n.Describe(), Suggestion(*v, choices)));
+                       absl::StrCat("`", name, "`: expected one of ", absl::StrJoin(choices, ", "),
+                                    ", got ", n.Describe(), Suggestion(*v, choices)));
           },
           [=](const T& t) { return std::optional<Node>(MakeText(t.*member)); }};
 }
@@ -372,7 +407,9 @@ Key<T> Section(std::string name, M T::*member, const Table<M>* table, std::strin
                table->Write(t.*member, &map, T{}.*member);
                return map.entries.empty() ? std::nullopt : std::optional<Node>(std::move(map));
              }};
-  key.explain_inner = [=](std::string* out, const std::string& indent) { table->Explain(T{}.*member, indent, out); };
+  key.explain_inner = [=](std::string* out, const std::string& indent) {
+    table->Explain(T{}.*member, indent, out);
+  };
   return key;
 }
 template <class T>

@@ -19,7 +19,8 @@
 namespace evergrad::config {
 namespace {
 
-// Thrown out of the handler only, and caught where the parser is called: yaml-cpp has no other way to be stopped.
+// Thrown out of the handler only, and caught where the parser is called: yaml-cpp has no other way
+// to be stopped.
 struct TooMuch {
   YAML::Mark mark;
   std::string text;
@@ -28,7 +29,9 @@ struct TooMuch {
 class TreeBuilder final : public YAML::EventHandler {
  public:
   TreeBuilder(const TextOrigin& origin, std::vector<Mistake>* mistakes)
-      : file_(std::make_shared<const std::string>(origin.file)), first_column_(origin.first_column), mistakes_(mistakes) {}
+      : file_(std::make_shared<const std::string>(origin.file)),
+        first_column_(origin.first_column),
+        mistakes_(mistakes) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -44,18 +47,21 @@ class TreeBuilder final : public YAML::EventHandler {
     node.refused = true;
     Add(std::move(node));
   }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     Node node = Make(mark, Node::Kind::kScalar);
     node.text = value;
     node.quoted = tag == "!";
     Forbid(mark, tag, anchor, &node);
     Add(std::move(node));
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     Open(mark, tag, anchor, Node::Kind::kSequence);
   }
   void OnSequenceEnd() override { Close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     Open(mark, tag, anchor, Node::Kind::kMap);
   }
   void OnMapEnd() override { Close(); }
@@ -78,7 +84,8 @@ class TreeBuilder final : public YAML::EventHandler {
   };
 
   Node Make(const YAML::Mark& mark, Node::Kind kind) {
-    if (++values_ > kYamlValuesMax) throw TooMuch{mark, absl::StrCat("too many values: limit=", kYamlValuesMax)};
+    if (++values_ > kYamlValuesMax)
+      throw TooMuch{mark, absl::StrCat("too many values: limit=", kYamlValuesMax)};
     const Location where = Where(mark);
     Node node;
     node.kind = kind;
@@ -97,8 +104,10 @@ class TreeBuilder final : public YAML::EventHandler {
       node->refused = true;
     }
   }
-  void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
-    if (static_cast<int>(stack_.size()) >= kYamlDepthMax) throw TooMuch{mark, absl::StrCat("nested too deep: limit=", kYamlDepthMax)};
+  void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+            Node::Kind kind) {
+    if (static_cast<int>(stack_.size()) >= kYamlDepthMax)
+      throw TooMuch{mark, absl::StrCat("nested too deep: limit=", kYamlDepthMax)};
     Open_ open;
     open.node = Make(mark, kind);
     Forbid(mark, tag, anchor, &open.node);
@@ -131,7 +140,8 @@ class TreeBuilder final : public YAML::EventHandler {
         top.key.key = node.text;
       } else {
         if (!node.refused && mistakes_->size() < kMistakesMax)
-          mistakes_->push_back({node.where(), absl::StrCat("a key must be a text, got ", node.Describe())});
+          mistakes_->push_back(
+              {node.where(), absl::StrCat("a key must be a text, got ", node.Describe())});
         top.key.value.refused = true;
       }
       return;
@@ -142,7 +152,9 @@ class TreeBuilder final : public YAML::EventHandler {
     const auto [first, fresh] = top.lines.emplace(top.key.key, top.key.line);
     if (!fresh) {
       if (mistakes_->size() < kMistakesMax)
-        mistakes_->push_back({top.key.where(), absl::StrCat("duplicate key `", Shown(top.key.key), "`: first given on line ", first->second)});
+        mistakes_->push_back(
+            {top.key.where(), absl::StrCat("duplicate key `", Shown(top.key.key),
+                                           "`: first given on line ", first->second)});
       return;
     }
     top.key.value = std::move(node);
@@ -191,7 +203,9 @@ const Node* Node::Find(absl::string_view key) const {
     if (entry.key == key) return &entry.value;
   return nullptr;
 }
-Node* Node::Find(absl::string_view key) { return const_cast<Node*>(std::as_const(*this).Find(key)); }
+Node* Node::Find(absl::string_view key) {
+  return const_cast<Node*>(std::as_const(*this).Find(key));
+}
 
 std::string Node::Describe() const {
   switch (kind) {
@@ -200,18 +214,23 @@ std::string Node::Describe() const {
     case Kind::kMap: return "a mapping";
     case Kind::kScalar: break;
   }
-  return quoted ? absl::StrCat("the text \"", Shown(text), "\"") : absl::StrCat("`", Shown(text), "`");
+  return quoted ? absl::StrCat("the text \"", Shown(text), "\"")
+                : absl::StrCat("`", Shown(text), "`");
 }
 
-std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origin, std::vector<Mistake>* mistakes) {
+std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origin,
+                                 std::vector<Mistake>* mistakes) {
   auto refuse = [&](std::string why) {
     mistakes->push_back({{origin.file, 1, origin.first_column}, std::move(why)});
     return std::nullopt;
   };
-  if (text.size() > kYamlBytesMax) return refuse(absl::StrCat("the file is too large: bytes=", text.size(), " limit=", kYamlBytesMax));
-  if (text.find('\0') != absl::string_view::npos) return refuse("the file holds a NUL byte: expected YAML text in UTF-8");
-  // Flow brackets nest by recursion inside yaml-cpp's scanner before any event reaches us; TreeBuilder stops it at
-  // kYamlDepthMax, for each bracket is an event.
+  if (text.size() > kYamlBytesMax)
+    return refuse(
+        absl::StrCat("the file is too large: bytes=", text.size(), " limit=", kYamlBytesMax));
+  if (text.find('\0') != absl::string_view::npos)
+    return refuse("the file holds a NUL byte: expected YAML text in UTF-8");
+  // Flow brackets nest by recursion inside yaml-cpp's scanner before any event reaches us;
+  // TreeBuilder stops it at kYamlDepthMax, for each bracket is an event.
   TreeBuilder builder(origin, mistakes);
   std::istringstream stream{std::string(text)};
   try {
@@ -233,20 +252,24 @@ std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origi
       more = true;
     }
     if (more) {
-      mistakes->push_back({{origin.file, 1, origin.first_column}, "several documents in one file: expected one (a line of `---` starts another)"});
+      mistakes->push_back(
+          {{origin.file, 1, origin.first_column},
+           "several documents in one file: expected one (a line of `---` starts another)"});
     }
     return root;
   } catch (const TooMuch& too_much) {
     builder.Report(too_much.mark, too_much.text);
   } catch (const YAML::Exception& error) {
-    builder.Report(error.mark, absl::StrCat("not readable as YAML: ", error.msg, TabBefore(text, error.mark.line + 1)));
+    builder.Report(error.mark, absl::StrCat("not readable as YAML: ", error.msg,
+                                            TabBefore(text, error.mark.line + 1)));
   } catch (const std::exception& error) {
     return refuse(absl::StrCat("not readable as YAML: ", error.what()));
   }
   return std::nullopt;
 }
 
-bool PutAt(Node* root, absl::string_view path, Node value, const Location& where, std::vector<Mistake>* mistakes) {
+bool PutAt(Node* root, absl::string_view path, Node value, const Location& where,
+           std::vector<Mistake>* mistakes) {
   const auto file = std::make_shared<const std::string>(where.file);
   const std::vector<std::string> parts = absl::StrSplit(path, '.');
   Node* node = root;
@@ -256,7 +279,8 @@ bool PutAt(Node* root, absl::string_view path, Node value, const Location& where
     const std::string& part = parts[i];
     const Location here{where.file, where.line, column};
     if (part.empty() || static_cast<int>(parts.size()) > kYamlDepthMax) {
-      mistakes->push_back({here, absl::StrCat("expected a path like spec.training.epochs, got `", Shown(path), "`")});
+      mistakes->push_back({here, absl::StrCat("expected a path like spec.training.epochs, got `",
+                                              Shown(path), "`")});
       return false;
     }
     const bool last = i + 1 == parts.size();
@@ -269,11 +293,13 @@ bool PutAt(Node* root, absl::string_view path, Node value, const Location& where
       } else {
         for (Node& item : node->items) {
           const Node* name = item.Find("name");
-          if (name != nullptr && name->kind == Node::Kind::kScalar && name->text == part) next = &item;
+          if (name != nullptr && name->kind == Node::Kind::kScalar && name->text == part)
+            next = &item;
         }
       }
       if (next == nullptr) {
-        mistakes->push_back({here, absl::StrCat("no item `", Shown(part), "` in the list `", walked, "`: items=", node->items.size())});
+        mistakes->push_back({here, absl::StrCat("no item `", Shown(part), "` in the list `", walked,
+                                                "`: items=", node->items.size())});
         return false;
       }
     } else if (node->kind == Node::Kind::kMap) {
@@ -291,7 +317,8 @@ bool PutAt(Node* root, absl::string_view path, Node value, const Location& where
         next = &node->entries.back().value;
       }
     } else {
-      mistakes->push_back({here, absl::StrCat("`", walked, "` is ", node->Describe(), ", so it has no `", Shown(part), "`")});
+      mistakes->push_back({here, absl::StrCat("`", walked, "` is ", node->Describe(),
+                                              ", so it has no `", Shown(part), "`")});
       return false;
     }
     if (last) *next = std::move(value);
@@ -306,7 +333,9 @@ void SortMistakes(absl::string_view first_file, std::vector<Mistake>* mistakes) 
   std::map<std::string, std::size_t> order{{std::string(first_file), 0}};
   for (const Mistake& mistake : *mistakes) order.emplace(mistake.where.file, order.size());
   std::stable_sort(mistakes->begin(), mistakes->end(), [&](const Mistake& a, const Mistake& b) {
-    const auto key = [&](const Mistake& m) { return std::make_tuple(order[m.where.file], m.where.line, m.where.column); };
+    const auto key = [&](const Mistake& m) {
+      return std::make_tuple(order[m.where.file], m.where.line, m.where.column);
+    };
     return key(a) < key(b);
   });
 }

@@ -18,7 +18,8 @@ namespace evergrad::daemon {
 namespace {
 
 log::Level LevelOf(absl::string_view name) {
-  for (const log::Level level : {log::Level::kDebug, log::Level::kInfo, log::Level::kWarning, log::Level::kError})
+  for (const log::Level level :
+       {log::Level::kDebug, log::Level::kInfo, log::Level::kWarning, log::Level::kError})
     if (log::LevelName(level) == name) return level;
   return log::Level::kInfo;
 }
@@ -26,45 +27,62 @@ log::Level LevelOf(absl::string_view name) {
 // On stderr before there is a logger, one line a mistake, each with the program's name.
 void SayOnStderr(absl::string_view program, absl::string_view text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n'))
-    std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(program.size()), program.data(), Escaped(line).c_str());
+    std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(program.size()), program.data(),
+                 Escaped(line).c_str());
 }
 
 }  // namespace
 
-Daemon::Daemon(Role role, std::string summary) : role_(role), table_(ProgramName(role), std::move(summary)) {
-  table_.Add("listen", &common_.listen, "address to serve on; port 0 is any free one, and is reported");
-  table_.Add("advertise", &common_.advertise, "address that peers are told, where it is not the one bound");
+Daemon::Daemon(Role role, std::string summary)
+    : role_(role), table_(ProgramName(role), std::move(summary)) {
+  table_.Add("listen", &common_.listen,
+             "address to serve on; port 0 is any free one, and is reported");
+  table_.Add("advertise", &common_.advertise,
+             "address that peers are told, where it is not the one bound");
   table_.Add("insecure_listen", &common_.insecure_listen,
-             "serve on this address off loopback WITHOUT encryption or authentication, instead of --listen");
-  if (role != Role::kCoordinator) table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
+             "serve on this address off loopback WITHOUT encryption or authentication, instead of "
+             "--listen");
+  if (role != Role::kCoordinator)
+    table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
   if (role != Role::kCoordinator)
     table_.Add("preemption_notice_file", &common_.preemption_notice_file,
-               "when this file appears, whatever it holds, the machine will be taken away: hand over and leave, as after SIGTERM; empty: none is "
+               "when this file appears, whatever it holds, the machine will be taken away: hand "
+               "over and leave, as after SIGTERM; empty: none is "
                "looked for");
   table_.Add("metrics_listen", &common_.metrics_listen,
-             "serve Prometheus text at ADDRESS/metrics and `ok` at ADDRESS/healthz: plain HTTP on loopback and with --insecure-listen; off "
+             "serve Prometheus text at ADDRESS/metrics and `ok` at ADDRESS/healthz: plain HTTP on "
+             "loopback and with --insecure-listen; off "
              "loopback with TLS it is HTTPS, and /metrics wants a client certificate; empty: off");
   table_.Add("insecure_metrics", &common_.insecure_metrics,
-             "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or authentication, whatever --listen does");
-  table_.AddChoice("log_format", &common_.log_format, {"text", "json"}, "one line, or one JSON object, per message");
-  table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"}, "what is logged at least");
+             "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or "
+             "authentication, whatever --listen does");
+  table_.AddChoice("log_format", &common_.log_format, {"text", "json"},
+                   "one line, or one JSON object, per message");
+  table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"},
+                   "what is logged at least");
   table_.Add("log_file", &common_.log_file, "append the log to this file; empty: stderr");
   table_.Add("tls.ca", &common_.tls.ca,
-             "PEM file of the authority that signed every task's certificate; gives mutual TLS on every listener and channel");
+             "PEM file of the authority that signed every task's certificate; gives mutual TLS on "
+             "every listener and channel");
   table_.Add("tls.cert", &common_.tls.cert, "PEM file of this task's certificate");
   table_.Add("tls.key", &common_.tls.key, "PEM file of this task's private key");
   std::string names;
-  for (const auto& [name, explanation] : fault::Failpoints::Known()) absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+  for (const auto& [name, explanation] : fault::Failpoints::Known())
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
   table_.Add("failpoints", &common_.failpoints,
-             absl::StrCat("for tests, on loopback only: name=action;name=action with the names ", names.empty() ? "(none)" : names));
-  table_.Add("failpoint_seed", &common_.failpoint_seed, "seed of failpoints that act with a probability");
-  table_.Add("address_file", &common_.address_file, "write the bound address to this file once listening");
+             absl::StrCat("for tests, on loopback only: name=action;name=action with the names ",
+                          names.empty() ? "(none)" : names));
+  table_.Add("failpoint_seed", &common_.failpoint_seed,
+             "seed of failpoints that act with a probability");
+  table_.Add("address_file", &common_.address_file,
+             "write the bound address to this file once listening");
 }
 
 Daemon::~Daemon() = default;
 
 std::optional<int> Daemon::Start(int argc, const char* const* argv) {
-  // Before the first allocation of size and before any thread: the settings of the allocator hold for what comes after.
+  // Before the first allocation of size and before any thread: the settings of the allocator hold
+  // for what comes after.
   transport::TuneAllocator();
   runtime::SignalWaiter::Install();
   auto outcome = table_.Parse(argc, argv);
@@ -83,7 +101,8 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   common_.tls.task = RoleName(role_);
   failpoints_ = std::make_unique<fault::Failpoints>();
   if (!common_.failpoints.empty()) {
-    if (const absl::Status status = failpoints_->Arm(common_.failpoints, common_.failpoint_seed); !status.ok()) {
+    if (const absl::Status status = failpoints_->Arm(common_.failpoints, common_.failpoint_seed);
+        !status.ok()) {
       SayOnStderr(table_.program(), absl::StrCat("--failpoints: ", status.message()));
       return kExitUsage;
     }
@@ -96,7 +115,9 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   registry_ = std::make_unique<metrics::Registry>();
   if (const absl::Status status = StartExporter(); !status.ok()) return Fail(status);
   logger_->Info(VersionLine(table_.program()));
-  if (failpoints_->AnyArmed()) logger_->Warning(absl::StrCat("failpoints armed: ", common_.failpoints, " seed=", common_.failpoint_seed));
+  if (failpoints_->AnyArmed())
+    logger_->Warning(
+        absl::StrCat("failpoints armed: ", common_.failpoints, " seed=", common_.failpoint_seed));
   return std::nullopt;
 }
 
@@ -107,11 +128,14 @@ absl::Status Daemon::StartExporter() {
   options.listen = common_.metrics_listen;
   options.plain_off_loopback = door == MetricsDoor::kPlainOffLoopback;
   if (door == MetricsDoor::kTls) {
-    EG_ASSIGN_OR_RETURN(const std::optional<transport::TlsPems> pems, transport::LoadTls(common_.tls));
+    EG_ASSIGN_OR_RETURN(const std::optional<transport::TlsPems> pems,
+                        transport::LoadTls(common_.tls));
     if (pems) options.tls = metrics::TlsPems{pems->ca, pems->cert, pems->key};
   }
   auto exporter = metrics::HttpExporter::Start(std::move(options), registry_.get(), &clock_);
-  if (!exporter.ok()) return absl::Status(exporter.status().code(), absl::StrCat("--metrics-listen: ", exporter.status().message()));
+  if (!exporter.ok())
+    return absl::Status(exporter.status().code(),
+                        absl::StrCat("--metrics-listen: ", exporter.status().message()));
   exporter_ = *std::move(exporter);
   return absl::OkStatus();
 }
@@ -130,9 +154,12 @@ Daemon::End Daemon::WaitForEnd() {
   if (const std::string& path = common_.preemption_notice_file; !path.empty()) {
     watcher = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"notice"});
     notice = std::make_unique<NoticeFile>(
-        path, watcher.get(), [this] { RequestDrain("preemption notice"); }, [this](const std::string& text) { logger_->Warning(text); });
+        path, watcher.get(), [this] { RequestDrain("preemption notice"); },
+        [this](const std::string& text) { logger_->Warning(text); });
     if (notice->was_there())
-      logger_->Warning(absl::StrCat("the preemption notice file is there already: it counts once it is written anew, path=", path));
+      logger_->Warning(absl::StrCat(
+          "the preemption notice file is there already: it counts once it is written anew, path=",
+          path));
   }
   const int signal = signals_.Wait();
   watcher.reset();
@@ -149,15 +176,22 @@ Daemon::End Daemon::WaitForEnd() {
 
 int Daemon::Fail(const absl::Status& status) {
   // The log may be a file: whoever started the daemon by hand reads stderr.
-  if (logger_ == nullptr || !common_.log_file.empty()) SayOnStderr(table_.program(), status.message());
+  if (logger_ == nullptr || !common_.log_file.empty())
+    SayOnStderr(table_.program(), status.message());
   if (logger_ != nullptr) logger_->Error(status.message());
-  return BlameOf(status) == Blame::kUser || status.code() == absl::StatusCode::kInvalidArgument ? kExitUsage : kExitFailed;
+  return BlameOf(status) == Blame::kUser || status.code() == absl::StatusCode::kInvalidArgument
+             ? kExitUsage
+             : kExitFailed;
 }
 
-std::string Daemon::metrics_address() const { return exporter_ == nullptr ? "" : exporter_->address(); }
+std::string Daemon::metrics_address() const {
+  return exporter_ == nullptr ? "" : exporter_->address();
+}
 
 std::string Daemon::metrics_url() const {
-  return exporter_ == nullptr ? "" : absl::StrCat(exporter_->tls() ? "https://" : "http://", exporter_->address(), "/metrics");
+  return exporter_ == nullptr ? ""
+                              : absl::StrCat(exporter_->tls() ? "https://" : "http://",
+                                             exporter_->address(), "/metrics");
 }
 
 transport::ServerOptions Daemon::server_options() const {
@@ -176,15 +210,21 @@ transport::ChannelOptions Daemon::channel_options() const {
 
 absl::Status Daemon::ReportListening(const std::string& bound_address) {
   advertised_ = common_.advertise.empty() ? bound_address : common_.advertise;
-  logger_->Info(absl::StrCat("listening on ", bound_address, advertised_ == bound_address ? "" : absl::StrCat(", advertised as ", advertised_),
-                             exporter_ == nullptr ? "" : absl::StrCat(", metrics at ", metrics_url())));
+  logger_->Info(absl::StrCat(
+      "listening on ", bound_address,
+      advertised_ == bound_address ? "" : absl::StrCat(", advertised as ", advertised_),
+      exporter_ == nullptr ? "" : absl::StrCat(", metrics at ", metrics_url())));
   if (insecure())
-    logger_->Warning(absl::StrCat("--insecure-listen: anyone who reaches ", bound_address,
-                                  " can read, change and stop everything here; TLS closes it (psctl cert init)"));
+    logger_->Warning(absl::StrCat(
+        "--insecure-listen: anyone who reaches ", bound_address,
+        " can read, change and stop everything here; TLS closes it (psctl cert init)"));
   if (MetricsDoorOf(common_) == MetricsDoor::kPlainOffLoopback)
-    logger_->Warning(absl::StrCat(common_.insecure_metrics ? "--insecure-metrics" : "--insecure-listen", ": anyone who reaches ", metrics_address(),
-                                  " can read this daemon's metrics"));
-  if (!common_.address_file.empty()) EG_RETURN_IF_ERROR(fs::WriteFileAtomic(common_.address_file, absl::StrCat(bound_address, "\n")));
+    logger_->Warning(absl::StrCat(
+        common_.insecure_metrics ? "--insecure-metrics" : "--insecure-listen",
+        ": anyone who reaches ", metrics_address(), " can read this daemon's metrics"));
+  if (!common_.address_file.empty())
+    EG_RETURN_IF_ERROR(
+        fs::WriteFileAtomic(common_.address_file, absl::StrCat(bound_address, "\n")));
   return absl::OkStatus();
 }
 

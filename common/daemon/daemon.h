@@ -1,16 +1,14 @@
-// What every daemon's main.cc does before its role begins: settings, allocator, signals, logger, metrics, failpoints, and the
-// checks of promise P10 (closed by default).
+// What every daemon's main.cc does before its role begins: settings, allocator, signals, logger,
+// metrics, failpoints, and the checks of promise P10 (closed by default).
 //
 //   int main(int argc, char** argv) {
 //     daemon::Daemon daemon(Role::kWorker, "runs closures of training jobs");
 //     worker::Options options;
-//     daemon.options().Add("threads", &options.threads, "compute threads; 0: cores / workers on this host");
-//     if (const auto code = daemon.Start(argc, argv)) return *code;
-//     … make the role with daemon.logger(), .registry(), .failpoints(), .server_options(), .channel_options() …
-//     if (absl::Status status = daemon.ReportListening(server->address()); !status.ok()) return daemon.Fail(status);
-//     daemon.WaitForEnd();
-//     … stop the role …
-//     return 0;
+//     daemon.options().Add("threads", &options.threads, "compute threads; 0: cores / workers on
+//     this host"); if (const auto code = daemon.Start(argc, argv)) return *code; … make the role
+//     with daemon.logger(), .registry(), .failpoints(), .server_options(), .channel_options() … if
+//     (absl::Status status = daemon.ReportListening(server->address()); !status.ok()) return
+//     daemon.Fail(status); daemon.WaitForEnd(); … stop the role … return 0;
 //   }
 //
 // Exit codes: common/daemon/exit_codes.h.
@@ -38,9 +36,9 @@ namespace evergrad::daemon {
 
 struct CommonOptions {
   std::string listen = "127.0.0.1:0";
-  std::string advertise;               // "": the bound address
-  std::string insecure_listen;         // "" or the address to listen on instead, off loopback without TLS
-  std::string coordinator;             // tasks only
+  std::string advertise;        // "": the bound address
+  std::string insecure_listen;  // "" or the address to listen on instead, off loopback without TLS
+  std::string coordinator;      // tasks only
   std::string preemption_notice_file;  // tasks only; "": none is looked for
   std::string metrics_listen;          // "": off
   bool insecure_metrics = false;       // plain HTTP at metrics_listen off loopback
@@ -58,12 +56,13 @@ bool IsLoopback(absl::string_view host_port);
 // How --metrics-listen is served. Pure.
 enum class MetricsDoor { kOff, kPlainOnLoopback, kPlainOffLoopback, kTls };
 MetricsDoor MetricsDoorOf(const CommonOptions& options);
-// The rules between options: P10 (off loopback needs TLS or --insecure-listen; failpoints need loopback), TLS files all or
-// none, tasks need --coordinator, a wildcard address needs --advertise. Pure.
+// The rules between options: P10 (off loopback needs TLS or --insecure-listen; failpoints need
+// loopback), TLS files all or none, tasks need --coordinator, a wildcard address needs --advertise.
+// Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
-// Whether only this machine is involved: it listens on loopback, the coordinator that it dials is there, and no TLS is set up, which is for others.
-// Pure; after CheckCommonOptions.
+// Whether only this machine is involved: it listens on loopback, the coordinator that it dials is
+// there, and no TLS is set up, which is for others. Pure; after CheckCommonOptions.
 bool IsLocalOnly(const CommonOptions& options);
 
 class Daemon {
@@ -77,9 +76,11 @@ class Daemon {
   OptionTable& options() { return table_; }
   const CommonOptions& common() const { return common_; }
 
-  // First thing after the options are declared, before any thread exists. A code: exit with it (what was to be said is said).
+  // First thing after the options are declared, before any thread exists. A code: exit with it
+  // (what was to be said is said).
   std::optional<int> Start(int argc, const char* const* argv);
-  // Says `status` on stderr and in the log; returns the exit code for it (2 for a user's InvalidArgument, else 1).
+  // Says `status` on stderr and in the log; returns the exit code for it (2 for a user's
+  // InvalidArgument, else 1).
   int Fail(const absl::Status& status);
 
   // All valid after Start.
@@ -91,7 +92,8 @@ class Daemon {
   // Why a task is to end.
   struct End {
     enum class Kind {
-      kDrain,    // SIGTERM, the preemption notice or RequestDrain: it hands over what it has, then goes
+      kDrain,    // SIGTERM, the preemption notice or RequestDrain: it hands over what it has, then
+                 // goes
       kAtOnce,   // SIGINT
       kRefused,  // signals().RequestStop() alone: by the coordinator, for good
     };
@@ -102,14 +104,17 @@ class Daemon {
   End WaitForEnd();
   // Thread-safe; the first reason counts.
   void RequestDrain(absl::string_view reason);
-  bool failpoints_allowed() const { return !common_.failpoints.empty(); }  // daemons "started with --failpoints"
+  bool failpoints_allowed() const {
+    return !common_.failpoints.empty();
+  }  // daemons "started with --failpoints"
   bool insecure() const { return !common_.insecure_listen.empty(); }
   std::string metrics_address() const;              // as bound, "" when off
   std::string metrics_url() const;                  // http or https, "" when off
   transport::ServerOptions server_options() const;  // listen, insecure_listen and TLS filled in
   transport::ChannelOptions channel_options() const;
 
-  // Once listening: logs it (with a warning for --insecure-listen), writes --address-file atomically.
+  // Once listening: logs it (with a warning for --insecure-listen), writes --address-file
+  // atomically.
   absl::Status ReportListening(const std::string& bound_address);
   // What peers are told: --advertise, else the bound address. After ReportListening.
   const std::string& advertised_address() const { return advertised_; }

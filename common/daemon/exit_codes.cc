@@ -3,29 +3,38 @@
 namespace evergrad::daemon {
 namespace {
 
-constexpr char kEvery[] = "every daemon", kWorkers[] = "evergrad-worker", kServers[] = "evergrad-ps-server", kCoordinator[] = "evergrad-coordinator",
+constexpr char kEvery[] = "every daemon", kWorkers[] = "evergrad-worker",
+               kServers[] = "evergrad-ps-server", kCoordinator[] = "evergrad-coordinator",
                kTasks[] = "evergrad-worker, evergrad-ps-server";
 
 constexpr ExitCode kCodes[] = {
-    {kExitOk, "ok", kEvery, "The daemon was told to end (SIGTERM, SIGINT, a preemption notice or `psctl task drain`) and has ended in good order.",
+    {kExitOk, "ok", kEvery,
+     "The daemon was told to end (SIGTERM, SIGINT, a preemption notice or `psctl task drain`) and "
+     "has ended in good order.",
      "Start it again when it is wanted again."},
-    {kExitFailed, "failed", kEvery, "The daemon could not start, or met an error that it could not outlive; the log says which.",
+    {kExitFailed, "failed", kEvery,
+     "The daemon could not start, or met an error that it could not outlive; the log says which.",
      "Start it again after a pause."},
-    {kExitUsage, "usage", kEvery, "A flag, a key of the configuration file or a file that it names is wrong; stderr says which.",
+    {kExitUsage, "usage", kEvery,
+     "A flag, a key of the configuration file or a file that it names is wrong; stderr says which.",
      "Correct the settings first: another start ends in the same way."},
-    {kExitReplaced, "replaced", kWorkers, "A newer process has registered under this worker's name and does its work now.",
+    {kExitReplaced, "replaced", kWorkers,
+     "A newer process has registered under this worker's name and does its work now.",
      "Do not start it again under the same name (--name) while the other process lives."},
     {kExitRefused, "refused", kTasks,
-     "The coordinator refuses this process for good: it speaks another version of the protocol, or its certificate is another task's.",
+     "The coordinator refuses this process for good: it speaks another version of the protocol, or "
+     "its certificate is another task's.",
      "Start the version that the coordinator has, or correct the certificate."},
     {kExitDevice, "device", kWorkers, "The device that the worker computes on has failed.",
      "Start it again: a new process may have the device again."},
     {kExitJournal, "journal", kCoordinator,
-     "The journal in --state-dir is damaged, or parameter servers hold shards of a job that the journal should know and does not. Nothing was "
+     "The journal in --state-dir is damaged, or parameter servers hold shards of a job that the "
+     "journal should know and does not. Nothing was "
      "changed.",
      "Put the folder back from a backup, or give up what is lost with --forget-unknown-jobs."},
     {kExitIdentityTaken, "identity_taken", kServers,
-     "The server was started without --index, took the index 0 by default, and a living server on another host has that index.",
+     "The server was started without --index, took the index 0 by default, and a living server on "
+     "another host has that index.",
      "Start it with an index of its own (--index)."},
 };
 
@@ -41,7 +50,9 @@ const ExitCode* FindExitCode(int code) {
 }
 
 int ExitCodeOfRefusal(absl::string_view kind) {
-  return kind == "replaced" ? kExitReplaced : kind == "identity_taken" ? kExitIdentityTaken : kExitRefused;
+  return kind == "replaced"         ? kExitReplaced
+         : kind == "identity_taken" ? kExitIdentityTaken
+                                    : kExitRefused;
 }
 
 }  // namespace evergrad::daemon

@@ -1,4 +1,5 @@
-// The rules between common options, apart from daemon.cc so that they can be tested without starting anything.
+// The rules between common options, apart from daemon.cc so that they can be tested without
+// starting anything.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -18,7 +19,8 @@ std::optional<HostPort> Split(absl::string_view host_port) {
   if (colon == absl::string_view::npos || colon + 1 == host_port.size()) return std::nullopt;
   absl::string_view host = host_port.substr(0, colon);
   const absl::string_view port = host_port.substr(colon + 1);
-  if (port.size() > 5 || port.find_first_not_of("0123456789") != absl::string_view::npos || std::stoul(std::string(port)) > 65535)
+  if (port.size() > 5 || port.find_first_not_of("0123456789") != absl::string_view::npos ||
+      std::stoul(std::string(port)) > 65535)
     return std::nullopt;
   if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]"))
     host = host.substr(1, host.size() - 2);
@@ -34,12 +36,17 @@ absl::Status Refuse(std::string text) { return UserError(absl::InvalidArgumentEr
 
 absl::Status CheckMetricsOptions(const CommonOptions& options) {
   if (options.insecure_metrics && options.metrics_listen.empty())
-    return Refuse("--insecure-metrics says how the address of --metrics-listen is served; give --metrics-listen as well");
-  if (MetricsDoorOf(options) != MetricsDoor::kPlainOffLoopback || options.insecure_metrics || !options.insecure_listen.empty())
+    return Refuse(
+        "--insecure-metrics says how the address of --metrics-listen is served; give "
+        "--metrics-listen as well");
+  if (MetricsDoorOf(options) != MetricsDoor::kPlainOffLoopback || options.insecure_metrics ||
+      !options.insecure_listen.empty())
     return absl::OkStatus();
   return Refuse(absl::StrCat("--metrics-listen: ", options.metrics_listen,
-                             " is off loopback. Add --insecure-metrics to serve plain HTTP there, where the network itself is trusted; or give "
-                             "TLS (--tls-ca, --tls-cert, --tls-key) for HTTPS, where /metrics wants a client certificate"));
+                             " is off loopback. Add --insecure-metrics to serve plain HTTP there, "
+                             "where the network itself is trusted; or give "
+                             "TLS (--tls-ca, --tls-cert, --tls-key) for HTTPS, where /metrics "
+                             "wants a client certificate"));
 }
 
 }  // namespace
@@ -58,47 +65,61 @@ bool IsLoopback(absl::string_view host_port) {
   if (!split) return false;
   if (split->host == "localhost" || split->host == "::1") return true;
   // A name may begin with "127." too: only four numbers are an address.
-  return absl::StartsWith(split->host, "127.") && split->host.find_first_not_of("0123456789.") == std::string::npos;
+  return absl::StartsWith(split->host, "127.") &&
+         split->host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
 MetricsDoor MetricsDoorOf(const CommonOptions& options) {
   if (options.metrics_listen.empty()) return MetricsDoor::kOff;
   if (IsLoopback(options.metrics_listen)) return MetricsDoor::kPlainOnLoopback;
-  return options.insecure_metrics || options.tls.empty() ? MetricsDoor::kPlainOffLoopback : MetricsDoor::kTls;
+  return options.insecure_metrics || options.tls.empty() ? MetricsDoor::kPlainOffLoopback
+                                                         : MetricsDoor::kTls;
 }
 
 bool IsLocalOnly(const CommonOptions& options) {
-  const std::string& bound = options.insecure_listen.empty() ? options.listen : options.insecure_listen;
-  return options.tls.empty() && IsLoopback(bound) && (options.coordinator.empty() || IsLoopback(options.coordinator));
+  const std::string& bound =
+      options.insecure_listen.empty() ? options.listen : options.insecure_listen;
+  return options.tls.empty() && IsLoopback(bound) &&
+         (options.coordinator.empty() || IsLoopback(options.coordinator));
 }
 
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
-  for (const auto& [flag, value] : {std::pair<const char*, const std::string&>{"listen", options.listen},
-                                    {"insecure-listen", options.insecure_listen},
-                                    {"metrics-listen", options.metrics_listen},
-                                    {"advertise", options.advertise},
-                                    {"coordinator", options.coordinator}}) {
-    if (!value.empty() && !Split(value)) return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
+  for (const auto& [flag, value] :
+       {std::pair<const char*, const std::string&>{"listen", options.listen},
+        {"insecure-listen", options.insecure_listen},
+        {"metrics-listen", options.metrics_listen},
+        {"advertise", options.advertise},
+        {"coordinator", options.coordinator}}) {
+    if (!value.empty() && !Split(value))
+      return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
   }
   // These are dialed, and nobody is found at port 0.
   for (const auto& [flag, value] :
-       {std::pair<const char*, const std::string&>{"coordinator", options.coordinator}, {"advertise", options.advertise}}) {
+       {std::pair<const char*, const std::string&>{"coordinator", options.coordinator},
+        {"advertise", options.advertise}}) {
     if (!value.empty() && std::stoul(Split(value)->port) == 0)
-      return Refuse(absl::StrCat("--", flag, ": expected host:port with a port from 1 to 65535, got `", value, "`"));
+      return Refuse(absl::StrCat(
+          "--", flag, ": expected host:port with a port from 1 to 65535, got `", value, "`"));
   }
   if (options.listen.empty()) return Refuse("--listen: expected host:port, got nothing");
-  const int tls_files = !options.tls.ca.empty() + !options.tls.cert.empty() + !options.tls.key.empty();
-  if (tls_files != 0 && tls_files != 3) return Refuse("TLS needs all three of --tls-ca, --tls-cert and --tls-key");
+  const int tls_files =
+      !options.tls.ca.empty() + !options.tls.cert.empty() + !options.tls.key.empty();
+  if (tls_files != 0 && tls_files != 3)
+    return Refuse("TLS needs all three of --tls-ca, --tls-cert and --tls-key");
   const bool tls = tls_files == 3;
-  if (tls && !options.insecure_listen.empty()) return Refuse("--insecure-listen together with TLS: give one of them");
+  if (tls && !options.insecure_listen.empty())
+    return Refuse("--insecure-listen together with TLS: give one of them");
   if (!tls && !IsLoopback(options.listen)) {
     return Refuse(
-        absl::StrCat("--listen: an address off loopback needs TLS (--tls-ca, --tls-cert, --tls-key; `psctl cert init` makes them), or "
+        absl::StrCat("--listen: an address off loopback needs TLS (--tls-ca, --tls-cert, "
+                     "--tls-key; `psctl cert init` makes them), or "
                      "--insecure-listen ",
                      options.listen, " where the network itself is trusted"));
   }
-  const std::string& bound = options.insecure_listen.empty() ? options.listen : options.insecure_listen;
-  if (!options.failpoints.empty() && !IsLoopback(bound)) return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound));
+  const std::string& bound =
+      options.insecure_listen.empty() ? options.listen : options.insecure_listen;
+  if (!options.failpoints.empty() && !IsLoopback(bound))
+    return Refuse(absl::StrCat("--failpoints is for tests on loopback only: listen=", bound));
   if (const absl::Status status = CheckMetricsOptions(options); !status.ok()) return status;
   if (role != Role::kCoordinator && IsWildcard(Split(bound)->host) && options.advertise.empty()) {
     return Refuse(absl::StrCat("--advertise is needed: peers cannot dial ", bound));

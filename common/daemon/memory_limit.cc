@@ -59,11 +59,15 @@ std::uint64_t MemoryLimitBytes(absl::string_view root) {
     if (parts.size() != 3) continue;
     const std::string path(absl::StripSuffix(parts[2], "/"));
     if (parts[0] == "0" && parts[1].empty()) {
-      least = std::min(least, LimitOfGroup(absl::StrCat(base, "/sys/fs/cgroup"), path, "memory.max"));
-      least = std::min(least, LimitOfGroup(absl::StrCat(base, "/sys/fs/cgroup/unified"), path, "memory.max"));
+      least =
+          std::min(least, LimitOfGroup(absl::StrCat(base, "/sys/fs/cgroup"), path, "memory.max"));
+      least = std::min(
+          least, LimitOfGroup(absl::StrCat(base, "/sys/fs/cgroup/unified"), path, "memory.max"));
     }
     for (const absl::string_view controller : absl::StrSplit(parts[1], ',')) {
-      if (controller == "memory") least = std::min(least, LimitOfGroup(absl::StrCat(base, "/sys/fs/cgroup/memory"), path, "memory.limit_in_bytes"));
+      if (controller == "memory")
+        least = std::min(least, LimitOfGroup(absl::StrCat(base, "/sys/fs/cgroup/memory"), path,
+                                             "memory.limit_in_bytes"));
     }
   }
   return least == kNone ? 0 : least;

@@ -9,19 +9,26 @@
 
 namespace evergrad::daemon {
 
-NoticeFile::NoticeFile(std::string path, runtime::Executor* executor, std::function<void()> noticed, std::function<void(const std::string&)> warn)
-    : path_(std::move(path)), executor_(executor), noticed_(std::move(noticed)), warn_(std::move(warn)), before_(Look()) {
+NoticeFile::NoticeFile(std::string path, runtime::Executor* executor, std::function<void()> noticed,
+                       std::function<void(const std::string&)> warn)
+    : path_(std::move(path)),
+      executor_(executor),
+      noticed_(std::move(noticed)),
+      warn_(std::move(warn)),
+      before_(Look()) {
   executor_->PostAfter(kNoticeEvery, [this] { Watch(); });
 }
 
 std::optional<NoticeFile::Seen> NoticeFile::Look() {
   struct stat found {};
   if (::stat(path_.c_str(), &found) == 0) {
-    return Seen(static_cast<std::uint64_t>(found.st_ino), static_cast<std::int64_t>(found.st_mtim.tv_sec),
+    return Seen(static_cast<std::uint64_t>(found.st_ino),
+                static_cast<std::int64_t>(found.st_mtim.tv_sec),
                 static_cast<std::int64_t>(found.st_mtim.tv_nsec));
   }
   if (errno != ENOENT && errno != ENOTDIR && !std::exchange(warned_, true))
-    warn_(std::string(fs::FileError(errno, "the preemption notice file cannot be looked for", path_).message()));
+    warn_(std::string(
+        fs::FileError(errno, "the preemption notice file cannot be looked for", path_).message()));
   return std::nullopt;
 }
 

@@ -1,8 +1,10 @@
-// A daemon's settings, each declared once: as a flag (`--tls-ca FILE`) and as a key of `--config file.yaml` (`tls: {ca: FILE}`).
+// A daemon's settings, each declared once: as a flag (`--tls-ca FILE`) and as a key of `--config
+// file.yaml` (`tls: {ca: FILE}`).
 //
-// A name is dotted snake_case ("tls.ca", "metrics_listen"); the flag is the same with dashes. Flags override the file.
-// Unknown names, wrong types, duplicate keys and values out of bounds are refused, those of the file with file:line:column
-// and all together. Not thread-safe; targets outlive the table.
+// A name is dotted snake_case ("tls.ca", "metrics_listen"); the flag is the same with dashes. Flags
+// override the file. Unknown names, wrong types, duplicate keys and values out of bounds are
+// refused, those of the file with file:line:column and all together. Not thread-safe; targets
+// outlive the table.
 #pragma once
 
 #include <chrono>
@@ -39,32 +41,46 @@ class OptionTable {
     kDaemon,   // has --config FILE
     kCommand,  // a verb of psctl: flags and arguments, no file
   };
-  // `program`: what --help shows ("psctl job run"); `summary`: one sentence. --help (-h) and --version are there by themselves.
+  // `program`: what --help shows ("psctl job run"); `summary`: one sentence. --help (-h) and
+  // --version are there by themselves.
   OptionTable(std::string program, std::string summary, Kind kind = Kind::kDaemon);
 
   // The default is what *target holds now. Adding a name twice is a broken invariant.
   void Add(absl::string_view name, std::string* target, absl::string_view help);
-  void Add(absl::string_view name, bool* target, absl::string_view help);  // flag alone means true; --name=false
-  void Add(absl::string_view name, std::uint32_t* target, absl::string_view help, Bounds bounds = {});
-  void Add(absl::string_view name, std::uint64_t* target, absl::string_view help, Bounds bounds = {});
-  void Add(absl::string_view name, std::optional<std::uint32_t>* target, absl::string_view help, Bounds bounds = {});
-  void Add(absl::string_view name, double* target, absl::string_view help, double min = -1e300, double max = 1e300);
+  void Add(absl::string_view name, bool* target,
+           absl::string_view help);  // flag alone means true; --name=false
+  void Add(absl::string_view name, std::uint32_t* target, absl::string_view help,
+           Bounds bounds = {});
+  void Add(absl::string_view name, std::uint64_t* target, absl::string_view help,
+           Bounds bounds = {});
+  void Add(absl::string_view name, std::optional<std::uint32_t>* target, absl::string_view help,
+           Bounds bounds = {});
+  void Add(absl::string_view name, double* target, absl::string_view help, double min = -1e300,
+           double max = 1e300);
   void Add(absl::string_view name, std::chrono::milliseconds* target, absl::string_view help,
-           std::chrono::milliseconds min = std::chrono::milliseconds(0), std::chrono::milliseconds max = std::chrono::hours(24 * 365));
-  void AddBytes(absl::string_view name, std::uint64_t* target, absl::string_view help, Bounds bounds = {});  // 64KiB
-  void AddChoice(absl::string_view name, std::string* target, std::vector<std::string> choices, absl::string_view help);
+           std::chrono::milliseconds min = std::chrono::milliseconds(0),
+           std::chrono::milliseconds max = std::chrono::hours(24 * 365));
+  void AddBytes(absl::string_view name, std::uint64_t* target, absl::string_view help,
+                Bounds bounds = {});  // 64KiB
+  void AddChoice(absl::string_view name, std::string* target, std::vector<std::string> choices,
+                 absl::string_view help);
 
   // Repeatable; in a settings file a list, or one value.
   void Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
-  // Like --version: where the flag is given, Parse ends with what `print` says, once the other settings are read. Not in a settings file.
-  void AddPrint(absl::string_view name, absl::string_view help, std::function<absl::StatusOr<std::string>()> print);
+  // Like --version: where the flag is given, Parse ends with what `print` says, once the other
+  // settings are read. Not in a settings file.
+  void AddPrint(absl::string_view name, absl::string_view help,
+                std::function<absl::StatusOr<std::string>()> print);
   // `-f` for `--follow`.
   void Short(char letter, absl::string_view name);
-  // Arguments without a flag, in order; `rest` takes all that is left. `name` is for people ("JOB.yaml").
-  void AddArgument(absl::string_view name, std::string* target, absl::string_view help, bool required = true);
+  // Arguments without a flag, in order; `rest` takes all that is left. `name` is for people
+  // ("JOB.yaml").
+  void AddArgument(absl::string_view name, std::string* target, absl::string_view help,
+                   bool required = true);
   void AddRest(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
 
-  // argv[0] is skipped. InvalidArgument (a user's): one line per mistake. Targets keep their defaults where nothing is given.
+  // argv[0] is skipped. InvalidArgument (a user's): one line per mistake. Targets keep their
+  // defaults where nothing is given.
   absl::StatusOr<ParseOutcome> Parse(int argc, const char* const* argv);
   // Whether the name was given by flag or file. After Parse.
   bool IsSet(absl::string_view name) const;
@@ -95,7 +111,8 @@ class OptionTable {
   std::string UnknownFlag(absl::string_view flag) const;
   Option* FindFlag(absl::string_view flag);
   absl::Status ReadConfigFile();
-  void ReadConfigMap(const config::Node& map, const std::string& prefix, std::vector<std::string>* errors);
+  void ReadConfigMap(const config::Node& map, const std::string& prefix,
+                     std::vector<std::string>* errors);
 
   const std::string program_, summary_;
   const Kind kind_;

@@ -22,9 +22,11 @@ namespace {
 // "10.0.0.1:4000" -> "10.0.0.1", "[::1]:4000" -> "::1".
 std::string HostOf(absl::string_view host_port) {
   const std::size_t colon = host_port.rfind(':');
-  absl::string_view host = host_port.substr(0, colon == absl::string_view::npos ? host_port.size() : colon);
+  absl::string_view host =
+      host_port.substr(0, colon == absl::string_view::npos ? host_port.size() : colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
-  return std::string(host.substr(0, host.find('%')));  // without the interface of a link-local address
+  return std::string(
+      host.substr(0, host.find('%')));  // without the interface of a link-local address
 }
 
 const void* BytesOf(const sockaddr& address, std::size_t* size) {
@@ -37,7 +39,8 @@ const void* BytesOf(const sockaddr& address, std::size_t* size) {
 }
 
 bool IsLoopbackAddress(const sockaddr& address) {
-  if (address.sa_family == AF_INET) return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == 127;
+  if (address.sa_family == AF_INET)
+    return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == 127;
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
@@ -72,10 +75,13 @@ Where LookUp(const std::string& host, int flags) {
 
 }  // namespace
 
-Where WhereIs(absl::string_view host_port) { return IsLoopback(host_port) ? Where::kThisHost : LookUp(HostOf(host_port), 0); }
+Where WhereIs(absl::string_view host_port) {
+  return IsLoopback(host_port) ? Where::kThisHost : LookUp(HostOf(host_port), 0);
+}
 
 Where WhereIsPeer(absl::string_view peer) {
-  if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:")) return Where::kUnknown;
+  if (!absl::ConsumePrefix(&peer, "ipv4:") && !absl::ConsumePrefix(&peer, "ipv6:"))
+    return Where::kUnknown;
   const std::string plain = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
   std::string host = HostOf(plain);
   if (absl::StartsWith(host, "::ffff:")) host = host.substr(7);  // IPv4 at a listener of both
@@ -84,12 +90,15 @@ Where WhereIsPeer(absl::string_view peer) {
 
 absl::Status CheckServerAddress(absl::string_view advertised, absl::string_view coordinator,
                                 const std::function<Where(absl::string_view)>& where_is) {
-  if (!IsLoopback(advertised) || where_is(coordinator) != Where::kElsewhere) return absl::OkStatus();
+  if (!IsLoopback(advertised) || where_is(coordinator) != Where::kElsewhere)
+    return absl::OkStatus();
   return UserError(absl::InvalidArgumentError(
       absl::StrCat("--listen: this server would tell workers to connect to ", advertised,
                    ", which they can do on this host alone, but its coordinator ", coordinator,
-                   " is on another host. Give --listen an address of this host that workers reach (with TLS; without it --insecure-listen, "
-                   "where the network itself is trusted), or give --advertise the address under which they reach it")));
+                   " is on another host. Give --listen an address of this host that workers reach "
+                   "(with TLS; without it --insecure-listen, "
+                   "where the network itself is trusted), or give --advertise the address under "
+                   "which they reach it")));
 }
 
 }  // namespace evergrad::daemon

@@ -14,7 +14,8 @@ constexpr char kCompiler[] = "g++ " __VERSION__;
 }  // namespace
 
 std::string VersionLine(absl::string_view program) {
-  return absl::StrCat(program, " ", BuildId(), " (protocol ", client::kProtocolVersion, ", ", kCompiler, ")");
+  return absl::StrCat(program, " ", BuildId(), " (protocol ", client::kProtocolVersion, ", ",
+                      kCompiler, ")");
 }
 
 }  // namespace evergrad::daemon

@@ -43,7 +43,8 @@ bool Fires(const Rule& rule, const Site& site) {
     case When::kAlways: return true;
     case When::kOnlyNth: return site.hits == rule.nth;
     case When::kFromNth: return site.hits >= rule.nth;
-    case When::kPercent: return static_cast<double>(random::Uniform(site.key, site.hits)) * 100.0 < rule.percent;
+    case When::kPercent:
+      return static_cast<double>(random::Uniform(site.key, site.hits)) * 100.0 < rule.percent;
   }
   return false;
 }
@@ -114,7 +115,8 @@ absl::StatusOr<Rule> ParseRule(absl::string_view text, absl::string_view entry) 
     rule.verb = Verb::kOn;
   else if (text.size() > 7 && text.substr(0, 6) == "delay(" && text.back() == ')') {
     rule.verb = Verb::kDelay;
-    if (!absl::SimpleAtoi(text.substr(6, text.size() - 7), &rule.delay_ms) || rule.delay_ms < 0 || rule.delay_ms > kDelayMsMax) {
+    if (!absl::SimpleAtoi(text.substr(6, text.size() - 7), &rule.delay_ms) || rule.delay_ms < 0 ||
+        rule.delay_ms > kDelayMsMax) {
       return Bad(absl::StrCat("delay(MS) wants 0 to ", kDelayMsMax), entry);
     }
   } else {
@@ -153,15 +155,18 @@ absl::Status Failpoints::Arm(absl::string_view spec, std::uint64_t seed) {
     const std::size_t equals = entry.find('=');
     if (equals == absl::string_view::npos) return Bad("expected name=action", entry);
     const std::string name(absl::StripAsciiWhitespace(entry.substr(0, equals)));
-    const bool known = std::any_of(Known().begin(), Known().end(), [&](const auto& k) { return k.first == name; });
-    if (!known) return Bad(absl::StrCat("no such name, did you mean `", NearestName(name), "`?"), entry);
+    const bool known =
+        std::any_of(Known().begin(), Known().end(), [&](const auto& k) { return k.first == name; });
+    if (!known)
+      return Bad(absl::StrCat("no such name, did you mean `", NearestName(name), "`?"), entry);
     Site site;
     site.key = random::KeyOf(seed, name);
     for (absl::string_view action : absl::StrSplit(entry.substr(equals + 1), ',')) {
       EG_ASSIGN_OR_RETURN(Rule rule, ParseRule(action, entry));
       site.rules.push_back(rule);
     }
-    if (!parsed.emplace(name, std::move(site)).second) return Bad("the name stands twice, separate its actions by a comma", entry);
+    if (!parsed.emplace(name, std::move(site)).second)
+      return Bad("the name stands twice, separate its actions by a comma", entry);
   }
   MutexLock lock(&impl_->mu);
   for (auto& [name, site] : parsed) impl_->sites[name] = std::move(site);
@@ -188,7 +193,8 @@ Hit Failpoints::At(absl::string_view name) {
   switch (fired->verb) {
     case Verb::kKill: ::kill(::getpid(), SIGKILL); return {};  // Not reached.
     case Verb::kStop:
-      // raise() goes to this very thread, which therefore does not run on while the others are being stopped.
+      // raise() goes to this very thread, which therefore does not run on while the others are
+      // being stopped.
       ::raise(SIGSTOP);
       return {};
     case Verb::kError: return {Action::kError, 0};
@@ -202,8 +208,10 @@ Hit Failpoints::At(absl::string_view name) {
 
 absl::Status Failpoints::ErrorAt(absl::string_view name) {
   const Hit hit = At(name);
-  if (hit.action == Action::kError) return absl::InternalError(absl::StrCat("failpoint: name=", name));
-  if (hit.action == Action::kUserError) return UserError(absl::InvalidArgumentError(absl::StrCat("failpoint: name=", name)));
+  if (hit.action == Action::kError)
+    return absl::InternalError(absl::StrCat("failpoint: name=", name));
+  if (hit.action == Action::kUserError)
+    return UserError(absl::InvalidArgumentError(absl::StrCat("failpoint: name=", name)));
   return absl::OkStatus();
 }
 
@@ -212,8 +220,9 @@ bool Failpoints::IsArmed(absl::string_view name) const {
   MutexLock lock(&impl_->mu);
   const auto it = impl_->sites.find(name);
   if (it == impl_->sites.end()) return false;
-  return std::any_of(it->second.rules.begin(), it->second.rules.end(),
-                     [&](const Rule& rule) { return rule.when != When::kOnlyNth || it->second.hits < rule.nth; });
+  return std::any_of(it->second.rules.begin(), it->second.rules.end(), [&](const Rule& rule) {
+    return rule.when != When::kOnlyNth || it->second.hits < rule.nth;
+  });
 }
 
 bool Failpoints::AnyArmed() const { return impl_->any.load(std::memory_order_relaxed); }

@@ -55,7 +55,8 @@ absl::Status WriteText(int fd, absl::string_view text, const std::string& path) 
   return WriteAll(fd, std::as_bytes(std::span(text.data(), text.size())), path);
 }
 
-// After a write that failed: what it has left behind goes. Best effort, for the write's own error is what is told.
+// After a write that failed: what it has left behind goes. Best effort, for the write's own error
+// is what is told.
 void CutBack(int fd, std::uint64_t bytes) { (void)!::ftruncate(fd, static_cast<off_t>(bytes)); }
 
 // Of the whole lines that `text` begins with.
@@ -76,9 +77,14 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t byte
   if (fd.get() < 0) return FromErrno(errno, "cannot open file", path);
   struct stat info;
   if (::fstat(fd.get(), &info) != 0) return FromErrno(errno, "cannot stat file", path);
-  if (S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat("is a folder, not a file: path=", path));
-  const auto too_large = [&] { return absl::ResourceExhaustedError(absl::StrCat("file too large: path=", path, " limit_bytes=", bytes_max)); };
-  if (S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) > bytes_max) return too_large();
+  if (S_ISDIR(info.st_mode))
+    return absl::FailedPreconditionError(absl::StrCat("is a folder, not a file: path=", path));
+  const auto too_large = [&] {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("file too large: path=", path, " limit_bytes=", bytes_max));
+  };
+  if (S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) > bytes_max)
+    return too_large();
   // The size is a hint only: files under /proc say 0, and a file may grow while it is read.
   std::string contents;
   contents.reserve(S_ISREG(info.st_mode) ? static_cast<std::size_t>(info.st_size) : 0);
@@ -100,13 +106,15 @@ absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents
   for (int n = 0; raw < 0; ++n) {
     beside = absl::StrCat(path, ".tmp-", ::getpid(), "-", n);
     raw = OpenRetry(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
-    if (raw < 0 && (errno != EEXIST || n >= 1000)) return FromErrno(errno, "cannot create file", beside);
+    if (raw < 0 && (errno != EEXIST || n >= 1000))
+      return FromErrno(errno, "cannot create file", beside);
   }
   Descriptor fd(raw);
   absl::Status status = WriteText(fd.get(), contents, path);
   if (status.ok() && ::fsync(fd.get()) != 0) status = FromErrno(errno, "cannot sync file", path);
   if (status.ok() && fd.Close() != 0) status = FromErrno(errno, "cannot close file", path);
-  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0) status = FromErrno(errno, "cannot rename file", path);
+  if (status.ok() && ::rename(beside.c_str(), path.c_str()) != 0)
+    status = FromErrno(errno, "cannot rename file", path);
   if (!status.ok()) {
     ::unlink(beside.c_str());
     return status;
@@ -143,14 +151,17 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
   const std::uint64_t size = static_cast<std::uint64_t>(info.st_size);
   absl::Status status;
   if (size > offset + tail.size()) {
-    if (::ftruncate(fd.get(), static_cast<off_t>(offset + tail.size())) != 0) return FromErrno(errno, "cannot cut file", path);
+    if (::ftruncate(fd.get(), static_cast<off_t>(offset + tail.size())) != 0)
+      return FromErrno(errno, "cannot cut file", path);
   } else {
     const absl::string_view missing = size < offset ? tail : tail.substr(size - offset);
     if (absl::Status written = WriteText(fd.get(), missing, path); !written.ok()) {
       CutBack(fd.get(), size < offset ? size : offset + LinesBytes(tail.substr(0, size - offset)));
       return written;
     }
-    if (size < offset) status = absl::DataLossError(absl::StrCat("file is shorter than it was: path=", path, " bytes=", size, " want=", offset));
+    if (size < offset)
+      status = absl::DataLossError(absl::StrCat("file is shorter than it was: path=", path,
+                                                " bytes=", size, " want=", offset));
   }
   if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);
   return status;
@@ -164,13 +175,16 @@ absl::Status MakeDirectories(const std::string& path) {
   }
   if (errno != ENOENT) return FromErrno(errno, "cannot make folder", path);
   const std::string parent = std::filesystem::path(path).parent_path().string();
-  if (parent == path) return FromErrno(ENOENT, "cannot make folder", path);  // "": there is nothing above it to begin with
+  if (parent == path)
+    return FromErrno(ENOENT, "cannot make folder",
+                     path);  // "": there is nothing above it to begin with
   if (!parent.empty()) EG_RETURN_IF_ERROR(MakeDirectories(parent));
   const bool made = ::mkdir(path.c_str(), 0777) == 0;
   if (!made && errno != EEXIST) return FromErrno(errno, "cannot make folder", path);
   // What will be synced inside it is lost with the power if its own name is.
   if (made) return SyncFolderOf(path);
-  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return absl::OkStatus();  // somebody else was faster
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+    return absl::OkStatus();  // somebody else was faster
   return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
 }
 
@@ -185,10 +199,12 @@ absl::StatusOr<std::string> LocalPath(absl::string_view uri) {
   const absl::string_view scheme = uri.substr(0, colon);
   const absl::string_view rest = uri.substr(colon + 3);
   if (scheme != "file") {
-    return absl::UnimplementedError(absl::StrCat("file scheme not built: scheme=", scheme, " uri=", uri, " supported=file"));
+    return absl::UnimplementedError(
+        absl::StrCat("file scheme not built: scheme=", scheme, " uri=", uri, " supported=file"));
   }
   if (!absl::StartsWith(rest, "/")) {
-    return absl::InvalidArgumentError(absl::StrCat("a file uri names no host and starts with file:///: uri=", uri));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a file uri names no host and starts with file:///: uri=", uri));
   }
   return std::string(rest);
 }

@@ -11,21 +11,31 @@ namespace evergrad::fs {
 
 absl::Status FileError(int error, absl::string_view what, absl::string_view path) {
   const auto text = [&](absl::string_view why, absl::string_view advice) {
-    return absl::StrCat(what, ": ", why, ": path=", path, advice.empty() ? "" : " (", advice, advice.empty() ? "" : ")");
+    return absl::StrCat(what, ": ", why, ": path=", path, advice.empty() ? "" : " (", advice,
+                        advice.empty() ? "" : ")");
   };
   switch (error) {
     case ENOENT: return absl::NotFoundError(text("there is no such file or folder", ""));
-    case EEXIST: return absl::AlreadyExistsError(text("the name is taken", "it is never written over"));
+    case EEXIST:
+      return absl::AlreadyExistsError(text("the name is taken", "it is never written over"));
     case EACCES:
     case EPERM:
-    case EROFS: return absl::PermissionDeniedError(text(std::strerror(error), "give this user the right to it, or choose another folder"));
+    case EROFS:
+      return absl::PermissionDeniedError(
+          text(std::strerror(error), "give this user the right to it, or choose another folder"));
     case ENOSPC:
-    case EDQUOT: return absl::ResourceExhaustedError(text("the disk is full", "free some space, or choose another folder"));
-    case EFBIG: return absl::ResourceExhaustedError(text("the file would be too large", "this file system or `ulimit -f` bounds it"));
+    case EDQUOT:
+      return absl::ResourceExhaustedError(
+          text("the disk is full", "free some space, or choose another folder"));
+    case EFBIG:
+      return absl::ResourceExhaustedError(
+          text("the file would be too large", "this file system or `ulimit -f` bounds it"));
     case EMFILE:
-    case ENFILE: return absl::ResourceExhaustedError(text("too many open files", "raise `ulimit -n`"));
+    case ENFILE:
+      return absl::ResourceExhaustedError(text("too many open files", "raise `ulimit -n`"));
     case EISDIR: return absl::FailedPreconditionError(text("it is a folder", "name a file"));
-    case ENOTDIR: return absl::FailedPreconditionError(text("a part of the path is a file", "name a folder"));
+    case ENOTDIR:
+      return absl::FailedPreconditionError(text("a part of the path is a file", "name a folder"));
     case ENOTEMPTY: return absl::FailedPreconditionError(text("the folder is not empty", ""));
     case ENAMETOOLONG:
     case ELOOP: return absl::InvalidArgumentError(text(std::strerror(error), ""));
@@ -34,13 +44,19 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
     case ETIMEDOUT:
     case EBUSY:
     case ENOTCONN:
-    case EHOSTDOWN: return absl::UnavailableError(text(std::strerror(error), "the file system does not answer as it should"));
-    case EIO: return absl::DataLossError(text("the device reports an error", "see the kernel's log, and use another disk"));
+    case EHOSTDOWN:
+      return absl::UnavailableError(
+          text(std::strerror(error), "the file system does not answer as it should"));
+    case EIO:
+      return absl::DataLossError(
+          text("the device reports an error", "see the kernel's log, and use another disk"));
     default: return absl::ErrnoToStatus(error, absl::StrCat(what, ": path=", path));
   }
 }
 
-std::string JoinUri(absl::string_view folder, absl::string_view name) { return absl::StrCat(absl::StripSuffix(folder, "/"), "/", name); }
+std::string JoinUri(absl::string_view folder, absl::string_view name) {
+  return absl::StrCat(absl::StripSuffix(folder, "/"), "/", name);
+}
 
 std::string FolderOf(absl::string_view uri) {
   const std::size_t slash = uri.rfind('/');
@@ -55,13 +71,17 @@ std::string NameOf(absl::string_view uri) {
   return std::string(slash == absl::string_view::npos ? uri : uri.substr(slash + 1));
 }
 
-absl::StatusOr<std::string> ReadWhole(FileSystem& files, absl::string_view uri, std::uint64_t bytes_max) {
+absl::StatusOr<std::string> ReadWhole(FileSystem& files, absl::string_view uri,
+                                      std::uint64_t bytes_max) {
   auto file = files.Open(uri);
   if (!file.ok()) return file.status();
   const std::uint64_t size = (*file)->size();
-  if (size > bytes_max) return absl::ResourceExhaustedError(absl::StrCat("file too large: path=", uri, " bytes=", size, " limit_bytes=", bytes_max));
+  if (size > bytes_max)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("file too large: path=", uri, " bytes=", size, " limit_bytes=", bytes_max));
   std::string bytes(size, '\0');
-  const auto read = (*file)->ReadAt(0, std::as_writable_bytes(std::span(bytes.data(), bytes.size())));
+  const auto read =
+      (*file)->ReadAt(0, std::as_writable_bytes(std::span(bytes.data(), bytes.size())));
   if (!read.ok()) return read.status();
   bytes.resize(*read);
   return bytes;
@@ -70,7 +90,9 @@ absl::StatusOr<std::string> ReadWhole(FileSystem& files, absl::string_view uri, 
 absl::Status WriteWhole(FileSystem& files, absl::string_view uri, absl::string_view bytes) {
   auto file = files.Create(uri);
   if (!file.ok()) return file.status();
-  if (absl::Status status = (*file)->Append(std::as_bytes(std::span(bytes.data(), bytes.size()))); !status.ok()) return status;
+  if (absl::Status status = (*file)->Append(std::as_bytes(std::span(bytes.data(), bytes.size())));
+      !status.ok())
+    return status;
   return (*file)->Commit();
 }
 

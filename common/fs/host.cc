@@ -28,8 +28,8 @@ std::string WithNetwork(const std::string& machine) {
 }  // namespace
 
 std::string HostId() {
-  // The boot id first: it differs between machines that were cloned with one machine id, and does not outlive a boot, as no
-  // socket does.
+  // The boot id first: it differs between machines that were cloned with one machine id, and does
+  // not outlive a boot, as no socket does.
   std::string machine = FirstLineOf(kBootId);
   if (machine.empty()) machine = FirstLineOf("/etc/machine-id");
   return WithNetwork(machine);

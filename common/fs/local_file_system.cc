@@ -1,4 +1,5 @@
-// `file://`: a file is written without a name (O_TMPFILE), synced, and linked under its name; then its folder is synced.
+// `file://`: a file is written without a name (O_TMPFILE), synced, and linked under its name; then
+// its folder is synced.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -38,18 +39,21 @@ absl::Status At(fault::Failpoints* failpoints, absl::string_view name) {
   return failpoints == nullptr ? absl::OkStatus() : failpoints->ErrorAt(name);
 }
 
-absl::Status Sync(int fd, fault::Failpoints* failpoints, absl::string_view failpoint, absl::string_view what, const std::string& path) {
+absl::Status Sync(int fd, fault::Failpoints* failpoints, absl::string_view failpoint,
+                  absl::string_view what, const std::string& path) {
   if (failpoints != nullptr) {
     const fault::Hit hit = failpoints->At(failpoint);
     if (hit.action == fault::Action::kDrop) return absl::OkStatus();
-    if (hit.action == fault::Action::kError) return absl::InternalError(absl::StrCat(what, ": failpoint=", failpoint, " path=", path));
+    if (hit.action == fault::Action::kError)
+      return absl::InternalError(absl::StrCat(what, ": failpoint=", failpoint, " path=", path));
   }
   int result;
   do {
     result = ::fsync(fd);
   } while (result != 0 && errno == EINTR);
   // Some file systems cannot sync a folder and say EINVAL: there is nothing more to be done there.
-  if (result != 0 && !(errno == EINVAL && failpoint == "fs.sync_folder")) return FileError(errno, what, path);
+  if (result != 0 && !(errno == EINVAL && failpoint == "fs.sync_folder"))
+    return FileError(errno, what, path);
   return absl::OkStatus();
 }
 
@@ -61,7 +65,8 @@ void SweepLeftovers(int folder) {
     const std::string name = entry->d_name;
     if (!absl::StartsWith(name, kTemporaryPrefix)) continue;
     const Descriptor file = OpenAt(folder, name, O_RDWR | O_NOFOLLOW);
-    if (file.get() >= 0 && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0) ::unlinkat(folder, name.c_str(), 0);
+    if (file.get() >= 0 && ::flock(file.get(), LOCK_EX | LOCK_NB) == 0)
+      ::unlinkat(folder, name.c_str(), 0);
   }
   ::closedir(entries);
 }
@@ -69,7 +74,10 @@ void SweepLeftovers(int folder) {
 class LocalWriter final : public WritableFile {
  public:
   LocalWriter(std::string path, std::string name, Descriptor folder, fault::Failpoints* failpoints)
-      : path_(std::move(path)), name_(std::move(name)), folder_(std::move(folder)), failpoints_(failpoints) {}
+      : path_(std::move(path)),
+        name_(std::move(name)),
+        folder_(std::move(folder)),
+        failpoints_(failpoints) {}
   ~LocalWriter() override { DropTemporary(); }
 
   absl::Status Begin(bool unnamed) {
@@ -77,7 +85,8 @@ class LocalWriter final : public WritableFile {
     if (unnamed && ::access("/proc/self/fd", X_OK) == 0) {
       file_ = OpenAt(folder_.get(), ".", O_WRONLY | O_TMPFILE, 0666);
       if (file_.get() >= 0) return absl::OkStatus();
-      if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT) return FileError(errno, "cannot create file", path_);
+      if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL && errno != ENOENT)
+        return FileError(errno, "cannot create file", path_);
     }
     SweepLeftovers(folder_.get());
     static std::atomic<std::uint64_t> next{0};
@@ -89,7 +98,8 @@ class LocalWriter final : public WritableFile {
       // A sweep between the two lines took it for a leftover: then the lock or the name is gone.
       struct stat ours, named;
       if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file_.get(), &ours) == 0 &&
-          ::fstatat(folder_.get(), temporary_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 && ours.st_ino == named.st_ino) {
+          ::fstatat(folder_.get(), temporary_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+          ours.st_ino == named.st_ino) {
         return absl::OkStatus();
       }
     }
@@ -111,7 +121,8 @@ class LocalWriter final : public WritableFile {
     EG_RETURN_IF_ERROR(Sync(file_.get(), failpoints_, "fs.sync", "cannot sync file", path_));
     EG_RETURN_IF_ERROR(At(failpoints_, "fs.link"));
     EG_RETURN_IF_ERROR(Link());
-    const absl::Status synced = Sync(folder_.get(), failpoints_, "fs.sync_folder", "cannot sync folder of file", path_);
+    const absl::Status synced =
+        Sync(folder_.get(), failpoints_, "fs.sync_folder", "cannot sync folder of file", path_);
     if (!synced.ok()) ::unlinkat(folder_.get(), name_.c_str(), 0);
     return synced;
   }
@@ -119,7 +130,8 @@ class LocalWriter final : public WritableFile {
  private:
   absl::Status Usable() const {
     if (!failed_) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat("file is committed, or an earlier call failed: path=", path_));
+    return absl::FailedPreconditionError(
+        absl::StrCat("file is committed, or an earlier call failed: path=", path_));
   }
 
   absl::Status Write(std::span<const std::byte> bytes) {
@@ -136,7 +148,8 @@ class LocalWriter final : public WritableFile {
   absl::Status Link() {
     if (temporary_.empty()) {
       const std::string self = absl::StrCat("/proc/self/fd/", file_.get());
-      if (::linkat(AT_FDCWD, self.c_str(), folder_.get(), name_.c_str(), AT_SYMLINK_FOLLOW) != 0) return FileError(errno, "cannot name file", path_);
+      if (::linkat(AT_FDCWD, self.c_str(), folder_.get(), name_.c_str(), AT_SYMLINK_FOLLOW) != 0)
+        return FileError(errno, "cannot name file", path_);
       return absl::OkStatus();
     }
     if (::linkat(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str(), 0) == 0) {
@@ -144,15 +157,18 @@ class LocalWriter final : public WritableFile {
       return absl::OkStatus();
     }
     // A file system without hard links: the other way to take a name without writing over it.
-    const bool no_links = errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS || errno == EMLINK;
+    const bool no_links =
+        errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS || errno == EMLINK;
     if (!no_links) return FileError(errno, "cannot name file", path_);
-    if (::renameat2(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str(), RENAME_NOREPLACE) == 0) {
+    if (::renameat2(folder_.get(), temporary_.c_str(), folder_.get(), name_.c_str(),
+                    RENAME_NOREPLACE) == 0) {
       temporary_.clear();
       return absl::OkStatus();
     }
     if (errno != EINVAL && errno != ENOSYS) return FileError(errno, "cannot name file", path_);
-    return absl::UnimplementedError(
-        absl::StrCat("this file system has neither hard links nor a rename that keeps what is there: path=", path_, " (choose another folder)"));
+    return absl::UnimplementedError(absl::StrCat(
+        "this file system has neither hard links nor a rename that keeps what is there: path=",
+        path_, " (choose another folder)"));
   }
 
   void DropTemporary() {
@@ -170,14 +186,18 @@ class LocalWriter final : public WritableFile {
 
 class LocalReader final : public ReadableFile {
  public:
-  LocalReader(std::string path, Descriptor file, std::uint64_t size) : path_(std::move(path)), file_(std::move(file)), size_(size) {}
+  LocalReader(std::string path, Descriptor file, std::uint64_t size)
+      : path_(std::move(path)), file_(std::move(file)), size_(size) {}
   std::uint64_t size() const override { return size_; }
   absl::StatusOr<std::size_t> ReadAt(std::uint64_t offset, std::span<std::byte> out) override {
     std::size_t done = 0;
     while (done < out.size()) {
-      const ssize_t n = ::pread(file_.get(), out.data() + done, std::min(out.size() - done, kWriteBytesMax), static_cast<off_t>(offset + done));
+      const ssize_t n =
+          ::pread(file_.get(), out.data() + done, std::min(out.size() - done, kWriteBytesMax),
+                  static_cast<off_t>(offset + done));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return FileError(errno, absl::StrCat("cannot read file at offset ", offset + done), path_);
+      if (n < 0)
+        return FileError(errno, absl::StrCat("cannot read file at offset ", offset + done), path_);
       if (n == 0) break;
       done += static_cast<std::size_t>(n);
     }
@@ -192,7 +212,8 @@ class LocalReader final : public ReadableFile {
 
 class LocalFileSystem final : public FileSystem {
  public:
-  explicit LocalFileSystem(LocalOptions options) : options_(options), roots_(options.roots == nullptr ? everywhere_ : *options.roots) {}
+  explicit LocalFileSystem(LocalOptions options)
+      : options_(options), roots_(options.roots == nullptr ? everywhere_ : *options.roots) {}
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
@@ -203,7 +224,8 @@ class LocalFileSystem final : public FileSystem {
     Descriptor folder = roots_.Open(FolderOf(path), O_RDONLY | O_DIRECTORY);
     if (folder.get() < 0) return Failed("cannot open the folder of a new file", path);
     struct stat info;
-    if (::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return FileError(EEXIST, "cannot create file", path);
+    if (::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
+      return FileError(EEXIST, "cannot create file", path);
     if (errno != ENOENT) return FileError(errno, "cannot create file", path);
     auto file = std::make_unique<LocalWriter>(path, name, std::move(folder), options_.failpoints);
     EG_RETURN_IF_ERROR(file->Begin(options_.unnamed));
@@ -218,8 +240,10 @@ class LocalFileSystem final : public FileSystem {
     struct stat info;
     if (::fstat(file.get(), &info) != 0) return FileError(errno, "cannot stat file", path);
     if (S_ISDIR(info.st_mode)) return FileError(EISDIR, "cannot open file", path);
-    if (!S_ISREG(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat("not a regular file: path=", path));
-    return std::unique_ptr<ReadableFile>(std::make_unique<LocalReader>(path, std::move(file), static_cast<std::uint64_t>(info.st_size)));
+    if (!S_ISREG(info.st_mode))
+      return absl::FailedPreconditionError(absl::StrCat("not a regular file: path=", path));
+    return std::unique_ptr<ReadableFile>(std::make_unique<LocalReader>(
+        path, std::move(file), static_cast<std::uint64_t>(info.st_size)));
   }
 
   absl::StatusOr<std::vector<Entry>> List(absl::string_view uri) override {
@@ -241,16 +265,20 @@ class LocalFileSystem final : public FileSystem {
       const std::string name = found->d_name;
       if (name == "." || name == ".." || absl::StartsWith(name, kTemporaryPrefix)) continue;
       struct stat info;
-      if (::fstatat(::dirfd(entries), name.c_str(), &info, 0) != 0) continue;  // removed meanwhile, or a link to nowhere
+      if (::fstatat(::dirfd(entries), name.c_str(), &info, 0) != 0)
+        continue;  // removed meanwhile, or a link to nowhere
       if (list.size() == kListEntriesMax) {
-        status = absl::ResourceExhaustedError(absl::StrCat("too many files in a folder: path=", path, " max=", kListEntriesMax));
+        status = absl::ResourceExhaustedError(
+            absl::StrCat("too many files in a folder: path=", path, " max=", kListEntriesMax));
         break;
       }
-      list.push_back({name, S_ISDIR(info.st_mode) ? 0 : static_cast<std::uint64_t>(info.st_size), S_ISDIR(info.st_mode)});
+      list.push_back({name, S_ISDIR(info.st_mode) ? 0 : static_cast<std::uint64_t>(info.st_size),
+                      S_ISDIR(info.st_mode)});
     }
     ::closedir(entries);
     if (!status.ok()) return status;
-    std::sort(list.begin(), list.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
+    std::sort(list.begin(), list.end(),
+              [](const Entry& a, const Entry& b) { return a.name < b.name; });
     return list;
   }
 
@@ -263,11 +291,15 @@ class LocalFileSystem final : public FileSystem {
     if (::unlinkat(folder.get(), name.c_str(), 0) != 0) {
       struct stat info;
       const int error = errno;
-      const bool is_folder = ::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode);
+      const bool is_folder =
+          ::fstatat(folder.get(), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+          S_ISDIR(info.st_mode);
       if (!is_folder) return FileError(error, "cannot remove", path);
-      if (::unlinkat(folder.get(), name.c_str(), AT_REMOVEDIR) != 0) return FileError(errno, "cannot remove", path);
+      if (::unlinkat(folder.get(), name.c_str(), AT_REMOVEDIR) != 0)
+        return FileError(errno, "cannot remove", path);
     }
-    return Sync(folder.get(), options_.failpoints, "fs.sync_folder", "cannot sync folder of removed file", path);
+    return Sync(folder.get(), options_.failpoints, "fs.sync_folder",
+                "cannot sync folder of removed file", path);
   }
 
   absl::StatusOr<bool> Exists(absl::string_view uri) override {
@@ -275,7 +307,9 @@ class LocalFileSystem final : public FileSystem {
     const Descriptor folder = roots_.Open(FolderOf(path), O_PATH | O_DIRECTORY);
     struct stat info;
     const std::string name = NameOf(path);
-    if (folder.get() >= 0 && ::fstatat(folder.get(), name.empty() ? "." : name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) return true;
+    if (folder.get() >= 0 &&
+        ::fstatat(folder.get(), name.empty() ? "." : name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0)
+      return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;
     return Failed("cannot stat", path);
   }
@@ -289,14 +323,16 @@ class LocalFileSystem final : public FileSystem {
     if (parent != path) EG_RETURN_IF_ERROR(MakeFolders(parent));
     const Descriptor folder = roots_.Open(parent, O_RDONLY | O_DIRECTORY);
     if (folder.get() < 0) return Failed("cannot make folder", path);
-    if (::mkdirat(folder.get(), NameOf(path).c_str(), 0777) != 0 && errno != EEXIST) return FileError(errno, "cannot make folder", path);
+    if (::mkdirat(folder.get(), NameOf(path).c_str(), 0777) != 0 && errno != EEXIST)
+      return FileError(errno, "cannot make folder", path);
     return Sync(folder.get(), options_.failpoints, "fs.sync_folder", "cannot sync folder of", path);
   }
 
  private:
   // Of a failed Roots::Open.
   absl::Status Failed(absl::string_view what, const std::string& path) const {
-    return errno == EXDEV ? roots_.Refusal("a checkpoint's file", path) : FileError(errno, what, path);
+    return errno == EXDEV ? roots_.Refusal("a checkpoint's file", path)
+                          : FileError(errno, what, path);
   }
 
   const LocalOptions options_;
@@ -306,6 +342,8 @@ class LocalFileSystem final : public FileSystem {
 
 }  // namespace
 
-std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options) { return std::make_unique<LocalFileSystem>(options); }
+std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options) {
+  return std::make_unique<LocalFileSystem>(options);
+}
 
 }  // namespace evergrad::fs

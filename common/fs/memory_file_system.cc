@@ -17,21 +17,28 @@ absl::Status At(fault::Failpoints* failpoints, absl::string_view name) {
 }
 
 // False: the sync is left out.
-absl::StatusOr<bool> MaySync(fault::Failpoints* failpoints, absl::string_view name, const std::string& path) {
+absl::StatusOr<bool> MaySync(fault::Failpoints* failpoints, absl::string_view name,
+                             const std::string& path) {
   if (failpoints == nullptr) return true;
   const fault::Hit hit = failpoints->At(name);
-  if (hit.action == fault::Action::kError) return absl::InternalError(absl::StrCat("cannot sync: failpoint=", name, " path=", path));
+  if (hit.action == fault::Action::kError)
+    return absl::InternalError(absl::StrCat("cannot sync: failpoint=", name, " path=", path));
   return hit.action != fault::Action::kDrop;
 }
 
-absl::Status Crashed(const std::string& path) { return absl::UnavailableError(absl::StrCat("the machine lost its power: path=", path)); }
+absl::Status Crashed(const std::string& path) {
+  return absl::UnavailableError(absl::StrCat("the machine lost its power: path=", path));
+}
 
 }  // namespace
 
 class MemoryWriter final : public WritableFile {
  public:
   MemoryWriter(MemoryFileSystem* files, std::string path, std::uint64_t generation)
-      : files_(*files), path_(std::move(path)), generation_(generation), inode_(std::make_shared<MemoryFileSystem::Inode>()) {}
+      : files_(*files),
+        path_(std::move(path)),
+        generation_(generation),
+        inode_(std::make_shared<MemoryFileSystem::Inode>()) {}
   ~MemoryWriter() override {
     MutexLock lock(&files_.mu_);
     Forget();
@@ -43,7 +50,8 @@ class MemoryWriter final : public WritableFile {
     EG_RETURN_IF_ERROR(At(files_.options_.failpoints, "fs.write"));
     MutexLock lock(&files_.mu_);
     if (generation_ != files_.generation_) return Crashed(path_);
-    if (files_.BytesLocked() + bytes.size() > files_.bytes_max_) return FileError(ENOSPC, "cannot write file", path_);
+    if (files_.BytesLocked() + bytes.size() > files_.bytes_max_)
+      return FileError(ENOSPC, "cannot write file", path_);
     inode_->bytes.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     files_.unnamed_bytes_ += bytes.size();
     failed_ = false;
@@ -64,7 +72,8 @@ class MemoryWriter final : public WritableFile {
     {
       MutexLock lock(&files_.mu_);
       if (generation_ != files_.generation_) return Crashed(path_);
-      if (files_.files_.contains(path_) || files_.folders_.contains(path_)) return FileError(EEXIST, "cannot name file", path_);
+      if (files_.files_.contains(path_) || files_.folders_.contains(path_))
+        return FileError(EEXIST, "cannot name file", path_);
       Forget();
       files_.files_[path_] = inode_;
     }
@@ -80,9 +89,13 @@ class MemoryWriter final : public WritableFile {
   }
 
  private:
-  absl::Status Used() const { return absl::FailedPreconditionError(absl::StrCat("file is committed, or an earlier call failed: path=", path_)); }
+  absl::Status Used() const {
+    return absl::FailedPreconditionError(
+        absl::StrCat("file is committed, or an earlier call failed: path=", path_));
+  }
   void Forget() ABSL_EXCLUSIVE_LOCKS_REQUIRED(files_.mu_) {
-    if (counted_ && generation_ == files_.generation_) files_.unnamed_bytes_ -= inode_->bytes.size();
+    if (counted_ && generation_ == files_.generation_)
+      files_.unnamed_bytes_ -= inode_->bytes.size();
     counted_ = false;
   }
 
@@ -95,8 +108,13 @@ class MemoryWriter final : public WritableFile {
 
 class MemoryReader final : public ReadableFile {
  public:
-  MemoryReader(MemoryFileSystem* files, std::string path, std::uint64_t generation, std::shared_ptr<MemoryFileSystem::Inode> inode)
-      : files_(*files), path_(std::move(path)), generation_(generation), inode_(std::move(inode)), size_(inode_->bytes.size()) {}
+  MemoryReader(MemoryFileSystem* files, std::string path, std::uint64_t generation,
+               std::shared_ptr<MemoryFileSystem::Inode> inode)
+      : files_(*files),
+        path_(std::move(path)),
+        generation_(generation),
+        inode_(std::move(inode)),
+        size_(inode_->bytes.size()) {}
   std::uint64_t size() const override { return size_; }
   absl::StatusOr<std::size_t> ReadAt(std::uint64_t offset, std::span<std::byte> out) override {
     MutexLock lock(&files_.mu_);
@@ -115,7 +133,10 @@ class MemoryReader final : public ReadableFile {
   const std::uint64_t size_;
 };
 
-MemoryFileSystem::MemoryFileSystem(Options options) : options_(options), bytes_max_(options.bytes_max) { folders_.insert("/"); }
+MemoryFileSystem::MemoryFileSystem(Options options)
+    : options_(options), bytes_max_(options.bytes_max) {
+  folders_.insert("/");
+}
 MemoryFileSystem::~MemoryFileSystem() = default;
 
 absl::StatusOr<std::string> MemoryFileSystem::PathOf(absl::string_view uri) const {
@@ -144,11 +165,15 @@ void MemoryFileSystem::SetBytesMax(std::uint64_t bytes) {
 
 absl::StatusOr<std::unique_ptr<WritableFile>> MemoryFileSystem::Create(absl::string_view uri) {
   EG_ASSIGN_OR_RETURN(const std::string path, PathOf(uri));
-  if (uri.empty() || uri.back() == '/') return absl::InvalidArgumentError(absl::StrCat("not a name for a file: path=", path));
+  if (uri.empty() || uri.back() == '/')
+    return absl::InvalidArgumentError(absl::StrCat("not a name for a file: path=", path));
   MutexLock lock(&mu_);
-  if (files_.contains(FolderOf(path))) return FileError(ENOTDIR, "cannot open the folder of a new file", path);
-  if (!folders_.contains(FolderOf(path))) return FileError(ENOENT, "cannot open the folder of a new file", path);
-  if (files_.contains(path) || folders_.contains(path)) return FileError(EEXIST, "cannot create file", path);
+  if (files_.contains(FolderOf(path)))
+    return FileError(ENOTDIR, "cannot open the folder of a new file", path);
+  if (!folders_.contains(FolderOf(path)))
+    return FileError(ENOENT, "cannot open the folder of a new file", path);
+  if (files_.contains(path) || folders_.contains(path))
+    return FileError(EEXIST, "cannot create file", path);
   return std::unique_ptr<WritableFile>(std::make_unique<MemoryWriter>(this, path, generation_));
 }
 
@@ -158,7 +183,8 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> MemoryFileSystem::Open(absl::strin
   if (folders_.contains(path)) return FileError(EISDIR, "cannot open file", path);
   const auto found = files_.find(path);
   if (found == files_.end()) return FileError(ENOENT, "cannot open file", path);
-  return std::unique_ptr<ReadableFile>(std::make_unique<MemoryReader>(this, path, generation_, found->second));
+  return std::unique_ptr<ReadableFile>(
+      std::make_unique<MemoryReader>(this, path, generation_, found->second));
 }
 
 absl::StatusOr<std::vector<Entry>> MemoryFileSystem::List(absl::string_view uri) {
@@ -171,7 +197,8 @@ absl::StatusOr<std::vector<Entry>> MemoryFileSystem::List(absl::string_view uri)
     if (FolderOf(file) == path) list.push_back({NameOf(file), inode->bytes.size(), false});
   for (const std::string& folder : folders_)
     if (folder != "/" && FolderOf(folder) == path) list.push_back({NameOf(folder), 0, true});
-  std::sort(list.begin(), list.end(), [](const Entry& a, const Entry& b) { return a.name < b.name; });
+  std::sort(list.begin(), list.end(),
+            [](const Entry& a, const Entry& b) { return a.name < b.name; });
   return list;
 }
 
@@ -181,8 +208,11 @@ absl::Status MemoryFileSystem::Remove(absl::string_view uri) {
   {
     MutexLock lock(&mu_);
     if (folders_.contains(path)) {
-      const bool empty = std::none_of(files_.begin(), files_.end(), [&](const auto& file) { return FolderOf(file.first) == path; }) &&
-                         std::none_of(folders_.begin(), folders_.end(), [&](const std::string& f) { return f != path && FolderOf(f) == path; });
+      const bool empty =
+          std::none_of(files_.begin(), files_.end(),
+                       [&](const auto& file) { return FolderOf(file.first) == path; }) &&
+          std::none_of(folders_.begin(), folders_.end(),
+                       [&](const std::string& f) { return f != path && FolderOf(f) == path; });
       if (!empty || path == "/") return FileError(ENOTEMPTY, "cannot remove", path);
       folders_.erase(path);
       return absl::OkStatus();
@@ -235,7 +265,8 @@ void MemoryFileSystem::Crash(std::uint64_t seed) {
     if (!inode->synced) {
       const std::uint64_t kept = seed == 0 ? 0 : draw(inode->bytes.size() + 1);
       if (seed != 0 && draw(2) == 0) {
-        std::fill(after->bytes.begin() + static_cast<std::ptrdiff_t>(kept), after->bytes.end(), '\0');
+        std::fill(after->bytes.begin() + static_cast<std::ptrdiff_t>(kept), after->bytes.end(),
+                  '\0');
       } else {
         after->bytes.resize(kept);
       }
@@ -252,7 +283,8 @@ absl::Status MemoryFileSystem::Damage(absl::string_view uri, std::uint64_t offse
   MutexLock lock(&mu_);
   const auto found = files_.find(path);
   if (found == files_.end() || offset >= found->second->bytes.size())
-    return absl::InvalidArgumentError(absl::StrCat("no such byte: path=", path, " offset=", offset));
+    return absl::InvalidArgumentError(
+        absl::StrCat("no such byte: path=", path, " offset=", offset));
   char& byte = found->second->bytes[offset];
   byte = static_cast<char>(static_cast<unsigned char>(byte) ^ std::to_integer<unsigned char>(flip));
   return absl::OkStatus();

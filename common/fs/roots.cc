@@ -33,7 +33,8 @@ std::string Normal(absl::string_view path) {
 
 bool IsIn(absl::string_view path, absl::string_view folder) {
   if (folder == "/") return absl::StartsWith(path, "/");
-  return absl::StartsWith(path, folder) && (path.size() == folder.size() || path[folder.size()] == '/');
+  return absl::StartsWith(path, folder) &&
+         (path.size() == folder.size() || path[folder.size()] == '/');
 }
 
 std::optional<std::string> RealPath(const std::string& path) {
@@ -65,7 +66,8 @@ bool Roots::Names(absl::string_view path) const {
 bool Roots::Holds(const Descriptor& pinned) const {
   // The kernel's own name of what is open: no link is followed to make it.
   char real[PATH_MAX];
-  const ssize_t bytes = ::readlink(absl::StrCat("/proc/self/fd/", pinned.get()).c_str(), real, sizeof(real));
+  const ssize_t bytes =
+      ::readlink(absl::StrCat("/proc/self/fd/", pinned.get()).c_str(), real, sizeof(real));
   if (bytes <= 0 || static_cast<std::size_t>(bytes) == sizeof(real)) return false;
   const absl::string_view place(real, static_cast<std::size_t>(bytes));
   return std::any_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
@@ -81,10 +83,12 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
     return Descriptor();
   };
   if (!Names(path)) return fail(EXDEV);
-  // O_PATH reads nothing and waits for nothing; what it holds stays the same file whatever happens to the path.
+  // O_PATH reads nothing and waits for nothing; what it holds stays the same file whatever happens
+  // to the path.
   const Descriptor pinned = OpenRetry(path, O_PATH | (flags & (O_DIRECTORY | O_NOFOLLOW)));
   if (pinned.get() < 0) {
-    // Whether something outside exists is nobody's business: the nearest folder that is there decides.
+    // Whether something outside exists is nobody's business: the nearest folder that is there
+    // decides.
     const int error = errno;
     for (std::string folder = Normal(path); folder.size() > 1;) {
       folder = std::filesystem::path(folder).parent_path().string();
@@ -103,19 +107,24 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
 }
 
 absl::Status Roots::Refusal(absl::string_view what, const std::string& path) const {
-  return UserError(absl::PermissionDeniedError(folders_.empty()
-                                                   ? absl::StrCat(what, " may not be used: path=", path, " (", advice_, ")")
-                                                   : absl::StrCat(what, " lies outside of the folders that may be used, links followed: path=", path,
-                                                                  " folders=", absl::StrJoin(folders_, ","), " (", advice_, ")")));
+  return UserError(absl::PermissionDeniedError(
+      folders_.empty()
+          ? absl::StrCat(what, " may not be used: path=", path, " (", advice_, ")")
+          : absl::StrCat(
+                what, " lies outside of the folders that may be used, links followed: path=", path,
+                " folders=", absl::StrJoin(folders_, ","), " (", advice_, ")")));
 }
 
 absl::Status MakeRootsAbsolute(absl::string_view flag, std::vector<std::string>* folders) {
   for (std::string& folder : *folders) {
     std::error_code error;
     if (folder.empty() || !std::filesystem::is_directory(folder, error))
-      return UserError(absl::InvalidArgumentError(absl::StrCat(flag, ": no such folder: got=`", folder, "`")));
+      return UserError(
+          absl::InvalidArgumentError(absl::StrCat(flag, ": no such folder: got=`", folder, "`")));
     folder = std::filesystem::absolute(folder, error).lexically_normal().string();
-    if (error) return UserError(absl::InvalidArgumentError(absl::StrCat(flag, ": ", error.message(), ": got=`", folder, "`")));
+    if (error)
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat(flag, ": ", error.message(), ": got=`", folder, "`")));
   }
   return absl::OkStatus();
 }

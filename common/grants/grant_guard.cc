@@ -7,16 +7,19 @@
 
 namespace evergrad::grants {
 
-GrantGuard::GrantGuard(JobUid job, std::string key, fault::Mutant mutant) : job_(job), key_(std::move(key)), mutant_(mutant) {}
+GrantGuard::GrantGuard(JobUid job, std::string key, fault::Mutant mutant)
+    : job_(job), key_(std::move(key)), mutant_(mutant) {}
 
-bool GrantGuard::Fits(absl::string_view proof, ClosureId closure, Attempt attempt, absl::string_view worker) {
+bool GrantGuard::Fits(absl::string_view proof, ClosureId closure, Attempt attempt,
+                      absl::string_view worker) {
   if (proof.size() != kProofBytes) return false;
   const std::size_t place = (attempt.n ^ attempt.term) % kRemembered;
   {
     MutexLock lock(&mu_);
     if (!fitted_.empty()) {
       const Fitted& known = fitted_[place];
-      if (known.attempt == attempt && attempt != Attempt{} && known.closure == closure && known.worker == worker &&
+      if (known.attempt == attempt && attempt != Attempt{} && known.closure == closure &&
+          known.worker == worker &&
           CRYPTO_memcmp(known.proof.data(), proof.data(), proof.size()) == 0)
         return true;
     }

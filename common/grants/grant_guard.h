@@ -1,6 +1,8 @@
-// Whether a push was granted to who sends it (LEDGER lines 34 to 36): one guard for each job that a server holds shards of.
+// Whether a push was granted to who sends it (LEDGER lines 34 to 36): one guard for each job that a
+// server holds shards of.
 //
-// Thread-safe. A proof is computed once for each attempt: what fitted is remembered in a table of fixed size, what did not fit is computed again.
+// Thread-safe. A proof is computed once for each attempt: what fitted is remembered in a table of
+// fixed size, what did not fit is computed again.
 #pragma once
 
 #include <array>
@@ -31,7 +33,8 @@ class GrantGuard {
     std::array<char, kProofBytes> proof{};
     std::string worker;
   };
-  static constexpr std::size_t kRemembered = 1024;  // several times as many as run at once at a server's workers
+  static constexpr std::size_t kRemembered =
+      1024;  // several times as many as run at once at a server's workers
 
   const JobUid job_;
   const std::string key_;

@@ -13,7 +13,8 @@
 namespace evergrad::grants {
 namespace {
 
-constexpr absl::string_view kDomain = "evergrad grant 1";  // nothing else that this key may ever sign begins like this
+constexpr absl::string_view kDomain =
+    "evergrad grant 1";  // nothing else that this key may ever sign begins like this
 
 void AppendU64(std::uint64_t value, std::string* out) {
   for (int byte = 0; byte < 8; ++byte) out->push_back(static_cast<char>(value >> (8 * byte)));
@@ -28,25 +29,28 @@ std::string NewKey() {
   return key;
 }
 
-std::string MakeProof(absl::string_view key, JobUid job, ClosureId closure, Attempt attempt, absl::string_view worker, fault::Mutant mutant) {
+std::string MakeProof(absl::string_view key, JobUid job, ClosureId closure, Attempt attempt,
+                      absl::string_view worker, fault::Mutant mutant) {
   if (mutant == fault::Mutant::kProofOfAnyClosure) closure = ClosureId(0);
   if (mutant == fault::Mutant::kProofOfAnyAttempt) attempt = Attempt{};
   if (mutant == fault::Mutant::kProofOfAnyWorker) worker = "";
   // Every field but the last has a fixed size, so that no two lists of fields give the same bytes.
   std::string text(kDomain);
   text.reserve(kDomain.size() + 32 + worker.size());
-  for (const std::uint64_t field : {job.value(), closure.value(), attempt.term, attempt.n}) AppendU64(field, &text);
+  for (const std::uint64_t field : {job.value(), closure.value(), attempt.term, attempt.n})
+    AppendU64(field, &text);
   text.append(worker.data(), worker.size());
   std::array<unsigned char, EVP_MAX_MD_SIZE> mac{};
   unsigned int bytes = 0;
-  EG_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(),
+  EG_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                reinterpret_cast<const unsigned char*>(text.data()), text.size(), mac.data(),
                 &bytes) != nullptr);
   EG_CHECK(bytes >= kProofBytes);
   return std::string(reinterpret_cast<const char*>(mac.data()), kProofBytes);
 }
 
-bool ProofFits(absl::string_view proof, absl::string_view key, JobUid job, ClosureId closure, Attempt attempt, absl::string_view worker,
-               fault::Mutant mutant) {
+bool ProofFits(absl::string_view proof, absl::string_view key, JobUid job, ClosureId closure,
+               Attempt attempt, absl::string_view worker, fault::Mutant mutant) {
   if (proof.size() != kProofBytes) return false;
   const std::string want = MakeProof(key, job, closure, attempt, worker, mutant);
   return CRYPTO_memcmp(proof.data(), want.data(), kProofBytes) == 0;

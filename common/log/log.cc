@@ -16,7 +16,8 @@
 namespace evergrad::log {
 namespace {
 
-// A line and its context are cut to these, so that the ring is bounded in bytes, too: 4096 lines of 4 KiB are 16 MiB at worst.
+// A line and its context are cut to these, so that the ring is bounded in bytes, too: 4096 lines of
+// 4 KiB are 16 MiB at worst.
 constexpr std::size_t kTextBytesMax = 4096;
 constexpr std::size_t kContextBytesMax = 256;
 
@@ -29,20 +30,28 @@ std::string TimeText(std::int64_t wall_ms) {
   const std::time_t seconds = static_cast<std::time_t>(wall_ms / 1000);
   std::tm utc{};
   gmtime_r(&seconds, &utc);
-  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900, utc.tm_mon + 1,
+                         utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
                          static_cast<int>(wall_ms % 1000));
 }
 
-std::string JsonString(absl::string_view text) { return absl::StrCat("\"", JsonEscaped(text), "\""); }
+std::string JsonString(absl::string_view text) {
+  return absl::StrCat("\"", JsonEscaped(text), "\"");
+}
 
 std::string Format(const Line& line, bool json) {
   if (json) {
-    return absl::StrCat("{\"time\":\"", TimeText(line.wall_ms), "\",\"level\":\"", LevelName(line.level), "\",\"task\":", JsonString(line.task),
-                        ",\"job\":", JsonString(line.job), ",\"closure\":", JsonString(line.closure), ",\"text\":", JsonString(line.text), "}");
+    return absl::StrCat(
+        "{\"time\":\"", TimeText(line.wall_ms), "\",\"level\":\"", LevelName(line.level),
+        "\",\"task\":", JsonString(line.task), ",\"job\":", JsonString(line.job),
+        ",\"closure\":", JsonString(line.closure), ",\"text\":", JsonString(line.text), "}");
   }
-  // Text that came from outside may hold line ends or escape sequences: one entry stays one line, whatever is in it.
-  return absl::StrCat(TimeText(line.wall_ms), " ", LevelName(line.level), " ", line.task.empty() ? "-" : Escaped(line.task),
-                      " job=", line.job.empty() ? "-" : Escaped(line.job), " closure=", line.closure.empty() ? "-" : Escaped(line.closure), " ",
+  // Text that came from outside may hold line ends or escape sequences: one entry stays one line,
+  // whatever is in it.
+  return absl::StrCat(TimeText(line.wall_ms), " ", LevelName(line.level), " ",
+                      line.task.empty() ? "-" : Escaped(line.task),
+                      " job=", line.job.empty() ? "-" : Escaped(line.job),
+                      " closure=", line.closure.empty() ? "-" : Escaped(line.closure), " ",
                       Escaped(line.text));
 }
 
@@ -93,8 +102,10 @@ Logger::Logger(Options options) : impl_(std::make_unique<Impl>(std::move(options
   impl_->out = std::make_unique<spdlog::logger>("evergrad", std::move(sink));
   impl_->out->set_pattern("%v");
   impl_->out->set_level(spdlog::level::debug);
-  impl_->out->flush_on(spdlog::level::debug);  // A daemon that is killed leaves its last line behind.
-  if (!trouble.empty()) Error(absl::StrCat("cannot write the log file, logging to standard error: ", trouble));
+  impl_->out->flush_on(
+      spdlog::level::debug);  // A daemon that is killed leaves its last line behind.
+  if (!trouble.empty())
+    Error(absl::StrCat("cannot write the log file, logging to standard error: ", trouble));
 }
 
 Logger::~Logger() = default;
@@ -122,11 +133,13 @@ void Logger::Write(Level level, absl::string_view text, const Context& context) 
   impl_->out->log(SpdLevel(level), spdlog::string_view_t(Format(line, impl_->options.json)));
 }
 
-std::vector<Line> Logger::Read(std::uint64_t after, std::int64_t since_wall_ms, absl::string_view job, std::size_t lines_max) const {
+std::vector<Line> Logger::Read(std::uint64_t after, std::int64_t since_wall_ms,
+                               absl::string_view job, std::size_t lines_max) const {
   std::vector<Line> lines;
   {
     MutexLock lock(&impl_->mu);
-    for (auto it = impl_->ring.rbegin(); it != impl_->ring.rend() && it->number > after && lines.size() < lines_max; ++it) {
+    for (auto it = impl_->ring.rbegin();
+         it != impl_->ring.rend() && it->number > after && lines.size() < lines_max; ++it) {
       if (it->wall_ms >= since_wall_ms && (job.empty() || it->job == job)) lines.push_back(*it);
     }
   }

@@ -1,7 +1,7 @@
 // Logging behind one header: spdlog is included by log.cc only. Thread-safe.
 //
-// Each line carries job, closure and task. A bounded ring keeps the newest lines of this process, so that `psctl logs`
-// can read them through the coordinator's session.
+// Each line carries job, closure and task. A bounded ring keeps the newest lines of this process,
+// so that `psctl logs` can read them through the coordinator's session.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct Line {
 };
 
 struct Options {
-  bool json = false;  // --log-format json: one object per line with the keys time, level, task, job, closure, text
+  bool json = false;  // --log-format json: one object per line with the keys time, level, task,
+                      // job, closure, text
   Level level = Level::kInfo;
   std::string file;  // "": stderr
   std::size_t ring_lines_max = 4096;
@@ -45,13 +46,22 @@ class Logger {
   ~Logger();
   void SetTask(absl::string_view task);  // "worker/0" once the identity is known
   void Write(Level level, absl::string_view text, const Context& context = {});
-  void Info(absl::string_view text, const Context& context = {}) { Write(Level::kInfo, text, context); }
-  void Warning(absl::string_view text, const Context& context = {}) { Write(Level::kWarning, text, context); }
-  void Error(absl::string_view text, const Context& context = {}) { Write(Level::kError, text, context); }
-  void Debug(absl::string_view text, const Context& context = {}) { Write(Level::kDebug, text, context); }
+  void Info(absl::string_view text, const Context& context = {}) {
+    Write(Level::kInfo, text, context);
+  }
+  void Warning(absl::string_view text, const Context& context = {}) {
+    Write(Level::kWarning, text, context);
+  }
+  void Error(absl::string_view text, const Context& context = {}) {
+    Write(Level::kError, text, context);
+  }
+  void Debug(absl::string_view text, const Context& context = {}) {
+    Write(Level::kDebug, text, context);
+  }
 
   // Newest lines with number > after and wall_ms >= since, oldest first, at most `lines_max`.
-  std::vector<Line> Read(std::uint64_t after, std::int64_t since_wall_ms, absl::string_view job, std::size_t lines_max) const;
+  std::vector<Line> Read(std::uint64_t after, std::int64_t since_wall_ms, absl::string_view job,
+                         std::size_t lines_max) const;
 
  private:
   struct Impl;

@@ -23,8 +23,9 @@
 namespace evergrad::metrics {
 namespace {
 
-constexpr std::size_t kBodyBytesMax = 1024;             // No page takes a body.
-constexpr std::uint64_t kUnsentBytesMax = 16ull << 20;  // of all answers together, but for the newest one
+constexpr std::size_t kBodyBytesMax = 1024;  // No page takes a body.
+constexpr std::uint64_t kUnsentBytesMax = 16ull
+                                          << 20;  // of all answers together, but for the newest one
 constexpr int kBacklog = 256;
 constexpr int kAcceptedAtOnceMax = 32;
 constexpr MonoTime kAcceptAgain = std::chrono::milliseconds(100);
@@ -57,13 +58,19 @@ class Stream final : public httplib::Stream {
   std::string answer_;
 };
 
-// httplib's pages over connections of ours, one request each. One thread polls them all and answers what is whole, so that no number of peers who
-// say nothing, or take nothing, keeps another one from its answer: httplib's own server gives each connection a thread, and a handful of silent
+// httplib's pages over connections of ours, one request each. One thread polls them all and answers
+// what is whole, so that no number of peers who say nothing, or take nothing, keeps another one
+// from its answer: httplib's own server gives each connection a thread, and a handful of silent
 // ones have them all. (It waits with select(), too, which knows no file descriptor above 1023.)
 class ScrapeServer final : public httplib::Server {
  public:
-  ScrapeServer(const Clock* clock, std::size_t connections_max, ConnectionLimits limits, std::shared_ptr<ssl_ctx_st> tls)
-      : clock_(clock), connections_max_(connections_max), limits_(limits), tls_(std::move(tls)), stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  ScrapeServer(const Clock* clock, std::size_t connections_max, ConnectionLimits limits,
+               std::shared_ptr<ssl_ctx_st> tls)
+      : clock_(clock),
+        connections_max_(connections_max),
+        limits_(limits),
+        tls_(std::move(tls)),
+        stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     EG_CHECK_MSG(stop_ >= 0, "no eventfd for the metrics listener");
   }
   ~ScrapeServer() override {
@@ -71,7 +78,8 @@ class ScrapeServer final : public httplib::Server {
     close(stop_);
   }
 
-  // After the listener is bound, until Stop, which any thread may call. The connections that are open then are cut.
+  // After the listener is bound, until Stop, which any thread may call. The connections that are
+  // open then are cut.
   void Serve() {
     ::listen(svr_sock_, kBacklog);  // httplib's is five.
     fcntl(svr_sock_, F_SETFL, fcntl(svr_sock_, F_GETFL) | O_NONBLOCK);
@@ -95,7 +103,8 @@ class ScrapeServer final : public httplib::Server {
 
  private:
   using State = ScrapeConnection::State;
-  static constexpr std::size_t kFirstConnection = 2;  // in polled_, behind what stops us and the listener
+  static constexpr std::size_t kFirstConnection =
+      2;  // in polled_, behind what stops us and the listener
 
   // Until a connection can go on, or is over, or there is a new one. False: stopped.
   bool Wait() {
@@ -119,18 +128,22 @@ class ScrapeServer final : public httplib::Server {
   std::string AnswerTo(const ScrapeConnection& connection) {
     Stream stream(connection.request());
     bool closed = false;
-    process_request(stream, true, closed, [&](httplib::Request& request) { request.ssl = connection.session(); });
+    process_request(stream, true, closed,
+                    [&](httplib::Request& request) { request.ssl = connection.session(); });
     return stream.TakeAnswer();
   }
 
-  // Not all that wait: those that came before have their turns in between, or a crowd would cut whoever came with it.
+  // Not all that wait: those that came before have their turns in between, or a crowd would cut
+  // whoever came with it.
   void Accept() {
     for (int i = 0; i < kAcceptedAtOnceMax && clock_->Now() >= accept_at_; ++i) {
       const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
-        // No descriptor is left, or no memory: the oldest one's are, or others' that will be given back.
-        if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest()) accept_at_ = clock_->Now() + kAcceptAgain;
+        // No descriptor is left, or no memory: the oldest one's are, or others' that will be given
+        // back.
+        if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest())
+          accept_at_ = clock_->Now() + kAcceptAgain;
         return;
       }
       if (open_.size() >= connections_max_) DropOldest();
@@ -139,12 +152,15 @@ class ScrapeServer final : public httplib::Server {
   }
 
   void DropOver() {
-    std::erase_if(open_, [](const auto& connection) { return connection->state() == State::kOver; });
+    std::erase_if(open_,
+                  [](const auto& connection) { return connection->state() == State::kOver; });
   }
   // Of those that have not said what they want, if there are any. False: there is none at all.
   bool DropOldest() {
     if (open_.empty()) return false;
-    const auto it = std::find_if(open_.begin(), open_.end(), [](const auto& connection) { return connection->state() != State::kAnswering; });
+    const auto it = std::find_if(open_.begin(), open_.end(), [](const auto& connection) {
+      return connection->state() != State::kAnswering;
+    });
     open_.erase(it == open_.end() ? open_.begin() : it);
     return true;
   }
@@ -171,13 +187,16 @@ class ScrapeServer final : public httplib::Server {
   std::vector<pollfd> polled_;
 };
 
-bool IsLoopback(absl::string_view host) { return host == "localhost" || host == "::1" || absl::StartsWith(host, "127."); }
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+}
 
 }  // namespace
 
 struct HttpExporter::Impl {
   Impl(const Clock* clock, const ExporterOptions& options, std::shared_ptr<ssl_ctx_st> context)
-      : tls(context != nullptr), server(clock, options.connections_max, options.limits, std::move(context)) {}
+      : tls(context != nullptr),
+        server(clock, options.connections_max, options.limits, std::move(context)) {}
   const bool tls;
   ScrapeServer server;
   std::string address;
@@ -186,20 +205,28 @@ struct HttpExporter::Impl {
 
 HttpExporter::HttpExporter(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOptions options, Registry* registry, const Clock* clock) {
+absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOptions options,
+                                                                  Registry* registry,
+                                                                  const Clock* clock) {
   const std::string& listen = options.listen;
   const std::size_t colon = listen.rfind(':');
   int port = 0;
-  if (colon == absl::string_view::npos || !absl::SimpleAtoi(listen.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("metrics listener wants host:port: listen=", listen));
+  if (colon == absl::string_view::npos || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
+      port < 0 || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("metrics listener wants host:port: listen=", listen));
   }
   std::string host(listen.substr(0, colon));
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
-  if (host.empty()) return absl::InvalidArgumentError(absl::StrCat("metrics listener wants host:port: listen=", listen));
+  if (host.empty())
+    return absl::InvalidArgumentError(
+        absl::StrCat("metrics listener wants host:port: listen=", listen));
   if (!options.tls && !options.plain_off_loopback && !IsLoopback(host)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("plain HTTP is served on loopback only; give TLS, or allow it with --insecure-metrics: listen=", listen));
+        absl::StrCat("plain HTTP is served on loopback only; give TLS, or allow it with "
+                     "--insecure-metrics: listen=",
+                     listen));
   }
   std::shared_ptr<ssl_ctx_st> context;
   if (options.tls) {
@@ -217,16 +244,25 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOption
     const std::string problem = request.ssl == nullptr ? "" : ClientCertificateProblem(request.ssl);
     if (!problem.empty()) {
       response.status = 403;
-      response.set_content(absl::StrCat("/metrics wants a client certificate that this cluster's authority signed: ", problem, "\n"), "text/plain");
+      response.set_content(
+          absl::StrCat("/metrics wants a client certificate that this cluster's authority signed: ",
+                       problem, "\n"),
+          "text/plain");
       return;
     }
     response.set_content(registry->PrometheusText(), "text/plain; version=0.0.4; charset=utf-8");
   });
-  server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) { response.set_content("ok\n", "text/plain"); });
-  const int bound = port == 0 ? server.bind_to_any_port(host) : server.bind_to_port(host, port) ? port : -1;
-  if (bound <= 0) return absl::UnavailableError(absl::StrCat("cannot bind metrics listener: listen=", listen));
+  server.Get("/healthz", [](const httplib::Request&, httplib::Response& response) {
+    response.set_content("ok\n", "text/plain");
+  });
+  const int bound = port == 0                         ? server.bind_to_any_port(host)
+                    : server.bind_to_port(host, port) ? port
+                                                      : -1;
+  if (bound <= 0)
+    return absl::UnavailableError(absl::StrCat("cannot bind metrics listener: listen=", listen));
   impl->address = absl::StrCat(bracketed ? absl::StrCat("[", host, "]") : host, ":", bound);
-  impl->thread = std::make_unique<runtime::Thread>("metrics", [raw = impl.get()] { raw->server.Serve(); });
+  impl->thread =
+      std::make_unique<runtime::Thread>("metrics", [raw = impl.get()] { raw->server.Serve(); });
   return std::unique_ptr<HttpExporter>(new HttpExporter(std::move(impl)));
 }
 

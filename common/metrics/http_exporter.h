@@ -1,4 +1,5 @@
-// Serves a registry: GET /metrics (Prometheus text) and GET /healthz ("ok"), over HTTP or HTTPS, on a thread of its own.
+// Serves a registry: GET /metrics (Prometheus text) and GET /healthz ("ok"), over HTTP or HTTPS, on
+// a thread of its own.
 #pragma once
 
 #include <memory>
@@ -18,19 +19,25 @@ struct TlsPems {
 
 struct ExporterOptions {
   std::string listen;  // host:port or [v6]:port; port 0 is any free one
-  // HTTPS with this certificate. /healthz answers every client; /metrics wants a client certificate that `ca` signed (403 with the reason).
+  // HTTPS with this certificate. /healthz answers every client; /metrics wants a client certificate
+  // that `ca` signed (403 with the reason).
   std::optional<TlsPems> tls;
-  // Plain HTTP at an address that other machines reach. Without it and without `tls` such an address is refused (P10).
+  // Plain HTTP at an address that other machines reach. Without it and without `tls` such an
+  // address is refused (P10).
   bool plain_off_loopback = false;
   ConnectionLimits limits;
-  std::size_t connections_max = 256;  // One more cuts the oldest one that has not said what it wants.
+  std::size_t connections_max =
+      256;  // One more cuts the oldest one that has not said what it wants.
 };
 
 class HttpExporter {
  public:
-  // `registry` outlives the exporter and what its callbacks read; `clock` outlives it. InvalidArgument: not host:port, an address off loopback
-  // that nothing opens, or files that OpenSSL does not take. Unavailable: it cannot bind.
-  static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options, Registry* registry, const Clock* clock);
+  // `registry` outlives the exporter and what its callbacks read; `clock` outlives it.
+  // InvalidArgument: not host:port, an address off loopback that nothing opens, or files that
+  // OpenSSL does not take. Unavailable: it cannot bind.
+  static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options,
+                                                             Registry* registry,
+                                                             const Clock* clock);
   // Connections under way are cut: a slow client does not delay the daemon's end.
   ~HttpExporter();
   std::string address() const;  // host:port as bound

@@ -26,8 +26,9 @@ const char* KindName(Kind kind) {
 
 bool IsName(absl::string_view name) {
   if (name.empty() || (name[0] >= '0' && name[0] <= '9')) return false;
-  return std::all_of(name.begin(), name.end(),
-                     [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; });
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
 }
 
 std::string Escape(absl::string_view text, bool quotes) {
@@ -49,7 +50,8 @@ std::string Number(double v) {
   if (std::isnan(v)) return "NaN";
   if (std::isinf(v)) return v > 0 ? "+Inf" : "-Inf";
   char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), v).ptr;  // Shortest text that reads back as the same double.
+  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), v)
+                       .ptr;  // Shortest text that reads back as the same double.
   return std::string(buffer, end);
 }
 
@@ -63,7 +65,9 @@ std::string LabelText(const Labels& labels) {
   return out;
 }
 
-std::string Braced(absl::string_view labels) { return labels.empty() ? "" : absl::StrCat("{", labels, "}"); }
+std::string Braced(absl::string_view labels) {
+  return labels.empty() ? "" : absl::StrCat("{", labels, "}");
+}
 
 }  // namespace
 
@@ -81,7 +85,8 @@ struct Histogram::Impl {
 };
 
 Histogram::Histogram(std::vector<double> upper_bounds) : impl_(std::make_shared<Impl>()) {
-  EG_CHECK_MSG(std::is_sorted(upper_bounds.begin(), upper_bounds.end()), "histogram bounds must rise");
+  EG_CHECK_MSG(std::is_sorted(upper_bounds.begin(), upper_bounds.end()),
+               "histogram bounds must rise");
   MutexLock lock(&impl_->mu);
   impl_->counts.assign(upper_bounds.size() + 1, 0);
   impl_->upper_bounds = std::move(upper_bounds);
@@ -89,7 +94,8 @@ Histogram::Histogram(std::vector<double> upper_bounds) : impl_(std::make_shared<
 
 void Histogram::Observe(double v) {
   const auto& bounds = impl_->upper_bounds;
-  const auto bucket = static_cast<std::size_t>(std::lower_bound(bounds.begin(), bounds.end(), v) - bounds.begin());
+  const auto bucket =
+      static_cast<std::size_t>(std::lower_bound(bounds.begin(), bounds.end(), v) - bounds.begin());
   MutexLock lock(&impl_->mu);
   ++impl_->counts[bucket];
   impl_->sum += v;
@@ -112,22 +118,26 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Counter>> counters;
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
-    std::map<std::string, std::function<std::string()>> callbacks;                 // the value as text
-    std::shared_ptr<const std::function<std::vector<Registry::Samples>()>> group;  // may be null; shared by its members
+    std::map<std::string, std::function<std::string()>> callbacks;  // the value as text
+    std::shared_ptr<const std::function<std::vector<Registry::Samples>()>>
+        group;  // may be null; shared by its members
     std::size_t member = 0;
   };
 
-  Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     EG_CHECK_MSG(IsName(name), "metric name: " + std::string(name));
     // Prometheus' convention, which its checker holds: exactly the counters end in _total.
-    EG_CHECK_MSG((kind == Kind::kCounter) == absl::EndsWith(name, "_total"), "metric name for its kind: " + std::string(name));
+    EG_CHECK_MSG((kind == Kind::kCounter) == absl::EndsWith(name, "_total"),
+                 "metric name for its kind: " + std::string(name));
     auto [it, added] = families.try_emplace(std::string(name));
     Family& family = it->second;
     if (added) {
       family.kind = kind;
       family.help = std::string(help);
     }
-    EG_CHECK_MSG(family.kind == kind && family.help == help, "metric declared twice, differently: " + std::string(name));
+    EG_CHECK_MSG(family.kind == kind && family.help == help,
+                 "metric declared twice, differently: " + std::string(name));
     return family;
   }
 
@@ -138,7 +148,8 @@ struct Registry::Impl {
 Registry::Registry() : impl_(std::make_unique<Impl>()) {}
 Registry::~Registry() = default;
 
-Counter& Registry::GetCounter(absl::string_view name, absl::string_view help, const Labels& labels) {
+Counter& Registry::GetCounter(absl::string_view name, absl::string_view help,
+                              const Labels& labels) {
   MutexLock lock(&impl_->mu);
   auto& slot = impl_->FamilyOf(name, help, Kind::kCounter).counters[LabelText(labels)];
   if (!slot) slot = std::make_unique<Counter>();
@@ -152,28 +163,36 @@ Gauge& Registry::GetGauge(absl::string_view name, absl::string_view help, const 
   return *slot;
 }
 
-Histogram& Registry::GetHistogram(absl::string_view name, absl::string_view help, std::vector<double> upper_bounds, const Labels& labels) {
+Histogram& Registry::GetHistogram(absl::string_view name, absl::string_view help,
+                                  std::vector<double> upper_bounds, const Labels& labels) {
   MutexLock lock(&impl_->mu);
   auto& slot = impl_->FamilyOf(name, help, Kind::kHistogram).histograms[LabelText(labels)];
   if (!slot) slot = std::make_unique<Histogram>(std::move(upper_bounds));
   return *slot;
 }
 
-void Registry::AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels, std::function<double()> read) {
+void Registry::AddCallbackGauge(absl::string_view name, absl::string_view help,
+                                const Labels& labels, std::function<double()> read) {
   MutexLock lock(&impl_->mu);
-  impl_->FamilyOf(name, help, Kind::kGauge).callbacks[LabelText(labels)] = [read = std::move(read)] { return Number(read()); };
+  impl_->FamilyOf(name, help, Kind::kGauge).callbacks[LabelText(labels)] =
+      [read = std::move(read)] { return Number(read()); };
 }
 
-void Registry::AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels, std::function<std::uint64_t()> read) {
+void Registry::AddCallbackCounter(absl::string_view name, absl::string_view help,
+                                  const Labels& labels, std::function<std::uint64_t()> read) {
   MutexLock lock(&impl_->mu);
-  impl_->FamilyOf(name, help, Kind::kCounter).callbacks[LabelText(labels)] = [read = std::move(read)] { return absl::StrCat(read()); };
+  impl_->FamilyOf(name, help, Kind::kCounter).callbacks[LabelText(labels)] =
+      [read = std::move(read)] { return absl::StrCat(read()); };
 }
 
-void Registry::AddCallbackGauges(absl::string_view name, absl::string_view help, std::function<Samples()> read) {
-  AddCallbackGauges({{std::string(name), std::string(help)}}, [read = std::move(read)] { return std::vector<Samples>{read()}; });
+void Registry::AddCallbackGauges(absl::string_view name, absl::string_view help,
+                                 std::function<Samples()> read) {
+  AddCallbackGauges({{std::string(name), std::string(help)}},
+                    [read = std::move(read)] { return std::vector<Samples>{read()}; });
 }
 
-void Registry::AddCallbackGauges(const std::vector<Named>& gauges, std::function<std::vector<Samples>()> read) {
+void Registry::AddCallbackGauges(const std::vector<Named>& gauges,
+                                 std::function<std::vector<Samples>()> read) {
   const auto group = std::make_shared<const std::function<std::vector<Samples>()>>(std::move(read));
   MutexLock lock(&impl_->mu);
   for (std::size_t i = 0; i < gauges.size(); ++i) {
@@ -184,7 +203,8 @@ void Registry::AddCallbackGauges(const std::vector<Named>& gauges, std::function
 }
 
 std::string Registry::PrometheusText() const {
-  // What the text needs is copied first: callbacks run without the lock, for they may take their owner's.
+  // What the text needs is copied first: callbacks run without the lock, for they may take their
+  // owner's.
   struct Sample {
     std::string labels;
     std::string value;
@@ -204,36 +224,45 @@ std::string Registry::PrometheusText() const {
     MutexLock lock(&impl_->mu);
     for (const auto& [name, family] : impl_->families) {
       Page page{name, family.help, family.kind, {}, family.group, family.member};
-      for (const auto& [labels, c] : family.counters) page.samples.push_back({labels, absl::StrCat(c->value()), nullptr, nullptr});
-      for (const auto& [labels, g] : family.gauges) page.samples.push_back({labels, Number(g->value()), nullptr, nullptr});
-      for (const auto& [labels, read] : family.callbacks) page.samples.push_back({labels, "", read, nullptr});
-      for (const auto& [labels, h] : family.histograms) page.samples.push_back({labels, "", nullptr, h.get()});
+      for (const auto& [labels, c] : family.counters)
+        page.samples.push_back({labels, absl::StrCat(c->value()), nullptr, nullptr});
+      for (const auto& [labels, g] : family.gauges)
+        page.samples.push_back({labels, Number(g->value()), nullptr, nullptr});
+      for (const auto& [labels, read] : family.callbacks)
+        page.samples.push_back({labels, "", read, nullptr});
+      for (const auto& [labels, h] : family.histograms)
+        page.samples.push_back({labels, "", nullptr, h.get()});
       pages.push_back(std::move(page));
     }
   }
   std::string out;
   for (const Page& page : pages) {
-    absl::StrAppend(&out, "# HELP ", page.name, " ", Escape(page.help, false), "\n# TYPE ", page.name, " ", KindName(page.kind), "\n");
+    absl::StrAppend(&out, "# HELP ", page.name, " ", Escape(page.help, false), "\n# TYPE ",
+                    page.name, " ", KindName(page.kind), "\n");
     if (page.group != nullptr) {
       auto found = of_groups.find(page.group.get());
-      if (found == of_groups.end()) found = of_groups.emplace(page.group.get(), (*page.group)()).first;
+      if (found == of_groups.end())
+        found = of_groups.emplace(page.group.get(), (*page.group)()).first;
       const std::vector<Samples>& said = found->second;
       for (const auto& [labels, value] : page.member < said.size() ? said[page.member] : Samples())
         absl::StrAppend(&out, page.name, Braced(LabelText(labels)), " ", Number(value), "\n");
     }
     for (const Sample& sample : page.samples) {
       if (sample.histogram == nullptr) {
-        absl::StrAppend(&out, page.name, Braced(sample.labels), " ", sample.read ? sample.read() : sample.value, "\n");
+        absl::StrAppend(&out, page.name, Braced(sample.labels), " ",
+                        sample.read ? sample.read() : sample.value, "\n");
         continue;
       }
       const Histogram::Snapshot s = sample.histogram->Read();
       const std::string comma = sample.labels.empty() ? "" : sample.labels + ",";
       for (std::size_t i = 0; i < s.cumulative.size(); ++i) {
-        absl::StrAppend(&out, page.name, "_bucket{", comma, "le=\"", i < s.upper_bounds.size() ? Number(s.upper_bounds[i]) : "+Inf", "\"} ",
+        absl::StrAppend(&out, page.name, "_bucket{", comma, "le=\"",
+                        i < s.upper_bounds.size() ? Number(s.upper_bounds[i]) : "+Inf", "\"} ",
                         s.cumulative[i], "\n");
       }
       absl::StrAppend(&out, page.name, "_sum", Braced(sample.labels), " ", Number(s.sum), "\n");
-      absl::StrAppend(&out, page.name, "_count", Braced(sample.labels), " ", s.cumulative.back(), "\n");
+      absl::StrAppend(&out, page.name, "_count", Braced(sample.labels), " ", s.cumulative.back(),
+                      "\n");
     }
   }
   return out;
@@ -241,7 +270,8 @@ std::string Registry::PrometheusText() const {
 
 Limit::Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit)
     : current(registry.GetGauge(absl::StrCat(name, "_current"), absl::StrCat(help, " (now)"))),
-      refused(registry.GetCounter(absl::StrCat(name, "_refused_total"), absl::StrCat(help, " (refused because full)"))) {
+      refused(registry.GetCounter(absl::StrCat(name, "_refused_total"),
+                                  absl::StrCat(help, " (refused because full)"))) {
   registry.GetGauge(absl::StrCat(name, "_limit"), absl::StrCat(help, " (limit)")).Set(limit);
 }
 

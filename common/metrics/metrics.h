@@ -1,6 +1,7 @@
 // Counters, gauges and histograms with Prometheus text exposition (version 0.0.4). Thread-safe.
 //
-// Names are `evergrad_<role>_<noun>_<unit>`; counters end in `_total`. A registry is a value owned by main: no globals.
+// Names are `evergrad_<role>_<noun>_<unit>`; counters end in `_total`. A registry is a value owned
+// by main: no globals.
 #pragma once
 
 #include <atomic>
@@ -56,22 +57,29 @@ class Registry {
  public:
   Registry();
   ~Registry();
-  // Returns the one metric of this name and these labels, made on first use; lives as long as the registry.
-  // Another type or help for a known name is a broken invariant (EG_CHECK).
+  // Returns the one metric of this name and these labels, made on first use; lives as long as the
+  // registry. Another type or help for a known name is a broken invariant (EG_CHECK).
   Counter& GetCounter(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Gauge& GetGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});
-  Histogram& GetHistogram(absl::string_view name, absl::string_view help, std::vector<double> upper_bounds, const Labels& labels = {});
-  // A gauge whose value is asked for at each scrape, from the scraping thread and without a lock of the registry. The same
-  // name and labels again replace `read`.
-  void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels, std::function<double()> read);
+  Histogram& GetHistogram(absl::string_view name, absl::string_view help,
+                          std::vector<double> upper_bounds, const Labels& labels = {});
+  // A gauge whose value is asked for at each scrape, from the scraping thread and without a lock of
+  // the registry. The same name and labels again replace `read`.
+  void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
+                        std::function<double()> read);
   // The same of a count that its owner keeps: `read` never falls.
-  void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels, std::function<std::uint64_t()> read);
-  // As AddCallbackGauge, of things that come and go (jobs): as many samples as there are now. `read` bounds their number.
+  void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
+                          std::function<std::uint64_t()> read);
+  // As AddCallbackGauge, of things that come and go (jobs): as many samples as there are now.
+  // `read` bounds their number.
   using Samples = std::vector<std::pair<Labels, double>>;
-  void AddCallbackGauges(absl::string_view name, absl::string_view help, std::function<Samples()> read);
-  // Several at once, {name, help}: `read` is asked once a scrape and returns the samples of each, in their order.
+  void AddCallbackGauges(absl::string_view name, absl::string_view help,
+                         std::function<Samples()> read);
+  // Several at once, {name, help}: `read` is asked once a scrape and returns the samples of each,
+  // in their order.
   using Named = std::pair<std::string, std::string>;
-  void AddCallbackGauges(const std::vector<Named>& gauges, std::function<std::vector<Samples>()> read);
+  void AddCallbackGauges(const std::vector<Named>& gauges,
+                         std::function<std::vector<Samples>()> read);
   std::string PrometheusText() const;
 
  private:

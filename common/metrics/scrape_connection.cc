@@ -40,8 +40,13 @@ struct ScrapeConnection::Session {
   bool failed = false;  // Nothing may be sent after a fatal error, a farewell neither.
 };
 
-ScrapeConnection::ScrapeConnection(int fd, const Clock* clock, ConnectionLimits limits, ssl_ctx_st* tls)
-    : fd_(fd), clock_(clock), limits_(limits), events_(POLLIN), deadline_(clock->Now() + limits.request_time_max) {
+ScrapeConnection::ScrapeConnection(int fd, const Clock* clock, ConnectionLimits limits,
+                                   ssl_ctx_st* tls)
+    : fd_(fd),
+      clock_(clock),
+      limits_(limits),
+      events_(POLLIN),
+      deadline_(clock->Now() + limits.request_time_max) {
   fcntl(fd_, F_SETFL, fcntl(fd_, F_GETFL) | O_NONBLOCK);
   if (tls == nullptr) return;
   session_ = std::make_unique<Session>();
@@ -50,14 +55,17 @@ ScrapeConnection::ScrapeConnection(int fd, const Clock* clock, ConnectionLimits 
 }
 
 ScrapeConnection::~ScrapeConnection() {
-  if (session_ != nullptr && session_->shook_hands && !session_->failed) SSL_shutdown(session_->ssl.get());
+  if (session_ != nullptr && session_->shook_hands && !session_->failed)
+    SSL_shutdown(session_->ssl.get());
   session_.reset();
   ERR_clear_error();
   shutdown(fd_, SHUT_RDWR);
   close(fd_);
 }
 
-const ssl_st* ScrapeConnection::session() const { return session_ == nullptr ? nullptr : session_->ssl.get(); }
+const ssl_st* ScrapeConnection::session() const {
+  return session_ == nullptr ? nullptr : session_->ssl.get();
+}
 
 ScrapeConnection::State ScrapeConnection::Proceed() {
   if (state_ != State::kAsked && clock_->Now() >= deadline_) state_ = State::kOver;
@@ -86,7 +94,8 @@ bool ScrapeConnection::Handshake() {
   if (session_ == nullptr || session_->shook_hands) return true;
   ERR_clear_error();
   session_->shook_hands = Step(SSL_accept(session_->ssl.get())) > 0;
-  if (state_ == State::kOver && ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST) RefusePlainHttp();
+  if (state_ == State::kOver && ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST)
+    RefusePlainHttp();
   return session_->shook_hands;
 }
 
@@ -152,10 +161,12 @@ void ScrapeConnection::Send() {
 
 void ScrapeConnection::RefusePlainHttp() {
   constexpr absl::string_view kAnswer =
-      "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis listener speaks HTTPS, the request was plain HTTP\n";
+      "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis "
+      "listener speaks HTTPS, the request was plain HTTP\n";
   // One try: so few bytes always fit into the buffer of a socket that has sent nothing yet.
   (void)send(fd_, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  // The rest of the request is read first, or closing would reset the connection and take the answer with it.
+  // The rest of the request is read first, or closing would reset the connection and take the
+  // answer with it.
   shutdown(fd_, SHUT_WR);
   state_ = State::kRefused;
   events_ = POLLIN;

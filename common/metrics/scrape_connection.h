@@ -1,6 +1,7 @@
-// One connection of the metrics listener, plain or TLS, as far as its peer lets it come without anybody waiting for it, with bounds on all that the
-// peer decides: how long the handshake and the request may take together, how long the answer may take, and how many bytes a request has.
-// Not thread-safe. Private to the room.
+// One connection of the metrics listener, plain or TLS, as far as its peer lets it come without
+// anybody waiting for it, with bounds on all that the peer decides: how long the handshake and the
+// request may take together, how long the answer may take, and how many bytes a request has. Not
+// thread-safe. Private to the room.
 #pragma once
 
 #include <chrono>
@@ -16,7 +17,8 @@ struct ssl_st;
 namespace evergrad::metrics {
 
 struct ConnectionLimits {
-  // From the accepted connection to the last byte of its request, and from the whole request to the last byte of the answer.
+  // From the accepted connection to the last byte of its request, and from the whole request to the
+  // last byte of the answer.
   std::chrono::milliseconds request_time_max{5'000}, answer_time_max{10'000};
   std::size_t request_bytes_max = 16u << 10;
 };
@@ -27,7 +29,8 @@ class ScrapeConnection {
     kAsking,     // The handshake, if there is one to make, then the request.
     kAsked,      // request() is whole: Answer is next.
     kAnswering,  // The answer leaves.
-    kRefused,    // A peer that speaks plain HTTP has been told that this is HTTPS; the rest of what it sends is thrown away.
+    kRefused,    // A peer that speaks plain HTTP has been told that this is HTTPS; the rest of what
+                 // it sends is thrown away.
     kOver,       // To be destroyed.
   };
 
@@ -37,7 +40,8 @@ class ScrapeConnection {
   ScrapeConnection(const ScrapeConnection&) = delete;
   ScrapeConnection& operator=(const ScrapeConnection&) = delete;
 
-  // Goes on as far as it can without waiting. To be called when one of events() has come, and at deadline(): then it is over.
+  // Goes on as far as it can without waiting. To be called when one of events() has come, and at
+  // deadline(): then it is over.
   State Proceed();
   State state() const { return state_; }
   int fd() const { return fd_; }

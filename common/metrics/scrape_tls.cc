@@ -18,7 +18,9 @@ using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
 using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 
-Bio Reader(const std::string& pem) { return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); }
+Bio Reader(const std::string& pem) {
+  return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
 
 // Where a session keeps the first error that the verification of its client's certificate found.
 int ErrorIndex() {
@@ -26,14 +28,19 @@ int ErrorIndex() {
   return index;
 }
 
-// Lets every handshake go on, and remembers the first error: OpenSSL's own verify result is that of the last check.
+// Lets every handshake go on, and remembers the first error: OpenSSL's own verify result is that of
+// the last check.
 int RememberError(int good, X509_STORE_CTX* context) {
   if (good == 1) return 1;
-  auto* session = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(context, SSL_get_ex_data_X509_STORE_CTX_idx()));
+  auto* session =
+      static_cast<SSL*>(X509_STORE_CTX_get_ex_data(context, SSL_get_ex_data_X509_STORE_CTX_idx()));
   if (session == nullptr) return 0;
   if (SSL_get_ex_data(session, ErrorIndex()) != nullptr) return 1;
   const std::intptr_t error = X509_STORE_CTX_get_error(context);
-  return SSL_set_ex_data(session, ErrorIndex(), reinterpret_cast<void*>(error != 0 ? error : X509_V_ERR_UNSPECIFIED)) == 1 ? 1 : 0;
+  return SSL_set_ex_data(session, ErrorIndex(),
+                         reinterpret_cast<void*>(error != 0 ? error : X509_V_ERR_UNSPECIFIED)) == 1
+             ? 1
+             : 0;
 }
 
 bool UseAuthorities(SSL_CTX* context, const std::string& pem) {
@@ -41,8 +48,11 @@ bool UseAuthorities(SSL_CTX* context, const std::string& pem) {
   X509_STORE_set_flags(store, X509_V_FLAG_PARTIAL_CHAIN);
   const Bio bio = Reader(pem);
   int added = 0;
-  while (const auto authority = Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr))) {
-    if (X509_STORE_add_cert(store, authority.get()) != 1 || SSL_CTX_add_client_CA(context, authority.get()) != 1) return false;
+  while (const auto authority =
+             Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr))) {
+    if (X509_STORE_add_cert(store, authority.get()) != 1 ||
+        SSL_CTX_add_client_CA(context, authority.get()) != 1)
+      return false;
     ++added;
   }
   ERR_clear_error();  // the end of the text
@@ -64,7 +74,8 @@ bool UseCertificates(SSL_CTX* context, const std::string& pem) {
 absl::Status Refuse(absl::string_view what) {
   const unsigned long code = ERR_peek_last_error();
   const char* reason = code == 0 ? nullptr : ERR_reason_error_string(code);
-  absl::Status status = absl::InvalidArgumentError(absl::StrCat(what, reason == nullptr ? "" : ": ", reason == nullptr ? "" : reason));
+  absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat(what, reason == nullptr ? "" : ": ", reason == nullptr ? "" : reason));
   ERR_clear_error();
   return status;
 }
@@ -74,14 +85,18 @@ absl::Status Refuse(absl::string_view what) {
 absl::StatusOr<std::shared_ptr<ssl_ctx_st>> MakeServerContext(const TlsPems& pems) {
   ERR_clear_error();
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
-  if (context == nullptr || ErrorIndex() < 0) return Refuse("metrics listener: OpenSSL gave no context");
+  if (context == nullptr || ErrorIndex() < 0)
+    return Refuse("metrics listener: OpenSSL gave no context");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
-  SSL_CTX_set_options(context.get(), SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
+  SSL_CTX_set_options(context.get(),
+                      SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
   SSL_CTX_set_num_tickets(context.get(), 0);
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, RememberError);
-  if (!UseAuthorities(context.get(), pems.ca)) return Refuse("metrics listener: the authority is no PEM certificate");
-  if (!UseCertificates(context.get(), pems.cert)) return Refuse("metrics listener: the certificate is no PEM certificate");
+  if (!UseAuthorities(context.get(), pems.ca))
+    return Refuse("metrics listener: the authority is no PEM certificate");
+  if (!UseCertificates(context.get(), pems.cert))
+    return Refuse("metrics listener: the certificate is no PEM certificate");
   const Bio bio = Reader(pems.key);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
   if (key == nullptr || SSL_CTX_use_PrivateKey(context.get(), key.get()) != 1)
@@ -90,10 +105,12 @@ absl::StatusOr<std::shared_ptr<ssl_ctx_st>> MakeServerContext(const TlsPems& pem
 }
 
 std::string ClientCertificateProblem(const ssl_st* session) {
-  const auto remembered = static_cast<long>(reinterpret_cast<std::intptr_t>(SSL_get_ex_data(session, ErrorIndex())));
+  const auto remembered =
+      static_cast<long>(reinterpret_cast<std::intptr_t>(SSL_get_ex_data(session, ErrorIndex())));
   const long error = remembered != 0 ? remembered : SSL_get_verify_result(session);
   if (SSL_get0_peer_certificate(session) == nullptr) return "no certificate was given";
-  if (error != X509_V_OK) return absl::StrCat("certificate verify failed: ", X509_verify_cert_error_string(error));
+  if (error != X509_V_OK)
+    return absl::StrCat("certificate verify failed: ", X509_verify_cert_error_string(error));
   return "";
 }
 

@@ -17,7 +17,9 @@ std::uint64_t CeilDiv(std::uint64_t a, std::uint64_t b) { return a / b + (a % b 
 
 absl::StatusOr<Plan> Plan::Create(const PlanSpec& spec) {
   const auto at_least_one = [](absl::string_view name, std::uint64_t value) {
-    return value >= 1 ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat("plan value must be at least 1: ", name, "=", value));
+    return value >= 1 ? absl::OkStatus()
+                      : absl::InvalidArgumentError(
+                            absl::StrCat("plan value must be at least 1: ", name, "=", value));
   };
   EG_RETURN_IF_ERROR(at_least_one("train_examples", spec.train_examples));
   EG_RETURN_IF_ERROR(at_least_one("batch_size", spec.batch_size));
@@ -27,20 +29,25 @@ absl::StatusOr<Plan> Plan::Create(const PlanSpec& spec) {
   EG_RETURN_IF_ERROR(at_least_one("eval_steps_per_closure", spec.eval_steps_per_closure));
   for (std::uint32_t steps : {spec.steps_per_closure, spec.eval_steps_per_closure}) {
     if (steps > kUpdatesPerClosureMax) {
-      return absl::InvalidArgumentError(absl::StrCat("too many steps a closure: steps_per_closure=", steps, " limit=", kUpdatesPerClosureMax));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "too many steps a closure: steps_per_closure=", steps, " limit=", kUpdatesPerClosureMax));
     }
   }
   Plan plan;
   plan.spec_ = spec;
   plan.steps_per_epoch_ = CeilDiv(spec.train_examples, spec.batch_size);
   plan.closures_per_epoch_ = CeilDiv(plan.steps_per_epoch_, spec.steps_per_closure);
-  // Positions are reached as step * batch_size and steps * epochs: both must fit, and room for one batch more.
+  // Positions are reached as step * batch_size and steps * epochs: both must fit, and room for one
+  // batch more.
   const auto examples = CheckedMul(spec.train_examples, spec.epochs);
-  const auto padded = CheckedAdd(spec.train_examples, std::uint64_t{spec.batch_size} * spec.steps_per_closure);
-  const auto eval_padded = CheckedAdd(spec.eval_examples, std::uint64_t{spec.eval_batch_size} * spec.eval_steps_per_closure);
+  const auto padded =
+      CheckedAdd(spec.train_examples, std::uint64_t{spec.batch_size} * spec.steps_per_closure);
+  const auto eval_padded = CheckedAdd(
+      spec.eval_examples, std::uint64_t{spec.eval_batch_size} * spec.eval_steps_per_closure);
   if (!examples || !padded || !eval_padded) {
     return absl::InvalidArgumentError(
-        absl::StrCat("plan too long: train_examples=", spec.train_examples, " epochs=", spec.epochs, " eval_examples=", spec.eval_examples));
+        absl::StrCat("plan too long: train_examples=", spec.train_examples, " epochs=", spec.epochs,
+                     " eval_examples=", spec.eval_examples));
   }
   return plan;
 }
@@ -70,18 +77,21 @@ std::vector<std::uint64_t> Plan::Batch(ClosureId c, UpdateIndex u) const {
     for (std::uint64_t i = begin; i < end; ++i) examples.push_back(i);
     return examples;
   }
-  const random::Permutation order(spec_.train_examples, random::KeyOf(spec_.shuffle_seed, absl::StrCat("epoch/", range.epoch)));
+  const random::Permutation order(
+      spec_.train_examples, random::KeyOf(spec_.shuffle_seed, absl::StrCat("epoch/", range.epoch)));
   for (std::uint64_t i = begin; i < end; ++i) examples.push_back(order(i));
   return examples;
 }
 
 std::uint64_t Plan::eval_closures() const {
-  return CeilDiv(spec_.eval_examples, std::uint64_t{spec_.eval_batch_size} * spec_.eval_steps_per_closure);
+  return CeilDiv(spec_.eval_examples,
+                 std::uint64_t{spec_.eval_batch_size} * spec_.eval_steps_per_closure);
 }
 
 ClosureRange Plan::EvalClosure(std::uint64_t n) const {
   EG_CHECK_MSG(n < eval_closures(), absl::StrCat(n));
-  const std::uint64_t examples = std::uint64_t{spec_.eval_batch_size} * spec_.eval_steps_per_closure;
+  const std::uint64_t examples =
+      std::uint64_t{spec_.eval_batch_size} * spec_.eval_steps_per_closure;
   ClosureRange range;
   range.begin = n * examples;
   range.end = std::min(range.begin + examples, spec_.eval_examples);

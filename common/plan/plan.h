@@ -1,6 +1,8 @@
-// The plan's arithmetic: closure number -> epoch, positions, batches. Pure; the worker and the coordinator must agree on it.
+// The plan's arithmetic: closure number -> epoch, positions, batches. Pure; the worker and the
+// coordinator must agree on it.
 //
-// A closure lies in one epoch; its last batch, and an epoch's last closure, may be short (LEDGER.md line 2).
+// A closure lies in one epoch; its last batch, and an epoch's last closure, may be short (LEDGER.md
+// line 2).
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,8 @@ struct ClosureRange {
 
 class Plan {
  public:
-  // InvalidArgument: no examples, sizes of zero, more than kUpdatesPerClosureMax steps a closure, overflow.
+  // InvalidArgument: no examples, sizes of zero, more than kUpdatesPerClosureMax steps a closure,
+  // overflow.
   static absl::StatusOr<Plan> Create(const PlanSpec& spec);
   const PlanSpec& spec() const { return spec_; }
 
@@ -45,7 +48,9 @@ class Plan {
   ClosureRange Closure(ClosureId c) const;
   // Example indices of update u of closure c, in batch order. u < Closure(c).steps.
   std::vector<std::uint64_t> Batch(ClosureId c, UpdateIndex u) const;
-  std::uint64_t GlobalStep(ClosureId c, UpdateIndex u) const { return Closure(c).first_global_step + u.value(); }
+  std::uint64_t GlobalStep(ClosureId c, UpdateIndex u) const {
+    return Closure(c).first_global_step + u.value();
+  }
 
   // Evaluation closures are numbered apart, 0.. per round, in file order, unshuffled.
   std::uint64_t eval_closures() const;

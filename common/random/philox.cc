@@ -20,10 +20,12 @@ namespace {
 constexpr int kRounds = 10;
 constexpr int kFeistelRounds = 4;
 
-// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) of u1 = (a + 1) / 2^32, in (0,1], so that the logarithm is finite, and u2 = b / 2^32. In double to about
-// 1e-16, and rounded once. Without a branch and without the C library: the same bits everywhere, and several elements side by side.
+// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) of u1 = (a + 1) / 2^32, in (0,1], so that the logarithm
+// is finite, and u2 = b / 2^32. In double to about 1e-16, and rounded once. Without a branch and
+// without the C library: the same bits everywhere, and several elements side by side.
 inline float NormalOf(std::uint32_t a, std::uint32_t b) {
-  // a + 1 = 2^e m with m from sqrt(1/2) to sqrt(2); ln m = 2 atanh((m - 1) / (m + 1)), by its series.
+  // a + 1 = 2^e m with m from sqrt(1/2) to sqrt(2); ln m = 2 atanh((m - 1) / (m + 1)), by its
+  // series.
   constexpr double kTwo52 = 0x1p52;
   constexpr std::uint64_t kTwo52Bits = 0x4330000000000000, kRootHalfBits = 0x3fe6a09e667f3bcd;
   const double n = std::bit_cast<double>(a | kTwo52Bits) - kTwo52 + 1.0;
@@ -32,17 +34,26 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   const double exponent = std::bit_cast<double>(e | kTwo52Bits) - (kTwo52 + 32);
   const double s = (m - 1.0) / (m + 1.0), z = s * s;
   double series = 1.0 / 21;
-  for (const double odd : {19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0}) series = series * z + 1.0 / odd;
+  for (const double odd : {19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0})
+    series = series * z + 1.0 / odd;
   const double log = exponent * 0.693147180559945309417232121458 + 2.0 * s * series;
   // The angle from the nearest quarter of a turn, and how many of them: exact in integers.
   const std::uint32_t quarter = (b + (1u << 29)) >> 30;
-  const double x = static_cast<double>(static_cast<std::int32_t>(b - (quarter << 30))) * (6.283185307179586476925286766559 * 0x1p-32), y = x * x;
+  const double x = static_cast<double>(static_cast<std::int32_t>(b - (quarter << 30))) *
+                   (6.283185307179586476925286766559 * 0x1p-32),
+               y = x * x;
   double cosine = 1.0 / 20922789888000, sine = -1.0 / 1307674368000;
-  for (const double factorial : {-87178291200.0, 479001600.0, -3628800.0, 40320.0, -720.0, 24.0, -2.0, 1.0}) cosine = cosine * y + 1.0 / factorial;
-  for (const double factorial : {6227020800.0, -39916800.0, 362880.0, -5040.0, 120.0, -6.0, 1.0}) sine = sine * y + 1.0 / factorial;
+  for (const double factorial :
+       {-87178291200.0, 479001600.0, -3628800.0, 40320.0, -720.0, 24.0, -2.0, 1.0})
+    cosine = cosine * y + 1.0 / factorial;
+  for (const double factorial : {6227020800.0, -39916800.0, 362880.0, -5040.0, 120.0, -6.0, 1.0})
+    sine = sine * y + 1.0 / factorial;
   sine *= x;
-  const std::uint64_t odd = -std::uint64_t{quarter & 1}, sign = std::uint64_t{(quarter + 1) & 2} << 62;
-  const std::uint64_t turned = ((std::bit_cast<std::uint64_t>(sine) & odd) | (std::bit_cast<std::uint64_t>(cosine) & ~odd)) ^ sign;
+  const std::uint64_t odd = -std::uint64_t{quarter & 1},
+                      sign = std::uint64_t{(quarter + 1) & 2} << 62;
+  const std::uint64_t turned =
+      ((std::bit_cast<std::uint64_t>(sine) & odd) | (std::bit_cast<std::uint64_t>(cosine) & ~odd)) ^
+      sign;
   return static_cast<float>(std::sqrt(-2.0 * log) * std::bit_cast<double>(turned));
 }
 
@@ -53,21 +64,26 @@ void TwoLanes(std::uint64_t key, std::uint64_t index, std::uint32_t* a, std::uin
   // Four at a time, a number in the lower half of 64 bits; what stands above it is never looked at.
   const __m256i first = _mm256_set1_epi64x(0xD2511F53), second = _mm256_set1_epi64x(0xCD9E8D57);
   for (std::size_t i = 0; i < kBlocks; i += 4) {
-    const __m256i counter = _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(index + i)), _mm256_set_epi64x(3, 2, 1, 0));
+    const __m256i counter = _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(index + i)),
+                                             _mm256_set_epi64x(3, 2, 1, 0));
     __m256i c0 = counter, c1 = _mm256_srli_epi64(counter, 32), c2 = _mm256_setzero_si256(), c3 = c2;
     auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
     for (int round = 0; round < kRounds; ++round) {
       const __m256i p0 = _mm256_mul_epu32(c0, first), p1 = _mm256_mul_epu32(c2, second);
-      c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1), _mm256_set1_epi64x(k0));
-      c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3), _mm256_set1_epi64x(k1));
+      c0 =
+          _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1), _mm256_set1_epi64x(k0));
+      c2 =
+          _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3), _mm256_set1_epi64x(k1));
       c1 = p1;
       c3 = p0;
       k0 += 0x9E3779B9u;
       k1 += 0xBB67AE85u;
     }
     const __m256i lower = _mm256_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(a + i), _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(c0, lower)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(b + i), _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(c1, lower)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(a + i),
+                     _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(c0, lower)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(b + i),
+                     _mm256_castsi256_si128(_mm256_permutevar8x32_epi32(c1, lower)));
   }
 #else
   for (std::size_t i = 0; i < kBlocks; ++i) {
@@ -81,8 +97,10 @@ void TwoLanes(std::uint64_t key, std::uint64_t index, std::uint32_t* a, std::uin
 }  // namespace
 
 Block Philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high) {
-  std::uint32_t c0 = static_cast<std::uint32_t>(counter_low), c1 = static_cast<std::uint32_t>(counter_low >> 32);
-  std::uint32_t c2 = static_cast<std::uint32_t>(counter_high), c3 = static_cast<std::uint32_t>(counter_high >> 32);
+  std::uint32_t c0 = static_cast<std::uint32_t>(counter_low),
+                c1 = static_cast<std::uint32_t>(counter_low >> 32);
+  std::uint32_t c2 = static_cast<std::uint32_t>(counter_high),
+                c3 = static_cast<std::uint32_t>(counter_high >> 32);
   std::uint32_t k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   for (int round = 0; round < kRounds; ++round) {
     const std::uint64_t p0 = 0xD2511F53ull * c0;
@@ -138,7 +156,8 @@ void TruncatedNormals(std::uint64_t key, std::uint64_t index, std::span<float> o
     TwoLanes(key, index + i, a, b);
     for (std::size_t k = 0; k < kBlocks; ++k) x[k] = NormalOf(a[k], b[k]);
     const std::size_t count = std::min(kBlocks, out.size() - i);
-    for (std::size_t k = 0; k < count; ++k) out[i + k] = std::fabs(x[k]) < 2.0f ? x[k] : TruncatedNormal(key, index + i + k);
+    for (std::size_t k = 0; k < count; ++k)
+      out[i + k] = std::fabs(x[k]) < 2.0f ? x[k] : TruncatedNormal(key, index + i + k);
   }
 }
 

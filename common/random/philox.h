@@ -1,7 +1,8 @@
-// Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11).
+// Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as
+// 1, 2, 3", SC'11).
 //
-// Everything random in training is a function of (key, counter), so any element can be computed anywhere, in any
-// order, on any backend, with the same bits. Pure functions; thread-safe.
+// Everything random in training is a function of (key, counter), so any element can be computed
+// anywhere, in any order, on any backend, with the same bits. Pure functions; thread-safe.
 #pragma once
 
 #include <array>
@@ -18,22 +19,25 @@ using Block = std::array<std::uint32_t, 4>;
 // One Philox 4x32-10 block.
 Block Philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high);
 
-// A key from a seed and a name ("dense/kernel"): the first 8 bytes of a fixed 64-bit hash (FNV-1a, then the SplitMix64 finalizer).
+// A key from a seed and a name ("dense/kernel"): the first 8 bytes of a fixed 64-bit hash (FNV-1a,
+// then the SplitMix64 finalizer).
 std::uint64_t KeyOf(std::uint64_t seed, absl::string_view name);
 
 // Uniform in [0,1) with 24 bits; element i is lane i % 4 of block i / 4.
 float Uniform(std::uint64_t key, std::uint64_t index);
-// Standard normal by Box-Muller in double from the block `index` (lanes 0,1), rounded to float. Logarithm and cosine are our own: no C library has a
-// say in its bits.
+// Standard normal by Box-Muller in double from the block `index` (lanes 0,1), rounded to float.
+// Logarithm and cosine are our own: no C library has a say in its bits.
 float Normal(std::uint64_t key, std::uint64_t index);
-// Normal of mean 0, stddev 1, redrawn (next lanes, then next high counter) until |x| < 2, as Keras' truncated_normal.
+// Normal of mean 0, stddev 1, redrawn (next lanes, then next high counter) until |x| < 2, as Keras'
+// truncated_normal.
 float TruncatedNormal(std::uint64_t key, std::uint64_t index);
 // Those of index, index + 1, …: the same bits, several at a time.
 void TruncatedNormals(std::uint64_t key, std::uint64_t index, std::span<float> out);
 // Uniform integer, all 64 bits.
 std::uint64_t Bits64(std::uint64_t key, std::uint64_t index);
 
-// A permutation of [0, n) by a 4-round Feistel network over the next even power of two with cycle walking. No table.
+// A permutation of [0, n) by a 4-round Feistel network over the next even power of two with cycle
+// walking. No table.
 class Permutation {
  public:
   Permutation(std::uint64_t n, std::uint64_t key);
@@ -47,7 +51,8 @@ class Permutation {
   int half_bits_;
 };
 
-// 64 random bits from the operating system, for process uids and job uids. The only source that is not seeded.
+// 64 random bits from the operating system, for process uids and job uids. The only source that is
+// not seeded.
 std::uint64_t EntropyFromOs();
 
 }  // namespace evergrad::random

@@ -1,7 +1,8 @@
 // One answer from an executor to a thread that waits for it.
 //
-// For I/O threads only: an executor never blocks. The function that is given away answers once; destroyed uncalled (its executor was shut down, its
-// queue dropped), it answers Cancelled in its place, so that nobody waits for ever.
+// For I/O threads only: an executor never blocks. The function that is given away answers once;
+// destroyed uncalled (its executor was shut down, its queue dropped), it answers Cancelled in its
+// place, so that nobody waits for ever.
 #pragma once
 
 #include <functional>
@@ -33,16 +34,20 @@ class Arrival {
     return *std::move(value_);
   }
   // What to give away. `uncalled`: the message of Cancelled.
-  static std::function<void(absl::StatusOr<T>)> Answerer(const std::shared_ptr<Arrival>& arrival, absl::string_view uncalled) {
+  static std::function<void(absl::StatusOr<T>)> Answerer(const std::shared_ptr<Arrival>& arrival,
+                                                         absl::string_view uncalled) {
     struct Promise {
       std::shared_ptr<Arrival> arrival;
       std::string uncalled;
-      Promise(std::shared_ptr<Arrival> a, absl::string_view text) : arrival(std::move(a)), uncalled(text) {}
+      Promise(std::shared_ptr<Arrival> a, absl::string_view text)
+          : arrival(std::move(a)), uncalled(text) {}
       Promise(const Promise&) = delete;
       Promise& operator=(const Promise&) = delete;
       ~Promise() { arrival->Set(absl::CancelledError(uncalled)); }
     };
-    return [promise = std::make_shared<Promise>(arrival, uncalled)](absl::StatusOr<T> value) { promise->arrival->Set(std::move(value)); };
+    return [promise = std::make_shared<Promise>(arrival, uncalled)](absl::StatusOr<T> value) {
+      promise->arrival->Set(std::move(value));
+    };
   }
 
  private:

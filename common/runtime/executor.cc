@@ -17,16 +17,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::chrono::nanoseconds kDelayMax = std::chrono::hours(24 * 365 * 10);  // Keeps now + delay from overflowing.
+constexpr std::chrono::nanoseconds kDelayMax =
+    std::chrono::hours(24 * 365 * 10);  // Keeps now + delay from overflowing.
 constexpr std::size_t kThreadNameMax = 15;
 
 // Timers in order of their due time, those of one time in the order in which they were set.
 using TimerKey = std::pair<MonoTime, std::uint64_t>;
 using Timers = std::map<TimerKey, Task>;
 
-MonoTime DueTime(MonoTime now, std::chrono::nanoseconds delay) { return now + std::clamp(delay, std::chrono::nanoseconds(0), kDelayMax); }
+MonoTime DueTime(MonoTime now, std::chrono::nanoseconds delay) {
+  return now + std::clamp(delay, std::chrono::nanoseconds(0), kDelayMax);
+}
 
-void NameThisThread(const std::string& name) { pthread_setname_np(pthread_self(), name.substr(0, kThreadNameMax).c_str()); }
+void NameThisThread(const std::string& name) {
+  pthread_setname_np(pthread_self(), name.substr(0, kThreadNameMax).c_str());
+}
 
 }  // namespace
 
@@ -64,7 +69,8 @@ struct ThreadExecutor::Impl {
         running = batch.size();
         user = User::kOwnThread;
       }
-      // The whole queue at once: one lock for many tasks. What they post goes behind them, as it should.
+      // The whole queue at once: one lock for many tasks. What they post goes behind them, as it
+      // should.
       while (!batch.empty()) {
         Task task = std::move(batch.front());
         batch.pop_front();
@@ -93,15 +99,18 @@ struct ThreadExecutor::Impl {
   std::uint64_t next_timer ABSL_GUARDED_BY(mu) = 0;
   bool stopping ABSL_GUARDED_BY(mu) = false;
   enum class User { kNobody, kOwnThread, kBorrower };
-  User user ABSL_GUARDED_BY(mu) = User::kNobody;     // who runs tasks; it changes only under the lock, so each sees what the one before it did
+  User user ABSL_GUARDED_BY(mu) = User::kNobody;  // who runs tasks; it changes only under the lock,
+                                                  // so each sees what the one before it did
   bool awaits_borrower ABSL_GUARDED_BY(mu) = false;  // the thread, for whatever woke it meanwhile
   std::atomic<std::size_t> running{0};
-  Mutex join_mu;  // Held while joining, so that a second Shutdown() returns only once the thread has ended.
+  Mutex join_mu;  // Held while joining, so that a second Shutdown() returns only once the thread
+                  // has ended.
   std::thread thread;
   std::thread::id id;
 };
 
-ThreadExecutor::ThreadExecutor(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {
+ThreadExecutor::ThreadExecutor(Options options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {
   impl_->thread = std::thread([impl = impl_.get()] { impl->Run(); });
   impl_->id = impl_->thread.get_id();
 }
@@ -112,7 +121,8 @@ bool ThreadExecutor::Post(Task task) {
   {
     MutexLock lock(&impl_->mu);
     if (!impl_->stopping) {
-      EG_CHECK_MSG(impl_->queue.size() < impl_->options.queue_max, "executor queue full: " + impl_->options.name);
+      EG_CHECK_MSG(impl_->queue.size() < impl_->options.queue_max,
+                   "executor queue full: " + impl_->options.name);
       const bool was_empty = impl_->queue.empty();
       impl_->queue.push_back(std::move(task));
       if (was_empty && impl_->user == Impl::User::kNobody) impl_->wake.NotifyOne();
@@ -125,7 +135,8 @@ bool ThreadExecutor::Post(Task task) {
 bool ThreadExecutor::RunIfIdle(const Task& task) {
   {
     MutexLock lock(&impl_->mu);
-    if (impl_->stopping || impl_->user != Impl::User::kNobody || !impl_->queue.empty()) return false;
+    if (impl_->stopping || impl_->user != Impl::User::kNobody || !impl_->queue.empty())
+      return false;
     impl_->user = Impl::User::kBorrower;
     impl_->running = 1;
   }
@@ -134,7 +145,8 @@ bool ThreadExecutor::RunIfIdle(const Task& task) {
   impl_->user = Impl::User::kNobody;
   impl_->running = 0;
   // Under the lock: the executor may be gone once its thread has ended.
-  if (std::exchange(impl_->awaits_borrower, false) || !impl_->queue.empty()) impl_->wake.NotifyOne();
+  if (std::exchange(impl_->awaits_borrower, false) || !impl_->queue.empty())
+    impl_->wake.NotifyOne();
   return true;
 }
 
@@ -142,7 +154,8 @@ bool ThreadExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {
   {
     MutexLock lock(&impl_->mu);
     if (!impl_->stopping) {
-      EG_CHECK_MSG(impl_->timers.size() < impl_->options.queue_max, "executor has too many timers: " + impl_->options.name);
+      EG_CHECK_MSG(impl_->timers.size() < impl_->options.queue_max,
+                   "executor has too many timers: " + impl_->options.name);
       const TimerKey key(DueTime(impl_->clock.Now(), delay), impl_->next_timer++);
       impl_->timers.emplace(key, std::move(task));
       if (impl_->timers.begin()->first == key) impl_->wake.NotifyOne();
@@ -192,7 +205,8 @@ bool ManualExecutor::Post(Task task) {
 }
 
 bool ManualExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {
-  impl_->timers.emplace(TimerKey(DueTime(impl_->clock->Now(), delay), impl_->next_timer++), std::move(task));
+  impl_->timers.emplace(TimerKey(DueTime(impl_->clock->Now(), delay), impl_->next_timer++),
+                        std::move(task));
   return true;
 }
 
@@ -228,7 +242,8 @@ struct Thread::Impl {
   std::thread thread;
 };
 
-Thread::Thread(absl::string_view name, std::function<void()> body) : impl_(std::make_unique<Impl>()) {
+Thread::Thread(absl::string_view name, std::function<void()> body)
+    : impl_(std::make_unique<Impl>()) {
   impl_->thread = std::thread([name = std::string(name), body = std::move(body)]() mutable {
     NameThisThread(name);
     body();

@@ -1,4 +1,5 @@
-// Threads, queues and timers: every thread of the project starts here, has a name, an owner, a bound and an end.
+// Threads, queues and timers: every thread of the project starts here, has a name, an owner, a
+// bound and an end.
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,8 @@ namespace evergrad::runtime {
 
 using Task = std::function<void()>;
 
-// Runs tasks one after another, in order. Post and PostAfter are thread-safe and never block; a task must not block.
+// Runs tasks one after another, in order. Post and PostAfter are thread-safe and never block; a
+// task must not block.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -22,8 +24,9 @@ class Executor {
   virtual bool Post(Task task) = 0;
   // Runs `task` once, `delay` from now or later. False as above.
   virtual bool PostAfter(std::chrono::nanoseconds delay, Task task) = 0;
-  // Runs `task` here and now, as the executor's only one, if nothing of it runs or waits; what is posted meanwhile runs after it. False: it does not,
-  // and `task` is untouched: post it. For what takes less than to wake a thread. Never blocks.
+  // Runs `task` here and now, as the executor's only one, if nothing of it runs or waits; what is
+  // posted meanwhile runs after it. False: it does not, and `task` is untouched: post it. For what
+  // takes less than to wake a thread. Never blocks.
   virtual bool RunIfIdle(const Task& task) {
     (void)task;
     return false;
@@ -35,7 +38,8 @@ class ThreadExecutor final : public Executor {
  public:
   struct Options {
     std::string name;                  // Thread name, 15 characters shown by the system.
-    std::size_t queue_max = 1u << 20;  // Tasks waiting beyond this are a broken invariant of the caller's bounds: EG_CHECK.
+    std::size_t queue_max = 1u << 20;  // Tasks waiting beyond this are a broken invariant of the
+                                       // caller's bounds: EG_CHECK.
   };
   explicit ThreadExecutor(Options options);
   ~ThreadExecutor() override;  // Shutdown().
@@ -43,7 +47,8 @@ class ThreadExecutor final : public Executor {
   bool Post(Task task) override;
   bool PostAfter(std::chrono::nanoseconds delay, Task task) override;
   bool RunIfIdle(const Task& task) override;
-  // Runs what was posted before the call, drops timers not yet due, joins the thread. Idempotent; not from its own thread.
+  // Runs what was posted before the call, drops timers not yet due, joins the thread. Idempotent;
+  // not from its own thread.
   void Shutdown();
   bool InThisThread() const;  // Its own: not the one that RunIfIdle borrows.
   std::size_t queue_depth() const;
@@ -70,7 +75,8 @@ class ManualExecutor final : public Executor {
   std::unique_ptr<Impl> impl_;
 };
 
-// A named thread that runs `body` once; joins in the destructor. `body` must end by its own means (a closed queue, a stop flag).
+// A named thread that runs `body` once; joins in the destructor. `body` must end by its own means
+// (a closed queue, a stop flag).
 class Thread {
  public:
   Thread(absl::string_view name, std::function<void()> body);
@@ -100,20 +106,22 @@ class Event {
   std::unique_ptr<Impl> impl_;
 };
 
-// Waits for SIGTERM or SIGINT of this process. `Install` first, in main, before any thread starts. A process started with
-// SIGINT ignored (a child of `psctl job run --local`) keeps ignoring it.
+// Waits for SIGTERM or SIGINT of this process. `Install` first, in main, before any thread starts.
+// A process started with SIGINT ignored (a child of `psctl job run --local`) keeps ignoring it.
 class SignalWaiter {
  public:
   static constexpr int kTimedOut = -1;
-  static void Install();       // Blocks both signals in this and all later threads; SIGPIPE is ignored.
-  static void ResetInChild();  // Undoes Install between fork and exec: a child inherits both. Async-signal-safe.
+  static void Install();  // Blocks both signals in this and all later threads; SIGPIPE is ignored.
+  static void ResetInChild();  // Undoes Install between fork and exec: a child inherits both.
+                               // Async-signal-safe.
 
   SignalWaiter();
   ~SignalWaiter();
   SignalWaiter(const SignalWaiter&) = delete;
   SignalWaiter& operator=(const SignalWaiter&) = delete;
-  // Returns the next signal's number; each is returned once, so that a second Ctrl-C can be told from the first. Once
-  // RequestStop() was called (thread-safe, from anywhere), 0 whenever no signal is waiting.
+  // Returns the next signal's number; each is returned once, so that a second Ctrl-C can be told
+  // from the first. Once RequestStop() was called (thread-safe, from anywhere), 0 whenever no
+  // signal is waiting.
   int Wait();
   int WaitFor(std::chrono::milliseconds timeout);  // kTimedOut when nothing came.
   void RequestStop();

@@ -13,14 +13,16 @@
 namespace evergrad::runtime {
 namespace {
 
-// A process that was started with SIGINT ignored keeps ignoring it, as shells have it: psctl's children share its process
-// group, and a Ctrl-C at the terminal is psctl's to answer. (A blocked signal is queued even when it is ignored.)
+// A process that was started with SIGINT ignored keeps ignoring it, as shells have it: psctl's
+// children share its process group, and a Ctrl-C at the terminal is psctl's to answer. (A blocked
+// signal is queued even when it is ignored.)
 sigset_t StopSignals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   struct sigaction interrupt {};
-  if (::sigaction(SIGINT, nullptr, &interrupt) != 0 || interrupt.sa_handler != SIG_IGN) sigaddset(&set, SIGINT);
+  if (::sigaction(SIGINT, nullptr, &interrupt) != 0 || interrupt.sa_handler != SIG_IGN)
+    sigaddset(&set, SIGINT);
   return set;
 }
 
@@ -66,7 +68,8 @@ int SignalWaiter::WaitFor(std::chrono::milliseconds timeout) {
     EG_CHECK(n >= 0 || errno == EINTR);
     if (n > 0 && fds[0].revents != 0) {
       struct signalfd_siginfo info;
-      if (::read(signal_fd_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) return static_cast<int>(info.ssi_signo);
+      if (::read(signal_fd_, &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info)))
+        return static_cast<int>(info.ssi_signo);
     }
     if (n > 0 && fds[1].revents != 0) return 0;
     if (clock.Now() >= until) return kTimedOut;

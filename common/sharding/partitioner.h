@@ -21,7 +21,8 @@ struct MinSize {
   std::uint64_t min_shard_bytes = 256 * 1024;
   std::optional<std::uint64_t> max_shards;
 };
-// rows_per_shard = max(1, floor(max_shard_bytes / row_bytes)); ceil(rows / rows_per_shard), capped by max_shards.
+// rows_per_shard = max(1, floor(max_shard_bytes / row_bytes)); ceil(rows / rows_per_shard), capped
+// by max_shards.
 struct MaxSize {
   std::uint64_t max_shard_bytes = 0;
   std::optional<std::uint64_t> max_shards;
@@ -37,10 +38,12 @@ struct RowRange {
 inline constexpr std::uint64_t kPartitionBytesMax = 64ull << 20;
 inline constexpr std::uint64_t kPartitionsMax = 65536;  // Of one variable.
 
-// Cuts `shape` (float32). The first (rows mod n) partitions get one more row. Scalars are not cut. A partition above
-// `partition_bytes_max`, which is at most kPartitionBytesMax, is cut further. InvalidArgument, the user's: a single row above it, a size or
-// count < 1, a variable without elements, more than kPartitionsMax partitions.
-absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner, const tensor::Shape& shape,
+// Cuts `shape` (float32). The first (rows mod n) partitions get one more row. Scalars are not cut.
+// A partition above `partition_bytes_max`, which is at most kPartitionBytesMax, is cut further.
+// InvalidArgument, the user's: a single row above it, a size or count < 1, a variable without
+// elements, more than kPartitionsMax partitions.
+absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner,
+                                          const tensor::Shape& shape,
                                           std::uint64_t partition_bytes_max = kPartitionBytesMax);
 
 }  // namespace evergrad::sharding

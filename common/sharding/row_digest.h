@@ -1,5 +1,5 @@
-// The digest of an embedding table's rows: a sum over them, mod 2^64, that depends neither on their order nor on how they are spread; of partitions
-// it adds up. Pure.
+// The digest of an embedding table's rows: a sum over them, mod 2^64, that depends neither on their
+// order nor on how they are spread; of partitions it adds up. Pure.
 #pragma once
 
 #include <bit>
@@ -11,15 +11,19 @@
 
 namespace evergrad::sharding {
 
-// `floats` are the row's, from its element `first` on (the optimizer's numbers come behind the values: first = dimension).
-inline std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first, std::span<const float> floats) {
+// `floats` are the row's, from its element `first` on (the optimizer's numbers come behind the
+// values: first = dimension).
+inline std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first,
+                                 std::span<const float> floats) {
   const std::uint64_t row = Mix64(static_cast<std::uint64_t>(id)) + first;
   std::uint64_t sum = 0;
-  for (std::size_t j = 0; j < floats.size(); ++j) sum += Mix(row + j, std::bit_cast<std::uint32_t>(floats[j]));
+  for (std::size_t j = 0; j < floats.size(); ++j)
+    sum += Mix(row + j, std::bit_cast<std::uint32_t>(floats[j]));
   return sum;
 }
 
-inline std::uint64_t DigestOfCounters(std::int64_t id, std::uint32_t stamp, std::uint32_t count, bool waiting) {
+inline std::uint64_t DigestOfCounters(std::int64_t id, std::uint32_t stamp, std::uint32_t count,
+                                      bool waiting) {
   return Mix(Mix(Mix64(static_cast<std::uint64_t>(id)) + waiting, stamp), count);
 }
 

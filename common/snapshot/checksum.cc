@@ -31,7 +31,8 @@ constexpr std::array<std::uint32_t, 256> kTable = MakeTable();
 
 std::uint32_t Crc32cPortable(std::span<const std::byte> bytes, std::uint32_t crc) {
   crc = ~crc;
-  for (const std::byte b : bytes) crc = crc >> 8 ^ kTable[(crc ^ std::to_integer<std::uint32_t>(b)) & 0xff];
+  for (const std::byte b : bytes)
+    crc = crc >> 8 ^ kTable[(crc ^ std::to_integer<std::uint32_t>(b)) & 0xff];
   return ~crc;
 }
 
@@ -45,11 +46,14 @@ std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
     std::memcpy(&word, at, 8);
     state = _mm_crc32_u64(state, word);
   }
-  for (; left > 0; --left, ++at) state = _mm_crc32_u8(static_cast<std::uint32_t>(state), std::to_integer<std::uint8_t>(*at));
+  for (; left > 0; --left, ++at)
+    state = _mm_crc32_u8(static_cast<std::uint32_t>(state), std::to_integer<std::uint8_t>(*at));
   return ~static_cast<std::uint32_t>(state);
 }
 #else
-std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc) { return Crc32cPortable(bytes, crc); }
+std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc) {
+  return Crc32cPortable(bytes, crc);
+}
 #endif
 
 struct Sha256::Impl {
@@ -60,18 +64,23 @@ struct Sha256::Impl {
 };
 
 Sha256::Sha256() : impl_(std::make_unique<Impl>()) {
-  EG_CHECK(impl_->context != nullptr && EVP_DigestInit_ex(impl_->context, EVP_sha256(), nullptr) == 1);
+  EG_CHECK(impl_->context != nullptr &&
+           EVP_DigestInit_ex(impl_->context, EVP_sha256(), nullptr) == 1);
 }
 Sha256::~Sha256() = default;
 
-void Sha256::Update(std::span<const std::byte> bytes) { EG_CHECK(EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()) == 1); }
+void Sha256::Update(std::span<const std::byte> bytes) {
+  EG_CHECK(EVP_DigestUpdate(impl_->context, bytes.data(), bytes.size()) == 1);
+}
 
 Sha256Digest Sha256::Value() const {
   Impl copy;
   Sha256Digest digest;
   unsigned size = 0;
   EG_CHECK(copy.context != nullptr && EVP_MD_CTX_copy_ex(copy.context, impl_->context) == 1 &&
-           EVP_DigestFinal_ex(copy.context, reinterpret_cast<unsigned char*>(digest.data()), &size) == 1 && size == digest.size());
+           EVP_DigestFinal_ex(copy.context, reinterpret_cast<unsigned char*>(digest.data()),
+                              &size) == 1 &&
+           size == digest.size());
   return digest;
 }
 
@@ -81,9 +90,12 @@ std::string Sha256::Bytes() const {
 }
 
 std::string Hex(std::span<const std::byte> bytes) {
-  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-std::span<const std::byte> BytesOf(absl::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> BytesOf(absl::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 }  // namespace evergrad::snapshot

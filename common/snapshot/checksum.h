@@ -1,4 +1,5 @@
-// The two checksums of snapshot files: CRC32C for each block (finds the place), SHA-256 for the whole (names the contents).
+// The two checksums of snapshot files: CRC32C for each block (finds the place), SHA-256 for the
+// whole (names the contents).
 #pragma once
 
 #include <array>

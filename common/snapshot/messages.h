@@ -1,5 +1,5 @@
-// Between the messages of a file and the types of common/base. common/client has the like for the wire; files must be readable without a
-// transport beneath them.
+// Between the messages of a file and the types of common/base. common/client has the like for the
+// wire; files must be readable without a transport beneath them.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -26,7 +26,8 @@ S FromProto(const v1::Stamp& proto) {
 }
 
 v1::IntervalSet ToProto(const IntervalSet& set);
-// InvalidArgument: an odd count; intervals that are empty, touch, overlap or do not rise: a set has one spelling in a file.
+// InvalidArgument: an odd count; intervals that are empty, touch, overlap or do not rise: a set has
+// one spelling in a file.
 absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto);
 
 }  // namespace evergrad::snapshot

@@ -14,7 +14,8 @@ struct RowsView {
   std::span<const std::byte> values;  // rows x dimension x float32; likewise
 };
 
-// nullopt: its length or its padding is not that of so many rows. What the optimizer keeps of a row, of whatever size, is passed over.
+// nullopt: its length or its padding is not that of so many rows. What the optimizer keeps of a
+// row, of whatever size, is passed over.
 std::optional<RowsView> ParseRows(std::span<const std::byte> block, std::uint32_t dimension);
 
 }  // namespace evergrad::snapshot

@@ -1,8 +1,9 @@
 // The file of one cut of one shard, written and read as a stream in bounded memory (FORMAT.md).
 //
-// Neither class is thread-safe; both block and belong on an I/O thread. Bytes that are read are not trusted: every length is
-// checked before it is used, every bit is covered by a checksum. A damaged file is DataLoss, with path, offset, what was
-// expected and what was found; a file of a newer version is Unimplemented, with both versions.
+// Neither class is thread-safe; both block and belong on an I/O thread. Bytes that are read are not
+// trusted: every length is checked before it is used, every bit is covered by a checksum. A damaged
+// file is DataLoss, with path, offset, what was expected and what was found; a file of a newer
+// version is Unimplemented, with both versions.
 #pragma once
 
 #include <cstddef>
@@ -31,12 +32,21 @@ inline constexpr std::uint64_t kHeaderBytesMax = 4u << 20;
 inline constexpr std::uint64_t kFooterBytesMax = 4u << 20;
 inline constexpr int kTablesMax = 4096;  // of a job, so of a slot
 inline constexpr std::uint64_t kCountersBytesMax = 64u << 10;
-inline constexpr std::uint64_t kLedgerBytesMax = 64u << 20;  // 65,536 open closures of 4,096 updates are 36 MiB
+inline constexpr std::uint64_t kLedgerBytesMax =
+    64u << 20;  // 65,536 open closures of 4,096 updates are 36 MiB
 
-enum class Section : std::uint32_t { kValues = 1, kSlot = 2, kCounters = 3, kLedger = 4, kRows = 5, kFilter = 6 };
+enum class Section : std::uint32_t {
+  kValues = 1,
+  kSlot = 2,
+  kCounters = 3,
+  kLedger = 4,
+  kRows = 5,
+  kFilter = 6
+};
 absl::string_view SectionName(Section section);  // "values"; "section" for a number that is none
 
-// "shard-00003.epoch-1-5.lsn-120.egshard": a name says which state it is, and is never given twice to different states.
+// "shard-00003.epoch-1-5.lsn-120.egshard": a name says which state it is, and is never given twice
+// to different states.
 std::string ShardFileName(ShardId shard, ShardEpoch epoch, std::uint64_t lsn);
 struct ShardFileKey {
   ShardId shard;
@@ -51,12 +61,13 @@ struct FileDigest {
   Sha256Digest sha256{};  // of the whole file
 };
 
-// Memory: one block. Calls in order: Begin, for each section BeginSection and Append, Finish. Any error is final. The file is
-// not committed: that is the caller's.
+// Memory: one block. Calls in order: Begin, for each section BeginSection and Append, Finish. Any
+// error is final. The file is not committed: that is the caller's.
 class ShardFileWriter {
  public:
   // `out` outlives the writer.
-  static absl::StatusOr<std::unique_ptr<ShardFileWriter>> Begin(fs::WritableFile* out, const v1::ShardFileHeader& header);
+  static absl::StatusOr<std::unique_ptr<ShardFileWriter>> Begin(fs::WritableFile* out,
+                                                                const v1::ShardFileHeader& header);
   absl::Status BeginSection(Section section, std::uint32_t index);
   absl::Status Append(std::span<const std::byte> bytes);
   // The next bytes begin a block of their own (kRows: blocks are self-contained).
@@ -85,15 +96,17 @@ class ShardFileReader {
     Sha256Digest sha256{};
   };
   // Reads and checks both ends: preamble, header, footer, trailer.
-  static absl::StatusOr<std::unique_ptr<ShardFileReader>> Open(fs::FileSystem& files, absl::string_view uri,
-                                                               std::optional<Expected> expected = std::nullopt);
+  static absl::StatusOr<std::unique_ptr<ShardFileReader>> Open(
+      fs::FileSystem& files, absl::string_view uri,
+      std::optional<Expected> expected = std::nullopt);
 
   const v1::ShardFileHeader& header() const { return header_; }
   const v1::ShardFileFooter& footer() const { return footer_; }
   std::uint64_t bytes() const { return size_; }
   const std::string& uri() const { return uri_; }
 
-  // One block's payload of kValues, kSlot, kRows or kFilter: bytes [offset, offset + data.size()) of that section.
+  // One block's payload of kValues, kSlot, kRows or kFilter: bytes [offset, offset + data.size())
+  // of that section.
   struct Piece {
     Section section = Section::kValues;
     std::uint32_t index = 0;
@@ -101,9 +114,11 @@ class ShardFileReader {
     std::uint64_t section_bytes = 0;
     std::span<const std::byte> data;
   };
-  // The whole file once, in order. What `take` got may only be used when this returns OK: the last byte decides. An error of `take` ends it.
+  // The whole file once, in order. What `take` got may only be used when this returns OK: the last
+  // byte decides. An error of `take` ends it.
   absl::Status ReadAll(const std::function<absl::Status(const Piece&)>& take);
-  // Counters and ledger alone, for a look; every block of theirs is checked, the rest of the file is not.
+  // Counters and ledger alone, for a look; every block of theirs is checked, the rest of the file
+  // is not.
   absl::Status ReadLedger();
 
   // After ReadAll or ReadLedger.
@@ -116,14 +131,16 @@ class ShardFileReader {
 
  private:
   ShardFileReader() = default;
-  absl::Status Damaged(std::uint64_t offset, absl::string_view what, absl::string_view want, absl::string_view got) const;
+  absl::Status Damaged(std::uint64_t offset, absl::string_view what, absl::string_view want,
+                       absl::string_view got) const;
   absl::Status Read(std::uint64_t offset, std::span<std::byte> out) const;
   absl::Status ReadEnds(const std::optional<Expected>& expected);
   absl::Status CheckHeader() const;
   absl::Status CheckSections() const;
   std::uint64_t EndOf(int section) const;  // offset of what follows it
   // Reads one section block by block; with `hash`, all its bytes go in.
-  absl::Status ReadSection(int section, Sha256* hash, const std::function<absl::Status(const Piece&)>& take);
+  absl::Status ReadSection(int section, Sha256* hash,
+                           const std::function<absl::Status(const Piece&)>& take);
   absl::Status TakeCounters(const std::string& bytes, std::uint64_t offset);
   absl::Status TakeLedger(const std::string& bytes, std::uint64_t offset);
 
@@ -143,21 +160,24 @@ class ShardFileReader {
   Sha256Digest sha256_{};
 };
 
-// Everything of a shard file checked, with the digests that `psctl variable list` shows of a living shard; of a slot those of its tables together.
+// Everything of a shard file checked, with the digests that `psctl variable list` shows of a living
+// shard; of a slot those of its tables together.
 struct ShardFileReport {
   v1::ShardFileHeader header;
   v1::ShardCounters counters;
   IntervalSet done, refused;
   std::uint64_t open_closures = 0;
-  std::vector<std::pair<ClosureId, IntervalSet>> open;  // those closures, rising, and which of their updates are in the values
+  std::vector<std::pair<ClosureId, IntervalSet>>
+      open;  // those closures, rising, and which of their updates are in the values
   std::uint64_t bytes = 0;
   Sha256Digest sha256{};
   std::uint64_t value_bytes = 0, slot_bytes = 0;
-  bool verified = false;                            // every byte was read; false: both ends, counters and ledger
+  bool verified = false;  // every byte was read; false: both ends, counters and ledger
   std::uint64_t value_digest = 0, slot_digest = 0;  // verified only
 };
 absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::string_view uri);
-absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::string_view uri,
-                                                std::optional<ShardFileReader::Expected> expected = std::nullopt);
+absl::StatusOr<ShardFileReport> VerifyShardFile(
+    fs::FileSystem& files, absl::string_view uri,
+    std::optional<ShardFileReader::Expected> expected = std::nullopt);
 
 }  // namespace evergrad::snapshot

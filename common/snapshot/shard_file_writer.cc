@@ -26,7 +26,8 @@ absl::string_view SectionName(Section section) {
 }
 
 std::string ShardFileName(ShardId shard, ShardEpoch epoch, std::uint64_t lsn) {
-  return absl::StrFormat("shard-%05u.epoch-%u-%u.lsn-%u.egshard", shard.value(), epoch.term, epoch.n, lsn);
+  return absl::StrFormat("shard-%05u.epoch-%u-%u.lsn-%u.egshard", shard.value(), epoch.term,
+                         epoch.n, lsn);
 }
 
 std::optional<ShardFileKey> ParseShardFileName(absl::string_view name) {
@@ -40,16 +41,19 @@ std::optional<ShardFileKey> ParseShardFileName(absl::string_view name) {
     name.remove_prefix(digits);
     return read;
   };
-  if (!number("shard-", &shard) || !number(".epoch-", &key.epoch.term) || !number("-", &key.epoch.n) || !number(".lsn-", &key.lsn) ||
-      name != ".egshard") {
+  if (!number("shard-", &shard) || !number(".epoch-", &key.epoch.term) ||
+      !number("-", &key.epoch.n) || !number(".lsn-", &key.lsn) || name != ".egshard") {
     return std::nullopt;
   }
   key.shard = ShardId(shard);
-  if (ShardFileName(key.shard, key.epoch, key.lsn) != whole) return std::nullopt;  // one spelling only
+  if (ShardFileName(key.shard, key.epoch, key.lsn) != whole)
+    return std::nullopt;  // one spelling only
   return key;
 }
 
-ShardFileWriter::ShardFileWriter(fs::WritableFile* out) : out_(*out) { block_.reserve(kBlockHeaderBytes + kBlockBytes + kAlignment); }
+ShardFileWriter::ShardFileWriter(fs::WritableFile* out) : out_(*out) {
+  block_.reserve(kBlockHeaderBytes + kBlockBytes + kAlignment);
+}
 
 absl::Status ShardFileWriter::Put(std::span<const std::byte> bytes) {
   hash_.Update(bytes);
@@ -63,11 +67,14 @@ absl::Status ShardFileWriter::PutPadded(std::span<const std::byte> bytes, std::s
   return Put(std::span(kZeros).first(RoundUp(bytes.size(), alignment) - bytes.size()));
 }
 
-absl::StatusOr<std::unique_ptr<ShardFileWriter>> ShardFileWriter::Begin(fs::WritableFile* out, const v1::ShardFileHeader& header) {
+absl::StatusOr<std::unique_ptr<ShardFileWriter>> ShardFileWriter::Begin(
+    fs::WritableFile* out, const v1::ShardFileHeader& header) {
   std::unique_ptr<ShardFileWriter> writer(new ShardFileWriter(out));
   const std::string bytes = header.SerializeAsString();
   if (bytes.empty() || bytes.size() > kHeaderBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("bytes of a shard file's header out of range: got=", bytes.size(), " max=", kHeaderBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("bytes of a shard file's header out of range: got=", bytes.size(),
+                     " max=", kHeaderBytesMax));
   }
   std::array<std::byte, kPreambleBytes> preamble{};
   std::memcpy(preamble.data(), kShardMagic, kMagicBytes);
@@ -107,7 +114,8 @@ absl::Status ShardFileWriter::EndBlock() {
   if (block_.empty()) return absl::OkStatus();
   v1::SectionEntry& entry = *footer_.mutable_sections(footer_.sections_size() - 1);
   const std::span<std::byte> head = std::span(block_).first(kBlockHeaderBytes);
-  const std::span<const std::byte> payload = std::span<const std::byte>(block_).subspan(kBlockHeaderBytes);
+  const std::span<const std::byte> payload =
+      std::span<const std::byte>(block_).subspan(kBlockHeaderBytes);
   Store(head, 0, kBlockMagic);
   Store(head, 4, entry.section());
   Store(head, 8, entry.index());
@@ -126,14 +134,16 @@ absl::Status ShardFileWriter::WriteCounters(const v1::ShardCounters& counters) {
   EG_RETURN_IF_ERROR(BeginSection(Section::kCounters, 0));
   const std::string bytes = counters.SerializeAsString();
   if (bytes.size() > kCountersBytesMax)
-    return absl::ResourceExhaustedError(absl::StrCat("counters too large: bytes=", bytes.size(), " max=", kCountersBytesMax));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("counters too large: bytes=", bytes.size(), " max=", kCountersBytesMax));
   return Append(BytesOf(bytes));
 }
 
 absl::Status ShardFileWriter::WriteLedger(const v1::ShardLedger& ledger) {
   EG_RETURN_IF_ERROR(BeginSection(Section::kLedger, 0));
   if (ledger.ByteSizeLong() > kLedgerBytesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("ledger too large: bytes=", ledger.ByteSizeLong(), " max=", kLedgerBytesMax));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("ledger too large: bytes=", ledger.ByteSizeLong(), " max=", kLedgerBytesMax));
   }
   return Append(BytesOf(ledger.SerializeAsString()));
 }
@@ -143,7 +153,8 @@ absl::StatusOr<FileDigest> ShardFileWriter::Finish() {
   const std::uint64_t footer_offset = offset_;
   const std::string bytes = footer_.SerializeAsString();
   if (bytes.size() > kFooterBytesMax)
-    return absl::ResourceExhaustedError(absl::StrCat("too many sections: bytes=", bytes.size(), " max=", kFooterBytesMax));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("too many sections: bytes=", bytes.size(), " max=", kFooterBytesMax));
   EG_RETURN_IF_ERROR(PutPadded(BytesOf(bytes), kAlignment));
   std::array<std::byte, kTrailerBytes> trailer{};
   std::memcpy(trailer.data(), kTrailerMagic, kMagicBytes);

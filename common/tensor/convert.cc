@@ -64,14 +64,16 @@ void NarrowBFloat16(const float* __restrict from, std::size_t n, std::byte* __re
   for (std::size_t i = 0; i < n; ++i) Store16(to + 2 * i, ToBFloat16(Load32(from + i)));
 }
 void WidenBFloat16(const std::byte* __restrict from, std::size_t n, float* __restrict to) {
-  for (std::size_t i = 0; i < n; ++i) to[i] = std::bit_cast<float>(FromBFloat16(Load16(from + 2 * i)));
+  for (std::size_t i = 0; i < n; ++i)
+    to[i] = std::bit_cast<float>(FromBFloat16(Load16(from + 2 * i)));
 }
 
 void NarrowFloat16(const float* from, std::size_t n, std::byte* to) {
   std::size_t i = 0;
 #ifdef __F16C__
   for (; i + 8 <= n; i += 8) {
-    const __m128i h = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m128i h =
+        _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     std::memcpy(to + 2 * i, &h, sizeof h);
   }
 #endif
@@ -111,7 +113,8 @@ void Widen(WireType type, const std::byte* from, std::size_t n, float* to) {
   }
 }
 
-// What is written lies behind what is still to be read: 2 bytes an element from the front, 4 read from there.
+// What is written lies behind what is still to be read: 2 bytes an element from the front, 4 read
+// from there.
 void NarrowInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];
@@ -123,7 +126,8 @@ void NarrowInPlace(WireType type, float* values, std::size_t n) {
   }
 }
 
-// Before element i is written, 4 i bytes are; what is still to be read begins at 2 n + 2 i, and i < n.
+// Before element i is written, 4 i bytes are; what is still to be read begins at 2 n + 2 i, and i <
+// n.
 void WidenInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];
@@ -155,7 +159,8 @@ std::uint16_t NarrowOne(WireType type, float value) {
   return type == WireType::kBFloat16 ? ToBFloat16(bits) : ToFloat16(bits);
 }
 float WidenOne(WireType type, std::uint16_t element) {
-  return std::bit_cast<float>(type == WireType::kBFloat16 ? FromBFloat16(element) : FromFloat16(element));
+  return std::bit_cast<float>(type == WireType::kBFloat16 ? FromBFloat16(element)
+                                                          : FromFloat16(element));
 }
 
 }  // namespace evergrad::tensor

@@ -12,12 +12,17 @@
 namespace evergrad::tensor {
 
 absl::StatusOr<Shape> Shape::Checked(std::vector<std::uint64_t> dims) {
-  if (dims.size() > kRankMax) return absl::InvalidArgumentError(absl::StrCat("rank too high: rank=", dims.size(), " limit=", kRankMax));
-  // Bytes, and not only elements, must be countable: nobody who holds a checked shape has to look again. A zero must not
-  // hide an overflow of the other dimensions either, for rows and row elements are used apart.
+  if (dims.size() > kRankMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank too high: rank=", dims.size(), " limit=", kRankMax));
+  // Bytes, and not only elements, must be countable: nobody who holds a checked shape has to look
+  // again. A zero must not hide an overflow of the other dimensions either, for rows and row
+  // elements are used apart.
   std::vector<std::uint64_t> factors{sizeof(std::uint64_t)};
   for (std::uint64_t d : dims) factors.push_back(d == 0 ? 1 : d);
-  if (!CheckedProduct(factors)) return absl::InvalidArgumentError(absl::StrCat("shape too large: shape=(", absl::StrJoin(dims, ", "), ")"));
+  if (!CheckedProduct(factors))
+    return absl::InvalidArgumentError(
+        absl::StrCat("shape too large: shape=(", absl::StrJoin(dims, ", "), ")"));
   return Shape(std::move(dims));
 }
 
@@ -37,7 +42,8 @@ std::uint64_t Shape::row_elements() const {
 std::string Shape::ToString() const { return absl::StrCat("(", absl::StrJoin(dims_, ", "), ")"); }
 
 AlignedBuffer::AlignedBuffer(std::size_t bytes) : size_(bytes) {
-  if (bytes > 0) data_ = static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kAlignment)));
+  if (bytes > 0)
+    data_ = static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kAlignment)));
 }
 
 AlignedBuffer AlignedBuffer::Zeroed(std::size_t bytes) {
@@ -47,7 +53,9 @@ AlignedBuffer AlignedBuffer::Zeroed(std::size_t bytes) {
 }
 
 AlignedBuffer::AlignedBuffer(AlignedBuffer&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), home_(std::move(other.home_)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      home_(std::move(other.home_)) {}
 
 AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
   AlignedBuffer taken(std::move(other));

@@ -1,4 +1,5 @@
-// Shapes and aligned float memory. Only float32 is computed with today; DType names what the wire may carry.
+// Shapes and aligned float memory. Only float32 is computed with today; DType names what the wire
+// may carry.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +31,8 @@ class Shape {
   std::size_t rank() const { return dims_.size(); }
   std::uint64_t operator[](std::size_t i) const { return dims_[i]; }
   const std::vector<std::uint64_t>& dims() const { return dims_; }
-  std::uint64_t elements() const;  // 1 for a scalar. EG_CHECK on overflow: use Checked for outside numbers.
+  std::uint64_t elements()
+      const;  // 1 for a scalar. EG_CHECK on overflow: use Checked for outside numbers.
   std::uint64_t rows() const { return dims_.empty() ? 1 : dims_[0]; }
   std::uint64_t row_elements() const;  // elements / rows; 1 for a scalar
   std::string ToString() const;        // "(28, 28, 1)", "()" for a scalar
@@ -40,8 +42,8 @@ class Shape {
   std::vector<std::uint64_t> dims_;
 };
 
-// Where a buffer's memory goes back to when it is not the heap's: the pool of a transport. Thread-safe; shared by the pool's
-// owner and the buffers that are out.
+// Where a buffer's memory goes back to when it is not the heap's: the pool of a transport.
+// Thread-safe; shared by the pool's owner and the buffers that are out.
 class BufferHome {
  public:
   virtual ~BufferHome() = default;
@@ -54,7 +56,8 @@ class AlignedBuffer {
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t bytes);
   // `bytes` at `data`, which is `home`'s and goes back to it.
-  AlignedBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<BufferHome> home) : data_(data), size_(bytes), home_(std::move(home)) {}
+  AlignedBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<BufferHome> home)
+      : data_(data), size_(bytes), home_(std::move(home)) {}
   static AlignedBuffer Zeroed(std::size_t bytes);
   AlignedBuffer(AlignedBuffer&& other) noexcept;
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
@@ -63,7 +66,9 @@ class AlignedBuffer {
   const std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
   std::span<float> floats() { return {reinterpret_cast<float*>(data_), size_ / sizeof(float)}; }
-  std::span<const float> floats() const { return {reinterpret_cast<const float*>(data_), size_ / sizeof(float)}; }
+  std::span<const float> floats() const {
+    return {reinterpret_cast<const float*>(data_), size_ / sizeof(float)};
+  }
 
  private:
   std::byte* data_ = nullptr;
@@ -71,8 +76,9 @@ class AlignedBuffer {
   std::shared_ptr<BufferHome> home_;  // Null: the heap.
 };
 
-// Read-only bytes kept alive by a shared owner: what is sent without a copy and what a pull returns. Shared because the
-// transport's slices, snapshots and readers hold a chunk beyond the shard's next apply.
+// Read-only bytes kept alive by a shared owner: what is sent without a copy and what a pull
+// returns. Shared because the transport's slices, snapshots and readers hold a chunk beyond the
+// shard's next apply.
 struct SharedBytes {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;

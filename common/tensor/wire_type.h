@@ -1,4 +1,5 @@
-// What gradients and values are on their way between workers and servers. Held and computed is float32 (convert.h).
+// What gradients and values are on their way between workers and servers. Held and computed is
+// float32 (convert.h).
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,9 @@ enum class WireType : std::uint8_t {
   kBFloat16 = 4,
 };
 // Of one element; 0 for what is none of the three.
-constexpr std::size_t WireBytes(WireType t) { return t == WireType::kFloat32 ? 4 : t == WireType::kFloat16 || t == WireType::kBFloat16 ? 2 : 0; }
+constexpr std::size_t WireBytes(WireType t) {
+  return t == WireType::kFloat32 ? 4 : t == WireType::kFloat16 || t == WireType::kBFloat16 ? 2 : 0;
+}
 constexpr const char* WireTypeName(WireType t) {
   return t == WireType::kFloat32    ? "float32"
          : t == WireType::kFloat16  ? "fp16"

@@ -6,7 +6,8 @@
 
 namespace evergrad {
 
-// Monotonic nanoseconds since an arbitrary origin, and wall time for people and files only. Thread-safe.
+// Monotonic nanoseconds since an arbitrary origin, and wall time for people and files only.
+// Thread-safe.
 using MonoTime = std::chrono::nanoseconds;
 
 class Clock {

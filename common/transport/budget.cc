@@ -44,7 +44,8 @@ void Budget::Used(std::uint64_t peer, std::uint64_t bytes) {
   Apply([&](CreditCore& core) { core.Used(peer, bytes); });
 }
 
-CreditCore::Answer Budget::AskLarge(std::uint64_t peer, std::uint64_t stream, std::uint64_t request, std::uint64_t bytes) {
+CreditCore::Answer Budget::AskLarge(std::uint64_t peer, std::uint64_t stream, std::uint64_t request,
+                                    std::uint64_t bytes) {
   MutexLock lock(&mu_);
   return core_.AskLarge(peer, stream, request, bytes);
 }
@@ -80,7 +81,9 @@ Budget::Levels Budget::levels() const {
 
 void Budget::Release(std::uint64_t peer, std::uint64_t bytes, bool small) {
   if (bytes == 0) return;
-  Apply([&](CreditCore& core) { small ? core.ReleaseSmall(peer, bytes) : core.ReleaseLarge(peer, bytes); });
+  Apply([&](CreditCore& core) {
+    small ? core.ReleaseSmall(peer, bytes) : core.ReleaseLarge(peer, bytes);
+  });
 }
 
 }  // namespace evergrad::transport

@@ -15,10 +15,13 @@ namespace evergrad::transport {
 
 class Budget : public std::enable_shared_from_this<Budget> {
  public:
-  // `wake` is called without a lock, on whatever thread released, when TakeAdmitted has something: it posts, nothing else.
-  Budget(CreditCore::Options options, std::function<void()> wake) : wake_(std::move(wake)), core_(options) {}
+  // `wake` is called without a lock, on whatever thread released, when TakeAdmitted has something:
+  // it posts, nothing else.
+  Budget(CreditCore::Options options, std::function<void()> wake)
+      : wake_(std::move(wake)), core_(options) {}
 
-  // An owned share; gives it back when destroyed. Shared with the budget, which outlives the server by its last token.
+  // An owned share; gives it back when destroyed. Shared with the budget, which outlives the server
+  // by its last token.
   class Token final : public Reservation {
    public:
     Token(std::shared_ptr<Budget> budget, std::uint64_t peer, std::uint64_t bytes, bool small)
@@ -37,11 +40,13 @@ class Budget : public std::enable_shared_from_this<Budget> {
     const bool small_;
   };
 
-  // As CreditCore. After kGranted, or once TakeAdmitted has returned it, the caller makes tokens for exactly these bytes.
+  // As CreditCore. After kGranted, or once TakeAdmitted has returned it, the caller makes tokens
+  // for exactly these bytes.
   std::uint64_t Join(const std::string& peer_name);
   void Leave(std::uint64_t peer, std::uint64_t stream);
   void Advance(MonoTime now);
-  CreditCore::Answer AskLarge(std::uint64_t peer, std::uint64_t stream, std::uint64_t request, std::uint64_t bytes);
+  CreditCore::Answer AskLarge(std::uint64_t peer, std::uint64_t stream, std::uint64_t request,
+                              std::uint64_t bytes);
   std::uint32_t LeftUnused(std::uint64_t peer);
   void Used(std::uint64_t peer, std::uint64_t bytes);
   bool TakeSmall(std::uint64_t peer, std::uint64_t bytes);

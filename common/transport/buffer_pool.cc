@@ -17,11 +17,13 @@ constexpr std::size_t kHugePageBytes = 2u << 20;
 std::byte* Map(std::size_t capacity) {
   // Huge pages want their own alignment: map more and give the edges back.
   const std::size_t extra = capacity >= kHugePageBytes ? kHugePageBytes : 0;
-  void* mapped = mmap(nullptr, capacity + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped =
+      mmap(nullptr, capacity + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(mapped);
   if (extra == 0) return begin;
-  auto* aligned = reinterpret_cast<std::byte*>(RoundUp(reinterpret_cast<std::uintptr_t>(begin), kHugePageBytes));
+  auto* aligned = reinterpret_cast<std::byte*>(
+      RoundUp(reinterpret_cast<std::uintptr_t>(begin), kHugePageBytes));
   const auto before = static_cast<std::size_t>(aligned - begin);
   if (before > 0) munmap(begin, before);
   if (before < extra) munmap(aligned + capacity, extra - before);
@@ -31,7 +33,9 @@ std::byte* Map(std::size_t capacity) {
 
 }  // namespace
 
-std::size_t BufferPool::Capacity(std::size_t bytes) { return RoundUp(bytes, std::bit_floor(bytes) / 8); }
+std::size_t BufferPool::Capacity(std::size_t bytes) {
+  return RoundUp(bytes, std::bit_floor(bytes) / 8);
+}
 
 BufferPool::~BufferPool() {
   for (const Free& free : free_) munmap(free.data, free.capacity);

@@ -1,5 +1,6 @@
-// Memory for received frames: large buffers are kept and used again, so that a push of 64 MB does not begin with 16,384 page
-// faults, and so that what is kept is bounded (the heap would keep what it likes). Thread-safe.
+// Memory for received frames: large buffers are kept and used again, so that a push of 64 MB does
+// not begin with 16,384 page faults, and so that what is kept is bounded (the heap would keep what
+// it likes). Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,12 @@
 
 namespace evergrad::transport {
 
-class BufferPool final : public tensor::BufferHome, public std::enable_shared_from_this<BufferPool> {
+class BufferPool final : public tensor::BufferHome,
+                         public std::enable_shared_from_this<BufferPool> {
  public:
-  // `bytes_max`: what is meant to be out at once, a server's budget. What has come back is kept while it and what is out fit into that and its
-  // eighth (Capacity), and half of `bytes_max` whatever is out; beyond, the oldest goes.
+  // `bytes_max`: what is meant to be out at once, a server's budget. What has come back is kept
+  // while it and what is out fit into that and its eighth (Capacity), and half of `bytes_max`
+  // whatever is out; beyond, the oldest goes.
   explicit BufferPool(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
   ~BufferPool() override;
 
@@ -29,7 +32,8 @@ class BufferPool final : public tensor::BufferHome, public std::enable_shared_fr
   std::uint64_t out_bytes() const;  // by capacity, of buffers that are not the heap's
 
   static constexpr std::size_t kPooledBytesMin = 256u << 10;
-  // What is really mapped for `bytes`: in eighths of a power of two, so that like sizes share and at most an eighth is wasted.
+  // What is really mapped for `bytes`: in eighths of a power of two, so that like sizes share and
+  // at most an eighth is wasted.
   static std::size_t Capacity(std::size_t bytes);
 
  private:

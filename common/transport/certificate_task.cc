@@ -29,13 +29,14 @@ absl::string_view IdentityOf(absl::string_view task) {
 
 bool IsAddress(const std::string& host) {
   unsigned char buffer[16];
-  return inet_pton(AF_INET, host.c_str(), buffer) == 1 || inet_pton(AF_INET6, host.c_str(), buffer) == 1;
+  return inet_pton(AF_INET, host.c_str(), buffer) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), buffer) == 1;
 }
 
 // The hosts that a certificate is for, as text.
 std::string HostsOf(X509* certificate) {
-  const std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>> names(
-      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  const std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   std::vector<std::string> hosts;
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
@@ -45,7 +46,8 @@ std::string HostsOf(X509* certificate) {
     } else if (name->type == GEN_IPADD) {
       char text[INET6_ADDRSTRLEN] = {};
       const int family = ASN1_STRING_length(name->d.iPAddress) == 4 ? AF_INET : AF_INET6;
-      if (inet_ntop(family, ASN1_STRING_get0_data(name->d.iPAddress), text, sizeof text) != nullptr) hosts.emplace_back(text);
+      if (inet_ntop(family, ASN1_STRING_get0_data(name->d.iPAddress), text, sizeof text) != nullptr)
+        hosts.emplace_back(text);
     }
   }
   return hosts.empty() ? "no host" : absl::StrJoin(hosts, ", ");
@@ -56,13 +58,17 @@ std::string HostsOf(X509* certificate) {
 absl::Status CheckTaskName(absl::string_view name) {
   const absl::string_view role = RoleOf(name), identity = IdentityOf(name);
   const bool known = std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
-  const bool spelled = name.size() == role.size() ||
-                       (!identity.empty() && identity.size() <= kIdentityBytesMax && std::all_of(identity.begin(), identity.end(), [](char c) {
-                         return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_';
-                       }));
+  const bool spelled =
+      name.size() == role.size() || (!identity.empty() && identity.size() <= kIdentityBytesMax &&
+                                     std::all_of(identity.begin(), identity.end(), [](char c) {
+                                       return absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+                                              c == '-' || c == '.' || c == '_';
+                                     }));
   if (known && spelled && (role != "coordinator" || identity.empty())) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("expected coordinator, ps_server/N, worker/NAME or user/NAME (or the role alone, for any of it), got `", name, "`"));
+      absl::StrCat("expected coordinator, ps_server/N, worker/NAME or user/NAME (or the role "
+                   "alone, for any of it), got `",
+                   name, "`"));
 }
 
 absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris) {
@@ -75,34 +81,43 @@ absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris) {
   }
   if (found == 0) {
     return absl::PermissionDeniedError(
-        absl::StrCat("certificate names no task (a URI name ", kCertificateScheme, "ROLE/IDENTITY): `psctl cert issue` makes one that does"));
+        absl::StrCat("certificate names no task (a URI name ", kCertificateScheme,
+                     "ROLE/IDENTITY): `psctl cert issue` makes one that does"));
   }
   if (found > 1) return absl::PermissionDeniedError("certificate names several tasks: one each");
   if (const absl::Status status = CheckTaskName(task); !status.ok())
-    return absl::PermissionDeniedError(absl::StrCat("certificate names an unknown task: ", status.message().substr(0, 300)));
+    return absl::PermissionDeniedError(
+        absl::StrCat("certificate names an unknown task: ", status.message().substr(0, 300)));
   return task;
 }
 
 absl::Status CheckTask(absl::string_view have, absl::string_view want) {
   if (want.empty()) return absl::OkStatus();
   const absl::string_view identity = IdentityOf(have), wanted = IdentityOf(want);
-  if (RoleOf(have) == RoleOf(want) && (identity.empty() || wanted.empty() || identity == wanted)) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("certificate is for ", have, ", expected ", want));
+  if (RoleOf(have) == RoleOf(want) && (identity.empty() || wanted.empty() || identity == wanted))
+    return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("certificate is for ", have, ", expected ", want));
 }
 
 absl::Status CheckHost(const std::string& pem, const std::string& host_port) {
   std::string host = host_port.substr(0, host_port.rfind(':'));
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
-  const std::unique_ptr<BIO, Freer<BIO_free>> bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-  const std::unique_ptr<X509, Freer<X509_free>> certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+  const std::unique_ptr<BIO, Freer<BIO_free>> bio(
+      BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const std::unique_ptr<X509, Freer<X509_free>> certificate(
+      PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
   if (certificate == nullptr) return absl::PermissionDeniedError("certificate cannot be read");
-  const int matches = IsAddress(host) ? X509_check_ip_asc(certificate.get(), host.c_str(), 0)
-                                      : X509_check_host(certificate.get(), host.data(), host.size(), X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS, nullptr);
+  const int matches = IsAddress(host)
+                          ? X509_check_ip_asc(certificate.get(), host.c_str(), 0)
+                          : X509_check_host(certificate.get(), host.data(), host.size(),
+                                            X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS, nullptr);
   ERR_clear_error();
   if (matches == 1) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat("certificate is for ", HostsOf(certificate.get()), ", dialed as ", host, " (psctl cert issue --host ", host, ")"));
+  return absl::PermissionDeniedError(absl::StrCat("certificate is for ", HostsOf(certificate.get()),
+                                                  ", dialed as ", host,
+                                                  " (psctl cert issue --host ", host, ")"));
 }
 
 }  // namespace evergrad::transport

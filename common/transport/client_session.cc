@@ -13,35 +13,47 @@ using wire::MessageKind;
 
 namespace {
 
-// A call waits for its grant for so many times its deadline: the server is alive, or the watchdog would have given the stream up, and it
-// serves others first.
+// A call waits for its grant for so many times its deadline: the server is alive, or the watchdog
+// would have given the stream up, and it serves others first.
 constexpr int kGrantPatience = 6;
 
 }  // namespace
 
 ClientSession::ClientSession(Options options, std::shared_ptr<BufferPool> pool)
-    : options_(std::move(options)), pool_(std::move(pool)), outbox_(options_.message_bytes_max), liveness_(options_.progress_timeout) {}
+    : options_(std::move(options)),
+      pool_(std::move(pool)),
+      outbox_(options_.message_bytes_max),
+      liveness_(options_.progress_timeout) {}
 
-absl::Status ClientSession::CheckCall(std::uint64_t request_bytes, const DataOptions& options) const {
-  const std::uint64_t max = state_ == State::kUp ? std::min(options_.frame_bytes_max, peer_frame_bytes_max_) : options_.frame_bytes_max;
-  if (request_bytes > max) return absl::InvalidArgumentError(absl::StrCat("request too large: bytes=", request_bytes, " max=", max));
+absl::Status ClientSession::CheckCall(std::uint64_t request_bytes,
+                                      const DataOptions& options) const {
+  const std::uint64_t max = state_ == State::kUp
+                                ? std::min(options_.frame_bytes_max, peer_frame_bytes_max_)
+                                : options_.frame_bytes_max;
+  if (request_bytes > max)
+    return absl::InvalidArgumentError(
+        absl::StrCat("request too large: bytes=", request_bytes, " max=", max));
   if (options.response_bytes_max > options_.frame_bytes_max) {
     return absl::InvalidArgumentError(
-        absl::StrCat("answer too large: response_bytes_max=", options.response_bytes_max, " max=", options_.frame_bytes_max));
+        absl::StrCat("answer too large: response_bytes_max=", options.response_bytes_max,
+                     " max=", options_.frame_bytes_max));
   }
   if (pending_.size() >= options_.inflight_calls_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("too many calls in flight: max=", options_.inflight_calls_max));
   }
   return absl::OkStatus();
 }
 
-ClientSession::Pending& ClientSession::Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now) {
+ClientSession::Pending& ClientSession::Add(std::uint64_t id, std::uint64_t request_bytes,
+                                           const DataOptions& options, MonoTime now) {
   if (pending_.empty()) liveness_.OnWork(now);
   Pending& pending = pending_[id];
   pending.request_bytes_max = request_bytes;
   pending.response_bytes_max = options.response_bytes_max;
   pending.patience = options.deadline;
-  pending.answer = Reassembly(options.response_bytes_max + wire::kAnswerHeaderBytesMax, pool_.get());
+  pending.answer =
+      Reassembly(options.response_bytes_max + wire::kAnswerHeaderBytesMax, pool_.get());
   BeginPatience(id, pending, now);
   return pending;
 }
@@ -62,8 +74,10 @@ void ClientSession::CheckAt(std::uint64_t id, Pending& pending, MonoTime at) {
   checks_.emplace(at, id);
 }
 
-void ClientSession::Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now) {
-  // A small call needs no announcement, and one that cannot be announced now is refused by its Call, which has a caller to tell.
+void ClientSession::Announce(std::uint64_t id, std::uint64_t request_bytes,
+                             const DataOptions& options, MonoTime now) {
+  // A small call needs no announcement, and one that cannot be announced now is refused by its
+  // Call, which has a caller to tell.
   if (state_ == State::kDown || !CheckCall(request_bytes, options).ok()) return;
   if (request_bytes + options.response_bytes_max <= wire::kUngrantedBytesMax) return;
   Advance(id, Add(id, request_bytes, options, now));
@@ -71,10 +85,12 @@ void ClientSession::Announce(std::uint64_t id, std::uint64_t request_bytes, cons
 
 void ClientSession::Abandon(std::uint64_t id) {
   const auto it = pending_.find(id);
-  if (it != pending_.end() && !it->second.called) Finish(it, absl::CancelledError("data ticket abandoned"), /*tell=*/up());
+  if (it != pending_.end() && !it->second.called)
+    Finish(it, absl::CancelledError("data ticket abandoned"), /*tell=*/up());
 }
 
-void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done, MonoTime now) {
+void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done,
+                         MonoTime now) {
   const std::uint64_t bytes = request.size();
   auto it = pending_.find(id);
   if (it != pending_.end()) {
@@ -82,9 +98,11 @@ void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& opt
     absl::Status refused;
     if (pending.called) {
       refused = absl::InvalidArgumentError(absl::StrCat("ticket used twice: ticket=", id));
-    } else if (bytes > pending.request_bytes_max || options.response_bytes_max > pending.response_bytes_max) {
-      refused = absl::InvalidArgumentError(absl::StrCat("call larger than announced: bytes=", bytes, " announced=", pending.request_bytes_max,
-                                                        " response=", options.response_bytes_max, " announced=", pending.response_bytes_max));
+    } else if (bytes > pending.request_bytes_max ||
+               options.response_bytes_max > pending.response_bytes_max) {
+      refused = absl::InvalidArgumentError(absl::StrCat(
+          "call larger than announced: bytes=", bytes, " announced=", pending.request_bytes_max,
+          " response=", options.response_bytes_max, " announced=", pending.response_bytes_max));
     }
     if (!refused.ok()) {
       finished_.push_back({std::move(done), std::move(refused)});
@@ -112,7 +130,8 @@ void ClientSession::Advance(std::uint64_t id, Pending& pending) {
   if (state_ != State::kUp) return;
   if (pending.phase == Phase::kHeld) {
     const std::uint64_t bytes = pending.request_bytes_max + pending.response_bytes_max;
-    if (pending.called && bytes <= wire::kUngrantedBytesMax && bytes <= small_max_ && small_used_ <= small_max_ - bytes) {
+    if (pending.called && bytes <= wire::kUngrantedBytesMax && bytes <= small_max_ &&
+        small_used_ <= small_max_ - bytes) {
       pending.small_charge = bytes;
       small_used_ += bytes;
       SendRequest(id, pending);
@@ -130,17 +149,20 @@ void ClientSession::Advance(std::uint64_t id, Pending& pending) {
 
 void ClientSession::SendRequest(std::uint64_t id, Pending& pending) {
   pending.phase = Phase::kSending;
-  outbox_.AddFrame(MessageKind::kRequest, id, pending.response_bytes_max, std::move(pending.request));
+  outbox_.AddFrame(MessageKind::kRequest, id, pending.response_bytes_max,
+                   std::move(pending.request));
   pending.request = {};
 }
 
-void ClientSession::Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell) {
+void ClientSession::Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result,
+                           bool tell) {
   auto node = pending_.extract(it);
   Pending& pending = node.mapped();
   checks_.erase({pending.check_at, node.key()});
   small_used_ -= pending.small_charge;
   outbox_.Drop(node.key());
-  if (tell && pending.phase != Phase::kHeld) outbox_.AddControl({.kind = MessageKind::kCancel, .request_id = node.key()});
+  if (tell && pending.phase != Phase::kHeld)
+    outbox_.AddControl({.kind = MessageKind::kCancel, .request_id = node.key()});
   if (pending.done) finished_.push_back({std::move(pending.done), std::move(result)});
 }
 
@@ -156,12 +178,17 @@ void ClientSession::OnLinkDown(const absl::Status& why, MonoTime) {
 
 absl::Status ClientSession::OnMessage(MessageView messages, MonoTime now) {
   liveness_.OnReceived(now);
-  return lane_.Receive(messages, outbox_, [&](const wire::StreamHeader& header, MessageView payload) { return OnOne(header, payload, now); });
+  return lane_.Receive(messages, outbox_,
+                       [&](const wire::StreamHeader& header, MessageView payload) {
+                         return OnOne(header, payload, now);
+                       });
 }
 
-absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now) {
+absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView payload,
+                                  MonoTime now) {
   if ((header.kind == MessageKind::kHello) == up()) {
-    return absl::InvalidArgumentError(absl::StrCat("HELLO is the first message and only that: kind=", wire::MessageKindName(header.kind)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "HELLO is the first message and only that: kind=", wire::MessageKindName(header.kind)));
   }
   switch (header.kind) {
     case MessageKind::kHello:
@@ -177,7 +204,8 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       const auto it = pending_.find(header.request_id);
       if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
       if (it->second.phase != Phase::kAnnounced)
-        return absl::InvalidArgumentError(absl::StrCat("grant of what was not announced: request=", header.request_id));
+        return absl::InvalidArgumentError(
+            absl::StrCat("grant of what was not announced: request=", header.request_id));
       it->second.phase = Phase::kGranted;
       BeginPatience(it->first, it->second, now);
       Advance(it->first, it->second);
@@ -185,7 +213,9 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
     }
     case MessageKind::kAnswer: return OnAnswer(header, payload, now);
     case MessageKind::kError: OnError(header, payload); return absl::OkStatus();
-    case MessageKind::kPing: outbox_.AddControl({.kind = MessageKind::kPong}); return absl::OkStatus();
+    case MessageKind::kPing:
+      outbox_.AddControl({.kind = MessageKind::kPong});
+      return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
     case MessageKind::kLane: return OnLane(header, payload);
     case MessageKind::kRoom: return absl::OkStatus();  // NextMessage looks itself.
@@ -193,19 +223,23 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
     case MessageKind::kRequest:
     case MessageKind::kCancel: break;
   }
-  return absl::InvalidArgumentError(absl::StrCat("a server does not send ", wire::MessageKindName(header.kind)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a server does not send ", wire::MessageKindName(header.kind)));
 }
 
 void ClientSession::OfferLane(std::uint64_t ring_bytes_max) {
   if (options_.offer_lane == nullptr) return;
-  auto offered = ring_bytes_max < kLaneRingUnit ? absl::FailedPreconditionError("the server takes none") : options_.offer_lane(ring_bytes_max);
+  auto offered = ring_bytes_max < kLaneRingUnit
+                     ? absl::FailedPreconditionError("the server takes none")
+                     : options_.offer_lane(ring_bytes_max);
   if (!offered.ok()) {
     if (options_.on_lane) options_.on_lane(offered.status());
     return;
   }
   offered_ = *std::move(offered);
   const auto bytes = wire::EncodeLaneOffer(offered_->offer);
-  outbox_.AddControl({.kind = MessageKind::kLane}, std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  outbox_.AddControl({.kind = MessageKind::kLane},
+                     std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
 absl::Status ClientSession::OnLane(const wire::StreamHeader& header, MessageView payload) {
@@ -223,12 +257,14 @@ absl::Status ClientSession::OnLane(const wire::StreamHeader& header, MessageView
   return absl::OkStatus();
 }
 
-absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView payload, MonoTime now) {
+absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView payload,
+                                     MonoTime now) {
   const auto it = pending_.find(header.request_id);
   if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
   Pending& pending = it->second;
   if (pending.phase != Phase::kSent)
-    return absl::InvalidArgumentError(absl::StrCat("answer before the request was sent: request=", header.request_id));
+    return absl::InvalidArgumentError(
+        absl::StrCat("answer before the request was sent: request=", header.request_id));
   if (auto status = pending.answer.Add(header, payload); !status.ok()) return status;
   pending.moved_at = now;
   if (pending.answer.complete()) {
@@ -243,7 +279,8 @@ void ClientSession::OnError(const wire::StreamHeader& header, MessageView payloa
   if (it == pending_.end()) return;
   std::string detail(header.bytes, '\0');
   CopyPayload(payload, reinterpret_cast<std::byte*>(detail.data()));
-  // Told even so: pieces of it may be on their way, and the server drops them until it hears that they end.
+  // Told even so: pieces of it may be on their way, and the server drops them until it hears that
+  // they end.
   Finish(it, DecodeStatus(detail), /*tell=*/true);
 }
 
@@ -273,9 +310,13 @@ absl::Status ClientSession::Tick(MonoTime now) {
     if (const MonoTime due = DueAt(pending); due > now) {
       CheckAt(it->first, pending, due);
     } else if (!up()) {
-      Finish(it, absl::UnavailableError("no connection before the deadline of the data call"), /*tell=*/false);
+      Finish(it, absl::UnavailableError("no connection before the deadline of the data call"),
+             /*tell=*/false);
     } else {
-      Finish(it, absl::DeadlineExceededError(pending.called ? "data call: deadline exceeded" : "data ticket expired"), /*tell=*/true);
+      Finish(it,
+             absl::DeadlineExceededError(pending.called ? "data call: deadline exceeded"
+                                                        : "data ticket expired"),
+             /*tell=*/true);
     }
   }
   if (!up() || pending_.empty()) return absl::OkStatus();

@@ -1,5 +1,6 @@
-// The client's half of a data stream as a pure state machine: calls and link events in; messages, finished calls and the time
-// of the next tick out. No clock, no threads, no I/O. Not thread-safe: the DataStream drives it on its loop.
+// The client's half of a data stream as a pure state machine: calls and link events in; messages,
+// finished calls and the time of the next tick out. No clock, no threads, no I/O. Not thread-safe:
+// the DataStream drives it on its loop.
 //
 //   held -> (announced -> granted ->) sending -> sent -> finished
 #pragma once
@@ -43,23 +44,28 @@ class ClientSession {
     absl::StatusOr<ReceivedFrame> result;
   };
 
-  // `id` is fresh, or for Call the one that was announced. A call that cannot be made is in TakeFinished at once.
-  void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now);
-  void Abandon(std::uint64_t id);  // of an announcement whose Call will not come; nothing once it has been called or has ended
-  void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done, MonoTime now);
+  // `id` is fresh, or for Call the one that was announced. A call that cannot be made is in
+  // TakeFinished at once.
+  void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
+                MonoTime now);
+  void Abandon(std::uint64_t id);  // of an announcement whose Call will not come; nothing once it
+                                   // has been called or has ended
+  void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done,
+            MonoTime now);
 
-  // The link has ended (or could not be made): every call ends with `why`, and so do later ones until the next HELLO.
-  // Before the first link has come up or gone down, calls are held.
+  // The link has ended (or could not be made): every call ends with `why`, and so do later ones
+  // until the next HELLO. Before the first link has come up or gone down, calls are held.
   void OnLinkDown(const absl::Status& why, MonoTime now);
   // One message or several. Not OK: the server breaks the protocol, the link is to be cancelled.
   absl::Status OnMessage(MessageView messages, MonoTime now);
-  // The next message to send; those before it have been reported by OnSent or leave together with it. nullopt: nothing to send now,
-  // or lane_status() says why nothing can be.
+  // The next message to send; those before it have been reported by OnSent or leave together with
+  // it. nullopt: nothing to send now, or lane_status() says why nothing can be.
   std::optional<Outbox::Message> NextMessage();
   const absl::Status& lane_status() const { return lane_.status(); }  // Not OK: as of OnMessage.
   void OnSent(MonoTime now);
 
-  // Ends calls of which nothing has moved for their deadline. Not OK: the watchdog gives the link up.
+  // Ends calls of which nothing has moved for their deadline. Not OK: the watchdog gives the link
+  // up.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
 
@@ -81,18 +87,22 @@ class ClientSession {
     std::uint64_t small_charge = 0;  // Of the peer's share of the small reserve, while outstanding.
     Frame request;
     DataDone done;
-    MonoTime patience{0};                 // DataOptions::deadline
-    MonoTime moved_at{0};                 // when it was made, was granted, or a part of it was last sent or received
-    MonoTime check_at = MonoTime::max();  // its place in `checks_`, once it has one; may be earlier than DueAt, never later
+    MonoTime patience{0};  // DataOptions::deadline
+    MonoTime moved_at{
+        0};  // when it was made, was granted, or a part of it was last sent or received
+    MonoTime check_at = MonoTime::max();  // its place in `checks_`, once it has one; may be earlier
+                                          // than DueAt, never later
     Reassembly answer;
   };
   using PendingMap = std::map<std::uint64_t, Pending>;
 
   absl::Status CheckCall(std::uint64_t request_bytes, const DataOptions& options) const;
-  Pending& Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options, MonoTime now);
+  Pending& Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
+               MonoTime now);
   // When it ends if nothing moves before.
   MonoTime DueAt(const Pending& pending) const;
-  // It was called, or granted: its patience begins anew, and may be shorter than what it was looked at for.
+  // It was called, or granted: its patience begins anew, and may be shorter than what it was looked
+  // at for.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Sends what can be sent of it now.
@@ -119,7 +129,7 @@ class ClientSession {
   Liveness liveness_;
   PendingMap pending_;
   std::set<std::pair<MonoTime, std::uint64_t>> checks_;  // when to look whether a call is due
-  std::vector<std::uint64_t> sent_;                      // calls of which NextMessage has given parts since OnSent
+  std::vector<std::uint64_t> sent_;  // calls of which NextMessage has given parts since OnSent
   std::vector<Finished> finished_;
 };
 

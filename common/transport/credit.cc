@@ -11,8 +11,9 @@ namespace {
 
 // Names cost nothing where no certificate proves them.
 constexpr std::size_t kGoneRememberedMax = 4096;
-// Of `lately`, a part of so many: the first distrust, which doubles each time up to the whole; in what time grants that are left unused, of several
-// streams maybe, count once; how often it is looked for who is no longer active.
+// Of `lately`, a part of so many: the first distrust, which doubles each time up to the whole; in
+// what time grants that are left unused, of several streams maybe, count once; how often it is
+// looked for who is no longer active.
 constexpr int kFirstDistrustPart = 5, kUnusedOncePart = 20, kLookPart = 10;
 constexpr std::uint32_t kUnusedMax = 32;
 
@@ -65,12 +66,15 @@ void CreditCore::Leave(std::uint64_t id, std::uint64_t stream) {
   Admit();
 }
 
-std::uint64_t CreditCore::share() const { return options_.budget_bytes_max / std::max<std::size_t>(2, active_); }
+std::uint64_t CreditCore::share() const {
+  return options_.budget_bytes_max / std::max<std::size_t>(2, active_);
+}
 
 bool CreditCore::OthersLately(std::uint64_t id) const {
   return std::any_of(lately_.begin(), lately_.end(), [&](std::uint64_t other) {
     const Peer& peer = peers_.at(other);
-    return other != id && !Distrusted(peer) && (peer.active || now_ < peer.active_at + options_.lately);
+    return other != id && !Distrusted(peer) &&
+           (peer.active || now_ < peer.active_at + options_.lately);
   });
 }
 
@@ -83,7 +87,8 @@ bool CreditCore::InTurn(std::uint64_t id) const {
 
 bool CreditCore::MayGoBeyond(std::uint64_t id) const {
   const Peer& peer = peers_.at(id);
-  return !OthersLately(id) || (!Distrusted(peer) && peer.used + peer.waiting.front().bytes <= half());
+  return !OthersLately(id) ||
+         (!Distrusted(peer) && peer.used + peer.waiting.front().bytes <= half());
 }
 
 bool CreditCore::OthersWait(std::uint64_t id) const {
@@ -96,17 +101,21 @@ bool CreditCore::OverShare(std::uint64_t id) const {
   return it != peers_.end() && it->second.used > share() && OthersWait(id);
 }
 
-CreditCore::Answer CreditCore::AskLarge(std::uint64_t id, std::uint64_t stream, std::uint64_t request, std::uint64_t bytes) {
+CreditCore::Answer CreditCore::AskLarge(std::uint64_t id, std::uint64_t stream,
+                                        std::uint64_t request, std::uint64_t bytes) {
   if (bytes > options_.budget_bytes_max) return Answer::kOverBudget;
   Peer& peer = peers_.at(id);
-  if (waiting_ >= options_.waiting_max || peer.waiting.size() >= std::max<std::size_t>(1, options_.waiting_max / 8)) return Answer::kFull;
+  if (waiting_ >= options_.waiting_max ||
+      peer.waiting.size() >= std::max<std::size_t>(1, options_.waiting_max / 8))
+    return Answer::kFull;
   if (peer.waiting.empty()) turns_.push_back(id);
   peer.waiting.push_back({id, stream, request, bytes});
   waiting_bytes_ += bytes;
   ++waiting_;
   Note(id, peer);
   Admit();
-  if (admitted_.empty() || admitted_.back().stream != stream || admitted_.back().request != request) return Answer::kWaiting;
+  if (admitted_.empty() || admitted_.back().stream != stream || admitted_.back().request != request)
+    return Answer::kWaiting;
   admitted_.pop_back();
   return Answer::kGranted;
 }
@@ -123,8 +132,12 @@ void CreditCore::ReleaseLarge(std::uint64_t id, std::uint64_t bytes) {
 bool CreditCore::TakeSmall(std::uint64_t id, std::uint64_t bytes) {
   if (bytes == 0) return true;
   Peer& peer = peers_.at(id);
-  if (bytes > options_.peer_small_bytes_max || peer.small_used > options_.peer_small_bytes_max - bytes) return false;
-  if (bytes > options_.small_reserve_bytes_max || small_used_ > options_.small_reserve_bytes_max - bytes) return false;
+  if (bytes > options_.peer_small_bytes_max ||
+      peer.small_used > options_.peer_small_bytes_max - bytes)
+    return false;
+  if (bytes > options_.small_reserve_bytes_max ||
+      small_used_ > options_.small_reserve_bytes_max - bytes)
+    return false;
   peer.small_used += bytes;
   small_used_ += bytes;
   return true;
@@ -147,11 +160,13 @@ std::uint64_t CreditCore::peer_small_used_max() const {
 
 std::uint32_t CreditCore::LeftUnused(std::uint64_t id) {
   Peer& peer = peers_.at(id);
-  if (peer.unused > 0 && now_ < peer.unused_at + options_.lately / kUnusedOncePart) return peer.unused_in_a_row;
+  if (peer.unused > 0 && now_ < peer.unused_at + options_.lately / kUnusedOncePart)
+    return peer.unused_in_a_row;
   if (now_ >= peer.distrusted_to + options_.lately) peer.unused = peer.unused_in_a_row = 0;
   peer.unused = std::min(peer.unused + 1, kUnusedMax);
   peer.unused_at = now_;
-  peer.distrusted_to = now_ + std::min(options_.lately, options_.lately / kFirstDistrustPart * (1 << std::min(peer.unused - 1, 8u)));
+  peer.distrusted_to = now_ + std::min(options_.lately, options_.lately / kFirstDistrustPart *
+                                                            (1 << std::min(peer.unused - 1, 8u)));
   return ++peer.unused_in_a_row;
 }
 
@@ -167,12 +182,16 @@ void CreditCore::Withdraw(std::uint64_t id, std::uint64_t stream, std::uint64_t 
   const auto found = peers_.find(id);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
-  const auto same = [&](const Admitted& a) { return a.peer == id && a.stream == stream && a.request == request; };
-  if (const auto it = std::find_if(peer.waiting.begin(), peer.waiting.end(), same); it != peer.waiting.end()) {
+  const auto same = [&](const Admitted& a) {
+    return a.peer == id && a.stream == stream && a.request == request;
+  };
+  if (const auto it = std::find_if(peer.waiting.begin(), peer.waiting.end(), same);
+      it != peer.waiting.end()) {
     waiting_bytes_ -= it->bytes;
     --waiting_;
     peer.waiting.erase(it);
-  } else if (const auto ready = std::find_if(admitted_.begin(), admitted_.end(), same); ready != admitted_.end()) {
+  } else if (const auto ready = std::find_if(admitted_.begin(), admitted_.end(), same);
+             ready != admitted_.end()) {
     used_ -= ready->bytes;
     peer.used -= ready->bytes;
     admitted_.erase(ready);
@@ -181,7 +200,9 @@ void CreditCore::Withdraw(std::uint64_t id, std::uint64_t stream, std::uint64_t 
   Admit();
 }
 
-std::vector<CreditCore::Admitted> CreditCore::TakeAdmitted() { return std::exchange(admitted_, {}); }
+std::vector<CreditCore::Admitted> CreditCore::TakeAdmitted() {
+  return std::exchange(admitted_, {});
+}
 
 void CreditCore::Note(std::uint64_t id, Peer& peer) {
   if (peer.waiting.empty()) turns_.remove(id);
@@ -203,8 +224,11 @@ void CreditCore::ForgetIfGone(std::uint64_t id, const Peer& peer) {
 
 void CreditCore::Admit() {
   while (!turns_.empty()) {
-    auto turn = std::find_if(turns_.begin(), turns_.end(), [&](std::uint64_t id) { return InTurn(id); });
-    if (turn == turns_.end()) turn = std::find_if(turns_.begin(), turns_.end(), [&](std::uint64_t id) { return MayGoBeyond(id); });
+    auto turn =
+        std::find_if(turns_.begin(), turns_.end(), [&](std::uint64_t id) { return InTurn(id); });
+    if (turn == turns_.end())
+      turn = std::find_if(turns_.begin(), turns_.end(),
+                          [&](std::uint64_t id) { return MayGoBeyond(id); });
     if (turn == turns_.end()) return;
     const std::uint64_t id = *turn;
     Peer& peer = peers_.at(id);

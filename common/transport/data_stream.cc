@@ -18,8 +18,12 @@ constexpr MonoTime kBackoffMax = 1s;
 // Everything but the atomics belongs to the loop.
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
-  Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool, const ChannelOptions& options)
-      : loop_(std::move(loop)), open_(std::move(open)), posted_(options.inflight_calls_max), session_(SessionOptions(options), std::move(pool)) {}
+  Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
+       const ChannelOptions& options)
+      : loop_(std::move(loop)),
+        open_(std::move(open)),
+        posted_(options.inflight_calls_max),
+        session_(SessionOptions(options), std::move(pool)) {}
 
   Loop& loop() { return *loop_; }
   PostLimit& posted() { return posted_; }
@@ -57,7 +61,9 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
   void OnOpen() override {}  // The server's HELLO tells.
   void OnMessage(MessageView message) override {
     const auto status = session_.OnMessage(message, loop_->Now());
-    if (!status.ok()) return Down(absl::UnavailableError(absl::StrCat("server breaks the protocol: ", status.message())));
+    if (!status.ok())
+      return Down(
+          absl::UnavailableError(absl::StrCat("server breaks the protocol: ", status.message())));
     if (session_.up()) backoff_ = kBackoffMin;
     Pump();
   }
@@ -67,14 +73,17 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     Pump();
   }
   void OnEnd(absl::Status status) override {
-    // What a caller can act on keeps its code: a refusal by the server, bad certificates. The rest is "the peer is gone".
+    // What a caller can act on keeps its code: a refusal by the server, bad certificates. The rest
+    // is "the peer is gone".
     switch (status.code()) {
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kUnimplemented:
       case absl::StatusCode::kPermissionDenied:
       case absl::StatusCode::kUnauthenticated:
       case absl::StatusCode::kResourceExhausted: return Down(status);
-      default: return Down(absl::UnavailableError(status.ok() ? "server ended the data stream" : status.message()));
+      default:
+        return Down(absl::UnavailableError(status.ok() ? "server ended the data stream"
+                                                       : status.message()));
     }
   }
 
@@ -123,7 +132,8 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
         sending_ = true;
         link_->Send(std::move(pieces));
       } else if (!session_.lane_status().ok()) {
-        return Down(absl::UnavailableError(absl::StrCat("server breaks the protocol: ", session_.lane_status().message())));
+        return Down(absl::UnavailableError(
+            absl::StrCat("server breaks the protocol: ", session_.lane_status().message())));
       }
     }
     Deliver();
@@ -189,13 +199,15 @@ class DataStreamHandle final : public DataStream {
     core_->loop().Post([core = core_, ticket] { core->Abandon(ticket); });
   }
 
-  void Call(std::uint64_t ticket, Frame request, const DataOptions& options, DataDone done) override {
+  void Call(std::uint64_t ticket, Frame request, const DataOptions& options,
+            DataDone done) override {
     const std::uint64_t id = ticket != 0 ? ticket : core_->NextId();
     if (absl::Status status = core_->posted().Enter(); !status.ok()) return done(std::move(status));
-    const bool posted = core_->loop().Post([core = core_, id, request = std::move(request), options, done]() mutable {
-      core->posted().Leave();
-      core->Call(id, std::move(request), options, std::move(done));
-    });
+    const bool posted = core_->loop().Post(
+        [core = core_, id, request = std::move(request), options, done]() mutable {
+          core->posted().Leave();
+          core->Call(id, std::move(request), options, std::move(done));
+        });
     if (!posted) done(absl::CancelledError("transport has shut down"));
   }
 
@@ -205,9 +217,11 @@ class DataStreamHandle final : public DataStream {
 
 }  // namespace
 
-std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
+std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFactory open,
+                                           std::shared_ptr<BufferPool> pool,
                                            const ChannelOptions& options) {
-  return std::make_unique<DataStreamHandle>(std::make_shared<Core>(std::move(loop), std::move(open), std::move(pool), options));
+  return std::make_unique<DataStreamHandle>(
+      std::make_shared<Core>(std::move(loop), std::move(open), std::move(pool), options));
 }
 
 }  // namespace evergrad::transport

@@ -18,7 +18,8 @@ void DestroyOwner(void* owner) { delete static_cast<std::shared_ptr<const void>*
 grpc::Slice Borrowed(tensor::SharedBytes piece) {
   // gRPC's slices are not const; nobody writes through them.
   void* bytes = const_cast<std::byte*>(piece.bytes.data());
-  return grpc::Slice(bytes, piece.bytes.size(), DestroyOwner, new std::shared_ptr<const void>(std::move(piece.owner)));
+  return grpc::Slice(bytes, piece.bytes.size(), DestroyOwner,
+                     new std::shared_ptr<const void>(std::move(piece.owner)));
 }
 
 grpc::Slice Copied(std::span<const tensor::SharedBytes> pieces, std::size_t bytes) {
@@ -43,7 +44,8 @@ grpc::ByteBuffer ToByteBuffer(OutgoingPieces pieces) {
       continue;
     }
     std::size_t end = i, bytes = 0;
-    while (end < pieces.size() && pieces[end].bytes.size() <= kCopyBytesMax && bytes + pieces[end].bytes.size() <= kCopyBytesMax)
+    while (end < pieces.size() && pieces[end].bytes.size() <= kCopyBytesMax &&
+           bytes + pieces[end].bytes.size() <= kCopyBytesMax)
       bytes += pieces[end++].bytes.size();
     if (bytes > 0) slices.push_back(Copied(std::span(pieces).subspan(i, end - i), bytes));
     i = end;
@@ -64,7 +66,8 @@ bool ReceivedSlices::Reset(grpc::ByteBuffer* buffer) {
   } else if (!buffer->Dump(&slices_).ok()) {
     return false;
   }
-  for (const auto& slice : slices_) views_.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
+  for (const auto& slice : slices_)
+    views_.emplace_back(reinterpret_cast<const std::byte*>(slice.begin()), slice.size());
   return true;
 }
 
@@ -75,20 +78,23 @@ void ReceivedSlices::Clear() {
 
 std::string ReceivedSlices::Text() const {
   std::string text;
-  for (const auto& view : views_) text.append(reinterpret_cast<const char*>(view.data()), view.size());
+  for (const auto& view : views_)
+    text.append(reinterpret_cast<const char*>(view.data()), view.size());
   return text;
 }
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), CleanText(status.message(), 1500), EncodeStatus(status));
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      CleanText(status.message(), 1500), EncodeStatus(status));
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   if (!status.error_details().empty()) return DecodeStatus(status.error_details());
   const std::string& message = status.error_message();
-  if (status.error_code() == grpc::StatusCode::CANCELLED) return absl::UnavailableError(absl::StrCat("peer ended the call: ", message));
+  if (status.error_code() == grpc::StatusCode::CANCELLED)
+    return absl::UnavailableError(absl::StrCat("peer ended the call: ", message));
   if (status.error_code() == grpc::StatusCode::INTERNAL && absl::StrContains(message, "RST_STREAM"))
     return absl::UnavailableError(absl::StrCat("peer reset the call: ", message));
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), message);

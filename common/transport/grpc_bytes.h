@@ -12,8 +12,9 @@
 
 namespace evergrad::transport {
 
-// Large pieces are sent from where they lie; their owners live until gRPC destroys the slice (rule 7), on any thread. Small
-// neighbours are copied into one slice, which costs less than tracking them.
+// Large pieces are sent from where they lie; their owners live until gRPC destroys the slice (rule
+// 7), on any thread. Small neighbours are copied into one slice, which costs less than tracking
+// them.
 grpc::ByteBuffer ToByteBuffer(OutgoingPieces pieces);
 grpc::ByteBuffer ToByteBuffer(const std::string& text);
 
@@ -32,7 +33,8 @@ class ReceivedSlices {
 };
 
 grpc::Status ToGrpc(const absl::Status& status);
-// A status that carries our ErrorDetail is restored from it; gRPC's own CANCELLED and RST_STREAM mean that the peer is gone.
+// A status that carries our ErrorDetail is restored from it; gRPC's own CANCELLED and RST_STREAM
+// mean that the peer is gone.
 absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace evergrad::transport

@@ -11,7 +11,10 @@
 
 namespace evergrad::transport {
 
-absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<BufferPool> pool, const Address& address,
-                                                  const ChannelOptions& options, fault::Failpoints* failpoints);
+absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop,
+                                                  std::shared_ptr<BufferPool> pool,
+                                                  const Address& address,
+                                                  const ChannelOptions& options,
+                                                  fault::Failpoints* failpoints);
 
 }  // namespace evergrad::transport

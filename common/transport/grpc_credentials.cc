@@ -14,16 +14,19 @@ namespace {
 namespace tls = grpc::experimental;
 
 std::shared_ptr<tls::CertificateProviderInterface> Provider(const TlsPems& pems) {
-  return std::make_shared<tls::StaticDataCertificateProvider>(pems.ca, std::vector<tls::IdentityKeyCertPair>{{pems.key, pems.cert}});
+  return std::make_shared<tls::StaticDataCertificateProvider>(
+      pems.ca, std::vector<tls::IdentityKeyCertPair>{{pems.key, pems.cert}});
 }
 
 // After the chain has been verified: is it the peer that the channel is meant for?
 class PeerVerifier final : public tls::ExternalCertificateVerifier {
  public:
   explicit PeerVerifier(ExpectedPeer expected) : expected_(std::move(expected)) {}
-  bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>, grpc::Status* verdict) override {
+  bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* verdict) override {
     const absl::Status status = Check(*request);
-    if (!status.ok()) *verdict = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(status.message()));
+    if (!status.ok())
+      *verdict = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(status.message()));
     return true;  // Decided at once.
   }
   void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
@@ -36,14 +39,16 @@ class PeerVerifier final : public tls::ExternalCertificateVerifier {
     if (!task.ok()) return task.status();
     if (const absl::Status status = CheckTask(*task, expected_.task); !status.ok()) return status;
     if (expected_.host_port.empty()) return absl::OkStatus();
-    return CheckHost(std::string(request.peer_cert().data(), request.peer_cert().size()), expected_.host_port);
+    return CheckHost(std::string(request.peer_cert().data(), request.peer_cert().size()),
+                     expected_.host_port);
   }
   const ExpectedPeer expected_;
 };
 
 }  // namespace
 
-std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems, ExpectedPeer expected) {
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems,
+                                                            ExpectedPeer expected) {
   if (!pems) return grpc::InsecureChannelCredentials();
   tls::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(Provider(*pems));
@@ -51,7 +56,8 @@ std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<
   options.watch_identity_key_cert_pairs();
   options.set_verify_server_certs(true);
   options.set_check_call_host(false);
-  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<PeerVerifier>(std::move(expected)));
+  options.set_certificate_verifier(
+      tls::ExternalCertificateVerifier::Create<PeerVerifier>(std::move(expected)));
   return tls::TlsCredentials(options);
 }
 

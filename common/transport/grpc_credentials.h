@@ -18,9 +18,10 @@ struct ExpectedPeer {
   std::string host_port;  // The certificate must be for this host; "" whatever it is for.
 };
 
-// Both ends want a certificate of the one private authority that names a task. A channel checks it in the handshake; a server
-// finds it at the call (peer_uri). No pems: no TLS.
-std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems, ExpectedPeer expected);
+// Both ends want a certificate of the one private authority that names a task. A channel checks it
+// in the handshake; a server finds it at the call (peer_uri). No pems: no TLS.
+std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems,
+                                                            ExpectedPeer expected);
 std::shared_ptr<grpc::ServerCredentials> ListenCredentials(const std::optional<TlsPems>& pems);
 
 }  // namespace evergrad::transport

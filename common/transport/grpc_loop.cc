@@ -7,17 +7,21 @@
 namespace evergrad::transport {
 
 namespace {
-constexpr std::size_t kTasksMax = 1u << 20;  // As of any executor. Callers are bounded (post_limit.h), and so are streams, calls and answers.
+constexpr std::size_t kTasksMax = 1u
+                                  << 20;  // As of any executor. Callers are bounded (post_limit.h),
+                                          // and so are streams, calls and answers.
 constexpr MonoTime kDelayMax = std::chrono::hours(24 * 365);  // Keeps now + delay from overflowing.
 
 gpr_timespec GrpcDeadline(std::optional<MonoTime> due, MonoTime now) {
   if (!due) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
   const auto left = std::max(*due - now, MonoTime{0});
-  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(left.count(), GPR_TIMESPAN));
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(left.count(), GPR_TIMESPAN));
 }
 }  // namespace
 
-GrpcLoop::GrpcLoop(absl::string_view name, std::unique_ptr<grpc::CompletionQueue> queue) : queue_(std::move(queue)) {
+GrpcLoop::GrpcLoop(absl::string_view name, std::unique_ptr<grpc::CompletionQueue> queue)
+    : queue_(std::move(queue)) {
   thread_.emplace(name, [this] { Run(); });
 }
 
@@ -43,7 +47,8 @@ bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {
   {
     MutexLock lock(&mu_);
     if (stopping_) return false;
-    const MonoTime due = Now() + std::clamp(delay, std::chrono::nanoseconds(0), std::chrono::nanoseconds(kDelayMax));
+    const MonoTime due =
+        Now() + std::clamp(delay, std::chrono::nanoseconds(0), std::chrono::nanoseconds(kDelayMax));
     timers_.emplace(TimerKey{due, next_timer_++}, std::move(task));
     wake = !InThisThread() && due < sleeping_until_ && !std::exchange(wake_pending_, true);
   }
@@ -59,10 +64,13 @@ void GrpcLoop::Defer(runtime::Task task) {
   deferred_.push_back(std::move(task));
 }
 
-// The only way to reach a thread that waits at a completion queue. Reusing the alarm is sound: it is set again only
-// after its event has been taken from the queue. In the past, because gRPC rounds a deadline up to whole milliseconds: "now"
-// rings half a millisecond later, and costs a turn of its timer thread.
-void GrpcLoop::WakeUp() { alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_)); }
+// The only way to reach a thread that waits at a completion queue. Reusing the alarm is sound: it
+// is set again only after its event has been taken from the queue. In the past, because gRPC rounds
+// a deadline up to whole milliseconds: "now" rings half a millisecond later, and costs a turn of
+// its timer thread.
+void GrpcLoop::WakeUp() {
+  alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_));
+}
 
 std::optional<MonoTime> GrpcLoop::NextDue() {
   if (!tasks_.empty()) return MonoTime{0};
@@ -109,8 +117,10 @@ void GrpcLoop::Run() {
       const std::set<GrpcCall*> calls = calls_;
       for (GrpcCall* call : calls) call->Cancel();
     }
-    // A wake that somebody is about to put on the queue comes first; once stopping, no other follows it.
-    if (cancelling_ && calls_.empty() && !waking && !std::exchange(queue_shut, true)) queue_->Shutdown();
+    // A wake that somebody is about to put on the queue comes first; once stopping, no other
+    // follows it.
+    if (cancelling_ && calls_.empty() && !waking && !std::exchange(queue_shut, true))
+      queue_->Shutdown();
     void* tag = nullptr;
     bool ok = false;
     switch (queue_->AsyncNext(&tag, &ok, GrpcDeadline(due, Now()))) {

@@ -1,4 +1,5 @@
-// A loop that is the one thread of a gRPC completion queue (rule 6). Private to the room: includes gRPC.
+// A loop that is the one thread of a gRPC completion queue (rule 6). Private to the room: includes
+// gRPC.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -55,10 +56,12 @@ class GrpcLoop final : public Loop {
   bool Post(runtime::Task task) override;
   bool PostAfter(std::chrono::nanoseconds delay, runtime::Task task) override;
   void Defer(runtime::Task task) override;
-  bool InThisThread() const override { return thread_id_.load(std::memory_order_acquire) == std::this_thread::get_id(); }
+  bool InThisThread() const override {
+    return thread_id_.load(std::memory_order_acquire) == std::this_thread::get_id();
+  }
 
-  // Runs what was posted, cancels all calls, waits until they are gone, ends the queue and the thread. Idempotent; not from
-  // its own thread. A server has been shut down before.
+  // Runs what was posted, cancels all calls, waits until they are gone, ends the queue and the
+  // thread. Idempotent; not from its own thread. A server has been shut down before.
   void Shutdown();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }

@@ -58,15 +58,22 @@ class OpenCalls {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One incoming call: first a unary call or a link, as its method and metadata say. Owned by itself while gRPC has operations
-// of it; everything happens on the loop.
-class ServerCall final : public Link, public GrpcCall, public std::enable_shared_from_this<ServerCall> {
+// One incoming call: first a unary call or a link, as its method and metadata say. Owned by itself
+// while gRPC has operations of it; everything happens on the loop.
+class ServerCall final : public Link,
+                         public GrpcCall,
+                         public std::enable_shared_from_this<ServerCall> {
  public:
-  ServerCall(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core, std::shared_ptr<OpenCalls> open, grpc::AsyncGenericService* service)
-      : loop_(std::move(loop)), core_(std::move(core)), open_(std::move(open)), service_(service), stream_(&context_) {}
+  ServerCall(std::shared_ptr<GrpcLoop> loop, std::shared_ptr<ServerCore> core,
+             std::shared_ptr<OpenCalls> open, grpc::AsyncGenericService* service)
+      : loop_(std::move(loop)),
+        core_(std::move(core)),
+        open_(std::move(open)),
+        service_(service),
+        stream_(&context_) {}
 
-  static void Arm(const std::shared_ptr<GrpcLoop>& loop, const std::shared_ptr<ServerCore>& core, const std::shared_ptr<OpenCalls>& open,
-                  grpc::AsyncGenericService* service) {
+  static void Arm(const std::shared_ptr<GrpcLoop>& loop, const std::shared_ptr<ServerCore>& core,
+                  const std::shared_ptr<OpenCalls>& open, grpc::AsyncGenericService* service) {
     auto call = std::make_shared<ServerCall>(loop, core, open, service);
     call->self_ = call;
     loop->Add(call.get());
@@ -74,7 +81,8 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
     ++call->pending_;
     call->context_.AsyncNotifyWhenDone(static_cast<GrpcEvent*>(&call->done_));
     auto* queue = static_cast<grpc::ServerCompletionQueue*>(loop->queue());
-    service->RequestCall(&call->context_, &call->stream_, queue, queue, static_cast<GrpcEvent*>(&call->request_));
+    service->RequestCall(&call->context_, &call->stream_, queue, queue,
+                         static_cast<GrpcEvent*>(&call->request_));
   }
 
   // ---- Link
@@ -143,7 +151,8 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
 
   void Begin() {
     if (!core_->AdmitCall())
-      return Finish(absl::ResourceExhaustedError(absl::StrCat("server has too many calls: streams_max=", core_->options().streams_max)));
+      return Finish(absl::ResourceExhaustedError(
+          absl::StrCat("server has too many calls: streams_max=", core_->options().streams_max)));
     peer_.address = context_.peer();
     if (const auto auth = context_.auth_context(); auth != nullptr) {
       const auto names = auth->FindPropertyValues("x509_common_name");
@@ -160,10 +169,12 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
     const auto& metadata = context_.client_metadata();
     if (context_.method() == kDataMethod) {
       if (const auto it = metadata.find(kClientNameMetadata); it != metadata.end())
-        peer_.client_name = CleanText(absl::string_view(it->second.data(), it->second.size()), kClientNameBytesMax);
+        peer_.client_name =
+            CleanText(absl::string_view(it->second.data(), it->second.size()), kClientNameBytesMax);
       return core_->AcceptData(shared_from_this(), peer_);
     }
-    if (const auto it = metadata.find("evergrad-call"); it != metadata.end() && it->second == "stream") {
+    if (const auto it = metadata.find("evergrad-call");
+        it != metadata.end() && it->second == "stream") {
       return core_->AcceptStream(shared_from_this(), peer_, context_.method());
     }
     unary_ = true;
@@ -173,13 +184,15 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
     loop_->PostAfter(patience, [weak = weak_from_this(), patience] {
       const auto self = weak.lock();
       if (self == nullptr || self->gone_ || self->request_read_) return;
-      self->Finish(absl::DeadlineExceededError(absl::StrCat("no request came: unary_request_max_ms=", patience.count())));
+      self->Finish(absl::DeadlineExceededError(
+          absl::StrCat("no request came: unary_request_max_ms=", patience.count())));
     });
   }
 
   absl::StatusOr<std::string> CertificateTask() const {
     std::vector<std::string> uris;
-    for (const auto& uri : context_.auth_context()->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) uris.emplace_back(uri.data(), uri.size());
+    for (const auto& uri : context_.auth_context()->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME))
+      uris.emplace_back(uri.data(), uri.size());
     return TaskOfUris(uris);
   }
 
@@ -198,11 +211,16 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
       std::string request = received_.Text();
       received_.Clear();
       core_->Unary(peer_, context_.method(), std::move(request),
-                   [self = shared_from_this()](absl::StatusOr<std::string> response) { self->AnswerUnary(std::move(response)); });
+                   [self = shared_from_this()](absl::StatusOr<std::string> response) {
+                     self->AnswerUnary(std::move(response));
+                   });
       return;
     }
-    if (!ok) return Finish(absl::OkStatus());  // The peer has ended the stream, or is gone: kDone tells which.
-    if (const auto events = events_; events != nullptr && !final_) events->OnMessage(received_.view());
+    if (!ok)
+      return Finish(
+          absl::OkStatus());  // The peer has ended the stream, or is gone: kDone tells which.
+    if (const auto events = events_; events != nullptr && !final_)
+      events->OnMessage(received_.view());
     received_.Clear();
     Read();  // Never stops reading (rule 2).
   }
@@ -213,7 +231,8 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
     final_ = grpc::Status::OK;
     finish_sent_ = true;
     ++pending_;
-    stream_.WriteAndFinish(ToByteBuffer(*response), grpc::WriteOptions(), grpc::Status::OK, static_cast<GrpcEvent*>(&finish_));
+    stream_.WriteAndFinish(ToByteBuffer(*response), grpc::WriteOptions(), grpc::Status::OK,
+                           static_cast<GrpcEvent*>(&finish_));
   }
 
   void SendFinal() {
@@ -236,13 +255,16 @@ class ServerCall final : public Link, public GrpcCall, public std::enable_shared
   ReceivedSlices received_;
   std::optional<grpc::Status> final_;
   int pending_ = 0;
-  bool started_ = false, unary_ = false, request_read_ = false, writing_ = false, finish_sent_ = false, broken_ = false, gone_ = false;
-  Tag request_{this, Op::kRequest}, read_{this, Op::kRead}, write_{this, Op::kWrite}, finish_{this, Op::kFinish}, done_{this, Op::kDone};
+  bool started_ = false, unary_ = false, request_read_ = false, writing_ = false,
+       finish_sent_ = false, broken_ = false, gone_ = false;
+  Tag request_{this, Op::kRequest}, read_{this, Op::kRead}, write_{this, Op::kWrite},
+      finish_{this, Op::kFinish}, done_{this, Op::kDone};
 };
 
 class GrpcServer final : public Server {
  public:
-  GrpcServer(std::shared_ptr<GrpcLoop> loop, bool own_loop, std::shared_ptr<ServerCore> core, std::unique_ptr<grpc::AsyncGenericService> service,
+  GrpcServer(std::shared_ptr<GrpcLoop> loop, bool own_loop, std::shared_ptr<ServerCore> core,
+             std::unique_ptr<grpc::AsyncGenericService> service,
              std::unique_ptr<grpc::Server> server, std::string address, std::string unix_path)
       : loop_(std::move(loop)),
         own_loop_(own_loop),
@@ -281,12 +303,13 @@ class GrpcServer final : public Server {
 };
 
 void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(std::max<std::uint64_t>(options.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
+  builder.SetMaxReceiveMessageSize(static_cast<int>(std::max<std::uint64_t>(
+      options.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
   builder.SetMaxSendMessageSize(-1);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // A second server on a port is an error, not a coin toss.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
+                             0);  // A second server on a port is an error, not a coin toss.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1500);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -294,7 +317,8 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   grpc::ResourceQuota quota("evergrad");
-  quota.Resize(std::max<std::uint64_t>(2 * options.budget_bytes_max, 64u << 20));  // Rule 5; below 64 MiB gRPC starves itself.
+  quota.Resize(std::max<std::uint64_t>(2 * options.budget_bytes_max,
+                                       64u << 20));  // Rule 5; below 64 MiB gRPC starves itself.
   builder.SetResourceQuota(quota);
 }
 
@@ -306,7 +330,8 @@ std::string WhyNotBound(const std::string& listen, const std::string& unix_path)
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
-  if (const int error = getaddrinfo(host.c_str(), listen.substr(colon + 1).c_str(), &hints, &found); error != 0)
+  if (const int error = getaddrinfo(host.c_str(), listen.substr(colon + 1).c_str(), &hints, &found);
+      error != 0)
     return absl::StrCat(" error=", gai_strerror(error));
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int one = 1;
@@ -332,13 +357,16 @@ std::unique_ptr<grpc::ServerBuilder> GrpcHome::TakeBuilder() {
   return std::move(builder_);
 }
 
-absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options, Handlers handlers, fault::Failpoints* failpoints) {
+absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerOptions& options,
+                                                   Handlers handlers,
+                                                   fault::Failpoints* failpoints) {
   const auto listen = ListenAddress(options);
   if (!listen.ok()) return listen.status();
   const auto pems = LoadTls(options.tls);
   if (!pems.ok()) return pems.status();
   const auto credentials = ListenCredentials(*pems);
-  const std::string unix_path = options.unix_path.size() > kUnixPathBytesMax ? "" : options.unix_path;
+  const std::string unix_path =
+      options.unix_path.size() > kUnixPathBytesMax ? "" : options.unix_path;
 
   std::unique_ptr<grpc::ServerBuilder> builder = home->TakeBuilder();
   std::shared_ptr<GrpcLoop> loop = builder != nullptr ? home->loop() : nullptr;
@@ -350,7 +378,8 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
   SetArguments(*builder, options);
   int port = 0, unix_bound = 0;
   builder->AddListeningPort(*listen, credentials, &port);
-  if (!unix_path.empty()) builder->AddListeningPort(absl::StrCat("unix:", unix_path), credentials, &unix_bound);
+  if (!unix_path.empty())
+    builder->AddListeningPort(absl::StrCat("unix:", unix_path), credentials, &unix_bound);
   auto service = std::make_unique<grpc::AsyncGenericService>();
   builder->RegisterAsyncGenericService(service.get());
   // The socket is 0600 from the moment it exists: no other user slips in between bind and chmod.
@@ -365,14 +394,16 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
       while (queue->Next(&tag, &ok)) {
       }
     }
-    return absl::UnavailableError(
-        absl::StrCat("cannot bind: listen=", *listen, unix_path.empty() ? "" : " unix_path=", unix_path, WhyNotBound(*listen, unix_path)));
+    return absl::UnavailableError(absl::StrCat("cannot bind: listen=", *listen,
+                                               unix_path.empty() ? "" : " unix_path=", unix_path,
+                                               WhyNotBound(*listen, unix_path)));
   }
   const bool own_loop = loop == nullptr;
   if (own_loop) loop = std::make_shared<GrpcLoop>("grpc_server", std::move(queue));
   auto core = ServerCore::Make(options, std::move(handlers), loop, failpoints);
   std::string address = absl::StrCat(listen->substr(0, listen->rfind(':')), ":", port);
-  return std::make_unique<GrpcServer>(std::move(loop), own_loop, std::move(core), std::move(service), std::move(server), std::move(address),
+  return std::make_unique<GrpcServer>(std::move(loop), own_loop, std::move(core),
+                                      std::move(service), std::move(server), std::move(address),
                                       unix_path);
 }
 

@@ -8,10 +8,12 @@
 
 namespace evergrad::transport {
 
-// `failpoints` (may be null) outlives the transport: `session.cut`, `push.duplicate`, `push.reorder` act here.
+// `failpoints` (may be null) outlives the transport: `session.cut`, `push.duplicate`,
+// `push.reorder` act here.
 std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints);
 
-// Rule 10: mmap threshold 32 MiB, trim threshold 256 MiB, two arenas. Called once, first thing in main.
+// Rule 10: mmap threshold 32 MiB, trim threshold 256 MiB, two arenas. Called once, first thing in
+// main.
 void TuneAllocator();
 
 }  // namespace evergrad::transport

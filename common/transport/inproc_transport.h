@@ -1,4 +1,5 @@
-// The in-process twin: same contract, same credits, no gRPC. Servers and channels of one InprocTransport meet by address.
+// The in-process twin: same contract, same credits, no gRPC. Servers and channels of one
+// InprocTransport meet by address.
 #pragma once
 
 #include <memory>

@@ -15,9 +15,12 @@ namespace {
 std::uint64_t InRing(std::uint64_t bytes) { return RoundUp(bytes, wire::kLaneAlignment); }
 
 // The numbers are read and written by another process.
-std::atomic_ref<std::uint64_t> Shared(std::uint64_t* number) { return std::atomic_ref<std::uint64_t>(*number); }
+std::atomic_ref<std::uint64_t> Shared(std::uint64_t* number) {
+  return std::atomic_ref<std::uint64_t>(*number);
+}
 
-// ThreadSanitizer knows no fences. It has nothing to see here either: the two sides map the memory at two addresses.
+// ThreadSanitizer knows no fences. It has nothing to see here either: the two sides map the memory
+// at two addresses.
 void Fence([[maybe_unused]] std::memory_order order) {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(order);
@@ -28,8 +31,9 @@ void Fence([[maybe_unused]] std::memory_order order) {
 
 absl::Status CheckLaneOption(std::uint64_t ring_bytes) {
   if (ring_bytes % kLaneRingUnit == 0 && ring_bytes <= kLaneRingBytesMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("lane_ring_bytes is not a multiple of ", kLaneRingUnit, " up to ", kLaneRingBytesMax, ": got=", ring_bytes));
+  return absl::InvalidArgumentError(absl::StrCat("lane_ring_bytes is not a multiple of ",
+                                                 kLaneRingUnit, " up to ", kLaneRingBytesMax,
+                                                 ": got=", ring_bytes));
 }
 
 Lane::Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side side)
@@ -38,8 +42,10 @@ Lane::Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side sid
       piece_bytes_max_(std::min(ring_bytes / 4, wire::kMessagePayloadBytesMax)),
       out_(side == Side::kClient ? 0 : 1),
       in_(1 - out_),
-      out_ring_(memory_.get() + wire::kLaneControlBytes + static_cast<std::uint64_t>(out_) * ring_bytes),
-      in_ring_(memory_.get() + wire::kLaneControlBytes + static_cast<std::uint64_t>(in_) * ring_bytes) {
+      out_ring_(memory_.get() + wire::kLaneControlBytes +
+                static_cast<std::uint64_t>(out_) * ring_bytes),
+      in_ring_(memory_.get() + wire::kLaneControlBytes +
+               static_cast<std::uint64_t>(in_) * ring_bytes) {
   EG_CHECK(ring_bytes > 0 && ring_bytes % kLaneRingUnit == 0 && ring_bytes <= kLaneRingBytesMax);
 }
 
@@ -48,11 +54,13 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
   const auto taken_ref = Shared(Number(wire::LaneTakenAt(out_)));
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(out_)));
   for (const bool again : {false, true}) {
-    // Both sides write one number and then read the other's, in one order for all: either we see the room or the peer our wish.
+    // Both sides write one number and then read the other's, in one order for all: either we see
+    // the room or the peer our wish.
     const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
     if (taken > written_ || taken < peer_taken_) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the lane's reader claims what it cannot have taken: taken=", taken, " before=", peer_taken_, " written=", written_));
+          absl::StrCat("the lane's reader claims what it cannot have taken: taken=", taken,
+                       " before=", peer_taken_, " written=", written_));
     }
     peer_taken_ = taken;
     if (need <= ring_bytes_ - (written_ - taken)) {
@@ -62,7 +70,8 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
     // Half of the ring at a time: a wake-up costs more than it takes to copy a piece.
     if (again) break;
     asked_ = true;
-    wake_ref.store(written_ - std::min(ring_bytes_ - need, ring_bytes_ / 2), std::memory_order_seq_cst);
+    wake_ref.store(written_ - std::min(ring_bytes_ - need, ring_bytes_ / 2),
+                   std::memory_order_seq_cst);
   }
   return false;
 }
@@ -72,7 +81,8 @@ void Lane::Write(std::span<const tensor::SharedBytes> pieces) {
   for (const auto& piece : pieces) {
     const std::uint64_t first = std::min<std::uint64_t>(piece.bytes.size(), ring_bytes_ - at);
     if (first > 0) std::memcpy(out_ring_ + at, piece.bytes.data(), first);
-    if (first < piece.bytes.size()) std::memcpy(out_ring_, piece.bytes.data() + first, piece.bytes.size() - first);
+    if (first < piece.bytes.size())
+      std::memcpy(out_ring_, piece.bytes.data() + first, piece.bytes.size() - first);
     at = (at + piece.bytes.size()) % ring_bytes_;
     bytes += piece.bytes.size();
   }
@@ -82,7 +92,9 @@ void Lane::Write(std::span<const tensor::SharedBytes> pieces) {
 }
 
 absl::StatusOr<MessageView> Lane::Read(std::uint64_t bytes) {
-  if (bytes > ring_bytes_) return absl::InvalidArgumentError(absl::StrCat("piece larger than the lane: bytes=", bytes, " ring_bytes=", ring_bytes_));
+  if (bytes > ring_bytes_)
+    return absl::InvalidArgumentError(
+        absl::StrCat("piece larger than the lane: bytes=", bytes, " ring_bytes=", ring_bytes_));
   Fence(std::memory_order_acquire);
   const std::uint64_t at = taken_ % ring_bytes_;
   const std::uint64_t first = std::min(bytes, ring_bytes_ - at);
@@ -96,7 +108,8 @@ bool Lane::Release(std::uint64_t bytes) {
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(in_)));
   const std::uint64_t wake = wake_ref.load(std::memory_order_seq_cst);
   if (wake == 0 || wake > taken_) return false;
-  wake_ref.store(0, std::memory_order_relaxed);  // If it was set anew meanwhile: the peer looks again when it is told.
+  wake_ref.store(0, std::memory_order_relaxed);  // If it was set anew meanwhile: the peer looks
+                                                 // again when it is told.
   return true;
 }
 
@@ -126,15 +139,19 @@ std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
   return message;
 }
 
-absl::StatusOr<MessageView> LanePort::Payload(const wire::StreamHeader& header, MessageView behind) {
+absl::StatusOr<MessageView> LanePort::Payload(const wire::StreamHeader& header,
+                                              MessageView behind) {
   if (!header.in_lane()) return behind;
-  if (lane_ == nullptr) return absl::InvalidArgumentError(absl::StrCat("payload in a lane that was not agreed on: request=", header.request_id));
+  if (lane_ == nullptr)
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload in a lane that was not agreed on: request=", header.request_id));
   return lane_->Read(header.bytes);
 }
 
 void LanePort::Done(const wire::StreamHeader& header, Outbox& outbox) {
   if (!header.in_lane() || lane_ == nullptr) return;
-  if (lane_->Release(header.bytes) && !std::exchange(room_queued_, true)) outbox.AddControl({.kind = wire::MessageKind::kRoom});
+  if (lane_->Release(header.bytes) && !std::exchange(room_queued_, true))
+    outbox.AddControl({.kind = wire::MessageKind::kRoom});
 }
 
 }  // namespace evergrad::transport

@@ -9,7 +9,8 @@ namespace {
 
 absl::StatusOr<HostPort> Split(const std::string& address) {
   if (auto parts = ParseHostPort(address)) return *std::move(parts);
-  return absl::InvalidArgumentError(absl::StrCat("address is not host:port with a port up to 65535 (IPv6: [host]:port): `", address, "`"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "address is not host:port with a port up to 65535 (IPv6: [host]:port): `", address, "`"));
 }
 
 // A name other than localhost may resolve to anything: it counts as off loopback.
@@ -25,7 +26,8 @@ bool IsLoopback(const std::string& host) {
 
 absl::StatusOr<std::string> ListenAddress(const ServerOptions& options) {
   if (!options.insecure_listen.empty()) {
-    if (!options.tls.empty()) return absl::InvalidArgumentError("insecure_listen and tls exclude each other");
+    if (!options.tls.empty())
+      return absl::InvalidArgumentError("insecure_listen and tls exclude each other");
     if (const auto parts = Split(options.insecure_listen); !parts.ok()) return parts.status();
     return options.insecure_listen;
   }
@@ -33,7 +35,8 @@ absl::StatusOr<std::string> ListenAddress(const ServerOptions& options) {
   if (!parts.ok()) return parts.status();
   if (options.tls.empty() && !IsLoopback(parts->host)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("will not listen off loopback without credentials: give tls {ca, cert, key} (psctl cert issue), or --insecure-listen ",
+        absl::StrCat("will not listen off loopback without credentials: give tls {ca, cert, key} "
+                     "(psctl cert issue), or --insecure-listen ",
                      options.listen, ": listen=", options.listen));
   }
   return options.listen;

@@ -13,7 +13,8 @@ absl::Status Liveness::Tick(MonoTime now, Outbox* outbox) {
     case Step::kSendPing: outbox->AddControl({.kind = wire::MessageKind::kPing}); break;
     case Step::kDead:
       return absl::UnavailableError(
-          absl::StrCat("peer makes no progress: progress_timeout_ms=", std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count()));
+          absl::StrCat("peer makes no progress: progress_timeout_ms=",
+                       std::chrono::duration_cast<std::chrono::milliseconds>(limit_).count()));
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
-// The progress watchdog of one side of a data stream (rule 8): with work outstanding and no byte in either direction for a
-// third of the limit it asks for a PING, and for the whole limit it gives the stream up. A request that waits long at a
-// gate is thereby told from a peer that is stopped. Pure, not thread-safe.
+// The progress watchdog of one side of a data stream (rule 8): with work outstanding and no byte in
+// either direction for a third of the limit it asks for a PING, and for the whole limit it gives
+// the stream up. A request that waits long at a gate is thereby told from a peer that is stopped.
+// Pure, not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +30,8 @@ class Liveness {
   }
   Step Tick(MonoTime now) {
     if (now < Due()) return Step::kNothing;
-    // Late by more than a step: it was we who stood still (a stopped process, a starved machine), so the peer gets its time again.
+    // Late by more than a step: it was we who stood still (a stopped process, a starved machine),
+    // so the peer gets its time again.
     if (now > Due() + limit_ / 3) {
       last_ = now;
       ping_sent_ = false;

@@ -1,4 +1,5 @@
-// The one thread of a transport's side, on which all of its streams live: no stream needs a lock. Private to the room.
+// The one thread of a transport's side, on which all of its streams live: no stream needs a lock.
+// Private to the room.
 #pragma once
 
 #include <chrono>
@@ -10,8 +11,8 @@
 
 namespace evergrad::transport {
 
-// Shared by the transport, its public objects and whoever may still post (tokens, responders): memory only. Its owner
-// shuts it down; after that Post returns false.
+// Shared by the transport, its public objects and whoever may still post (tokens, responders):
+// memory only. Its owner shuts it down; after that Post returns false.
 class Loop : public runtime::Executor {
  public:
   virtual bool InThisThread() const = 0;
@@ -35,7 +36,8 @@ class Loop : public runtime::Executor {
     task();
   }
 
-  // Message streams that were closed by their owner and are not through yet: what they have left is still on its way. Any thread.
+  // Message streams that were closed by their owner and are not through yet: what they have left is
+  // still on its way. Any thread.
   void BeginFlush() {
     MutexLock lock(&flush_mu_);
     ++flushing_;
@@ -44,8 +46,8 @@ class Loop : public runtime::Executor {
     MutexLock lock(&flush_mu_);
     if (--flushing_ == 0) flushed_.NotifyAll();
   }
-  // Before a transport or server ends: waits until they are through, which a stream's own bound (kFlushMax) makes short. At once on
-  // the loop's own thread.
+  // Before a transport or server ends: waits until they are through, which a stream's own bound
+  // (kFlushMax) makes short. At once on the loop's own thread.
   void AwaitFlushed() {
     if (InThisThread()) return;
     const MonoTime until = Now() + kFlushMax;
@@ -56,7 +58,8 @@ class Loop : public runtime::Executor {
       flushed_.WaitFor(&flush_mu_, left);
     }
   }
-  static constexpr MonoTime kFlushMax = std::chrono::seconds(2);  // After Close(): what is unsent then is dropped.
+  static constexpr MonoTime kFlushMax =
+      std::chrono::seconds(2);  // After Close(): what is unsent then is dropped.
 
  private:
   RealClock clock_;

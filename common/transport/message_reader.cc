@@ -37,7 +37,9 @@ absl::StatusOr<wire::StreamHeader> MessageReader::Next() {
   const std::uint64_t available = left_;
   std::array<std::byte, wire::kStreamHeaderBytes> bytes;
   if (available < bytes.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("malformed stream message: shorter than its header: bytes=", available, " want>=", bytes.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed stream message: shorter than its header: bytes=", available,
+                     " want>=", bytes.size()));
   }
   std::byte* out = bytes.data();
   Advance(bytes.size(), [&out](std::span<const std::byte> part) {
@@ -45,7 +47,9 @@ absl::StatusOr<wire::StreamHeader> MessageReader::Next() {
     out += part.size();
   });
   auto header = wire::DecodeStreamHeader(bytes, available);
-  if (header.ok()) Advance(header->bytes_behind(), [this](std::span<const std::byte> part) { payload_.push_back(part); });
+  if (header.ok())
+    Advance(header->bytes_behind(),
+            [this](std::span<const std::byte> part) { payload_.push_back(part); });
   return header;
 }
 
@@ -65,7 +69,8 @@ void StreamPayload(MessageView payload, std::byte* out) {
     const std::byte* from = part.data();
     const std::byte* const end = from + part.size();
     // Whole lines go past the caches, the ends of a part as usual.
-    const std::size_t head = std::min<std::size_t>(part.size(), -reinterpret_cast<std::uintptr_t>(out) % kLine);
+    const std::size_t head =
+        std::min<std::size_t>(part.size(), -reinterpret_cast<std::uintptr_t>(out) % kLine);
     std::memcpy(out, from, head);
     out += head;
     from += head;
@@ -78,7 +83,8 @@ void StreamPayload(MessageView payload, std::byte* out) {
     std::memcpy(out, from, tail);
     out += tail;
   }
-  _mm_sfence();  // Such stores are in no order with others: before any that tell another thread of the frame.
+  _mm_sfence();  // Such stores are in no order with others: before any that tell another thread of
+                 // the frame.
 #else
   CopyPayload(payload, out);
 #endif

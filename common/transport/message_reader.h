@@ -1,4 +1,5 @@
-// The messages of a data stream that lie one behind another in what came from the network. Pure, not thread-safe.
+// The messages of a data stream that lie one behind another in what came from the network. Pure,
+// not thread-safe.
 #pragma once
 
 #include <cstddef>

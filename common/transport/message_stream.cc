@@ -19,10 +19,13 @@ class MessageStreamCore::Handle final : public MessageStream {
   const std::shared_ptr<MessageStreamCore> core_;
 };
 
-MessageStreamCore::MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options)
+MessageStreamCore::MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints,
+                                     Options options)
     : loop_(std::move(loop)), failpoints_(failpoints), options_(std::move(options)) {}
 
-std::unique_ptr<MessageStream> MessageStreamCore::MakeHandle() { return std::make_unique<Handle>(shared_from_this()); }
+std::unique_ptr<MessageStream> MessageStreamCore::MakeHandle() {
+  return std::make_unique<Handle>(shared_from_this());
+}
 
 void MessageStreamCore::Start(std::shared_ptr<Link> link, MessageStreamEvents events) {
   if (closing_) return;  // Closed by its owner before the loop came to it.
@@ -33,13 +36,15 @@ void MessageStreamCore::Start(std::shared_ptr<Link> link, MessageStreamEvents ev
 
 absl::Status MessageStreamCore::Send(std::string message) {
   if (message.size() > options_.message_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", message.size(), " max=", options_.message_bytes_max));
+    return absl::InvalidArgumentError(absl::StrCat("message too large: bytes=", message.size(),
+                                                   " max=", options_.message_bytes_max));
   }
   {
     MutexLock lock(&mu_);
     if (ended_) return absl::UnavailableError("message stream has ended");
     if (unsent_bytes_ + message.size() > options_.unsent_bytes_max) {
-      return absl::ResourceExhaustedError(absl::StrCat("peer does not read: unsent_bytes=", unsent_bytes_, " max=", options_.unsent_bytes_max));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "peer does not read: unsent_bytes=", unsent_bytes_, " max=", options_.unsent_bytes_max));
     }
     unsent_bytes_ += message.size();
     unsent_.push_back(std::move(message));
@@ -94,7 +99,8 @@ bool MessageStreamCore::Cut() {
   const fault::Hit hit = failpoints_->At("session.cut");
   if (!hit) return false;
   const auto cut = [weak = weak_from_this()] {
-    if (const auto self = weak.lock()) self->Abort(absl::UnavailableError("message stream cut by failpoint session.cut"));
+    if (const auto self = weak.lock())
+      self->Abort(absl::UnavailableError("message stream cut by failpoint session.cut"));
   };
   // Posted: the callback that runs now may belong to the link that goes away.
   loop_->PostAfter(std::chrono::milliseconds(hit.delay_ms), cut);
@@ -133,7 +139,8 @@ void MessageStreamCore::Pump() {
 // A message that the peer's side does not take for progress_timeout ends the stream (rule 8).
 void MessageStreamCore::WatchProgress() {
   if (std::exchange(watching_, true)) return;
-  loop_->PostAfter(last_sent_ + options_.progress_timeout - loop_->Now(), [weak = weak_from_this()] {
+  loop_->PostAfter(last_sent_ + options_.progress_timeout - loop_->Now(), [weak =
+                                                                               weak_from_this()] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     self->watching_ = false;
@@ -156,10 +163,12 @@ void MessageStreamCore::OnOpen() {
 
 void MessageStreamCore::OnMessage(MessageView message) {
   std::string text;
-  for (const auto& part : message) text.append(reinterpret_cast<const char*>(part.data()), part.size());
+  for (const auto& part : message)
+    text.append(reinterpret_cast<const char*>(part.data()), part.size());
   if (options_.count) options_.count(text.size(), 0);
   if (text.size() > options_.message_bytes_max) {
-    Abort(absl::ResourceExhaustedError(absl::StrCat("message too large: bytes=", text.size(), " max=", options_.message_bytes_max)));
+    Abort(absl::ResourceExhaustedError(absl::StrCat("message too large: bytes=", text.size(),
+                                                    " max=", options_.message_bytes_max)));
     return;
   }
   if (events_ == nullptr || Cut()) return;

@@ -15,14 +15,16 @@
 
 namespace evergrad::transport {
 
-class MessageStreamCore final : public LinkEvents, public std::enable_shared_from_this<MessageStreamCore> {
+class MessageStreamCore final : public LinkEvents,
+                                public std::enable_shared_from_this<MessageStreamCore> {
  public:
   struct Options {
     std::uint64_t message_bytes_max = 0;
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
-    std::function<void()> on_gone;                                          // On the loop, once, when the link is no longer used.
-    std::function<void(std::uint64_t received, std::uint64_t sent)> count;  // On the loop; may be empty.
+    std::function<void()> on_gone;  // On the loop, once, when the link is no longer used.
+    std::function<void(std::uint64_t received, std::uint64_t sent)>
+        count;  // On the loop; may be empty.
   };
   // `failpoints` may be null.
   MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options);
@@ -66,7 +68,8 @@ class MessageStreamCore final : public LinkEvents, public std::enable_shared_fro
 
   // The loop's own.
   std::shared_ptr<Link> link_;
-  std::shared_ptr<MessageStreamEvents> events_;  // Shared so that a callback may close its own stream.
+  std::shared_ptr<MessageStreamEvents>
+      events_;  // Shared so that a callback may close its own stream.
   bool open_ = false;
   bool closing_ = false;
   bool flushing_ = false;  // Closed by its owner, and the link is still there.

@@ -12,6 +12,8 @@ absl::Status MarkNotConnected(absl::Status status) {
   return status;
 }
 
-bool IsNotConnected(const absl::Status& status) { return status.GetPayload(kNotConnectedUrl).has_value(); }
+bool IsNotConnected(const absl::Status& status) {
+  return status.GetPayload(kNotConnectedUrl).has_value();
+}
 
 }  // namespace evergrad::transport

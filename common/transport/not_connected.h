@@ -5,8 +5,8 @@
 
 namespace evergrad::transport {
 
-// Whether `status` ended such a call: it can be repeated without doing anything twice. False where a handshake refused a certificate, because another
-// try would be refused as well.
+// Whether `status` ended such a call: it can be repeated without doing anything twice. False where
+// a handshake refused a certificate, because another try would be refused as well.
 bool IsNotConnected(const absl::Status& status);
 
 // `status` with that mark; for the implementations of the transport. OK stays OK.

@@ -14,7 +14,8 @@ tensor::SharedBytes Owned(std::string text) {
 }
 
 tensor::SharedBytes Encoded(const wire::StreamHeader& header) {
-  auto owner = std::make_shared<const std::array<std::byte, wire::kStreamHeaderBytes>>(wire::EncodeStreamHeader(header));
+  auto owner = std::make_shared<const std::array<std::byte, wire::kStreamHeaderBytes>>(
+      wire::EncodeStreamHeader(header));
   return {owner, {owner->data(), owner->size()}};
 }
 
@@ -31,10 +32,14 @@ void Outbox::AddControl(wire::StreamHeader header, std::string text) {
   queue_.emplace(Key{0, next_order_++}, std::move(entry));
 }
 
-void Outbox::AddFrame(wire::MessageKind kind, std::uint64_t request_id, std::uint64_t response_bytes_max, Frame frame) {
+void Outbox::AddFrame(wire::MessageKind kind, std::uint64_t request_id,
+                      std::uint64_t response_bytes_max, Frame frame) {
   const std::uint64_t size = frame.size();
   Entry entry;
-  entry.header = {.kind = kind, .request_id = request_id, .frame_bytes = size, .response_bytes_max = response_bytes_max};
+  entry.header = {.kind = kind,
+                  .request_id = request_id,
+                  .frame_bytes = size,
+                  .response_bytes_max = response_bytes_max};
   entry.frame = std::move(frame);
   entry.is_frame = true;
   const Key key{size, next_order_++};

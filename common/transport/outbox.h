@@ -1,5 +1,5 @@
-// What one side of a data stream has to send: picks, at each message boundary, the frame with the smallest remainder, so that
-// a small answer overtakes a 64 MB push. Pure, not thread-safe.
+// What one side of a data stream has to send: picks, at each message boundary, the frame with the
+// smallest remainder, so that a small answer overtakes a 64 MB push. Pure, not thread-safe.
 #pragma once
 
 #include <array>
@@ -22,7 +22,8 @@ class Outbox {
   // A message without a frame: GRANT, ANNOUNCE, CANCEL, PING, … or an ERROR with `text`.
   void AddControl(wire::StreamHeader header, std::string text = {});
   // A REQUEST or ANSWER. One frame a request id and direction at a time.
-  void AddFrame(wire::MessageKind kind, std::uint64_t request_id, std::uint64_t response_bytes_max, Frame frame);
+  void AddFrame(wire::MessageKind kind, std::uint64_t request_id, std::uint64_t response_bytes_max,
+                Frame frame);
   // Drops what has not been taken of the frame of `request_id`. True when some of it had not been.
   bool Drop(std::uint64_t request_id);
   void Clear();
@@ -35,7 +36,8 @@ class Outbox {
   std::optional<Message> Next() { return Next(message_bytes_max_, 0); }
   // At most `bytes_max` of payload, with these flags if it is a piece of a frame.
   std::optional<Message> Next(std::uint64_t bytes_max, std::uint8_t flags);
-  // What is left of the frame that Next would send a piece of; 0 for a message without one, or none.
+  // What is left of the frame that Next would send a piece of; 0 for a message without one, or
+  // none.
   std::uint64_t next_frame_left() const { return queue_.empty() ? 0 : queue_.begin()->first.first; }
   bool empty() const { return queue_.empty(); }
   std::size_t size() const { return queue_.size(); }
@@ -56,8 +58,9 @@ class Outbox {
   std::map<std::uint64_t, Key> frames_;  // request id -> its place in queue_
 };
 
-// What leaves in one write: messages of `session` until they are kWriteBytes, or one whose payload is in the lane, which the peer can
-// copy out while we fill in the next. Their sizes with payload; `pieces` stays empty when there is nothing to send now.
+// What leaves in one write: messages of `session` until they are kWriteBytes, or one whose payload
+// is in the lane, which the peer can copy out while we fill in the next. Their sizes with payload;
+// `pieces` stays empty when there is nothing to send now.
 template <class Session>
 std::uint64_t TakeWrite(Session& session, OutgoingPieces* pieces) {
   std::uint64_t in_write = 0, bytes = 0;

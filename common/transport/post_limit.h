@@ -1,6 +1,7 @@
-// Calls that their callers have posted to a loop and that have not begun there. A loop's queue has no limit of its own: everything
-// posted by the transport itself is one per stream, call, timer or answer, each of which has a limit; what callers post is
-// bounded here, before it is queued. Thread-safe.
+// Calls that their callers have posted to a loop and that have not begun there. A loop's queue has
+// no limit of its own: everything posted by the transport itself is one per stream, call, timer or
+// answer, each of which has a limit; what callers post is bounded here, before it is queued.
+// Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -21,39 +21,48 @@ namespace {
 
 constexpr std::chrono::milliseconds kReorderMax = 50ms;
 
-// The gRPC health protocol by hand: HealthCheckRequest{string service = 1}, HealthCheckResponse{SERVING = 1}.
+// The gRPC health protocol by hand: HealthCheckRequest{string service = 1},
+// HealthCheckResponse{SERVING = 1}.
 absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
   std::string service;
   if (!request.empty()) {
-    if (request.size() < 2 || request[0] != '\x0a' || static_cast<std::size_t>(request[1]) != request.size() - 2) {
+    if (request.size() < 2 || request[0] != '\x0a' ||
+        static_cast<std::size_t>(request[1]) != request.size() - 2) {
       return absl::InvalidArgumentError("malformed HealthCheckRequest");
     }
     service = request.substr(2);
   }
-  if (!service.empty() && !absl::StartsWith(service, "evergrad.v1.")) return absl::NotFoundError(absl::StrCat("unknown service: ", service));
+  if (!service.empty() && !absl::StartsWith(service, "evergrad.v1."))
+    return absl::NotFoundError(absl::StrCat("unknown service: ", service));
   return std::string("\x08\x01", 2);
 }
 
-// Whose share of the budget a stream takes part in: that of the one task that its certificate names, else of the client as it calls itself at its
-// host, which nobody has proved.
+// Whose share of the budget a stream takes part in: that of the one task that its certificate
+// names, else of the client as it calls itself at its host, which nobody has proved.
 std::string SharerOf(const PeerInfo& peer) {
   if (absl::StrContains(peer.certificate_task, '/')) return peer.certificate_task;
   const absl::string_view address = peer.address;
   const std::size_t colon = address.rfind(':');
-  const absl::string_view host = absl::StartsWith(address, "ipv") && colon != absl::string_view::npos ? address.substr(0, colon) : address;
-  return peer.client_name.empty() ? std::string(host) : absl::StrCat(peer.client_name, " at ", host);
+  const absl::string_view host =
+      absl::StartsWith(address, "ipv") && colon != absl::string_view::npos
+          ? address.substr(0, colon)
+          : address;
+  return peer.client_name.empty() ? std::string(host)
+                                  : absl::StrCat(peer.client_name, " at ", host);
 }
 
 class PostedUnaryResponder final : public UnaryResponder {
  public:
-  PostedUnaryResponder(std::shared_ptr<Loop> loop, ServerCore::UnaryAnswer answer) : loop_(std::move(loop)), answer_(std::move(answer)) {}
+  PostedUnaryResponder(std::shared_ptr<Loop> loop, ServerCore::UnaryAnswer answer)
+      : loop_(std::move(loop)), answer_(std::move(answer)) {}
   ~PostedUnaryResponder() override {
     if (answer_) Answer(absl::InternalError("call dropped without an answer"));
   }
   void Answer(absl::StatusOr<std::string> response) override {
     if (!answer_) return;
     if (!response.ok()) response = OwnCopy(response.status());
-    loop_->Post([answer = std::exchange(answer_, nullptr), response = std::move(response)]() mutable { answer(std::move(response)); });
+    loop_->Post([answer = std::exchange(answer_, nullptr),
+                 response = std::move(response)]() mutable { answer(std::move(response)); });
   }
 
  private:
@@ -64,14 +73,17 @@ class PostedUnaryResponder final : public UnaryResponder {
 }  // namespace
 
 // One data stream: drives its ServerSession.
-class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_from_this<DataPeer> {
+class ServerCore::DataPeer final : public LinkEvents,
+                                   public std::enable_shared_from_this<DataPeer> {
  public:
-  DataPeer(std::shared_ptr<ServerCore> server, std::uint64_t id, std::shared_ptr<Link> link, PeerInfo peer)
+  DataPeer(std::shared_ptr<ServerCore> server, std::uint64_t id, std::shared_ptr<Link> link,
+           PeerInfo peer)
       : server_(std::move(server)),
         id_(id),
         link_(std::move(link)),
         peer_(std::move(peer)),
-        session_(std::in_place, SessionOptions(*server_, peer_), id, SharerOf(peer_), server_->budget_, server_->pool_) {}
+        session_(std::in_place, SessionOptions(*server_, peer_), id, SharerOf(peer_),
+                 server_->budget_, server_->pool_) {}
 
   void Start() { link_->Start(shared_from_this()); }
 
@@ -131,7 +143,9 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
     if (server.options_.lane_bytes_max > 0) {
       session.lane_ring_bytes_max = std::min(server.options_.lane_bytes_max / 2, kLaneRingBytesMax);
       // The session belongs to a peer, which holds the server.
-      session.take_lane = [server = &server, address = peer.address](const wire::LaneOffer& offer) { return server->TakeLaneOf(address, offer); };
+      session.take_lane = [server = &server, address = peer.address](const wire::LaneOffer& offer) {
+        return server->TakeLaneOf(address, offer);
+      };
     }
     return session;
   }
@@ -145,7 +159,8 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
   // It keeps room from others: it is told so, and comes back in a while.
   void EndForUnused(const absl::Status& status) {
     const auto counters = session_->TakeCounters();
-    server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes, /*ended=*/true);
+    server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes,
+                       /*ended=*/true);
     link_->Finish(status);
     Gone();
   }
@@ -189,7 +204,9 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
     server_->small_refused_.fetch_add(counters.small_refused, std::memory_order_relaxed);
     server_->peer_small_refused_.fetch_add(counters.peer_small_refused, std::memory_order_relaxed);
     server_->frame_refused_.fetch_add(counters.frame_refused, std::memory_order_relaxed);
-    if (counters.taken_back > 0) server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes, /*ended=*/false);
+    if (counters.taken_back > 0)
+      server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes,
+                         /*ended=*/false);
     ArmTimer();
   }
 
@@ -201,7 +218,8 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
       const auto self = weak.lock();
       if (self == nullptr || self->gone()) return;
       if (self->armed_at_ == at) self->armed_at_.reset();
-      if (const absl::Status status = self->session_->Tick(self->Now()); status.code() == absl::StatusCode::kResourceExhausted) {
+      if (const absl::Status status = self->session_->Tick(self->Now());
+          status.code() == absl::StatusCode::kResourceExhausted) {
         return self->EndForUnused(status);
       } else if (!status.ok()) {
         self->link_->Detach();
@@ -214,11 +232,14 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
 
   // The failpoints that lie between the wire and the handler.
   void Deliver(ServerSession::Ready ready) {
-    if (server_->failpoints_ == nullptr || !server_->failpoints_->AnyArmed()) return DeliverOnce(std::move(ready), /*answered=*/true);
+    if (server_->failpoints_ == nullptr || !server_->failpoints_->AnyArmed())
+      return DeliverOnce(std::move(ready), /*answered=*/true);
     if (!held_) {
       if (const auto hit = server_->failpoints_->At("push.reorder")) {
         held_.emplace(std::move(ready));
-        const auto hold = hit.action == fault::Action::kDelay ? std::chrono::milliseconds(hit.delay_ms) : kReorderMax;
+        const auto hold = hit.action == fault::Action::kDelay
+                              ? std::chrono::milliseconds(hit.delay_ms)
+                              : kReorderMax;
         server_->loop_->PostAfter(hold, [weak = weak_from_this()] {
           const auto self = weak.lock();
           if (self != nullptr && !self->gone()) self->DeliverHeld();
@@ -238,14 +259,17 @@ class ServerCore::DataPeer final : public LinkEvents, public std::enable_shared_
   void Duplicated(ServerSession::Ready ready) {
     const auto hit = server_->failpoints_->At("push.duplicate");
     if (!hit) return DeliverOnce(std::move(ready), true);
-    ServerSession::Ready twin{ready.request, {tensor::AlignedBuffer(ready.frame.bytes.size()), nullptr}};
-    if (twin.frame.bytes.size() > 0) std::memcpy(twin.frame.bytes.data(), ready.frame.bytes.data(), twin.frame.bytes.size());
+    ServerSession::Ready twin{ready.request,
+                              {tensor::AlignedBuffer(ready.frame.bytes.size()), nullptr}};
+    if (twin.frame.bytes.size() > 0)
+      std::memcpy(twin.frame.bytes.data(), ready.frame.bytes.data(), twin.frame.bytes.size());
     DeliverOnce(std::move(ready), true);
     if (!gone()) DeliverOnce(std::move(twin), false);
   }
   void DeliverOnce(ServerSession::Ready ready, bool answered);
 
-  const std::shared_ptr<ServerCore> server_;  // Shared: a handler's responder may outlive the server object.
+  const std::shared_ptr<ServerCore>
+      server_;  // Shared: a handler's responder may outlive the server object.
   const std::uint64_t id_;
   std::shared_ptr<Link> link_;
   const PeerInfo peer_;
@@ -285,41 +309,50 @@ class ServerCore::Responder final : public DataResponder {
 };
 
 void ServerCore::DataPeer::DeliverOnce(ServerSession::Ready ready, bool answered) {
-  auto responder = std::make_unique<Responder>(server_->loop_, weak_from_this(), answered ? ready.request : 0);
+  auto responder =
+      std::make_unique<Responder>(server_->loop_, weak_from_this(), answered ? ready.request : 0);
   server_->handlers_.data(peer_, std::move(ready.frame), std::move(responder));
 }
 
 // ------------------------------------------------------------------------------------------------
 
-ServerCore::ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop, fault::Failpoints* failpoints)
+ServerCore::ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
+                       fault::Failpoints* failpoints)
     : options_(options),
       handlers_(std::move(handlers)),
       loop_(std::move(loop)),
       failpoints_(failpoints),
       pool_(std::make_shared<BufferPool>(options.budget_bytes_max)) {}
 
-std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
+std::shared_ptr<ServerCore> ServerCore::Make(const ServerOptions& options, Handlers handlers,
+                                             std::shared_ptr<Loop> loop,
                                              fault::Failpoints* failpoints) {
-  std::shared_ptr<ServerCore> core(new ServerCore(options, std::move(handlers), std::move(loop), failpoints));
-  core->budget_ = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = options.budget_bytes_max,
-                                                               .small_reserve_bytes_max = options.small_reserve_bytes_max,
-                                                               .peer_small_bytes_max = options.peer_small_bytes_max,
-                                                               .lately = 10 * options.grant_idle_max},
-                                           [weak = std::weak_ptr<ServerCore>(core), loop = core->loop_] {
-                                             loop->Post([weak] {
-                                               if (const auto server = weak.lock()) server->DispatchAdmitted();
-                                             });
-                                           });
+  std::shared_ptr<ServerCore> core(
+      new ServerCore(options, std::move(handlers), std::move(loop), failpoints));
+  core->budget_ = std::make_shared<Budget>(
+      CreditCore::Options{.budget_bytes_max = options.budget_bytes_max,
+                          .small_reserve_bytes_max = options.small_reserve_bytes_max,
+                          .peer_small_bytes_max = options.peer_small_bytes_max,
+                          .lately = 10 * options.grant_idle_max},
+      [weak = std::weak_ptr<ServerCore>(core), loop = core->loop_] {
+        loop->Post([weak] {
+          if (const auto server = weak.lock()) server->DispatchAdmitted();
+        });
+      });
   return core;
 }
 
-absl::StatusOr<std::unique_ptr<Lane>> ServerCore::TakeLaneOf(const std::string& address, const wire::LaneOffer& offer) {
+absl::StatusOr<std::unique_ptr<Lane>> ServerCore::TakeLaneOf(const std::string& address,
+                                                             const wire::LaneOffer& offer) {
   absl::StatusOr<std::unique_ptr<Lane>> lane = absl::UnknownError("");
-  const std::uint64_t bytes = offer.ring_bytes > kLaneRingBytesMax ? 0 : LaneMemoryBytes(offer.ring_bytes);
+  const std::uint64_t bytes =
+      offer.ring_bytes > kLaneRingBytesMax ? 0 : LaneMemoryBytes(offer.ring_bytes);
   const std::uint64_t used = lanes_->bytes.load(std::memory_order_relaxed);
   if (bytes > options_.lane_bytes_max || used > options_.lane_bytes_max - bytes) {
     lanes_->refused.fetch_add(1, std::memory_order_relaxed);
-    lane = absl::FailedPreconditionError(absl::StrCat("lanes above lane_bytes_max: used=", used, " want=", bytes, " max=", options_.lane_bytes_max));
+    lane = absl::FailedPreconditionError(absl::StrCat("lanes above lane_bytes_max: used=", used,
+                                                      " want=", bytes,
+                                                      " max=", options_.lane_bytes_max));
   } else {
     lane = TakeLane(offer, options_.lane_bytes_max / 2, [lanes = lanes_, bytes] {
       lanes->bytes.fetch_sub(bytes, std::memory_order_relaxed);
@@ -334,7 +367,8 @@ absl::StatusOr<std::unique_ptr<Lane>> ServerCore::TakeLaneOf(const std::string& 
   return lane;
 }
 
-void ServerCore::TakenBack(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended) {
+void ServerCore::TakenBack(const std::string& peer, std::uint64_t grants, std::uint64_t bytes,
+                           bool ended) {
   taken_back_.fetch_add(grants, std::memory_order_relaxed);
   if (ended) kept_out_[peer] = loop_->Now() + options_.unused_pause;
   if (options_.on_unused_grants) options_.on_unused_grants(peer, grants, bytes, ended);
@@ -343,8 +377,9 @@ void ServerCore::TakenBack(const std::string& peer, std::uint64_t grants, std::u
 absl::Status ServerCore::CheckNotKeptOut(const std::string& peer) {
   std::erase_if(kept_out_, [now = loop_->Now()](const auto& entry) { return entry.second <= now; });
   if (!kept_out_.contains(peer)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("a stream of ", peer, " left its grants unused; no other one is served for ",
-                                                   std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_pause).count(), " ms"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a stream of ", peer, " left its grants unused; no other one is served for ",
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_pause).count(), " ms"));
 }
 
 bool ServerCore::AdmitCall() {
@@ -396,28 +431,30 @@ void ServerCore::AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer) {
   data_peer->Start();
 }
 
-void ServerCore::AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer, absl::string_view method) {
+void ServerCore::AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer,
+                              absl::string_view method) {
   const std::uint64_t id = next_peer_++;
   std::optional<MessageStreamEvents> events;
-  const auto stream =
-      std::make_shared<MessageStreamCore>(loop_, failpoints_,
-                                          MessageStreamCore::Options{.message_bytes_max = options_.message_bytes_max,
-                                                                     .unsent_bytes_max = options_.unsent_bytes_max,
-                                                                     .progress_timeout = options_.progress_timeout,
-                                                                     .on_gone =
-                                                                         [weak = weak_from_this(), id] {
-                                                                           const auto self = weak.lock();
-                                                                           if (self == nullptr) return;
-                                                                           self->CallEnded();
-                                                                           self->streams_.erase(id);
-                                                                         },
-                                                                     .count =
-                                                                         [weak = weak_from_this()](std::uint64_t received, std::uint64_t sent) {
-                                                                           const auto self = weak.lock();
-                                                                           if (self == nullptr) return;
-                                                                           self->received_.fetch_add(received, std::memory_order_relaxed);
-                                                                           self->sent_.fetch_add(sent, std::memory_order_relaxed);
-                                                                         }});
+  const auto stream = std::make_shared<MessageStreamCore>(
+      loop_, failpoints_,
+      MessageStreamCore::Options{
+          .message_bytes_max = options_.message_bytes_max,
+          .unsent_bytes_max = options_.unsent_bytes_max,
+          .progress_timeout = options_.progress_timeout,
+          .on_gone =
+              [weak = weak_from_this(), id] {
+                const auto self = weak.lock();
+                if (self == nullptr) return;
+                self->CallEnded();
+                self->streams_.erase(id);
+              },
+          .count =
+              [weak = weak_from_this()](std::uint64_t received, std::uint64_t sent) {
+                const auto self = weak.lock();
+                if (self == nullptr) return;
+                self->received_.fetch_add(received, std::memory_order_relaxed);
+                self->sent_.fetch_add(sent, std::memory_order_relaxed);
+              }});
   if (!shut_ && handlers_.stream) events = handlers_.stream(peer, method, stream->MakeHandle());
   if (!events) {
     link->Finish(absl::UnimplementedError(absl::StrCat("stream not served: method=", method)));
@@ -428,9 +465,11 @@ void ServerCore::AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer, 
   stream->Start(std::move(link), std::move(*events));
 }
 
-void ServerCore::Unary(const PeerInfo& peer, absl::string_view method, std::string request, UnaryAnswer answer) {
+void ServerCore::Unary(const PeerInfo& peer, absl::string_view method, std::string request,
+                       UnaryAnswer answer) {
   received_.fetch_add(request.size(), std::memory_order_relaxed);
-  UnaryAnswer counted = [weak = weak_from_this(), answer = std::move(answer)](absl::StatusOr<std::string> response) {
+  UnaryAnswer counted = [weak = weak_from_this(),
+                         answer = std::move(answer)](absl::StatusOr<std::string> response) {
     if (const auto self = weak.lock(); self != nullptr) {
       if (response.ok()) self->sent_.fetch_add(response->size(), std::memory_order_relaxed);
     }
@@ -438,11 +477,14 @@ void ServerCore::Unary(const PeerInfo& peer, absl::string_view method, std::stri
   };
   if (shut_) return counted(absl::UnavailableError("server shuts down"));
   if (request.size() > options_.message_bytes_max) {
-    return counted(absl::ResourceExhaustedError(absl::StrCat("message too large: bytes=", request.size(), " max=", options_.message_bytes_max)));
+    return counted(absl::ResourceExhaustedError(absl::StrCat(
+        "message too large: bytes=", request.size(), " max=", options_.message_bytes_max)));
   }
   if (method == kHealthMethod) return counted(AnswerHealth(request));
-  if (!handlers_.unary) return counted(absl::UnimplementedError(absl::StrCat("method not served: method=", method)));
-  handlers_.unary(peer, method, std::move(request), std::make_unique<PostedUnaryResponder>(loop_, std::move(counted)));
+  if (!handlers_.unary)
+    return counted(absl::UnimplementedError(absl::StrCat("method not served: method=", method)));
+  handlers_.unary(peer, method, std::move(request),
+                  std::make_unique<PostedUnaryResponder>(loop_, std::move(counted)));
 }
 
 void ServerCore::Shutdown() {

@@ -12,8 +12,8 @@ namespace evergrad::transport {
 
 using wire::MessageKind;
 
-ServerSession::ServerSession(Options options, std::uint64_t stream, const std::string& peer_name, std::shared_ptr<Budget> budget,
-                             std::shared_ptr<BufferPool> pool)
+ServerSession::ServerSession(Options options, std::uint64_t stream, const std::string& peer_name,
+                             std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool)
     : options_(std::move(options)),
       stream_(stream),
       budget_(std::move(budget)),
@@ -29,7 +29,9 @@ ServerSession::ServerSession(Options options, std::uint64_t stream, const std::s
 
 ServerSession::~ServerSession() {
   // Ending the stream is no way to leave grants unused without being known for it.
-  const bool unused = std::any_of(granted_.begin(), granted_.end(), [&](const auto& g) { return requests_.at(g.second).phase == Phase::kGranted; });
+  const bool unused = std::any_of(granted_.begin(), granted_.end(), [&](const auto& g) {
+    return requests_.at(g.second).phase == Phase::kGranted;
+  });
   if (unused && budget_->OthersWait(peer_)) (void)budget_->LeftUnused(peer_);
   budget_->Leave(peer_, stream_);
 }
@@ -61,16 +63,20 @@ void ServerSession::Refuse(std::uint64_t id, const absl::Status& status) {
 
 absl::Status ServerSession::OnMessage(MessageView messages, MonoTime now) {
   liveness_.OnReceived(now);
-  return lane_.Receive(messages, outbox_, [&](const wire::StreamHeader& header, MessageView payload) {
-    absl::Status status = OnOne(header, payload, now);
-    if (status.ok() && header.in_lane()) counters_.lane_received += header.bytes;
-    return status;
-  });
+  return lane_.Receive(messages, outbox_,
+                       [&](const wire::StreamHeader& header, MessageView payload) {
+                         absl::Status status = OnOne(header, payload, now);
+                         if (status.ok() && header.in_lane())
+                           counters_.lane_received += header.bytes;
+                         return status;
+                       });
 }
 
-absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now) {
+absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView payload,
+                                  MonoTime now) {
   if (outbox_.size() > 2 * options_.requests_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("peer does not read its answers: unsent=", outbox_.size()));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("peer does not read its answers: unsent=", outbox_.size()));
   }
   switch (header.kind) {
     case MessageKind::kAnnounce: return OnAnnounce(header, now);
@@ -87,36 +93,46 @@ absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView 
     case MessageKind::kAnswer:
     case MessageKind::kError: break;
   }
-  return absl::InvalidArgumentError(absl::StrCat("a client does not send ", wire::MessageKindName(header.kind)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a client does not send ", wire::MessageKindName(header.kind)));
 }
 
 absl::Status ServerSession::OnLane(const wire::StreamHeader& header, MessageView payload) {
   if (std::exchange(lane_asked_, true)) return absl::InvalidArgumentError("a lane is offered once");
   std::array<std::byte, wire::kLaneOfferBytes> bytes;
   if (header.bytes != bytes.size())
-    return absl::InvalidArgumentError(absl::StrCat("malformed lane offer: bytes=", header.bytes, " want=", bytes.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("malformed lane offer: bytes=", header.bytes, " want=", bytes.size()));
   CopyPayload(payload, bytes.data());
-  auto lane = options_.take_lane == nullptr ? absl::FailedPreconditionError("no lanes here") : options_.take_lane(wire::DecodeLaneOffer(bytes));
+  auto lane = options_.take_lane == nullptr ? absl::FailedPreconditionError("no lanes here")
+                                            : options_.take_lane(wire::DecodeLaneOffer(bytes));
   if (lane.ok()) lane_.Open(*std::move(lane));
   // Before any piece in it: messages without a frame go first.
-  outbox_.AddControl({.kind = MessageKind::kLane}, lane_.open() ? "" : CleanText(absl::StrCat("refused: ", lane.status().message()), 256));
+  outbox_.AddControl(
+      {.kind = MessageKind::kLane},
+      lane_.open() ? "" : CleanText(absl::StrCat("refused: ", lane.status().message()), 256));
   return absl::OkStatus();
 }
 
 absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTime now) {
   const std::uint64_t id = header.request_id;
-  if (requests_.contains(id) || dropping_.contains(id)) return absl::InvalidArgumentError(absl::StrCat("request id used twice: request=", id));
-  if (header.frame_bytes > options_.frame_bytes_max || header.response_bytes_max > options_.frame_bytes_max) {
+  if (requests_.contains(id) || dropping_.contains(id))
+    return absl::InvalidArgumentError(absl::StrCat("request id used twice: request=", id));
+  if (header.frame_bytes > options_.frame_bytes_max ||
+      header.response_bytes_max > options_.frame_bytes_max) {
     ++counters_.frame_refused;
-    Refuse(id, absl::InvalidArgumentError(absl::StrCat("frame too large: request_bytes=", header.frame_bytes,
-                                                       " response_bytes=", header.response_bytes_max, " max=", options_.frame_bytes_max)));
+    Refuse(id, absl::InvalidArgumentError(absl::StrCat(
+                   "frame too large: request_bytes=", header.frame_bytes, " response_bytes=",
+                   header.response_bytes_max, " max=", options_.frame_bytes_max)));
     return absl::OkStatus();
   }
   if (requests_.size() >= options_.requests_max) {
-    Refuse(id, absl::ResourceExhaustedError(absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
+    Refuse(id, absl::ResourceExhaustedError(
+                   absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
     return absl::OkStatus();
   }
-  const std::uint64_t bytes = header.frame_bytes + header.response_bytes_max;  // Both at most frame_bytes_max: no overflow.
+  const std::uint64_t bytes =
+      header.frame_bytes + header.response_bytes_max;  // Both at most frame_bytes_max: no overflow.
   budget_->Advance(now);
   switch (budget_->AskLarge(peer_, stream_, id, bytes)) {
     case CreditCore::Answer::kGranted:
@@ -131,11 +147,13 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
       // Not to be tried again: it never fits.
       ++counters_.budget_refused;
       Refuse(id, absl::OutOfRangeError(
-                     absl::StrCat("request over the budget: bytes=", bytes, " budget_bytes_max=", budget_->options().budget_bytes_max)));
+                     absl::StrCat("request over the budget: bytes=", bytes,
+                                  " budget_bytes_max=", budget_->options().budget_bytes_max)));
       break;
     case CreditCore::Answer::kFull:
       ++counters_.budget_refused;
-      Refuse(id, absl::ResourceExhaustedError("too many announcements wait at the server, or too many of this peer"));
+      Refuse(id, absl::ResourceExhaustedError(
+                     "too many announcements wait at the server, or too many of this peer"));
       break;
   }
   return absl::OkStatus();
@@ -166,24 +184,30 @@ void ServerSession::OnAdmitted(std::uint64_t id, std::uint64_t bytes, MonoTime n
   Grant(it, now);
 }
 
-absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageView payload, MonoTime now) {
+absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageView payload,
+                                    MonoTime now) {
   const std::uint64_t id = header.request_id;
   auto it = requests_.find(id);
   if (it == requests_.end()) {
     if (dropping_.contains(id)) return absl::OkStatus();
     const auto bytes = CheckedAdd(header.frame_bytes, header.response_bytes_max);
     if (!bytes || *bytes > wire::kUngrantedBytesMax || header.bytes != header.frame_bytes) {
-      return absl::InvalidArgumentError(absl::StrCat("payload without a grant: request=", id, " frame_bytes=", header.frame_bytes,
-                                                     " response_bytes_max=", header.response_bytes_max));
+      return absl::InvalidArgumentError(
+          absl::StrCat("payload without a grant: request=", id, " frame_bytes=", header.frame_bytes,
+                       " response_bytes_max=", header.response_bytes_max));
     }
     if (requests_.size() >= options_.requests_max) {
-      Refuse(id, absl::ResourceExhaustedError(absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
+      Refuse(id, absl::ResourceExhaustedError(
+                     absl::StrCat("too many requests of one peer: max=", options_.requests_max)));
       return absl::OkStatus();
     }
     if (!budget_->TakeSmall(peer_, *bytes)) {
-      ++(budget_->levels().small_used + *bytes > budget_->options().small_reserve_bytes_max ? counters_.small_refused : counters_.peer_small_refused);
+      ++(budget_->levels().small_used + *bytes > budget_->options().small_reserve_bytes_max
+             ? counters_.small_refused
+             : counters_.peer_small_refused);
       Refuse(id, absl::ResourceExhaustedError(
-                     absl::StrCat("small requests above their reserve: peer_small_bytes_max=", budget_->options().peer_small_bytes_max)));
+                     absl::StrCat("small requests above their reserve: peer_small_bytes_max=",
+                                  budget_->options().peer_small_bytes_max)));
       return absl::OkStatus();
     }
     Request& request = Add(header, now);
@@ -191,17 +215,20 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
     request.response_token = budget_->MakeToken(peer_, header.response_bytes_max, /*small=*/true);
     it = requests_.find(id);
   } else if (it->second.phase != Phase::kGranted && it->second.phase != Phase::kReceiving) {
-    return absl::InvalidArgumentError(absl::StrCat("payload without a grant: request=", id, " offset=", header.offset));
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload without a grant: request=", id, " offset=", header.offset));
   }
   Request& request = it->second;
   if (header.response_bytes_max > request.response_bytes_max) {
-    return absl::InvalidArgumentError(absl::StrCat("answer beyond the grant: request=", id, " response_bytes_max=", header.response_bytes_max,
-                                                   " granted=", request.response_bytes_max));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "answer beyond the grant: request=", id, " response_bytes_max=", header.response_bytes_max,
+        " granted=", request.response_bytes_max));
   }
   if (auto status = request.frame.Add(header, payload); !status.ok()) return status;
   if (request.granted_at != MonoTime{0}) last_payload_ = now;
   if (!request.frame.complete()) {
-    if (request.phase == Phase::kGranted) request.request_token->Shrink(request.frame.frame_bytes());
+    if (request.phase == Phase::kGranted)
+      request.request_token->Shrink(request.frame.frame_bytes());
     request.phase = Phase::kReceiving;
     Touch(id, request, now);
     return absl::OkStatus();
@@ -223,7 +250,8 @@ void ServerSession::OnCancel(std::uint64_t id, MonoTime now) {
   if (it == requests_.end()) return;
   const bool waiting = it->second.phase == Phase::kWaiting;
   // Giving a grant up late is no better than leaving it unused.
-  if (it->second.phase == Phase::kGranted && it->second.granted_at + options_.grant_idle_max / 4 <= now && budget_->OthersWait(peer_)) {
+  if (it->second.phase == Phase::kGranted &&
+      it->second.granted_at + options_.grant_idle_max / 4 <= now && budget_->OthersWait(peer_)) {
     budget_->Advance(now);
     unused_in_a_row_ = std::max(unused_in_a_row_ + 1, budget_->LeftUnused(peer_));
   }
@@ -238,10 +266,11 @@ void ServerSession::Answer(std::uint64_t id, Frame response, MonoTime now) {
   const auto it = requests_.find(id);
   if (it == requests_.end() || it->second.phase != Phase::kHandling) return;
   const std::uint64_t bytes = response.size();
-  const std::uint64_t max =
-      std::min(it->second.response_bytes_max + wire::kAnswerHeaderBytesMax, options_.frame_bytes_max + wire::kAnswerHeaderBytesMax);
+  const std::uint64_t max = std::min(it->second.response_bytes_max + wire::kAnswerHeaderBytesMax,
+                                     options_.frame_bytes_max + wire::kAnswerHeaderBytesMax);
   if (bytes > max) {
-    Fail(id, absl::InternalError(absl::StrCat("answer larger than announced: bytes=", bytes, " max=", max)));
+    Fail(id, absl::InternalError(
+                 absl::StrCat("answer larger than announced: bytes=", bytes, " max=", max)));
     return;
   }
   it->second.phase = Phase::kAnswering;
@@ -261,7 +290,8 @@ std::optional<Outbox::Message> ServerSession::NextMessage() {
   auto message = lane_.Next(outbox_);
   if (!message) return message;
   writing_ = true;
-  if (message->header.kind == MessageKind::kAnswer && message->last) answers_sent_.push_back(message->header.request_id);
+  if (message->header.kind == MessageKind::kAnswer && message->last)
+    answers_sent_.push_back(message->header.request_id);
   if (message->header.kind == MessageKind::kPong) pong_queued_ = false;
   return message;
 }
@@ -297,12 +327,17 @@ void ServerSession::TakeBackForOthers(MonoTime now) {
   for (const auto& [last_piece, id] : granted_) {
     const Request& request = requests_.at(id);
     const bool begun = request.phase != Phase::kGranted;
-    if (request.granted_at + (begun ? options_.grant_unused_max : options_.grant_idle_max) > now) continue;
-    late.push_back({request.granted_at, id, !begun && last_payload_ + options_.grant_idle_max <= now});
+    if (request.granted_at + (begun ? options_.grant_unused_max : options_.grant_idle_max) > now)
+      continue;
+    late.push_back(
+        {request.granted_at, id, !begun && last_payload_ + options_.grant_idle_max <= now});
   }
-  std::sort(late.begin(), late.end(), [](const Late& a, const Late& b) { return std::pair(a.granted_at, a.id) > std::pair(b.granted_at, b.id); });
+  std::sort(late.begin(), late.end(), [](const Late& a, const Late& b) {
+    return std::pair(a.granted_at, a.id) > std::pair(b.granted_at, b.id);
+  });
   for (const Late& one : late) {
-    if (one.whatever_it_holds ? budget_->OthersWait(peer_) : budget_->OverShare(peer_)) TakeBack(one.id);
+    if (one.whatever_it_holds ? budget_->OthersWait(peer_) : budget_->OverShare(peer_))
+      TakeBack(one.id);
   }
 }
 
@@ -310,21 +345,26 @@ absl::Status ServerSession::Tick(MonoTime now) {
   budget_->Advance(now);
   if (advance_at_ <= now) advance_at_ = now + options_.grant_idle_max;
   const std::uint64_t before = counters_.taken_back;
-  while (!granted_.empty() && granted_.begin()->first + options_.grant_unused_max <= now) TakeBack(granted_.begin()->second);
+  while (!granted_.empty() && granted_.begin()->first + options_.grant_unused_max <= now)
+    TakeBack(granted_.begin()->second);
   if (!granted_.empty() && check_at_ <= now) {
     TakeBackForOthers(now);
     check_at_ = now + options_.grant_idle_max;
   }
-  if (counters_.taken_back != before) unused_in_a_row_ = std::max(unused_in_a_row_ + 1, unused_of_peer_);
+  if (counters_.taken_back != before)
+    unused_in_a_row_ = std::max(unused_in_a_row_ + 1, unused_of_peer_);
   if (unused_in_a_row_ >= options_.unused_in_a_row_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("the peer has left its grants unused ", unused_in_a_row_, " times in a row"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the peer has left its grants unused ", unused_in_a_row_, " times in a row"));
   }
   if (dropping_.size() > options_.requests_max) {
-    return absl::ResourceExhaustedError(absl::StrCat("peer does not confirm that its requests have ended: requests=", dropping_.size()));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "peer does not confirm that its requests have ended: requests=", dropping_.size()));
   }
   if (requests_.empty()) return absl::OkStatus();
   if (writing_ && !writing_since_) writing_since_ = now;
-  if (writing_since_ && *writing_since_ + options_.grant_unused_max <= now) return absl::UnavailableError("peer takes nothing of what it is sent");
+  if (writing_since_ && *writing_since_ + options_.grant_unused_max <= now)
+    return absl::UnavailableError("peer takes nothing of what it is sent");
   return liveness_.Tick(now, &outbox_);
 }
 
@@ -332,7 +372,8 @@ std::optional<MonoTime> ServerSession::NextTick() const {
   if (requests_.empty()) return std::nullopt;
   MonoTime next = liveness_.Due();
   if (waiting_ > 0) next = std::min(next, advance_at_);
-  if (!granted_.empty()) next = std::min({next, check_at_, granted_.begin()->first + options_.grant_unused_max});
+  if (!granted_.empty())
+    next = std::min({next, check_at_, granted_.begin()->first + options_.grant_unused_max});
   return next;
 }
 

@@ -10,7 +10,8 @@
 
 namespace evergrad::transport {
 namespace {
-constexpr std::size_t kTextBytesMax = 1500;  // Message and origin, each, after which an ErrorDetail is below 4 KiB.
+constexpr std::size_t kTextBytesMax =
+    1500;  // Message and origin, each, after which an ErrorDetail is below 4 KiB.
 }  // namespace
 
 std::string EncodeStatus(const absl::Status& status) {
@@ -26,15 +27,18 @@ std::string EncodeStatus(const absl::Status& status) {
 absl::Status DecodeStatus(absl::string_view bytes) {
   google::protobuf::LogSilencer silencer;
   v1::ErrorDetail detail;
-  if (bytes.size() > wire::kErrorBytesMax || !detail.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  if (bytes.size() > wire::kErrorBytesMax ||
+      !detail.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InternalError("malformed error detail from the peer");
   }
   if (detail.code() <= 0 || detail.code() > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
-    return absl::InternalError(absl::StrCat("error detail with an unknown code: ", detail.message(), " code=", detail.code()));
+    return absl::InternalError(absl::StrCat("error detail with an unknown code: ", detail.message(),
+                                            " code=", detail.code()));
   }
   absl::Status status(static_cast<absl::StatusCode>(detail.code()), detail.message());
   if (detail.kind() == "user") status = UserError(std::move(status));
-  if (IsRetryable(status) != detail.retryable()) status = WithRetryable(std::move(status), detail.retryable());
+  if (IsRetryable(status) != detail.retryable())
+    status = WithRetryable(std::move(status), detail.retryable());
   if (!detail.origin_text().empty()) status = WithOrigin(std::move(status), detail.origin_text());
   return status;
 }
@@ -42,7 +46,9 @@ absl::Status DecodeStatus(absl::string_view bytes) {
 absl::Status OwnCopy(const absl::Status& status) {
   if (status.ok()) return absl::OkStatus();
   absl::Status copy(status.code(), std::string(status.message()));
-  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { copy.SetPayload(url, absl::Cord(std::string(payload))); });
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
+    copy.SetPayload(url, absl::Cord(std::string(payload)));
+  });
   return copy;
 }
 

@@ -1,5 +1,6 @@
-// The three PEM files of a task, read and checked before gRPC sees them, so that a bad one is named.
-// For the room, and for the daemon's metrics listener, which serves with the same certificate.
+// The three PEM files of a task, read and checked before gRPC sees them, so that a bad one is
+// named. For the room, and for the daemon's metrics listener, which serves with the same
+// certificate.
 #pragma once
 
 #include <optional>
@@ -16,8 +17,9 @@ struct TlsPems {
   std::string ca, cert, key;
 };
 
-// Nothing for no files. InvalidArgument, with the file: one or two of three given, unreadable, no PEM, key of another certificate, and with
-// "certificate verify failed: …": expired, not valid yet, not signed by `ca`; and when it names no task, or not files.task.
+// Nothing for no files. InvalidArgument, with the file: one or two of three given, unreadable, no
+// PEM, key of another certificate, and with "certificate verify failed: …": expired, not valid yet,
+// not signed by `ca`; and when it names no task, or not files.task.
 absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files);
 
 // Puts every certificate of `pem` into `store`; how many there were.

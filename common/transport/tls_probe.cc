@@ -50,23 +50,29 @@ int Connect(const std::string& host_port) {
   if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(host.c_str(), host_port.substr(colon + 1).c_str(), &hints, &found) != 0) return -1;
+  if (getaddrinfo(host.c_str(), host_port.substr(colon + 1).c_str(), &hints, &found) != 0)
+    return -1;
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd >= 0) (void)connect(fd, found->ai_addr, found->ai_addrlen);  // In progress: the caller waits.
+  if (fd >= 0)
+    (void)connect(fd, found->ai_addr, found->ai_addrlen);  // In progress: the caller waits.
   freeaddrinfo(found);
   return fd;
 }
 
 bool Use(SSL_CTX* context, const TlsPems& pems) {
-  const auto reader = [](const std::string& pem) { return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size()))); };
+  const auto reader = [](const std::string& pem) {
+    return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  };
   const Bio cert_bio = reader(pems.cert), key_bio = reader(pems.key);
   const Certificate cert(PEM_read_bio_X509(cert_bio.get(), nullptr, nullptr, nullptr));
   const Key key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
-  return cert && key && AddAuthorities(pems.ca, SSL_CTX_get_cert_store(context)) > 0 && SSL_CTX_use_certificate(context, cert.get()) == 1 &&
+  return cert && key && AddAuthorities(pems.ca, SSL_CTX_get_cert_store(context)) > 0 &&
+         SSL_CTX_use_certificate(context, cert.get()) == 1 &&
          SSL_CTX_use_PrivateKey(context, key.get()) == 1;
 }
 
-// Runs `step` (SSL_connect, SSL_read) until it is through, fails, or nothing comes for a while. Its SSL_get_error.
+// Runs `step` (SSL_connect, SSL_read) until it is through, fails, or nothing comes for a while. Its
+// SSL_get_error.
 template <class Step>
 int Drive(const Socket& socket, SSL* session, Step step) {
   for (;;) {
@@ -86,7 +92,8 @@ std::string LastReason() {
 }  // namespace
 
 std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
-  sigset_t broken_pipe;  // OpenSSL writes without MSG_NOSIGNAL. The thread is ours and ends after this.
+  sigset_t
+      broken_pipe;  // OpenSSL writes without MSG_NOSIGNAL. The thread is ours and ends after this.
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
@@ -99,7 +106,8 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   const Session session(SSL_new(context.get()));
   if (session == nullptr) return "";
   SSL_set_fd(session.get(), socket.fd());
-  // gRPC over TLS speaks h2 and nothing else: without this a server hangs up before it says what is wrong.
+  // gRPC over TLS speaks h2 and nothing else: without this a server hangs up before it says what is
+  // wrong.
   static constexpr unsigned char kProtocols[] = {2, 'h', '2'};
   SSL_set_alpn_protos(session.get(), kProtocols, sizeof kProtocols);
   ERR_clear_error();
@@ -115,14 +123,21 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   const bool peer_speaks_tls = shook_hands || SSL_version(session.get()) >= TLS1_2_VERSION;
   ERR_clear_error();
   if (pems == nullptr) {
-    if (shook_hands) return "the peer speaks TLS and wants a certificate: give tls {ca, cert, key}, or --tls-ca, --tls-cert and --tls-key";
+    if (shook_hands)
+      return "the peer speaks TLS and wants a certificate: give tls {ca, cert, key}, or --tls-ca, "
+             "--tls-cert and --tls-key";
     return peer_speaks_tls && !reason.empty() && reason != "wrong version number"
                ? absl::StrCat("the peer speaks TLS: give tls {ca, cert, key}: ", reason)
                : "";
   }
-  if (verified != X509_V_OK) return absl::StrCat("certificate verify failed: the peer's: ", X509_verify_cert_error_string(verified));
-  if (reason == "wrong version number" || reason == "packet length too long") return "the peer does not speak TLS";
-  if (error == SSL_ERROR_SSL && !reason.empty()) return absl::StrCat("the peer refused our certificate: certificate verify failed there: ", reason);
+  if (verified != X509_V_OK)
+    return absl::StrCat("certificate verify failed: the peer's: ",
+                        X509_verify_cert_error_string(verified));
+  if (reason == "wrong version number" || reason == "packet length too long")
+    return "the peer does not speak TLS";
+  if (error == SSL_ERROR_SSL && !reason.empty())
+    return absl::StrCat("the peer refused our certificate: certificate verify failed there: ",
+                        reason);
   return "";
 }
 

@@ -1,6 +1,6 @@
-// Says why a connection to a peer does not come about, by trying it once more by hand: gRPC reports "Socket closed" for a
-// certificate that the peer refused. Blocks for at most two seconds: on a thread of its own,
-// whose SIGPIPE it blocks. Private to the room.
+// Says why a connection to a peer does not come about, by trying it once more by hand: gRPC reports
+// "Socket closed" for a certificate that the peer refused. Blocks for at most two seconds: on a
+// thread of its own, whose SIGPIPE it blocks. Private to the room.
 #pragma once
 
 #include <string>

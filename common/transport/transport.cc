@@ -15,7 +15,8 @@ absl::Status CheckPeer(const PeerInfo& peer, absl::string_view task) {
   return peer.certificate_task.empty() ? absl::OkStatus() : CheckTask(peer.certificate_task, task);
 }
 
-absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method, std::string request, std::chrono::milliseconds deadline) {
+absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method,
+                                         std::string request, std::chrono::milliseconds deadline) {
   runtime::Event answered;
   absl::StatusOr<std::string> result = absl::UnknownError("not answered");
   channel.Unary(method, std::move(request), deadline, [&](absl::StatusOr<std::string> response) {

@@ -1,7 +1,8 @@
 // Weights as files that other programs read.
 //
-// Blocking, thread-safe for different paths. Each file is written whole beside its target, synced, then renamed over it: a reader sees the old
-// file or the new one, never half. The same weights give the same bytes. Errors name the path: NotFound (its folder), PermissionDenied,
+// Blocking, thread-safe for different paths. Each file is written whole beside its target, synced,
+// then renamed over it: a reader sees the old file or the new one, never half. The same weights
+// give the same bytes. Errors name the path: NotFound (its folder), PermissionDenied,
 // ResourceExhausted (disk full), …, InvalidArgument (no variables); then the target is as it was.
 #pragma once
 

@@ -11,7 +11,8 @@
 namespace evergrad::weights {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "numbers are written as they lie in memory");
 
 constexpr std::size_t kNpyAlignment = 64;
 constexpr std::size_t kSafetensorsAlignment = 8;
@@ -42,13 +43,18 @@ constexpr std::uint32_t kFull32 = 0xffffffff;
 constexpr std::uint16_t kFull16 = 0xffff;
 constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
 constexpr std::uint16_t kUtf8 = 1 << 11;
-constexpr std::uint16_t kTime = 0, kDate = 0x21;  // 1980-01-01, the earliest that the format knows: the same weights give the same bytes
+constexpr std::uint16_t kTime = 0, kDate = 0x21;  // 1980-01-01, the earliest that the format knows:
+                                                  // the same weights give the same bytes
 constexpr std::uint16_t kUnix = 3 << 8;
 
-std::uint32_t Narrow(std::uint64_t value) { return value >= kFull32 ? kFull32 : static_cast<std::uint32_t>(value); }
+std::uint32_t Narrow(std::uint64_t value) {
+  return value >= kFull32 ? kFull32 : static_cast<std::uint32_t>(value);
+}
 
-// What a local header and an entry of the directory have in common, behind the signature and the versions.
-void EntryFields(std::uint32_t crc, std::uint64_t bytes, std::size_t name, std::size_t extra, std::string* out) {
+// What a local header and an entry of the directory have in common, behind the signature and the
+// versions.
+void EntryFields(std::uint32_t crc, std::uint64_t bytes, std::size_t name, std::size_t extra,
+                 std::string* out) {
   Number(kUtf8, out);
   Number(std::uint16_t{0}, out);  // stored
   Number(kTime, out);
@@ -68,8 +74,8 @@ std::string NpyHeader(const StreamedTensor& tensor) {
   for (const std::uint64_t d : tensor.shape.dims()) absl::StrAppend(&dims, d, ", ");
   if (tensor.shape.rank() > 1) dims.resize(dims.size() - 2);
   if (tensor.shape.rank() == 1) dims.resize(dims.size() - 1);
-  std::string dict =
-      absl::StrCat("{'descr': '", tensor.element == Element::kInt64 ? "<i8" : "<f4", "', 'fortran_order': False, 'shape': (", dims, "), }");
+  std::string dict = absl::StrCat("{'descr': '", tensor.element == Element::kInt64 ? "<i8" : "<f4",
+                                  "', 'fortran_order': False, 'shape': (", dims, "), }");
   const std::size_t unpadded = 10 + dict.size() + 1;
   dict.append((kNpyAlignment - unpadded % kNpyAlignment) % kNpyAlignment, ' ');
   dict.push_back('\n');
@@ -94,7 +100,8 @@ std::string LocalHeader(const std::string& name, std::uint32_t crc, std::uint64_
   return out + name + extra;
 }
 
-std::string DirectoryEntry(const std::string& name, std::uint32_t crc, std::uint64_t bytes, std::uint64_t offset) {
+std::string DirectoryEntry(const std::string& name, std::uint32_t crc, std::uint64_t bytes,
+                           std::uint64_t offset) {
   std::string wide;
   if (bytes >= kFull32) Number(bytes, &wide), Number(bytes, &wide);
   if (offset >= kFull32) Number(offset, &wide);
@@ -149,11 +156,14 @@ std::string DirectoryEnd(std::uint64_t entries, std::uint64_t offset, std::uint6
 }
 
 std::uint32_t Crc(std::uint32_t crc, const void* bytes, std::size_t count) {
-  if (count == 0) return crc;  // without bytes there may be no pointer, which is zlib's word for beginning anew
-  return static_cast<std::uint32_t>(::crc32_z(crc, static_cast<const unsigned char*>(bytes), count));
+  if (count == 0)
+    return crc;  // without bytes there may be no pointer, which is zlib's word for beginning anew
+  return static_cast<std::uint32_t>(
+      ::crc32_z(crc, static_cast<const unsigned char*>(bytes), count));
 }
 
-std::string SafetensorsHead(const std::vector<StreamedTensor>& tensors, std::vector<std::uint64_t>* begins) {
+std::string SafetensorsHead(const std::vector<StreamedTensor>& tensors,
+                            std::vector<std::uint64_t>* begins) {
   // No gaps are allowed between tensors: the wider numbers come first, so that all are aligned.
   std::string header = "{\"__metadata__\":{\"format\":\"evergrad\"}";
   begins->assign(tensors.size(), 0);
@@ -163,15 +173,18 @@ std::string SafetensorsHead(const std::vector<StreamedTensor>& tensors, std::vec
       const StreamedTensor& tensor = tensors[i];
       if (tensor.element != element) continue;
       std::string dims;
-      for (const std::uint64_t d : tensor.shape.dims()) absl::StrAppend(&dims, dims.empty() ? "" : ",", d);
-      absl::StrAppend(&header, ",", JsonString(tensor.name), ":{\"dtype\":\"", element == Element::kInt64 ? "I64" : "F32", "\",\"shape\":[", dims,
+      for (const std::uint64_t d : tensor.shape.dims())
+        absl::StrAppend(&dims, dims.empty() ? "" : ",", d);
+      absl::StrAppend(&header, ",", JsonString(tensor.name), ":{\"dtype\":\"",
+                      element == Element::kInt64 ? "I64" : "F32", "\",\"shape\":[", dims,
                       "],\"data_offsets\":[", end, ",", end + tensor.bytes(), "]}");
       (*begins)[i] = end;
       end += tensor.bytes();
     }
   }
   header.push_back('}');
-  header.append((kSafetensorsAlignment - header.size() % kSafetensorsAlignment) % kSafetensorsAlignment, ' ');
+  header.append(
+      (kSafetensorsAlignment - header.size() % kSafetensorsAlignment) % kSafetensorsAlignment, ' ');
   std::string head;
   Number(std::uint64_t{header.size()}, &head);
   head += header;

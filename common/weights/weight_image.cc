@@ -22,12 +22,14 @@ void WeightImage::Add(std::span<const float> values) {
   bytes_ += values.size_bytes();
 }
 
-absl::StatusOr<WeightImage> WeightImage::Make(Format format, const std::vector<NamedTensor>& tensors) {
+absl::StatusOr<WeightImage> WeightImage::Make(Format format,
+                                              const std::vector<NamedTensor>& tensors) {
   if (tensors.empty()) return absl::InvalidArgumentError("no variables to write");
   std::set<absl::string_view> names;
   std::vector<StreamedTensor> streamed;
   for (const NamedTensor& tensor : tensors) {
-    if (!names.insert(tensor.name).second) return absl::InvalidArgumentError(absl::StrCat("a name twice: name=", tensor.name));
+    if (!names.insert(tensor.name).second)
+      return absl::InvalidArgumentError(absl::StrCat("a name twice: name=", tensor.name));
     streamed.push_back({tensor.name, Element::kFloat32, tensor.shape});
     EG_CHECK(tensor.values.size_bytes() == streamed.back().bytes());
   }
@@ -45,7 +47,8 @@ absl::StatusOr<WeightImage> WeightImage::Make(Format format, const std::vector<N
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string npy = NpyHeader(streamed[i]), name = absl::StrCat(tensors[i].name, ".npy");
     const std::uint64_t bytes = npy.size() + streamed[i].bytes();
-    const std::uint32_t crc = Crc(Crc(0, npy.data(), npy.size()), tensors[i].values.data(), tensors[i].values.size_bytes());
+    const std::uint32_t crc = Crc(Crc(0, npy.data(), npy.size()), tensors[i].values.data(),
+                                  tensors[i].values.size_bytes());
     directory += DirectoryEntry(name, crc, bytes, image.bytes_);
     image.Add(LocalHeader(name, crc, bytes) + npy);
     image.Add(tensors[i].values);
@@ -56,7 +59,8 @@ absl::StatusOr<WeightImage> WeightImage::Make(Format format, const std::vector<N
 
 void WeightImage::Read(std::uint64_t offset, std::span<std::byte> to) const {
   EG_CHECK(offset <= bytes_ && to.size() <= bytes_ - offset);
-  auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), offset, [](std::uint64_t at, const Piece& p) { return at < p.begin; });
+  auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), offset,
+                                [](std::uint64_t at, const Piece& p) { return at < p.begin; });
   if (piece != pieces_.begin()) --piece;
   for (; !to.empty(); ++piece) {
     const std::span<const std::byte> view = piece->view();

@@ -1,6 +1,8 @@
-// A weights file that exists nowhere yet: any part of it can be read, so that it can be sent or written without a second copy of the values.
+// A weights file that exists nowhere yet: any part of it can be read, so that it can be sent or
+// written without a second copy of the values.
 //
-// Immutable once made, so thread-safe; the tensors' values are a loan for its life. The bytes are those that weight_files.h writes.
+// Immutable once made, so thread-safe; the tensors' values are a loan for its life. The bytes are
+// those that weight_files.h writes.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +19,8 @@ namespace evergrad::weights {
 
 class WeightImage {
  public:
-  // InvalidArgument: no tensors, a name twice. An .npz names a checksum before each value: all values are read here once.
+  // InvalidArgument: no tensors, a name twice. An .npz names a checksum before each value: all
+  // values are read here once.
   static absl::StatusOr<WeightImage> Make(Format format, const std::vector<NamedTensor>& tensors);
 
   std::uint64_t bytes() const { return bytes_; }
@@ -29,7 +32,9 @@ class WeightImage {
     std::uint64_t begin = 0;
     std::string text;                     // what stands around values,
     std::span<const std::byte> values{};  // or values
-    std::span<const std::byte> view() const { return text.empty() ? values : std::as_bytes(std::span(text)); }
+    std::span<const std::byte> view() const {
+      return text.empty() ? values : std::as_bytes(std::span(text));
+    }
   };
   void Add(std::string text);
   void Add(std::span<const float> values);

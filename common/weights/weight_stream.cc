@@ -24,11 +24,15 @@ WeightStream::WeightStream(std::string path, Format format, std::vector<Streamed
       tensors_(std::move(tensors)),
       places_(tensors_.size()) {}
 
-absl::StatusOr<std::unique_ptr<WeightStream>> WeightStream::Create(const std::string& path, Format format, std::vector<StreamedTensor> tensors) {
-  if (tensors.empty()) return absl::InvalidArgumentError(absl::StrCat("no variables to write: path=", path));
+absl::StatusOr<std::unique_ptr<WeightStream>> WeightStream::Create(
+    const std::string& path, Format format, std::vector<StreamedTensor> tensors) {
+  if (tensors.empty())
+    return absl::InvalidArgumentError(absl::StrCat("no variables to write: path=", path));
   std::set<absl::string_view> names;
   for (const StreamedTensor& tensor : tensors) {
-    if (!names.insert(tensor.name).second) return absl::InvalidArgumentError(absl::StrCat("a name twice: path=", path, " name=", tensor.name));
+    if (!names.insert(tensor.name).second)
+      return absl::InvalidArgumentError(
+          absl::StrCat("a name twice: path=", path, " name=", tensor.name));
   }
   std::unique_ptr<WeightStream> stream(new WeightStream(path, format, std::move(tensors)));
   EG_RETURN_IF_ERROR(stream->Begin());
@@ -41,7 +45,9 @@ WeightStream::~WeightStream() {
   ::unlink(beside_.c_str());
 }
 
-std::string WeightStream::EntryName(std::size_t i) const { return absl::StrCat(tensors_[i].name, ".npy"); }
+std::string WeightStream::EntryName(std::size_t i) const {
+  return absl::StrCat(tensors_[i].name, ".npy");
+}
 
 absl::Status WeightStream::Begin() {
   fd_ = ::open(beside_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -52,7 +58,9 @@ absl::Status WeightStream::Begin() {
       place.npy = NpyHeader(tensors_[i]);
       place.crc = Crc(0, place.npy.data(), place.npy.size());
       place.head = end_;
-      place.begin = end_ + LocalHeader(EntryName(i), 0, place.npy.size() + tensors_[i].bytes()).size() + place.npy.size();
+      place.begin = end_ +
+                    LocalHeader(EntryName(i), 0, place.npy.size() + tensors_[i].bytes()).size() +
+                    place.npy.size();
       end_ = place.begin + tensors_[i].bytes();
     }
     return absl::OkStatus();  // the heads have the checksums: they come last
@@ -67,7 +75,9 @@ absl::Status WeightStream::Begin() {
   return Put(0, head);
 }
 
-absl::Status WeightStream::Put(std::uint64_t at, const std::string& bytes) { return Put(at, std::as_bytes(std::span(bytes))); }
+absl::Status WeightStream::Put(std::uint64_t at, const std::string& bytes) {
+  return Put(at, std::as_bytes(std::span(bytes)));
+}
 
 absl::Status WeightStream::Put(std::uint64_t at, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
@@ -102,10 +112,12 @@ absl::Status WeightStream::FinishNpz() {
 
 absl::Status WeightStream::Finish() {
   EG_CHECK(fd_ >= 0);
-  for (std::size_t i = 0; i < tensors_.size(); ++i) EG_CHECK(places_[i].filled == tensors_[i].bytes());
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    EG_CHECK(places_[i].filled == tensors_[i].bytes());
   if (format_ == Format::kNpz) EG_RETURN_IF_ERROR(FinishNpz());
   if (::fsync(fd_) != 0) return fs::FileError(errno, "cannot sync", path_);
-  if (std::rename(beside_.c_str(), path_.c_str()) != 0) return fs::FileError(errno, "cannot rename", path_);
+  if (std::rename(beside_.c_str(), path_.c_str()) != 0)
+    return fs::FileError(errno, "cannot rename", path_);
   ::close(std::exchange(fd_, -1));
   return fs::SyncFolder(fs::FolderOf(path_));
 }

@@ -1,8 +1,9 @@
 // A weights file that is written piece by piece: larger than memory, its tensors filled in turns.
 //
-// Blocking, not thread-safe. What is written lies beside the target until Finish, which syncs it and renames it over the target: a reader sees
-// the old file or the whole new one. A stream that is not finished leaves the target as it was, and nothing beside it. The same tensors give the
-// same bytes, whatever the pieces were. Errors name the path, as those of weight_files.h.
+// Blocking, not thread-safe. What is written lies beside the target until Finish, which syncs it
+// and renames it over the target: a reader sees the old file or the whole new one. A stream that is
+// not finished leaves the target as it was, and nothing beside it. The same tensors give the same
+// bytes, whatever the pieces were. Errors name the path, as those of weight_files.h.
 #pragma once
 
 #include <cstddef>
@@ -31,12 +32,15 @@ struct StreamedTensor {
 class WeightStream {
  public:
   // InvalidArgument: no tensors, a name twice.
-  static absl::StatusOr<std::unique_ptr<WeightStream>> Create(const std::string& path, Format format, std::vector<StreamedTensor> tensors);
+  static absl::StatusOr<std::unique_ptr<WeightStream>> Create(const std::string& path,
+                                                              Format format,
+                                                              std::vector<StreamedTensor> tensors);
   ~WeightStream();
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
-  // The next bytes of a tensor, row-major, little-endian. More than its shape has is a broken invariant, like a Finish before all are full.
+  // The next bytes of a tensor, row-major, little-endian. More than its shape has is a broken
+  // invariant, like a Finish before all are full.
   absl::Status Append(std::size_t tensor, std::span<const std::byte> bytes);
   absl::Status Finish();
 
@@ -44,9 +48,10 @@ class WeightStream {
 
  private:
   struct Place {
-    std::uint64_t head = 0, begin = 0, filled = 0;  // of its head (npz), of its first byte; bytes so far
-    std::string npy;                                // npz: what stands before the values
-    std::uint32_t crc = 0;                          // of that and the values so far
+    std::uint64_t head = 0, begin = 0,
+                  filled = 0;  // of its head (npz), of its first byte; bytes so far
+    std::string npy;           // npz: what stands before the values
+    std::uint32_t crc = 0;     // of that and the values so far
   };
   WeightStream(std::string path, Format format, std::vector<StreamedTensor> tensors);
   absl::Status Begin();

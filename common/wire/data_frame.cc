@@ -20,9 +20,11 @@ constexpr std::uint64_t kAlignment = tensor::kAlignment;
 constexpr std::uint64_t kLengthBytes = 4;
 constexpr std::uint64_t kHeaderBytesMax = 8ull << 20;
 constexpr int kSectionsMax = 1 << 16;
-// payload_offset and payload_bytes as two fields of a section: a tag byte and at most ten bytes each.
+// payload_offset and payload_bytes as two fields of a section: a tag byte and at most ten bytes
+// each.
 constexpr std::uint64_t kSectionFieldsBytesMax = 22;
-// A stand-in of five bytes for offsets not yet known. Frames stay below 4 GiB (frame_bytes_max), so none is wider.
+// A stand-in of five bytes for offsets not yet known. Frames stay below 4 GiB (frame_bytes_max), so
+// none is wider.
 constexpr std::uint64_t kWidestOffset = 0xFFFFFFFF;
 
 constexpr std::array<std::byte, kAlignment> kZeros{};
@@ -38,22 +40,27 @@ std::uint32_t LoadLength(const std::byte* in) {
 
 using Place = std::function<void(std::uint64_t offset, std::uint64_t bytes)>;
 
-// Bytes that lie behind each other, whatever pieces they come in, and the fields of the header that say where: `place` is told offset and length.
+// Bytes that lie behind each other, whatever pieces they come in, and the fields of the header that
+// say where: `place` is told offset and length.
 struct Part {
   std::span<tensor::SharedBytes> pieces;
   Place place;
   std::uint64_t bytes = 0, offset = 0;
 };
 
-// Memory that goes on where `last` ends, `gap` zeros included, as whoever made both has written them (data_frame.h).
+// Memory that goes on where `last` ends, `gap` zeros included, as whoever made both has written
+// them (data_frame.h).
 bool GoesOn(const tensor::SharedBytes& last, std::uint64_t gap, const tensor::SharedBytes& piece) {
-  return last.owner != nullptr && last.owner == piece.owner && last.bytes.data() + last.bytes.size() + gap == piece.bytes.data();
+  return last.owner != nullptr && last.owner == piece.owner &&
+         last.bytes.data() + last.bytes.size() + gap == piece.bytes.data();
 }
 
-// `copied` lie in one piece with the header, then come `parts` from where they are. The offsets are part of the header that they come after: its size
-// is first taken with the widest offsets, and the rest up to the first part is padding.
+// `copied` lie in one piece with the header, then come `parts` from where they are. The offsets are
+// part of the header that they come after: its size is first taken with the widest offsets, and the
+// rest up to the first part is padding.
 template <class Header>
-std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> copied, std::vector<Part> parts) {
+std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> copied,
+                                       std::vector<Part> parts) {
   std::uint64_t bytes = 0;
   std::size_t piece_count = 0;
   for (std::vector<Part>* list : {&copied, &parts}) {
@@ -66,7 +73,11 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
   }
   const std::uint64_t first_part = RoundUp(kLengthBytes + header.ByteSizeLong(), kAlignment);
   EG_CHECK_MSG(first_part + bytes <= kWidestOffset, "a frame stays below 4 GiB");
-  std::uint64_t at = first_part, end = 0, head_bytes = 0;  // where the next one goes, where the frame ends, what is one piece with the header
+  std::uint64_t
+      at = first_part,
+      end = 0,
+      head_bytes =
+          0;  // where the next one goes, where the frame ends, what is one piece with the header
   for (std::vector<Part>* list : {&copied, &parts}) {
     for (Part& part : *list) {
       if (part.bytes == 0) continue;
@@ -80,7 +91,8 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
 
   const std::uint64_t header_bytes = header.ByteSizeLong();
   if (end == 0) head_bytes = end = kLengthBytes + header_bytes;
-  head_bytes = std::min(head_bytes, end);  // Padding goes before a part, so that a frame never ends in it.
+  head_bytes =
+      std::min(head_bytes, end);  // Padding goes before a part, so that a frame never ends in it.
   auto head = std::make_shared<tensor::AlignedBuffer>(head_bytes);
   StoreLength(static_cast<std::uint32_t>(header_bytes), head->data());
   EG_CHECK(header.SerializeToArray(head->data() + kLengthBytes, static_cast<int>(header_bytes)));
@@ -90,7 +102,8 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
     std::memset(head->data() + written, 0, part.offset - written);
     written = part.offset;
     for (const auto& piece : part.pieces) {
-      if (!piece.bytes.empty()) std::memcpy(head->data() + written, piece.bytes.data(), piece.bytes.size());
+      if (!piece.bytes.empty())
+        std::memcpy(head->data() + written, piece.bytes.data(), piece.bytes.size());
       written += piece.bytes.size();
     }
   }
@@ -118,41 +131,50 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
 }
 
 template <class Header>
-absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame, Packed<Header>* header) {
+absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame,
+                                          Packed<Header>* header) {
   if (frame.size() < kLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("frame shorter than its length field: bytes=", frame.size(), " want>=", kLengthBytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "frame shorter than its length field: bytes=", frame.size(), " want>=", kLengthBytes));
   }
   const std::uint64_t header_bytes = LoadLength(frame.data());
   if (header_bytes > kHeaderBytesMax || header_bytes > frame.size() - kLengthBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("header_bytes out of range: offset=0 got=", header_bytes,
-                                                   " max=", std::min<std::uint64_t>(kHeaderBytesMax, frame.size() - kLengthBytes)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "header_bytes out of range: offset=0 got=", header_bytes,
+        " max=", std::min<std::uint64_t>(kHeaderBytesMax, frame.size() - kLengthBytes)));
   }
   google::protobuf::LogSilencer silencer;  // Bytes of a stranger must not fill the log.
   *header = Packed<Header>(header_bytes);
   if (!(*header)->ParseFromArray(frame.data() + kLengthBytes, static_cast<int>(header_bytes))) {
-    return absl::InvalidArgumentError(absl::StrCat("header is not a protobuf message: offset=4 bytes=", header_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("header is not a protobuf message: offset=4 bytes=", header_bytes));
   }
   return kLengthBytes + header_bytes;
 }
 
-// Hands out byte ranges of a frame: none leaves it, and once Check has said so, none overlaps another.
+// Hands out byte ranges of a frame: none leaves it, and once Check has said so, none overlaps
+// another.
 class Ranges {
  public:
-  Ranges(std::span<const std::byte> frame, std::uint64_t header_end, int sections) : frame_(frame), header_end_(header_end) {
+  Ranges(std::span<const std::byte> frame, std::uint64_t header_end, int sections)
+      : frame_(frame), header_end_(header_end) {
     taken_.reserve(static_cast<std::size_t>(sections));
   }
 
-  absl::StatusOr<std::span<const std::byte>> Take(const char* field, int index, std::uint64_t offset, std::uint64_t bytes) {
+  absl::StatusOr<std::span<const std::byte>> Take(const char* field, int index,
+                                                  std::uint64_t offset, std::uint64_t bytes) {
     if (bytes == 0) return std::span<const std::byte>();
     const auto end = CheckedAdd(offset, bytes);
     if (offset % kAlignment != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("offset not aligned: field=", field, "[", index, "] offset=", offset, " want multiple of ", kAlignment));
+      return absl::InvalidArgumentError(absl::StrCat("offset not aligned: field=", field, "[",
+                                                     index, "] offset=", offset,
+                                                     " want multiple of ", kAlignment));
     }
     if (offset < header_end_) return Overlap({offset, 0, field, index}, header_end_);
     if (!end || *end > frame_.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("bytes leave the frame: field=", field, "[", index, "] offset=", offset, " bytes=", bytes, " frame=", frame_.size()));
+      return absl::InvalidArgumentError(absl::StrCat("bytes leave the frame: field=", field, "[",
+                                                     index, "] offset=", offset, " bytes=", bytes,
+                                                     " frame=", frame_.size()));
     }
     sorted_ = sorted_ && (taken_.empty() || offset >= taken_.back().end);
     taken_.push_back({offset, *end, field, index});
@@ -176,7 +198,8 @@ class Ranges {
   };
   static absl::Status Overlap(const Taken& taken, std::uint64_t want) {
     return absl::InvalidArgumentError(
-        absl::StrCat("bytes overlap what is before them: field=", taken.field, "[", taken.index, "] offset=", taken.offset, " want>=", want));
+        absl::StrCat("bytes overlap what is before them: field=", taken.field, "[", taken.index,
+                     "] offset=", taken.offset, " want>=", want));
   }
 
   const std::span<const std::byte> frame_;
@@ -187,25 +210,30 @@ class Ranges {
 
 absl::Status CheckSections(absl::string_view field, int count) {
   if (count <= kSectionsMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("too many sections: field=", field, " got=", count, " max=", kSectionsMax));
+  return absl::InvalidArgumentError(
+      absl::StrCat("too many sections: field=", field, " got=", count, " max=", kSectionsMax));
 }
 
 // `field` names them: "pulls.ids".
 template <class Section>
-absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int index, const Section& section, Ranges* ranges) {
+absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int index,
+                                                      const Section& section, Ranges* ranges) {
   if (!section.has_ids()) return std::span<const std::int64_t>();
   const auto& ids = section.ids();
   const auto bytes = CheckedMul(ids.count(), sizeof(std::int64_t));
   if (!bytes || *bytes != ids.bytes()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ids length mismatch: field=", field, "[", index, "] count=", ids.count(), " bytes=", ids.bytes()));
+    return absl::InvalidArgumentError(absl::StrCat("ids length mismatch: field=", field, "[", index,
+                                                   "] count=", ids.count(),
+                                                   " bytes=", ids.bytes()));
   }
   const auto taken = ranges->Take(field, index, ids.offset(), ids.bytes());
   if (!taken.ok()) return taken.status();
   if (reinterpret_cast<std::uintptr_t>(taken->data()) % alignof(std::int64_t) != 0)
-    return absl::InvalidArgumentError(
-        absl::StrCat("frame with ids is not aligned: field=", field, "[", index, "] want multiple of ", alignof(std::int64_t)));
-  return std::span<const std::int64_t>(reinterpret_cast<const std::int64_t*>(taken->data()), ids.count());
+    return absl::InvalidArgumentError(absl::StrCat("frame with ids is not aligned: field=", field,
+                                                   "[", index, "] want multiple of ",
+                                                   alignof(std::int64_t)));
+  return std::span<const std::int64_t>(reinterpret_cast<const std::int64_t*>(taken->data()),
+                                       ids.count());
 }
 
 // Write into a section where its bytes lie.
@@ -228,38 +256,45 @@ Place PlaceIds(Section* section) {
 
 }  // namespace
 
-std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader* header, std::vector<tensor::SharedBytes> payloads,
+std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader* header,
+                                              std::vector<tensor::SharedBytes> payloads,
                                               std::vector<tensor::SharedBytes> ids) {
-  const auto pushes = static_cast<std::size_t>(header->pushes_size()), pulls = static_cast<std::size_t>(header->pulls_size());
+  const auto pushes = static_cast<std::size_t>(header->pushes_size()),
+             pulls = static_cast<std::size_t>(header->pulls_size());
   EG_CHECK_MSG(payloads.size() == pushes, "one payload a section");
   EG_CHECK_MSG(ids.empty() || ids.size() == pushes + pulls, "one list of ids a section");
   std::vector<Part> lists, parts;
   lists.reserve(ids.size());
   parts.reserve(pushes);
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    lists.push_back(
-        {{&ids[i], 1},
-         i < pushes ? PlaceIds(header->mutable_pushes(static_cast<int>(i))) : PlaceIds(header->mutable_pulls(static_cast<int>(i - pushes)))});
+    lists.push_back({{&ids[i], 1},
+                     i < pushes ? PlaceIds(header->mutable_pushes(static_cast<int>(i)))
+                                : PlaceIds(header->mutable_pulls(static_cast<int>(i - pushes)))});
   }
-  for (std::size_t i = 0; i < pushes; ++i) parts.push_back({{&payloads[i], 1}, PlacePayload(header->mutable_pushes(static_cast<int>(i)))});
+  for (std::size_t i = 0; i < pushes; ++i)
+    parts.push_back({{&payloads[i], 1}, PlacePayload(header->mutable_pushes(static_cast<int>(i)))});
   return Build(*header, std::move(lists), std::move(parts));
 }
 
-std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header, std::vector<tensor::SharedBytes> payloads) {
+std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header,
+                                               std::vector<tensor::SharedBytes> payloads) {
   std::vector<std::span<tensor::SharedBytes>> pieces;
   for (auto& payload : payloads) pieces.push_back({&payload, 1});
   return BuildResponseOfPieces(&header, pieces, {});
 }
 
-std::vector<tensor::SharedBytes> BuildResponseOfPieces(v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
-                                                       std::span<const std::uint32_t> order) {
-  EG_CHECK_MSG(static_cast<std::size_t>(header->pulls_size()) == payloads.size(), "one payload a section");
+std::vector<tensor::SharedBytes> BuildResponseOfPieces(
+    v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
+    std::span<const std::uint32_t> order) {
+  EG_CHECK_MSG(static_cast<std::size_t>(header->pulls_size()) == payloads.size(),
+               "one payload a section");
   EG_CHECK_MSG(order.empty() || order.size() == payloads.size(), "an order of all sections");
   std::vector<Part> parts;
   parts.reserve(payloads.size());
   for (std::size_t i = 0; i < payloads.size(); ++i) {
     const std::size_t section = order.empty() ? i : order[i];
-    parts.push_back({payloads[section], PlacePayload(header->mutable_pulls(static_cast<int>(section)))});
+    parts.push_back(
+        {payloads[section], PlacePayload(header->mutable_pulls(static_cast<int>(section)))});
   }
   return Build(*header, {}, std::move(parts));
 }
@@ -313,8 +348,10 @@ absl::StatusOr<Response> ParseResponse(std::span<const std::byte> frame) {
 
 std::uint64_t RequestBytesBound(const v1::RequestHeader& header, std::uint64_t payload_bytes) {
   const auto pushes = static_cast<std::uint64_t>(header.pushes_size());
-  // A section that grows by 22 bytes may need a longer length prefix of its own: two more bytes cover it.
-  return kLengthBytes + header.ByteSizeLong() + pushes * (kSectionFieldsBytesMax + 2) + (pushes + 1) * kAlignment + payload_bytes;
+  // A section that grows by 22 bytes may need a longer length prefix of its own: two more bytes
+  // cover it.
+  return kLengthBytes + header.ByteSizeLong() + pushes * (kSectionFieldsBytesMax + 2) +
+         (pushes + 1) * kAlignment + payload_bytes;
 }
 
 }  // namespace evergrad::wire

@@ -12,24 +12,29 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr int kNumbersTried = 64;  // each lost to somebody who writes there, too: there should be nobody
+constexpr int kNumbersTried =
+    64;  // each lost to somebody who writes there, too: there should be nobody
 
 void Warn(std::vector<absl::Status>* warnings, absl::Status status) {
   if (warnings->size() < kWarningsMax) warnings->push_back(std::move(status));
 }
 
 // Whether reading it again later would say the same.
-bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsUnimplemented(status); }
+bool IsDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsUnimplemented(status);
+}
 
 }  // namespace
 
-std::string CheckpointFolder(const config::CheckpointSpec& spec, absl::string_view runs_folder, absl::string_view job_name, JobUid uid) {
+std::string CheckpointFolder(const config::CheckpointSpec& spec, absl::string_view runs_folder,
+                             absl::string_view job_name, JobUid uid) {
   if (spec.directory.empty()) return fs::JoinUri(runs_folder, "checkpoint");
   return fs::JoinUri(spec.directory, absl::StrCat(job_name, "-", JobUidString(uid)));
 }
 
 bool SaveErrorIsFinal(const absl::Status& status) {
-  return absl::IsPermissionDenied(status) || absl::IsUnimplemented(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
+  return absl::IsPermissionDenied(status) || absl::IsUnimplemented(status) ||
+         absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
          absl::IsAlreadyExists(status);
 }
 
@@ -41,10 +46,12 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
   EG_ASSIGN_OR_RETURN(const std::vector<fs::Entry> entries, files.List(request.folder));
   std::vector<std::uint64_t> numbers;
   for (const fs::Entry& entry : entries)
-    if (const auto number = snapshot::ParseManifestName(entry.name); number && !entry.is_folder) numbers.push_back(*number);
+    if (const auto number = snapshot::ParseManifestName(entry.name); number && !entry.is_folder)
+      numbers.push_back(*number);
   std::sort(numbers.rbegin(), numbers.rend());
   if (!numbers.empty() && numbers[0] > std::numeric_limits<std::uint64_t>::max() - kNumbersTried)
-    return absl::FailedPreconditionError(absl::StrCat("no number is left for a manifest: folder=", request.folder, " highest=", numbers[0]));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no number is left for a manifest: folder=", request.folder, " highest=", numbers[0]));
 
   absl::Status written;
   saved.number = numbers.empty() ? 1 : numbers[0] + 1;
@@ -67,7 +74,8 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
   for (const std::uint64_t number : numbers) {
     const std::string uri = fs::JoinUri(request.folder, snapshot::ManifestName(number));
     if (kept >= std::max<std::uint32_t>(request.keep, 1)) {
-      if (const absl::Status removed = files.Remove(uri); !removed.ok() && !absl::IsNotFound(removed)) {
+      if (const absl::Status removed = files.Remove(uri);
+          !removed.ok() && !absl::IsNotFound(removed)) {
         // It still counts for whoever looks, so its files stay as long as it does.
         Warn(&saved.warnings, removed);
         if (const auto old = snapshot::ReadManifest(files, uri); old.ok())
@@ -102,7 +110,8 @@ absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepReques
     const auto key = snapshot::ParseShardFileName(entry.name);
     if (!key || entry.is_folder || request.needed.count(entry.name) != 0) continue;
     const auto newest = request.newest.find(key->shard);
-    if (newest == request.newest.end() || std::pair(key->epoch, key->lsn) > newest->second) continue;
+    if (newest == request.newest.end() || std::pair(key->epoch, key->lsn) > newest->second)
+      continue;
     const absl::Status removed = files.Remove(fs::JoinUri(request.folder, entry.name));
     if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
     gone += removed.ok() ? 1 : 0;

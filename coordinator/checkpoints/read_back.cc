@@ -21,11 +21,14 @@ absl::Status ReadBack::Look(fs::FileSystem& files, int index, std::uint64_t* rea
   const v1::ShardFile& entry = manifest_.shards(index);
   const std::string uri = fs::JoinUri(folder_, entry.file());
   const auto found = sizes_.lower_bound({entry.file(), 0});
-  // A network file system may list a folder as it was some seconds ago: who opens the file asks its server.
-  if (found == sizes_.end() || found->first != entry.file()) return snapshot::CheckShardOf(files, folder_, manifest_, index, options_.whole).status();
+  // A network file system may list a folder as it was some seconds ago: who opens the file asks its
+  // server.
+  if (found == sizes_.end() || found->first != entry.file())
+    return snapshot::CheckShardOf(files, folder_, manifest_, index, options_.whole).status();
   if (found->second != entry.bytes()) {
     return absl::DataLossError(
-        absl::StrCat("a shard's file has another size than its server said: path=", uri, " want=", entry.bytes(), " got=", found->second));
+        absl::StrCat("a shard's file has another size than its server said: path=", uri,
+                     " want=", entry.bytes(), " got=", found->second));
   }
   if (!options_.whole && options_.read_before.contains(entry.file())) return absl::OkStatus();
   *read += options_.whole ? entry.bytes() : std::min<std::uint64_t>(entry.bytes(), 1u << 20);
@@ -40,18 +43,22 @@ bool ReadBack::Step(fs::FileSystem& files) {
       for (const fs::Entry& entry : *entries)
         if (!entry.is_folder) sizes_.emplace(entry.name, entry.bytes);
     } else if (!absl::IsNotFound(entries.status())) {
-      for (; next_ < total(); ++next_) unread_.push_back({manifest_.shards(next_).shard(), manifest_.shards(next_).host(), entries.status()});
+      for (; next_ < total(); ++next_)
+        unread_.push_back(
+            {manifest_.shards(next_).shard(), manifest_.shards(next_).host(), entries.status()});
     }
   }
   for (std::uint64_t read = 0; next_ < total() && read < options_.step_bytes; ++next_) {
     const v1::ShardFile& entry = manifest_.shards(next_);
     if (entry.file().empty()) continue;
-    if (absl::Status status = Look(files, next_, &read); !status.ok()) unread_.push_back({entry.shard(), entry.host(), std::move(status)});
+    if (absl::Status status = Look(files, next_, &read); !status.ok())
+      unread_.push_back({entry.shard(), entry.host(), std::move(status)});
   }
   return next_ >= total();
 }
 
-absl::Status UnreadError(const std::vector<UnreadFile>& unread, int total, absl::string_view folder, absl::string_view this_host) {
+absl::Status UnreadError(const std::vector<UnreadFile>& unread, int total, absl::string_view folder,
+                         absl::string_view this_host) {
   if (unread.empty()) return absl::OkStatus();
   const UnreadFile* worst = &unread.front();
   std::map<std::string, std::size_t> hosts;
@@ -67,14 +74,19 @@ absl::Status UnreadError(const std::vector<UnreadFile>& unread, int total, absl:
     }
     named.push_back(absl::StrCat(host, " (", files, ")"));
   }
-  const std::string which = absl::StrCat(unread.size(), " of ", total, " shard files, written on host ", absl::StrJoin(named, ", "));
+  const std::string which = absl::StrCat(
+      unread.size(), " of ", total, " shard files, written on host ", absl::StrJoin(named, ", "));
   if (absl::IsNotFound(worst->status)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the checkpoint folder is not shared: the coordinator on host ", this_host, " cannot see ", which, ": ", worst->status.message(),
-                     " (set checkpoint.directory to a folder that every server and the coordinator see, or checkpoint: off)"));
+        absl::StrCat("the checkpoint folder is not shared: the coordinator on host ", this_host,
+                     " cannot see ", which, ": ", worst->status.message(),
+                     " (set checkpoint.directory to a folder that every server and the coordinator "
+                     "see, or checkpoint: off)"));
   }
-  return absl::Status(worst->status.code(), absl::StrCat("the coordinator on host ", this_host, " cannot read back ", which, ": shard ", worst->shard,
-                                                         ": ", worst->status.message(), " folder=", folder));
+  return absl::Status(
+      worst->status.code(),
+      absl::StrCat("the coordinator on host ", this_host, " cannot read back ", which, ": shard ",
+                   worst->shard, ": ", worst->status.message(), " folder=", folder));
 }
 
 }  // namespace evergrad::coordinator

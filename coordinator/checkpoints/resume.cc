@@ -25,9 +25,12 @@ void PassOver(std::vector<absl::Status>* passed_over, absl::Status status) {
 
 // "<name>-<16 hex>" -> the uid.
 std::optional<JobUid> UidOfFolder(absl::string_view folder, absl::string_view job_name) {
-  if (!absl::ConsumePrefix(&folder, job_name) || !absl::ConsumePrefix(&folder, "-")) return std::nullopt;
+  if (!absl::ConsumePrefix(&folder, job_name) || !absl::ConsumePrefix(&folder, "-"))
+    return std::nullopt;
   std::uint64_t uid = 0;
-  if (folder.size() != 16 || !absl::SimpleHexAtoi(folder, &uid) || JobUidString(JobUid(uid)) != folder) return std::nullopt;
+  if (folder.size() != 16 || !absl::SimpleHexAtoi(folder, &uid) ||
+      JobUidString(JobUid(uid)) != folder)
+    return std::nullopt;
   return JobUid(uid);
 }
 
@@ -38,18 +41,23 @@ struct Folder {
   std::vector<std::uint64_t> numbers;  // rising; the last is looked at next
 };
 
-absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder, std::uint64_t number, absl::string_view job_name) {
+absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder,
+                                     std::uint64_t number, absl::string_view job_name) {
   const std::string uri = fs::JoinUri(folder.uri, snapshot::ManifestName(number));
   EG_ASSIGN_OR_RETURN(v1::Manifest manifest, snapshot::ReadManifest(files, uri));
-  if (manifest.number() != number || manifest.job_uid() != folder.job.value() || manifest.job_name() != job_name) {
-    return absl::DataLossError(absl::StrCat("manifest lies in the wrong place: path=", uri, " job=", manifest.job_name(),
-                                            " job_uid=", JobUidString(JobUid(manifest.job_uid())), " number=", manifest.number()));
+  if (manifest.number() != number || manifest.job_uid() != folder.job.value() ||
+      manifest.job_name() != job_name) {
+    return absl::DataLossError(absl::StrCat(
+        "manifest lies in the wrong place: path=", uri, " job=", manifest.job_name(),
+        " job_uid=", JobUidString(JobUid(manifest.job_uid())), " number=", manifest.number()));
   }
   return manifest;
 }
 
 // Takes manifests off the end of `folder` until one can be read; that one is off, too.
-std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder, absl::string_view job_name, std::vector<absl::Status>* passed_over) {
+std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
+                                         absl::string_view job_name,
+                                         std::vector<absl::Status>* passed_over) {
   while (!folder->numbers.empty()) {
     const std::uint64_t number = folder->numbers.back();
     folder->numbers.pop_back();
@@ -60,7 +68,8 @@ std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder, 
   return std::nullopt;
 }
 
-// The files that the manifest names, every byte: a server that found damage later would have nothing older to begin from.
+// The files that the manifest names, every byte: a server that found damage later would have
+// nothing older to begin from.
 struct Look {
   absl::Status damaged, unseen;  // the first of each
   std::uint64_t open_closures = 0, open_end = 0;
@@ -74,9 +83,11 @@ Look LookAtFiles(fs::FileSystem& files, const std::string& folder, const v1::Man
     const auto report = snapshot::CheckShardOf(files, folder, manifest, i, /*whole=*/true);
     if (report.ok()) {
       look.open_closures += report->open_closures;
-      if (!report->open.empty()) look.open_end = std::max(look.open_end, report->open.back().first.value() + 1);
+      if (!report->open.empty())
+        look.open_end = std::max(look.open_end, report->open.back().first.value() + 1);
       look.updates.back() += report->counters.updates_applied();
-      for (const v1::SkipCount& skip : report->counters.skips()) look.updates.back() += skip.count();
+      for (const v1::SkipCount& skip : report->counters.skips())
+        look.updates.back() += skip.count();
     } else if (absl::IsDataLoss(report.status()) || absl::IsUnimplemented(report.status()))
       look.damaged = report.status();
     else
@@ -95,42 +106,63 @@ std::string Joined(const std::vector<absl::Status>& statuses) {
 
 absl::Status Refused(const ResumePoint& point, absl::string_view why, absl::string_view advice) {
   return UserError(absl::FailedPreconditionError(
-      absl::StrCat("cannot resume: ", why, ": checkpoint=", point.uri, " (", advice, ", or leave out spec.checkpoint.resume to begin anew)")));
+      absl::StrCat("cannot resume: ", why, ": checkpoint=", point.uri, " (", advice,
+                   ", or leave out spec.checkpoint.resume to begin anew)")));
 }
 
-std::string ShapeText(const v1::VariableSpec& variable) { return absl::StrCat("[", absl::StrJoin(variable.shape(), ", "), "]"); }
-std::string RowsText(const v1::ShardSpec& shard) { return absl::StrCat(shard.row_begin(), "..", shard.row_end()); }
+std::string ShapeText(const v1::VariableSpec& variable) {
+  return absl::StrCat("[", absl::StrJoin(variable.shape(), ", "), "]");
+}
+std::string RowsText(const v1::ShardSpec& shard) {
+  return absl::StrCat(shard.row_begin(), "..", shard.row_end());
+}
 
 // What of the shards themselves differs, the first; "" when a file of one fits the other.
 std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
-  const auto differ = [](absl::string_view what, const auto& a, const auto& b) { return absl::StrCat(what, " was=", a, " is=", b); };
+  const auto differ = [](absl::string_view what, const auto& a, const auto& b) {
+    return absl::StrCat(what, " was=", a, " is=", b);
+  };
   for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
     const v1::ShardSpec &a = was.shards(i), &b = is.shards(i);
     if (a.has_slot() != b.has_slot())
-      return differ(absl::StrCat("kind of shard ", i), a.has_slot() ? "slot" : "dense", b.has_slot() ? "slot" : "dense");
-    if (a.has_slot()) continue;  // tables are compared below, and how many slots there are with the number of shards
+      return differ(absl::StrCat("kind of shard ", i), a.has_slot() ? "slot" : "dense",
+                    b.has_slot() ? "slot" : "dense");
+    if (a.has_slot())
+      continue;  // tables are compared below, and how many slots there are with the number of
+                 // shards
     const v1::VariableSpec &x = a.variable(), &y = b.variable();
     const std::string at = absl::StrCat("shard ", i, " (", y.name(), ")");
-    if (x.name() != y.name()) return differ(absl::StrCat("variable of shard ", i), x.name(), y.name());
-    if (ShapeText(x) != ShapeText(y)) return differ(absl::StrCat("shape of ", y.name()), ShapeText(x), ShapeText(y));
-    if (x.dtype() != y.dtype()) return differ(absl::StrCat("dtype of ", y.name()), v1::DType_Name(x.dtype()), v1::DType_Name(y.dtype()));
-    if (RowsText(a) != RowsText(b)) return differ(absl::StrCat("rows of ", at), RowsText(a), RowsText(b));
+    if (x.name() != y.name())
+      return differ(absl::StrCat("variable of shard ", i), x.name(), y.name());
+    if (ShapeText(x) != ShapeText(y))
+      return differ(absl::StrCat("shape of ", y.name()), ShapeText(x), ShapeText(y));
+    if (x.dtype() != y.dtype())
+      return differ(absl::StrCat("dtype of ", y.name()), v1::DType_Name(x.dtype()),
+                    v1::DType_Name(y.dtype()));
+    if (RowsText(a) != RowsText(b))
+      return differ(absl::StrCat("rows of ", at), RowsText(a), RowsText(b));
     if (a.shard() != b.shard()) return differ("number of shard", a.shard(), b.shard());
     // Slots: one of momentum, none without.
-    if (x.optimizer().type() != y.optimizer().type()) return differ("optimizer", x.optimizer().type(), y.optimizer().type());
+    if (x.optimizer().type() != y.optimizer().type())
+      return differ("optimizer", x.optimizer().type(), y.optimizer().type());
     if ((x.optimizer().momentum() != 0) != (y.optimizer().momentum() != 0))
       return differ("momentum", x.optimizer().momentum(), y.optimizer().momentum());
   }
-  if (was.shards_size() != is.shards_size()) return differ("shards", was.shards_size(), is.shards_size());
-  if (was.tables_size() != is.tables_size()) return differ("tables", was.tables_size(), is.tables_size());
+  if (was.shards_size() != is.shards_size())
+    return differ("shards", was.shards_size(), is.shards_size());
+  if (was.tables_size() != is.tables_size())
+    return differ("tables", was.tables_size(), is.tables_size());
   for (int t = 0; t < is.tables_size(); ++t) {
     const v1::TableSpec &x = was.tables(t), &y = is.tables(t);
     if (x.name() != y.name()) return differ(absl::StrCat("table ", t), x.name(), y.name());
-    if (x.dimension() != y.dimension()) return differ(absl::StrCat("dimension of ", y.name()), x.dimension(), y.dimension());
+    if (x.dimension() != y.dimension())
+      return differ(absl::StrCat("dimension of ", y.name()), x.dimension(), y.dimension());
     if (x.optimizer().type() != y.optimizer().type())
-      return differ(absl::StrCat("optimizer of ", y.name()), x.optimizer().type(), y.optimizer().type());
+      return differ(absl::StrCat("optimizer of ", y.name()), x.optimizer().type(),
+                    y.optimizer().type());
     if ((x.optimizer().momentum() != 0) != (y.optimizer().momentum() != 0))
-      return differ(absl::StrCat("momentum of ", y.name()), x.optimizer().momentum(), y.optimizer().momentum());
+      return differ(absl::StrCat("momentum of ", y.name()), x.optimizer().momentum(),
+                    y.optimizer().momentum());
   }
   return "";
 }
@@ -145,32 +177,40 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   compare("spec.data.batch_size", was.batch_size(), is.batch_size());
   compare("spec.training.steps_per_closure", was.steps_per_closure(), is.steps_per_closure());
   compare("spec.data.shuffle", was.shuffle() ? "on" : "off", is.shuffle() ? "on" : "off");
-  if (was.shuffle() && is.shuffle()) compare("spec.data.shuffle.seed", was.shuffle_seed(), is.shuffle_seed());
+  if (was.shuffle() && is.shuffle())
+    compare("spec.data.shuffle.seed", was.shuffle_seed(), is.shuffle_seed());
   if (const std::string cut = CutDifference(was, is); !cut.empty()) all.push_back(cut);
   const auto compare_rules = [&](const auto& x, const auto& y) {
     const std::size_t before = all.size();
     compare("spec.training.seed", x.initializer().seed(), y.initializer().seed());
-    compare(absl::StrCat("initializer of ", y.name()), x.initializer().type(), y.initializer().type());
+    compare(absl::StrCat("initializer of ", y.name()), x.initializer().type(),
+            y.initializer().type());
     const v1::Optimizer &a = x.optimizer(), &b = y.optimizer();
     if (a.type() == b.type()) {
-      if ((a.momentum() != 0) == (b.momentum() != 0)) compare("spec.optimizer.momentum", a.momentum(), b.momentum());
+      if ((a.momentum() != 0) == (b.momentum() != 0))
+        compare("spec.optimizer.momentum", a.momentum(), b.momentum());
       compare("spec.optimizer.nesterov", a.nesterov(), b.nesterov());
       compare("spec.optimizer.beta_1", a.beta_1(), b.beta_1());
       compare("spec.optimizer.beta_2", a.beta_2(), b.beta_2());
       compare("spec.optimizer.epsilon", a.epsilon(), b.epsilon());
-      compare("spec.optimizer.initial_accumulator_value", a.initial_accumulator_value(), b.initial_accumulator_value());
+      compare("spec.optimizer.initial_accumulator_value", a.initial_accumulator_value(),
+              b.initial_accumulator_value());
       compare("spec.optimizer.weight_decay", a.weight_decay(), b.weight_decay());
       compare("spec.optimizer.rho", a.rho(), b.rho());
-      compare("spec.optimizer.learning_rate_power", a.learning_rate_power(), b.learning_rate_power());
-      compare("spec.optimizer.l1_regularization_strength", a.l1_regularization_strength(), b.l1_regularization_strength());
-      compare("spec.optimizer.l2_regularization_strength", a.l2_regularization_strength(), b.l2_regularization_strength());
+      compare("spec.optimizer.learning_rate_power", a.learning_rate_power(),
+              b.learning_rate_power());
+      compare("spec.optimizer.l1_regularization_strength", a.l1_regularization_strength(),
+              b.l1_regularization_strength());
+      compare("spec.optimizer.l2_regularization_strength", a.l2_regularization_strength(),
+              b.l2_regularization_strength());
       compare("spec.optimizer.beta", a.beta(), b.beta());
     }
     return all.size() > before;
   };
   for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
     if (was.shards(i).has_slot() || is.shards(i).has_slot()) continue;
-    if (compare_rules(was.shards(i).variable(), is.shards(i).variable())) break;  // the rest differ likewise
+    if (compare_rules(was.shards(i).variable(), is.shards(i).variable()))
+      break;  // the rest differ likewise
   }
   for (int t = 0; t < std::min(was.tables_size(), is.tables_size()); ++t) {
     const v1::TableSpec &x = was.tables(t), &y = is.tables(t);
@@ -179,9 +219,12 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
     compare(absl::StrCat("default_row of ", y.name()), x.default_row(), y.default_row());
     compare(absl::StrCat("ttl_steps of ", y.name()), x.ttl_steps(), y.ttl_steps());
     compare(absl::StrCat("bytes_max of ", y.name()), x.bytes_max(), y.bytes_max());
-    compare(absl::StrCat("evict of ", y.name()), x.evict_lru() ? "lru" : "none", y.evict_lru() ? "lru" : "none");
+    compare(absl::StrCat("evict of ", y.name()), x.evict_lru() ? "lru" : "none",
+            y.evict_lru() ? "lru" : "none");
   }
-  if (all.empty()) return "the data (files, their contents, fields) or the model (layers without weights, loss) differ";
+  if (all.empty())
+    return "the data (files, their contents, fields) or the model (layers without weights, loss) "
+           "differ";
   return absl::StrJoin(all, ", ");
 }
 
@@ -208,11 +251,14 @@ bool EndsWithin(const IntervalSet& set, std::uint64_t end) {
 
 }  // namespace
 
-absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config::CheckpointSpec& spec, absl::string_view runs_folder,
+absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
+                                            const config::CheckpointSpec& spec,
+                                            absl::string_view runs_folder,
                                             absl::string_view job_name, JobUid self) {
   const bool own = !spec.directory.empty();
   const std::string base = own ? spec.directory : fs::FolderOf(absl::StripSuffix(runs_folder, "/"));
-  const std::string where = absl::StrCat(fs::JoinUri(base, job_name), "-*", own ? "" : "/checkpoint");
+  const std::string where =
+      absl::StrCat(fs::JoinUri(base, job_name), "-*", own ? "" : "/checkpoint");
   std::vector<absl::Status> passed_over;
 
   const auto entries = files.List(base);
@@ -237,7 +283,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config:
     std::uint64_t number = 0;
     std::size_t folder = 0;
     bool operator<(const Candidate& other) const {
-      return std::tie(written_ms, number, folder) < std::tie(other.written_ms, other.number, other.folder);
+      return std::tie(written_ms, number, folder) <
+             std::tie(other.written_ms, other.number, other.folder);
     }
   };
   std::priority_queue<Candidate> candidates;
@@ -257,7 +304,11 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config:
       PassOver(&passed_over, manifest.status());
     } else {
       const Look look = LookAtFiles(files, folder.uri, *manifest);
-      ResumePoint point{*std::move(manifest), folder.uri, fs::JoinUri(folder.uri, snapshot::ManifestName(candidate.number)), std::nullopt, {}};
+      ResumePoint point{*std::move(manifest),
+                        folder.uri,
+                        fs::JoinUri(folder.uri, snapshot::ManifestName(candidate.number)),
+                        std::nullopt,
+                        {}};
       if (look.damaged.ok() && look.unseen.ok()) {
         point.open_closures = look.open_closures;
         point.open_end = look.open_end;
@@ -275,35 +326,47 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files, const config:
     unseen->passed_over = std::move(passed_over);
     return *std::move(unseen);
   }
-  const std::string text = absl::StrCat("cannot resume: there is no checkpoint of an earlier job of this name that can be read: job=", job_name,
-                                        " looked_at=", where, " folders=", folders.size(), Joined(passed_over));
+  const std::string text = absl::StrCat(
+      "cannot resume: there is no checkpoint of an earlier job of this name that can be read: job=",
+      job_name, " looked_at=", where, " folders=", folders.size(), Joined(passed_over));
   return UserError(passed_over.empty() ? absl::NotFoundError(text) : absl::DataLossError(text));
 }
 
-absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan, JobUid self) {
+absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan,
+                                          JobUid self) {
   const v1::Manifest& manifest = point.manifest;
   const v1::Plan& was = manifest.plan();
   if (manifest.job_uid() == self.value())
-    return absl::InvalidArgumentError(absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
   if (manifest.shards_size() != was.shards_size() || manifest.shards_size() == 0)
-    return absl::DataLossError(absl::StrCat("manifest has no entry for each shard: path=", point.uri));
-  const auto now = plan::Plan::Create(client::PlanSpecOf(plan)), then = plan::Plan::Create(client::PlanSpecOf(was));
+    return absl::DataLossError(
+        absl::StrCat("manifest has no entry for each shard: path=", point.uri));
+  const auto now = plan::Plan::Create(client::PlanSpecOf(plan)),
+             then = plan::Plan::Create(client::PlanSpecOf(was));
   if (!now.ok()) return now.status();
-  if (!then.ok()) return absl::DataLossError(absl::StrCat("manifest has a plan that is none: path=", point.uri, " reason=", then.status().message()));
+  if (!then.ok())
+    return absl::DataLossError(absl::StrCat("manifest has a plan that is none: path=", point.uri,
+                                            " reason=", then.status().message()));
   for (const v1::ShardFile& entry : manifest.shards()) {
     if (entry.file().empty())
-      return Refused(point, absl::StrCat("nothing of shard ", entry.shard(), " was saved yet"), "use an older or a newer checkpoint");
+      return Refused(point, absl::StrCat("nothing of shard ", entry.shard(), " was saved yet"),
+                     "use an older or a newer checkpoint");
   }
 
   Resumption out;
   out.same_plan = was.fingerprint() == plan.fingerprint();
   out.metrics.assign(manifest.metrics().begin(), manifest.metrics().end());
   const std::string cut = CutDifference(was, plan);
-  if (out.same_plan && !cut.empty()) return absl::DataLossError(absl::StrCat("manifest's cut is not its plan's: path=", point.uri, " ", cut));
+  if (out.same_plan && !cut.empty())
+    return absl::DataLossError(
+        absl::StrCat("manifest's cut is not its plan's: path=", point.uri, " ", cut));
   std::vector<IntervalSet> done, refused;
   for (const v1::ShardFile& entry : manifest.shards()) {
     auto d = snapshot::FromProto(entry.done()), r = snapshot::FromProto(entry.refused());
-    if (!d.ok() || !r.ok()) return absl::DataLossError(absl::StrCat("manifest has a malformed set: path=", point.uri, " shard=", entry.shard()));
+    if (!d.ok() || !r.ok())
+      return absl::DataLossError(
+          absl::StrCat("manifest has a malformed set: path=", point.uri, " shard=", entry.shard()));
     done.push_back(*std::move(d));
     refused.push_back(*std::move(r));
   }
@@ -313,18 +376,25 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
     dead.UnionWith(refused[i]);
   }
 
-  const std::string from = absl::StrCat("goes on from checkpoint ", manifest.number(), " of job ", JobUidString(JobUid(manifest.job_uid())), ": ");
+  const std::string from = absl::StrCat("goes on from checkpoint ", manifest.number(), " of job ",
+                                        JobUidString(JobUid(manifest.job_uid())), ": ");
   if (out.same_plan) {
     for (std::size_t i = 0; i < done.size(); ++i) {
       if (!EndsWithin(done[i], now->closures()) || !EndsWithin(refused[i], now->closures())) {
-        return Refused(point, absl::StrCat("more is done than this job has to do: spec.training.epochs=", plan.epochs()),
+        return Refused(point,
+                       absl::StrCat("more is done than this job has to do: spec.training.epochs=",
+                                    plan.epochs()),
                        absl::StrCat("give at least ", was.epochs(), " epochs"));
       }
     }
-    // What is in the values of a closure that this plan has not would be counted at the job's end as if somebody had made it up.
+    // What is in the values of a closure that this plan has not would be counted at the job's end
+    // as if somebody had made it up.
     if (point.open_end > now->closures()) {
-      return Refused(point, absl::StrCat("more is begun than this job has to do: spec.training.epochs=", plan.epochs()),
-                     absl::StrCat("give at least ", (point.open_end - 1) / now->closures_per_epoch() + 1, " epochs"));
+      return Refused(point,
+                     absl::StrCat("more is begun than this job has to do: spec.training.epochs=",
+                                  plan.epochs()),
+                     absl::StrCat("give at least ",
+                                  (point.open_end - 1) / now->closures_per_epoch() + 1, " epochs"));
     }
     for (int i = 0; i < manifest.shards_size(); ++i) {
       out.snapshots.push_back(SnapshotOf(point, manifest.shards(i)));
@@ -333,26 +403,34 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
     }
     out.closures_done = common.size();
     out.epochs_done = common.Union(dead).FirstMissing() / now->closures_per_epoch();
-    out.text = absl::StrCat(from, out.closures_done, " of ", now->closures(), " closures are done (", out.epochs_done, " whole epochs)");
+    out.text = absl::StrCat(from, out.closures_done, " of ", now->closures(),
+                            " closures are done (", out.epochs_done, " whole epochs)");
     return out;
   }
 
   const std::string differences = PlanDifferences(was, plan);
   const auto refuse = [&](absl::string_view why) {
-    return Refused(point, absl::StrCat("it was saved under another plan (", differences, ") and ", why), "submit the job as it was saved");
+    return Refused(point,
+                   absl::StrCat("it was saved under another plan (", differences, ") and ", why),
+                   "submit the job as it was saved");
   };
   if (!cut.empty()) return refuse("its shards do not fit this job's");
-  if (!snapshot::DoneSetsAreEqual(manifest)) return refuse("is not complete: its shards hold different closures");
+  if (!snapshot::DoneSetsAreEqual(manifest))
+    return refuse("is not complete: its shards hold different closures");
   const IntervalSet ended = common.Union(dead);
   const std::uint64_t end = ended.FirstMissing(), per_epoch = then->closures_per_epoch();
   if (ended != IntervalSet::Range(0, end) || end % per_epoch != 0) {
-    return refuse(absl::StrCat("does not end with an epoch: closures_done=", ended.size(), " closures_per_epoch=", per_epoch));
+    return refuse(absl::StrCat("does not end with an epoch: closures_done=", ended.size(),
+                               " closures_per_epoch=", per_epoch));
   }
-  if (point.open_closures.value_or(0) != 0) return refuse("has closures that are applied in part: open=" + absl::StrCat(*point.open_closures));
+  if (point.open_closures.value_or(0) != 0)
+    return refuse("has closures that are applied in part: open=" +
+                  absl::StrCat(*point.open_closures));
   out.epochs_done = end / per_epoch;
   if (out.epochs_done > plan.epochs()) {
     return Refused(point,
-                   absl::StrCat("more is done than this job has to do: epochs_done=", out.epochs_done, " spec.training.epochs=", plan.epochs()),
+                   absl::StrCat("more is done than this job has to do: epochs_done=",
+                                out.epochs_done, " spec.training.epochs=", plan.epochs()),
                    "give more epochs");
   }
   out.closures_done = out.epochs_done * now->closures_per_epoch();
@@ -362,11 +440,13 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
     s.done = IntervalSet::Range(0, out.closures_done);
     out.snapshots.push_back(std::move(s));
   }
-  out.text = absl::StrCat(from, out.epochs_done, " epochs are done, under another plan (", differences, ")");
+  out.text = absl::StrCat(from, out.epochs_done, " epochs are done, under another plan (",
+                          differences, ")");
   return out;
 }
 
-const v1::FinishedMetric* FindMetric(const std::vector<v1::FinishedMetric>& metrics, absl::string_view scope, std::uint64_t epoch,
+const v1::FinishedMetric* FindMetric(const std::vector<v1::FinishedMetric>& metrics,
+                                     absl::string_view scope, std::uint64_t epoch,
                                      absl::string_view name) {
   for (const v1::FinishedMetric& metric : metrics)
     if (metric.scope() == scope && metric.epoch() == epoch && metric.name() == name) return &metric;

@@ -19,8 +19,9 @@ void Resize(std::uint32_t shards, DurableState* state) {
 }  // namespace
 
 bool Record::empty() const {
-  return !term && !version && map.empty() && succeeded_add.empty() && dead_add.empty() && todo_add.empty() && todo_remove.empty() &&
-         lost_add.empty() && snapshot_add.empty() && snapshot_remove.empty();
+  return !term && !version && map.empty() && succeeded_add.empty() && dead_add.empty() &&
+         todo_add.empty() && todo_remove.empty() && lost_add.empty() && snapshot_add.empty() &&
+         snapshot_remove.empty();
 }
 
 void ApplyRecord(const Record& record, DurableState* state) {
@@ -50,7 +51,8 @@ void ApplyRecord(const Record& record, DurableState* state) {
   }
   for (const auto& [p, uris] : record.snapshot_remove) {
     Resize(p + 1, state);
-    std::erase_if(state->snapshots[p], [&uris = uris](const Snapshot& s) { return uris.contains(s.Uri()); });
+    std::erase_if(state->snapshots[p],
+                  [&uris = uris](const Snapshot& s) { return uris.contains(s.Uri()); });
   }
   for (const auto& [p, snapshots] : record.snapshot_add) {
     Resize(p + 1, state);
@@ -66,14 +68,16 @@ void AppendRecord(const Record& later, Record* into) {
   into->dead_add.UnionWith(later.dead_add);
   for (const auto& [p, set] : later.todo_remove) {
     into->todo_remove[p].UnionWith(set);
-    if (const auto it = into->todo_add.find(p); it != into->todo_add.end()) it->second.Subtract(set);
+    if (const auto it = into->todo_add.find(p); it != into->todo_add.end())
+      it->second.Subtract(set);
   }
   for (const auto& [p, set] : later.todo_add) into->todo_add[p].UnionWith(set);
   for (const auto& [p, set] : later.lost_add) into->lost_add[p].UnionWith(set);
   for (const auto& [p, uris] : later.snapshot_remove) {
     into->snapshot_remove[p].insert(uris.begin(), uris.end());
     if (const auto it = into->snapshot_add.find(p); it != into->snapshot_add.end()) {
-      std::erase_if(it->second, [&uris = uris](const Snapshot& s) { return uris.contains(s.Uri()); });
+      std::erase_if(it->second,
+                    [&uris = uris](const Snapshot& s) { return uris.contains(s.Uri()); });
       if (it->second.empty()) into->snapshot_add.erase(it);
     }
   }
@@ -83,9 +87,10 @@ void AppendRecord(const Record& later, Record* into) {
   }
 }
 
-ClosureBook::ClosureBook(Options options, DurableState state) : options_(options), state_(std::move(state)) {
-  EG_CHECK(state_.map.size() <= options_.shards && state_.todo.size() <= options_.shards && state_.lost.size() <= options_.shards &&
-           state_.snapshots.size() <= options_.shards);
+ClosureBook::ClosureBook(Options options, DurableState state)
+    : options_(options), state_(std::move(state)) {
+  EG_CHECK(state_.map.size() <= options_.shards && state_.todo.size() <= options_.shards &&
+           state_.lost.size() <= options_.shards && state_.snapshots.size() <= options_.shards);
   Resize(options_.shards, &state_);
   refusing_.resize(options_.shards);
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
@@ -133,11 +138,15 @@ IntervalSet ClosureBook::DoneFor(std::uint32_t shard) const {
   return done;
 }
 
-IntervalSet ClosureBook::RefusedFor(std::uint32_t shard) const { return state_.dead.Union(state_.lost[shard]); }
+IntervalSet ClosureBook::RefusedFor(std::uint32_t shard) const {
+  return state_.dead.Union(state_.lost[shard]);
+}
 
-Record ClosureBook::TodoBecomes(std::uint32_t shard, IntervalSet wanted, const IntervalSet& refused) const {
+Record ClosureBook::TodoBecomes(std::uint32_t shard, IntervalSet wanted,
+                                const IntervalSet& refused) const {
   Record record;
-  // What the state refuses can never be applied to it: the journal lost the record of 20 or 20b that made it so.
+  // What the state refuses can never be applied to it: the journal lost the record of 20 or 20b
+  // that made it so.
   IntervalSet lost = wanted.Intersect(refused);
   wanted.Subtract(lost);
   IntervalSet add = wanted.Minus(state_.todo[shard]);
@@ -168,13 +177,15 @@ void ClosureBook::Forget(CurrentIterator it) {
 
 void ClosureBook::Release(CurrentIterator it) {
   const std::uint64_t c = it->first.value();
-  if (it->second.all_targets && !state_.succeeded.Contains(c) && !state_.dead.Contains(c)) requeued_.insert(c);
+  if (it->second.all_targets && !state_.succeeded.Contains(c) && !state_.dead.Contains(c))
+    requeued_.insert(c);
   Forget(it);
 }
 
 // ---------------------------------------------------------------- 23
 
-std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool grants_new, const std::function<bool(ClosureId)>& may) {
+std::optional<ClosureBook::Granted> ClosureBook::NextGrant(
+    TaskId worker, bool grants_new, const std::function<bool(ClosureId)>& may) {
   if (window_open_) return std::nullopt;
   Granted granted;
   const auto passed_over = [&](std::uint64_t c) { return may && !may(ClosureId(c)); };
@@ -205,7 +216,9 @@ std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool g
       granted.closure = ClosureId(*requeued);
       requeued_.erase(requeued);
     } else {
-      if (!grants_new || (current_all_ >= options_.open_max && options_.mutant != Mutant::kGrantsWithoutBound)) return std::nullopt;
+      if (!grants_new ||
+          (current_all_ >= options_.open_max && options_.mutant != Mutant::kGrantsWithoutBound))
+        return std::nullopt;
       for (bool found = false; !found;) {
         for (std::uint64_t before = ~0ull; before != next_new_;) {
           before = next_new_;
@@ -226,7 +239,8 @@ std::optional<ClosureBook::Granted> ClosureBook::NextGrant(TaskId worker, bool g
   granted.attempt = NextAttempt();
   ++granted_attempts_;
   if (granted.repair) ++repairs_granted_;
-  current_[granted.closure] = Current{granted.attempt, worker, granted.all_targets, granted.targets};
+  current_[granted.closure] =
+      Current{granted.attempt, worker, granted.all_targets, granted.targets};
   return granted;
 }
 
@@ -248,14 +262,17 @@ void ClosureBook::ReleaseAttempt(ClosureId closure, Attempt attempt) {
 
 // ---------------------------------------------------------------- 19, 20, 20b
 
-ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1) {
+ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, MapVersion v0,
+                                            MapVersion v1) {
   DoneResult result;
   if (window_open_) {
     result.deferred = true;
     return result;
   }
   const auto it = current_.find(closure);
-  if (it == current_.end() || (it->second.attempt != attempt && options_.mutant != Mutant::kAnyAttemptDone)) return result;
+  if (it == current_.end() ||
+      (it->second.attempt != attempt && options_.mutant != Mutant::kAnyAttemptDone))
+    return result;
   const std::uint64_t c = closure.value();
   if ((state_.dead.Contains(c) && options_.mutant != Mutant::kDeadMaySucceed) || Unknown(v1)) {
     Release(it);
@@ -273,7 +290,8 @@ ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, 
     result.counted = true;
   } else {
     for (const ShardId p : it->second.targets) {
-      if ((state_.map[p.value()].start <= v0 || ignores_v0) && state_.todo[p.value()].Contains(c)) record.todo_remove[p.value()].Add(c);
+      if ((state_.map[p.value()].start <= v0 || ignores_v0) && state_.todo[p.value()].Contains(c))
+        record.todo_remove[p.value()].Add(c);
     }
   }
   if (options_.mutant == Mutant::kRepairCounts) result.counted = true;
@@ -290,7 +308,9 @@ Record ClosureBook::Cancel(ClosureId closure) {
   if (state_.succeeded.Contains(c) && options_.mutant != Mutant::kCancelSucceeded) return all;
   Record record;
   record.dead_add.Add(c);
-  if (const auto it = current_.find(closure); it != current_.end() && options_.mutant != Mutant::kDeadMaySucceed) Forget(it);
+  if (const auto it = current_.find(closure);
+      it != current_.end() && options_.mutant != Mutant::kDeadMaySucceed)
+    Forget(it);
   requeued_.erase(c);
   Commit(record, &all);  // todo[*] holds members of succeeded only
   return all;
@@ -298,20 +318,25 @@ Record ClosureBook::Cancel(ClosureId closure) {
 
 Record ClosureBook::Cancel(const IntervalSet& closures) {
   Record all, record;
-  record.dead_add = closures.Intersect(IntervalSet::Range(0, options_.closures)).Minus(state_.succeeded).Minus(state_.dead);
+  record.dead_add = closures.Intersect(IntervalSet::Range(0, options_.closures))
+                        .Minus(state_.succeeded)
+                        .Minus(state_.dead);
   if (record.dead_add.empty()) return all;
   std::erase_if(requeued_, [&](std::uint64_t c) { return record.dead_add.Contains(c); });
   Commit(record, &all);
   return all;
 }
 
-bool ClosureBook::RefusedEverywhere(ClosureId closure) const { return RefusedEverywhere(IntervalSet{closure.value()}); }
+bool ClosureBook::RefusedEverywhere(ClosureId closure) const {
+  return RefusedEverywhere(IntervalSet{closure.value()});
+}
 
 bool ClosureBook::RefusedEverywhere(const IntervalSet& closures) const {
   if (options_.mutant == Mutant::kToldAtOnce) return true;
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
     if (state_.map[p].server.empty()) continue;
-    if (refusing_[p].epoch != state_.map[p].epoch || !refusing_[p].refused.ContainsAll(closures)) return false;
+    if (refusing_[p].epoch != state_.map[p].epoch || !refusing_[p].refused.ContainsAll(closures))
+      return false;
   }
   return true;
 }
@@ -324,7 +349,8 @@ Record ClosureBook::FailRepair(ClosureId closure, Attempt attempt) {
   for (const ShardId p : it->second.targets) {
     if (!state_.todo[p.value()].Contains(closure.value())) continue;
     record.todo_remove[p.value()].Add(closure.value());
-    if (options_.mutant != Mutant::kFailedRepairForgotten) record.lost_add[p.value()].Add(closure.value());
+    if (options_.mutant != Mutant::kFailedRepairForgotten)
+      record.lost_add[p.value()].Add(closure.value());
   }
   Forget(it);
   if (!record.empty()) Commit(record, &all);
@@ -335,7 +361,9 @@ Record ClosureBook::FailRepair(ClosureId closure, Attempt attempt) {
 
 void ClosureBook::BuryUnknown(const IntervalSet& refused, Record* all) {
   Record record;
-  record.dead_add = refused.Intersect(IntervalSet::Range(0, options_.closures)).Minus(state_.succeeded).Minus(state_.dead);
+  record.dead_add = refused.Intersect(IntervalSet::Range(0, options_.closures))
+                        .Minus(state_.succeeded)
+                        .Minus(state_.dead);
   if (record.dead_add.empty()) return;
   for (auto it = current_.begin(); it != current_.end();) {
     const auto here = it++;
@@ -349,17 +377,21 @@ ClosureBook::MapChange ClosureBook::Rollback(ShardId shard, const std::string& s
   EG_CHECK(shard.value() < options_.shards);
   const Snapshot* newest = NewestSnapshot(shard);
   static const IntervalSet kNothing;
-  return RollBack(shard, server, newest == nullptr ? kNothing : newest->done, newest == nullptr ? kNothing : newest->refused, newest);
+  return RollBack(shard, server, newest == nullptr ? kNothing : newest->done,
+                  newest == nullptr ? kNothing : newest->refused, newest);
 }
 
-ClosureBook::MapChange ClosureBook::RollbackTo(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
+ClosureBook::MapChange ClosureBook::RollbackTo(ShardId shard, const std::string& server,
+                                               const IntervalSet& snapshot_done,
                                                const IntervalSet& snapshot_refused) {
   EG_CHECK(shard.value() < options_.shards);
   return RollBack(shard, server, snapshot_done, snapshot_refused, nullptr);
 }
 
-ClosureBook::MapChange ClosureBook::RollBack(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
-                                             const IntervalSet& snapshot_refused, const Snapshot* snapshot) {
+ClosureBook::MapChange ClosureBook::RollBack(ShardId shard, const std::string& server,
+                                             const IntervalSet& snapshot_done,
+                                             const IntervalSet& snapshot_refused,
+                                             const Snapshot* snapshot) {
   const std::uint32_t p = shard.value();
   MapChange change;
   BuryUnknown(snapshot_refused, &change.record);
@@ -369,8 +401,10 @@ ClosureBook::MapChange ClosureBook::RollBack(ShardId shard, const std::string& s
   Record record = TodoBecomes(p, std::move(todo), snapshot_refused);
   const MapVersion version = NextVersion();
   ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, version};
-  if (options_.mutant == Mutant::kRollbackKeepsEpoch && state_.map[p].epoch != ShardEpoch{}) owner.epoch = state_.map[p].epoch;
-  if (options_.mutant == Mutant::kRollbackKeepsStart && state_.map[p].epoch != ShardEpoch{}) owner.start = state_.map[p].start;
+  if (options_.mutant == Mutant::kRollbackKeepsEpoch && state_.map[p].epoch != ShardEpoch{})
+    owner.epoch = state_.map[p].epoch;
+  if (options_.mutant == Mutant::kRollbackKeepsStart && state_.map[p].epoch != ShardEpoch{})
+    owner.start = state_.map[p].start;
   record.version = version;
   record.map[p] = owner;
   Commit(record, &change.record);
@@ -389,13 +423,16 @@ Record ClosureBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   const std::uint32_t p = shard.value();
   EG_CHECK(p < options_.shards);
   Record record, all;
-  // Of an owner before the present one, which has a newer file, and then this one may be swept already.
-  if (snapshot.epoch != state_.map[p].epoch && options_.mutant != Mutant::kTakesLateFile) return all;
+  // Of an owner before the present one, which has a newer file, and then this one may be swept
+  // already.
+  if (snapshot.epoch != state_.map[p].epoch && options_.mutant != Mutant::kTakesLateFile)
+    return all;
   const std::string uri = snapshot.Uri();
   for (const Snapshot& known : state_.snapshots[p]) {
     if (known.Uri() != uri) continue;
     if (known.sha256 == snapshot.sha256 && known.bytes == snapshot.bytes) return all;
-    // Written anew because somebody took it away: the same state, but an attempt's number may have moved since, and with it the hash.
+    // Written anew because somebody took it away: the same state, but an attempt's number may have
+    // moved since, and with it the hash.
     record.snapshot_remove[p].insert(uri);
   }
   record.snapshot_add[p].push_back(std::move(snapshot));
@@ -432,7 +469,8 @@ Record ClosureBook::ResumeFrom(std::vector<Snapshot> snapshots) {
   refused.Subtract(done);  // refused by one shard, done by all: applied everywhere
   record.succeeded_add = std::move(done);
   record.dead_add = std::move(refused);
-  for (std::uint32_t p = 0; p < options_.shards; ++p) record.snapshot_add[p].push_back(std::move(snapshots[p]));
+  for (std::uint32_t p = 0; p < options_.shards; ++p)
+    record.snapshot_add[p].push_back(std::move(snapshots[p]));
   Commit(record, &all);
   return all;
 }
@@ -445,7 +483,8 @@ std::vector<ShardId> ClosureBook::ShardsOf(const std::string& server) const {
   return shards;
 }
 
-ClosureBook::MapChange ClosureBook::Move(ShardId shard, ShardEpoch from, const std::string& server) {
+ClosureBook::MapChange ClosureBook::Move(ShardId shard, ShardEpoch from,
+                                         const std::string& server) {
   const std::uint32_t p = shard.value();
   EG_CHECK(p < options_.shards);
   MapChange change;
@@ -458,7 +497,8 @@ ClosureBook::MapChange ClosureBook::Move(ShardId shard, ShardEpoch from, const s
   record.map[p] = owner;
   Commit(record, &change.record);
   change.map_changed = true;
-  change.assigns.push_back({shard, server, owner.epoch, owner.start, state_.version, RefusedFor(p), std::nullopt});
+  change.assigns.push_back(
+      {shard, server, owner.epoch, owner.start, state_.version, RefusedFor(p), std::nullopt});
   refusing_[p] = {owner.epoch, change.assigns.back().refused};
   return change;
 }
@@ -478,7 +518,9 @@ ClosureBook::MapChange ClosureBook::Unmap(ShardId shard) {
 
 // ---------------------------------------------------------------- 25, 26
 
-ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& server, const std::vector<HeldShard>& held, bool restore) {
+ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& server,
+                                                            const std::vector<HeldShard>& held,
+                                                            bool restore) {
   ServerRegistration result;
   MapChange& change = result.change;
   std::set<std::uint32_t> exact;
@@ -490,17 +532,23 @@ ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& s
     }
     if (options_.mutant != Mutant::kUnknownRefusedLives) BuryUnknown(h.refused, &change.record);
     const ShardOwner& owner = state_.map[p];
-    const bool void_copy = h.stopped_in != 0 && h.stopped_in != state_.term.value() && options_.mutant != Mutant::kStoppedIsHeld;
+    const bool void_copy = h.stopped_in != 0 && h.stopped_in != state_.term.value() &&
+                           options_.mutant != Mutant::kStoppedIsHeld;
     if (!void_copy && owner.server == server && owner.epoch == h.epoch) {
       exact.insert(p);
-      if (const Record record = TodoBecomes(p, state_.todo[p], h.refused); !record.empty()) Commit(record, &change.record);
-    } else if ((window_open_ || options_.mutant == Mutant::kAdoptOutsideWindow) && !void_copy && h.epoch > owner.epoch && OfTheLastLife(h.epoch) &&
+      if (const Record record = TodoBecomes(p, state_.todo[p], h.refused); !record.empty())
+        Commit(record, &change.record);
+    } else if ((window_open_ || options_.mutant == Mutant::kAdoptOutsideWindow) && !void_copy &&
+               h.epoch > owner.epoch && OfTheLastLife(h.epoch) &&
                (!h.loading || options_.mutant == Mutant::kLoadingAdopted)) {
       exact.insert(p);
       const bool keeps = options_.mutant == Mutant::kAdoptKeepsTodo;
-      Record record = TodoBecomes(p, keeps ? state_.todo[p] : state_.succeeded.Minus(h.done).Minus(state_.lost[p]), h.refused);
+      Record record = TodoBecomes(
+          p, keeps ? state_.todo[p] : state_.succeeded.Minus(h.done).Minus(state_.lost[p]),
+          h.refused);
       record.version = NextVersion();
-      if (!owner.server.empty() && options_.mutant != Mutant::kNoDrop) change.former.push_back({owner.server, {h.shard, owner.epoch}});
+      if (!owner.server.empty() && options_.mutant != Mutant::kNoDrop)
+        change.former.push_back({owner.server, {h.shard, owner.epoch}});
       record.map[p] = ShardOwner{server, h.epoch, h.start};
       Commit(record, &change.record);
       change.map_changed = true;
@@ -523,7 +571,8 @@ ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& s
   return result;
 }
 
-std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(TaskId worker, const std::vector<HeldAttempt>& held) {
+std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(
+    TaskId worker, const std::vector<HeldAttempt>& held) {
   std::vector<HeldAttempt> adopted;
   for (const HeldAttempt& h : held) {
     const std::uint64_t c = h.closure.value();
@@ -534,7 +583,8 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(TaskId worker,
     if (!h.all_targets) {
       const auto in_plan = [&](ShardId p) { return p.value() < options_.shards; };
       if (!std::all_of(h.targets.begin(), h.targets.end(), in_plan)) continue;
-      needed = std::any_of(h.targets.begin(), h.targets.end(), [&](ShardId p) { return state_.todo[p.value()].Contains(c); });
+      needed = std::any_of(h.targets.begin(), h.targets.end(),
+                           [&](ShardId p) { return state_.todo[p.value()].Contains(c); });
     }
     if (!needed && options_.mutant != Mutant::kAdoptUnneeded) continue;
     if (const auto it = current_.find(h.closure); it != current_.end()) {
@@ -551,7 +601,8 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(TaskId worker,
 
 // ---------------------------------------------------------------- 24
 
-std::vector<ClosureBook::CloseOrder> ClosureBook::MakeCloses(TaskId server_session, const std::string& server) {
+std::vector<ClosureBook::CloseOrder> ClosureBook::MakeCloses(TaskId server_session,
+                                                             const std::string& server) {
   std::vector<CloseOrder> closes;
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
     const ShardOwner& owner = state_.map[p];
@@ -585,18 +636,23 @@ void ClosureBook::OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoc
     it->second.whole_next = options_.mutant != Mutant::kCloseNeverWholeAgain;
     return;
   }
-  if (state_.map[shard.value()].epoch == epoch) refusing_[shard.value()] = {epoch, it->second.refused};
+  if (state_.map[shard.value()].epoch == epoch)
+    refusing_[shard.value()] = {epoch, it->second.refused};
 }
 
 void ClosureBook::EndServerSession(TaskId server_session) {
-  sent_closes_.erase(sent_closes_.lower_bound({server_session, 0}), sent_closes_.upper_bound({server_session, ~0u}));
+  sent_closes_.erase(sent_closes_.lower_bound({server_session, 0}),
+                     sent_closes_.upper_bound({server_session, ~0u}));
 }
 
 bool ClosureBook::ClosesSettled() const {
-  std::vector<bool> settled(options_.shards);  // asked with each answer: no allocation for each shard
+  std::vector<bool> settled(
+      options_.shards);  // asked with each answer: no allocation for each shard
   for (const auto& [key, sent] : sent_closes_) {
     const std::uint32_t p = key.second;
-    if (sent.epoch == state_.map[p].epoch && !sent.pending && !sent.whole_next && sent.revision == revision_) settled[p] = true;
+    if (sent.epoch == state_.map[p].epoch && !sent.pending && !sent.whole_next &&
+        sent.revision == revision_)
+      settled[p] = true;
   }
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
     if (!settled[p] && !(DoneFor(p).empty() && RefusedFor(p).empty())) return false;
@@ -606,11 +662,15 @@ bool ClosureBook::ClosesSettled() const {
 
 // ---------------------------------------------------------------- questions
 
-bool ClosureBook::AllEnded() const { return state_.succeeded.size() + state_.dead.size() == options_.closures; }
+bool ClosureBook::AllEnded() const {
+  return state_.succeeded.size() + state_.dead.size() == options_.closures;
+}
 
 bool ClosureBook::BarrierReached(std::uint64_t limit) const {
   const bool repairs_may_run = options_.mutant == Mutant::kEvalBeforeTodoEmpty;
-  if (window_open_ || current_all_ != 0 || (!repairs_may_run && (!current_.empty() || RepairsPending()))) return false;
+  if (window_open_ || current_all_ != 0 ||
+      (!repairs_may_run && (!current_.empty() || RepairsPending())))
+    return false;
   return state_.succeeded.Union(state_.dead).FirstMissing(0) >= std::min(limit, options_.closures);
 }
 
@@ -622,7 +682,8 @@ std::uint64_t ClosureBook::RepairsLeft() const {
 
 bool ClosureBook::Quiet() const {
   return !window_open_ && current_.empty() && with_todo_.empty() && AllEnded() &&
-         std::none_of(state_.map.begin(), state_.map.end(), [](const ShardOwner& owner) { return owner.server.empty(); });
+         std::none_of(state_.map.begin(), state_.map.end(),
+                      [](const ShardOwner& owner) { return owner.server.empty(); });
 }
 
 }  // namespace evergrad::coordinator

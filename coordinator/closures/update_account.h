@@ -1,9 +1,11 @@
-// How many updates each shard of a job must hold when the job ends, and whether it does (LEDGER line 38). Pure.
+// How many updates each shard of a job must hold when the job ends, and whether it does (LEDGER
+// line 38). Pure.
 //
-// A shard's updates are those that are in its values and those that were skipped. The plan says how many there must be in a dense shard, because
-// every update of a closure touches it; for a slot of tables only the data say which updates touch it, and the workers report that with each Done.
-// The bounds are closed where nothing was lost and nothing is unknown: then the shard holds each update exactly once, because its ledger takes none
-// twice.
+// A shard's updates are those that are in its values and those that were skipped. The plan says how
+// many there must be in a dense shard, because every update of a closure touches it; for a slot of
+// tables only the data say which updates touch it, and the workers report that with each Done. The
+// bounds are closed where nothing was lost and nothing is unknown: then the shard holds each update
+// exactly once, because its ledger takes none twice.
 #pragma once
 
 #include <cstdint>
@@ -23,22 +25,27 @@ namespace evergrad::coordinator {
 
 class UpdateAccount {
  public:
-  // Shards that fewer updates of a closure touch than the closure has, and how many; every other shard is touched by all of them.
+  // Shards that fewer updates of a closure touch than the closure has, and how many; every other
+  // shard is touched by all of them.
   using TouchedLess = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
   explicit UpdateAccount(fault::Mutant mutant = fault::Mutant::kNone) : mutant_(mutant) {}
 
-  // InvalidArgument unless shards rise, are below `shards`, and each number is below the closure's updates.
+  // InvalidArgument unless shards rise, are below `shards`, and each number is below the closure's
+  // updates.
   static absl::Status Check(const TouchedLess& less, std::uint32_t shards, std::uint32_t updates);
 
-  // A closure's success was counted, for the first time; the caller has seen Check. nullopt: its worker did not report (an older build).
+  // A closure's success was counted, for the first time; the caller has seen Check. nullopt: its
+  // worker did not report (an older build).
   void Count(std::uint32_t updates, const std::optional<TouchedLess>& less);
 
   // What the shards held when this job took them over from a former one (LEDGER line 28).
   struct Before {
-    std::optional<std::vector<std::uint64_t>> updates;  // by shard; nullopt: the files cannot be seen from here
-    bool whole = false;                                 // they held the closures that count as succeeded from the beginning, and nothing else
-    bool another_plan = false;                          // what they held was not numbered by this job's plan
+    std::optional<std::vector<std::uint64_t>>
+        updates;         // by shard; nullopt: the files cannot be seen from here
+    bool whole = false;  // they held the closures that count as succeeded from the beginning, and
+                         // nothing else
+    bool another_plan = false;  // what they held was not numbered by this job's plan
   };
   void TakeOver(Before before) { before_ = std::move(before); }
 
@@ -58,20 +65,24 @@ class UpdateAccount {
   };
   enum class Verdict {
     kExact,      // each update of every closure is in each shard that it touches exactly once
-    kWithin,     // no difference, but something was lost and counted, or the former job's files are not known well enough
+    kWithin,     // no difference, but something was lost and counted, or the former job's files are
+                 // not known well enough
     kDifferent,  // some shard holds more or fewer
   };
   struct Finding {
     Verdict verdict = Verdict::kExact;
-    std::string difference;  // kDifferent: one sentence that names the first such shard, what was expected and what was found
+    std::string difference;  // kDifferent: one sentence that names the first such shard, what was
+                             // expected and what was found
   };
-  Finding Compare(const plan::Plan& plan, const Ended& ended, const std::vector<Shard>& shards) const;
+  Finding Compare(const plan::Plan& plan, const Ended& ended,
+                  const std::vector<Shard>& shards) const;
 
   // For the journal.
   const std::map<std::uint32_t, std::uint64_t>& touched_less() const { return touched_less_; }
   bool unreported() const { return unreported_; }
   const std::optional<Before>& before() const { return before_; }
-  void Restore(std::map<std::uint32_t, std::uint64_t> touched_less, bool unreported, std::optional<Before> before);
+  void Restore(std::map<std::uint32_t, std::uint64_t> touched_less, bool unreported,
+               std::optional<Before> before);
 
  private:
   struct Bounds {
@@ -80,7 +91,8 @@ class UpdateAccount {
   Bounds BoundsOf(const plan::Plan& plan, const Ended& ended, const Shard& shard) const;
 
   fault::Mutant mutant_;
-  std::map<std::uint32_t, std::uint64_t> touched_less_;  // by shard: of the counted closures, updates that do not touch it
+  std::map<std::uint32_t, std::uint64_t>
+      touched_less_;  // by shard: of the counted closures, updates that do not touch it
   bool unreported_ = false;
   std::optional<Before> before_;
 };

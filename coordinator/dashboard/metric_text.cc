@@ -8,10 +8,12 @@
 
 namespace evergrad::coordinator {
 
-std::vector<std::string> MetricsInOrder(const std::vector<std::string>& asked, const std::map<std::string, double>& values) {
+std::vector<std::string> MetricsInOrder(const std::vector<std::string>& asked,
+                                        const std::map<std::string, double>& values) {
   std::vector<std::string> names;
   const auto add = [&](const std::string& name) {
-    if (values.contains(name) && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (values.contains(name) && std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(name);
   };
   for (const std::string& name : asked) add(name);
   add("loss");

@@ -1,4 +1,5 @@
-// Metrics of an evaluation as people read them: in the order in which the job asked for them, with their usual names. Pure.
+// Metrics of an evaluation as people read them: in the order in which the job asked for them, with
+// their usual names. Pure.
 #pragma once
 
 #include <map>
@@ -7,10 +8,13 @@
 
 namespace evergrad::coordinator {
 
-// The names in `values`: those of `asked` in their order, then the loss, then whatever else there is.
-std::vector<std::string> MetricsInOrder(const std::vector<std::string>& asked, const std::map<std::string, double>& values);
+// The names in `values`: those of `asked` in their order, then the loss, then whatever else there
+// is.
+std::vector<std::string> MetricsInOrder(const std::vector<std::string>& asked,
+                                        const std::map<std::string, double>& values);
 
-// "AUC" of "auc", "RMSE" of "root_mean_squared_error"; of a name that is not known, the name with spaces for underscores.
+// "AUC" of "auc", "RMSE" of "root_mean_squared_error"; of a name that is not known, the name with
+// spaces for underscores.
 std::string MetricTitle(const std::string& name);
 // Whether it is a share that is shown in percent.
 bool IsShare(const std::string& name);

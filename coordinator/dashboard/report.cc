@@ -18,17 +18,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string Escape(const std::string& text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
+  return absl::StrReplaceAll(
+      text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
 }
 
 std::string Number(double value, int digits) {
   if (!std::isfinite(value)) return "–";
-  return std::fabs(value) < 1e7 ? absl::StrFormat("%.*f", digits, value) : absl::StrFormat("%.2e", value);
+  return std::fabs(value) < 1e7 ? absl::StrFormat("%.*f", digits, value)
+                                : absl::StrFormat("%.2e", value);
 }
 
 std::string Grouped(std::uint64_t value) {
   std::string digits = absl::StrCat(value);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) digits.insert(static_cast<std::size_t>(at), "\u202f");
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), "\u202f");
   return digits;
 }
 
@@ -48,7 +51,8 @@ Json Points(const std::vector<ReportPoint>& points) {
   return list;
 }
 
-// What has a curve and a column: what the job asked for, or was measured beside it; of a job that asked for nothing, its test loss.
+// What has a curve and a column: what the job asked for, or was measured beside it; of a job that
+// asked for nothing, its test loss.
 std::vector<std::string> MetricsShown(const ReportData& data) {
   std::vector<std::string> names = data.metric_names;
   std::set<std::string> others;
@@ -68,14 +72,17 @@ Json CurveOf(const std::vector<ReportEpoch>& epochs, const std::string& name) {
   std::vector<ReportPoint> points;
   for (const ReportEpoch& e : epochs) {
     const auto found = e.metrics.find(name);
-    const double value = name == "loss" ? e.eval_loss : found == e.metrics.end() ? std::nan("") : found->second;
+    const double value = name == "loss"             ? e.eval_loss
+                         : found == e.metrics.end() ? std::nan("")
+                                                    : found->second;
     points.push_back({static_cast<double>(e.epoch), value});
   }
   return Points(points);
 }
 
 void Tile(std::string* page, absl::string_view label, const std::string& value) {
-  absl::StrAppend(page, "<div class=tile><div class=value>", value, "</div><div class=label>", label, "</div></div>\n");
+  absl::StrAppend(page, "<div class=tile><div class=value>", value, "</div><div class=label>",
+                  label, "</div></div>\n");
 }
 
 constexpr char kHead[] = R"html(<style>
@@ -98,7 +105,8 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}th{t
 </style>
 )html";
 
-// Charts are drawn in the reader's browser as inline SVG from the JSON in the page; nothing is fetched.
+// Charts are drawn in the reader's browser as inline SVG from the JSON in the page; nothing is
+// fetched.
 constexpr char kScript[] = R"html(<script>
 "use strict";
 const data=JSON.parse(document.getElementById("data").textContent);
@@ -151,31 +159,41 @@ std::string RenderReport(const ReportData& data) {
   embedded["rate_by_time"] = Points(data.rate_by_time);
   const std::vector<std::string> metrics = MetricsShown(data);
   embedded["metrics_by_epoch"] = Json::array();
-  for (const std::string& name : metrics) embedded["metrics_by_epoch"].push_back({{"name", name}, {"points", CurveOf(data.epochs, name)}});
+  for (const std::string& name : metrics)
+    embedded["metrics_by_epoch"].push_back(
+        {{"name", name}, {"points", CurveOf(data.epochs, name)}});
   embedded["steps_by_worker"] = Json::array();
   for (const ReportTask& t : data.workers) embedded["steps_by_worker"].push_back({t.name, t.steps});
 
   std::string page =
-      "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<meta name=viewport content=\"width=device-width,initial-scale=1\">\n";
-  absl::StrAppend(&page, "<title>", Escape(data.name), " · ", Escape(data.state), "</title>\n", kHead, "</head>\n<body>\n<main>\n");
-  absl::StrAppend(&page, "<h1>", Escape(data.name), "<span class=\"state ", Escape(data.state), "\">", Escape(data.state), "</span></h1>\n");
-  absl::StrAppend(&page, "<div class=sub>job ", Escape(data.job_uid), " · submitted ", Escape(data.submitted), " · ran ", Number(data.seconds, 1),
-                  " s</div>\n");
-  if (!data.first_cause.empty()) absl::StrAppend(&page, "<div class=cause>", Escape(data.first_cause), "</div>\n");
+      "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n<meta name=viewport "
+      "content=\"width=device-width,initial-scale=1\">\n";
+  absl::StrAppend(&page, "<title>", Escape(data.name), " · ", Escape(data.state), "</title>\n",
+                  kHead, "</head>\n<body>\n<main>\n");
+  absl::StrAppend(&page, "<h1>", Escape(data.name), "<span class=\"state ", Escape(data.state),
+                  "\">", Escape(data.state), "</span></h1>\n");
+  absl::StrAppend(&page, "<div class=sub>job ", Escape(data.job_uid), " · submitted ",
+                  Escape(data.submitted), " · ran ", Number(data.seconds, 1), " s</div>\n");
+  if (!data.first_cause.empty())
+    absl::StrAppend(&page, "<div class=cause>", Escape(data.first_cause), "</div>\n");
 
   page += "<div class=tiles>\n";
   for (const std::string& name : MetricsInOrder(data.metric_names, data.metrics)) {
     const double value = data.metrics.at(name);
-    if (std::isfinite(value)) Tile(&page, absl::StrCat("test ", Escape(MetricTitle(name))), MetricValue(name, value));
+    if (std::isfinite(value))
+      Tile(&page, absl::StrCat("test ", Escape(MetricTitle(name))), MetricValue(name, value));
   }
   Tile(&page, "examples per second",
-       data.examples_per_second > 0 && data.examples_per_second < 1e18 ? Grouped(static_cast<std::uint64_t>(data.examples_per_second)) : "–");
+       data.examples_per_second > 0 && data.examples_per_second < 1e18
+           ? Grouped(static_cast<std::uint64_t>(data.examples_per_second))
+           : "–");
   Tile(&page, "steps", Grouped(data.steps));
   Tile(&page, "closures",
        absl::StrCat(Grouped(data.closures_succeeded),
                     data.closures_failed + data.closures_cancelled == 0
                         ? ""
-                        : absl::StrCat(" <small>+ ", data.closures_failed, " failed, ", data.closures_cancelled, " cancelled</small>")));
+                        : absl::StrCat(" <small>+ ", data.closures_failed, " failed, ",
+                                       data.closures_cancelled, " cancelled</small>")));
   Tile(&page, "attempts", Grouped(data.attempts));
   Tile(&page, "deaths", Grouped(data.deaths));
   Tile(&page, "closures re-run for lost shards", Grouped(data.reruns));
@@ -183,25 +201,32 @@ std::string RenderReport(const ReportData& data) {
   page += "</div>\n<div class=cards>\n";
   page += "<section class=card><h2>Training loss per step</h2><div id=loss></div></section>\n";
   for (std::size_t i = 0; i < metrics.size(); ++i)
-    absl::StrAppend(&page, "<section class=card><h2>Test ", Escape(MetricTitle(metrics[i])), " per epoch</h2><div id=metric-", i,
-                    "></div></section>\n");
+    absl::StrAppend(&page, "<section class=card><h2>Test ", Escape(MetricTitle(metrics[i])),
+                    " per epoch</h2><div id=metric-", i, "></div></section>\n");
   page += "<section class=card><h2>Examples per second</h2><div id=rate></div></section>\n";
-  page += "<section class=card><h2>Steps per worker</h2><div id=workers></div></section>\n</div>\n<p></p>\n";
+  page +=
+      "<section class=card><h2>Steps per worker</h2><div "
+      "id=workers></div></section>\n</div>\n<p></p>\n";
 
   if (!data.epochs.empty()) {
-    page += "<section class=card><h2>Epochs</h2><div class=wide><table><tr><th>epoch<th class=n>steps<th class=n>training loss<th class=n>test loss";
+    page +=
+        "<section class=card><h2>Epochs</h2><div class=wide><table><tr><th>epoch<th "
+        "class=n>steps<th class=n>training loss<th class=n>test loss";
     std::vector<std::string> columns = metrics;
     columns.erase(std::remove(columns.begin(), columns.end(), "loss"), columns.end());
-    for (const std::string& name : columns) absl::StrAppend(&page, "<th class=n>test ", Escape(MetricTitle(name)));
+    for (const std::string& name : columns)
+      absl::StrAppend(&page, "<th class=n>test ", Escape(MetricTitle(name)));
     page += "<th class=n>seconds<th class=n>examples/s</tr>\n";
     for (const ReportEpoch& e : data.epochs) {
-      absl::StrAppend(&page, "<tr><td>", e.epoch, "<td class=n>", Grouped(e.steps), "<td class=n>", Number(e.train_loss, 4), "<td class=n>",
-                      Number(e.eval_loss, 4));
+      absl::StrAppend(&page, "<tr><td>", e.epoch, "<td class=n>", Grouped(e.steps), "<td class=n>",
+                      Number(e.train_loss, 4), "<td class=n>", Number(e.eval_loss, 4));
       for (const std::string& name : columns) {
         const auto found = e.metrics.find(name);
-        absl::StrAppend(&page, "<td class=n>", found == e.metrics.end() ? "–" : MetricValue(name, found->second));
+        absl::StrAppend(&page, "<td class=n>",
+                        found == e.metrics.end() ? "–" : MetricValue(name, found->second));
       }
-      absl::StrAppend(&page, "<td class=n>", Number(e.seconds, e.seconds < 1 ? 3 : 1), "<td class=n>", Number(e.examples_per_second, 0), "</tr>\n");
+      absl::StrAppend(&page, "<td class=n>", Number(e.seconds, e.seconds < 1 ? 3 : 1),
+                      "<td class=n>", Number(e.examples_per_second, 0), "</tr>\n");
     }
     page += "</table></div></section>\n";
   }
@@ -209,38 +234,46 @@ std::string RenderReport(const ReportData& data) {
   page += "<section class=card><h2>What happened</h2><div class=wide><table>\n";
   if (data.events.empty()) page += "<tr><td class=k>nothing\n";
   for (const ReportEvent& e : data.events) {
-    absl::StrAppend(&page, "<tr><td class=k>", Number(e.seconds, 2), " s<td class=\"k event-", Escape(e.kind), "\">", Escape(e.kind), "<td>",
-                    Escape(e.text), "</tr>\n");
+    absl::StrAppend(&page, "<tr><td class=k>", Number(e.seconds, 2), " s<td class=\"k event-",
+                    Escape(e.kind), "\">", Escape(e.kind), "<td>", Escape(e.text), "</tr>\n");
   }
   page += "</table></div></section>\n";
 
   page +=
-      "<section class=card><h2>Shards</h2><div class=wide><table><tr><th>shard<th>variable<th class=n>rows<th class=n>size<th>server<th "
+      "<section class=card><h2>Shards</h2><div class=wide><table><tr><th>shard<th>variable<th "
+      "class=n>rows<th class=n>size<th>server<th "
       "class=n>updates applied</tr>\n";
   for (const ReportShard& s : data.shards) {
-    absl::StrAppend(&page, "<tr><td>", s.shard, "<td>", Escape(s.variable), "<td class=n>", Grouped(s.rows), "<td class=n>", Bytes(s.bytes), "<td>",
-                    Escape(s.server), "<td class=n>", Grouped(s.updates_applied), "</tr>\n");
+    absl::StrAppend(&page, "<tr><td>", s.shard, "<td>", Escape(s.variable), "<td class=n>",
+                    Grouped(s.rows), "<td class=n>", Bytes(s.bytes), "<td>", Escape(s.server),
+                    "<td class=n>", Grouped(s.updates_applied), "</tr>\n");
   }
   page += "</table></div></section>\n";
 
   if (!data.workers.empty() || !data.servers.empty()) {
-    page += "<section class=card><h2>Tasks</h2><div class=wide><table><tr><th>task<th class=n>steps<th class=n>sent and received</tr>\n";
+    page +=
+        "<section class=card><h2>Tasks</h2><div class=wide><table><tr><th>task<th class=n>steps<th "
+        "class=n>sent and received</tr>\n";
     for (const auto* tasks : {&data.workers, &data.servers}) {
       for (const ReportTask& t : *tasks)
-        absl::StrAppend(&page, "<tr><td>", Escape(t.name), "<td class=n>", Grouped(t.steps), "<td class=n>", Bytes(t.bytes), "</tr>\n");
+        absl::StrAppend(&page, "<tr><td>", Escape(t.name), "<td class=n>", Grouped(t.steps),
+                        "<td class=n>", Bytes(t.bytes), "</tr>\n");
     }
     page += "</table></div></section>\n";
   }
   if (!data.model_summary.empty())
-    absl::StrAppend(&page, "<section class=card><h2>Model</h2><pre>", Escape(data.model_summary), "</pre></section>\n");
+    absl::StrAppend(&page, "<section class=card><h2>Model</h2><pre>", Escape(data.model_summary),
+                    "</pre></section>\n");
   if (!data.yaml.empty())
-    absl::StrAppend(&page, "<section class=card><details><summary>the job as it ran (YAML)</summary><pre>", Escape(data.yaml),
-                    "</pre></details></section>\n");
+    absl::StrAppend(&page,
+                    "<section class=card><details><summary>the job as it ran (YAML)</summary><pre>",
+                    Escape(data.yaml), "</pre></details></section>\n");
 
   // "<" never appears inside the data block, so that no text can end it.
   absl::StrAppend(&page, "</main>\n<script type=\"application/json\" id=data>",
-                  absl::StrReplaceAll(embedded.dump(-1, ' ', false, Json::error_handler_t::replace), {{"<", "\\u003c"}}), "</script>\n", kScript,
-                  "</body>\n</html>\n");
+                  absl::StrReplaceAll(embedded.dump(-1, ' ', false, Json::error_handler_t::replace),
+                                      {{"<", "\\u003c"}}),
+                  "</script>\n", kScript, "</body>\n</html>\n");
   return page;
 }
 

@@ -1,4 +1,5 @@
-// report.html: what happened in one job, as one self-contained page that needs no network and no other file. Pure.
+// report.html: what happened in one job, as one self-contained page that needs no network and no
+// other file. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +14,10 @@ struct ReportPoint {
 };
 struct ReportEpoch {
   std::uint64_t epoch = 0, steps = 0;
-  double train_loss = 0, eval_loss = 0;         // NaN: not measured
-  double seconds = 0, examples_per_second = 0;  // the speed is NaN where the epoch was too short to time
-  std::map<std::string, double> metrics = {};   // the evaluation's, but for its loss: accuracy, auc
+  double train_loss = 0, eval_loss = 0;  // NaN: not measured
+  double seconds = 0,
+         examples_per_second = 0;  // the speed is NaN where the epoch was too short to time
+  std::map<std::string, double> metrics = {};  // the evaluation's, but for its loss: accuracy, auc
 };
 struct ReportTask {
   std::string name;  // "worker/0"
@@ -37,8 +39,8 @@ struct ReportData {
   double examples_per_second = 0;         // NaN: too short to time
   std::vector<std::string> metric_names;  // that the job asked for, the first one first
   std::map<std::string, double> metrics;  // of the final evaluation, with its loss
-  std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0, attempts = 0, reruns = 0, deaths = 0,
-                duplicates_refused = 0;
+  std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0,
+                attempts = 0, reruns = 0, deaths = 0, duplicates_refused = 0;
   std::vector<ReportPoint> loss_by_step;  // x: global step
   std::vector<ReportPoint> rate_by_time;  // x: seconds, y: examples/s
   std::vector<ReportEpoch> epochs;

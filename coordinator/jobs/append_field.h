@@ -1,4 +1,5 @@
-// A message as one element of a repeated field, behind what is serialized already: bytes are made where they stay, and no object is kept.
+// A message as one element of a repeated field, behind what is serialized already: bytes are made
+// where they stay, and no object is kept.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 namespace evergrad::coordinator {
 
 // `field`: 1 to 15.
-inline void AppendField(std::uint32_t field, const google::protobuf::MessageLite& message, std::string* bytes) {
+inline void AppendField(std::uint32_t field, const google::protobuf::MessageLite& message,
+                        std::string* bytes) {
   const std::size_t size = message.ByteSizeLong();
   bytes->push_back(static_cast<char>(field << 3 | 2));  // of a length and so many bytes
   for (std::size_t rest = size;; rest >>= 7) {

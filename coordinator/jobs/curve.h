@@ -1,4 +1,5 @@
-// A curve of bounded size: when it is full, every second point goes and from then on only every second one is taken in. Pure.
+// A curve of bounded size: when it is full, every second point goes and from then on only every
+// second one is taken in. Pure.
 #pragma once
 
 #include <cstdint>

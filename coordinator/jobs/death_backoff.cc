@@ -9,7 +9,9 @@ constexpr std::uint32_t kDoublingsMax = 20;
 
 }  // namespace
 
-const DeathBackoff::Record* DeathBackoff::OnDeath(MonoTime now, Role role, absl::string_view identity, absl::string_view reason,
+const DeathBackoff::Record* DeathBackoff::OnDeath(MonoTime now, Role role,
+                                                  absl::string_view identity,
+                                                  absl::string_view reason,
                                                   absl::string_view host) {
   const Key key{role, std::string(identity)};
   MakeRoom(now, key);
@@ -46,7 +48,9 @@ void DeathBackoff::OnProgress(Role role, absl::string_view identity) {
 }
 
 void DeathBackoff::OnProgressOf(Role role, const std::set<std::string>& identities) {
-  std::erase_if(records_, [&](const auto& one) { return one.first.first == role && identities.contains(one.first.second); });
+  std::erase_if(records_, [&](const auto& one) {
+    return one.first.first == role && identities.contains(one.first.second);
+  });
 }
 
 MonoTime DeathBackoff::Until(Role role, absl::string_view identity) const {
@@ -70,9 +74,12 @@ std::vector<DeathBackoff::Record> DeathBackoff::Shown(MonoTime now) const {
 }
 
 void DeathBackoff::MakeRoom(MonoTime now, const Key& key) {
-  std::erase_if(records_, [&](const auto& one) { return now - one.second.last > options_.forgotten_after; });
+  std::erase_if(records_,
+                [&](const auto& one) { return now - one.second.last > options_.forgotten_after; });
   if (records_.size() < options_.tasks_max || records_.count(key) != 0) return;
-  records_.erase(std::min_element(records_.begin(), records_.end(), [](const auto& a, const auto& b) { return a.second.last < b.second.last; }));
+  records_.erase(
+      std::min_element(records_.begin(), records_.end(),
+                       [](const auto& a, const auto& b) { return a.second.last < b.second.last; }));
 }
 
 }  // namespace evergrad::coordinator

@@ -1,11 +1,13 @@
 // How many deaths a job has borne without getting further. Pure.
 //
-// A job fails when its tasks die more than `--deaths-max` times while it does not get further; over a long life any number of machines may die.
-// It gets further
+// A job fails when its tasks die more than `--deaths-max` times while it does not get further; over
+// a long life any number of machines may die. It gets further
 //   - when a closure succeeds for the first time, and
-//   - when less is left of a piece of work that is done again after a loss (repair runs, an evaluation, an export) than was ever left of it since
-//     the last such success. "Less than ever" is what makes this end: a server that dies and is rolled back again and again makes the job repeat the
-//     same repairs without end, and each of them succeeds.
+//   - when less is left of a piece of work that is done again after a loss (repair runs, an
+//   evaluation, an export) than was ever left of it since
+//     the last such success. "Less than ever" is what makes this end: a server that dies and is
+//     rolled back again and again makes the job repeat the same repairs without end, and each of
+//     them succeeds.
 // Deaths of tasks that held nothing of the job are never reported to this class.
 #pragma once
 
@@ -35,7 +37,8 @@ class DeathLimit {
   }
 
   std::uint32_t deaths() const { return deaths_; }
-  // From the journal. What was left of repeated work is not kept: the first piece of it that ends in the next life of the coordinator counts.
+  // From the journal. What was left of repeated work is not kept: the first piece of it that ends
+  // in the next life of the coordinator counts.
   void Restore(std::uint32_t deaths) { deaths_ = deaths; }
 
  private:

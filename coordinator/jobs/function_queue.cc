@@ -10,11 +10,14 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kClientsMax = 256;  // beyond it the one that was silent longest is forgotten: a repeat of its calls would schedule anew
+constexpr std::size_t kClientsMax = 256;  // beyond it the one that was silent longest is forgotten:
+                                          // a repeat of its calls would schedule anew
 constexpr std::size_t kCallsMax = 4096;   // of one client, not answered as far as it says
 constexpr std::size_t kErrorsMax = 64;    // failures and told errors that are remembered
 
-bool SameCall(const v1::ClosureCall& a, const v1::ClosureCall& b) { return a.client() == b.client() && a.call() == b.call(); }
+bool SameCall(const v1::ClosureCall& a, const v1::ClosureCall& b) {
+  return a.client() == b.client() && a.call() == b.call();
+}
 
 // A set from outside may name more numbers than there are: only ours are gone through.
 template <class Keys>
@@ -45,7 +48,8 @@ const std::string* FunctionQueue::Result(std::uint64_t closure) const {
 }
 
 const v1::RaisedError* FunctionQueue::Failure(std::uint64_t closure) const {
-  const auto found = std::find_if(failures_.begin(), failures_.end(), [&](const v1::RaisedError& e) { return e.closure() == closure; });
+  const auto found = std::find_if(failures_.begin(), failures_.end(),
+                                  [&](const v1::RaisedError& e) { return e.closure() == closure; });
   return found == failures_.end() ? nullptr : &*found;
 }
 
@@ -57,14 +61,19 @@ std::optional<std::uint64_t> FunctionQueue::Scheduled(const v1::ClosureCall& cal
 }
 
 const v1::RaisedError* FunctionQueue::Raised(const v1::ClosureCall& call) const {
-  const auto found = std::find_if(raised_.begin(), raised_.end(), [&](const v1::FunctionRaised& r) { return SameCall(r.call(), call); });
+  const auto found = std::find_if(raised_.begin(), raised_.end(), [&](const v1::FunctionRaised& r) {
+    return SameCall(r.call(), call);
+  });
   return found == raised_.end() ? nullptr : &found->error();
 }
 
 bool FunctionQueue::WouldRelease(const IntervalSet& closures) const {
   if (closures.empty()) return false;
-  return std::any_of(results_.begin(), results_.end(), [&](const auto& r) { return closures.Contains(r.first); }) ||
-         std::any_of(open_.begin(), open_.end(), [&](std::uint64_t c) { return closures.Contains(c) && !released_.contains(c); });
+  return std::any_of(results_.begin(), results_.end(),
+                     [&](const auto& r) { return closures.Contains(r.first); }) ||
+         std::any_of(open_.begin(), open_.end(), [&](std::uint64_t c) {
+           return closures.Contains(c) && !released_.contains(c);
+         });
 }
 
 bool FunctionQueue::Answered(const v1::ClosureCall& call) const {
@@ -84,7 +93,8 @@ void FunctionQueue::AddResult(std::uint64_t closure, std::string result) {
   results_[closure] = std::move(result);
   // The newest stays whatever it weighs: it is at most a sixteenth of the smallest limit.
   while (result_bytes_ > spec_.result_bytes_max && results_.size() > 1) {
-    const auto oldest = results_.begin()->first == closure ? std::next(results_.begin()) : results_.begin();
+    const auto oldest =
+        results_.begin()->first == closure ? std::next(results_.begin()) : results_.begin();
     result_bytes_ -= oldest->second.size() + kEntryBytes;
     results_.erase(oldest);
     ++results_given_up_;
@@ -99,7 +109,9 @@ void FunctionQueue::Heard(const v1::ClosureCall& call, std::uint64_t closure) {
   client.calls[call.call()] = closure;
   if (client.calls.size() > kCallsMax) client.calls.erase(client.calls.begin());
   if (clients_.size() <= kClientsMax) return;
-  clients_.erase(std::min_element(clients_.begin(), clients_.end(), [](const auto& a, const auto& b) { return a.second.heard < b.second.heard; }));
+  clients_.erase(std::min_element(
+      clients_.begin(), clients_.end(),
+      [](const auto& a, const auto& b) { return a.second.heard < b.second.heard; }));
 }
 
 void FunctionQueue::Fail(const v1::RaisedError& error) {
@@ -212,7 +224,8 @@ absl::Status FunctionQueue::Read(const v1::FunctionsState& state) {
   for (const v1::FunctionScheduled& one : state.kept()) {
     argument_bytes_ += one.arguments().size() + kEntryBytes;
     kept_[one.closure()] = {one.function(), one.arguments()};
-    if (open.Contains(one.closure())) open_.insert(one.closure());  // an open one's arguments are always kept
+    if (open.Contains(one.closure()))
+      open_.insert(one.closure());  // an open one's arguments are always kept
   }
   for (const std::uint64_t c : MembersOf(open_, state.released())) released_.insert(c);
   for (const v1::FunctionSucceeded& one : state.results()) AddResult(one.closure(), one.result());
@@ -223,7 +236,8 @@ absl::Status FunctionQueue::Read(const v1::FunctionsState& state) {
     Client& client = clients_[one.client()];
     client.heard = ++heard_;
     client.answered_below = one.answered_below();
-    for (int i = 0; i < std::min(one.calls_size(), one.closures_size()); ++i) client.calls[one.calls(i)] = one.closures(i);
+    for (int i = 0; i < std::min(one.calls_size(), one.closures_size()); ++i)
+      client.calls[one.calls(i)] = one.closures(i);
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,10 @@
-// The closures of a functions job: what was scheduled and has not ended, arguments, results, the error that is to be told, clients.
+// The closures of a functions job: what was scheduled and has not ended, arguments, results, the
+// error that is to be told, clients.
 //
-// Every change is a FunctionsNote: Apply() is the only way in, when it happens and when the journal is read, so the two cannot differ. Bounded: open
-// closures by queue_limit, arguments and results by bytes, clients, errors and calls by number. No clock, no I/O. Not thread-safe; the job owns it.
+// Every change is a FunctionsNote: Apply() is the only way in, when it happens and when the journal
+// is read, so the two cannot differ. Bounded: open closures by queue_limit, arguments and results
+// by bytes, clients, errors and calls by number. No clock, no I/O. Not thread-safe; the job owns
+// it.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +34,7 @@ class FunctionQueue {
   void Apply(const v1::FunctionsNote& note);
   void Fill(v1::FunctionsState* state) const;
   absl::Status Read(const v1::FunctionsState& state);  // InvalidArgument: a set that is none
-  void Clear();                                        // the job has ended: arguments and results go
+  void Clear();  // the job has ended: arguments and results go
 
   std::uint64_t next() const { return next_; }  // number of the next one
   std::uint64_t scheduled() const { return scheduled_; }
@@ -44,10 +47,14 @@ class FunctionQueue {
 
   const std::set<std::uint64_t>& open() const { return open_; }
   bool full() const { return open_.size() >= spec_.queue_limit; }
-  const std::map<std::uint64_t, Entry>& kept() const { return kept_; }  // arguments, of open ones and of what no snapshot holds yet
+  const std::map<std::uint64_t, Entry>& kept() const {
+    return kept_;
+  }  // arguments, of open ones and of what no snapshot holds yet
   const Entry* Find(std::uint64_t closure) const;
   std::uint64_t argument_bytes() const { return argument_bytes_; }
-  bool HasRoomFor(std::uint64_t argument_bytes) const { return argument_bytes_ + argument_bytes + kEntryBytes <= spec_.argument_bytes_max; }
+  bool HasRoomFor(std::uint64_t argument_bytes) const {
+    return argument_bytes_ + argument_bytes + kEntryBytes <= spec_.argument_bytes_max;
+  }
   std::uint64_t argument_bytes_max() const { return spec_.argument_bytes_max; }
   std::uint64_t result_bytes() const { return result_bytes_; }
 
@@ -55,7 +62,8 @@ class FunctionQueue {
   const v1::RaisedError* Failure(std::uint64_t closure) const;
   const v1::RaisedError* error() const { return error_ ? &*error_ : nullptr; }  // not told yet
 
-  bool WouldRelease(const IntervalSet& closures) const;  // a result of one of them is kept, or would be
+  bool WouldRelease(
+      const IntervalSet& closures) const;  // a result of one of them is kept, or would be
 
   // A repeat of a call: what it was answered with.
   std::optional<std::uint64_t> Scheduled(const v1::ClosureCall& call) const;
@@ -63,11 +71,13 @@ class FunctionQueue {
   // Its client has said that it repeats no such call.
   bool Answered(const v1::ClosureCall& call) const;
 
-  static constexpr std::uint64_t kEntryBytes = 128;  // of arguments or a result, beside their own bytes
+  static constexpr std::uint64_t kEntryBytes =
+      128;  // of arguments or a result, beside their own bytes
 
  private:
   struct Client {
-    std::uint64_t answered_below = 0, heard = 0;  // `heard` rises: who has the lowest was silent longest
+    std::uint64_t answered_below = 0,
+                  heard = 0;  // `heard` rises: who has the lowest was silent longest
     std::map<std::uint64_t, std::uint64_t> calls;
   };
   void DropArguments(std::uint64_t closure);
@@ -76,7 +86,8 @@ class FunctionQueue {
   void Fail(const v1::RaisedError& error);
 
   const config::FunctionsSpec spec_;
-  std::uint64_t next_ = 0, scheduled_ = 0, succeeded_ = 0, failed_ = 0, cancelled_ = 0, results_given_up_ = 0;
+  std::uint64_t next_ = 0, scheduled_ = 0, succeeded_ = 0, failed_ = 0, cancelled_ = 0,
+                results_given_up_ = 0;
   bool finish_ = false;
   std::set<std::uint64_t> open_;
   std::map<std::uint64_t, Entry> kept_;

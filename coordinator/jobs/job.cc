@@ -16,7 +16,9 @@
 namespace evergrad::coordinator {
 namespace {
 
-std::string Shards(std::size_t number) { return absl::StrCat(number, number == 1 ? " shard" : " shards"); }
+std::string Shards(std::size_t number) {
+  return absl::StrCat(number, number == 1 ? " shard" : " shards");
+}
 
 constexpr std::chrono::milliseconds kProgressEvery{100};
 constexpr std::chrono::seconds kPausesSaidEvery{10};
@@ -64,7 +66,8 @@ absl::string_view Job::PhaseName(Phase phase) {
   return "";
 }
 
-Job::Job(JobHost* host, JobOptions options, Identity identity) : Job(host, options, std::move(identity), false) {
+Job::Job(JobHost* host, JobOptions options, Identity identity)
+    : Job(host, options, std::move(identity), false) {
   submitted_ms_ = host_->WallMillis();
   Event("state", "submitted");
 }
@@ -79,7 +82,8 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
       loss_curve_(options.curve_points_max),
       rate_curve_(options.curve_points_max),
       restoring_(restoring) {
-  if (id_.spec.type == "functions") functions_ = std::make_unique<FunctionQueue>(id_.spec.functions);
+  if (id_.spec.type == "functions")
+    functions_ = std::make_unique<FunctionQueue>(id_.spec.functions);
   submitted_at_ = host_->Now();
   step_tokens_ = options_.step_lines_burst;
   tokens_at_ = submitted_at_;
@@ -136,7 +140,8 @@ void Job::Tick() {
     }
     const AssignRetry retry = assign_retries_[i];
     assign_retries_.erase(assign_retries_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!grants_stopped() && book_ && book_->durable().map[retry.shard.value()].epoch == retry.epoch) {
+    if (!grants_stopped() && book_ &&
+        book_->durable().map[retry.shard.value()].epoch == retry.epoch) {
       unplaced_.insert(retry.shard);
     }
   }
@@ -194,7 +199,8 @@ void Job::Event(absl::string_view kind, const std::string& text) {
   event.set_wall_ms(host_->WallMillis());
   event.set_kind(std::string(kind));
   event.set_text(client::CleanText(text, kEventTextBytesMax));
-  host_->Log(kind == "warning" || kind == "death" ? log::Level::kWarning : log::Level::kInfo, absl::StrCat(kind, ": ", event.text()), id_.spec.name);
+  host_->Log(kind == "warning" || kind == "death" ? log::Level::kWarning : log::Level::kInfo,
+             absl::StrCat(kind, ": ", event.text()), id_.spec.name);
   EventLine(event);
   if (journals()) *Note().add_events() = event;
   events_.push_back(std::move(event));
@@ -203,13 +209,16 @@ void Job::Event(absl::string_view kind, const std::string& text) {
   host_->JobChanged(id_.uid);
 }
 
-// Of an ended job: not in the journal nor in metrics.jsonl, each life of the coordinator says it anew.
+// Of an ended job: not in the journal nor in metrics.jsonl, each life of the coordinator says it
+// anew.
 void Job::ShowRefusal(const std::string& refusal) {
   v1::Event event;
   event.set_number(++event_number_);
   event.set_wall_ms(host_->WallMillis());
   event.set_kind("warning");
-  event.set_text(client::CleanText(absl::StrCat("shown as its journal has it, without its variables: ", refusal), kEventTextBytesMax));
+  event.set_text(client::CleanText(
+      absl::StrCat("shown as its journal has it, without its variables: ", refusal),
+      kEventTextBytesMax));
   host_->Log(log::Level::kWarning, absl::StrCat("an ended job is ", event.text()), id_.spec.name);
   events_.push_back(std::move(event));
 }
@@ -238,7 +247,8 @@ void Job::FillMap(v1::ShardMap* map) const {
     *location->mutable_epoch() = client::ToProto(owners[p].epoch);
     *location->mutable_start() = client::ToProto(owners[p].start);
     location->set_server_identity(owners[p].server);
-    if (const auto endpoint = endpoints_.find(owners[p].server); endpoint != endpoints_.end()) *location->mutable_endpoint() = endpoint->second;
+    if (const auto endpoint = endpoints_.find(owners[p].server); endpoint != endpoints_.end())
+      *location->mutable_endpoint() = endpoint->second;
   }
 }
 
@@ -264,8 +274,9 @@ void Job::Broadcast(const v1::CoordinatorMessage& message, bool workers, bool se
   }
 }
 
-void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until, std::optional<TaskId> former, bool former_died,
-                      const v1::Hello& hello, v1::Registered* registered) {
+void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
+                      std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
+                      v1::Registered* registered) {
   Worker worker;
   worker.task = task;
   worker.identity = identity;
@@ -284,32 +295,41 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   };
   // [35] Nor what nobody granted it. A job of a build that drew no key has no proofs.
   const auto proved = [&](const v1::HeldAttempt& h, Attempt attempt) {
-    if (id_.grant_key.empty() || grants::ProofFits(h.proof(), id_.grant_key, id_.uid, ClosureId(h.closure()), attempt, h.granted_to())) return true;
+    if (id_.grant_key.empty() || grants::ProofFits(h.proof(), id_.grant_key, id_.uid,
+                                                   ClosureId(h.closure()), attempt, h.granted_to()))
+      return true;
     host_->ForeignMessage(task, "an attempt in its Hello that was not granted");
     return false;
   };
   const bool told = active() && phase_ < Phase::kSealing;
   if (told) {
-    // Line 26: adopt what is still needed, under the new registration; then release what the old one had and nobody adopted.
+    // Line 26: adopt what is still needed, under the new registration; then release what the old
+    // one had and nobody adopted.
     std::vector<ClosureBook::HeldAttempt> held;
     std::map<Attempt, const v1::HeldAttempt*> said;  // of training; an attempt is one closure's
     for (const v1::HeldAttempt& h : hello.attempts()) {
       if (h.job_uid() != id_.uid.value()) continue;
       const Attempt attempt = client::FromProto<Attempt>(h.attempt());
       if (h.kind() != v1::TRAIN) {
-        // It pushes nothing and has no proof: only what is current, of this worker and of this life, goes on.
+        // It pushes nothing and has no proof: only what is current, of this worker and of this
+        // life, goes on.
         Aux* aux = FindAux(h.closure());
-        if (aux == nullptr || aux->done || attempt == Attempt{} || aux->attempt != attempt || of_another(aux->worker)) continue;
+        if (aux == nullptr || aux->done || attempt == Attempt{} || aux->attempt != attempt ||
+            of_another(aux->worker))
+          continue;
         aux->worker = task;
         worker.held[attempt] = Held{ClosureId(h.closure()), h.kind(), host_->Now(), false};
         *registered->add_adopted() = h;
         continue;
       }
-      if (functions_ && h.closure() >= functions_->next()) continue;  // of a schedule() that the journal forgot
+      if (functions_ && h.closure() >= functions_->next())
+        continue;  // of a schedule() that the journal forgot
       if (!said.try_emplace(attempt, &h).second) continue;
       if (book_) {
         const auto current = book_->current().find(ClosureId(h.closure()));
-        if (current != book_->current().end() && current->second.attempt == attempt && of_another(current->second.worker)) continue;
+        if (current != book_->current().end() && current->second.attempt == attempt &&
+            of_another(current->second.worker))
+          continue;
       }
       ClosureBook::HeldAttempt one;
       one.closure = ClosureId(h.closure());
@@ -324,7 +344,8 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
       for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(task, held)) {
         worker.held[h.attempt] = Held{h.closure, v1::TRAIN, host_->Now(), false};
         // Granted by a former life after its last word to the journal.
-        if (h.attempt > attempts_known_ && h.attempt.term < host_->term().value() && attempts_adopted_.insert(h.attempt).second) {
+        if (h.attempt > attempts_known_ && h.attempt.term < host_->term().value() &&
+            attempts_adopted_.insert(h.attempt).second) {
           ++attempts_;
           attempt_high_ = std::max(attempt_high_, h.attempt);
         }
@@ -339,8 +360,10 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   if (former) {
     if (auto old = workers_.find(*former); old != workers_.end()) {
       if (former_died) {
-        OnDeath(Role::kWorker, identity, "a newer process has its identity", false, &old->second, old->second.host);
-        worker.backoff_until = std::max(worker.backoff_until, death_backoff_.Until(Role::kWorker, identity));
+        OnDeath(Role::kWorker, identity, "a newer process has its identity", false, &old->second,
+                old->second.host);
+        worker.backoff_until =
+            std::max(worker.backoff_until, death_backoff_.Until(Role::kWorker, identity));
       }
       worker.rate = old->second.rate;
       if (worker.process == old->second.process) {
@@ -365,8 +388,9 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   Touch();
 }
 
-absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
-                              v1::Registered* registered) {
+absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
+                              std::optional<TaskId> former, bool former_died,
+                              const v1::Hello& hello, v1::Registered* registered) {
   // Everything is read before anything changes.
   std::vector<ClosureBook::HeldShard> held;
   std::set<std::uint32_t> loading, stopped;
@@ -380,7 +404,8 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
     one.loading = h.loading();
     one.stopped_in = h.stopped_in();
     if (one.stopped_in != 0) stopped.insert(h.shard());
-    absl::StatusOr<IntervalSet> done = client::FromProto(h.done()), refused = client::FromProto(h.refused());
+    absl::StatusOr<IntervalSet> done = client::FromProto(h.done()),
+                                refused = client::FromProto(h.refused());
     if (!done.ok()) return done.status();
     if (!refused.ok()) return refused.status();
     one.done = *std::move(done);
@@ -401,14 +426,21 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
   if (former) {
     if (auto old = servers_.find(*former); old != servers_.end()) {
       if (former_died) {
-        const double away = std::chrono::duration<double>(host_->Now() - old->second.away_since).count();
+        const double away =
+            std::chrono::duration<double>(host_->Now() - old->second.away_since).count();
         OnDeath(Role::kPsServer, identity,
-                old->second.ready ? std::string("another process has its identity")
-                                  : absl::StrFormat("its session closed %.1f s ago, and another process has its identity now", away),
+                old->second.ready
+                    ? std::string("another process has its identity")
+                    : absl::StrFormat(
+                          "its session closed %.1f s ago, and another process has its identity now",
+                          away),
                 false, nullptr, old->second.host);
-      } else if (active() && !old->second.ready && !window_open_ && server.process == old->second.process) {
-        Event("away", absl::StrFormat("ps_server/%s is back after %.1f s", identity,
-                                      std::chrono::duration<double>(host_->Now() - old->second.away_since).count()));
+      } else if (active() && !old->second.ready && !window_open_ &&
+                 server.process == old->second.process) {
+        Event("away",
+              absl::StrFormat(
+                  "ps_server/%s is back after %.1f s", identity,
+                  std::chrono::duration<double>(host_->Now() - old->second.away_since).count()));
       }
       servers_.erase(old);
     }
@@ -427,8 +459,10 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity, std::opt
       ClosureBook::ServerRegistration registration = book_->RegisterServer(identity, held, restore);
       if (!registration.unheld.empty()) kept_from_[task] = std::move(registration.unheld);
       if (!Persist(registration.change.record)) return absl::OkStatus();
-      if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for it, and what is gone is sealed
-        for (const ClosureBook::AssignOrder& order : registration.change.assigns) unsealed_.erase(order.shard);
+      if (phase_ >= Phase::kSealing) {  // the job ends: nothing is restored for it, and what is
+                                        // gone is sealed
+        for (const ClosureBook::AssignOrder& order : registration.change.assigns)
+          unsealed_.erase(order.shard);
         registration.change.assigns.clear();
       }
       admitted_.insert_or_assign(task, std::move(registration.change));
@@ -466,7 +500,8 @@ void Job::Ready(TaskId task) {
       *drop->mutable_epoch() = client::ToProto(epoch);
       host_->Send(task, message);
     }
-    // What it holds newer than the journal knew is not its former owner's any more, which may have registered before it.
+    // What it holds newer than the journal knew is not its former owner's any more, which may have
+    // registered before it.
     for (const auto& [owner, held] : change.former) {
       const Server* other = ServerOf(owner);
       if (other == nullptr || !other->ready) continue;
@@ -479,7 +514,8 @@ void Job::Ready(TaskId task) {
     if (book_ && placed_) {
       for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
         if (book_->durable().map[p].server != identity) continue;
-        // Held as mapped; those sent anew are reset below. Of what it still loads it says so when it has.
+        // Held as mapped; those sent anew are reset below. Of what it still loads it says so when
+        // it has.
         assigned_[p] = server->loading.count(p) == 0;
         unplaced_.erase(ShardId(p));
         if (unsealed_.count(ShardId(p)) != 0) SendSeal(ShardId(p));
@@ -489,13 +525,18 @@ void Job::Ready(TaskId task) {
       if (phase_ < Phase::kSealing) {
         shards_rolled_back_ += change.assigns.size();
         const bool moves = std::all_of(change.assigns.begin(), change.assigns.end(),
-                                       [&](const ClosureBook::AssignOrder& order) { return server->stopped.count(order.shard.value()) != 0; });
-        SayRollback(
-            absl::StrCat("ps_server/", identity, moves ? " has what was being moved when the coordinator ended" : " registered without what it held"),
-            change);
-        // Also a shard that was adopted in the start-up window: its values are not those that a reading round began with.
+                                       [&](const ClosureBook::AssignOrder& order) {
+                                         return server->stopped.count(order.shard.value()) != 0;
+                                       });
+        SayRollback(absl::StrCat("ps_server/", identity,
+                                 moves ? " has what was being moved when the coordinator ended"
+                                       : " registered without what it held"),
+                    change);
+        // Also a shard that was adopted in the start-up window: its values are not those that a
+        // reading round began with.
         if (change.map_changed)
-          AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew" : "a server lost its shards");
+          AfterRollback(change.assigns.empty() ? "a server holds newer shards than the journal knew"
+                                               : "a server lost its shards");
         if (!kept.empty()) KeepFromServer(identity, kept.mapped());
       }
     }
@@ -507,7 +548,8 @@ void Job::Ready(TaskId task) {
 
 void Job::NoteLeft(const Worker& worker) {
   const auto sum = per_worker_.find(worker.identity);
-  if (UnfitOf(worker) == nullptr && sum != per_worker_.end() && sum->second.steps > 0) fit_left_ = host_->Now();
+  if (UnfitOf(worker) == nullptr && sum != per_worker_.end() && sum->second.steps > 0)
+    fit_left_ = host_->Now();
 }
 
 void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
@@ -523,8 +565,9 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   if (book_) {
     const std::vector<ClosureId> released = book_->ReleaseWorker(task);
     if (!released.empty() && !grants_stopped()) {
-      Event("requeue", absl::StrCat("worker/", worker.identity, " is gone: ", released.size(), released.size() == 1 ? " closure is" : " closures are",
-                                    " granted again"));
+      Event("requeue",
+            absl::StrCat("worker/", worker.identity, " is gone: ", released.size(),
+                         released.size() == 1 ? " closure is" : " closures are", " granted again"));
     }
   }
   ReleaseAux(task);
@@ -532,7 +575,8 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
 }
 
 void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
-  const std::string reason = said.empty() ? std::string("no reason given") : client::CleanText(said, 200);
+  const std::string reason =
+      said.empty() ? std::string("no reason given") : client::CleanText(said, 200);
   if (Worker* worker = FindWorker(task)) {
     if (std::exchange(worker->leaving, true)) return;
     if (active()) Event("drain", absl::StrCat("worker/", worker->identity, " leaves: ", reason));
@@ -546,8 +590,8 @@ void Job::OnLeaving(TaskId task, absl::string_view said, bool drains) {
   server->leaving = reason;
   const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0;
   if (active() && drains) {
-    Event("drain",
-          absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ", Shards(shards), shards == 1 ? " is" : " are", " to be moved"));
+    Event("drain", absl::StrCat("ps_server/", server->identity, " leaves: ", reason, "; ",
+                                Shards(shards), shards == 1 ? " is" : " are", " to be moved"));
   }
   // What was on its way to it goes elsewhere.
   for (auto it = moves_.begin(); it != moves_.end();) {
@@ -567,16 +611,22 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
   if (book_) book_->EndServerSession(task);
   EndMovesOf(task);
   if (active() && !server->leaving.empty()) {
-    if (const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0; shards > 0)
-      Event("away", absl::StrCat("ps_server/", server->identity, " has gone after its notice and held ", Shards(shards)));
+    if (const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0;
+        shards > 0)
+      Event("away", absl::StrCat("ps_server/", server->identity,
+                                 " has gone after its notice and held ", Shards(shards)));
   } else if (active() && !DiesIdle(server->identity)) {
-    Event("away", absl::StrFormat("ps_server/%s went away (%s); waiting for it to return (declared lost after %.3g s)", server->identity, reason,
-                                  std::chrono::duration<double>(options_.server_lost_after).count()));
+    Event("away",
+          absl::StrFormat(
+              "ps_server/%s went away (%s); waiting for it to return (declared lost after %.3g s)",
+              server->identity, reason,
+              std::chrono::duration<double>(options_.server_lost_after).count()));
   }
   Touch();
 }
 
-void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving) {
+void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
+                       bool leaving) {
   auto found = servers_.find(task);
   if (found == servers_.end()) return;
   const std::string host = found->second.host;
@@ -593,8 +643,10 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
 // The map names it since before the coordinator's restart, and it has not come back.
 void Job::OnServerMissing(const std::string& identity) {
   OnDeath(Role::kPsServer, identity,
-          absl::StrCat("it has not come back since the coordinator was started again ",
-                       std::chrono::duration_cast<std::chrono::seconds>(options_.server_lost_after).count(), " s ago"),
+          absl::StrCat(
+              "it has not come back since the coordinator was started again ",
+              std::chrono::duration_cast<std::chrono::seconds>(options_.server_lost_after).count(),
+              " s ago"),
           false, nullptr, "");
   GiveAwayShards(identity);
 }
@@ -603,7 +655,8 @@ void Job::GiveAwayShards(absl::string_view identity) {
   if (book_ && placed_ && !grants_stopped()) {
     const std::vector<ShardId> shards = book_->ShardsOf(std::string(identity));
     if (!shards.empty()) {
-      Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", shards.size(), " shards are given to other servers"));
+      Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", shards.size(),
+                                     " shards are given to other servers"));
       for (const ShardId shard : shards) {
         assigned_[shard.value()] = false;
         unplaced_.insert(shard);
@@ -632,7 +685,8 @@ void Job::BeginAnew(Term term) {
   moves_.clear();  // their sessions end
   moved_from_.clear();
   if (book_) Persist(book_->BeginLife(term));
-  Event("warning", absl::StrCat("a task knew of a later life of the coordinator: begun anew, term=", term.value()));
+  Event("warning", absl::StrCat("a task knew of a later life of the coordinator: begun anew, term=",
+                                term.value()));
 }
 
 void Job::CloseWindow() {
@@ -655,20 +709,27 @@ void Job::CloseWindow() {
 
 absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
   switch (message.message_case()) {
-    case v1::TaskMessage::kHeartbeat: OnHeartbeat(task, message.heartbeat()); return absl::OkStatus();
+    case v1::TaskMessage::kHeartbeat:
+      OnHeartbeat(task, message.heartbeat());
+      return absl::OkStatus();
     case v1::TaskMessage::kDone: return OnDone(task, message.done());
     case v1::TaskMessage::kFailed: OnFailed(task, message.failed()); return absl::OkStatus();
     case v1::TaskMessage::kDropped: OnDropped(task, message.dropped()); return absl::OkStatus();
     case v1::TaskMessage::kAssigned: OnAssigned(task, message.assigned()); return absl::OkStatus();
     case v1::TaskMessage::kClosed:
       if (book_ && message.closed().shard() < assigned_.size()) {
-        book_->OnClosed(task, ShardId(message.closed().shard()), client::FromProto<ShardEpoch>(message.closed().epoch()), message.closed().taken());
-        if ((phase_ == Phase::kSaving || round_wanted_ || room_wanted_) && !round_) TickCheckpoints(host_->Now());
+        book_->OnClosed(task, ShardId(message.closed().shard()),
+                        client::FromProto<ShardEpoch>(message.closed().epoch()),
+                        message.closed().taken());
+        if ((phase_ == Phase::kSaving || round_wanted_ || room_wanted_) && !round_)
+          TickCheckpoints(host_->Now());
         CheckClosing();
       }
       return absl::OkStatus();
     case v1::TaskMessage::kSealed: OnSealed(task, message.sealed()); return absl::OkStatus();
-    case v1::TaskMessage::kShardReport: OnShardReport(task, message.shard_report()); return absl::OkStatus();
+    case v1::TaskMessage::kShardReport:
+      OnShardReport(task, message.shard_report());
+      return absl::OkStatus();
     case v1::TaskMessage::kStopped: OnStopped(task, message.stopped()); return absl::OkStatus();
     case v1::TaskMessage::kReceived: OnReceived(task, message.received()); return absl::OkStatus();
     case v1::TaskMessage::kRunFile: return OnRunFile(task, message.run_file());
@@ -696,16 +757,19 @@ void CleanDevice(const v1::DeviceProgress& said, v1::DeviceProgress* to) {
 
 void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   // What it says while it has not heard of this job yet is of the one that it served before.
-  if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker() && heartbeat.worker().job_uid() == id_.uid.value()) {
+  if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker() &&
+                                         heartbeat.worker().job_uid() == id_.uid.value()) {
     const v1::WorkerProgress& said = heartbeat.worker();
     const v1::WorkerProgress& before = worker->progress;
-    if (client::FromProto<Attempt>(said.running_attempt()) != client::FromProto<Attempt>(before.running_attempt()) ||
+    if (client::FromProto<Attempt>(said.running_attempt()) !=
+            client::FromProto<Attempt>(before.running_attempt()) ||
         said.running_step() != before.running_step()) {
       worker->advanced_at = host_->Now();
     }
     if (worker->stuck && !said.computing()) {
       worker->stuck = false;
-      Event("stall", absl::StrCat("worker/", worker->identity, " computes nothing any more and may be given work again"));
+      Event("stall", absl::StrCat("worker/", worker->identity,
+                                  " computes nothing any more and may be given work again"));
     }
     if (said.steps() != before.steps()) Touch();
     worker->progress = said;
@@ -720,14 +784,17 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
       worker->progress.clear_waiting_for();
     }
     SayPauses();
-    if (said.has_device()) CleanDevice(said.device(), &per_worker_[worker->identity].device.emplace());
-    per_worker_[worker->identity].tally.Report(said.job_stint(), {said.steps(), said.examples(), said.job_bytes(), 0});
+    if (said.has_device())
+      CleanDevice(said.device(), &per_worker_[worker->identity].device.emplace());
+    per_worker_[worker->identity].tally.Report(
+        said.job_stint(), {said.steps(), said.examples(), said.job_bytes(), 0});
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
     const v1::ServerProgress& said = heartbeat.server();
     for (const v1::JobUsage& use : said.jobs()) {
       if (use.job_uid() != id_.uid.value()) continue;
-      server_tally_[server->identity].Report(use.stint(), {0, 0, use.bytes_sent() + use.bytes_received(), use.duplicates_refused()});
+      server_tally_[server->identity].Report(
+          use.stint(), {0, 0, use.bytes_sent() + use.bytes_received(), use.duplicates_refused()});
       server->shards = use.shards();
       server->bytes = use.bytes();
     }
@@ -740,7 +807,8 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   }
 }
 
-// What a worker's pushes wait for lasts: until rows go, or another job does. Said when it begins and when it is over, not at each moment between.
+// What a worker's pushes wait for lasts: until rows go, or another job does. Said when it begins
+// and when it is over, not at each moment between.
 void Job::SayPauses(absl::string_view gone) {
   if (!active()) return;
   const Worker* waits = nullptr;
@@ -748,14 +816,17 @@ void Job::SayPauses(absl::string_view gone) {
     if (worker.paused()) waits = &worker;
   }
   const MonoTime now = host_->Now();
-  if (waits != nullptr && !pause_said_ && (!pause_said_at_ || now >= *pause_said_at_ + kPausesSaidEvery)) {
+  if (waits != nullptr && !pause_said_ &&
+      (!pause_said_at_ || now >= *pause_said_at_ + kPausesSaidEvery)) {
     pause_said_ = true;
     pause_said_at_ = now;
-    Event("warning", absl::StrCat("paused (on_over_budget: pause): worker/", waits->identity, " waits for ", waits->progress.waiting_for()));
+    Event("warning", absl::StrCat("paused (on_over_budget: pause): worker/", waits->identity,
+                                  " waits for ", waits->progress.waiting_for()));
   } else if (waits == nullptr && pause_said_) {
     pause_said_ = false;
     Event("state", gone.empty() ? "goes on: no push waits for room any more"
-                                : absl::StrCat("nobody waits for room any more: worker/", gone, ", which did, is gone from this job"));
+                                : absl::StrCat("nobody waits for room any more: worker/", gone,
+                                               ", which did, is gone from this job"));
   }
 }
 
@@ -779,7 +850,8 @@ const Job::Server* Job::ServerOf(absl::string_view identity) const {
 
 MonoTime Job::RetryDelay(std::uint32_t failures) const {
   const std::uint32_t doublings = std::min<std::uint32_t>(failures > 0 ? failures - 1 : 0, 16);
-  return std::min<std::chrono::milliseconds>(options_.retry_min * (1u << doublings), options_.retry_max);
+  return std::min<std::chrono::milliseconds>(options_.retry_min * (1u << doublings),
+                                             options_.retry_max);
 }
 
 // ---------------------------------------------------------------- status
@@ -790,8 +862,11 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_state(std::string(JobStateName(state())));
   status->set_revision(revision_);
   status->set_waiting_for(WaitingFor());
-  // A rolled-back shard's closures are run again while the job's own counters stand still: said, or it looks stuck.
-  status->set_phase(phase_ == Phase::kTraining && book_ && book_->RepairsPending() ? "repairing" : std::string(PhaseName(phase_)));
+  // A rolled-back shard's closures are run again while the job's own counters stand still: said, or
+  // it looks stuck.
+  status->set_phase(phase_ == Phase::kTraining && book_ && book_->RepairsPending()
+                        ? "repairing"
+                        : std::string(PhaseName(phase_)));
   if (first_cause_ && ended()) *status->mutable_first_cause() = *first_cause_;
   status->set_runs_folder(id_.runs_folder);
   status->set_runs_host(host_->HostName());
@@ -831,23 +906,30 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   status->set_epochs(functions_ ? 0 : id_.spec.training.epochs);
   if (plan_ && !functions_ && steps_done_ > 0) {
     // At an epoch's end the epoch is still that one until its evaluation is over.
-    const std::uint64_t closure = phase_ == Phase::kTraining || folded_ == 0 ? folded_ : folded_ - 1;
-    status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1, id_.spec.training.epochs));
+    const std::uint64_t closure =
+        phase_ == Phase::kTraining || folded_ == 0 ? folded_ : folded_ - 1;
+    status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1,
+                                              id_.spec.training.epochs));
   }
   const bool paused = Paused();
-  status->set_examples_per_second(ended() && training_seconds_ > 0 ? MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_)
-                                  : paused                         ? 0
-                                                                   : rate_);
+  status->set_examples_per_second(
+      ended() && training_seconds_ > 0
+          ? MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_)
+      : paused ? 0
+               : rate_);
   status->set_loss(last_loss_);
   double eta = -1;
   if (plan_ && !functions_ && rate_ > 0 && !ended() && !paused) {
-    const double left = static_cast<double>(plan_->spec().train_examples) * plan_->spec().epochs - static_cast<double>(examples_done_);
+    const double left = static_cast<double>(plan_->spec().train_examples) * plan_->spec().epochs -
+                        static_cast<double>(examples_done_);
     eta = std::max(0.0, left) / rate_;
   }
   status->set_eta_seconds(ended() ? 0 : eta);
   for (const v1::EpochRow& row : epoch_rows_) {
     // The row of a barrier is shown once it is whole.
-    if (active() && row.epoch() == barrier_epochs_ && evaluated_epochs_ < barrier_epochs_ && plan_->eval_closures() > 0) break;
+    if (active() && row.epoch() == barrier_epochs_ && evaluated_epochs_ < barrier_epochs_ &&
+        plan_->eval_closures() > 0)
+      break;
     *status->add_epoch_rows() = row;
   }
   if (active()) FillBackoffs(status);
@@ -872,7 +954,8 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
                                                                       : worker.progress.state());
     row.set_closure(worker.progress.running_closure());
     *row.mutable_unreached() = worker.progress.unreached();
-    if (const Unfit* unfit = UnfitOf(worker); unfit != nullptr && unfit->unreached && row.unreached().empty())
+    if (const Unfit* unfit = UnfitOf(worker);
+        unfit != nullptr && unfit->unreached && row.unreached().empty())
       *row.add_unreached() = *unfit->unreached;
   }
   for (auto& [identity, row] : rows) *status->add_workers() = row;
@@ -903,12 +986,19 @@ std::string Job::WaitingForStore() const {
 std::string Job::WaitingFor() const {
   if (!active()) return "";
   if (std::string store = WaitingForStore(); !store.empty()) return store;
-  if (phase_ == Phase::kSealing) return unsealed_.empty() ? "" : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
-  if (phase_ == Phase::kSealedSaving) return round_waiting_.empty() ? "" : absl::StrCat("shards to be saved: ", round_waiting_.size(), " left");
+  if (phase_ == Phase::kSealing)
+    return unsealed_.empty()
+               ? ""
+               : absl::StrCat("servers to seal their shards: ", unsealed_.size(), " left");
+  if (phase_ == Phase::kSealedSaving)
+    return round_waiting_.empty()
+               ? ""
+               : absl::StrCat("shards to be saved: ", round_waiting_.size(), " left");
   if (phase_ == Phase::kSealedExporting) return "a worker to write the weights of the failed job";
   if (phase_ >= Phase::kSealing) return "";
   std::string workers;
-  const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining || phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
+  const bool work = phase_ == Phase::kDescribing || phase_ == Phase::kTraining ||
+                    phase_ == Phase::kEvaluating || phase_ == Phase::kExporting;
   if (work) {
     bool ready = false, usable = false;
     std::string stalled, unfit;
@@ -917,32 +1007,44 @@ std::string Job::WaitingFor() const {
       ready |= worker.ready && !worker.leaving;
       usable |= Usable(worker) && of == nullptr;
       if (of != nullptr && worker.ready && !worker.leaving && unfit.size() < 500)
-        absl::StrAppend(&unfit, unfit.empty() ? "" : ", ", "worker/", worker.identity, " (", of->why, ")");
-      if (worker.stuck || worker.aside_until > host_->Now()) absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
+        absl::StrAppend(&unfit, unfit.empty() ? "" : ", ", "worker/", worker.identity, " (",
+                        of->why, ")");
+      if (worker.stuck || worker.aside_until > host_->Now())
+        absl::StrAppend(&stalled, stalled.empty() ? "" : ", ", "worker/", worker.identity);
     }
-    if (functions_ && phase_ == Phase::kTraining && functions_->open().empty() && !(book_ && book_->RepairsPending()))
+    if (functions_ && phase_ == Phase::kTraining && functions_->open().empty() &&
+        !(book_ && book_->RepairsPending()))
       workers = functions_->finish() ? "" : "closures to be scheduled";
     else if (!ready)
       workers = workers_elsewhere_ == 0
                     ? "workers: none is here"
-                    : absl::StrCat("workers: ", workers_elsewhere_ == 1 ? "the one here serves" : absl::StrCat("all ", workers_elsewhere_, " serve"),
+                    : absl::StrCat("workers: ",
+                                   workers_elsewhere_ == 1
+                                       ? "the one here serves"
+                                       : absl::StrCat("all ", workers_elsewhere_, " serve"),
                                    " other jobs now");
     else if (!usable)
-      workers = !unfit.empty()    ? absl::StrCat("workers: those here cannot take part: ", unfit)
-                : stalled.empty() ? absl::StrCat("workers: ", WaitingForBackoffs())
-                                  : absl::StrCat("workers: set aside after standing still: ", stalled);
+      workers = !unfit.empty() ? absl::StrCat("workers: those here cannot take part: ", unfit)
+                : stalled.empty()
+                    ? absl::StrCat("workers: ", WaitingForBackoffs())
+                    : absl::StrCat("workers: set aside after standing still: ", stalled);
     else if (pin_waits_)
-      workers = absl::StrCat("workers: a deterministic job goes on with worker/", pinned_, " or one of its build and settings: ", pinned_compute_);
+      workers = absl::StrCat("workers: a deterministic job goes on with worker/", pinned_,
+                             " or one of its build and settings: ", pinned_compute_);
     else if (functions_ && phase_ == Phase::kTraining)
       workers = WaitingForFunction();
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
   if (window_open_) return "tasks to register anew";
   if (phase_ == Phase::kSaving && servers.empty()) {
-    if (!checkpoint_.trouble().empty()) return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
-    if (!round_waiting_.empty()) return absl::StrCat("the last checkpoint: shards to be saved: ", round_waiting_.size(), " left");
+    if (!checkpoint_.trouble().empty())
+      return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
+    if (!round_waiting_.empty())
+      return absl::StrCat("the last checkpoint: shards to be saved: ", round_waiting_.size(),
+                          " left");
     if (manifest_writing_ && read_back_.first < read_back_.second)
-      return absl::StrCat("the last checkpoint: the coordinator reads its files back: ", read_back_.second - read_back_.first, " left");
+      return absl::StrCat("the last checkpoint: the coordinator reads its files back: ",
+                          read_back_.second - read_back_.first, " left");
     return manifest_writing_ ? "the last checkpoint: its manifest is being written" : "";
   }
   if (phase_ == Phase::kReporting && servers.empty()) return WaitingForReport();
@@ -964,9 +1066,13 @@ std::string Job::WaitingForRoom() const {
   std::size_t waiting = 0;
   for (const auto& [task, worker] : workers_) {
     if (!worker.paused()) continue;
-    if (waiting++ == 0) text = absl::StrCat(worker.progress.waiting_for(), " (worker/", worker.identity);
+    if (waiting++ == 0)
+      text = absl::StrCat(worker.progress.waiting_for(), " (worker/", worker.identity);
   }
-  return waiting == 0 ? "" : absl::StrCat(text, waiting == 1 ? "" : absl::StrCat(" and ", waiting - 1, " more"), ")");
+  return waiting == 0
+             ? ""
+             : absl::StrCat(text, waiting == 1 ? "" : absl::StrCat(" and ", waiting - 1, " more"),
+                            ")");
 }
 
 // The final count: a server reads all that it holds for it.
@@ -974,12 +1080,14 @@ std::string Job::WaitingForReport() const {
   std::map<std::string, std::size_t> left;
   for (const Query& query : queries_) {
     if (query.report != report_generation_) continue;
-    for (std::uint32_t p = 0; p < assigned_.size(); ++p) left[book_->durable().map[p].server] += query.answers.count(p) == 0;
+    for (std::uint32_t p = 0; p < assigned_.size(); ++p)
+      left[book_->durable().map[p].server] += query.answers.count(p) == 0;
   }
   std::string text;
   for (const auto& [identity, shards] : left) {
     if (shards > 0 && text.size() < 500)
-      absl::StrAppend(&text, text.empty() ? "" : ", ", Shards(shards), text.empty() ? " to be summed" : "", " by ps_server/", identity);
+      absl::StrAppend(&text, text.empty() ? "" : ", ", Shards(shards),
+                      text.empty() ? " to be summed" : "", " by ps_server/", identity);
   }
   return text;
 }
@@ -995,9 +1103,12 @@ std::string Job::WaitingForServers() const {
   if (!unplaced_.empty()) {
     text = absl::StrCat("servers: none for ", Shards(unplaced_.size()));
     for (const auto& [task, server] : servers_) {
-      const double left = std::chrono::duration<double>(death_backoff_.Until(Role::kPsServer, server.identity) - host_->Now()).count();
+      const double left = std::chrono::duration<double>(
+                              death_backoff_.Until(Role::kPsServer, server.identity) - host_->Now())
+                              .count();
       if (server.ready && left > 0)
-        absl::StrAppend(&text, ", ps_server/", server.identity, absl::StrFormat(" backs off for %.1f s after repeated deaths", left));
+        absl::StrAppend(&text, ", ps_server/", server.identity,
+                        absl::StrFormat(" backs off for %.1f s after repeated deaths", left));
     }
   }
   for (const auto& [task, server] : servers_) {
@@ -1005,14 +1116,16 @@ std::string Job::WaitingForServers() const {
     const std::size_t shards = book_->ShardsOf(server.identity).size();
     if (shards == 0) continue;
     const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
-    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity, " is away since ", static_cast<std::int64_t>(away),
-                    " s and holds ", Shards(shards));
+    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity,
+                    " is away since ", static_cast<std::int64_t>(away), " s and holds ",
+                    Shards(shards));
   }
   for (const auto& [identity, lost_at] : awaited_) {
     const std::size_t shards = book_ == nullptr ? 0 : book_->ShardsOf(identity).size();
     if (shards == 0) continue;
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
-                    " has not come back since the coordinator was started again and holds ", Shards(shards));
+                    " has not come back since the coordinator was started again and holds ",
+                    Shards(shards));
   }
   // Those that are here, and have not said that they hold what they were given.
   std::map<std::string, std::size_t> silent;
@@ -1022,7 +1135,8 @@ std::string Job::WaitingForServers() const {
     if (server != nullptr && server->ready) ++silent[server->identity];
   }
   for (const auto& [identity, shards] : silent) {
-    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity, " has not yet taken ", Shards(shards));
+    absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
+                    " has not yet taken ", Shards(shards));
   }
   return text;
 }

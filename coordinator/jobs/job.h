@@ -1,11 +1,14 @@
-// One job from submission to its end: QUEUED -> STARTING -> RUNNING -> SUCCEEDED | FAILED | CANCELLED.
+// One job from submission to its end: QUEUED -> STARTING -> RUNNING -> SUCCEEDED | FAILED |
+// CANCELLED.
 //
-//   describe closure -> plan -> cut -> place -> Assign/Assigned -> RUNNING: train … evaluate … train -> evaluate -> export
-//   -> every shard reported -> files written -> SUCCEEDED          (user error, cancel: seal -> report -> files -> FAILED, CANCELLED)
+//   describe closure -> plan -> cut -> place -> Assign/Assigned -> RUNNING: train … evaluate …
+//   train -> evaluate -> export
+//   -> every shard reported -> files written -> SUCCEEDED          (user error, cancel: seal ->
+//   report -> files -> FAILED, CANCELLED)
 //
-// The ClosureBook decides the protocol (LEDGER lines 18 to 26); the job drives it: commits its records, then sends. Not
-// thread-safe: every call comes from the coordinator's control executor. No clock and no I/O but through JobHost, so the
-// tests and the daemon run the same class.
+// The ClosureBook decides the protocol (LEDGER lines 18 to 26); the job drives it: commits its
+// records, then sends. Not thread-safe: every call comes from the coordinator's control executor.
+// No clock and no I/O but through JobHost, so the tests and the daemon run the same class.
 #pragma once
 
 #include <algorithm>
@@ -66,27 +69,34 @@ struct JobOptions {
   std::uint32_t closures_behind_max = 65536;  // at least closures_open_max, else fewer can be open
   GrantSizing sizing;
   std::chrono::milliseconds close_every{100};
-  std::chrono::milliseconds seal_timeout{5000};    // 20a: a silent owner is unmapped
-  std::chrono::milliseconds report_timeout{5000};  // of a job that ends early; one that succeeds waits for its report
+  std::chrono::milliseconds seal_timeout{5000};  // 20a: a silent owner is unmapped
+  std::chrono::milliseconds report_timeout{
+      5000};  // of a job that ends early; one that succeeds waits for its report
   std::chrono::milliseconds retry_min{50}, retry_max{5000};
   std::uint32_t retries_max = 10;  // machine errors of one closure or one Assign, in a row
-  std::uint32_t deaths_max = 100;  // while the job does not get further (death_limit.h), a poison's not counted
+  std::uint32_t deaths_max =
+      100;  // while the job does not get further (death_limit.h), a poison's not counted
   DeathBackoff::Options death_backoff;
   std::uint32_t poison_deaths = 3;
   std::chrono::milliseconds together{200};  // deaths this close to one another blame nobody
-  // A worker that lives, and whose work does not advance a step for so long, loses it; 0: never. A step is a batch: seconds at most
-  // where it is sized well; describing and exporting count as one step.
+  // A worker that lives, and whose work does not advance a step for so long, loses it; 0: never. A
+  // step is a batch: seconds at most where it is sized well; describing and exporting count as one
+  // step.
   std::chrono::milliseconds step_timeout{300'000};
-  // A worker that has had no answer for so long from a server that is there loses its work to workers that can reach it; 0: never.
+  // A worker that has had no answer for so long from a server that is there loses its work to
+  // workers that can reach it; 0: never.
   std::chrono::milliseconds reach_timeout{5000};
-  std::chrono::milliseconds aside_max{60'000};  // how long it gets nothing afterwards, once it computes nothing
-  // As membership has it; for what is told, and as long is a worker waited for that could run again what nobody here can.
+  std::chrono::milliseconds aside_max{
+      60'000};  // how long it gets nothing afterwards, once it computes nothing
+  // As membership has it; for what is told, and as long is a worker waited for that could run again
+  // what nobody here can.
   std::chrono::milliseconds server_lost_after{30'000};
   std::uint64_t server_memory_bytes_max = 0;  // of one job's variables, slots included; 0: any
   std::uint32_t events_max = 1000;
   std::uint32_t curve_points_max = 4000;
   std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;  // metrics.jsonl
-  // Commits, and bytes of their notes, until the job's whole state is written to a persistent store in their place.
+  // Commits, and bytes of their notes, until the job's whole state is written to a persistent store
+  // in their place.
   std::uint32_t notes_max = 10000;
   std::uint64_t notes_bytes_max = 16ull << 20;
 };
@@ -110,17 +120,24 @@ class JobHost {
   virtual void Log(log::Level level, absl::string_view text, absl::string_view job) = 0;
   // In order per task; dropped when the task has no session (it is reconciled when it registers).
   virtual void Send(TaskId task, const v1::CoordinatorMessage& message) = 0;
-  // Writes each file atomically, in order, off this thread; then `done` from the control executor, later.
-  virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) = 0;
+  // Writes each file atomically, in order, off this thread; then `done` from the control executor,
+  // later.
+  virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files,
+                          std::function<void(absl::Status)> done) = 0;
   // Not OK: the lines are not in the file.
-  virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) = 0;
-  // Makes the file what it was at `offset` bytes, then `tail`, in its folder: before anything is appended, and after AppendLines or this failed.
-  // DataLoss: it was shorter, and the tail is in it; any other error: as above.
-  virtual void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
+  virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines,
+                           std::function<void(absl::Status)> done) = 0;
+  // Makes the file what it was at `offset` bytes, then `tail`, in its folder: before anything is
+  // appended, and after AppendLines or this failed. DataLoss: it was shorter, and the tail is in
+  // it; any other error: as above.
+  virtual void RestoreLines(const std::string& folder, const std::string& name,
+                            std::uint64_t offset, std::string tail,
                             std::function<void(absl::Status)> done) = 0;
-  // Runs `then` on the control executor once all that the store has accepted so far is durable: at once if it is. In order.
+  // Runs `then` on the control executor once all that the store has accepted so far is durable: at
+  // once if it is. In order.
   virtual void WhenDurable(std::function<void()> then) = 0;
-  // Runs `work` on the file thread, in order with everything that is written there, then what it returned on the control executor.
+  // Runs `work` on the file thread, in order with everything that is written there, then what it
+  // returned on the control executor.
   virtual void OnFileThread(std::function<std::function<void()>()> work) = 0;
   virtual fs::FileSystem& file_system() = 0;  // its calls block: for the file thread
   // "" or why the store takes nothing now: nothing new is begun then.
@@ -128,7 +145,8 @@ class JobHost {
   virtual std::uint64_t NextNumber() = 0;  // request ids, numbers of describe attempts
   // The job's revision has risen: answers who waits for it.
   virtual void JobChanged(JobUid job) = 0;
-  // `task` spoke of an attempt or a shard that another task has: nothing has changed, it is counted.
+  // `task` spoke of an attempt or a shard that another task has: nothing has changed, it is
+  // counted.
   virtual void ForeignMessage(TaskId task, absl::string_view what) = 0;
   // We no longer know what the store holds: accept no more work.
   virtual void StoreFailed(const absl::Status& status) = 0;
@@ -146,22 +164,30 @@ class Job {
     config::JobSpec spec;
     std::string yaml;            // effective
     std::string runs_folder;     // absolute
-    std::string grant_key = {};  // [34] secret: to servers and the store only, never logged or shown; "": servers check no grants
+    std::string grant_key = {};  // [34] secret: to servers and the store only, never logged or
+                                 // shown; "": servers check no grants
   };
   Job(JobHost* host, JobOptions options, Identity identity);  // host outlives the job
-  // A job as the store has it, before this life of the coordinator has a term: Resume follows. DataLoss or InvalidArgument name the job.
-  static absl::StatusOr<std::unique_ptr<Job>> Restore(JobHost* host, JobOptions options, JobUid uid, const StoredJob& stored);
+  // A job as the store has it, before this life of the coordinator has a term: Resume follows.
+  // DataLoss or InvalidArgument name the job.
+  static absl::StatusOr<std::unique_ptr<Job>> Restore(JobHost* host, JobOptions options, JobUid uid,
+                                                      const StoredJob& stored);
   ~Job();
 
   // --- life
-  // Accepted: a persistent store has it from now on. Before anybody is told. False: the store failed.
+  // Accepted: a persistent store has it from now on. Before anybody is told. False: the store
+  // failed.
   bool Keep();
   void Start();  // QUEUED -> STARTING. Tasks are told by Admit… before and after.
-  // A restored job that had begun: line 18 of this life. Servers register, then CloseWindow, then workers.
+  // A restored job that had begun: line 18 of this life. Servers register, then CloseWindow, then
+  // workers.
   void Resume(Term term);
   void Cancel();  // A repeat, or after the end: nothing.
   void Tick();    // Every few tens of milliseconds.
-  bool ended() const { return state_ == JobState::kSucceeded || state_ == JobState::kFailed || state_ == JobState::kCancelled; }
+  bool ended() const {
+    return state_ == JobState::kSucceeded || state_ == JobState::kFailed ||
+           state_ == JobState::kCancelled;
+  }
   bool started() const { return state_ != JobState::kQueued; }
   bool writing() const { return phase_ == Phase::kWriting; }  // ended but for its files
   // One that is cancelled in the queue is QUEUED until it is CANCELLED.
@@ -171,87 +197,113 @@ class Job {
   const std::string& runs_folder() const { return id_.runs_folder; }
   std::uint64_t revision() const { return revision_; }
 
-  // --- tasks. Admit first (it sends nothing to the task itself and fills its Registered), then Registered is sent, then Ready.
-  void AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until, std::optional<TaskId> former, bool former_died,
-                   const v1::Hello& hello, v1::Registered* registered);
+  // --- tasks. Admit first (it sends nothing to the task itself and fills its Registered), then
+  // Registered is sent, then Ready.
+  void AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff_until,
+                   std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
+                   v1::Registered* registered);
   // InvalidArgument: a set in the Hello is malformed; nothing has changed.
-  absl::Status AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former, bool former_died, const v1::Hello& hello,
-                           v1::Registered* registered);
+  absl::Status AdmitServer(TaskId task, const std::string& identity, std::optional<TaskId> former,
+                           bool former_died, const v1::Hello& hello, v1::Registered* registered);
   void Ready(TaskId task);
-  // Between Admit and Ready: a worker that has said nothing since its Hello. Until Speaks it is given no work, and its end is nothing to this job.
+  // Between Admit and Ready: a worker that has said nothing since its Hello. Until Speaks it is
+  // given no work, and its end is nothing to this job.
   void Withhold(TaskId task);
   void Speaks(TaskId task);
-  std::chrono::milliseconds BacksOffFor(TaskId worker) const;  // it is given no work for so long, because it died again and again
-  void Warn(const std::string& text);                          // an event of kind warning, unless the job has ended
-  void Tell(const std::string& text) {                         // the same of kind state
+  std::chrono::milliseconds BacksOffFor(
+      TaskId worker) const;  // it is given no work for so long, because it died again and again
+  void Warn(const std::string& text);   // an event of kind warning, unless the job has ended
+  void Tell(const std::string& text) {  // the same of kind state
     if (active()) Event("state", text);
   }
   void OnWorkerGone(TaskId task, absl::string_view reason, bool leaving);
-  // It was given notice. `drains`, a server: it stays until its shards have been moved, and is told (Drained). A repeat: nothing.
+  // It was given notice. `drains`, a server: it stays until its shards have been moved, and is told
+  // (Drained). A repeat: nothing.
   void OnLeaving(TaskId task, absl::string_view reason, bool drains);
-  // A worker serves one job. It is called back for another one: it gets nothing more here, and gives back what it has not begun.
+  // A worker serves one job. It is called back for another one: it gets nothing more here, and
+  // gives back what it has not begun.
   void CallBack(TaskId task);
   bool Holds(TaskId task) const;    // work of this job, or stands still in such
   void ReleaseWorker(TaskId task);  // it serves another job from now on
-  // How many workers it can use now; how many of those that it has had something to do within the last `while_`.
+  // How many workers it can use now; how many of those that it has had something to do within the
+  // last `while_`.
   std::uint32_t useful_workers() const;
   std::uint32_t busy_workers(std::chrono::milliseconds while_) const;
-  // Of functions jobs: those that closures wait for or run; only a worker that has one of them is of use. nullopt: any worker is.
+  // Of functions jobs: those that closures wait for or run; only a worker that has one of them is
+  // of use. nullopt: any worker is.
   std::optional<std::set<std::string>> wanted_functions() const;
   // A worker's process that has said that it cannot take part, and is not tried again yet.
   bool IsUnfit(std::uint64_t process) const { return IsUnfit(process, host_->Now()); }
-  void SetWorkersElsewhere(std::uint32_t workers) { workers_elsewhere_ = workers; }  // who serve other jobs; for what is told
+  void SetWorkersElsewhere(std::uint32_t workers) {
+    workers_elsewhere_ = workers;
+  }  // who serve other jobs; for what is told
   double share() const { return id_.spec.resources.share; }
   bool keeps_its_worker() const { return id_.spec.strategy.deterministic; }
   void OnServerAway(TaskId task, absl::string_view reason);  // suspected: it is waited for
-  void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason, bool leaving);
+  void OnServerLost(TaskId task, absl::string_view identity, absl::string_view reason,
+                    bool leaving);
   // Line 18: a task knew of a higher term; everybody registers anew, grants wait until CloseWindow.
   void BeginAnew(Term term);
   void CloseWindow();
 
-  // A message of `task`. Malformed ones are InvalidArgument and change nothing. Messages of other jobs are the caller's to route.
-  // Dones are only taken in: while turn_open(), the caller sees to it that EndTurn follows soon.
+  // A message of `task`. Malformed ones are InvalidArgument and change nothing. Messages of other
+  // jobs are the caller's to route. Dones are only taken in: while turn_open(), the caller sees to
+  // it that EndTurn follows soon.
   absl::Status OnMessage(TaskId task, const v1::TaskMessage& message);
-  // What all Dones since the last turn changed is committed as one; then they are answered, and what has become free is granted.
+  // What all Dones since the last turn changed is committed as one; then they are answered, and
+  // what has become free is granted.
   bool turn_open() const { return turn_open_; }
   void EndTurn();
-  // The first half of it: before anything may leave that could follow from what has been taken in. False: the store failed.
+  // The first half of it: before anything may leave that could follow from what has been taken in.
+  // False: the store failed.
   bool CommitTurn();
 
-  // --- closures as an API (job_functions.cc), of a functions job; the calls of api.proto. nullopt: no answer yet, ask again when the job has
-  // changed; `waiting_for` then says what it waits for. A repeat of a call is answered as the call was. An answer may be given away once what the
-  // store has accepted is durable. FailedPrecondition: another type of job, one that has ended or ends; of one that has failed, its first cause.
+  // --- closures as an API (job_functions.cc), of a functions job; the calls of api.proto. nullopt:
+  // no answer yet, ask again when the job has changed; `waiting_for` then says what it waits for. A
+  // repeat of a call is answered as the call was. An answer may be given away once what the store
+  // has accepted is durable. FailedPrecondition: another type of job, one that has ended or ends;
+  // of one that has failed, its first cause.
   template <class Response>
   using Answer = std::optional<absl::StatusOr<Response>>;
-  Answer<v1::ScheduleClosureResponse> Schedule(const v1::ScheduleClosureRequest& request, std::string* waiting_for);
-  Answer<v1::JoinClosuresResponse> Join(const v1::JoinClosuresRequest& request, std::string* waiting_for);
+  Answer<v1::ScheduleClosureResponse> Schedule(const v1::ScheduleClosureRequest& request,
+                                               std::string* waiting_for);
+  Answer<v1::JoinClosuresResponse> Join(const v1::JoinClosuresRequest& request,
+                                        std::string* waiting_for);
   Answer<v1::ClosuresDoneResponse> ClosuresDone(const v1::ClosuresDoneRequest& request);
-  Answer<v1::FetchResultResponse> FetchResult(const v1::FetchResultRequest& request, std::string* waiting_for);
-  Answer<v1::CancelClosuresResponse> CancelClosures(const v1::CancelClosuresRequest& request, std::string* waiting_for);
+  Answer<v1::FetchResultResponse> FetchResult(const v1::FetchResultRequest& request,
+                                              std::string* waiting_for);
+  Answer<v1::CancelClosuresResponse> CancelClosures(const v1::CancelClosuresRequest& request,
+                                                    std::string* waiting_for);
   Answer<v1::ReleaseResultsResponse> ReleaseResults(const v1::ReleaseResultsRequest& request);
-  Answer<v1::FinishJobResponse> Finish(const v1::FinishJobRequest& request, std::string* waiting_for);
+  Answer<v1::FinishJobResponse> Finish(const v1::FinishJobRequest& request,
+                                       std::string* waiting_for);
 
   // --- questions
   // But for what only the coordinator knows: why it is queued, how many workers serve it.
   void FillStatus(v1::JobStatus* status, std::uint64_t events_after) const;
-  // Asks every owner now (running), or answers with the final report (ended). `done` may be called at once.
+  // Asks every owner now (running), or answers with the final report (ended). `done` may be called
+  // at once.
   struct ShardAnswer {
     bool complete = false;
     std::vector<v1::ShardState> shards;  // by shard number; those that did not answer are absent
     std::vector<std::string> servers;    // identity, beside each
   };
-  void QueryShards(bool digests, std::chrono::milliseconds timeout, std::function<void(const ShardAnswer&)> done);
+  void QueryShards(bool digests, std::chrono::milliseconds timeout,
+                   std::function<void(const ShardAnswer&)> done);
   const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
   std::string WaitingFor() const;
   void FillJobInfo(v1::JobInfo* info) const;
   std::uint64_t steps_done() const { return steps_done_; }
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
-  // Closures that have ended behind one that has not: at most closures_behind_max, beyond which no new one is granted.
+  // Closures that have ended behind one that has not: at most closures_behind_max, beyond which no
+  // new one is granted.
   std::uint64_t closures_behind() const { return unfolded_.size(); }
   // Since the newest checkpoint was written, or since the job began; nullopt: it makes none.
   std::optional<double> checkpoint_age_seconds() const;
-  std::uint64_t TakeWindowRefusals() { return std::exchange(window_refusals_, 0); }  // how often that held new ones back, since the last call
-  bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }             // true once
+  std::uint64_t TakeWindowRefusals() {
+    return std::exchange(window_refusals_, 0);
+  }  // how often that held new ones back, since the last call
+  bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }  // true once
 
  private:
   Job(JobHost* host, JobOptions options, Identity identity, bool restoring);
@@ -290,8 +342,8 @@ class Job {
     bool silent = false;       // has said nothing since its Hello
     bool called_back = false;  // for another job
     bool leaving = false;
-    std::uint64_t process = 0;        // uid
-    std::string compute;              // build and settings: two workers of one `compute` give the same bits
+    std::uint64_t process = 0;  // uid
+    std::string compute;  // build and settings: two workers of one `compute` give the same bits
     std::set<std::string> functions;  // registered in it
     MonoTime backoff_until{0};
     MonoTime last_done{0};
@@ -300,19 +352,23 @@ class Job {
     std::size_t recalled = 0;    // of those held
     bool Drop(Attempt attempt);  // false: it was not held
     v1::WorkerProgress progress;
-    MonoTime advanced_at{0};                                      // its running attempt or step changed, an attempt ended, or it had nothing to do
-    bool stuck = false;                                           // its work was taken away; it gets none until it says that it computes nothing
-    MonoTime aside_until{0};                                      // nor before
-    bool paused() const { return progress.state() == "paused"; }  // its pushes wait for room at a server, and so it says
+    MonoTime advanced_at{
+        0};  // its running attempt or step changed, an attempt ended, or it had nothing to do
+    bool stuck =
+        false;  // its work was taken away; it gets none until it says that it computes nothing
+    MonoTime aside_until{0};  // nor before
+    bool paused() const {
+      return progress.state() == "paused";
+    }  // its pushes wait for room at a server, and so it says
   };
-  // A worker's process that cannot take part: its device, its build, its data (v1::Lack). What it was given goes to others; it is tried again, ever
-  // later, until it has ended something.
+  // A worker's process that cannot take part: its device, its build, its data (v1::Lack). What it
+  // was given goes to others; it is tried again, ever later, until it has ended something.
   struct Unfit {
     v1::Lack lack = v1::NO_LACK;
     std::string why;
     std::optional<v1::UnreachedServer> unreached = std::nullopt;  // REACH: the server
-    bool fit = false;                                             // it has ended something since: what is wrong with it is not told twice
-    std::uint32_t times = 0;                                      // since then
+    bool fit = false;  // it has ended something since: what is wrong with it is not told twice
+    std::uint32_t times = 0;  // since then
     MonoTime again_at{0};
   };
   struct Server {
@@ -333,9 +389,9 @@ class Job {
     std::map<ShardId, std::string> unmovable;  // and why
     MonoTime moves_again{0};                   // none is begun before
   };
-  struct PerWorker {                                          // by identity, over all of its processes
-    std::uint64_t steps = 0, examples = 0;                    // of closures that counted
-    Tally tally;                                              // of whatever it did
+  struct PerWorker {                        // by identity, over all of its processes
+    std::uint64_t steps = 0, examples = 0;  // of closures that counted
+    Tally tally;                            // of whatever it did
     std::optional<v1::DeviceProgress> device = std::nullopt;  // as it last said
   };
   // Describe, evaluation and export closures: numbered apart, in no ledger.
@@ -352,7 +408,8 @@ class Job {
     std::uint64_t request = 0;
     bool digests = false;
     MonoTime deadline{0};
-    // The job's own report, by its generation: it ends when it is complete or void. At its deadline those are asked who do not know of it.
+    // The job's own report, by its generation: it ends when it is complete or void. At its deadline
+    // those are asked who do not know of it.
     std::optional<std::uint64_t> report;
     std::set<TaskId> waiting;
     std::map<std::uint32_t, std::pair<v1::ShardState, std::string>> answers;
@@ -364,7 +421,8 @@ class Job {
   void SetPhase(Phase phase);
   void Event(absl::string_view kind, const std::string& text);
   void Touch();                        // progress: the revision rises at the next tick
-  bool Persist(const Record& record);  // with what the turn has changed and what is to be noted; false: the store failed, send nothing
+  bool Persist(const Record& record);  // with what the turn has changed and what is to be noted;
+                                       // false: the store failed, send nothing
 
   // job_journal.cc
   bool journals() const { return host_->store().persistent(); }
@@ -375,15 +433,19 @@ class Job {
   void ReadCounters(const v1::JobCounters& counters);
   void FillSnapshot(v1::JobSnapshot* snapshot) const;
   // `refusal`: why this version cannot plan it, if it has ended; of a living one that is the error.
-  absl::Status ReadSnapshot(const v1::JobSnapshot& snapshot, const DurableState& state, std::string* refusal);
-  absl::Status TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& snapshot, const DurableState& state);
+  absl::Status ReadSnapshot(const v1::JobSnapshot& snapshot, const DurableState& state,
+                            std::string* refusal);
+  absl::Status TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& snapshot,
+                           const DurableState& state);
   void ShowRefusal(const std::string& refusal);
   absl::Status ReadNote(const v1::JobNote& note);
   void ShiftClock(std::chrono::nanoseconds by);
   void ResumePhase();  // once the window has closed
   void WriteOut();     // the files of the end
   void WriteEnd(bool tables);
-  std::uint64_t repairs_granted() const { return repairs_before_ + (book_ ? book_->repairs_granted() : 0); }
+  std::uint64_t repairs_granted() const {
+    return repairs_before_ + (book_ ? book_->repairs_granted() : 0);
+  }
   std::uint64_t granted_below() const;
   bool active() const { return state_ == JobState::kStarting || state_ == JobState::kRunning; }
   bool grants_stopped() const { return phase_ >= Phase::kSealing || !active(); }
@@ -423,28 +485,33 @@ class Job {
 
   // job_reach.cc
   void CheckReach();
-  const v1::UnreachedServer* CutOffFrom(const Worker& worker) const;  // null: it reaches every server that it needs, as far as is known
+  const v1::UnreachedServer* CutOffFrom(const Worker& worker)
+      const;  // null: it reaches every server that it needs, as far as is known
   void PassOn(Worker& worker, const v1::UnreachedServer& from);
   std::string WaitingForReach() const;
   std::string WaitingForAnswers() const;
 
   std::uint32_t LimitOf(const Worker& worker) const;
   Worker* TakesRegrant(const Pin& pin);
-  void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets,
-                 bool regrant = false);
+  void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind,
+                 bool all_targets, const std::set<ShardId>& targets, bool regrant = false);
   bool GrantHeldUp();  // failpoint coordinator.before_grant
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnAuxDone(Worker* worker, const v1::Done& done);
   void NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done);
   struct Step;
-  static std::vector<Step> StepsOf(const google::protobuf::RepeatedPtrField<v1::StepRecord>& records);
-  void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples, double loss_sum, std::vector<Step> records, MonoTime now);
+  static std::vector<Step> StepsOf(
+      const google::protobuf::RepeatedPtrField<v1::StepRecord>& records);
+  void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
+                    double loss_sum, std::vector<Step> records, MonoTime now);
   // What workers are not believed without a check (job_trust.cc).
-  std::string ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind) const;
+  std::string ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt,
+                      v1::WorkKind kind) const;
   bool SupersededNewest(ClosureId closure, ShardId shard, const Worker& worker);
   absl::Status CheckTouched(const v1::Done& done) const;
-  void CountTouched(ClosureId closure, const v1::TouchedLess* said);  // null: its worker did not say
+  void CountTouched(ClosureId closure,
+                    const v1::TouchedLess* said);  // null: its worker did not say
   void TakeOverUpdates(const ResumePoint& point, bool same_plan);
   UpdateAccount::Finding CompareUpdates() const;
   bool UpdatesAgree();
@@ -454,7 +521,9 @@ class Job {
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool superseded);
-  void SendSuperseded(TaskId task, ClosureId closure, Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
+  void SendSuperseded(
+      TaskId task, ClosureId closure,
+      Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
   void ReleaseAux(TaskId worker);
   void VoidAux();  // what runs of it is superseded
   Aux* FindAux(std::uint64_t closure);
@@ -466,16 +535,18 @@ class Job {
 
   // job_deaths.cc
   // `host`: where its process ran, "" if that is not known.
-  void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker, const std::string& host);
+  void OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
+               const Worker* worker, const std::string& host);
   void SayBacksOff(const DeathBackoff::Record& record);
   void JudgeDeaths();
   void CountWorker(const Worker& worker);   // its process is one of the job's from now on
-  void ForgetWorker(const Worker& worker);  // it is gone: if it has done nothing and there are too many such, it is not kept as one of the job's
+  void ForgetWorker(const Worker& worker);  // it is gone: if it has done nothing and there are too
+                                            // many such, it is not kept as one of the job's
   // What a new process of a server that backs off was to hold goes to others, or waits for it.
   void KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards);
   bool ServerBacksOff(const std::string& identity) const;
   bool DiesIdle(const std::string& server) const;  // again and again, and by now it holds nothing
-  void CreditServers();                            // closures have ended since: who owns shards has served them
+  void CreditServers();  // closures have ended since: who owns shards has served them
   void FillBackoffs(v1::JobStatus* status) const;
   std::string WaitingForBackoffs() const;
 
@@ -501,7 +572,9 @@ class Job {
   bool AllShardsReady() const;
   void SendCloses();
   void OnShardReport(TaskId task, const v1::ShardReport& report);
-  void BeginQuery(bool digests, std::chrono::milliseconds timeout, std::optional<std::uint64_t> report, std::function<void(const ShardAnswer&)> done);
+  void BeginQuery(bool digests, std::chrono::milliseconds timeout,
+                  std::optional<std::uint64_t> report,
+                  std::function<void(const ShardAnswer&)> done);
   void AskServer(Query* query, TaskId task);
   void AskForMissing(Query* query);
   void FinishQuery(std::size_t index);
@@ -529,7 +602,7 @@ class Job {
   void CommitMove(Moves::iterator move);
   void MoveFailed(Moves::iterator move, const v1::ErrorDetail& cause);
   bool MoveLost(ShardId shard, const v1::ErrorDetail& cause);  // false: it was not moved there
-  void EndMovesOf(TaskId task);                                // it is gone, or another registration is there
+  void EndMovesOf(TaskId task);  // it is gone, or another registration is there
   void EndMoves();
   void SayDrained(Server& server, const std::string& cannot);
   void SendDrop(TaskId task, ShardId shard, ShardEpoch epoch);
@@ -544,12 +617,15 @@ class Job {
   void EndRound();
   absl::Status OnShardDurable(TaskId task, const v1::ShardDurable& durable);
   void WriteManifest();
-  std::optional<v1::Manifest> MakeManifest() const;  // nullopt: a shard has nothing durable that a manifest could name
-  void OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of, bool unread);
+  std::optional<v1::Manifest> MakeManifest()
+      const;  // nullopt: a shard has nothing durable that a manifest could name
+  void OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved,
+                  std::optional<std::uint64_t> last_of, bool unread);
   bool EverythingIsSaved() const;
   bool SnapshotsAreFull(ShardId shard) const;
   void GiveUpSnapshots(const std::set<std::string>& named);
-  void CheckpointTrouble(const absl::Status& status, bool users = false);  // `users`: a setting or a file of theirs
+  void CheckpointTrouble(const absl::Status& status,
+                         bool users = false);  // `users`: a setting or a file of theirs
 
   void BeginSaving();  // SUCCEEDED
   void BeginSealedSaving();
@@ -557,8 +633,11 @@ class Job {
   void LookForResume();
   void TakeUp(const ResumePoint& point, const Resumption& resumption);
   void CountFormerSteps(const v1::Manifest& manifest, bool same_plan);
-  // A position in the plan as people count it: after the steps that former jobs took for the resumed epochs.
-  std::uint64_t ShownStep(std::uint64_t position) const { return position + static_cast<std::uint64_t>(former_steps_apart_); }
+  // A position in the plan as people count it: after the steps that former jobs took for the
+  // resumed epochs.
+  std::uint64_t ShownStep(std::uint64_t position) const {
+    return position + static_cast<std::uint64_t>(former_steps_apart_);
+  }
   std::uint64_t StepsTotal() const { return ShownStep(plan_->steps()); }
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
@@ -570,17 +649,22 @@ class Job {
 
   // job_export.cc
   struct Receiving;
-  bool exporting() const { return phase_ == Phase::kExporting || phase_ == Phase::kSealedExporting; }
+  bool exporting() const {
+    return phase_ == Phase::kExporting || phase_ == Phase::kSealedExporting;
+  }
   void FillExportOrder(v1::ExportOrder* order) const;
   std::uint64_t ExportBytesMax(absl::string_view name) const;
   absl::Status OnRunFile(TaskId task, const v1::RunFileChunk& chunk);
-  void OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId from, std::uint64_t closure, const std::string& name, std::uint64_t bytes,
+  void OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId from,
+                      std::uint64_t closure, const std::string& name, std::uint64_t bytes,
                       const absl::StatusOr<std::uint64_t>& taken);
   void DropReceiving();
   void ExportHasNoRoom(Aux* aux, absl::string_view why);
   void FinishExport(const v1::ExportResult& said, const std::string& worker);
-  void StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round, const v1::ExportResult& result, const std::string& worker);
-  void OnExportChecked(const absl::Status& status, const v1::ExportResult& result, const std::string& worker);
+  void StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round,
+                       const v1::ExportResult& result, const std::string& worker);
+  void OnExportChecked(const absl::Status& status, const v1::ExportResult& result,
+                       const std::string& worker);
 
   // job_model.cc
   bool HasModel() const;
@@ -591,7 +675,8 @@ class Job {
 
   // job_functions.cc
   v1::DescribeResult DescribeFunctions() const;
-  void NoteFunctions(const v1::FunctionsNote& note);  // applies it, and has it ride with the next Persist
+  void NoteFunctions(
+      const v1::FunctionsNote& note);  // applies it, and has it ride with the next Persist
   void CountFunction(const std::string& identity, ClosureId closure, const v1::Done& done);
   void AddFunction(const v1::FunctionSucceeded& one);
   void PumpFunctions();
@@ -600,7 +685,8 @@ class Job {
   void FailFunction(ClosureId closure, v1::ErrorDetail cause);
   bool CancelFunctions(const IntervalSet& closures, v1::FunctionsNote* note);
   void LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why);
-  void BeginFunctionsLife(Record* begun);  // LEDGER line 18: numbers that a torn journal may have given out are dead
+  void BeginFunctionsLife(
+      Record* begun);  // LEDGER line 18: numbers that a torn journal may have given out are dead
   void CheckClosing();
   void TrimArguments();
   void WantRound(MonoTime now);
@@ -617,7 +703,7 @@ class Job {
   // job_phases.cc
   void Advance();
   std::uint64_t NextBarrier(std::uint64_t after) const;  // in epochs
-  std::uint64_t TrainLimit() const;                      // closures below it may be granted before the next barrier
+  std::uint64_t TrainLimit() const;  // closures below it may be granted before the next barrier
   void BeginEvaluation();
   void FinishEvaluation();
   void BeginReport();
@@ -648,7 +734,8 @@ class Job {
   std::uint64_t closures_cancelled() const;
 
   // job_lines.cc: metrics.jsonl
-  bool Line(const std::string& json, bool frequent = false);  // false: there is no room for it, it is lost
+  bool Line(const std::string& json,
+            bool frequent = false);  // false: there is no room for it, it is lost
   void FlushLines();
   void HandOverLines();  // those committed, to the file
   void TakeUpLines(std::string tail);
@@ -702,23 +789,25 @@ class Job {
   std::vector<std::pair<std::size_t, Worker*>> wanting_;  // PumpTraining's; kept for its memory
   std::vector<bool> assigned_;                            // by shard: its owner has said so
   std::vector<std::uint32_t> assign_failures_;
-  std::set<ShardId> unplaced_;              // without an owner
-  std::vector<std::string> assigned_from_;  // by shard: URI of the snapshot in its newest Assign, or ""
+  std::set<ShardId> unplaced_;  // without an owner
+  std::vector<std::string>
+      assigned_from_;  // by shard: URI of the snapshot in its newest Assign, or ""
   struct AssignRetry {
     MonoTime at;
     ShardId shard;
     ShardEpoch epoch;
   };
   std::vector<AssignRetry> assign_retries_;
-  Moves moves_;                                     // on their way, and the journal says nothing of them
+  Moves moves_;  // on their way, and the journal says nothing of them
   std::map<ShardId, std::uint32_t> move_failures_;  // in a row
   struct MovedFrom {
     ShardEpoch from, epoch;
   };
   bool moved_map_due_ = false;
   MonoTime moved_map_at_{0};
-  std::map<ShardId, MovedFrom> moved_from_;            // moved, and the new owner has not said that it holds it
-  bool placed_ = false;                                // first placement done
+  std::map<ShardId, MovedFrom>
+      moved_from_;       // moved, and the new owner has not said that it holds it
+  bool placed_ = false;  // first placement done
   std::map<TaskId, ClosureBook::MapChange> admitted_;  // what to send to a server once it is Ready
 
   // Work.
@@ -727,21 +816,25 @@ class Job {
   std::uint64_t aux_round_ = 0;
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
   static constexpr std::uint32_t kSupersededMax = 8;
-  std::map<std::uint64_t, std::uint32_t> superseded_;  // [37] by closure that has not succeeded since: its newest attempt, by some shard
+  std::map<std::uint64_t, std::uint32_t> superseded_;  // [37] by closure that has not succeeded
+                                                       // since: its newest attempt, by some shard
   std::multimap<MonoTime, std::pair<ClosureId, Attempt>> delayed_releases_;
   std::multimap<MonoTime, std::pair<TaskId, v1::CoordinatorMessage>> delayed_answers_;  // failpoint
   MonoTime grants_held_until_{0};
   PoisonRule poison_;
   DeathLimit death_limit_;
   DeathBackoff death_backoff_;
-  bool repairs_ended_ = false;                        // since the last tick
-  bool servers_served_ = false;                       // since CreditServers
-  std::map<TaskId, std::vector<ShardId>> kept_from_;  // servers that back off: what they were to hold, until they are Ready
-  std::optional<MonoTime> fit_left_;                  // the last worker that could do this job went, or this life began
-  std::map<std::uint64_t, Unfit> unfit_;              // by process
-  std::string pinned_, pinned_compute_;               // deterministic: whose work it is, and what makes its bits
-  bool pin_waits_ = false, pin_wait_said_ = false;    // nobody may do it now
-  bool pause_said_ = false;                           // that a worker's pushes wait for room, and not yet that none does any more
+  bool repairs_ended_ = false;   // since the last tick
+  bool servers_served_ = false;  // since CreditServers
+  std::map<TaskId, std::vector<ShardId>>
+      kept_from_;  // servers that back off: what they were to hold, until they are Ready
+  std::optional<MonoTime>
+      fit_left_;  // the last worker that could do this job went, or this life began
+  std::map<std::uint64_t, Unfit> unfit_;  // by process
+  std::string pinned_, pinned_compute_;  // deterministic: whose work it is, and what makes its bits
+  bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
+  bool pause_said_ =
+      false;  // that a worker's pushes wait for room, and not yet that none does any more
   std::optional<MonoTime> pause_said_at_;
   MonoTime next_stall_check_{0};
   ReachRule reach_;
@@ -773,11 +866,12 @@ class Job {
   MonoTime round_began_{0}, next_round_{0}, trouble_said_at_{0};
   std::uint32_t manifest_failures_ = 0;
   std::vector<std::string> manifest_files_;  // by shard, of the newest manifest: name and hash
-  std::pair<int, int> read_back_{0, 0};      // while manifest_writing_: files of it that were looked at, and all
+  std::pair<int, int> read_back_{
+      0, 0};  // while manifest_writing_: files of it that were looked at, and all
   v1::CheckpointStatus checkpoint_;
   // The export. Its files are checked step by step; a rollback voids that.
   std::shared_ptr<Receiving> receiving_;  // shared with the file thread
-  bool export_upload_ = false;            // what a worker wrote to its runs folder cannot be read here
+  bool export_upload_ = false;  // what a worker wrote to its runs folder cannot be read here
   std::uint64_t export_round_ = 0;
   std::uint32_t export_waits_ = 0, export_failures_ = 0;
   std::string export_trouble_;  // "" or why there is no room
@@ -789,7 +883,8 @@ class Job {
   UpdateAccount account_;       // [38]
   bool updates_exact_ = false;  // as last compared
   std::uint64_t resumed_examples_ = 0;
-  std::int64_t former_steps_apart_ = 0;  // of the resumed epochs: steps that they took, less steps that this plan has for them
+  std::int64_t former_steps_apart_ =
+      0;  // of the resumed epochs: steps that they took, less steps that this plan has for them
   std::uint64_t shards_rolled_back_ = 0;
 
   // What was measured. Folded in closure order.
@@ -830,31 +925,35 @@ class Job {
   std::string lines_;  // of metrics.jsonl, not yet handed over
 
   // What a persistent store needs.
-  bool resume_phase_ = false;                     // restored: the phase begins once the window has closed
-  bool restoring_ = false;                        // no lines, no events: they are in the notes
-  std::unique_ptr<v1::JobNote> note_;             // null: nothing to note but
-  std::string counted_;                           // its closures, serialized
+  bool resume_phase_ = false;          // restored: the phase begins once the window has closed
+  bool restoring_ = false;             // no lines, no events: they are in the notes
+  std::unique_ptr<v1::JobNote> note_;  // null: nothing to note but
+  std::string counted_;                // its closures, serialized
   std::unique_ptr<v1::CountedClosure> counting_;  // kept for its memory, like the next two
   v1::CoordinatorMessage grant_, answer_;
-  std::uint32_t notes_ = 0;                                // commits since the last snapshot
-  std::uint64_t notes_bytes_ = 0;                          // of their notes
-  bool whole_due_ = false;                                 // something changed that no note holds
-  std::uint64_t lines_bytes_ = 0;                          // of metrics.jsonl, with those committed
-  std::deque<std::string> unwritten_;                      // committed, and the file thread has not said that they are in the file
-  std::uint64_t unwritten_bytes_ = 0;                      // of them
-  std::size_t writable_ = 0, writing_ = 0;                 // of them, from the first on: durable; of these, at the file thread
-  bool lines_end_unknown_ = false;                         // the file may end somewhere in them: the last write failed, or it was a former life's
-  bool lines_trouble_said_ = false;                        // and not yet that it is over
-  MonoTime lines_again_{0};                                // when it is tried again
-  std::optional<MonoTime> lines_said_at_;                  // the last warning
-  std::optional<MonoTime> lines_settle_by_;                // the job has ended and waits for them so long
-  std::uint64_t lines_lost_ = 0;                           // for which there was no room
-  Attempt attempt_high_;                                   // the highest that is counted in attempts_
-  Attempt attempts_known_;                                 // the same when this life began
-  std::set<Attempt> attempts_adopted_;                     // above it, and counted since
+  std::uint32_t notes_ = 0;        // commits since the last snapshot
+  std::uint64_t notes_bytes_ = 0;  // of their notes
+  bool whole_due_ = false;         // something changed that no note holds
+  std::uint64_t lines_bytes_ = 0;  // of metrics.jsonl, with those committed
+  std::deque<std::string>
+      unwritten_;  // committed, and the file thread has not said that they are in the file
+  std::uint64_t unwritten_bytes_ = 0;  // of them
+  std::size_t writable_ = 0,
+              writing_ = 0;  // of them, from the first on: durable; of these, at the file thread
+  bool lines_end_unknown_ = false;  // the file may end somewhere in them: the last write failed, or
+                                    // it was a former life's
+  bool lines_trouble_said_ = false;          // and not yet that it is over
+  MonoTime lines_again_{0};                  // when it is tried again
+  std::optional<MonoTime> lines_said_at_;    // the last warning
+  std::optional<MonoTime> lines_settle_by_;  // the job has ended and waits for them so long
+  std::uint64_t lines_lost_ = 0;             // for which there was no room
+  Attempt attempt_high_;                     // the highest that is counted in attempts_
+  Attempt attempts_known_;                   // the same when this life began
+  std::set<Attempt> attempts_adopted_;       // above it, and counted since
   std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // of former lives
-  std::map<std::string, MonoTime> awaited_;                // servers that the map names and that have not come back since a restart; lost at
-  std::map<std::string, v1::Endpoint> endpoints_;          // of servers, where they were last
+  std::map<std::string, MonoTime>
+      awaited_;  // servers that the map names and that have not come back since a restart; lost at
+  std::map<std::string, v1::Endpoint> endpoints_;  // of servers, where they were last
 
   // The end.
   std::optional<v1::ErrorDetail> first_cause_;
@@ -875,10 +974,10 @@ class Job {
 
   // A functions job.
   std::unique_ptr<FunctionQueue> functions_;  // null: another type
-  IntervalSet closing_;                       // cancelled, and not every owner is known to refuse it
-  std::vector<IntervalSet> saved_done_;       // by shard: what the newest manifest holds
-  bool round_wanted_ = false;                 // a durable join waits
-  bool room_wanted_ = false;                  // arguments are in the way of a schedule()
+  IntervalSet closing_;                  // cancelled, and not every owner is known to refuse it
+  std::vector<IntervalSet> saved_done_;  // by shard: what the newest manifest holds
+  bool round_wanted_ = false;            // a durable join waits
+  bool room_wanted_ = false;             // arguments are in the way of a schedule()
   bool arguments_given_up_said_ = false;
   MonoTime round_wanted_next_{0};
 

@@ -1,7 +1,9 @@
-// Checkpoints of a job (LEDGER lines 20a, 27, 28): rounds of cuts, the manifests that name them, and how a job begins from one.
+// Checkpoints of a job (LEDGER lines 20a, 27, 28): rounds of cuts, the manifests that name them,
+// and how a job begins from one.
 //
-// A round orders a cut of every shard that is there; each becomes durable by itself and is journaled then. A manifest names the newest
-// durable file of each shard, whatever moment it is of: what the ledgers lack is run again. So rounds go on while a shard is under repair.
+// A round orders a cut of every shard that is there; each becomes durable by itself and is
+// journaled then. A manifest names the newest durable file of each shard, whatever moment it is of:
+// what the ledgers lack is run again. So rounds go on while a shard is under repair.
 #include <algorithm>
 #include <cmath>
 
@@ -19,27 +21,34 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kLostTextMax = 200, kRetryTextMax = 500;
-constexpr std::chrono::seconds kRoundMax{60};          // a manifest goes out without the shards that have not answered
+constexpr std::chrono::seconds kRoundMax{
+    60};  // a manifest goes out without the shards that have not answered
 constexpr std::chrono::seconds kTroubleSaidEvery{60};  // of what goes on failing
-constexpr std::size_t kShardsPerOrder = 4096;          // a message stays far below the transport's limit
-constexpr std::size_t kSnapshotsMax = 64;              // of a shard, beyond `keep`: manifests that cannot be written free none of them
+constexpr std::size_t kShardsPerOrder = 4096;  // a message stays far below the transport's limit
+constexpr std::size_t kSnapshotsMax =
+    64;  // of a shard, beyond `keep`: manifests that cannot be written free none of them
 
 // The file of an Assign cannot be used, whoever reads it.
 bool IsUnusable(absl::StatusCode code) {
-  return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound || code == absl::StatusCode::kFailedPrecondition ||
+  return code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound ||
+         code == absl::StatusCode::kFailedPrecondition ||
          code == absl::StatusCode::kUnimplemented || code == absl::StatusCode::kPermissionDenied;
 }
 
 // Which states a manifest names: a file written anew under its name has another hash.
 std::vector<std::string> FilesOf(const v1::Manifest& manifest) {
   std::vector<std::string> files;
-  for (const v1::ShardFile& entry : manifest.shards()) files.push_back(entry.file() + entry.sha256());
+  for (const v1::ShardFile& entry : manifest.shards())
+    files.push_back(entry.file() + entry.sha256());
   return files;
 }
 
 }  // namespace
 
-std::string Job::CheckpointFolder() const { return coordinator::CheckpointFolder(id_.spec.checkpoint, id_.runs_folder, id_.spec.name, id_.uid); }
+std::string Job::CheckpointFolder() const {
+  return coordinator::CheckpointFolder(id_.spec.checkpoint, id_.runs_folder, id_.spec.name,
+                                       id_.uid);
+}
 
 // ---------------------------------------------------------------- rounds
 
@@ -48,14 +57,16 @@ void Job::TickCheckpoints(MonoTime now) {
   if (round_) CheckRound(now);
   WantRound(now);
   // What the journal cannot take now is not made: a file that it does not know helps nobody.
-  if (round_ || manifest_writing_ || ended() || now < next_round_ || !host_->StoreTrouble().empty()) return;
+  if (round_ || manifest_writing_ || ended() || now < next_round_ || !host_->StoreTrouble().empty())
+    return;
   switch (phase_) {
     case Phase::kTraining:
     case Phase::kEvaluating:
     case Phase::kExporting:
     case Phase::kReporting: return BeginRound();
     case Phase::kSaving:
-      // What was closed last belongs into every ledger first: then all of them are equal, and the manifest is complete.
+      // What was closed last belongs into every ledger first: then all of them are equal, and the
+      // manifest is complete.
       if (book_->ClosesSettled() && AllShardsReady()) return BeginRound();
       SendCloses();
       return;
@@ -102,12 +113,14 @@ void Job::BeginRound() {
     send();
   }
   if (held_up > 0 && checkpoint_.trouble().empty())
-    CheckpointTrouble(absl::ResourceExhaustedError(absl::StrCat("no file of an older one can be given up (see the log): shards=", held_up)));
+    CheckpointTrouble(absl::ResourceExhaustedError(
+        absl::StrCat("no file of an older one can be given up (see the log): shards=", held_up)));
   CheckRound(round_began_);
 }
 
 bool Job::SnapshotsAreFull(ShardId shard) const {
-  return book_->durable().snapshots[shard.value()].size() >= id_.spec.checkpoint.keep + kSnapshotsMax;
+  return book_->durable().snapshots[shard.value()].size() >=
+         id_.spec.checkpoint.keep + kSnapshotsMax;
 }
 
 void Job::CheckRound(MonoTime now) {
@@ -116,18 +129,23 @@ void Job::CheckRound(MonoTime now) {
   std::erase_if(round_waiting_, [&](const auto& entry) {
     const ShardOwner& owner = book_->durable().map[entry.first.value()];
     const Server* server = FindServer(entry.second.task);
-    return owner.epoch != entry.second.epoch || server == nullptr || !server->ready || server->identity != owner.server;
+    return owner.epoch != entry.second.epoch || server == nullptr || !server->ready ||
+           server->identity != owner.server;
   });
-  const bool slow = !round_waiting_.empty() && now - round_began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
+  const bool slow = !round_waiting_.empty() &&
+                    now - round_began_ > std::max<MonoTime>(kRoundMax, id_.spec.checkpoint.every);
   if (slow) {
     // Its server tries again by itself, for want of room say.
     const auto& [shard, ordered] = *round_waiting_.begin();
     CheckpointTrouble(absl::DeadlineExceededError(
-        absl::StrCat("not saved after ", std::chrono::duration_cast<std::chrono::seconds>(now - round_began_).count(),
-                     " s: shards=", round_waiting_.size(), " first=", shard.value(), " at ps_server/", book_->durable().map[shard.value()].server,
+        absl::StrCat("not saved after ",
+                     std::chrono::duration_cast<std::chrono::seconds>(now - round_began_).count(),
+                     " s: shards=", round_waiting_.size(), " first=", shard.value(),
+                     " at ps_server/", book_->durable().map[shard.value()].server,
                      round_retry_.empty() ? "" : "; last cause: ", round_retry_)));
   }
-  const bool late = phase_ == Phase::kSealedSaving ? now >= seal_deadline_ : slow && phase_ != Phase::kSaving;
+  const bool late =
+      phase_ == Phase::kSealedSaving ? now >= seal_deadline_ : slow && phase_ != Phase::kSaving;
   if (late && phase_ == Phase::kSealedSaving) {
     for (const auto& [shard, ordered] : round_waiting_) unsaved_.insert(shard);
   }
@@ -142,15 +160,19 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   const ShardOwner& owner = book_->durable().map[shard.value()];
   const Server* const server = FindServer(task);
   if (server == nullptr || server->identity != owner.server) {
-    if (owner.epoch <= epoch) host_->ForeignMessage(task, "ShardDurable of another's shard");  // else it was moved away meanwhile
+    if (owner.epoch <= epoch)
+      host_->ForeignMessage(task,
+                            "ShardDurable of another's shard");  // else it was moved away meanwhile
     return absl::OkStatus();
   }
-  if (owner.epoch != epoch) return absl::OkStatus();  // of a former state: its file is freed with the others
+  if (owner.epoch != epoch)
+    return absl::OkStatus();  // of a former state: its file is freed with the others
   const auto waiting = round_waiting_.find(shard);
   const bool ordered = waiting != round_waiting_.end() && waiting->second.epoch == epoch;
   if (durable.has_error() && durable.tried_again()) {
     if (ordered) {
-      round_retry_ = absl::StrCat("ps_server/", owner.server, ": ", client::CleanText(durable.error().message(), kRetryTextMax));
+      round_retry_ = absl::StrCat("ps_server/", owner.server, ": ",
+                                  client::CleanText(durable.error().message(), kRetryTextMax));
       CheckpointTrouble(absl::UnavailableError(round_retry_));
     }
     return absl::OkStatus();
@@ -163,10 +185,14 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
     CleanCause(&cause);
     const auto code = static_cast<absl::StatusCode>(cause.code());
     // Dropped, assigned anew or ordered again meanwhile: the next round asks again.
-    if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted && code != absl::StatusCode::kNotFound) {
-      CheckpointTrouble(absl::Status(code, absl::StrCat("ps_server/", owner.server, ": ", cause.message())), cause.kind() == "user");
+    if (code != absl::StatusCode::kCancelled && code != absl::StatusCode::kAborted &&
+        code != absl::StatusCode::kNotFound) {
+      CheckpointTrouble(
+          absl::Status(code, absl::StrCat("ps_server/", owner.server, ": ", cause.message())),
+          cause.kind() == "user");
     }
-    if (round_ && round_waiting_.empty()) EndRound();  // who is gone is looked for by the tick: not once for each of many shards
+    if (round_ && round_waiting_.empty())
+      EndRound();  // who is gone is looked for by the tick: not once for each of many shards
     return absl::OkStatus();
   }
   const v1::ShardFile& file = durable.file();
@@ -176,11 +202,14 @@ absl::Status Job::OnShardDurable(TaskId task, const v1::ShardDurable& durable) {
   if (!refused.ok()) return refused.status();
   if (done->FirstAtLeast(plan_->closures()) || refused->FirstAtLeast(plan_->closures()))
     return absl::InvalidArgumentError(
-        absl::StrCat("a durable file with closures beyond the plan: shard=", shard.value(), " closures=", plan_->closures()));
-  if (!name || name->shard != shard || name->epoch != epoch || name->lsn != file.lsn() || file.sha256().size() != 32 ||
-      file.shard() != shard.value() || client::FromProto<ShardEpoch>(file.epoch()) != epoch) {
+        absl::StrCat("a durable file with closures beyond the plan: shard=", shard.value(),
+                     " closures=", plan_->closures()));
+  if (!name || name->shard != shard || name->epoch != epoch || name->lsn != file.lsn() ||
+      file.sha256().size() != 32 || file.shard() != shard.value() ||
+      client::FromProto<ShardEpoch>(file.epoch()) != epoch) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a durable file that does not fit together: shard=", shard.value(), " file=", client::CleanText(file.file(), 200)));
+        absl::StrCat("a durable file that does not fit together: shard=", shard.value(),
+                     " file=", client::CleanText(file.file(), 200)));
   }
   if (!ordered && SnapshotsAreFull(shard)) return absl::OkStatus();  // nobody asked for it
   Snapshot snapshot;
@@ -222,8 +251,8 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
     v1::ShardFile* entry = manifest.add_shards();
     entry->set_shard(p);
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-    // Nothing can go on from a manifest with a gap, and it would hide an older one that is whole. A file lies beside its manifest: that of
-    // another job fills none.
+    // Nothing can go on from a manifest with a gap, and it would hide an older one that is whole. A
+    // file lies beside its manifest: that of another job fills none.
     if (newest == nullptr || newest->resumed) return std::nullopt;
     entry->set_file(newest->file);
     entry->set_bytes(newest->bytes);
@@ -253,14 +282,17 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
       metric->set_global_step(plan_->steps() / plan_->spec().epochs * row.epoch());
       metric->set_name(name);
       metric->set_value(value);
-      metric->set_examples(std::string_view(scope) == "train" ? plan_->spec().train_examples : plan_message_.eval_examples());
+      metric->set_examples(std::string_view(scope) == "train" ? plan_->spec().train_examples
+                                                              : plan_message_.eval_examples());
     };
     add("train", "loss", row.train_loss());
     add("train", kStepsMetric, static_cast<double>(row.steps()));
     if (row.epoch() > evaluated_epochs_) continue;  // its evaluation does not stand yet
     add("eval", "loss", row.eval_loss());
     add("eval", "accuracy", row.eval_accuracy());
-    for (const auto& [name, value] : std::map<std::string, double>(row.metrics().begin(), row.metrics().end())) add("eval", name.c_str(), value);
+    for (const auto& [name, value] :
+         std::map<std::string, double>(row.metrics().begin(), row.metrics().end()))
+      add("eval", name.c_str(), value);
     if (row.counting_sum() != 0) add("eval", "count", static_cast<double>(row.counting_sum()));
   }
   return manifest;
@@ -286,18 +318,21 @@ void Job::WriteManifest() {
   ReadBackAndSave(*std::move(manifest), last ? std::optional(report_generation_) : std::nullopt);
 }
 
-// `last_of`: the reports that it is the last manifest of, unless a rollback made them void meanwhile. `unread`: the files that it would have named
-// could not be read back.
-void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved, std::optional<std::uint64_t> last_of, bool unread) {
+// `last_of`: the reports that it is the last manifest of, unless a rollback made them void
+// meanwhile. `unread`: the files that it would have named could not be read back.
+void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& saved,
+                     std::optional<std::uint64_t> last_of, bool unread) {
   manifest_writing_ = false;
   if (ended() || !book_ || phase_ >= Phase::kWriting) return;
-  const bool last = last_of == report_generation_ && (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving);
+  const bool last =
+      last_of == report_generation_ && (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving);
   if (!saved.ok()) {
     const MonoTime again = host_->Now() + RetryDelay(++manifest_failures_);
     next_round_ = phase_ == Phase::kSaving ? again : std::max(next_round_, again);
     CheckpointTrouble(saved.status());
     if (last && phase_ == Phase::kSealedSaving) return FinishJob();
-    if (last && unread && phase_ == Phase::kSaving && manifest_failures_ > options_.retries_max) return GiveUpLastManifest(saved.status());
+    if (last && unread && phase_ == Phase::kSaving && manifest_failures_ > options_.retries_max)
+      return GiveUpLastManifest(saved.status());
     if (std::exchange(manifest_again_, false)) WriteManifest();
     return;
   }
@@ -306,16 +341,19 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
   checkpoint_.set_number(saved->number);
   checkpoint_.set_uri(saved->uri);
   checkpoint_.set_written_ms(manifest.written_ms());
-  const bool complete = manifest.complete() && last_of.has_value();  // of the others only the ends were read back
+  const bool complete =
+      manifest.complete() && last_of.has_value();  // of the others only the ends were read back
   checkpoint_.set_complete(complete);
   checkpoint_.set_manifests(checkpoint_.manifests() + 1);
   checkpoint_.clear_trouble();
   if (journals()) *Note().mutable_checkpoint() = checkpoint_;
   host_->Log(log::Level::kInfo,
-             absl::StrCat("checkpoint ", saved->number, complete ? " (complete)" : "", ": shards=", manifest.shards_size(), " path=", saved->uri),
+             absl::StrCat("checkpoint ", saved->number, complete ? " (complete)" : "",
+                          ": shards=", manifest.shards_size(), " path=", saved->uri),
              id_.spec.name);
   for (const absl::Status& warning : saved->warnings)
-    host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()), id_.spec.name);
+    host_->Log(log::Level::kWarning, absl::StrCat("checkpoint: ", warning.message()),
+               id_.spec.name);
   // Not while some shard is named by an older file because its newest could not be saved.
   if (checkpoint_trouble_said_ && !round_short_) {
     checkpoint_trouble_said_ = false;
@@ -325,7 +363,9 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
   if (functions_) {
     saved_done_.assign(assigned_.size(), IntervalSet());
     for (const v1::ShardFile& entry : manifest.shards()) {
-      if (auto done = client::FromProto(entry.done()); done.ok() && entry.shard() < saved_done_.size()) saved_done_[entry.shard()] = *std::move(done);
+      if (auto done = client::FromProto(entry.done());
+          done.ok() && entry.shard() < saved_done_.size())
+        saved_done_[entry.shard()] = *std::move(done);
     }
     TrimArguments();
     host_->JobChanged(id_.uid);
@@ -335,17 +375,21 @@ void Job::OnManifest(const v1::Manifest& manifest, const absl::StatusOr<Saved>& 
   if (std::exchange(manifest_again_, false)) WriteManifest();
 }
 
-// The newest file of each shard holds whatever has succeeded, but for what is reported as lost there.
+// The newest file of each shard holds whatever has succeeded, but for what is reported as lost
+// there.
 bool Job::EverythingIsSaved() const {
   const DurableState& state = book_->durable();
   for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-    if (newest == nullptr || newest->epoch != state.map[p].epoch || !newest->done.ContainsAll(state.succeeded.Minus(state.lost[p]))) return false;
+    if (newest == nullptr || newest->epoch != state.map[p].epoch ||
+        !newest->done.ContainsAll(state.succeeded.Minus(state.lost[p])))
+      return false;
   }
   return true;
 }
 
-// What no kept manifest names, and is not the newest of its shard, is forgotten; then, durably so, its file is deleted.
+// What no kept manifest names, and is not the newest of its shard, is forgotten; then, durably so,
+// its file is deleted.
 void Job::GiveUpSnapshots(const std::set<std::string>& named) {
   const std::string folder = CheckpointFolder();
   SweepRequest sweep;
@@ -358,9 +402,10 @@ void Job::GiveUpSnapshots(const std::set<std::string>& named) {
     std::set<std::string> free;
     for (const Snapshot& known : book_->durable().snapshots[p]) {
       const bool is_named = known.folder == folder && named.contains(known.file);
-      // Another job's file serves until one of our own is in a manifest; of another plan's job for good: the seed takes its place under the same
-      // plan only.
-      const bool is_free = known.resumed ? named.contains(newest->file) && !known.replace_ledger : !is_named;
+      // Another job's file serves until one of our own is in a manifest; of another plan's job for
+      // good: the seed takes its place under the same plan only.
+      const bool is_free =
+          known.resumed ? named.contains(newest->file) && !known.replace_ledger : !is_named;
       if (&known != newest && is_free) free.insert(known.Uri());
     }
     sweep.newest[ShardId(p)] = {newest->epoch, newest->lsn};
@@ -376,7 +421,9 @@ void Job::GiveUpSnapshots(const std::set<std::string>& named) {
       const auto swept = SweepFolder(*disk, sweep);
       return [this, alive, status = swept.status()] {
         if (!alive.expired() && !status.ok())
-          host_->Log(log::Level::kWarning, absl::StrCat("old files of checkpoints stay: ", status.message()), id_.spec.name);
+          host_->Log(log::Level::kWarning,
+                     absl::StrCat("old files of checkpoints stay: ", status.message()),
+                     id_.spec.name);
       };
     });
   });
@@ -385,7 +432,8 @@ void Job::GiveUpSnapshots(const std::set<std::string>& named) {
 std::optional<double> Job::checkpoint_age_seconds() const {
   if (!checkpoints() || !active()) return std::nullopt;
   const std::int64_t since_ms = checkpoint_.number() == 0 ? started_ms_ : checkpoint_.written_ms();
-  return static_cast<double>(std::max<std::int64_t>(0, host_->WallMillis() - since_ms)) / 1000;  // the wall clock may have been set back
+  return static_cast<double>(std::max<std::int64_t>(0, host_->WallMillis() - since_ms)) /
+         1000;  // the wall clock may have been set back
 }
 
 void Job::CheckpointTrouble(const absl::Status& status, bool users) {
@@ -401,9 +449,13 @@ void Job::CheckpointTrouble(const absl::Status& status, bool users) {
     Event("warning", absl::StrCat("no checkpoint, it is tried again: ", checkpoint_.trouble()));
     return;
   }
-  // One that was asked for is not left out silently; the one that everybody gets must not stop who did not ask.
+  // One that was asked for is not left out silently; the one that everybody gets must not stop who
+  // did not ask.
   if (id_.spec.checkpoint.given && !grants_stopped()) {
-    Fail(MakeError(UserError(absl::Status(status.code(), absl::StrCat("checkpoint: ", checkpoint_.trouble()))), "user", "coordinator"), true);
+    Fail(MakeError(UserError(absl::Status(status.code(),
+                                          absl::StrCat("checkpoint: ", checkpoint_.trouble()))),
+                   "user", "coordinator"),
+         true);
     return;
   }
   checkpoints_off_ = true;
@@ -433,12 +485,14 @@ void Job::BeginSealedSaving() {
   BeginRound();
 }
 
-// What the end of a job that was sealed had in shards that were not saved then is not in its checkpoint: older files of theirs are, if there are any.
+// What the end of a job that was sealed had in shards that were not saved then is not in its
+// checkpoint: older files of theirs are, if there are any.
 void Job::SayUnsaved() {
   if (!checkpoints() || !book_ || !placed_) return;
   for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
     const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-    if (newest == nullptr || newest->resumed || newest->epoch != book_->durable().map[p].epoch) unsaved_.insert(ShardId(p));
+    if (newest == nullptr || newest->resumed || newest->epoch != book_->durable().map[p].epoch)
+      unsaved_.insert(ShardId(p));
   }
   if (unsaved_.empty()) return;
   const std::string& server = book_->durable().map[unsaved_.begin()->value()].server;
@@ -446,8 +500,10 @@ void Job::SayUnsaved() {
       "the end of the job is not saved whole: ", unsaved_.size(), " of ", assigned_.size(),
       " shards have no file of it, first=", unsaved_.begin()->value(),
       server.empty() ? std::string(" at no server") : absl::StrCat(" at ps_server/", server), "; ",
-      checkpoint_.number() == 0 ? std::string("there is no checkpoint to resume from")
-                                : absl::StrCat("checkpoint ", checkpoint_.number(), " can be resumed from, what came after it there is run again"));
+      checkpoint_.number() == 0
+          ? std::string("there is no checkpoint to resume from")
+          : absl::StrCat("checkpoint ", checkpoint_.number(),
+                         " can be resumed from, what came after it there is run again"));
   Event("warning", text);
   checkpoint_.set_trouble(text);
   if (journals()) *Note().mutable_checkpoint() = checkpoint_;
@@ -460,12 +516,15 @@ bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
   const std::string uri = assigned_from_[shard.value()];
   if (uri.empty() || !IsUnusable(static_cast<absl::StatusCode>(cause.code()))) return false;
   const std::vector<Snapshot>& known = book_->durable().snapshots[shard.value()];
-  const auto found = std::find_if(known.begin(), known.end(), [&](const Snapshot& s) { return s.Uri() == uri; });
+  const auto found =
+      std::find_if(known.begin(), known.end(), [&](const Snapshot& s) { return s.Uri() == uri; });
   if (found == known.end()) return false;
   if (found->resumed && known.size() == 1) {
-    // The seed is not where a resumed job begins: under another plan it never was, and without its file the checkpoint is not whole.
-    Fail(MakeError(UserError(absl::FailedPreconditionError(absl::StrCat("the checkpoint to resume from cannot be used: ", cause.message()))), "user",
-                   cause.origin_text()),
+    // The seed is not where a resumed job begins: under another plan it never was, and without its
+    // file the checkpoint is not whole.
+    Fail(MakeError(UserError(absl::FailedPreconditionError(absl::StrCat(
+                       "the checkpoint to resume from cannot be used: ", cause.message()))),
+                   "user", cause.origin_text()),
          true);
     return true;
   }
@@ -477,8 +536,10 @@ bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
   change.assigns = std::move(rolled.assigns);
   change.map_changed = true;
   const std::optional<Snapshot>& next = change.assigns.front().snapshot;
-  Event("rollback", absl::StrCat("shard ", shard.value(), " cannot be restored from its snapshot: ", cause.message(), "; ",
-                                 next ? absl::StrCat("the one before is used: ", next->file) : "it begins from the seed"));
+  Event("rollback", absl::StrCat("shard ", shard.value(),
+                                 " cannot be restored from its snapshot: ", cause.message(), "; ",
+                                 next ? absl::StrCat("the one before is used: ", next->file)
+                                      : "it begins from the seed"));
   if (!Persist(change.record)) return true;
   ApplyChange(change);
   AfterRollback("a shard goes further back");
@@ -495,11 +556,17 @@ void Job::SayRollback(const std::string& why, const ClosureBook::MapChange& chan
   }
   const std::size_t seeds = change.assigns.size() - restored;
   std::string where;
-  if (restored > 0) where = absl::StrCat(restored, restored == 1 ? " shard goes" : " shards go", " back to the newest snapshot");
-  if (seeds > 0) absl::StrAppend(&where, where.empty() ? "" : ", ", seeds, seeds == 1 ? " shard goes" : " shards go", " back to the seed");
-  const std::string again =
-      reruns.empty() ? "no closure that had ended is"
-                     : absl::StrCat("up to ", reruns.size(), reruns.size() == 1 ? " closure that had ended is" : " closures that had ended are");
+  if (restored > 0)
+    where = absl::StrCat(restored, restored == 1 ? " shard goes" : " shards go",
+                         " back to the newest snapshot");
+  if (seeds > 0)
+    absl::StrAppend(&where, where.empty() ? "" : ", ", seeds,
+                    seeds == 1 ? " shard goes" : " shards go", " back to the seed");
+  const std::string again = reruns.empty()
+                                ? "no closure that had ended is"
+                                : absl::StrCat("up to ", reruns.size(),
+                                               reruns.size() == 1 ? " closure that had ended is"
+                                                                  : " closures that had ended are");
   Event("rollback", absl::StrCat(why, ": ", where, "; ", again, " run again there"));
 }
 
@@ -509,19 +576,24 @@ void Job::SayRollback(const std::string& why, const ClosureBook::MapChange& chan
 void Job::LookForResume() {
   fs::FileSystem* const disk = &host_->file_system();
   std::weak_ptr<bool> alive = alive_;
-  host_->OnFileThread([this, alive, disk, spec = id_.spec.checkpoint, runs = id_.runs_folder, name = id_.spec.name, uid = id_.uid] {
+  host_->OnFileThread([this, alive, disk, spec = id_.spec.checkpoint, runs = id_.runs_folder,
+                       name = id_.spec.name, uid = id_.uid] {
     absl::StatusOr<ResumePoint> point = FindResumePoint(*disk, spec, runs, name, uid);
     return [this, alive, point = std::move(point)] {
       if (alive.expired() || phase_ != Phase::kDescribing || book_ != nullptr || ended()) return;
       if (absl::IsNotFound(point.status())) {
-        Event("state", absl::StrCat("nothing to resume from, the job begins at its first step: ", point.status().message()));
+        Event("state", absl::StrCat("nothing to resume from, the job begins at its first step: ",
+                                    point.status().message()));
         return BeginPlan();
       }
       if (!point.ok()) {
         // Another setting or other files help, or it is a disk that cannot be read now.
-        const bool user = BlameOf(point.status()) == Blame::kUser || SaveErrorIsFinal(point.status());
-        const absl::Status cause(point.status().code(), absl::StrCat("checkpoint.resume: ", point.status().message()));
-        Fail(MakeError(user ? UserError(cause) : cause, user ? "user" : "internal", "coordinator"), user);
+        const bool user =
+            BlameOf(point.status()) == Blame::kUser || SaveErrorIsFinal(point.status());
+        const absl::Status cause(point.status().code(),
+                                 absl::StrCat("checkpoint.resume: ", point.status().message()));
+        Fail(MakeError(user ? UserError(cause) : cause, user ? "user" : "internal", "coordinator"),
+             user);
         return;
       }
       absl::StatusOr<Resumption> resumption = PlanResumption(*point, plan_message_, id_.uid);
@@ -529,7 +601,8 @@ void Job::LookForResume() {
         Fail(MakeError(UserError(resumption.status()), "user", "coordinator"), true);
         return;
       }
-      for (const absl::Status& passed : point->passed_over) Event("warning", absl::StrCat("a newer checkpoint is passed over: ", passed.message()));
+      for (const absl::Status& passed : point->passed_over)
+        Event("warning", absl::StrCat("a newer checkpoint is passed over: ", passed.message()));
       resume_point_ = *point;
       resumption_ = *std::move(resumption);
       BeginPlan();
@@ -537,16 +610,19 @@ void Job::LookForResume() {
   });
 }
 
-// What a former job has done counts as done; its losses of whole epochs are in the manifest, those of a part of one are not known.
+// What a former job has done counts as done; its losses of whole epochs are in the manifest, those
+// of a part of one are not known.
 void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
   resumed_ = book_->durable().succeeded;
   TakeOverUpdates(point, resumption.same_plan);
   if (const IntervalSet& dead = book_->durable().dead; !dead.empty()) {
-    // A training job's user cancels no closure: what its shards refuse are updates that were lost with a server.
+    // A training job's user cancels no closure: what its shards refuse are updates that were lost
+    // with a server.
     std::string which = dead.ToString();
     if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");
-    Event("lost", absl::StrCat("what the former job had lost with a server stays lost: ", dead.size(),
-                               dead.size() == 1 ? " closure is" : " closures are", " not run again here: ", which));
+    Event("lost", absl::StrCat("what the former job had lost with a server stays lost: ",
+                               dead.size(), dead.size() == 1 ? " closure is" : " closures are",
+                               " not run again here: ", which));
   }
   for (std::uint64_t at = 0;;) {
     const auto c = resumed_.FirstAtLeast(at);
@@ -580,9 +656,11 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
     evaluated.insert(metric.epoch());
     if (metric.name() == "loss") row.set_eval_loss(metric.value());
     if (metric.name() == "accuracy") row.set_eval_accuracy(metric.value());
-    if (metric.name() != "loss" && metric.name() != "accuracy" && metric.name() != "count") (*row.mutable_metrics())[metric.name()] = metric.value();
+    if (metric.name() != "loss" && metric.name() != "accuracy" && metric.name() != "count")
+      (*row.mutable_metrics())[metric.name()] = metric.value();
     // Counts up to 2^53 stand in a double; anything beyond is no count of ours.
-    if (metric.name() == "count" && std::abs(metric.value()) < 0x1p53) row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
+    if (metric.name() == "count" && std::abs(metric.value()) < 0x1p53)
+      row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
   }
   // Barriers whose evaluation stands are behind us.
   const std::uint64_t epochs = id_.spec.training.epochs;
@@ -604,17 +682,20 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
   }
   EpochLinesUpTo(std::min<std::uint64_t>(epoch_rows_.size(), evaluated_epochs_));
   checkpoint_.set_resumed_from(point.uri);
-  Event("state", absl::StrCat("resumed at step ", steps_done_, " of ", StepsTotal(), " from ", point.uri, ": ", resumption.text));
+  Event("state", absl::StrCat("resumed at step ", steps_done_, " of ", StepsTotal(), " from ",
+                              point.uri, ": ", resumption.text));
   SayNotReproducible("it goes on from a checkpoint, whose shards are of different moments");
 }
 
-// Of whole epochs that former jobs trained this plan says how many steps it would take itself. What is shown is what they took.
+// Of whole epochs that former jobs trained this plan says how many steps it would take itself. What
+// is shown is what they took.
 void Job::CountFormerSteps(const v1::Manifest& manifest, bool same_plan) {
   std::vector<std::uint64_t> steps;
   for (const v1::EpochRow& row : epoch_rows_) steps.push_back(row.steps());
   steps = StepsOfEpochs(manifest, same_plan, std::move(steps));
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    former_steps_apart_ += static_cast<std::int64_t>(steps[i]) - static_cast<std::int64_t>(epoch_rows_[i].steps());
+    former_steps_apart_ +=
+        static_cast<std::int64_t>(steps[i]) - static_cast<std::int64_t>(epoch_rows_[i].steps());
     epoch_rows_[i].set_steps(steps[i]);
   }
   steps_done_ = ShownStep(steps_done_);

@@ -1,4 +1,5 @@
-// What follows for a job from the death of a task: which closure is to blame, whether the job gets further at all, and who gets no work for a while.
+// What follows for a job from the death of a task: which closure is to blame, whether the job gets
+// further at all, and who gets no work for a while.
 #include <algorithm>
 #include <chrono>
 
@@ -13,7 +14,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kWorkersKeptMax = 4096;  // by name, of those that have done nothing and are gone
+constexpr std::size_t kWorkersKeptMax =
+    4096;  // by name, of those that have done nothing and are gone
 constexpr std::size_t kBackoffsShownMax = 64;  // in a status
 constexpr std::size_t kBackoffsNamedMax = 4;   // in a text
 
@@ -41,14 +43,18 @@ void Job::CountWorker(const Worker& worker) {
 void Job::ForgetWorker(const Worker& worker) {
   if (per_worker_.size() <= kWorkersKeptMax) return;
   const auto found = per_worker_.find(worker.identity);
-  if (found == per_worker_.end() || found->second.steps > 0 || found->second.tally.total().steps > 0) return;
+  if (found == per_worker_.end() || found->second.steps > 0 ||
+      found->second.tally.total().steps > 0)
+    return;
   per_worker_.erase(found);
 }
 
 std::chrono::milliseconds Job::BacksOffFor(TaskId worker) const {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return std::chrono::milliseconds(0);
-  return std::max(std::chrono::milliseconds(0), std::chrono::duration_cast<std::chrono::milliseconds>(found->second.backoff_until - host_->Now()));
+  return std::max(std::chrono::milliseconds(0),
+                  std::chrono::duration_cast<std::chrono::milliseconds>(
+                      found->second.backoff_until - host_->Now()));
 }
 
 void Job::Warn(const std::string& text) {
@@ -57,9 +63,11 @@ void Job::Warn(const std::string& text) {
 
 // ---------------------------------------------------------------- a death
 
-void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving, const Worker* worker, const std::string& host) {
+void Job::OnDeath(Role role, const std::string& identity, absl::string_view reason, bool leaving,
+                  const Worker* worker, const std::string& host) {
   if (!active()) return;
-  if (worker != nullptr && worker->silent) return;  // it was given nothing; the coordinator's log and metrics tell of it
+  if (worker != nullptr && worker->silent)
+    return;  // it was given nothing; the coordinator's log and metrics tell of it
   const std::string name = absl::StrCat(RoleName(role), "/", identity);
   if (leaving) {
     Event("state", absl::StrCat(name, " left: ", reason));
@@ -68,7 +76,8 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
   ++deaths_total_;
   CreditServers();  // by who owned what before this death
   const MonoTime now = host_->Now();
-  const bool held_work = worker != nullptr ? !worker->held.empty() : book_ && placed_ && !book_->ShardsOf(identity).empty();
+  const bool held_work = worker != nullptr ? !worker->held.empty()
+                                           : book_ && placed_ && !book_->ShardsOf(identity).empty();
   const bool kept_from_work = worker != nullptr ? worker->backoff_until > now : DiesIdle(identity);
   if (!held_work && kept_from_work) {
     // A process that dies several times a second must not push everything else out of the events.
@@ -90,28 +99,41 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
   if (worker != nullptr && worker->progress.state() == "running") {
     const Attempt attempt = client::FromProto<Attempt>(worker->progress.running_attempt());
     const auto held = worker->held.find(attempt);
-    if (held != worker->held.end() && held->second.kind == v1::TRAIN && held->second.closure.value() == worker->progress.running_closure()) {
+    if (held != worker->held.end() && held->second.kind == v1::TRAIN &&
+        held->second.closure.value() == worker->progress.running_closure()) {
       running = PoisonRule::Running{held->second.closure, worker->progress.running_step()};
     }
   }
   poison_.OnDeath(now, running, held_work);
-  if (running) SayNotReproducible(absl::StrCat(name, " died in closure ", running->closure.value(), " at step ", running->step));
-  Event("death", absl::StrCat(name, ": ", reason,
-                              running ? absl::StrCat("; it last reported closure ", running->closure.value(), " step ", running->step) : ""));
+  if (running)
+    SayNotReproducible(absl::StrCat(name, " died in closure ", running->closure.value(),
+                                    " at step ", running->step));
+  Event("death",
+        absl::StrCat(name, ": ", reason,
+                     running ? absl::StrCat("; it last reported closure ", running->closure.value(),
+                                            " step ", running->step)
+                             : ""));
   if (!held_work) return;
-  if (const DeathBackoff::Record* record = death_backoff_.OnDeath(now, role, identity, reason, host)) SayBacksOff(*record);
+  if (const DeathBackoff::Record* record =
+          death_backoff_.OnDeath(now, role, identity, reason, host))
+    SayBacksOff(*record);
 }
 
 void Job::SayBacksOff(const DeathBackoff::Record& record) {
-  Event("warning", absl::StrFormat("%s/%s has died %d times in a row while it held work of this job, and has ended none in between: it is given none "
-                                   "for %.3g s (last death%s: %s)",
-                                   RoleName(record.role), record.identity, record.deaths, Seconds(record.until - host_->Now()),
-                                   record.host.empty() ? "" : absl::StrCat(" on host ", record.host), record.reason));
+  Event("warning",
+        absl::StrFormat("%s/%s has died %d times in a row while it held work of this job, and has "
+                        "ended none in between: it is given none "
+                        "for %.3g s (last death%s: %s)",
+                        RoleName(record.role), record.identity, record.deaths,
+                        Seconds(record.until - host_->Now()),
+                        record.host.empty() ? "" : absl::StrCat(" on host ", record.host),
+                        record.reason));
 }
 
 void Job::JudgeDeaths() {
   CreditServers();
-  if (std::exchange(repairs_ended_, false) && book_) death_limit_.OnLeft(DeathLimit::Again::kRepairs, book_->RepairsLeft());
+  if (std::exchange(repairs_ended_, false) && book_)
+    death_limit_.OnLeft(DeathLimit::Again::kRepairs, book_->RepairsLeft());
   const PoisonRule::Verdict verdict = poison_.Judge(host_->Now());
   death_limit_.OnDeaths(verdict.others);
   if (verdict.others > 0 && journals()) Note();  // carries the count
@@ -126,16 +148,20 @@ void Job::JudgeDeaths() {
       const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);
       range = absl::StrCat(" epoch=", r.epoch + 1, " examples=[", r.begin, ",", r.end, ")");
     }
-    Fail(MakeError(absl::InternalError(absl::StrCat("poison closure: it killed its workers again and again at the same step: closure=", c, range,
-                                                    " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
-                                                    " (a worker that stood "
-                                                    "still for step_timeout counts as one)")),
-                   "poison", ""),
+    Fail(MakeError(
+             absl::InternalError(absl::StrCat(
+                 "poison closure: it killed its workers again and again at the same step: closure=",
+                 c, range, " step=", verdict.poison->step, " deaths=", options_.poison_deaths,
+                 " (a worker that stood "
+                 "still for step_timeout counts as one)")),
+             "poison", ""),
          false);
   } else if (death_limit_.deaths() > options_.deaths_max) {
-    Fail(MakeError(absl::ResourceExhaustedError(absl::StrCat("tasks that held work of the job died again and again, and the job did not get further "
-                                                             "meanwhile (--deaths-max): deaths=",
-                                                             death_limit_.deaths(), " max=", options_.deaths_max)),
+    Fail(MakeError(absl::ResourceExhaustedError(
+                       absl::StrCat("tasks that held work of the job died again and again, and the "
+                                    "job did not get further "
+                                    "meanwhile (--deaths-max): deaths=",
+                                    death_limit_.deaths(), " max=", options_.deaths_max)),
                    "limit", ""),
          false);
   }
@@ -143,10 +169,13 @@ void Job::JudgeDeaths() {
 
 // ---------------------------------------------------------------- who gets no work for a while
 
-bool Job::ServerBacksOff(const std::string& identity) const { return death_backoff_.Until(Role::kPsServer, identity) > host_->Now(); }
+bool Job::ServerBacksOff(const std::string& identity) const {
+  return death_backoff_.Until(Role::kPsServer, identity) > host_->Now();
+}
 
 bool Job::DiesIdle(const std::string& server) const {
-  return death_backoff_.Counts(host_->Now(), Role::kPsServer, server) && (!book_ || !placed_ || book_->ShardsOf(server).empty());
+  return death_backoff_.Counts(host_->Now(), Role::kPsServer, server) &&
+         (!book_ || !placed_ || book_->ShardsOf(server).empty());
 }
 
 // Once for all closures that have ended together: it looks at every shard.
@@ -160,13 +189,15 @@ void Job::CreditServers() {
 void Job::KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards) {
   std::size_t kept = 0;
   for (const ShardId shard : shards) {
-    if (book_->durable().map[shard.value()].server != identity) continue;  // somebody else's meanwhile
+    if (book_->durable().map[shard.value()].server != identity)
+      continue;  // somebody else's meanwhile
     assigned_[shard.value()] = false;
     unplaced_.insert(shard);
     ++kept;
   }
   if (kept == 0) return;
-  Event("rollback", absl::StrCat("ps_server/", identity, " is here again and backs off: ", kept, kept == 1 ? " shard is" : " shards are",
+  Event("rollback", absl::StrCat("ps_server/", identity, " is here again and backs off: ", kept,
+                                 kept == 1 ? " shard is" : " shards are",
                                  " given to other servers, or wait for it"));
   AfterRollback("a server lost its shards");
 }
@@ -176,11 +207,12 @@ void Job::FillBackoffs(v1::JobStatus* status) const {
   const auto add = [&](Role role, const std::string& identity, MonoTime until) {
     v1::TaskBackoff* row = status->add_backing_off();
     row->set_task(absl::StrCat(RoleName(role), "/", identity));
-    row->set_for_ms(
-        static_cast<std::uint64_t>(std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(until - now).count())));
+    row->set_for_ms(static_cast<std::uint64_t>(std::max<std::int64_t>(
+        0, std::chrono::duration_cast<std::chrono::milliseconds>(until - now).count())));
     return row;
   };
-  std::map<std::string, MonoTime> living;  // workers that membership's own rule, or this one, keeps from work
+  std::map<std::string, MonoTime>
+      living;  // workers that membership's own rule, or this one, keeps from work
   for (const auto& [task, worker] : workers_) {
     if (worker.backoff_until > now) living[worker.identity] = worker.backoff_until;
   }
@@ -188,7 +220,8 @@ void Job::FillBackoffs(v1::JobStatus* status) const {
     if (static_cast<std::size_t>(status->backing_off_size()) == kBackoffsShownMax) return;
     MonoTime until = record.until;
     if (record.role == Role::kWorker) {
-      if (const auto here = living.extract(record.identity); !here.empty()) until = std::max(until, here.mapped());
+      if (const auto here = living.extract(record.identity); !here.empty())
+        until = std::max(until, here.mapped());
     }
     v1::TaskBackoff* row = add(record.role, record.identity, until);
     row->set_deaths(record.deaths);
@@ -198,7 +231,8 @@ void Job::FillBackoffs(v1::JobStatus* status) const {
   }
   for (const auto& [identity, until] : living) {
     if (static_cast<std::size_t>(status->backing_off_size()) == kBackoffsShownMax) return;
-    add(Role::kWorker, identity, until)->set_reason("its processes were replaced or ended soon after their start");
+    add(Role::kWorker, identity, until)
+        ->set_reason("its processes were replaced or ended soon after their start");
   }
 }
 
@@ -208,12 +242,15 @@ std::string Job::WaitingForBackoffs() const {
   std::string text;
   std::size_t backing_off = 0;
   for (const auto& [task, worker] : workers_) {
-    if (!worker.ready || worker.leaving || worker.backoff_until <= now || backing_off++ >= kBackoffsNamedMax) continue;
+    if (!worker.ready || worker.leaving || worker.backoff_until <= now ||
+        backing_off++ >= kBackoffsNamedMax)
+      continue;
     absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " for ",
                     absl::StrFormat("%.1f", Seconds(worker.backoff_until - now)), " s");
   }
   if (backing_off == 0) return "those here have said nothing since they registered";
-  return absl::StrCat("those here back off after repeated deaths: ", text, backing_off > kBackoffsNamedMax ? ", …" : "");
+  return absl::StrCat("those here back off after repeated deaths: ", text,
+                      backing_off > kBackoffsNamedMax ? ", …" : "");
 }
 
 }  // namespace evergrad::coordinator

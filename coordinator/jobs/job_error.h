@@ -6,8 +6,10 @@
 
 namespace evergrad::coordinator {
 
-// As client::ToErrorDetail, with `kind` (one word: "user", "poison", "limit", "internal") in place of the derived one.
-inline v1::ErrorDetail MakeError(const absl::Status& status, absl::string_view kind, absl::string_view origin) {
+// As client::ToErrorDetail, with `kind` (one word: "user", "poison", "limit", "internal") in place
+// of the derived one.
+inline v1::ErrorDetail MakeError(const absl::Status& status, absl::string_view kind,
+                                 absl::string_view origin) {
   v1::ErrorDetail error = client::ToErrorDetail(status, origin);
   error.set_kind(std::string(kind));
   return error;
@@ -21,7 +23,8 @@ inline void CleanCause(v1::ErrorDetail* cause) {
 }
 // One line for people: "worker/0: nan in loss".
 inline std::string ErrorText(const v1::ErrorDetail& error) {
-  return error.origin_text().empty() ? error.message() : error.origin_text() + ": " + error.message();
+  return error.origin_text().empty() ? error.message()
+                                     : error.origin_text() + ": " + error.message();
 }
 
 }  // namespace evergrad::coordinator

@@ -1,5 +1,6 @@
-// The export closure and its files: written to the runs folder by the worker where it sees that folder, sent to the coordinator where it does not;
-// read back in either case before anything is called present.
+// The export closure and its files: written to the runs folder by the worker where it sees that
+// folder, sent to the coordinator where it does not; read back in either case before anything is
+// called present.
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -25,10 +26,12 @@ constexpr std::uint64_t kVariableHeadBytesMax = 4096, kFileHeadBytesMax = 1u << 
 
 }  // namespace
 
-// One export attempt whose files come by RunFileChunks. The receiver is the file thread's: work for that thread shares it, and the way back does
-// not, so that the file thread destroys it. The rest is the control executor's.
+// One export attempt whose files come by RunFileChunks. The receiver is the file thread's: work for
+// that thread shares it, and the way back does not, so that the file thread destroys it. The rest
+// is the control executor's.
 struct Job::Receiving {
-  Receiving(Attempt a, const std::string& folder) : attempt(a), receiver(std::make_shared<RunFileReceiver>(folder)) {}
+  Receiving(Attempt a, const std::string& folder)
+      : attempt(a), receiver(std::make_shared<RunFileReceiver>(folder)) {}
   const Attempt attempt;
   std::shared_ptr<RunFileReceiver> receiver;
   std::uint64_t queued_bytes = 0;  // handed to the file thread and not back
@@ -47,7 +50,8 @@ std::uint64_t Job::ExportBytesMax(absl::string_view name) const {
   for (const v1::VariableSpec& variable : described_.variables()) {
     std::uint64_t elements = 1;
     for (const std::uint64_t d : variable.shape()) {
-      if (__builtin_mul_overflow(elements, d, &elements)) return std::numeric_limits<std::uint64_t>::max();
+      if (__builtin_mul_overflow(elements, d, &elements))
+        return std::numeric_limits<std::uint64_t>::max();
     }
     bytes += elements * sizeof(float) + 4 * variable.name().size() + kVariableHeadBytesMax;
   }
@@ -55,13 +59,18 @@ std::uint64_t Job::ExportBytesMax(absl::string_view name) const {
 }
 
 absl::Status Job::OnRunFile(TaskId task, const v1::RunFileChunk& chunk) {
-  if (chunk.data().size() > client::kRunFileChunkMax || (!chunk.sha256().empty() && chunk.sha256().size() != 32))
+  if (chunk.data().size() > client::kRunFileChunkMax ||
+      (!chunk.sha256().empty() && chunk.sha256().size() != 32))
     return absl::InvalidArgumentError(
-        absl::StrCat("a chunk of a run's file is too large: bytes=", chunk.data().size(), " max=", client::kRunFileChunkMax));
+        absl::StrCat("a chunk of a run's file is too large: bytes=", chunk.data().size(),
+                     " max=", client::kRunFileChunkMax));
   if (!client::IsExportName(chunk.name()))
-    return absl::InvalidArgumentError(absl::StrCat("not a file of an export: name=", client::CleanText(chunk.name(), 100)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a file of an export: name=", client::CleanText(chunk.name(), 100)));
   if (chunk.data().empty() && chunk.bytes() != 0)
-    return absl::InvalidArgumentError(absl::StrCat("a chunk without data: name=", chunk.name(), " offset=", chunk.offset(), " of=", chunk.bytes()));
+    return absl::InvalidArgumentError(absl::StrCat("a chunk without data: name=", chunk.name(),
+                                                   " offset=", chunk.offset(),
+                                                   " of=", chunk.bytes()));
   const Attempt attempt = client::FromProto<Attempt>(chunk.attempt());
   if (!exporting() || HeldAux(task, chunk.closure(), attempt) == nullptr) {
     host_->ForeignMessage(task, "RunFileChunk of an export that it does not hold");
@@ -71,34 +80,43 @@ absl::Status Job::OnRunFile(TaskId task, const v1::RunFileChunk& chunk) {
     DropReceiving();
     receiving_ = std::make_shared<Receiving>(attempt, id_.runs_folder);
   }
-  // A worker that has registered again begins anew while what it sent before may still wait for the disk.
+  // A worker that has registered again begins anew while what it sent before may still wait for the
+  // disk.
   const std::uint64_t bytes = chunk.data().size() + kChunkBytes;
   if (receiving_->queued_bytes + bytes > 2 * client::kRunFileWindow + kChunksBytesMax)
-    return absl::InvalidArgumentError(absl::StrCat("more of a run's file than the window allows: waiting_bytes=", receiving_->queued_bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "more of a run's file than the window allows: waiting_bytes=", receiving_->queued_bytes));
   if (const std::uint64_t most = ExportBytesMax(chunk.name()); chunk.bytes() > most) {
-    OnRunFileTaken(receiving_, task, chunk.closure(), chunk.name(), 0,
-                   absl::InvalidArgumentError(absl::StrCat("a file is larger than the job's variables can make it: name=",
-                                                           client::CleanText(chunk.name(), 100), " bytes=", chunk.bytes(), " max=", most)));
+    OnRunFileTaken(
+        receiving_, task, chunk.closure(), chunk.name(), 0,
+        absl::InvalidArgumentError(absl::StrCat(
+            "a file is larger than the job's variables can make it: name=",
+            client::CleanText(chunk.name(), 100), " bytes=", chunk.bytes(), " max=", most)));
     return absl::OkStatus();
   }
   receiving_->queued_bytes += bytes;
   std::weak_ptr<bool> alive = alive_;
-  host_->OnFileThread(
-      [this, alive, task, bytes, receiving = receiving_, receiver = receiving_->receiver, chunk = std::make_shared<const v1::RunFileChunk>(chunk)] {
-        const absl::StatusOr<std::uint64_t> taken = receiver->Take(*chunk);
-        return [this, alive, task, bytes, receiving, closure = chunk->closure(), name = chunk->name(), taken] {
-          if (!alive.expired()) OnRunFileTaken(receiving, task, closure, name, bytes, taken);
-        };
-      });
+  host_->OnFileThread([this, alive, task, bytes, receiving = receiving_,
+                       receiver = receiving_->receiver,
+                       chunk = std::make_shared<const v1::RunFileChunk>(chunk)] {
+    const absl::StatusOr<std::uint64_t> taken = receiver->Take(*chunk);
+    return [this, alive, task, bytes, receiving, closure = chunk->closure(), name = chunk->name(),
+            taken] {
+      if (!alive.expired()) OnRunFileTaken(receiving, task, closure, name, bytes, taken);
+    };
+  });
   return absl::OkStatus();
 }
 
-void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId from, std::uint64_t closure, const std::string& name,
-                         std::uint64_t bytes, const absl::StatusOr<std::uint64_t>& taken) {
+void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId from,
+                         std::uint64_t closure, const std::string& name, std::uint64_t bytes,
+                         const absl::StatusOr<std::uint64_t>& taken) {
   receiving->queued_bytes -= bytes;
   Aux* aux = exporting() ? FindAux(closure) : nullptr;
-  if (receiving != receiving_ || aux == nullptr || aux->done || aux->attempt != receiving->attempt) return;
-  if (aux->worker != from) return;  // it was sent in a former session, and in this one the file begins anew
+  if (receiving != receiving_ || aux == nullptr || aux->done || aux->attempt != receiving->attempt)
+    return;
+  if (aux->worker != from)
+    return;  // it was sent in a former session, and in this one the file begins anew
   v1::CoordinatorMessage message;
   v1::RunFileAnswer* answer = message.mutable_run_file_answer();
   answer->set_job_uid(id_.uid.value());
@@ -109,7 +127,9 @@ void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId fro
     answer->set_written(*taken);
   } else {
     *answer->mutable_error() = client::ToErrorDetail(taken.status(), "coordinator");
-    if (absl::IsResourceExhausted(taken.status())) ExportHasNoRoom(aux, absl::StrCat("on host ", host_->HostName(), ": ", taken.status().message()));
+    if (absl::IsResourceExhausted(taken.status()))
+      ExportHasNoRoom(aux,
+                      absl::StrCat("on host ", host_->HostName(), ": ", taken.status().message()));
     DropReceiving();
   }
   host_->Send(aux->worker, message);
@@ -131,9 +151,11 @@ void Job::ExportHasNoRoom(Aux* aux, absl::string_view why) {
   export_trouble_ = client::CleanText(why, kTextMax);
   aux->not_before = now + RetryDelay(++export_waits_);
   Touch();
-  if (export_trouble_said_at_ != MonoTime{0} && now - export_trouble_said_at_ < kTroubleSaidEvery) return;
+  if (export_trouble_said_at_ != MonoTime{0} && now - export_trouble_said_at_ < kTroubleSaidEvery)
+    return;
   export_trouble_said_at_ = now;
-  Event("warning", absl::StrCat("the job's files cannot be written, it is tried again: ", export_trouble_));
+  Event("warning",
+        absl::StrCat("the job's files cannot be written, it is tried again: ", export_trouble_));
 }
 
 void Job::FinishExport(const v1::ExportResult& said, const std::string& worker) {
@@ -148,39 +170,47 @@ void Job::FinishExport(const v1::ExportResult& said, const std::string& worker) 
   result.clear_exported();
   std::set<std::string> names;
   for (const v1::RunFileInfo& file : said.exported()) {
-    if (client::IsExportName(file.name()) && names.insert(file.name()).second) *result.add_exported() = file;
+    if (client::IsExportName(file.name()) && names.insert(file.name()).second)
+      *result.add_exported() = file;
   }
   std::vector<v1::RunFileInfo> files(result.exported().begin(), result.exported().end());
-  StepExportCheck(std::make_shared<RunFileCheck>(id_.runs_folder, std::move(files)), ++export_round_, result, worker);
+  StepExportCheck(std::make_shared<RunFileCheck>(id_.runs_folder, std::move(files)),
+                  ++export_round_, result, worker);
 }
 
 // `check` is shared with the file thread, which alone uses it until its step has ended.
-void Job::StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round, const v1::ExportResult& result, const std::string& worker) {
+void Job::StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round,
+                          const v1::ExportResult& result, const std::string& worker) {
   std::weak_ptr<bool> alive = alive_;
   host_->OnFileThread([this, alive, check, round, result, worker]() -> std::function<void()> {
     const bool over = check->Step();
     return [this, alive, check, round, result, worker, over] {
-      if (alive.expired() || !exporting() || round != export_round_ || !aux_.empty()) return;  // a shard was rolled back meanwhile
+      if (alive.expired() || !exporting() || round != export_round_ || !aux_.empty())
+        return;  // a shard was rolled back meanwhile
       if (!over) return StepExportCheck(check, round, result, worker);
       OnExportChecked(check->status(), result, worker);
     };
   });
 }
 
-void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& result, const std::string& worker) {
+void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& result,
+                          const std::string& worker) {
   const std::string far = client::CleanText(result.host(), 256), here = host_->HostName();
   if (!status.ok()) {
     const std::string why = client::CleanText(status.message(), kTextMax);
     if (!result.uploaded()) {
       export_upload_ = true;
-      Event("state", absl::StrCat("what worker/", worker, " on host ", far, " wrote to the runs folder cannot be read on host ", here,
+      Event("state", absl::StrCat("what worker/", worker, " on host ", far,
+                                  " wrote to the runs folder cannot be read on host ", here,
                                   ", so it is sent: ", why));
       BeginAux(phase_, 1);
     } else if (phase_ == Phase::kSealedExporting) {
       return GiveUpSealedExport(absl::StrCat("they cannot be read back on host ", here, ": ", why));
     } else {
-      Event("warning", absl::StrCat("the exported files cannot be read back on host ", here, " (", ++export_failures_, " in a row): ", why));
-      if (export_failures_ > options_.retries_max) return Fail(MakeError(status, "internal", "coordinator"), false);
+      Event("warning", absl::StrCat("the exported files cannot be read back on host ", here, " (",
+                                    ++export_failures_, " in a row): ", why));
+      if (export_failures_ > options_.retries_max)
+        return Fail(MakeError(status, "internal", "coordinator"), false);
       BeginAux(Phase::kExporting, 1);
       aux_[0].not_before = host_->Now() + RetryDelay(export_failures_);
     }
@@ -192,18 +222,25 @@ void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& re
   std::vector<std::string> names;
   for (const v1::RunFileInfo& file : exported_) names.push_back(file.name());
   if (!names.empty()) {
-    Event("state", absl::StrCat(result.uploaded() ? "weights sent by worker/" : "weights written by worker/", worker, " on host ", far,
-                                " and read back on host ", here, ": ", absl::StrJoin(names, ", ")));
+    Event("state",
+          absl::StrCat(result.uploaded() ? "weights sent by worker/" : "weights written by worker/",
+                       worker, " on host ", far, " and read back on host ", here, ": ",
+                       absl::StrJoin(names, ", ")));
   } else if (result.files_size() > 0) {
-    Event("state", absl::StrCat("weights written on host ", far, ": ", result.files(0).substr(0, kTextMax),
-                                result.files_size() == 1 ? "" : absl::StrCat(" and ", result.files_size() - 1, " more")));
+    Event("state",
+          absl::StrCat("weights written on host ", far, ": ", result.files(0).substr(0, kTextMax),
+                       result.files_size() == 1
+                           ? ""
+                           : absl::StrCat(" and ", result.files_size() - 1, " more")));
   }
   if (plan_ && plan_message_.tables_size() > 0) {
     // A table may be larger than any worker: its rows are where the servers save them.
-    Event("state", absl::StrCat("embedding tables are not among the exported weights: ",
-                                checkpoints() ? absl::StrCat("psctl checkpoint export ", CheckpointFolder().substr(0, kTextMax),
-                                                             " --to FILE.npz writes their rows")
-                                              : "checkpoints are off for this job, their rows end with it"));
+    Event("state",
+          absl::StrCat("embedding tables are not among the exported weights: ",
+                       checkpoints() ? absl::StrCat("psctl checkpoint export ",
+                                                    CheckpointFolder().substr(0, kTextMax),
+                                                    " --to FILE.npz writes their rows")
+                                     : "checkpoints are off for this job, their rows end with it"));
   }
   if (phase_ == Phase::kSealedExporting) return FinishJob();
   BeginReport();

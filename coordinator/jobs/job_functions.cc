@@ -1,7 +1,9 @@
-// Closures as an API: the part of a job whose closures come from a client's schedule() (docs/closures.md).
+// Closures as an API: the part of a job whose closures come from a client's schedule()
+// (docs/closures.md).
 //
-// The queue holds what the journal must know (function_queue.h); here it is joined with the ledger: a closure that fails or is cancelled is dead in
-// the book [20], and the user is told once every owner of a shard refuses it. Arguments are kept while a snapshot may still need the closure again
+// The queue holds what the journal must know (function_queue.h); here it is joined with the ledger:
+// a closure that fails or is cancelled is dead in the book [20], and the user is told once every
+// owner of a shard refuses it. Arguments are kept while a snapshot may still need the closure again
 // [33].
 #include <algorithm>
 #include <numeric>
@@ -20,10 +22,12 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Numbers that a life may have given out and a torn journal forgotten: servers may hold updates of them. More than any tail that was not durable.
+// Numbers that a life may have given out and a torn journal forgotten: servers may hold updates of
+// them. More than any tail that was not durable.
 constexpr std::uint64_t kLifeGap = 1u << 16;
-constexpr std::uint64_t kInHandBytesMax = 4u << 20;  // arguments at one worker, beyond its first closure
-constexpr std::ptrdiff_t kRegrantsOnTop = 2;         // of one worker
+constexpr std::uint64_t kInHandBytesMax =
+    4u << 20;                                 // arguments at one worker, beyond its first closure
+constexpr std::ptrdiff_t kRegrantsOnTop = 2;  // of one worker
 constexpr std::chrono::milliseconds kRoundsApart{100};
 constexpr std::size_t kCancelMax = 65536;
 
@@ -53,7 +57,8 @@ v1::DescribeResult Job::DescribeFunctions() const {
   std::uint64_t parameters = 0;
   std::string summary = "variable  shape  initializer  optimizer\n";
   for (const config::FunctionVariable& variable : id_.spec.functions.variables) {
-    const config::OptimizerSpec& optimizer = variable.optimizer ? *variable.optimizer : id_.spec.optimizer;
+    const config::OptimizerSpec& optimizer =
+        variable.optimizer ? *variable.optimizer : id_.spec.optimizer;
     v1::VariableSpec& spec = *result.add_variables();
     spec.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
     spec.set_name(variable.name);
@@ -68,9 +73,11 @@ v1::DescribeResult Job::DescribeFunctions() const {
     spec.set_dtype(v1::DTYPE_FLOAT32);
     client::FillWireType(id_.spec, variable.name, &spec);
     const auto [fan_in, fan_out] = Fans(variable.shape);
-    client::FillInitializer(variable.initializer, fan_in, fan_out, id_.spec.training.seed, spec.mutable_initializer());
+    client::FillInitializer(variable.initializer, fan_in, fan_out, id_.spec.training.seed,
+                            spec.mutable_initializer());
     client::FillOptimizer(optimizer, spec.mutable_optimizer());
-    absl::StrAppend(&summary, variable.name, "  [", shape, "]  ", variable.initializer.type, "  ", optimizer.type, "\n");
+    absl::StrAppend(&summary, variable.name, "  [", shape, "]  ", variable.initializer.type, "  ",
+                    optimizer.type, "\n");
   }
   result.set_parameters(parameters);
   result.set_model_summary(summary);
@@ -94,7 +101,8 @@ void Job::FillCall(std::uint64_t closure, v1::Grant* grant) const {
 }
 
 void Job::PumpFunctions() {
-  // Who holds least comes first, among equals the oldest registration. What a worker holds is looked at once, not for each grant.
+  // Who holds least comes first, among equals the oldest registration. What a worker holds is
+  // looked at once, not for each grant.
   struct Wanting {
     std::size_t held = 0;
     std::uint64_t bytes = 0;
@@ -111,7 +119,8 @@ void Job::PumpFunctions() {
     }
   }
   const auto behind = [&](std::size_t a, std::size_t b) {
-    return all[a].held != all[b].held ? all[a].held > all[b].held : all[a].worker->task > all[b].worker->task;
+    return all[a].held != all[b].held ? all[a].held > all[b].held
+                                      : all[a].worker->task > all[b].worker->task;
   };
   // As in training: what had been granted before comes on top of what a worker may hold.
   bool held_up = false;
@@ -129,17 +138,20 @@ void Job::PumpFunctions() {
       std::pop_heap(heap.begin(), heap.end(), behind);
       Wanting& best = all[heap.back()];
       Worker& worker = *best.worker;
-      const bool nothing = std::any_of(dry.begin(), dry.end(), [&](const std::set<std::string>* of) { return *of == worker.functions; });
+      const bool nothing =
+          std::any_of(dry.begin(), dry.end(),
+                      [&](const std::set<std::string>* of) { return *of == worker.functions; });
       if (nothing || !has_room(best)) {
         heap.pop_back();
         continue;
       }
       if (held_up = GrantHeldUp(); held_up) break;
       const std::uint64_t newest = book_->next_new();
-      const std::optional<ClosureBook::Granted> granted = book_->NextGrant(worker.task, !on_top, [&](ClosureId c) {
-        const FunctionQueue::Entry* entry = functions_->Find(c.value());
-        return entry == nullptr || worker.functions.contains(entry->function);
-      });
+      const std::optional<ClosureBook::Granted> granted =
+          book_->NextGrant(worker.task, !on_top, [&](ClosureId c) {
+            const FunctionQueue::Entry* entry = functions_->Find(c.value());
+            return entry == nullptr || worker.functions.contains(entry->function);
+          });
       if (!granted) {
         dry.push_back(&worker.functions);
         heap.pop_back();
@@ -151,7 +163,8 @@ void Job::PumpFunctions() {
         ++attempts_;
         attempt_high_ = granted->attempt;
         Touch();
-        SendGrant(worker, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets,
+        SendGrant(worker, granted->closure.value(), granted->attempt, v1::TRAIN,
+                  granted->all_targets, granted->targets,
                   granted->repair || granted->closure.value() < newest);
         const Held& held = worker.held.at(granted->attempt);
         ++best.held;
@@ -184,7 +197,8 @@ void Job::RecallForFunctions() {
         if (held.recalled || held.kind != v1::TRAIN) continue;
         ++kept;
         const FunctionQueue::Entry* entry = functions_->Find(held.closure.value());
-        if (kept > 1 && entry != nullptr && taker->functions.contains(entry->function)) last = attempt;
+        if (kept > 1 && entry != nullptr && taker->functions.contains(entry->function))
+          last = attempt;
       }
       if (!worker.ready || kept <= most || last == Attempt{}) continue;
       most = kept;
@@ -219,7 +233,8 @@ void Job::CountFunction(const std::string& identity, ClosureId closure, const v1
   const bool first = functions_->results_given_up() == 0;
   NoteFunctions(note);
   if (first && functions_->results_given_up() > 0)
-    Event("warning", absl::StrCat("results are given up, the oldest first, to make room for newer ones: result_bytes_max=",
+    Event("warning", absl::StrCat("results are given up, the oldest first, to make room for newer "
+                                  "ones: result_bytes_max=",
                                   id_.spec.functions.result_bytes_max));
 }
 
@@ -258,8 +273,12 @@ void Job::FailFunction(ClosureId closure, v1::ErrorDetail cause) {
   note.mutable_failed()->set_closure(closure.value());
   note.mutable_failed()->set_function(entry == nullptr ? "" : entry->function);
   const std::size_t others = open.size() - 1;
-  Event("error", absl::StrCat("closure ", closure.value(), " (", note.failed().function(), ") failed: ", ErrorText(cause),
-                              others == 0 ? "" : absl::StrCat("; ", others, others == 1 ? " other is" : " others are", " cancelled")));
+  Event("error", absl::StrCat("closure ", closure.value(), " (", note.failed().function(),
+                              ") failed: ", ErrorText(cause),
+                              others == 0 ? ""
+                                          : absl::StrCat("; ", others,
+                                                         others == 1 ? " other is" : " others are",
+                                                         " cancelled")));
   *note.mutable_failed()->mutable_cause() = std::move(cause);
   CancelFunctions(open, &note);
 }
@@ -282,8 +301,9 @@ void Job::CheckClosing() {
 
 // ---------------------------------------------------------------- arguments, and what is saved
 
-// [33] Arguments go once every snapshot of every shard holds what their closure did; where schedule() waits for room, once the newest does. Should
-// that one be damaged later, an older one lacks the closure, and its updates there are counted as lost.
+// [33] Arguments go once every snapshot of every shard holds what their closure did; where
+// schedule() waits for room, once the newest does. Should that one be damaged later, an older one
+// lacks the closure, and its updates there are counted as lost.
 void Job::TrimArguments() {
   if (!functions_ || !book_) return;
   std::vector<std::uint64_t> ended;
@@ -317,7 +337,8 @@ void Job::TrimArguments() {
     }
     if (!drop.empty() && !std::exchange(arguments_given_up_said_, true))
       Event("warning",
-            "arguments of closures that have ended are given up to make room: there are no checkpoints, so a lost server would lose their updates");
+            "arguments of closures that have ended are given up to make room: there are no "
+            "checkpoints, so a lost server would lose their updates");
   }
   if (drop.empty()) return;
   room_wanted_ = false;
@@ -349,29 +370,35 @@ void Job::WantRound(MonoTime now) {
 
 absl::Status Job::FunctionsRefusal() const {
   if (!functions_)
-    return UserError(
-        absl::FailedPreconditionError(absl::StrCat("closures are scheduled in jobs of spec.type functions: job=", name(), " type=", id_.spec.type)));
+    return UserError(absl::FailedPreconditionError(
+        absl::StrCat("closures are scheduled in jobs of spec.type functions: job=", name(),
+                     " type=", id_.spec.type)));
   if (!ended() && phase_ < Phase::kSealing) return absl::OkStatus();
   if (first_cause_) {
     const absl::Status cause = client::FromErrorDetail(*first_cause_);
-    const absl::Status text(cause.code(), absl::StrCat("the job has failed: job=", name(), " cause=", ErrorText(*first_cause_)));
+    const absl::Status text(cause.code(), absl::StrCat("the job has failed: job=", name(),
+                                                       " cause=", ErrorText(*first_cause_)));
     return cause_is_users_ ? UserError(text) : WithRetryable(text, false);
   }
   const JobState end = ended() ? state_ : ending_;
-  if (end == JobState::kCancelled) return UserError(absl::CancelledError(absl::StrCat("the job was cancelled: job=", name())));
-  return UserError(absl::FailedPreconditionError(absl::StrCat("the job has ended: job=", name(), " state=", JobStateName(end))));
+  if (end == JobState::kCancelled)
+    return UserError(absl::CancelledError(absl::StrCat("the job was cancelled: job=", name())));
+  return UserError(absl::FailedPreconditionError(
+      absl::StrCat("the job has ended: job=", name(), " state=", JobStateName(end))));
 }
 
 absl::Status Job::CallRefusal(const v1::ClosureCall& call) const {
   EG_RETURN_IF_ERROR(FunctionsRefusal());
   if (call.client() == 0 || call.call() == 0 || call.answered_below() > call.call())
-    return absl::InvalidArgumentError(absl::StrCat("a call without its number: client=", call.client(), " call=", call.call()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a call without its number: client=", call.client(), " call=", call.call()));
   return absl::OkStatus();
 }
 
 std::string Job::ClosingText() const {
   return absl::StrCat("servers to close what was cancelled: ",
-                      closing_.size() > kLifeGap ? "the closures of former lives" : absl::StrCat(closing_.size(), " closures"));
+                      closing_.size() > kLifeGap ? "the closures of former lives"
+                                                 : absl::StrCat(closing_.size(), " closures"));
 }
 
 std::optional<v1::RaisedError> Job::TellError(const v1::ClosureCall& call, bool* wait) {
@@ -391,13 +418,15 @@ std::optional<v1::RaisedError> Job::TellError(const v1::ClosureCall& call, bool*
 void Job::ReleaseFunctions(const v1::IntervalSet& released) {
   if (released.bounds_size() == 0) return;
   // A call that waits is asked again and again: only what changes something is a change.
-  if (const auto set = client::FromProto(released); !set.ok() || !functions_->WouldRelease(*set)) return;
+  if (const auto set = client::FromProto(released); !set.ok() || !functions_->WouldRelease(*set))
+    return;
   v1::FunctionsNote note;
   *note.mutable_released() = released;
   NoteFunctions(note);
 }
 
-Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosureRequest& request, std::string* waiting_for) {
+Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosureRequest& request,
+                                                       std::string* waiting_for) {
   using Response = v1::ScheduleClosureResponse;
   Response response;
   if (functions_) {  // also once the job ends: it was scheduled
@@ -407,17 +436,21 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
       return response;
     }
   }
-  if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (absl::Status refused = CallRefusal(request.call()); !refused.ok())
+    return Refuse<Response>(std::move(refused));
   if (functions_->Answered(request.call()))
-    return Refuse<Response>(absl::InvalidArgumentError("a repeat of a call that its client said was answered"));
-  if (auto released = client::FromProto(request.released()); !released.ok()) return Refuse<Response>(released.status());
-  if (!IsFunctionName(request.function()))
     return Refuse<Response>(
-        UserError(absl::InvalidArgumentError(absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax,
-                                                          " visible characters got=", client::CleanText(request.function(), 200)))));
+        absl::InvalidArgumentError("a repeat of a call that its client said was answered"));
+  if (auto released = client::FromProto(request.released()); !released.ok())
+    return Refuse<Response>(released.status());
+  if (!IsFunctionName(request.function()))
+    return Refuse<Response>(UserError(absl::InvalidArgumentError(
+        absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax,
+                     " visible characters got=", client::CleanText(request.function(), 200)))));
   if (request.arguments().size() > client::kArgumentBytesMax)
     return Refuse<Response>(UserError(absl::InvalidArgumentError(
-        absl::StrCat("arguments of a closure too large: bytes=", request.arguments().size(), " max=", client::kArgumentBytesMax))));
+        absl::StrCat("arguments of a closure too large: bytes=", request.arguments().size(),
+                     " max=", client::kArgumentBytesMax))));
   bool wait = false;
   if (auto error = TellError(request.call(), &wait)) {
     if (wait) return std::nullopt;
@@ -428,7 +461,9 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
     *waiting_for = ClosingText();
     return std::nullopt;
   }
-  if (functions_->finish()) return Refuse<Response>(UserError(absl::FailedPreconditionError(absl::StrCat("the job finishes: job=", name()))));
+  if (functions_->finish())
+    return Refuse<Response>(
+        UserError(absl::FailedPreconditionError(absl::StrCat("the job finishes: job=", name()))));
   if (!book_) {
     *waiting_for = "the job to start";
     return std::nullopt;
@@ -447,13 +482,17 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
     TrimArguments();
     if (!functions_->HasRoomFor(request.arguments().size())) {
       room_wanted_ = true;
-      *waiting_for = absl::StrCat("room for its arguments: closures to end, and to be saved: argument_bytes_max=", functions_->argument_bytes_max());
+      *waiting_for = absl::StrCat(
+          "room for its arguments: closures to end, and to be saved: argument_bytes_max=",
+          functions_->argument_bytes_max());
       return std::nullopt;
     }
   }
   if (functions_->next() >= plan_->closures())
     return Refuse<Response>(
-        WithRetryable(absl::ResourceExhaustedError(absl::StrCat("no more closures in this job: max=", plan_->closures())), false));
+        WithRetryable(absl::ResourceExhaustedError(
+                          absl::StrCat("no more closures in this job: max=", plan_->closures())),
+                      false));
   v1::FunctionsNote note;
   v1::FunctionScheduled* one = note.add_scheduled();
   one->set_closure(functions_->next());
@@ -474,20 +513,26 @@ std::string Job::Unjoined(bool durable) {
   CheckClosing();
   if (!functions_->open().empty()) {
     const std::string why = WaitingFor();
-    return absl::StrCat(functions_->open().size(), functions_->open().size() == 1 ? " closure" : " closures", " to end",
+    return absl::StrCat(functions_->open().size(),
+                        functions_->open().size() == 1 ? " closure" : " closures", " to end",
                         why.empty() ? "" : absl::StrCat("; waiting for ", why));
   }
   if (!closing_.empty()) return ClosingText();
   if (!book_) return durable ? "the job to start" : "";
   if (!durable || EverythingIsSaved(saved_done_)) return "";
   round_wanted_ = true;
-  return absl::StrCat("a checkpoint of it", checkpoint_.trouble().empty() ? "" : absl::StrCat(": ", checkpoint_.trouble()));
+  return absl::StrCat("a checkpoint of it", checkpoint_.trouble().empty()
+                                                ? ""
+                                                : absl::StrCat(": ", checkpoint_.trouble()));
 }
 
-Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& request, std::string* waiting_for) {
+Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& request,
+                                                std::string* waiting_for) {
   using Response = v1::JoinClosuresResponse;
-  if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
-  if (auto released = client::FromProto(request.released()); !released.ok()) return Refuse<Response>(released.status());
+  if (absl::Status refused = CallRefusal(request.call()); !refused.ok())
+    return Refuse<Response>(std::move(refused));
+  if (auto released = client::FromProto(request.released()); !released.ok())
+    return Refuse<Response>(released.status());
   ReleaseFunctions(request.released());
   Response response;
   bool wait = false;
@@ -496,8 +541,8 @@ Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& r
     return response;
   }
   if (request.durable() && !checkpoints())
-    return Refuse<Response>(
-        UserError(absl::FailedPreconditionError(absl::StrCat("join(durable) needs checkpoints, and the job has none: job=", name()))));
+    return Refuse<Response>(UserError(absl::FailedPreconditionError(
+        absl::StrCat("join(durable) needs checkpoints, and the job has none: job=", name()))));
   *waiting_for = wait ? ClosingText() : Unjoined(request.durable());
   if (!waiting_for->empty()) return std::nullopt;
   response.set_joined(true);
@@ -506,10 +551,12 @@ Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& r
 
 Job::Answer<v1::ClosuresDoneResponse> Job::ClosuresDone(const v1::ClosuresDoneRequest& request) {
   using Response = v1::ClosuresDoneResponse;
-  if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (absl::Status refused = CallRefusal(request.call()); !refused.ok())
+    return Refuse<Response>(std::move(refused));
   Response response;
   bool wait = false;
-  if (auto error = TellError(request.call(), &wait); error && !wait) *response.mutable_error() = *std::move(error);
+  if (auto error = TellError(request.call(), &wait); error && !wait)
+    *response.mutable_error() = *std::move(error);
   response.set_done(!wait && !response.has_error() && Unjoined(false).empty());
   response.set_scheduled(functions_->scheduled());
   response.set_succeeded(functions_->succeeded());
@@ -518,7 +565,8 @@ Job::Answer<v1::ClosuresDoneResponse> Job::ClosuresDone(const v1::ClosuresDoneRe
   return response;
 }
 
-Job::Answer<v1::FetchResultResponse> Job::FetchResult(const v1::FetchResultRequest& request, std::string* waiting_for) {
+Job::Answer<v1::FetchResultResponse> Job::FetchResult(const v1::FetchResultRequest& request,
+                                                      std::string* waiting_for) {
   using Response = v1::FetchResultResponse;
   if (!functions_) return Refuse<Response>(FunctionsRefusal());
   Response response;
@@ -533,24 +581,30 @@ Job::Answer<v1::FetchResultResponse> Job::FetchResult(const v1::FetchResultReque
     *response.mutable_cause() = failure->cause();
     return response;
   }
-  if (absl::Status refused = FunctionsRefusal(); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (absl::Status refused = FunctionsRefusal(); !refused.ok())
+    return Refuse<Response>(std::move(refused));
   if (c >= functions_->next())
-    return Refuse<Response>(UserError(absl::NotFoundError(absl::StrCat("no such closure: closure=", c, " next=", functions_->next()))));
+    return Refuse<Response>(UserError(absl::NotFoundError(
+        absl::StrCat("no such closure: closure=", c, " next=", functions_->next()))));
   if (functions_->open().contains(c)) {
     const std::string why = WaitingFor();
-    *waiting_for = absl::StrCat("closure ", c, " to end", why.empty() ? "" : absl::StrCat("; waiting for ", why));
+    *waiting_for = absl::StrCat("closure ", c, " to end",
+                                why.empty() ? "" : absl::StrCat("; waiting for ", why));
     return std::nullopt;
   }
-  response.set_state(book_ && book_->durable().succeeded.Contains(c) ? v1::RESULT_GONE : v1::RESULT_CANCELLED);
+  response.set_state(book_ && book_->durable().succeeded.Contains(c) ? v1::RESULT_GONE
+                                                                     : v1::RESULT_CANCELLED);
   return response;
 }
 
-Job::Answer<v1::CancelClosuresResponse> Job::CancelClosures(const v1::CancelClosuresRequest& request, std::string* waiting_for) {
+Job::Answer<v1::CancelClosuresResponse> Job::CancelClosures(
+    const v1::CancelClosuresRequest& request, std::string* waiting_for) {
   using Response = v1::CancelClosuresResponse;
-  if (absl::Status refused = FunctionsRefusal(); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (absl::Status refused = FunctionsRefusal(); !refused.ok())
+    return Refuse<Response>(std::move(refused));
   if (static_cast<std::size_t>(request.closures_size()) > kCancelMax)
-    return Refuse<Response>(
-        absl::InvalidArgumentError(absl::StrCat("too many closures in one call: max=", kCancelMax, " got=", request.closures_size())));
+    return Refuse<Response>(absl::InvalidArgumentError(absl::StrCat(
+        "too many closures in one call: max=", kCancelMax, " got=", request.closures_size())));
   if (std::string store = WaitingForStore(); !store.empty()) {
     *waiting_for = std::move(store);
     return std::nullopt;
@@ -564,7 +618,8 @@ Job::Answer<v1::CancelClosuresResponse> Job::CancelClosures(const v1::CancelClos
   }
   if (book_ && !open.empty()) {
     Event("state", absl::StrCat("cancelled by its client: ",
-                                open.size() == 1 ? absl::StrCat("closure ", *open.First()) : absl::StrCat(open.size(), " closures")));
+                                open.size() == 1 ? absl::StrCat("closure ", *open.First())
+                                                 : absl::StrCat(open.size(), " closures")));
     v1::FunctionsNote note;
     if (!CancelFunctions(open, &note)) return std::nullopt;
     Pump();
@@ -579,22 +634,27 @@ Job::Answer<v1::CancelClosuresResponse> Job::CancelClosures(const v1::CancelClos
   return response;
 }
 
-Job::Answer<v1::ReleaseResultsResponse> Job::ReleaseResults(const v1::ReleaseResultsRequest& request) {
+Job::Answer<v1::ReleaseResultsResponse> Job::ReleaseResults(
+    const v1::ReleaseResultsRequest& request) {
   using Response = v1::ReleaseResultsResponse;
-  if (absl::Status refused = FunctionsRefusal(); !refused.ok()) return Refuse<Response>(std::move(refused));
-  if (auto released = client::FromProto(request.released()); !released.ok()) return Refuse<Response>(released.status());
+  if (absl::Status refused = FunctionsRefusal(); !refused.ok())
+    return Refuse<Response>(std::move(refused));
+  if (auto released = client::FromProto(request.released()); !released.ok())
+    return Refuse<Response>(released.status());
   ReleaseFunctions(request.released());
   if (!Persist(Record())) return std::nullopt;
   return absl::StatusOr<Response>(Response());
 }
 
-Job::Answer<v1::FinishJobResponse> Job::Finish(const v1::FinishJobRequest& request, std::string* waiting_for) {
+Job::Answer<v1::FinishJobResponse> Job::Finish(const v1::FinishJobRequest& request,
+                                               std::string* waiting_for) {
   using Response = v1::FinishJobResponse;
   Response response;
   response.set_finishing(true);
   if (functions_ && functions_->finish()) return response;  // a repeat, also after the end
   response.clear_finishing();
-  if (absl::Status refused = CallRefusal(request.call()); !refused.ok()) return Refuse<Response>(std::move(refused));
+  if (absl::Status refused = CallRefusal(request.call()); !refused.ok())
+    return Refuse<Response>(std::move(refused));
   bool wait = false;
   if (auto error = TellError(request.call(), &wait); error && !wait) {
     *response.mutable_error() = *std::move(error);
@@ -606,7 +666,8 @@ Job::Answer<v1::FinishJobResponse> Job::Finish(const v1::FinishJobRequest& reque
   v1::FunctionsNote note;
   note.set_finish(true);
   NoteFunctions(note);
-  Event("state", absl::StrCat("finished by its client after ", functions_->scheduled(), functions_->scheduled() == 1 ? " closure" : " closures"));
+  Event("state", absl::StrCat("finished by its client after ", functions_->scheduled(),
+                              functions_->scheduled() == 1 ? " closure" : " closures"));
   if (!Persist(Record())) return std::nullopt;
   response.set_finishing(true);
   Pump();
@@ -621,7 +682,8 @@ std::string Job::WaitingForFunction() const {
   for (const std::uint64_t c : functions_->open()) {
     if (book_->current().contains(ClosureId(c))) continue;
     const FunctionQueue::Entry* entry = functions_->Find(c);
-    if (entry != nullptr && !there.contains(entry->function)) return absl::StrCat("workers: none of those here has function `", entry->function, "`");
+    if (entry != nullptr && !there.contains(entry->function))
+      return absl::StrCat("workers: none of those here has function `", entry->function, "`");
   }
   return "";
 }

@@ -18,8 +18,9 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kAuxAhead = 2;               // evaluation closures in hand: one running, one queued
-constexpr std::ptrdiff_t kRegrantsOnTop = 2;       // of what waits to be run again, beyond a worker's limit
+constexpr std::size_t kAuxAhead = 2;  // evaluation closures in hand: one running, one queued
+constexpr std::ptrdiff_t kRegrantsOnTop =
+    2;  // of what waits to be run again, beyond a worker's limit
 constexpr std::uint64_t kAuxNumbers = 1ull << 62;  // describe attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::chrono::seconds kWindowSaidAfter{5};
@@ -52,8 +53,9 @@ bool Job::Worker::Drop(Attempt attempt) {
 }
 
 bool Job::Usable(const Worker& worker, MonoTime now) const {
-  return worker.ready && !worker.silent && !worker.called_back && !worker.leaving && !worker.stuck && worker.backoff_until <= now &&
-         worker.aside_until <= now && !IsUnfit(worker.process, now);
+  return worker.ready && !worker.silent && !worker.called_back && !worker.leaving &&
+         !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now &&
+         !IsUnfit(worker.process, now);
 }
 
 // ---------------------------------------------------------------- beside other jobs
@@ -104,10 +106,12 @@ std::uint32_t Job::useful_workers() const {
   if (phase_ == Phase::kEvaluating) useful = aux_.size() - aux_done_;
   if (phase_ == Phase::kReporting || phase_ == Phase::kSaving) useful = 0;
   if (phase_ == Phase::kTraining && functions_) {
-    useful = functions_->open().size() + (book_ && book_->regrants_wait() ? workers_.size() + 1 : 0);
+    useful =
+        functions_->open().size() + (book_ && book_->regrants_wait() ? workers_.size() + 1 : 0);
   } else if (phase_ == Phase::kTraining && book_) {
     const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), TrainLimit());
-    useful = book_->InFlight() + (limit > book_->next_new() ? limit - book_->next_new() : 0) + (book_->regrants_wait() ? workers_.size() + 1 : 0);
+    useful = book_->InFlight() + (limit > book_->next_new() ? limit - book_->next_new() : 0) +
+             (book_->regrants_wait() ? workers_.size() + 1 : 0);
   }
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(useful, 1u << 30));
 }
@@ -115,7 +119,8 @@ std::uint32_t Job::useful_workers() const {
 std::uint32_t Job::busy_workers(std::chrono::milliseconds while_) const {
   const MonoTime now = host_->Now();
   std::uint32_t busy = 0;
-  for (const auto& [task, worker] : workers_) busy += !worker.held.empty() || now - worker.last_done < while_;
+  for (const auto& [task, worker] : workers_)
+    busy += !worker.held.empty() || now - worker.last_done < while_;
   return busy;
 }
 
@@ -123,16 +128,19 @@ std::optional<std::set<std::string>> Job::wanted_functions() const {
   if (!functions_) return std::nullopt;
   std::set<std::string> wanted;
   for (const std::uint64_t c : functions_->open()) {
-    if (const FunctionQueue::Entry* entry = functions_->Find(c); entry != nullptr) wanted.insert(entry->function);
+    if (const FunctionQueue::Entry* entry = functions_->Find(c); entry != nullptr)
+      wanted.insert(entry->function);
   }
   if (book_ && book_->RepairsPending()) {  // whatever they are of
-    for (const auto& [task, worker] : workers_) wanted.insert(worker.functions.begin(), worker.functions.end());
+    for (const auto& [task, worker] : workers_)
+      wanted.insert(worker.functions.begin(), worker.functions.end());
   }
   return wanted;
 }
 
-// P9: one worker does all the work, the oldest registration at first. When it cannot, one whose numbers are the same does; any other
-// would end with other bits, so the job waits for one of the two, and says so.
+// P9: one worker does all the work, the oldest registration at first. When it cannot, one whose
+// numbers are the same does; any other would end with other bits, so the job waits for one of the
+// two, and says so.
 Job::Pin Job::PinnedWorker() {
   if (!id_.spec.strategy.deterministic) return {};
   Worker *holder = nullptr, *equal = nullptr;
@@ -147,7 +155,8 @@ Job::Pin Job::PinnedWorker() {
     if (pinned_.empty()) {
       pinned_compute_ = equal->compute;
     } else if (equal->identity != pinned_) {
-      Event("state", absl::StrCat("deterministic: worker/", equal->identity, " does the work from here on instead of worker/", pinned_,
+      Event("state", absl::StrCat("deterministic: worker/", equal->identity,
+                                  " does the work from here on instead of worker/", pinned_,
                                   ", which cannot; their build and settings are the same"));
     }
     pinned_ = equal->identity;
@@ -155,14 +164,17 @@ Job::Pin Job::PinnedWorker() {
   }
   if (pinned_.empty()) return {true, nullptr};
   if (!pin_wait_said_) {
-    Event("warning", absl::StrCat("deterministic: worker/", pinned_, " cannot work now (",
-                                  holder == nullptr             ? "it is gone, or came back with other settings"
-                                  : holder->leaving             ? "it leaves"
-                                  : holder->stuck               ? "it stands still"
-                                  : UnfitOf(*holder) != nullptr ? "it cannot take part"
-                                  : holder->ready               ? "it is set aside or backs off for a while"
-                                                                : "it is away",
-                                  "), and no other worker has its build and settings: the job waits for one that has: ", pinned_compute_));
+    Event("warning",
+          absl::StrCat(
+              "deterministic: worker/", pinned_, " cannot work now (",
+              holder == nullptr             ? "it is gone, or came back with other settings"
+              : holder->leaving             ? "it leaves"
+              : holder->stuck               ? "it stands still"
+              : UnfitOf(*holder) != nullptr ? "it cannot take part"
+              : holder->ready               ? "it is set aside or backs off for a while"
+                                            : "it is away",
+              "), and no other worker has its build and settings: the job waits for one that has: ",
+              pinned_compute_));
   }
   pin_waits_ = pin_wait_said_ = true;
   return {true, nullptr};
@@ -171,23 +183,29 @@ Job::Pin Job::PinnedWorker() {
 void Job::SayNotReproducible(const std::string& why) {
   if (!id_.spec.strategy.deterministic) return;
   Event("warning", absl::StrCat("deterministic: ", why,
-                                "; updates that had reached some of the shards only are completed from values read later, so the bits of this run "
+                                "; updates that had reached some of the shards only are completed "
+                                "from values read later, so the bits of this run "
                                 "may differ from those of an undisturbed one"));
 }
 
 // ---------------------------------------------------------------- work that stands still
 
-// A worker whose session lives while its work does not: what it holds would keep the window of open closures shut for ever.
+// A worker whose session lives while its work does not: what it holds would keep the window of open
+// closures shut for ever.
 void Job::CheckStalls() {
   const MonoTime now = host_->Now();
   if (options_.step_timeout.count() == 0 || now < next_stall_check_) return;
-  next_stall_check_ = now + std::min<std::chrono::milliseconds>(options_.step_timeout / 8, std::chrono::seconds(1));
+  next_stall_check_ =
+      now + std::min<std::chrono::milliseconds>(options_.step_timeout / 8, std::chrono::seconds(1));
   const bool server_missing =
-      placed_ && (!AllShardsReady() || std::any_of(servers_.begin(), servers_.end(), [](const auto& s) { return !s.second.ready; }));
+      placed_ && (!AllShardsReady() || std::any_of(servers_.begin(), servers_.end(),
+                                                   [](const auto& s) { return !s.second.ready; }));
   std::vector<TaskId> stalled;
   for (auto& [task, worker] : workers_) {
-    // Who waits for a server that we know to be missing, or for room at one, does not stand still by itself.
-    if (worker.held.empty() || !worker.ready || server_missing || window_open_ || worker.paused()) worker.advanced_at = now;
+    // Who waits for a server that we know to be missing, or for room at one, does not stand still
+    // by itself.
+    if (worker.held.empty() || !worker.ready || server_missing || window_open_ || worker.paused())
+      worker.advanced_at = now;
     if (now - worker.advanced_at >= options_.step_timeout) stalled.push_back(task);
   }
   for (const TaskId task : stalled) {
@@ -208,7 +226,8 @@ void Job::TakeAway(Worker& worker) {
     if (held.kind == v1::TRAIN) {
       if (attempt == running && worker.progress.state() == "running") {
         blamed = PoisonRule::Running{held.closure, worker.progress.running_step()};
-        what = absl::StrCat("closure ", held.closure.value(), " step ", worker.progress.running_step());
+        what = absl::StrCat("closure ", held.closure.value(), " step ",
+                            worker.progress.running_step());
       }
       if (book_) book_->ReleaseAttempt(held.closure, attempt);
       continue;
@@ -218,7 +237,8 @@ void Job::TakeAway(Worker& worker) {
     aux->attempt = Attempt{};
     if (stalled_aux != nullptr && attempt != running) continue;
     stalled_aux = aux;
-    what = absl::StrCat(v1::WorkKind_Name(held.kind), " closure ", held.closure.value() & 0xffffffffu);
+    what =
+        absl::StrCat(v1::WorkKind_Name(held.kind), " closure ", held.closure.value() & 0xffffffffu);
   }
   const std::size_t attempts = worker.held.size();
   worker.held.clear();
@@ -227,15 +247,19 @@ void Job::TakeAway(Worker& worker) {
   worker.stuck = worker.progress.computing();
   worker.aside_until = now + std::min(options_.aside_max, options_.step_timeout);
   const double seconds = std::chrono::duration<double>(options_.step_timeout).count();
-  Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is taken away (%d attempts) and granted again elsewhere",
+  Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is taken away "
+                                 "(%d attempts) and granted again elsewhere",
                                  worker.identity, seconds, what, attempts));
   poison_.OnDeath(now, blamed);
-  if (blamed) SayNotReproducible(absl::StrCat(what, " was taken away from worker/", worker.identity));
+  if (blamed)
+    SayNotReproducible(absl::StrCat(what, " was taken away from worker/", worker.identity));
   Touch();
   if (stalled_aux != nullptr && ++stalled_aux->stalls >= options_.poison_deaths) {
-    Fail(MakeError(absl::DeadlineExceededError(absl::StrCat("work stood still again and again; raise step_timeout if it is only slow: work=", what,
-                                                            " times=", stalled_aux->stalls, " step_timeout_s=", seconds)),
-                   "poison", absl::StrCat("worker/", worker.identity)),
+    Fail(MakeError(
+             absl::DeadlineExceededError(absl::StrCat(
+                 "work stood still again and again; raise step_timeout if it is only slow: work=",
+                 what, " times=", stalled_aux->stalls, " step_timeout_s=", seconds)),
+             "poison", absl::StrCat("worker/", worker.identity)),
          false);
   }
 }
@@ -262,25 +286,32 @@ void Job::SetFit(const Worker& worker) {
   }
 }
 
-// Of the workers that are here, and nobody serves another job. Of one that registers just now nothing is known.
+// Of the workers that are here, and nobody serves another job. Of one that registers just now
+// nothing is known.
 bool Job::NobodyFits() const {
-  return workers_elsewhere_ == 0 && std::all_of(workers_.begin(), workers_.end(), [&](const auto& one) {
+  return workers_elsewhere_ == 0 &&
+         std::all_of(workers_.begin(), workers_.end(), [&](const auto& one) {
            const Worker& worker = one.second;
            return worker.leaving || worker.called_back || UnfitOf(worker) != nullptr;
          });
 }
 
-// False: nobody here can do it, and what it failed of is to be judged as the user's error that it then is. That is so while nobody has described
-// the job, for a function, whose caller is to be told, and for a repair whose input is gone [33], once who left lately has had the time in which a
+// False: nobody here can do it, and what it failed of is to be judged as the user's error that it
+// then is. That is so while nobody has described the job, for a function, whose caller is to be
+// told, and for a repair whose input is gone [33], once who left lately has had the time in which a
 // server may come back; whatever else waits for a worker that can, who may be away as anybody may.
 bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
   const MonoTime now = host_->Now();
-  std::erase_if(unfit_, [&](const auto& one) { return now > one.second.again_at + kUnfitKept && one.first != worker.process; });
+  std::erase_if(unfit_, [&](const auto& one) {
+    return now > one.second.again_at + kUnfitKept && one.first != worker.process;
+  });
   Unfit& unfit = unfit_[worker.process];
   const bool news = unfit.lack != failed.lack();
   unfit.fit = false;
   if (news || unfit.again_at <= now) {
-    unfit.again_at = now + std::min<std::chrono::milliseconds>(options_.aside_max, kUnfitAtFirst * (1u << std::min(unfit.times, 10u)));
+    unfit.again_at =
+        now + std::min<std::chrono::milliseconds>(
+                  options_.aside_max, kUnfitAtFirst * (1u << std::min(unfit.times, 10u)));
     ++unfit.times;
     unfit.lack = failed.lack();
     unfit.why = client::CleanText(failed.cause().message(), kUnfitBytesMax);
@@ -289,12 +320,15 @@ bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
     }
   }
   if (news) {
-    Event("warning", absl::StrCat("worker/", worker.identity, " cannot take part, it is tried again from time to time: ", unfit.why));
+    Event("warning",
+          absl::StrCat("worker/", worker.identity,
+                       " cannot take part, it is tried again from time to time: ", unfit.why));
     Touch();
   }
   if (pinned_ == worker.identity && succeeded_ == 0) pinned_.clear();  // nothing has its bits
   if (!NobodyFits()) return true;
-  const bool repair = failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
+  const bool repair =
+      failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
   if (plan_ && !functions_ && !repair) return true;
   if (plan_ && !functions_ && fit_left_ && now < *fit_left_ + options_.server_lost_after) {
     unfit.again_at = std::min<MonoTime>(unfit.again_at, *fit_left_ + options_.server_lost_after);
@@ -304,11 +338,12 @@ bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
   return false;
 }
 
-// New closures lie behind the barrier, and at most closures_behind_max behind the oldest that has not ended: what has ended is
-// summed in closure order and waits for it.
+// New closures lie behind the barrier, and at most closures_behind_max behind the oldest that has
+// not ended: what has ended is summed in closure order and waits for it.
 void Job::UpdateNewLimit() {
   if (functions_) return book_->SetNewLimit(TrainLimit());
-  const std::uint64_t barrier = barrier_epochs_ * plan_->closures_per_epoch(), window = folded_ + options_.closures_behind_max;
+  const std::uint64_t barrier = barrier_epochs_ * plan_->closures_per_epoch(),
+                      window = folded_ + options_.closures_behind_max;
   book_->SetNewLimit(std::min(barrier, window));
   if (window_full_ && book_->next_new() < std::min(barrier, window)) window_full_ = false;
 }
@@ -317,7 +352,8 @@ std::uint32_t Job::LimitOf(const Worker& worker) const {
   if (UnfitOf(worker) != nullptr) return 1;  // on trial
   const std::uint64_t limit = std::min<std::uint64_t>(plan_->closures(), TrainLimit());
   const std::uint64_t remaining = limit > book_->next_new() ? limit - book_->next_new() : 0;
-  return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining, static_cast<std::uint32_t>(workers_.size()));
+  return AttemptsAhead(options_.sizing, worker.rate.seconds_per_closure(), remaining,
+                       static_cast<std::uint32_t>(workers_.size()));
 }
 
 bool Job::GrantHeldUp() {
@@ -326,12 +362,13 @@ bool Job::GrantHeldUp() {
   if (now < grants_held_until_) return true;
   const fault::Hit hit = host_->failpoints().At("coordinator.before_grant");
   if (!hit) return false;
-  grants_held_until_ = now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
+  grants_held_until_ =
+      now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
   return true;
 }
 
-void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind, bool all_targets, const std::set<ShardId>& targets,
-                    bool regrant) {
+void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind,
+                    bool all_targets, const std::set<ShardId>& targets, bool regrant) {
   v1::Grant* grant = grant_.mutable_grant();
   grant->set_job_uid(id_.uid.value());
   grant->set_closure(closure);
@@ -348,18 +385,21 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
   grant->set_proof(ProofOf(worker, closure, attempt, kind));
   if (worker.held.empty()) worker.advanced_at = host_->Now();
-  worker.held[attempt] = Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size(), regrant};
+  worker.held[attempt] =
+      Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size(), regrant};
   host_->Send(worker.task, grant_);
 }
 
-// What had been granted before waits for no room in anybody's hand: that may be seconds away, and a worker runs what it is given of it
-// first. Two at a time come on top. Null: nobody takes one.
+// What had been granted before waits for no room in anybody's hand: that may be seconds away, and a
+// worker runs what it is given of it first. Two at a time come on top. Null: nobody takes one.
 Job::Worker* Job::TakesRegrant(const Pin& pin) {
   Worker* best = nullptr;
   for (auto& [task, worker] : workers_) {
     if (!Usable(worker) || pin.Excludes(worker)) continue;
     if (best != nullptr && worker.held.size() >= best->held.size()) continue;
-    if (std::count_if(worker.held.begin(), worker.held.end(), [](const auto& h) { return h.second.regrant; }) < kRegrantsOnTop) best = &worker;
+    if (std::count_if(worker.held.begin(), worker.held.end(),
+                      [](const auto& h) { return h.second.regrant; }) < kRegrantsOnTop)
+      best = &worker;
   }
   return best;
 }
@@ -370,9 +410,12 @@ void Job::PumpTraining() {
   // Who holds least comes first, among equals the oldest registration.
   wanting_.clear();
   for (auto& [task, worker] : workers_) {
-    if (Usable(worker, now) && !pin.Excludes(worker) && worker.held.size() < LimitOf(worker)) wanting_.emplace_back(worker.held.size(), &worker);
+    if (Usable(worker, now) && !pin.Excludes(worker) && worker.held.size() < LimitOf(worker))
+      wanting_.emplace_back(worker.held.size(), &worker);
   }
-  const auto behind = [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second->task > b.second->task; };
+  const auto behind = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second->task > b.second->task;
+  };
   std::make_heap(wanting_.begin(), wanting_.end(), behind);
   for (;;) {
     // A limit only falls while there is less to grant.
@@ -395,10 +438,13 @@ void Job::PumpTraining() {
           window_said_ = false;
           ++window_refusals_;
         }
-        // For a moment that is how a fast cluster runs; for long it is one closure that holds up the rest.
+        // For a moment that is how a fast cluster runs; for long it is one closure that holds up
+        // the rest.
         if (!window_said_ && now - window_full_at_ >= kWindowSaidAfter) {
           window_said_ = true;
-          Event("warning", absl::StrCat("closure ", folded_, " has not ended while later ones have: no new one is granted until it does: window=",
+          Event("warning", absl::StrCat("closure ", folded_,
+                                        " has not ended while later ones have: no new one is "
+                                        "granted until it does: window=",
                                         options_.closures_behind_max));
         }
       }
@@ -407,8 +453,8 @@ void Job::PumpTraining() {
     ++attempts_;
     attempt_high_ = granted->attempt;
     Touch();
-    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets, granted->targets,
-              granted->repair || granted->closure.value() < newest);
+    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets,
+              granted->targets, granted->repair || granted->closure.value() < newest);
     if (on_top) continue;
     std::pop_heap(wanting_.begin(), wanting_.end(), behind);
     ++wanting_.back().first;
@@ -417,19 +463,25 @@ void Job::PumpTraining() {
   RecallForIdle();
 }
 
-// Nothing can be granted: who has nothing to do gets what another has not begun. Where more can be granted as soon as something ends,
-// only who has had nothing for a while: words that cross what they call back cost more than they bring.
+// Nothing can be granted: who has nothing to do gets what another has not begun. Where more can be
+// granted as soon as something ends, only who has had nothing for a while: words that cross what
+// they call back cost more than they bring.
 void Job::RecallForIdle() {
   if (id_.spec.strategy.deterministic) return;
   const MonoTime now = host_->Now();
-  const bool all_granted = book_->next_new() >= std::min(plan_->closures(), barrier_epochs_ * plan_->closures_per_epoch());
+  const bool all_granted =
+      book_->next_new() >=
+      std::min(plan_->closures(), barrier_epochs_ * plan_->closures_per_epoch());
   std::size_t idle = 0, recalled = 0;
   for (const auto& [task, worker] : workers_) {
-    idle += worker.held.empty() && Usable(worker, now) && (all_granted || now - worker.last_done >= kIdleLong);
+    idle += worker.held.empty() && Usable(worker, now) &&
+            (all_granted || now - worker.last_done >= kIdleLong);
     recalled += worker.recalled;
   }
   if (recalled >= idle) return;
-  const auto less = [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : a.second->task > b.second->task; };
+  const auto less = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : a.second->task > b.second->task;
+  };
   wanting_.clear();
   for (auto& [task, worker] : workers_) {
     const std::size_t kept = worker.held.size() - worker.recalled;
@@ -461,10 +513,14 @@ void Job::BeginAux(Phase phase, std::uint64_t count) {
   SetPhase(phase);
 }
 
-// The aux closure that `worker` was granted as `attempt`. Attempt (0,0) stands for "not granted": nobody holds it.
+// The aux closure that `worker` was granted as `attempt`. Attempt (0,0) stands for "not granted":
+// nobody holds it.
 Job::Aux* Job::HeldAux(TaskId worker, std::uint64_t closure, Attempt attempt) {
   Aux* aux = FindAux(closure);
-  return aux != nullptr && !aux->done && attempt != Attempt{} && aux->attempt == attempt && aux->worker == worker ? aux : nullptr;
+  return aux != nullptr && !aux->done && attempt != Attempt{} && aux->attempt == attempt &&
+                 aux->worker == worker
+             ? aux
+             : nullptr;
 }
 
 Job::Aux* Job::FindAux(std::uint64_t closure) {
@@ -509,7 +565,8 @@ void Job::PumpAux() {
       if (best == nullptr || worker.held.size() < best->held.size()) best = &worker;
     }
     if (best == nullptr || GrantHeldUp()) return;
-    aux.attempt = book_ ? book_->NextAttempt() : Attempt{host_->term().value(), kAuxNumbers + host_->NextNumber()};
+    aux.attempt = book_ ? book_->NextAttempt()
+                        : Attempt{host_->term().value(), kAuxNumbers + host_->NextNumber()};
     aux.worker = best->task;
     SendGrant(*best, aux.closure, aux.attempt, kind, true, {});
     Touch();
@@ -524,7 +581,8 @@ void Job::AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool s
   *answer->mutable_attempt() = client::ToProto(attempt);
   answer->set_superseded(superseded);
   if (hit.action == fault::Action::kDelay) {
-    delayed_answers_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms), std::make_pair(task, answer_));
+    delayed_answers_.emplace(host_->Now() + std::chrono::milliseconds(hit.delay_ms),
+                             std::make_pair(task, answer_));
   } else if (!hit) {
     host_->Send(task, answer_);  // else it is lost, and said again in the worker's next session
   }
@@ -541,16 +599,21 @@ void Job::SendSuperseded(TaskId task, ClosureId closure, Attempt attempt) {
 }
 
 absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
-  if (done.metrics().step_records_size() > static_cast<int>(kUpdatesPerClosureMax) || done.metrics().sums_size() > 64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("metrics of a closure too large: step_records=", done.metrics().step_records_size(), " sums=", done.metrics().sums_size()));
+  if (done.metrics().step_records_size() > static_cast<int>(kUpdatesPerClosureMax) ||
+      done.metrics().sums_size() > 64) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "metrics of a closure too large: step_records=", done.metrics().step_records_size(),
+        " sums=", done.metrics().sums_size()));
   }
   for (const v1::NamedSum& sum : done.metrics().sums()) {
     if (sum.counts_size() > kMetricCountsMax)
-      return absl::InvalidArgumentError(absl::StrCat("metrics of a closure too large: counts=", sum.counts_size(), " max=", kMetricCountsMax));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "metrics of a closure too large: counts=", sum.counts_size(), " max=", kMetricCountsMax));
   }
   if (done.result().size() > client::kResultBytesMax)
-    return absl::InvalidArgumentError(absl::StrCat("result of a closure too large: bytes=", done.result().size(), " max=", client::kResultBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("result of a closure too large: bytes=", done.result().size(),
+                     " max=", client::kResultBytesMax));
   if (done.kind() == v1::TRAIN) EG_RETURN_IF_ERROR(CheckTouched(done));
   Worker* worker = FindWorker(task);
   if (done.kind() == v1::TRAIN) {
@@ -572,7 +635,8 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   }
   bool repair = false;
   if (const auto current = book_->current().find(closure); current != book_->current().end()) {
-    if (current->second.attempt == attempt && current->second.worker != worker->task && !window_open_) {
+    if (current->second.attempt == attempt && current->second.worker != worker->task &&
+        !window_open_) {
       host_->ForeignMessage(worker->task, "Done of another's attempt");
       turn_answers_.push_back({worker->task, done.closure(), attempt, true});
       return;
@@ -580,19 +644,22 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     repair = !current->second.all_targets;
   }
   const ClosureBook::DoneResult result =
-      book_->OnDone(closure, attempt, client::FromProto<MapVersion>(done.v0()), client::FromProto<MapVersion>(done.v1()));
+      book_->OnDone(closure, attempt, client::FromProto<MapVersion>(done.v0()),
+                    client::FromProto<MapVersion>(done.v1()));
   if (result.deferred) {
     if (deferred_.size() < kDeferredMax) deferred_.push_back({worker->task, done});
     return;
   }
   const MonoTime now = host_->Now();
-  if (result.acknowledged && repair) updates_redone_ += functions_ ? done.metrics().steps() : plan_->Closure(closure).steps;
+  if (result.acknowledged && repair)
+    updates_redone_ += functions_ ? done.metrics().steps() : plan_->Closure(closure).steps;
   if (result.counted && functions_) {
     CountFunction(worker->identity, closure, done);
   } else if (result.counted) {
     if (journals()) NoteCounted(worker->identity, closure, done);
     CountTouched(closure, done.has_touched() ? &done.touched() : nullptr);
-    CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(), StepsOf(done.metrics().step_records()), now);
+    CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(),
+                 StepsOf(done.metrics().step_records()), now);
   }
   if (!result.record.empty()) AppendRecord(result.record, &turn_);
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
@@ -615,15 +682,16 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
   turn_answers_.push_back({worker->task, done.closure(), attempt, !result.acknowledged});
 }
 
-// One commit, and one look for work to grant, for all Dones that came together: with a thousand workers each of them costs
-// more than taking in a Done.
+// One commit, and one look for work to grant, for all Dones that came together: with a thousand
+// workers each of them costs more than taking in a Done.
 void Job::EndTurn() {
   if (!turn_open_) return;
   const bool committed = CommitTurn();
   turn_open_ = false;
   const std::vector<TurnAnswer> answers = std::exchange(turn_answers_, {});
   if (!committed) return;
-  for (const TurnAnswer& answer : answers) AnswerDone(answer.task, answer.closure, answer.attempt, answer.superseded);
+  for (const TurnAnswer& answer : answers)
+    AnswerDone(answer.task, answer.closure, answer.attempt, answer.superseded);
   Pump();
 }
 
@@ -634,8 +702,11 @@ void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
   SetFit(*worker);
   Aux* aux = active() ? HeldAux(worker->task, done.closure(), attempt) : nullptr;
-  const v1::WorkKind wanted = phase_ == Phase::kDescribing ? v1::DESCRIBE : phase_ == Phase::kEvaluating ? v1::EVALUATE : v1::EXPORT;
-  const bool accepted = aux != nullptr && done.kind() == wanted && (!grants_stopped() || phase_ == Phase::kSealedExporting);
+  const v1::WorkKind wanted = phase_ == Phase::kDescribing   ? v1::DESCRIBE
+                              : phase_ == Phase::kEvaluating ? v1::EVALUATE
+                                                             : v1::EXPORT;
+  const bool accepted = aux != nullptr && done.kind() == wanted &&
+                        (!grants_stopped() || phase_ == Phase::kSealedExporting);
   turn_answers_.push_back({worker->task, done.closure(), attempt, !accepted});
   if (accepted) {
     aux->done = true;
@@ -669,7 +740,9 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     if (Aux* aux = HeldAux(task, failed.closure(), attempt)) SealedExportFailed(aux, failed);
     return;
   }
-  if (grants_stopped() && !(ending_ == JobState::kFailed && failed.user_error() && failed.lack() == v1::NO_LACK)) return;
+  if (grants_stopped() &&
+      !(ending_ == JobState::kFailed && failed.user_error() && failed.lack() == v1::NO_LACK))
+    return;
   const bool elsewhere = failed.lack() != v1::NO_LACK && SetUnfit(*worker, failed);
   v1::ErrorDetail cause = failed.cause();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
@@ -679,14 +752,17 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     if (!book_) return;
     const ClosureId closure(failed.closure());
     const auto current = book_->current().find(closure);
-    if (current == book_->current().end() || current->second.attempt != attempt) return;  // of a closure that has moved on
-    if (current->second.worker != task) return host_->ForeignMessage(task, "Failed of another's attempt");
+    if (current == book_->current().end() || current->second.attempt != attempt)
+      return;  // of a closure that has moved on
+    if (current->second.worker != task)
+      return host_->ForeignMessage(task, "Failed of another's attempt");
     if (elsewhere) {
       book_->ReleaseAttempt(closure, attempt);
       return Pump();
     }
     if (functions_ && (failed.user_error() || failures_[closure.value()] >= options_.retries_max)) {
-      // The job goes on: the user is told by the next call. Lost work that cannot be run again is told, too (20b).
+      // The job goes on: the user is told by the next call. Lost work that cannot be run again is
+      // told, too (20b).
       failures_.erase(closure.value());
       if (current->second.all_targets)
         FailFunction(closure, std::move(cause));
@@ -694,7 +770,8 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
         LoseRepair(closure, attempt, ErrorText(cause));
       return Pump();
     }
-    if (failed.user_error() && !current->second.all_targets && id_.spec.training.on_lost_updates == "report") {
+    if (failed.user_error() && !current->second.all_targets &&
+        id_.spec.training.on_lost_updates == "report") {
       LoseRepair(closure, attempt, ErrorText(cause));
       return Pump();
     }
@@ -705,7 +782,8 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     }
     const std::uint32_t failures = ++failures_[closure.value()];
     Event("warning",
-          absl::StrCat("closure ", closure.value(), " failed on worker/", worker->identity, " (", failures, " in a row): ", cause.message()));
+          absl::StrCat("closure ", closure.value(), " failed on worker/", worker->identity, " (",
+                       failures, " in a row): ", cause.message()));
     if (failures > options_.retries_max) {
       closures_failed_ = 1;
       Fail(std::move(cause), false);
@@ -724,13 +802,15 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     Fail(std::move(cause), true);
     return;
   }
-  if (failed.kind() == v1::EXPORT && cause.code() == static_cast<int>(absl::StatusCode::kResourceExhausted)) {
+  if (failed.kind() == v1::EXPORT &&
+      cause.code() == static_cast<int>(absl::StatusCode::kResourceExhausted)) {
     aux->attempt = Attempt{};
     return ExportHasNoRoom(aux, cause.message());
   }
   ++aux->failures;
   Event("warning",
-        absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker->identity, " (", aux->failures, " in a row): ", cause.message()));
+        absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker->identity, " (",
+                     aux->failures, " in a row): ", cause.message()));
   if (aux->failures > options_.retries_max) {
     Fail(std::move(cause), false);
     return;
@@ -739,10 +819,13 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   aux->not_before = now + RetryDelay(aux->failures);
 }
 
-// [20b] It stays succeeded; what its targets lost with a server is not done again, and that is said.
+// [20b] It stays succeeded; what its targets lost with a server is not done again, and that is
+// said.
 void Job::LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
   const auto& lost = book_->durable().lost;
-  const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) { return of.Contains(closure.value()); });
+  const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) {
+    return of.Contains(closure.value());
+  });
   const Record record = book_->FailRepair(closure, attempt);
   if (record.empty()) {  // rolled back once more meanwhile, or not needed any more
     book_->ReleaseAttempt(closure, attempt);
@@ -760,8 +843,10 @@ void Job::LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why) 
     updates_lost_ += shards * plan_->Closure(closure).steps;
   }
   if (closures_lost_ <= kLostNamedMax) {
-    Event("lost", absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards, shards == 1 ? " shard" : " shards",
-                               ", it cannot be run again: ", why, closures_lost_ == kLostNamedMax ? "; further ones are only counted" : ""));
+    Event("lost",
+          absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
+                       shards == 1 ? " shard" : " shards", ", it cannot be run again: ", why,
+                       closures_lost_ == kLostNamedMax ? "; further ones are only counted" : ""));
   }
   Touch();
   Persist(record);
@@ -779,7 +864,8 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
   }
   if (book_) {
     const auto current = book_->current().find(ClosureId(dropped.closure()));
-    if (current != book_->current().end() && current->second.attempt == attempt && current->second.worker != task)
+    if (current != book_->current().end() && current->second.attempt == attempt &&
+        current->second.worker != task)
       return host_->ForeignMessage(task, "AttemptDropped of another's attempt");
     const bool newest = current != book_->current().end() && current->second.attempt == attempt;
     if (dropped.superseded() && newest && active() && !grants_stopped() &&
@@ -791,12 +877,13 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
     aux->attempt = Attempt{};
     aux->not_before = std::max(aux->not_before, handed_back ? now : now + options_.retry_min);
   } else if (book_) {
-    // What was called back, or given back by a leaving worker, can go elsewhere at once; else a pause keeps a refusal from
-    // becoming a tight loop.
+    // What was called back, or given back by a leaving worker, can go elsewhere at once; else a
+    // pause keeps a refusal from becoming a tight loop.
     if (handed_back)
       book_->ReleaseAttempt(ClosureId(dropped.closure()), attempt);
     else
-      delayed_releases_.emplace(now + options_.retry_min, std::make_pair(ClosureId(dropped.closure()), attempt));
+      delayed_releases_.emplace(now + options_.retry_min,
+                                std::make_pair(ClosureId(dropped.closure()), attempt));
   }
   Pump();
 }
@@ -816,8 +903,8 @@ void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::
   AppendField(v1::JobNote::kCountedFieldNumber, *counting_, &counted_);
 }
 
-void Job::CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples, double loss_sum, std::vector<Step> records,
-                       MonoTime now) {
+void Job::CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
+                       double loss_sum, std::vector<Step> records, MonoTime now) {
   const plan::ClosureRange range = plan_->Closure(closure);
   Counted counted;
   counted.steps = range.steps;
@@ -843,7 +930,8 @@ void Job::FoldClosures(MonoTime now) {
     if (!unfolded_.empty() && unfolded_.begin()->first == folded_) {
       counted = std::move(unfolded_.begin()->second);
       unfolded_.erase(unfolded_.begin());
-    } else if (folded_ < plan_->closures() && resumed_.Contains(folded_)) {  // of a former job: nothing was measured
+    } else if (folded_ < plan_->closures() &&
+               resumed_.Contains(folded_)) {  // of a former job: nothing was measured
       const plan::ClosureRange range = plan_->Closure(ClosureId(folded_));
       epoch_.steps += range.steps;
       epoch_.examples += range.end - range.begin;
@@ -857,12 +945,14 @@ void Job::FoldClosures(MonoTime now) {
     epoch_.loss_sum += counted.loss_sum;
     ++folded_;
     if (folded_ % plan_->closures_per_epoch() != 0) continue;
-    const double seconds = std::max(0.0, std::chrono::duration<double>(now - epoch_began_ - evaluation_in_epoch_).count());
+    const double seconds = std::max(
+        0.0, std::chrono::duration<double>(now - epoch_began_ - evaluation_in_epoch_).count());
     training_seconds_ += seconds;
     v1::EpochRow row;
     row.set_epoch(folded_ / plan_->closures_per_epoch());
     row.set_steps(epoch_.steps);
-    row.set_train_loss(epoch_.measured > 0 ? epoch_.loss_sum / static_cast<double>(epoch_.measured) : std::nan(""));
+    row.set_train_loss(epoch_.measured > 0 ? epoch_.loss_sum / static_cast<double>(epoch_.measured)
+                                           : std::nan(""));
     row.set_eval_loss(std::nan(""));
     row.set_eval_accuracy(std::nan(""));
     row.set_seconds(seconds);
@@ -871,7 +961,8 @@ void Job::FoldClosures(MonoTime now) {
     epoch_ = Epoch{};
     epoch_began_ = now;
     evaluation_in_epoch_ = MonoTime{0};
-    if (row.epoch() != barrier_epochs_) EpochLinesUpTo(row.epoch());  // else once its evaluation stands
+    if (row.epoch() != barrier_epochs_)
+      EpochLinesUpTo(row.epoch());  // else once its evaluation stands
   }
   UpdateNewLimit();
 }

@@ -1,5 +1,6 @@
-// What a job leaves in a persistent store, and how it comes back from there. A snapshot holds everything; between two snapshots
-// notes ride beside the ledger's records. Reading a note runs the same code as the event did.
+// What a job leaves in a persistent store, and how it comes back from there. A snapshot holds
+// everything; between two snapshots notes ride beside the ledger's records. Reading a note runs the
+// same code as the event did.
 #include <algorithm>
 #include <cmath>
 
@@ -17,14 +18,17 @@ namespace evergrad::coordinator {
 namespace {
 
 absl::StatusOr<JobState> JobStateOf(absl::string_view name) {
-  for (const JobState state :
-       {JobState::kQueued, JobState::kStarting, JobState::kRunning, JobState::kSucceeded, JobState::kFailed, JobState::kCancelled}) {
+  for (const JobState state : {JobState::kQueued, JobState::kStarting, JobState::kRunning,
+                               JobState::kSucceeded, JobState::kFailed, JobState::kCancelled}) {
     if (JobStateName(state) == name) return state;
   }
   return absl::InvalidArgumentError(absl::StrCat("unknown state of a job: state=", name));
 }
 
-bool EndState(JobState state) { return state == JobState::kSucceeded || state == JobState::kFailed || state == JobState::kCancelled; }
+bool EndState(JobState state) {
+  return state == JobState::kSucceeded || state == JobState::kFailed ||
+         state == JobState::kCancelled;
+}
 
 void FillCurve(const Curve& curve, v1::JobCurve* out) {
   for (const ReportPoint& point : curve.points()) {
@@ -48,7 +52,9 @@ void FillCounts(const Counts& counts, v1::JobCounts* out) {
   out->set_duplicates(counts.duplicates);
 }
 
-Counts ReadCounts(const v1::JobCounts& in) { return {in.steps(), in.examples(), in.bytes(), in.duplicates()}; }
+Counts ReadCounts(const v1::JobCounts& in) {
+  return {in.steps(), in.examples(), in.bytes(), in.duplicates()};
+}
 
 void FillTally(const Tally& tally, v1::JobTally* out) {
   const Tally::Parts parts = tally.parts();
@@ -60,15 +66,18 @@ void FillTally(const Tally& tally, v1::JobTally* out) {
 }
 
 Tally ReadTally(const v1::JobTally& in) {
-  return Tally::Of({in.begun(), in.process_uid(), in.stint(), ReadCounts(in.former()), ReadCounts(in.last())});
+  return Tally::Of(
+      {in.begun(), in.process_uid(), in.stint(), ReadCounts(in.former()), ReadCounts(in.last())});
 }
 
 }  // namespace
 
-std::vector<Job::Step> Job::StepsOf(const google::protobuf::RepeatedPtrField<v1::StepRecord>& records) {
+std::vector<Job::Step> Job::StepsOf(
+    const google::protobuf::RepeatedPtrField<v1::StepRecord>& records) {
   std::vector<Step> steps;
   steps.reserve(static_cast<std::size_t>(records.size()));
-  for (const v1::StepRecord& record : records) steps.push_back({record.global_step(), record.loss(), record.examples()});
+  for (const v1::StepRecord& record : records)
+    steps.push_back({record.global_step(), record.loss(), record.examples()});
   return steps;
 }
 
@@ -97,7 +106,9 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_checkpoint_trouble_said(checkpoint_trouble_said_);
 }
 
-std::uint64_t Job::granted_below() const { return std::max(granted_before_, book_ ? book_->next_new() : 0); }
+std::uint64_t Job::granted_below() const {
+  return std::max(granted_before_, book_ ? book_->next_new() : 0);
+}
 
 std::string Job::TakeNote() {
   if (note_ == nullptr && lines_.empty() && counted_.empty()) return std::string();
@@ -114,7 +125,8 @@ bool Job::Persist(const Record& record) {
   if (!record.empty()) AppendRecord(record, &turn_);
   std::string note;
   if (journals()) {
-    if (notes_ >= options_.notes_max || notes_bytes_ >= options_.notes_bytes_max) return PersistWhole();
+    if (notes_ >= options_.notes_max || notes_bytes_ >= options_.notes_bytes_max)
+      return PersistWhole();
     note = TakeNote();
   }
   if (turn_.empty() && note.empty()) return true;
@@ -144,7 +156,9 @@ bool Job::PersistWhole() {
   v1::JobSnapshot snapshot;
   FillSnapshot(&snapshot);
   const DurableState nothing;
-  if (absl::Status status = host_->store().Checkpoint(id_.uid, book_ ? book_->durable() : nothing, snapshot.SerializeAsString()); !status.ok()) {
+  if (absl::Status status = host_->store().Checkpoint(id_.uid, book_ ? book_->durable() : nothing,
+                                                      snapshot.SerializeAsString());
+      !status.ok()) {
     host_->StoreFailed(status);
     return false;
   }
@@ -160,8 +174,12 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_ending(std::string(JobStateName(ending_)));
   // Reading rounds begin again after a restart: nothing that they asked for is lost.
   Phase phase = phase_;
-  if (phase == Phase::kEvaluating || phase == Phase::kExporting || phase == Phase::kReporting || phase == Phase::kSaving) phase = Phase::kTraining;
-  if (phase == Phase::kSealedReporting || phase == Phase::kSealedSaving || phase == Phase::kSealedExporting) phase = Phase::kSealing;
+  if (phase == Phase::kEvaluating || phase == Phase::kExporting || phase == Phase::kReporting ||
+      phase == Phase::kSaving)
+    phase = Phase::kTraining;
+  if (phase == Phase::kSealedReporting || phase == Phase::kSealedSaving ||
+      phase == Phase::kSealedExporting)
+    phase = Phase::kSealing;
   s->set_phase(std::string(PhaseName(phase)));
   s->set_submitted_ms(submitted_ms_);
   s->set_started_ms(started_ms_);
@@ -170,7 +188,8 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_started_mono_ns(started_at_.count());
   s->set_ended_mono_ns(ended_at_.count());
   *s->mutable_described() = described_;
-  // While it is looked for what to resume from, the plan has no book yet: after a restart it is described again.
+  // While it is looked for what to resume from, the plan has no book yet: after a restart it is
+  // described again.
   s->set_has_plan(plan_.has_value() && phase_ != Phase::kDescribing);
   if (s->has_plan()) s->set_plan_fingerprint(plan_message_.fingerprint());
   if (s->has_plan()) s->set_partition_bytes_max(partition_bytes_max_);
@@ -224,7 +243,8 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
     v1::JobServerTotal* one = s->add_servers();
     one->set_identity(identity);
     FillTally(tally, one->mutable_tally());
-    if (const auto endpoint = endpoints_.find(identity); endpoint != endpoints_.end()) *one->mutable_endpoint() = endpoint->second;
+    if (const auto endpoint = endpoints_.find(identity); endpoint != endpoints_.end())
+      *one->mutable_endpoint() = endpoint->second;
   }
   s->set_epoch_lines(epoch_lines_);
   s->set_rate(rate_);
@@ -268,18 +288,23 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
 
 // ---------------------------------------------------------------- reading
 
-absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions options, JobUid uid, const StoredJob& stored) {
+absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions options, JobUid uid,
+                                                  const StoredJob& stored) {
   v1::JobSnapshot snapshot;
   const auto named = [&](const absl::Status& status) {
-    return absl::Status(status.code(),
-                        absl::StrCat("a job of the journal cannot be taken up: job=", JobUidString(uid),
-                                     snapshot.name().empty() ? "" : absl::StrCat(" name=", snapshot.name()), " reason=", status.message()));
+    return absl::Status(
+        status.code(),
+        absl::StrCat("a job of the journal cannot be taken up: job=", JobUidString(uid),
+                     snapshot.name().empty() ? "" : absl::StrCat(" name=", snapshot.name()),
+                     " reason=", status.message()));
   };
-  if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot)) return named(absl::DataLossError("no readable snapshot"));
+  if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot))
+    return named(absl::DataLossError("no readable snapshot"));
   config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {.submission = true});
   std::string refusal;
   if (!parsed.spec) {
-    refusal = absl::StrCat("its YAML is refused by this version: ", parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString());
+    refusal = absl::StrCat("its YAML is refused by this version: ",
+                           parsed.mistakes.empty() ? "" : parsed.mistakes.front().ToString());
     const absl::StatusOr<JobState> state = JobStateOf(snapshot.state());
     if (!state.ok() || !EndState(*state)) return named(absl::InvalidArgumentError(refusal));
     parsed.spec.emplace();  // what is shown of it
@@ -287,20 +312,25 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
     if (snapshot.has_functions()) parsed.spec->type = "functions";
     parsed.spec->training.epochs = static_cast<std::uint32_t>(snapshot.barrier_epochs());
   }
-  std::unique_ptr<Job> job(
-      new Job(host, options, Identity{uid, *std::move(parsed.spec), snapshot.yaml(), snapshot.runs_folder(), snapshot.grant_key()}, true));
-  if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok()) return named(status);
+  std::unique_ptr<Job> job(new Job(host, options,
+                                   Identity{uid, *std::move(parsed.spec), snapshot.yaml(),
+                                            snapshot.runs_folder(), snapshot.grant_key()},
+                                   true));
+  if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok())
+    return named(status);
   MonoTime last(snapshot.counters().mono_ns());
   std::string tail = snapshot.lines_unwritten();
   for (const std::string& bytes : stored.notes) {
     v1::JobNote note;
-    if (!note.ParseFromString(bytes)) return named(absl::DataLossError("a note that cannot be read"));
+    if (!note.ParseFromString(bytes))
+      return named(absl::DataLossError("a note that cannot be read"));
     if (absl::Status status = job->ReadNote(note); !status.ok()) return named(status);
     last = MonoTime(note.counters().mono_ns());
     tail += note.lines();
     job->lines_bytes_ += note.lines().size();
   }
-  // The monotonic clock goes on over a restart of the process; after one of the machine it began again.
+  // The monotonic clock goes on over a restart of the process; after one of the machine it began
+  // again.
   const MonoTime now = host->Now();
   if (now < last) job->ShiftClock(now - last);
   job->restoring_ = false;
@@ -328,11 +358,13 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
 }
 
 // What a job of the journal was planned as; `built` is what this version makes of it.
-absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s, const DurableState& state) {
+absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s,
+                              const DurableState& state) {
   if (built.message.fingerprint() != s.plan_fingerprint()) {
     if (!ended()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("this version makes another plan of it: fingerprint=", built.message.fingerprint(), " want=", s.plan_fingerprint()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "this version makes another plan of it: fingerprint=", built.message.fingerprint(),
+          " want=", s.plan_fingerprint()));
     }
     built.message.set_fingerprint(s.plan_fingerprint());  // nothing is done by it any more
   }
@@ -343,7 +375,8 @@ absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s, const D
   if (!ended()) {
     const ClosureBook::Options options = BookOptions();
     if (state.map.size() > options.shards) {
-      return absl::InvalidArgumentError(absl::StrCat("more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "more shards than the plan has: shards=", state.map.size(), " want=", options.shards));
     }
     book_ = std::make_unique<ClosureBook>(options, state);
     assigned_.assign(shard_bytes_.size(), false);
@@ -351,23 +384,28 @@ absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s, const D
     assign_failures_.assign(shard_bytes_.size(), 0);
     for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) {
       placed_ |= book_->durable().map[p].epoch != ShardEpoch{};
-      // A file newer than the assignment was made of it; else it is the one that its owner may be reading still.
+      // A file newer than the assignment was made of it; else it is the one that its owner may be
+      // reading still.
       const Snapshot* newest = book_->NewestSnapshot(ShardId(p));
-      if (newest != nullptr && (newest->resumed || newest->epoch != book_->durable().map[p].epoch)) assigned_from_[p] = newest->Uri();
+      if (newest != nullptr && (newest->resumed || newest->epoch != book_->durable().map[p].epoch))
+        assigned_from_[p] = newest->Uri();
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& state, std::string* refusal) {
+absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& state,
+                               std::string* refusal) {
   EG_ASSIGN_OR_RETURN(state_, JobStateOf(s.state()));
   EG_ASSIGN_OR_RETURN(ending_, JobStateOf(s.ending()));
   phase_ = Phase::kNone;
-  for (const Phase phase : {Phase::kDescribing, Phase::kPlacing, Phase::kTraining, Phase::kSealing, Phase::kWriting}) {
+  for (const Phase phase :
+       {Phase::kDescribing, Phase::kPlacing, Phase::kTraining, Phase::kSealing, Phase::kWriting}) {
     if (!s.phase().empty() && PhaseName(phase) == s.phase()) phase_ = phase;
   }
   if (ended()) phase_ = Phase::kEnded;
-  if (active() && phase_ == Phase::kNone) return absl::InvalidArgumentError(absl::StrCat("unknown phase: phase=", s.phase()));
+  if (active() && phase_ == Phase::kNone)
+    return absl::InvalidArgumentError(absl::StrCat("unknown phase: phase=", s.phase()));
   submitted_ms_ = s.submitted_ms();
   started_ms_ = s.started_ms();
   ended_ms_ = s.ended_ms();
@@ -376,9 +414,12 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   ended_at_ = MonoTime(s.ended_mono_ns());
   described_ = s.described();
   if (s.has_plan() && refusal->empty()) {
-    partition_bytes_max_ = s.partition_bytes_max() == 0 ? sharding::kPartitionBytesMax : s.partition_bytes_max();
-    absl::StatusOr<BuiltPlan> planned = BuildPlan(id_.spec, described_, SectionLimit{.bytes = partition_bytes_max_});
-    if (!planned.ok()) *refusal = absl::StrCat("this version makes no plan of it: ", planned.status().message());
+    partition_bytes_max_ =
+        s.partition_bytes_max() == 0 ? sharding::kPartitionBytesMax : s.partition_bytes_max();
+    absl::StatusOr<BuiltPlan> planned =
+        BuildPlan(id_.spec, described_, SectionLimit{.bytes = partition_bytes_max_});
+    if (!planned.ok())
+      *refusal = absl::StrCat("this version makes no plan of it: ", planned.status().message());
     if (!planned.ok() && !ended()) return absl::InvalidArgumentError(*refusal);
     if (planned.ok()) EG_RETURN_IF_ERROR(TakeOldPlan(*std::move(planned), s, state));
   }
@@ -387,7 +428,8 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   ReadCounters(s.counters());
   for (const v1::CountedClosure& one : s.unfolded()) {
     if (ended()) break;  // of a closure before them that has not ended nothing more comes
-    if (!plan_ || one.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
+    if (!plan_ || one.closure() >= plan_->closures())
+      return absl::InvalidArgumentError("a closure beyond the plan");
     Counted& counted = unfolded_[one.closure()];
     counted.steps = plan_->Closure(ClosureId(one.closure())).steps;
     counted.examples = one.examples();
@@ -428,7 +470,8 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   for (const v1::JobDeath& one : s.deaths()) {
     const absl::StatusOr<Role> role = client::FromProto(one.role());
     if (!role.ok()) return role.status();
-    deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(), one.reason(), *role, one.wall_ms()});
+    deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(),
+                       one.reason(), *role, one.wall_ms()});
   }
   if (s.has_first_cause()) first_cause_ = s.first_cause();
   cause_is_users_ = s.cause_is_users();
@@ -441,7 +484,8 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   final_.complete = s.final_complete();
   final_.shards.assign(s.final_shards().begin(), s.final_shards().end());
   final_.servers.assign(s.final_servers().begin(), s.final_servers().end());
-  if (final_.servers.size() != final_.shards.size()) return absl::InvalidArgumentError("shards of the result without their servers");
+  if (final_.servers.size() != final_.shards.size())
+    return absl::InvalidArgumentError("shards of the result without their servers");
   scheduled_ = s.scheduled();
   weights_exported_ = s.weights_exported();
   checkpoint_ = s.checkpoint();
@@ -458,9 +502,12 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
   const MonoTime now(note.counters().mono_ns());
   for (const v1::CountedClosure& counted : note.counted()) {
     if (ended()) continue;  // its snapshot has the sums
-    if (!plan_ || counted.closure() >= plan_->closures()) return absl::InvalidArgumentError("a closure beyond the plan");
-    CountTouched(ClosureId(counted.closure()), counted.has_touched() ? &counted.touched() : nullptr);
-    CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(), counted.loss_sum(), StepsOf(counted.step_records()), now);
+    if (!plan_ || counted.closure() >= plan_->closures())
+      return absl::InvalidArgumentError("a closure beyond the plan");
+    CountTouched(ClosureId(counted.closure()),
+                 counted.has_touched() ? &counted.touched() : nullptr);
+    CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(),
+                 counted.loss_sum(), StepsOf(counted.step_records()), now);
   }
   if (functions_ && note.has_functions()) {
     functions_->Apply(note.functions());
@@ -474,7 +521,8 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
   for (const v1::JobDeath& one : note.deaths()) {
     const absl::StatusOr<Role> role = client::FromProto(one.role());
     if (!role.ok()) return role.status();
-    deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(), one.reason(), *role, one.wall_ms()});
+    deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(),
+                       one.reason(), *role, one.wall_ms()});
   }
   if (note.has_checkpoint()) checkpoint_ = note.checkpoint();
   if (note.sampled()) {
@@ -495,7 +543,8 @@ void Job::ShiftClock(std::chrono::nanoseconds by) {
 // ---------------------------------------------------------------- the next life
 
 void Job::Resume(Term term) {
-  revision_ = std::max<std::uint64_t>(revision_, term.value() << 32);  // who waits for a change sees one
+  revision_ =
+      std::max<std::uint64_t>(revision_, term.value() << 32);  // who waits for a change sees one
   if (!active()) return;
   const MonoTime now = host_->Now();
   fit_left_ = now;
@@ -516,7 +565,8 @@ void Job::Resume(Term term) {
         awaited_[server] = now + options_.server_lost_after;
     }
   }
-  Event("restart", absl::StrCat("the coordinator was started again: term=", term.value(), ", ", succeeded_, " closures had succeeded"));
+  Event("restart", absl::StrCat("the coordinator was started again: term=", term.value(), ", ",
+                                succeeded_, " closures had succeeded"));
 }
 
 void Job::ResumePhase() {

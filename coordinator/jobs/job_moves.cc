@@ -1,16 +1,20 @@
-// Shards of a server that leaves are moved to others (LEDGER line 22): nothing is rolled back, nothing is run again.
+// Shards of a server that leaves are moved to others (LEDGER line 22): nothing is rolled back,
+// nothing is run again.
 //
 //   owner                        coordinator                       next owner
 //   stops, makes an image ◀─ StopShard
-//                         ─▶ ShardStopped ── ReceiveShard ─▶ reads the image from the owner, checks it, keeps it aside
+//                         ─▶ ShardStopped ── ReceiveShard ─▶ reads the image from the owner, checks
+//                         it, keeps it aside
 //                                            ShardReceived ◀─
 //                            one record: V+1, new epoch and server, start kept
-//   frees it              ◀─ Drop            Assign ───────▶ it is this server's; the map goes to the workers
+//   frees it              ◀─ Drop            Assign ───────▶ it is this server's; the map goes to
+//   the workers
 //
-// Before the record the owner by the map is the old one, and whichever server dies, nothing has changed but that a stopped shard answers STALE: its
-// server is leaving, so it is stopped again (the same answer) by the next session, moved elsewhere, or lost with it, which is line 21. After the
-// record the new owner has the state in memory; if it dies, that is line 21 as well. So is what a former life of the coordinator stopped: its
-// journal may have forgotten the record.
+// Before the record the owner by the map is the old one, and whichever server dies, nothing has
+// changed but that a stopped shard answers STALE: its server is leaving, so it is stopped again
+// (the same answer) by the next session, moved elsewhere, or lost with it, which is line 21. After
+// the record the new owner has the state in memory; if it dies, that is line 21 as well. So is what
+// a former life of the coordinator stopped: its journal may have forgotten the record.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +28,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Of one server at once: enough to hide the ways between the three, little enough that most of its shards go on serving meanwhile.
+// Of one server at once: enough to hide the ways between the three, little enough that most of its
+// shards go on serving meanwhile.
 constexpr std::size_t kMovesMax = 8;
 constexpr std::uint64_t kMoveBytesMax = 256ull << 20;  // at least one
 constexpr std::chrono::milliseconds kMapEvery{20};     // to the workers, of moves
@@ -59,7 +64,9 @@ void Job::PumpMoves() {
       SayDrained(server, "no other server is here");
       continue;
     }
-    const auto stuck = std::find_if(left.begin(), left.end(), [&unmovable = server.unmovable](ShardId p) { return unmovable.count(p) == 0; });
+    const auto stuck = std::find_if(
+        left.begin(), left.end(),
+        [&unmovable = server.unmovable](ShardId p) { return unmovable.count(p) == 0; });
     if (stuck == left.end()) {
       SayDrained(server, server.unmovable.begin()->second);
       continue;
@@ -103,7 +110,8 @@ void Job::OnStopped(TaskId task, const v1::ShardStopped& stopped) {
   SendReceive(move);
 }
 
-// To the least loaded server that stays, and to one that backs off only where there is no other; to none: the move has failed.
+// To the least loaded server that stays, and to one that backs off only where there is no other; to
+// none: the move has failed.
 void Job::SendReceive(Moves::iterator move) {
   const ShardId shard = move->first;
   std::map<TaskId, std::uint64_t> coming;
@@ -112,18 +120,22 @@ void Job::SendReceive(Moves::iterator move) {
   }
   std::vector<ServerLoad> loads, backing_off;
   for (const auto& [task, server] : servers_) {
-    if (!server.ready || !server.leaving.empty() || move->second.refused_by.count(task) != 0) continue;
+    if (!server.ready || !server.leaving.empty() || move->second.refused_by.count(task) != 0)
+      continue;
     ServerLoad load{server.identity, coming[task]};
     for (const ShardId p : book_->ShardsOf(server.identity)) load.bytes += shard_bytes_[p.value()];
     (ServerBacksOff(server.identity) ? backing_off : loads).push_back(std::move(load));
   }
   if (loads.empty()) loads = std::move(backing_off);
-  std::sort(loads.begin(), loads.end(), [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
-  const std::vector<Placement> placed = PlaceShards({{shard, shard_bytes_[shard.value()]}}, std::move(loads));
+  std::sort(loads.begin(), loads.end(),
+            [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
+  const std::vector<Placement> placed =
+      PlaceShards({{shard, shard_bytes_[shard.value()]}}, std::move(loads));
   const Server* target = placed.empty() ? nullptr : ServerOf(placed.front().server);
   const Server* source = FindServer(move->second.source);
   if (target == nullptr || source == nullptr) {
-    return MoveFailed(move, MakeError(absl::UnavailableError("no other server takes it now"), "move", "coordinator"));
+    return MoveFailed(move, MakeError(absl::UnavailableError("no other server takes it now"),
+                                      "move", "coordinator"));
   }
   move->second.target = target->task;
   v1::CoordinatorMessage message;
@@ -142,15 +154,16 @@ void Job::SendReceive(Moves::iterator move) {
 
 void Job::OnReceived(TaskId task, const v1::ShardReceived& received) {
   const auto move = moves_.find(ShardId(received.shard()));
-  if (move == moves_.end() || move->second.target != task || move->second.from != client::FromProto<ShardEpoch>(received.epoch()))
+  if (move == moves_.end() || move->second.target != task ||
+      move->second.from != client::FromProto<ShardEpoch>(received.epoch()))
     return;  // of a former order
   if (!received.has_error()) return CommitMove(move);
   v1::ErrorDetail cause = received.error();
   CleanCause(&cause);
   const Server* target = FindServer(task);
   host_->Log(log::Level::kWarning,
-             absl::StrCat("shard ", move->first.value(), " could not be moved to ps_server/", target == nullptr ? "?" : target->identity, ": ",
-                          cause.message()),
+             absl::StrCat("shard ", move->first.value(), " could not be moved to ps_server/",
+                          target == nullptr ? "?" : target->identity, ": ", cause.message()),
              id_.spec.name);
   move->second.target.reset();
   move->second.refused_by.insert(task);
@@ -161,13 +174,17 @@ void Job::CommitMove(Moves::iterator move) {
   const ShardId shard = move->first;
   const ShardMove what = move->second;
   const Server* target = FindServer(*what.target);
-  if (const absl::Status hit = host_->failpoints().ErrorAt("move.before_commit"); !hit.ok() || target == nullptr) {
+  if (const absl::Status hit = host_->failpoints().ErrorAt("move.before_commit");
+      !hit.ok() || target == nullptr) {
     SendDrop(*what.target, shard, what.from);
-    return MoveFailed(move, MakeError(hit.ok() ? absl::UnavailableError("its next server went away") : hit, "move", "coordinator"));
+    return MoveFailed(
+        move, MakeError(hit.ok() ? absl::UnavailableError("its next server went away") : hit,
+                        "move", "coordinator"));
   }
   moves_.erase(move);
   ClosureBook::MapChange change = book_->Move(shard, what.from, target->identity);
-  if (change.assigns.empty()) return SendDrop(*what.target, shard, what.from);  // rolled back meanwhile: the state is void
+  if (change.assigns.empty())
+    return SendDrop(*what.target, shard, what.from);  // rolled back meanwhile: the state is void
   if (!Persist(change.record)) return;
   host_->failpoints().At("move.after_commit");
   move_failures_.erase(shard);
@@ -182,7 +199,8 @@ void Job::CommitMove(Moves::iterator move) {
   PumpMoves();
 }
 
-// Hundreds of moves, each with a map to each worker, would be more than a session holds: one map tells of all since the last.
+// Hundreds of moves, each with a map to each worker, would be more than a session holds: one map
+// tells of all since the last.
 void Job::SendMovedMap(bool now) {
   if (!moved_map_due_ || (!now && host_->Now() < moved_map_at_ + kMapEvery)) return;
   moved_map_due_ = false;
@@ -198,7 +216,9 @@ void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
   v1::ErrorDetail cause = failure;
   CleanCause(&cause);
   const std::uint32_t failures = ++move_failures_[shard];
-  host_->Log(log::Level::kWarning, absl::StrCat("shard ", shard.value(), " of ps_server/", source->identity, " is not moved: ", cause.message()),
+  host_->Log(log::Level::kWarning,
+             absl::StrCat("shard ", shard.value(), " of ps_server/", source->identity,
+                          " is not moved: ", cause.message()),
              id_.spec.name);
   if (IsFinal(cause.code()) || failures >= kMoveTries) {
     move_failures_.erase(shard);
@@ -211,9 +231,12 @@ void Job::MoveFailed(Moves::iterator move, const v1::ErrorDetail& failure) {
 // The new owner has not, or has not any more, what it had received.
 bool Job::MoveLost(ShardId shard, const v1::ErrorDetail& cause) {
   const auto moved = moved_from_.find(shard);
-  if (moved == moved_from_.end() || moved->second.epoch != book_->durable().map[shard.value()].epoch) return false;
+  if (moved == moved_from_.end() ||
+      moved->second.epoch != book_->durable().map[shard.value()].epoch)
+    return false;
   moved_from_.erase(moved);
-  Event("warning", absl::StrCat("shard ", shard.value(), " was lost while it was moved: ", cause.message()));
+  Event("warning",
+        absl::StrCat("shard ", shard.value(), " was lost while it was moved: ", cause.message()));
   unplaced_.insert(shard);
   AfterRollback("a shard was lost while it was moved");
   Pump();
@@ -253,10 +276,13 @@ void Job::SayDrained(Server& server, const std::string& cannot) {
   server.drained_said = true;
   SendMovedMap(true);
   if (!cannot.empty()) {
-    Event("warning", absl::StrCat("ps_server/", server.identity, " leaves, and what it holds cannot be moved: ", cannot));
+    Event("warning", absl::StrCat("ps_server/", server.identity,
+                                  " leaves, and what it holds cannot be moved: ", cannot));
   } else if (server.shards_moved > 0) {
-    Event("drain", absl::StrCat("ps_server/", server.identity, " has handed over: ", server.shards_moved,
-                                server.shards_moved == 1 ? " shard is" : " shards are", " at other servers, nothing is run again"));
+    Event("drain",
+          absl::StrCat("ps_server/", server.identity, " has handed over: ", server.shards_moved,
+                       server.shards_moved == 1 ? " shard is" : " shards are",
+                       " at other servers, nothing is run again"));
   }
   v1::CoordinatorMessage message;
   message.mutable_drained()->set_cannot(cannot);

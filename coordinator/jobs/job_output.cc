@@ -1,4 +1,5 @@
-// The files of the runs folder: job.yaml, metrics.jsonl, result.json, and what report.html is made of.
+// The files of the runs folder: job.yaml, metrics.jsonl, result.json, and what report.html is made
+// of.
 #include <algorithm>
 #include <cmath>
 #include <ctime>
@@ -28,7 +29,9 @@ constexpr std::chrono::milliseconds kSampleEvery{500};
 // JSON has no NaN: what was not measured is null.
 Json Real(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-std::string Dump(const Json& json, int indent = -1) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
+std::string Dump(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
 
 // A dense shard's range, or what a slot has of all tables.
 std::uint64_t RowsOf(const v1::ShardState& shard) {
@@ -37,17 +40,24 @@ std::uint64_t RowsOf(const v1::ShardState& shard) {
   return rows;
 }
 
-Json CauseJson(const v1::ErrorDetail& cause) { return Json{{"origin", cause.origin_text()}, {"kind", cause.kind()}, {"message", cause.message()}}; }
+Json CauseJson(const v1::ErrorDetail& cause) {
+  return Json{
+      {"origin", cause.origin_text()}, {"kind", cause.kind()}, {"message", cause.message()}};
+}
 
 std::string WallText(std::int64_t wall_ms) {
   const std::time_t seconds = static_cast<std::time_t>(wall_ms / 1000);
   std::tm parts{};
   gmtime_r(&seconds, &parts);
-  return absl::StrFormat("%04d-%02d-%02d %02d:%02d:%02d UTC", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min,
+  return absl::StrFormat("%04d-%02d-%02d %02d:%02d:%02d UTC", parts.tm_year + 1900,
+                         parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min,
                          parts.tm_sec);
 }
 
-std::string Rfc3339(std::int64_t wall_ms) { return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixMillis(wall_ms), absl::UTCTimeZone()); }
+std::string Rfc3339(std::int64_t wall_ms) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromUnixMillis(wall_ms),
+                          absl::UTCTimeZone());
+}
 
 }  // namespace
 
@@ -57,14 +67,19 @@ void Job::WriteJobFile() {
   files.push_back({"job.yaml", [text = id_.yaml] { return text; }});
   std::weak_ptr<bool> alive = alive_;
   host_->WriteFiles(id_.runs_folder, std::move(files), [this, alive](const absl::Status& status) {
-    if (!alive.expired() && !status.ok()) Event("warning", absl::StrCat("the runs folder cannot be written: ", status.message()));
+    if (!alive.expired() && !status.ok())
+      Event("warning", absl::StrCat("the runs folder cannot be written: ", status.message()));
   });
 }
 
 void Job::EventLine(const v1::Event& event) {
-  // Tasks come and go while the last files are written; what is read by programs ends with its end line.
+  // Tasks come and go while the last files are written; what is read by programs ends with its end
+  // line.
   if (phase_ >= Phase::kWriting) return;
-  Line(Dump(Json{{"kind", "event"}, {"wall_ms", event.wall_ms()}, {"event", event.kind()}, {"text", event.text()}}));
+  Line(Dump(Json{{"kind", "event"},
+                 {"wall_ms", event.wall_ms()},
+                 {"event", event.kind()},
+                 {"text", event.text()}}));
 }
 
 void Job::EpochLine(const v1::EpochRow& row) {
@@ -85,7 +100,8 @@ void Job::EpochLine(const v1::EpochRow& row) {
 }
 
 void Job::EpochLinesUpTo(std::uint64_t epoch) {
-  for (; epoch_lines_ < std::min<std::uint64_t>(epoch, epoch_rows_.size()); ++epoch_lines_) EpochLine(epoch_rows_[epoch_lines_]);
+  for (; epoch_lines_ < std::min<std::uint64_t>(epoch, epoch_rows_.size()); ++epoch_lines_)
+    EpochLine(epoch_rows_[epoch_lines_]);
 }
 
 std::string Job::EndLine() const {
@@ -96,17 +112,23 @@ std::string Job::EndLine() const {
                    {"lines_lost", lines_lost_}});
 }
 
-// At most step_lines_per_second in the long run, so that a fast job does not write faster than anybody reads.
+// At most step_lines_per_second in the long run, so that a fast job does not write faster than
+// anybody reads.
 void Job::StepLines(ClosureId closure, const std::vector<Step>& records) {
   if (records.empty()) return;
   const MonoTime now = host_->Now();
-  step_tokens_ = std::min<double>(options_.step_lines_burst,
-                                  step_tokens_ + std::chrono::duration<double>(now - tokens_at_).count() * options_.step_lines_per_second);
+  step_tokens_ =
+      std::min<double>(options_.step_lines_burst,
+                       step_tokens_ + std::chrono::duration<double>(now - tokens_at_).count() *
+                                          options_.step_lines_per_second);
   tokens_at_ = now;
   const plan::ClosureRange range = plan_->Closure(closure);
   for (const Step& record : records) {
-    if (record.global_step < range.first_global_step || record.global_step >= range.first_global_step + range.steps) continue;
-    if (std::isfinite(record.loss)) loss_curve_.Add(static_cast<double>(ShownStep(record.global_step)), record.loss);
+    if (record.global_step < range.first_global_step ||
+        record.global_step >= range.first_global_step + range.steps)
+      continue;
+    if (std::isfinite(record.loss))
+      loss_curve_.Add(static_cast<double>(ShownStep(record.global_step)), record.loss);
     if (restoring_) continue;
     if (step_tokens_ < 1) {
       ++step_lines_dropped_;
@@ -124,7 +146,9 @@ void Job::StepLines(ClosureId closure, const std::vector<Step>& records) {
   }
 }
 
-bool Job::Paused() const { return phase_ == Phase::kTraining && book_ && (book_->RepairsPending() || !WaitingFor().empty()); }
+bool Job::Paused() const {
+  return phase_ == Phase::kTraining && book_ && (book_->RepairsPending() || !WaitingFor().empty());
+}
 
 void Job::BeginRate() {
   rate_at_ = host_->Now();
@@ -132,10 +156,12 @@ void Job::BeginRate() {
   next_sample_ = rate_at_ + kSampleEvery;
 }
 
-// Over the training time since the last sample. The end of a stretch of training takes the last one, so that the shortest run has a point;
-// samples weigh by their length, so that a short one at the end says no more than it measured.
+// Over the training time since the last sample. The end of a stretch of training takes the last
+// one, so that the shortest run has a point; samples weigh by their length, so that a short one at
+// the end says no more than it measured.
 void Job::SampleRate() {
-  // A stretch of repair, or of waiting, is no slow training: it would make the time that is left look endless.
+  // A stretch of repair, or of waiting, is no slow training: it would make the time that is left
+  // look endless.
   if (examples_done_ == rate_examples_ && Paused()) return BeginRate();
   const double seconds = std::chrono::duration<double>(host_->Now() - rate_at_).count();
   if (seconds < kTimedSecondsMin) return;
@@ -150,9 +176,12 @@ void Job::SampleRate() {
     Note().set_sample_seconds(at);
     Note().set_sample_rate(rate_);
   }
-  Line(
-      Dump(Json{{"kind", "rate"}, {"seconds", at}, {"examples_per_second", Real(rate_)}, {"steps_done", steps_done_}, {"closures_done", succeeded_}}),
-      true);
+  Line(Dump(Json{{"kind", "rate"},
+                 {"seconds", at},
+                 {"examples_per_second", Real(rate_)},
+                 {"steps_done", steps_done_},
+                 {"closures_done", succeeded_}}),
+       true);
 }
 
 std::uint64_t Job::DuplicatesRefused() const {
@@ -163,14 +192,16 @@ std::uint64_t Job::DuplicatesRefused() const {
 
 std::vector<ReportTask> Job::WorkerTotals() const {
   std::vector<ReportTask> list;
-  for (const auto& [identity, sum] : per_worker_) list.push_back({absl::StrCat("worker/", identity), sum.steps, sum.tally.total().bytes});
+  for (const auto& [identity, sum] : per_worker_)
+    list.push_back({absl::StrCat("worker/", identity), sum.steps, sum.tally.total().bytes});
   return list;
 }
 
 // `steps` of a server: the updates in its shards' present state.
 std::vector<ReportTask> Job::ServerTotals() const {
   std::map<std::string, ReportTask> totals;
-  for (const auto& [identity, tally] : server_tally_) totals[identity] = {absl::StrCat("ps_server/", identity), 0, tally.total().bytes};
+  for (const auto& [identity, tally] : server_tally_)
+    totals[identity] = {absl::StrCat("ps_server/", identity), 0, tally.total().bytes};
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
     ReportTask& total = totals[final_.servers[i]];
     total.name = absl::StrCat("ps_server/", final_.servers[i]);
@@ -193,27 +224,38 @@ std::string Job::ResultJson() const {
   json["state"] = std::string(JobStateName(ending_));
   json["first_cause"] = first_cause_ ? CauseJson(*first_cause_) : Json(nullptr);
   Json metrics = Json::object();
-  for (const std::string& name : MetricsInOrder(id_.spec.model.metrics, final_metrics_)) metrics[name] = Real(final_metrics_.at(name));
+  for (const std::string& name : MetricsInOrder(id_.spec.model.metrics, final_metrics_))
+    metrics[name] = Real(final_metrics_.at(name));
   for (const auto& [name, count] : final_counts_) metrics[name] = count;
   json["metrics"] = std::move(metrics);
-  json["examples_per_second"] = Real(MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_));
+  json["examples_per_second"] =
+      Real(MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_));
   json["tasks"] = Json::array();
   const auto add_tasks = [&](absl::string_view role, const std::vector<ReportTask>& tasks) {
     for (const ReportTask& task : tasks) {
-      json["tasks"].push_back(
-          Json{{"role", std::string(role)}, {"identity", task.name.substr(role.size() + 1)}, {"steps", task.steps}, {"bytes", task.bytes}});
+      json["tasks"].push_back(Json{{"role", std::string(role)},
+                                   {"identity", task.name.substr(role.size() + 1)},
+                                   {"steps", task.steps},
+                                   {"bytes", task.bytes}});
     }
   };
   add_tasks("worker", WorkerTotals());
   add_tasks("ps_server", ServerTotals());
-  json["closures"] =
-      Json{{"succeeded", closures_succeeded()}, {"failed", closures_failed_}, {"cancelled", closures_cancelled()}, {"attempts", attempts_}};
-  if (functions_) json["functions"] = Json{{"updates_lost_of", functions_->lost().ToString()}, {"results_given_up", functions_->results_given_up()}};
+  json["closures"] = Json{{"succeeded", closures_succeeded()},
+                          {"failed", closures_failed_},
+                          {"cancelled", closures_cancelled()},
+                          {"attempts", attempts_}};
+  if (functions_)
+    json["functions"] = Json{{"updates_lost_of", functions_->lost().ToString()},
+                             {"results_given_up", functions_->results_given_up()}};
   json["duplicates_refused"] = DuplicatesRefused();
   // What was lost with servers, and done again.
-  json["repair"] = Json{{"shards_rolled_back", shards_rolled_back_}, {"closures_rerun", reruns_}, {"updates_redone", updates_redone_}};
+  json["repair"] = Json{{"shards_rolled_back", shards_rolled_back_},
+                        {"closures_rerun", reruns_},
+                        {"updates_redone", updates_redone_}};
   // Succeeded, lost with a server, and not to be run again.
-  // Each update is in each shard that it touches exactly once: compared with the plan, and with what the workers reported of tables.
+  // Each update is in each shard that it touches exactly once: compared with the plan, and with
+  // what the workers reported of tables.
   json["updates_exact"] = updates_exact_;
   json["lost"] = Json{{"closures", closures_lost_}, {"updates", updates_lost_}};
   json["checkpoint"] = checkpoint_.number() == 0 ? Json(nullptr)
@@ -221,18 +263,25 @@ std::string Job::ResultJson() const {
                                                         {"path", checkpoint_.uri()},
                                                         {"complete", checkpoint_.complete()},
                                                         {"written_ms", checkpoint_.written_ms()}};
-  json["checkpoint_trouble"] = checkpoint_.trouble().empty() ? Json(nullptr) : Json(checkpoint_.trouble());
-  json["resumed_from"] = checkpoint_.resumed_from().empty() ? Json(nullptr) : Json(checkpoint_.resumed_from());
+  json["checkpoint_trouble"] =
+      checkpoint_.trouble().empty() ? Json(nullptr) : Json(checkpoint_.trouble());
+  json["resumed_from"] =
+      checkpoint_.resumed_from().empty() ? Json(nullptr) : Json(checkpoint_.resumed_from());
   // Of metrics.jsonl, for want of room.
   json["lines_lost"] = lines_lost_;
   // What was exported and read back, relative to the runs folder.
   json["files"] = Json::array();
   for (const v1::RunFileInfo& file : exported_)
-    json["files"].push_back(Json{{"name", file.name()}, {"bytes", file.bytes()}, {"sha256", snapshot::Hex(snapshot::BytesOf(file.sha256()))}});
+    json["files"].push_back(Json{{"name", file.name()},
+                                 {"bytes", file.bytes()},
+                                 {"sha256", snapshot::Hex(snapshot::BytesOf(file.sha256()))}});
   json["deaths"] = Json::array();
   for (const DeathRow& death : deaths_) {
-    json["deaths"].push_back(Json{
-        {"task", death.task}, {"role", RoleName(death.role)}, {"identity", death.identity}, {"reason", death.reason}, {"wall_ms", death.wall_ms}});
+    json["deaths"].push_back(Json{{"task", death.task},
+                                  {"role", RoleName(death.role)},
+                                  {"identity", death.identity},
+                                  {"reason", death.reason},
+                                  {"wall_ms", death.wall_ms}});
   }
   json["tables"] = Json::array();
   for (int t = 0; plan_ && t < plan_message_.tables_size(); ++t) {
@@ -241,7 +290,8 @@ std::string Job::ResultJson() const {
     for (const v1::ShardState& s : final_.shards) {
       if (s.tables_size() > t) rows += s.tables(t).rows();
     }
-    json["tables"].push_back(Json{{"table", table.name()}, {"dimension", table.dimension()}, {"rows", rows}});
+    json["tables"].push_back(
+        Json{{"table", table.name()}, {"dimension", table.dimension()}, {"rows", rows}});
   }
   json["shards"] = Json::array();
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
@@ -286,18 +336,22 @@ ReportData Job::MakeReport() const {
                            row.seconds(),
                            row.examples_per_second(),
                            {row.metrics().begin(), row.metrics().end()}});
-    if (std::isfinite(row.eval_accuracy())) data.epochs.back().metrics["accuracy"] = row.eval_accuracy();
+    if (std::isfinite(row.eval_accuracy()))
+      data.epochs.back().metrics["accuracy"] = row.eval_accuracy();
   }
   data.workers = WorkerTotals();
   data.servers = ServerTotals();
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
     const v1::ShardState& s = final_.shards[i];
-    data.shards.push_back({s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]), RowsOf(s), s.bytes(), s.updates_applied()});
+    data.shards.push_back({s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]),
+                           RowsOf(s), s.bytes(), s.updates_applied()});
   }
   for (const v1::Event& event : events_) {
-    data.events.push_back({static_cast<double>(event.wall_ms() - submitted_ms_) / 1000.0, event.kind(), event.text()});
+    data.events.push_back({static_cast<double>(event.wall_ms() - submitted_ms_) / 1000.0,
+                           event.kind(), event.text()});
   }
-  data.events.push_back({static_cast<double>(ended_ms_ - submitted_ms_) / 1000.0, "state", data.state});
+  data.events.push_back(
+      {static_cast<double>(ended_ms_ - submitted_ms_) / 1000.0, "state", data.state});
   data.model_summary = described_.model_summary();
   data.yaml = id_.yaml;
   return data;

@@ -1,4 +1,5 @@
-// What follows what: training up to a barrier, evaluation, export, the final report; and the ends before the plan.
+// What follows what: training up to a barrier, evaluation, export, the final report; and the ends
+// before the plan.
 #include <algorithm>
 #include <cmath>
 
@@ -12,11 +13,14 @@
 namespace evergrad::coordinator {
 
 std::uint64_t Job::NextBarrier(std::uint64_t after) const {
-  const std::uint64_t epochs = id_.spec.training.epochs, every = id_.spec.training.evaluate_every_epochs;
+  const std::uint64_t epochs = id_.spec.training.epochs,
+                      every = id_.spec.training.evaluate_every_epochs;
   return every == 0 ? epochs : std::min(epochs, after + every);
 }
 
-std::uint64_t Job::TrainLimit() const { return functions_ ? functions_->next() : barrier_epochs_ * plan_->closures_per_epoch(); }
+std::uint64_t Job::TrainLimit() const {
+  return functions_ ? functions_->next() : barrier_epochs_ * plan_->closures_per_epoch();
+}
 
 // Goes on to the next phase if this one is over.
 void Job::Advance() {
@@ -27,7 +31,8 @@ void Job::Advance() {
     if (!PersistWhole()) return;
   }
   if (phase_ != Phase::kTraining) return;
-  // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every shard is there.
+  // The barrier (ARCHITECTURE 4.8): what was granted has ended, nothing is under repair, every
+  // shard is there.
   if (functions_ && !functions_->finish()) return;
   if (!book_->BarrierReached(TrainLimit()) || !AllShardsReady()) return;
   if (functions_) return BeginAux(Phase::kExporting, 1);
@@ -50,7 +55,8 @@ void Job::BeginEvaluation() {
   const MonoTime now = host_->Now();
   if (now < evaluation_held_until_) return;
   if (const fault::Hit hit = host_->failpoints().At("coordinator.evaluate")) {
-    evaluation_held_until_ = now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
+    evaluation_held_until_ =
+        now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
     return;
   }
   evaluation_began_ = now;
@@ -68,12 +74,14 @@ void Job::FinishEvaluation() {
       v1::NamedSum& total = sums[sum.name()];
       total.set_is_integer(sum.is_integer());
       // Whatever a worker says, the sum wraps and does not overflow.
-      total.set_count(static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) + static_cast<std::uint64_t>(sum.count())));
+      total.set_count(static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) +
+                                                static_cast<std::uint64_t>(sum.count())));
       total.set_sum(total.sum() + sum.sum());
       total.set_reduction(sum.reduction());
       while (total.counts_size() < sum.counts_size()) total.add_counts(0);
       for (int i = 0; i < sum.counts_size(); ++i) {
-        const std::uint64_t both = static_cast<std::uint64_t>(total.counts(i)) + static_cast<std::uint64_t>(sum.counts(i));
+        const std::uint64_t both =
+            static_cast<std::uint64_t>(total.counts(i)) + static_cast<std::uint64_t>(sum.counts(i));
         total.set_counts(i, static_cast<std::int64_t>(both));
       }
     }
@@ -109,15 +117,18 @@ void Job::FinishEvaluation() {
   host_->JobChanged(id_.uid);
 }
 
-// A server that sums many gigabytes takes its time: it is asked once, and what it says is waited for as long as it is there.
+// A server that sums many gigabytes takes its time: it is asked once, and what it says is waited
+// for as long as it is there.
 void Job::BeginReport() {
   SetPhase(Phase::kReporting);
   const std::uint64_t generation = ++report_generation_;
-  BeginQuery(true, options_.report_timeout, generation, [this, generation](const ShardAnswer& answer) {
-    if (generation != report_generation_ || phase_ != Phase::kReporting) return;  // rolled back meanwhile
-    final_ = answer;
-    if (UpdatesAgree()) BeginSaving();
-  });
+  BeginQuery(true, options_.report_timeout, generation,
+             [this, generation](const ShardAnswer& answer) {
+               if (generation != report_generation_ || phase_ != Phase::kReporting)
+                 return;  // rolled back meanwhile
+               final_ = answer;
+               if (UpdatesAgree()) BeginSaving();
+             });
 }
 
 // ---------------------------------------------------------------- ends before the plan (20a)
@@ -151,7 +162,8 @@ void Job::BeginSeal(JobState ending) {
   SendCloses();  // so that what has ended is in the ledgers that are saved
   SetPhase(Phase::kSealing);
   if (!PersistWhole()) return;
-  // Workers drop everything of the job at once; servers first answer REFUSED, then report, then drop.
+  // Workers drop everything of the job at once; servers first answer REFUSED, then report, then
+  // drop.
   SendEnded(true, false);
   for (auto& [task, worker] : workers_) {
     worker.held.clear();
@@ -161,7 +173,9 @@ void Job::BeginSeal(JobState ending) {
   if (book_ && placed_) {
     for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
       const std::string& server = book_->durable().map[p].server;
-      if ((ServerOf(server) == nullptr && awaited_.count(server) == 0) || unplaced_.count(ShardId(p)) != 0) continue;
+      if ((ServerOf(server) == nullptr && awaited_.count(server) == 0) ||
+          unplaced_.count(ShardId(p)) != 0)
+        continue;
       unsealed_.insert(ShardId(p));
       SendSeal(ShardId(p));
     }
@@ -185,22 +199,25 @@ void Job::OnSealed(TaskId task, const v1::Sealed& sealed) {
   if (phase_ != Phase::kSealing || !book_ || sealed.shard() >= assigned_.size()) return;
   const ShardOwner& owner = book_->durable().map[sealed.shard()];
   if (owner.epoch != client::FromProto<ShardEpoch>(sealed.epoch())) return;
-  if (const Server* server = FindServer(task); server == nullptr || server->identity != owner.server)
+  if (const Server* server = FindServer(task);
+      server == nullptr || server->identity != owner.server)
     return host_->ForeignMessage(task, "Sealed of another's shard");
   unsealed_.erase(ShardId(sealed.shard()));
   CheckSealed();
 }
 
 void Job::CheckSealed() {
-  if (phase_ != Phase::kSealing || window_open_) return;  // in the window nobody is known to be gone
+  if (phase_ != Phase::kSealing || window_open_)
+    return;  // in the window nobody is known to be gone
   // Whose process is gone applies nothing any more.
   for (auto it = unsealed_.begin(); it != unsealed_.end();) {
     const std::string& server = book_->durable().map[it->value()].server;
-    it = ServerOf(server) == nullptr && awaited_.count(server) == 0 ? unsealed_.erase(it) : std::next(it);
+    it = ServerOf(server) == nullptr && awaited_.count(server) == 0 ? unsealed_.erase(it)
+                                                                    : std::next(it);
   }
   if (!unsealed_.empty() && host_->Now() >= seal_deadline_) {
-    Event("warning",
-          absl::StrCat("servers silent while the job was sealed: ", unsealed_.size(), " shards are unmapped, what is applied to them now is void"));
+    Event("warning", absl::StrCat("servers silent while the job was sealed: ", unsealed_.size(),
+                                  " shards are unmapped, what is applied to them now is void"));
     Record record;
     for (const ShardId p : unsealed_) AppendRecord(book_->Unmap(p).record, &record);
     unsealed_.clear();
@@ -224,7 +241,8 @@ void Job::CheckSealed() {
 
 void Job::FinishJob() {
   if (phase_ == Phase::kSealedSaving) SayUnsaved();
-  if ((phase_ == Phase::kSealedReporting || phase_ == Phase::kSealedSaving) && BeginSealedExport()) return;
+  if ((phase_ == Phase::kSealedReporting || phase_ == Phase::kSealedSaving) && BeginSealedExport())
+    return;
   DropReceiving();
   SetPhase(Phase::kWriting);
   ended_ms_ = host_->WallMillis();
@@ -242,7 +260,8 @@ void Job::FinishJob() {
   WriteOut();
 }
 
-// result.json and report.html, then everybody is told. A coordinator that ends before that does it again.
+// result.json and report.html, then everybody is told. A coordinator that ends before that does it
+// again.
 void Job::WriteOut() {
   std::weak_ptr<bool> alive = alive_;
   // Behind the last lines, and never before the journal knows how the job ends.
@@ -260,7 +279,8 @@ void Job::WriteEnd(bool tables) {
   std::weak_ptr<bool> alive = alive_;
   const auto written = [this, alive](const absl::Status& status) {
     if (alive.expired()) return;
-    if (!status.ok()) Event("warning", absl::StrCat("files of the job could not be written: ", status.message()));
+    if (!status.ok())
+      Event("warning", absl::StrCat("files of the job could not be written: ", status.message()));
     SendEnded(true, true);
     phase_ = Phase::kEnded;
     // What an ended job still answers is its status, its result and its final report.

@@ -1,4 +1,5 @@
-// Workers that live but cannot reach a server that lives: another worker, one that can, does their work.
+// Workers that live but cannot reach a server that lives: another worker, one that can, does their
+// work.
 #include <algorithm>
 #include <set>
 
@@ -17,11 +18,14 @@ constexpr std::size_t kSaidMax = 1000;
 
 void Job::CheckReach() {
   const MonoTime now = host_->Now();
-  if (options_.reach_timeout.count() == 0 || !book_ || grants_stopped() || window_open_ || now < next_reach_check_) return;
+  if (options_.reach_timeout.count() == 0 || !book_ || grants_stopped() || window_open_ ||
+      now < next_reach_check_)
+    return;
   next_reach_check_ = now + kCheckEvery;
   std::set<std::string> owners;
   for (const ShardOwner& owner : book_->durable().map) owners.insert(owner.server);
-  for (const auto& [task, server] : servers_) reach_.Server(server.identity, task, server.ready, owners.contains(server.identity), now);
+  for (const auto& [task, server] : servers_)
+    reach_.Server(server.identity, task, server.ready, owners.contains(server.identity), now);
 
   std::vector<TaskId> cut_off;
   std::vector<const Worker*> able;
@@ -33,7 +37,8 @@ void Job::CheckReach() {
     }
   }
   if (cut_off.empty()) return;
-  // A worker can do the work of a functions job only if it has one of the functions. The functions of workers that serve other jobs are unknown here.
+  // A worker can do the work of a functions job only if it has one of the functions. The functions
+  // of workers that serve other jobs are unknown here.
   const auto others_can = [&](const Worker& of) {
     if (!functions_) return !able.empty() || workers_elsewhere_ > 0;
     return std::any_of(able.begin(), able.end(), [&](const Worker* other) {
@@ -51,17 +56,23 @@ void Job::CheckReach() {
     // Where nobody else could do it, what it has is left to it: the network may be mended.
     if (others_can(*worker) && !keeps_its_worker()) {
       PassOn(*worker, from);
-    } else if (reach_said_.size() < kSaidMax && reach_said_.insert(worker->identity + ">" + from.server()).second) {
-      Event("warning", absl::StrCat("worker/", worker->identity, " cannot reach ", ReachRule::Text(from),
-                                    ", and no other worker is there that can do its work: the job waits. Start that server with a --listen (or "
-                                    "--advertise) address that the worker can reach"));
+    } else if (reach_said_.size() < kSaidMax &&
+               reach_said_.insert(worker->identity + ">" + from.server()).second) {
+      Event("warning",
+            absl::StrCat("worker/", worker->identity, " cannot reach ", ReachRule::Text(from),
+                         ", and no other worker is there that can do its work: the job waits. "
+                         "Start that server with a --listen (or "
+                         "--advertise) address that the worker can reach"));
     }
   }
 }
 
-const v1::UnreachedServer* Job::CutOffFrom(const Worker& worker) const { return reach_.CutOff(worker.progress.unreached(), host_->Now()); }
+const v1::UnreachedServer* Job::CutOffFrom(const Worker& worker) const {
+  return reach_.CutOff(worker.progress.unreached(), host_->Now());
+}
 
-// What it holds is superseded there and granted again elsewhere; it gets nothing for a time that grows, until it has ended something.
+// What it holds is superseded there and granted again elsewhere; it gets nothing for a time that
+// grows, until it has ended something.
 void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
   bool trained = false;
   for (const auto& [attempt, held] : worker.held) {
@@ -80,10 +91,13 @@ void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
   worker.progress.clear_unreached();  // of the attempt that was taken away
   v1::Failed lack;
   lack.set_lack(v1::REACH);
-  lack.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from), "; its work goes to workers that can"));
+  lack.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),
+                                                 "; its work goes to workers that can"));
   SetUnfit(worker, lack);
-  if (const auto unfit = unfit_.find(worker.process); unfit != unfit_.end()) unfit->second.unreached = from;
-  if (trained) SayNotReproducible(absl::StrCat("the work of worker/", worker.identity, " was passed on"));
+  if (const auto unfit = unfit_.find(worker.process); unfit != unfit_.end())
+    unfit->second.unreached = from;
+  if (trained)
+    SayNotReproducible(absl::StrCat("the work of worker/", worker.identity, " was passed on"));
   Touch();
   Pump();
 }
@@ -95,19 +109,23 @@ std::string Job::WaitingForReach() const {
     if (worker.held.empty()) continue;
     const v1::UnreachedServer* from = CutOffFrom(worker);
     if (from == nullptr) return "";  // somebody works
-    if (text.size() < 500) absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " to reach ", ReachRule::Text(*from));
+    if (text.size() < 500)
+      absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " to reach ",
+                      ReachRule::Text(*from));
   }
   return text;
 }
 
-// "" or whose answers the workers wait for. A server that gives them no room, for one, is only slow at first, and cannot be reached later.
+// "" or whose answers the workers wait for. A server that gives them no room, for one, is only slow
+// at first, and cannot be reached later.
 std::string Job::WaitingForAnswers() const {
   std::string text;
   for (const auto& [task, worker] : workers_) {
     if (worker.held.empty()) continue;
     if (worker.progress.awaits().empty()) return "";  // somebody works
     if (text.size() < 500)
-      absl::StrAppend(&text, text.empty() ? "" : ", ", "an answer to worker/", worker.identity, " by ", worker.progress.awaits());
+      absl::StrAppend(&text, text.empty() ? "" : ", ", "an answer to worker/", worker.identity,
+                      " by ", worker.progress.awaits());
   }
   return text;
 }

@@ -1,6 +1,8 @@
-// The weights of a job that has failed. Its shards are sealed and saved by now, and still there: a worker that is left writes them as it would at a
-// job's good end. That is a service to the user, never part of how the job ends: it has a bound of time, its failure is an event, and what the job
-// failed of stays what it was. Where nobody writes them, the event names the checkpoint and the command that makes them of it.
+// The weights of a job that has failed. Its shards are sealed and saved by now, and still there: a
+// worker that is left writes them as it would at a job's good end. That is a service to the user,
+// never part of how the job ends: it has a bound of time, its failure is an event, and what the job
+// failed of stays what it was. Where nobody writes them, the event names the checkpoint and the
+// command that makes them of it.
 #include <algorithm>
 #include <chrono>
 
@@ -19,22 +21,26 @@ constexpr std::size_t kWhyBytesMax = 500;
 
 }  // namespace
 
-// While it is sealed and saved, too: a worker that went to another job in that second would have to come back.
+// While it is sealed and saved, too: a worker that went to another job in that second would have to
+// come back.
 bool Job::WantsSealedExport() const {
-  return ending_ == JobState::kFailed && phase_ >= Phase::kSealing && phase_ <= Phase::kSealedExporting && book_ && placed_ && succeeded_ > 0;
+  return ending_ == JobState::kFailed && phase_ >= Phase::kSealing &&
+         phase_ <= Phase::kSealedExporting && book_ && placed_ && succeeded_ > 0;
 }
 
 bool Job::BeginSealedExport() {
   if (!WantsSealedExport()) return false;
   if (!final_.complete) {
-    SayNotExported(absl::StrCat("only ", final_.shards.size(), " of ", assigned_.size(), " shards were left at their servers"));
+    SayNotExported(absl::StrCat("only ", final_.shards.size(), " of ", assigned_.size(),
+                                " shards were left at their servers"));
     return false;
   }
   const MonoTime now = host_->Now();
   sealed_export_ = {};
   sealed_export_.version = book_->durable().version;
   sealed_export_.worker_by = now + options_.seal_timeout;
-  sealed_export_.by = now + kExportMax + std::chrono::seconds(server_bytes_ / kExportBytesPerSecond);
+  sealed_export_.by =
+      now + kExportMax + std::chrono::seconds(server_bytes_ / kExportBytesPerSecond);
   BeginAux(Phase::kSealedExporting, 1);
   PumpSealedExport();
   return true;
@@ -43,17 +49,20 @@ bool Job::BeginSealedExport() {
 void Job::PumpSealedExport() {
   if (phase_ != Phase::kSealedExporting || window_open_ || aux_.empty()) return;
   const MonoTime now = host_->Now();
-  if (book_->durable().version != sealed_export_.version) return GiveUpSealedExport("a server lost its shards meanwhile");
+  if (book_->durable().version != sealed_export_.version)
+    return GiveUpSealedExport("a server lost its shards meanwhile");
   if (now >= sealed_export_.by) return GiveUpSealedExport("it took too long");
   Aux& aux = aux_[0];
   if (aux.attempt != Attempt{} || aux.not_before > now) return;
   Worker* best = nullptr;
   for (auto& [task, worker] : workers_) {
-    if (best == nullptr && Usable(worker, now) && sealed_export_.refused_by.count(task) == 0) best = &worker;
+    if (best == nullptr && Usable(worker, now) && sealed_export_.refused_by.count(task) == 0)
+      best = &worker;
   }
   if (best == nullptr) {
     if (now < sealed_export_.worker_by) return;
-    return GiveUpSealedExport(sealed_export_.why.empty() ? "no worker was left to write them" : sealed_export_.why);
+    return GiveUpSealedExport(sealed_export_.why.empty() ? "no worker was left to write them"
+                                                         : sealed_export_.why);
   }
   // It was told that the job has ended.
   v1::CoordinatorMessage message;
@@ -90,9 +99,11 @@ void Job::GiveUpSealedExport(absl::string_view why) {
 
 void Job::SayNotExported(absl::string_view why) {
   Event("warning", absl::StrCat("the weights of the failed job were not exported: ", why, "; ",
-                                checkpoint_.number() == 0 ? std::string("there is no checkpoint of it, either")
-                                                          : absl::StrCat("checkpoint ", checkpoint_.number(), " has them: psctl checkpoint export ",
-                                                                         checkpoint_.uri(), " --to weights.npz")));
+                                checkpoint_.number() == 0
+                                    ? std::string("there is no checkpoint of it, either")
+                                    : absl::StrCat("checkpoint ", checkpoint_.number(),
+                                                   " has them: psctl checkpoint export ",
+                                                   checkpoint_.uri(), " --to weights.npz")));
 }
 
 }  // namespace evergrad::coordinator

@@ -31,19 +31,24 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   described_ = described;
   partition_bytes_max_ = std::min(limit.bytes, sharding::kPartitionBytesMax);
   described_.clear_warnings();  // they are events from here on
-  for (int i = 0; i < std::min(described.warnings_size(), kDescribeWarningsMax); ++i) Event("warning", described.warnings(i));
+  for (int i = 0; i < std::min(described.warnings_size(), kDescribeWarningsMax); ++i)
+    Event("warning", described.warnings(i));
   const std::uint64_t bytes = server_bytes_ = built->server_bytes;
   if (const std::uint64_t max = ServerBytesMax(); max != 0 && bytes > max) {
     const bool its_own = max == id_.spec.resources.server_memory_bytes_max;
-    Fail(MakeError(absl::ResourceExhaustedError(
-                       absl::StrCat("the job's variables take more memory of the servers than it may have: bytes=", bytes,
-                                    its_own ? " spec.resources.server_memory_bytes_max=" : " coordinator's --job-server-memory-bytes-max=", max,
-                                    " shards=", shard_bytes_.size())),
-                   "user", "coordinator"),
+    Fail(MakeError(
+             absl::ResourceExhaustedError(absl::StrCat(
+                 "the job's variables take more memory of the servers than it may have: bytes=",
+                 bytes,
+                 its_own ? " spec.resources.server_memory_bytes_max="
+                         : " coordinator's --job-server-memory-bytes-max=",
+                 max, " shards=", shard_bytes_.size())),
+             "user", "coordinator"),
          true);
     return;
   }
-  if (!journals()) described_.clear_variables();  // else the plan is made of them again after a restart
+  if (!journals())
+    described_.clear_variables();  // else the plan is made of them again after a restart
   if (checkpoints() && id_.spec.checkpoint.resume) return LookForResume();
   BeginPlan();
 }
@@ -61,12 +66,14 @@ ClosureBook::Options Job::BookOptions() const {
   options.closures = plan_->closures();
   options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
   options.open_max = options_.closures_open_max;
-  if (host_->failpoints().IsArmed("coordinator.ignore_v0")) options.mutant = fault::Mutant::kDoneIgnoresV0;
+  if (host_->failpoints().IsArmed("coordinator.ignore_v0"))
+    options.mutant = fault::Mutant::kDoneIgnoresV0;
   return options;
 }
 
 std::uint64_t Job::ServerBytesMax() const {
-  const std::uint64_t own = id_.spec.resources.server_memory_bytes_max, all = options_.server_memory_bytes_max;
+  const std::uint64_t own = id_.spec.resources.server_memory_bytes_max,
+                      all = options_.server_memory_bytes_max;
   return own == 0 || all == 0 ? std::max(own, all) : std::min(own, all);
 }
 
@@ -86,11 +93,14 @@ void Job::BeginPlan() {
   }
   UpdateNewLimit();
   if (functions_) {
-    Event("state", absl::StrCat("ready for closures: ", described_.parameters(), " parameters in ", shard_bytes_.size(), " shards"));
+    Event("state", absl::StrCat("ready for closures: ", described_.parameters(), " parameters in ",
+                                shard_bytes_.size(), " shards"));
   } else {
-    Event("state", absl::StrCat("described: ", plan_message_.train_examples(), " examples, ", plan_message_.eval_examples(), " for evaluation, ",
-                                described_.parameters(), " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(),
-                                " closures of up to ", plan_->spec().steps_per_closure, " steps"));
+    Event("state",
+          absl::StrCat("described: ", plan_message_.train_examples(), " examples, ",
+                       plan_message_.eval_examples(), " for evaluation, ", described_.parameters(),
+                       " parameters in ", shard_bytes_.size(), " shards, ", plan_->closures(),
+                       " closures of up to ", plan_->spec().steps_per_closure, " steps"));
   }
   SetPhase(Phase::kPlacing);
   if (journals() ? !PersistWhole() : !Persist(begun)) return;
@@ -101,7 +111,8 @@ void Job::BeginPlan() {
 }
 
 bool Job::AllShardsReady() const {
-  return placed_ && unplaced_.empty() && std::all_of(assigned_.begin(), assigned_.end(), [](bool a) { return a; });
+  return placed_ && unplaced_.empty() &&
+         std::all_of(assigned_.begin(), assigned_.end(), [](bool a) { return a; });
 }
 
 void Job::TryPlace() {
@@ -117,9 +128,11 @@ void Job::TryPlace() {
     loads.push_back(std::move(load));
   }
   if (loads.empty()) return;
-  if (const absl::Status fits = ServersLimit().CheckShards(plan_message_); !fits.ok()) return Fail(MakeError(fits, "user", "coordinator"), true);
+  if (const absl::Status fits = ServersLimit().CheckShards(plan_message_); !fits.ok())
+    return Fail(MakeError(fits, "user", "coordinator"), true);
   const bool first = !placed_;
-  std::sort(loads.begin(), loads.end(), [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
+  std::sort(loads.begin(), loads.end(),
+            [](const ServerLoad& a, const ServerLoad& b) { return a.identity < b.identity; });
   if (!placed_) {
     placed_ = true;
     for (std::uint32_t p = 0; p < shard_bytes_.size(); ++p) unplaced_.insert(ShardId(p));
@@ -181,7 +194,8 @@ void Job::SendAssign(const ClosureBook::AssignOrder& order) {
     source->set_plan_fingerprint(order.snapshot->plan_fingerprint);
     source->set_resumed(order.snapshot->resumed);
     source->set_replace_ledger(order.snapshot->replace_ledger);
-    if (order.snapshot->replace_ledger) *source->mutable_done() = client::ToProto(order.snapshot->done);
+    if (order.snapshot->replace_ledger)
+      *source->mutable_done() = client::ToProto(order.snapshot->done);
   }
   host_->Send(server->task, message);
 }
@@ -190,9 +204,11 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   if (!book_ || assigned.shard() >= assigned_.size() || !active()) return;
   const ShardId shard(assigned.shard());
   const ShardOwner& owner = book_->durable().map[shard.value()];
-  if (const Server* server = FindServer(task); server == nullptr || server->identity != owner.server) {
+  if (const Server* server = FindServer(task);
+      server == nullptr || server->identity != owner.server) {
     // Held, not mapped [25]: it is dropped, whatever epoch it is of.
-    if (owner.epoch == client::FromProto<ShardEpoch>(assigned.epoch())) host_->ForeignMessage(task, "Assigned of another's shard");
+    if (owner.epoch == client::FromProto<ShardEpoch>(assigned.epoch()))
+      host_->ForeignMessage(task, "Assigned of another's shard");
     if (!assigned.ok()) return;
     v1::CoordinatorMessage message;
     message.mutable_drop()->set_job_uid(id_.uid.value());
@@ -201,7 +217,8 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
     host_->Send(task, message);
     return;
   }
-  if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch())) return;  // of a former assignment
+  if (owner.epoch != client::FromProto<ShardEpoch>(assigned.epoch()))
+    return;  // of a former assignment
   if (assigned.ok()) {
     assigned_[shard.value()] = true;
     assign_failures_[shard.value()] = 0;
@@ -221,8 +238,8 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
   CleanCause(&cause);
   if (MoveLost(shard, cause) || SnapshotRefused(shard, cause)) return;
-  Event("warning",
-        absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/", owner.server, " (", failures, " in a row): ", cause.message()));
+  Event("warning", absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/",
+                                owner.server, " (", failures, " in a row): ", cause.message()));
   if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {
     const bool user = cause.kind() == "user";
     Fail(std::move(cause), user);
@@ -234,7 +251,9 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
 // Values have changed under whoever was reading them: what was measured or written since is void.
 void Job::AfterRollback(absl::string_view why) {
   SayNotReproducible(std::string(why));
-  if (phase_ != Phase::kEvaluating && phase_ != Phase::kExporting && phase_ != Phase::kReporting && phase_ != Phase::kSaving) return;
+  if (phase_ != Phase::kEvaluating && phase_ != Phase::kExporting && phase_ != Phase::kReporting &&
+      phase_ != Phase::kSaving)
+    return;
   Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
   if (phase_ == Phase::kEvaluating) evaluation_in_epoch_ += host_->Now() - evaluation_began_;
   evaluated_epochs_ = barrier_epochs_ - 1;
@@ -265,11 +284,13 @@ void Job::SendCloses() {
 
 // ---------------------------------------------------------------- asking the owners
 
-void Job::QueryShards(bool digests, std::chrono::milliseconds timeout, std::function<void(const ShardAnswer&)> done) {
+void Job::QueryShards(bool digests, std::chrono::milliseconds timeout,
+                      std::function<void(const ShardAnswer&)> done) {
   BeginQuery(digests, timeout, std::nullopt, std::move(done));
 }
 
-void Job::BeginQuery(bool digests, std::chrono::milliseconds timeout, std::optional<std::uint64_t> report,
+void Job::BeginQuery(bool digests, std::chrono::milliseconds timeout,
+                     std::optional<std::uint64_t> report,
                      std::function<void(const ShardAnswer&)> done) {
   if (!book_ || !placed_) {
     done(final_);
@@ -296,14 +317,16 @@ void Job::AskServer(Query* query, TaskId task) {
   host_->Send(task, message);
 }
 
-// Who is here, has not told of a shard of its own, and owes no answer: it was not there when it was asked, or did not hold the shard yet.
+// Who is here, has not told of a shard of its own, and owes no answer: it was not there when it was
+// asked, or did not hold the shard yet.
 void Job::AskForMissing(Query* query) {
   std::set<std::string> missing;
   for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
     if (query->answers.count(p) == 0) missing.insert(book_->durable().map[p].server);
   }
   for (const auto& [task, server] : servers_) {
-    if (server.ready && query->waiting.count(task) == 0 && missing.count(server.identity) != 0) AskServer(query, task);
+    if (server.ready && query->waiting.count(task) == 0 && missing.count(server.identity) != 0)
+      AskServer(query, task);
   }
 }
 
@@ -316,12 +339,16 @@ void Job::OnShardReport(TaskId task, const v1::ShardReport& report) {
     for (const v1::ShardState& state : report.shards()) {
       if (state.job_uid() != id_.uid.value() || state.shard() >= assigned_.size()) continue;
       const ShardOwner& owner = book_->durable().map[state.shard()];
-      if (owner.server != server->identity || owner.epoch != client::FromProto<ShardEpoch>(state.epoch())) continue;
+      if (owner.server != server->identity ||
+          owner.epoch != client::FromProto<ShardEpoch>(state.epoch()))
+        continue;
       query.answers[state.shard()] = {state, server->identity};
     }
     if (!report.more()) query.waiting.erase(task);
     if (query.report) Touch();  // what the job waits for
-    if (query.answers.size() == assigned_.size() || (query.waiting.empty() && phase_ == Phase::kSealedReporting)) FinishQuery(i);
+    if (query.answers.size() == assigned_.size() ||
+        (query.waiting.empty() && phase_ == Phase::kSealedReporting))
+      FinishQuery(i);
     return;
   }
 }

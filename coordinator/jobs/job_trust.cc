@@ -1,5 +1,5 @@
-// What workers are not believed without a check (LEDGER lines 34 to 38): proofs of grants, answers that nobody may give, and how many updates the
-// shards hold when the job ends.
+// What workers are not believed without a check (LEDGER lines 34 to 38): proofs of grants, answers
+// that nobody may give, and how many updates the shards hold when the job ends.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -18,19 +18,23 @@ namespace {
 
 UpdateAccount::TouchedLess LessOf(const v1::TouchedLess& said) {
   UpdateAccount::TouchedLess less;
-  for (int i = 0; i < std::min(said.shards_size(), said.updates_size()); ++i) less.emplace_back(said.shards(i), said.updates(i));
+  for (int i = 0; i < std::min(said.shards_size(), said.updates_size()); ++i)
+    less.emplace_back(said.shards(i), said.updates(i));
   return less;
 }
 
 std::string NameOf(const v1::ShardState& state) {
-  return state.row_end() == 0 ? state.variable() : absl::StrCat(state.variable(), " rows ", state.row_begin(), "-", state.row_end() - 1);
+  return state.row_end() == 0 ? state.variable()
+                              : absl::StrCat(state.variable(), " rows ", state.row_begin(), "-",
+                                             state.row_end() - 1);
 }
 
 }  // namespace
 
 // ---------------------------------------------------------------- grants
 
-std::string Job::ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind) const {
+std::string Job::ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt,
+                         v1::WorkKind kind) const {
   if (id_.grant_key.empty() || kind != v1::TRAIN) return std::string();
   return grants::MakeProof(id_.grant_key, id_.uid, ClosureId(closure), attempt, worker.identity);
 }
@@ -39,35 +43,39 @@ std::string Job::ProofOf(const Worker& worker, std::uint64_t closure, Attempt at
 bool Job::SupersededNewest(ClosureId closure, ShardId shard, const Worker& worker) {
   const std::uint32_t times = ++superseded_[closure.value()];
   if (times < kSupersededMax) return true;
-  Fail(
-      MakeError(
-          absl::AbortedError(absl::StrCat(
-              "a shard answers that a later attempt of a closure runs, which was never granted: somebody pushes under attempts of his own making, or "
-              "the shard's state is not this job's: closure=",
-              closure.value(), " shard=", shard.value(), " times=", times)),
-          "fenced", absl::StrCat("worker/", worker.identity)),
-      false);
+  Fail(MakeError(absl::AbortedError(absl::StrCat(
+                     "a shard answers that a later attempt of a closure runs, which was never "
+                     "granted: somebody pushes under attempts of his own making, or "
+                     "the shard's state is not this job's: closure=",
+                     closure.value(), " shard=", shard.value(), " times=", times)),
+                 "fenced", absl::StrCat("worker/", worker.identity)),
+       false);
   return false;
 }
 
 // ---------------------------------------------------------------- the number of updates
 
 absl::Status Job::CheckTouched(const v1::Done& done) const {
-  if (!done.has_touched() || !plan_ || functions_ || done.closure() >= plan_->closures()) return absl::OkStatus();
+  if (!done.has_touched() || !plan_ || functions_ || done.closure() >= plan_->closures())
+    return absl::OkStatus();
   if (done.touched().shards_size() != done.touched().updates_size()) {
-    return absl::InvalidArgumentError(absl::StrCat("shards that a closure touches less often and their numbers do not pair: shards=",
-                                                   done.touched().shards_size(), " numbers=", done.touched().updates_size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "shards that a closure touches less often and their numbers do not pair: shards=",
+        done.touched().shards_size(), " numbers=", done.touched().updates_size()));
   }
-  return UpdateAccount::Check(LessOf(done.touched()), static_cast<std::uint32_t>(shard_bytes_.size()),
+  return UpdateAccount::Check(LessOf(done.touched()),
+                              static_cast<std::uint32_t>(shard_bytes_.size()),
                               plan_->Closure(ClosureId(done.closure())).steps);
 }
 
 void Job::CountTouched(ClosureId closure, const v1::TouchedLess* said) {
-  account_.Count(plan_->Closure(closure).steps, said == nullptr ? std::nullopt : std::optional(LessOf(*said)));
+  account_.Count(plan_->Closure(closure).steps,
+                 said == nullptr ? std::nullopt : std::optional(LessOf(*said)));
 }
 
 void Job::TakeOverUpdates(const ResumePoint& point, bool same_plan) {
-  // Files that cannot be seen from here may hold a part of an epoch that this job has not: what it finds beyond its own is nobody's fault.
+  // Files that cannot be seen from here may hold a part of an epoch that this job has not: what it
+  // finds beyond its own is nobody's fault.
   const bool beyond = !point.updates && plan_message_.epochs() < point.manifest.plan().epochs();
   account_.TakeOver({point.updates, point.whole, !same_plan || beyond});
 }
@@ -75,21 +83,28 @@ void Job::TakeOverUpdates(const ResumePoint& point, bool same_plan) {
 UpdateAccount::Finding Job::CompareUpdates() const {
   if (!book_) return {UpdateAccount::Verdict::kWithin, ""};
   if (functions_) {
-    // How many updates a user's closure makes is in no plan: as in `psctl job audit` the claim is that nothing was lost.
+    // How many updates a user's closure makes is in no plan: as in `psctl job audit` the claim is
+    // that nothing was lost.
     const auto& lost = book_->durable().lost;
-    const bool all_kept = functions_->lost().empty() && std::all_of(lost.begin(), lost.end(), [](const IntervalSet& of) { return of.empty(); });
+    const bool all_kept =
+        functions_->lost().empty() &&
+        std::all_of(lost.begin(), lost.end(), [](const IntervalSet& of) { return of.empty(); });
     return {all_kept ? UpdateAccount::Verdict::kExact : UpdateAccount::Verdict::kWithin, ""};
   }
   std::vector<UpdateAccount::Shard> shards;
   for (const v1::ShardState& state : final_.shards) {
     const v1::ShardSpec& spec = plan_message_.shards(static_cast<int>(state.shard()));
-    // Which rows a batch has is the data's to say; of a dense variable all rows are touched, but for a counting job's samples.
-    const bool samples = id_.spec.type == "counting" && spec.variable().name() == plan::kCountingSamples;
+    // Which rows a batch has is the data's to say; of a dense variable all rows are touched, but
+    // for a counting job's samples.
+    const bool samples =
+        id_.spec.type == "counting" && spec.variable().name() == plan::kCountingSamples;
     const bool by_plan = !spec.has_slot() && !samples;
-    shards.push_back({state.shard(), NameOf(state), by_plan, state.updates_applied() + state.skips()});
+    shards.push_back(
+        {state.shard(), NameOf(state), by_plan, state.updates_applied() + state.skips()});
   }
   const DurableState& durable = book_->durable();
-  return account_.Compare(*plan_, {durable.succeeded, durable.dead, resumed_, durable.lost}, shards);
+  return account_.Compare(*plan_, {durable.succeeded, durable.dead, resumed_, durable.lost},
+                          shards);
 }
 
 // The report of every shard is there. False: the job ends.
@@ -97,8 +112,9 @@ bool Job::UpdatesAgree() {
   const UpdateAccount::Finding finding = CompareUpdates();
   updates_exact_ = finding.verdict == UpdateAccount::Verdict::kExact;
   if (finding.verdict != UpdateAccount::Verdict::kDifferent) return true;
-  Fail(MakeError(absl::DataLossError(
-                     absl::StrCat(finding.difference, ": a worker reported work that it did not do, or a server lost some of it unnoticed")),
+  Fail(MakeError(absl::DataLossError(absl::StrCat(finding.difference,
+                                                  ": a worker reported work that it did not do, or "
+                                                  "a server lost some of it unnoticed")),
                  "mismatch", "coordinator"),
        false);
   return false;
@@ -130,14 +146,17 @@ void Job::FillTrust(v1::JobSnapshot* s) const {
 
 void Job::ReadTrust(const v1::JobSnapshot& s) {
   if (!s.has_updates()) {
-    // Of a build that did not count: its slots are not compared, and what it took over is not known.
+    // Of a build that did not count: its slots are not compared, and what it took over is not
+    // known.
     std::optional<UpdateAccount::Before> before;
-    if (!resumed_.empty()) before = UpdateAccount::Before{std::nullopt, false, /*another_plan=*/true};
+    if (!resumed_.empty())
+      before = UpdateAccount::Before{std::nullopt, false, /*another_plan=*/true};
     return account_.Restore({}, /*unreported=*/s.has_plan(), std::move(before));
   }
   const v1::UpdatesAccount& account = s.updates();
   std::map<std::uint32_t, std::uint64_t> touched_less;
-  for (const v1::ShardUpdates& one : account.touched_less()) touched_less[one.shard()] = one.updates();
+  for (const v1::ShardUpdates& one : account.touched_less())
+    touched_less[one.shard()] = one.updates();
   std::optional<UpdateAccount::Before> before;
   if (account.before_unknown() || account.before_size() > 0) {
     before.emplace();

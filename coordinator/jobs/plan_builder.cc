@@ -25,7 +25,8 @@ namespace {
 constexpr int kVariablesMax = 4096;
 constexpr std::uint64_t kPlanBytesMax = 1536u << 10;
 constexpr std::uint64_t kClosuresMax = 1ull << 32;
-constexpr std::uint64_t kEvalClosuresMax = 1ull << 20;  // each is kept apart, with what it measured, until the round is over
+constexpr std::uint64_t kEvalClosuresMax =
+    1ull << 20;  // each is kept apart, with what it measured, until the round is over
 
 sharding::Partitioner PartitionerOf(const config::JobSpec& spec) {
   // A counting job has one cut for all of its variables: as many shards as it asks for.
@@ -46,45 +47,57 @@ std::string Serialized(const google::protobuf::Message& message) {
   return bytes;
 }
 
-// Every slot holds rows of every table: one shard each, behind the dense ones. How large they become nobody knows beforehand: they are placed as
-// equals, by what the tables may take (bytes_max), and at least as so much.
+// Every slot holds rows of every table: one shard each, behind the dense ones. How large they
+// become nobody knows beforehand: they are placed as equals, by what the tables may take
+// (bytes_max), and at least as so much.
 constexpr std::uint64_t kSlotBytesMin = 1ull << 20;
 
-// An entry of `optimizers` that no name fits is a slip of the pen: what it was meant for would be trained by another one.
+// An entry of `optimizers` that no name fits is a slip of the pen: what it was meant for would be
+// trained by another one.
 absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResult& described) {
   std::vector<absl::string_view> names;
   for (const v1::VariableSpec& variable : described.variables()) names.push_back(variable.name());
   for (const v1::TableSpec& table : described.tables()) names.push_back(table.name());
   for (const config::OptimizerSpec& rule : spec.optimizers) {
-    if (rule.match.empty() || std::any_of(names.begin(), names.end(), [&](absl::string_view name) { return config::GlobMatches(rule.match, name); }))
+    if (rule.match.empty() || std::any_of(names.begin(), names.end(), [&](absl::string_view name) {
+          return config::GlobMatches(rule.match, name);
+        }))
       continue;
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat("spec.optimizers: no variable and no table of this name: match=", rule.match, "; it has ",
-                     absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), std::size_t{20})), ", "),
-                     names.size() > 20 ? ", …" : "")));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "spec.optimizers: no variable and no table of this name: match=", rule.match, "; it has ",
+        absl::StrJoin(
+            names.begin(),
+            names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), std::size_t{20})),
+            ", "),
+        names.size() > 20 ? ", …" : "")));
   }
   return absl::OkStatus();
 }
 
-absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots, std::set<std::string>* names, BuiltPlan* built) {
+absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots,
+                       std::set<std::string>* names, BuiltPlan* built) {
   if (described.tables_size() == 0) return absl::OkStatus();
   if (described.tables_size() > snapshot::kTablesMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("too many tables: count=", described.tables_size(), " max=", snapshot::kTablesMax)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "too many tables: count=", described.tables_size(), " max=", snapshot::kTablesMax)));
   }
   std::uint64_t bytes_max = 0;
   for (const v1::TableSpec& table : described.tables()) {
-    if (table.name().empty() || table.name().size() > 512 || table.dimension() == 0 || table.dtype() != v1::DTYPE_FLOAT32)
+    if (table.name().empty() || table.name().size() > 512 || table.dimension() == 0 ||
+        table.dtype() != v1::DTYPE_FLOAT32)
       return absl::InvalidArgumentError("describe closure named a table badly");
     EG_RETURN_IF_ERROR(client::WireTypeOf(table).status());
-    if (!names->insert(table.name()).second) return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", table.name()));
+    if (!names->insert(table.name()).second)
+      return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", table.name()));
     v1::TableSpec& added = *built->message.add_tables();
     added = table;
     added.set_index(static_cast<std::uint32_t>(built->message.tables_size() - 1));
     bytes_max = CheckedAdd(bytes_max, table.bytes_max()).value_or(~0ull);
   }
   if (built->message.shards_size() + std::size_t{slots} > kShardsMax) {
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat("too many shards; use larger shards in spec.strategy.partitioner, or fewer slots: slots=", slots, " max=", kShardsMax)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "too many shards; use larger shards in spec.strategy.partitioner, or fewer slots: slots=",
+        slots, " max=", kShardsMax)));
   }
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     v1::ShardSpec* shard = built->message.add_shards();
@@ -105,7 +118,8 @@ v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard) {
   return spec;
 }
 
-std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl::string_view data_fingerprint) {
+std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
+                        absl::string_view data_fingerprint) {
   v1::Plan same = plan;
   same.clear_fingerprint();
   same.clear_data_fingerprint();  // beside the plan in what is hashed
@@ -121,7 +135,8 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   for (v1::TableSpec& table : *same.mutable_tables()) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_wire_dtype();
-    table.clear_bytes_max();  // how much room there is makes no other plan: a job that had too little goes on with more
+    table.clear_bytes_max();  // how much room there is makes no other plan: a job that had too
+                              // little goes on with more
   }
   config::JobSpec model = spec;
   model.optimizer.learning_rate = 1;
@@ -144,14 +159,17 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl:
   model.strategy.pipeline = 0;
   model.strategy.deterministic = false;
   model.counting.step_ms = 0;
-  const std::string text = absl::StrCat(Serialized(same), "\n", config::EmitGiven(model), "\n", data_fingerprint);
+  const std::string text =
+      absl::StrCat(Serialized(same), "\n", config::EmitGiven(model), "\n", data_fingerprint);
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   EVP_Digest(text.data(), text.size(), digest, &size, EVP_sha256(), nullptr);
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), size));
 }
 
-absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described, const SectionLimit& limit) {
+absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
+                                    const v1::DescribeResult& described,
+                                    const SectionLimit& limit) {
   plan::PlanSpec numbers;
   const bool functions = spec.type == "functions";
   numbers.train_examples = described.train_examples();
@@ -164,7 +182,8 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   numbers.eval_batch_size = spec.data.batch_size;
   numbers.eval_steps_per_closure = spec.training.steps_per_closure;
   if (functions) {
-    // A closure for each schedule() that there may be, each of as many steps as it makes: global_step = closure * kUpdatesPerClosureMax + update.
+    // A closure for each schedule() that there may be, each of as many steps as it makes:
+    // global_step = closure * kUpdatesPerClosureMax + update.
     numbers.steps_per_closure = numbers.eval_steps_per_closure = kUpdatesPerClosureMax;
     numbers.batch_size = numbers.eval_batch_size = numbers.epochs = 1;
     numbers.shuffle = false;
@@ -174,16 +193,20 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   absl::StatusOr<plan::Plan> plan = plan::Plan::Create(numbers);
   if (!plan.ok()) return UserError(plan.status());
   if (plan->closures() > kClosuresMax)
-    return UserError(absl::InvalidArgumentError(absl::StrCat("too many closures in the plan: closures=", plan->closures(), " max=", kClosuresMax)));
-  if (plan->eval_closures() > kEvalClosuresMax) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "too many evaluation closures; use a larger spec.data.batch_size or spec.training.steps_per_closure: closures=", plan->eval_closures(),
-        " max=", kEvalClosuresMax)));
+        "too many closures in the plan: closures=", plan->closures(), " max=", kClosuresMax)));
+  if (plan->eval_closures() > kEvalClosuresMax) {
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("too many evaluation closures; use a larger spec.data.batch_size or "
+                     "spec.training.steps_per_closure: closures=",
+                     plan->eval_closures(), " max=", kEvalClosuresMax)));
   }
 
-  if (described.variables_size() == 0 && described.tables_size() == 0) return absl::InvalidArgumentError("describe closure named no variables");
+  if (described.variables_size() == 0 && described.tables_size() == 0)
+    return absl::InvalidArgumentError("describe closure named no variables");
   if (described.variables_size() > kVariablesMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("too many variables: count=", described.variables_size(), " max=", kVariablesMax)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "too many variables: count=", described.variables_size(), " max=", kVariablesMax)));
   }
   EG_RETURN_IF_ERROR(client::CheckWireRules(spec, described));
   EG_RETURN_IF_ERROR(CheckOptimizers(spec, described));
@@ -203,27 +226,40 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
   std::set<std::string> names;
   std::uint32_t index = 0;
   for (const v1::VariableSpec& variable : described.variables()) {
-    if (variable.name().empty() || variable.name().size() > 512) return absl::InvalidArgumentError("describe closure named a variable badly");
-    if (!names.insert(variable.name()).second) return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", variable.name()));
+    if (variable.name().empty() || variable.name().size() > 512)
+      return absl::InvalidArgumentError("describe closure named a variable badly");
+    if (!names.insert(variable.name()).second)
+      return absl::InvalidArgumentError(
+          absl::StrCat("variable named twice: name=", variable.name()));
     if (variable.dtype() != v1::DTYPE_FLOAT32)
-      return absl::InvalidArgumentError(absl::StrCat("variable dtype not built: name=", variable.name(), " dtype=", variable.dtype()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "variable dtype not built: name=", variable.name(), " dtype=", variable.dtype()));
     EG_RETURN_IF_ERROR(client::WireTypeOf(variable).status());
     const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
     absl::StatusOr<tensor::Shape> shape = tensor::Shape::Checked(dims);
-    if (!shape.ok()) return UserError(absl::InvalidArgumentError(absl::StrCat("variable ", variable.name(), ": ", shape.status().message())));
-    EG_RETURN_IF_ERROR(limit.CheckRow("variable", variable.name(), shape->row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32)));
-    absl::StatusOr<std::vector<sharding::RowRange>> ranges = sharding::Cut(partitioner, *shape, limit.bytes);
-    if (!ranges.ok())
-      return UserError(absl::Status(ranges.status().code(), absl::StrCat("variable ", variable.name(), ": ", ranges.status().message())));
-    if (message.shards_size() + ranges->size() > kShardsMax) {
+    if (!shape.ok())
       return UserError(absl::InvalidArgumentError(
-          absl::StrCat("too many shards; use larger shards in spec.strategy.partitioner: at_variable=", variable.name(), " max=", kShardsMax)));
+          absl::StrCat("variable ", variable.name(), ": ", shape.status().message())));
+    EG_RETURN_IF_ERROR(
+        limit.CheckRow("variable", variable.name(),
+                       shape->row_elements() * tensor::DTypeBytes(tensor::DType::kFloat32)));
+    absl::StatusOr<std::vector<sharding::RowRange>> ranges =
+        sharding::Cut(partitioner, *shape, limit.bytes);
+    if (!ranges.ok())
+      return UserError(absl::Status(
+          ranges.status().code(),
+          absl::StrCat("variable ", variable.name(), ": ", ranges.status().message())));
+    if (message.shards_size() + ranges->size() > kShardsMax) {
+      return UserError(absl::InvalidArgumentError(absl::StrCat(
+          "too many shards; use larger shards in spec.strategy.partitioner: at_variable=",
+          variable.name(), " max=", kShardsMax)));
     }
     const std::uint64_t rows = dims.empty() ? 1 : dims[0];
     std::uint64_t elements = 1;
     for (const std::uint64_t d : dims) elements *= d;  // Shape::Checked has checked the product.
     const std::uint64_t row_bytes = rows == 0 ? 0 : elements / rows * 4;
-    const std::uint32_t slots = config::SlotsPerValue(variable.optimizer().type(), variable.optimizer().momentum());
+    const std::uint32_t slots =
+        config::SlotsPerValue(variable.optimizer().type(), variable.optimizer().momentum());
     for (const sharding::RowRange& range : *ranges) {
       v1::ShardSpec* shard = message.add_shards();
       shard->set_shard(static_cast<std::uint32_t>(message.shards_size() - 1));
@@ -237,13 +273,16 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::Descr
     ++index;
   }
   for (const v1::TableSpec& table : described.tables())
-    EG_RETURN_IF_ERROR(limit.CheckRow("table", table.name(), std::uint64_t{table.dimension()} * sizeof(float) + sizeof(std::int64_t)));
+    EG_RETURN_IF_ERROR(
+        limit.CheckRow("table", table.name(),
+                       std::uint64_t{table.dimension()} * sizeof(float) + sizeof(std::int64_t)));
   EG_RETURN_IF_ERROR(AddTables(described, spec.strategy.table_slots, &names, &built));
   message.set_data_fingerprint(described.data_fingerprint());
   // It travels in one message beside the job's YAML and the map.
   if (message.ByteSizeLong() > kPlanBytesMax) {
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat("plan too large; use larger shards or shorter names: bytes=", message.ByteSizeLong(), " max=", kPlanBytesMax)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "plan too large; use larger shards or shorter names: bytes=", message.ByteSizeLong(),
+        " max=", kPlanBytesMax)));
   }
   message.set_fingerprint(Fingerprint(spec, message, described.data_fingerprint()));
   return built;

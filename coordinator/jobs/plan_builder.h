@@ -1,4 +1,5 @@
-// From a job's YAML and what a describe closure found to the plan: numbers of closures, the cut of every variable. Pure.
+// From a job's YAML and what a describe closure found to the plan: numbers of closures, the cut of
+// every variable. Pure.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +19,27 @@ inline constexpr std::uint32_t kShardsMax = 8192;  // The map and the plan each 
 
 struct BuiltPlan {
   plan::Plan plan;
-  v1::Plan message;                        // with shards and fingerprint
-  std::vector<std::uint64_t> shard_bytes;  // values and slots, by shard; of a slot of tables what it is placed as
-  std::uint64_t server_bytes = 0;          // values and slots of all variables, and what tables may take where they have a limit (bytes_max)
+  v1::Plan message;  // with shards and fingerprint
+  std::vector<std::uint64_t>
+      shard_bytes;  // values and slots, by shard; of a slot of tables what it is placed as
+  std::uint64_t server_bytes = 0;  // values and slots of all variables, and what tables may take
+                                   // where they have a limit (bytes_max)
 };
 
-// What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large, no examples) or name what is malformed.
-// No part of a variable is larger than what the server of `limit` takes: it is cut further, or the plan is refused.
-absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec, const v1::DescribeResult& described, const SectionLimit& limit = {});
+// What the worker says is checked: names, ranks, sizes. Errors are the user's (a model too large,
+// no examples) or name what is malformed. No part of a variable is larger than what the server of
+// `limit` takes: it is cut further, or the plan is refused.
+absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
+                                    const v1::DescribeResult& described,
+                                    const SectionLimit& limit = {});
 
 // What a server needs of a shard: as the plan has it, a slot with all tables.
 v1::ShardSpec ShardSpecOf(const v1::Plan& plan, ShardId shard);
 
-// SHA-256, hex, over the plan and the model, without learning rate, epochs, evaluation, checkpoint policy, resources, the room of tables and the
-// workers' pipeline, which are no part of it. Keys at their defaults are not hashed, so that a later version, with more keys, finds the same.
-std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan, absl::string_view data_fingerprint);
+// SHA-256, hex, over the plan and the model, without learning rate, epochs, evaluation, checkpoint
+// policy, resources, the room of tables and the workers' pipeline, which are no part of it. Keys at
+// their defaults are not hashed, so that a later version, with more keys, finds the same.
+std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
+                        absl::string_view data_fingerprint);
 
 }  // namespace evergrad::coordinator

@@ -2,7 +2,9 @@
 
 namespace evergrad::coordinator {
 
-void PoisonRule::OnDeath(MonoTime now, std::optional<Running> running, bool counts) { waiting_.push_back({now, running, counts}); }
+void PoisonRule::OnDeath(MonoTime now, std::optional<Running> running, bool counts) {
+  waiting_.push_back({now, running, counts});
+}
 
 void PoisonRule::OnEnded(ClosureId closure) { blames_.erase(closure); }
 
@@ -11,12 +13,16 @@ PoisonRule::Verdict PoisonRule::Judge(MonoTime now) {
   std::size_t judged = 0;
   for (; judged < waiting_.size() && now - waiting_[judged].at > options_.together; ++judged) {
     const Death& death = waiting_[judged];
-    // A closure that was granted again and killed its next worker at once is no coincidence: it is the same closure.
+    // A closure that was granted again and killed its next worker at once is no coincidence: it is
+    // the same closure.
     const auto with = [&](const Death& other) {
-      const bool same = other.running && death.running && other.running->closure == death.running->closure;
-      return !same && other.at - death.at <= options_.together && death.at - other.at <= options_.together;
+      const bool same =
+          other.running && death.running && other.running->closure == death.running->closure;
+      return !same && other.at - death.at <= options_.together &&
+             death.at - other.at <= options_.together;
     };
-    const bool together = (last_judged_ && with(*last_judged_)) || (judged + 1 < waiting_.size() && with(waiting_[judged + 1]));
+    const bool together = (last_judged_ && with(*last_judged_)) ||
+                          (judged + 1 < waiting_.size() && with(waiting_[judged + 1]));
     last_judged_ = death;
     if (!death.running || together) {
       verdict.others += death.counts;

@@ -1,8 +1,10 @@
-// Which closure kills its workers (ARCHITECTURE section 4.7). Pure: the clock is the `now` of each call.
+// Which closure kills its workers (ARCHITECTURE section 4.7). Pure: the clock is the `now` of each
+// call.
 //
-// A closure is blamed for a death only if the worker last reported it as running; three such deaths in a row at the same step,
-// without an advance, make it poison. A death after a notice blames nobody, nor do deaths together with that of another task
-// (a host that went down). A death is therefore judged only once `together` has passed without another.
+// A closure is blamed for a death only if the worker last reported it as running; three such deaths
+// in a row at the same step, without an advance, make it poison. A death after a notice blames
+// nobody, nor do deaths together with that of another task (a host that went down). A death is
+// therefore judged only once `together` has passed without another.
 #pragma once
 
 #include <chrono>
@@ -28,8 +30,9 @@ class PoisonRule {
     ClosureId closure;
     std::uint32_t step = 0;
   };
-  // `running`: what the worker last reported; nullopt for servers, idle workers, ends after a notice or by a newer process. `counts`: it held work of
-  // the job, so that it is one of Verdict::others unless a closure is to blame.
+  // `running`: what the worker last reported; nullopt for servers, idle workers, ends after a
+  // notice or by a newer process. `counts`: it held work of the job, so that it is one of
+  // Verdict::others unless a closure is to blame.
   void OnDeath(MonoTime now, std::optional<Running> running, bool counts = true);
   // The closure has ended: nothing is held against it.
   void OnEnded(ClosureId closure);

@@ -13,9 +13,11 @@ constexpr std::size_t kIdentityBytesMax = 32, kAddressBytesMax = 128, kReasonByt
 
 }  // namespace
 
-void ReachRule::Server(const std::string& identity, TaskId registration, bool ready, bool wanted, MonoTime now) {
+void ReachRule::Server(const std::string& identity, TaskId registration, bool ready, bool wanted,
+                       MonoTime now) {
   Session& session = servers_[identity];
-  if (session.registration != registration || session.ready != ready) session = {registration, ready, wanted, now};
+  if (session.registration != registration || session.ready != ready)
+    session = {registration, ready, wanted, now};
   session.wanted = wanted;
 }
 
@@ -24,7 +26,9 @@ const v1::UnreachedServer* ReachRule::CutOff(const Said& said, MonoTime now) con
   for (const v1::UnreachedServer& one : said) {
     const auto found = servers_.find(one.server());
     if (found == servers_.end() || !found->second.ready || !found->second.wanted) continue;
-    if (now - found->second.since >= after_ && one.for_ms() >= static_cast<std::uint64_t>(after_.count())) return &one;
+    if (now - found->second.since >= after_ &&
+        one.for_ms() >= static_cast<std::uint64_t>(after_.count()))
+      return &one;
   }
   return nullptr;
 }
@@ -39,8 +43,10 @@ void ReachRule::Clean(Said* said) {
 }
 
 std::string ReachRule::Text(const v1::UnreachedServer& unreached) {
-  return absl::StrCat("ps_server/", unreached.server(), " at ", unreached.address(), " for ", unreached.for_ms() / 1000, " s",
-                      unreached.reason().empty() ? "" : absl::StrCat(" (", unreached.reason(), ")"));
+  return absl::StrCat(
+      "ps_server/", unreached.server(), " at ", unreached.address(), " for ",
+      unreached.for_ms() / 1000, " s",
+      unreached.reason().empty() ? "" : absl::StrCat(" (", unreached.reason(), ")"));
 }
 
 }  // namespace evergrad::coordinator

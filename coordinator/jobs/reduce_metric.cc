@@ -5,7 +5,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Trapezoids under (false positive rate, true positive rate), from the highest threshold down: what Keras calls interpolation.
+// Trapezoids under (false positive rate, true positive rate), from the highest threshold down: what
+// Keras calls interpolation.
 double AreaUnderRoc(const v1::NamedSum& sum) {
   const int bins = sum.counts_size() / 2;
   double positives = 0, negatives = 0;

@@ -8,7 +8,8 @@ namespace evergrad::coordinator {
 // Counts of one metric of one closure; a Done with more is refused.
 inline constexpr int kMetricCountsMax = 4096;
 
-// By v1::Reduction; NaN where it is not defined: no positives or no negatives for AUC, a reduction that this build does not know.
+// By v1::Reduction; NaN where it is not defined: no positives or no negatives for AUC, a reduction
+// that this build does not know.
 double Reduced(const v1::NamedSum& sum, double examples);
 
 }  // namespace evergrad::coordinator

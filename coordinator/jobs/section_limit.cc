@@ -17,11 +17,13 @@ SectionLimit SectionLimit::Of(const std::map<std::string, v1::Endpoint>& servers
   return least;
 }
 
-absl::Status SectionLimit::CheckRow(absl::string_view kind, absl::string_view name, std::uint64_t row_bytes) const {
+absl::Status SectionLimit::CheckRow(absl::string_view kind, absl::string_view name,
+                                    std::uint64_t row_bytes) const {
   if (row_bytes <= bytes || server.empty()) return absl::OkStatus();
-  return UserError(absl::InvalidArgumentError(absl::StrCat(kind, " ", name, ": one row is larger than ps_server/", server,
-                                                           " takes in one request: row_bytes=", row_bytes, " max=", bytes,
-                                                           "; start that server with more than ", flag)));
+  return UserError(absl::InvalidArgumentError(
+      absl::StrCat(kind, " ", name, ": one row is larger than ps_server/", server,
+                   " takes in one request: row_bytes=", row_bytes, " max=", bytes,
+                   "; start that server with more than ", flag)));
 }
 
 absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
@@ -33,12 +35,14 @@ absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
     for (int i = 1; i < variable.shape_size(); ++i) row_elements *= variable.shape(i);
     const absl::StatusOr<tensor::WireType> wire = client::WireTypeOf(variable);
     if (!wire.ok()) return wire.status();
-    const std::uint64_t shard_bytes = (shard.row_end() - shard.row_begin()) * row_elements * tensor::WireBytes(*wire);
+    const std::uint64_t shard_bytes =
+        (shard.row_end() - shard.row_begin()) * row_elements * tensor::WireBytes(*wire);
     if (shard_bytes <= bytes) continue;
-    return UserError(absl::InvalidArgumentError(absl::StrCat("variable ", variable.name(), ": its rows ", shard.row_begin(), " to ", shard.row_end(),
-                                                             " are more than ps_server/", server, " takes in one request: bytes=", shard_bytes,
-                                                             " max=", bytes, "; start that server with more than ", flag,
-                                                             ", or submit the job again while it is there, so that the variable is cut for it")));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "variable ", variable.name(), ": its rows ", shard.row_begin(), " to ", shard.row_end(),
+        " are more than ps_server/", server, " takes in one request: bytes=", shard_bytes,
+        " max=", bytes, "; start that server with more than ", flag,
+        ", or submit the job again while it is there, so that the variable is cut for it")));
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// The largest part of a variable that a job's servers can take: what a plan is made for, and what is checked again when shards are placed. Pure.
+// The largest part of a variable that a job's servers can take: what a plan is made for, and what
+// is checked again when shards are placed. Pure.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,8 @@ struct SectionLimit {
   static SectionLimit Of(const std::map<std::string, v1::Endpoint>& servers);
 
   // The user's error where one row, which cannot be cut, is larger. `kind`: "variable" or "table".
-  absl::Status CheckRow(absl::string_view kind, absl::string_view name, std::uint64_t row_bytes) const;
+  absl::Status CheckRow(absl::string_view kind, absl::string_view name,
+                        std::uint64_t row_bytes) const;
   // Likewise where a shard of a variable is larger: the plan was made for other servers.
   absl::Status CheckShards(const v1::Plan& plan) const;
 };

@@ -16,7 +16,9 @@ void MemoryStateStore::Apply(const Entry& entry, StoredJob* job) {
 }
 
 absl::Status MemoryStateStore::CommitTerm(Term term) {
-  if (term <= term_) return absl::InvalidArgumentError(absl::StrCat("term does not grow: have=", term_.value(), " got=", term.value()));
+  if (term <= term_)
+    return absl::InvalidArgumentError(
+        absl::StrCat("term does not grow: have=", term_.value(), " got=", term.value()));
   term_ = term;
   ++accepted_;
   for (const Entry& entry : tail_) Apply(entry, &settled_[entry.job]);
@@ -27,7 +29,9 @@ absl::Status MemoryStateStore::CommitTerm(Term term) {
 absl::Status MemoryStateStore::Add(Entry entry) {
   if (std::find(order_.begin(), order_.end(), entry.job) == order_.end()) {
     if (order_.size() >= options_.jobs_max) {
-      return absl::ResourceExhaustedError(absl::StrCat("state store holds too many jobs: max=", options_.jobs_max, " job=", JobUidString(entry.job)));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("state store holds too many jobs: max=", options_.jobs_max,
+                       " job=", JobUidString(entry.job)));
     }
     order_.push_back(entry.job);
   }
@@ -52,7 +56,8 @@ absl::Status MemoryStateStore::Commit(JobUid job, const Record& record, std::str
   return Add(std::move(entry));
 }
 
-absl::Status MemoryStateStore::Checkpoint(JobUid job, const DurableState& state, std::string snapshot) {
+absl::Status MemoryStateStore::Checkpoint(JobUid job, const DurableState& state,
+                                          std::string snapshot) {
   Entry entry;
   entry.job = job;
   entry.checkpoint = true;
@@ -62,7 +67,8 @@ absl::Status MemoryStateStore::Checkpoint(JobUid job, const DurableState& state,
 
 absl::StatusOr<StoredJob> MemoryStateStore::LoadJob(JobUid job) const {
   if (std::find(order_.begin(), order_.end(), job) == order_.end()) {
-    return absl::NotFoundError(absl::StrCat("no such job in the state store: job=", JobUidString(job)));
+    return absl::NotFoundError(
+        absl::StrCat("no such job in the state store: job=", JobUidString(job)));
   }
   StoredJob stored;
   if (const auto it = settled_.find(job); it != settled_.end()) stored = it->second;
@@ -85,7 +91,9 @@ std::size_t MemoryStateStore::TearTail(std::size_t commits) {
   commits = std::min(commits, tail_.size());
   tail_.resize(tail_.size() - commits);
   std::erase_if(order_, [&](JobUid job) {
-    return !settled_.contains(job) && std::none_of(tail_.begin(), tail_.end(), [&](const Entry& entry) { return entry.job == job; });
+    return !settled_.contains(job) &&
+           std::none_of(tail_.begin(), tail_.end(),
+                        [&](const Entry& entry) { return entry.job == job; });
   });
   return commits;
 }

@@ -1,8 +1,10 @@
 // What the processes of one identity have counted during one job. Pure.
 //
-// A process reports totals, again and again, and may be declared gone and return: so each is taken as what it says, never added up. It counts from
-// when it began to serve the job; where it has served another one meanwhile it begins anew, and says so by another stint. Only the newest process of
-// an identity can report (membership refuses a replaced one), so one such total is enough; those before it are a sum.
+// A process reports totals, again and again, and may be declared gone and return: so each is taken
+// as what it says, never added up. It counts from when it began to serve the job; where it has
+// served another one meanwhile it begins anew, and says so by another stint. Only the newest
+// process of an identity can report (membership refuses a replaced one), so one such total is
+// enough; those before it are a sum.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,8 @@ struct Counts {
 
 class Tally {
  public:
-  // A process registers. A repeat of the one that is counted now changes nothing. Whether a new process began.
+  // A process registers. A repeat of the one that is counted now changes nothing. Whether a new
+  // process began.
   bool Begin(std::uint64_t process) {
     if (begun_ && process == process_) return false;
     Anew(0);
@@ -32,7 +35,8 @@ class Tally {
     Move(now.duplicates, &Counts::duplicates);
   }
   Counts total() const {
-    return {former_.steps + last_.steps, former_.examples + last_.examples, former_.bytes + last_.bytes, former_.duplicates + last_.duplicates};
+    return {former_.steps + last_.steps, former_.examples + last_.examples,
+            former_.bytes + last_.bytes, former_.duplicates + last_.duplicates};
   }
 
   // For the journal: a tally as it is, and as it was.

@@ -1,7 +1,10 @@
-// Finds two worker processes that were given one name and replace each other for ever, each restarted by its supervisor. Pure.
+// Finds two worker processes that were given one name and replace each other for ever, each
+// restarted by its supervisor. Pure.
 //
-// The newer of two workers of one identity wins and the older exits, so such a pair changes places with each restart. One replacement of a living
-// process is normal (a worker is started again before its old session has ended); several in a short time are a mistake in somebody's configuration.
+// The newer of two workers of one identity wins and the older exits, so such a pair changes places
+// with each restart. One replacement of a living process is normal (a worker is started again
+// before its old session has ended); several in a short time are a mistake in somebody's
+// configuration.
 #pragma once
 
 #include <chrono>
@@ -30,8 +33,10 @@ class IdentityContest {
   explicit IdentityContest(Options options) : options_(options) {}
   IdentityContest() : IdentityContest(Options()) {}
 
-  // `newer` has replaced `older`, whose session was open. What somebody must be told now, if anything: it names both.
-  std::optional<std::string> OnReplaced(MonoTime now, const std::string& task, const Process& older, const Process& newer);
+  // `newer` has replaced `older`, whose session was open. What somebody must be told now, if
+  // anything: it names both.
+  std::optional<std::string> OnReplaced(MonoTime now, const std::string& task, const Process& older,
+                                        const Process& newer);
 
  private:
   struct Row {

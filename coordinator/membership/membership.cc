@@ -14,7 +14,9 @@ constexpr std::size_t kReplacedMax = 4096;
 constexpr std::uint64_t kSpareNumbers = 8;
 
 std::string Describe(const TaskEntry& entry) {
-  return absl::StrCat("pid ", entry.pid, " on ", entry.host.empty() ? "an unnamed host" : entry.host, ", registration ", entry.id.value());
+  return absl::StrCat("pid ", entry.pid, " on ",
+                      entry.host.empty() ? "an unnamed host" : entry.host, ", registration ",
+                      entry.id.value());
 }
 
 RegistrationLimit::Options LimitOf(const MembershipOptions& options) {
@@ -26,7 +28,8 @@ RegistrationLimit::Options LimitOf(const MembershipOptions& options) {
 
 }  // namespace
 
-Membership::Membership(MembershipOptions options) : options_(options), registrations_(LimitOf(options)) {}
+Membership::Membership(MembershipOptions options)
+    : options_(options), registrations_(LimitOf(options)) {}
 
 absl::string_view TaskStateName(TaskState state) {
   switch (state) {
@@ -38,16 +41,19 @@ absl::string_view TaskStateName(TaskState state) {
   return "unknown";
 }
 
-Membership::Key::Key(Role r, absl::string_view name) : role(r), is_number(absl::SimpleAtoi(name, &number)), identity(name) {
+Membership::Key::Key(Role r, absl::string_view name)
+    : role(r), is_number(absl::SimpleAtoi(name, &number)), identity(name) {
   if (!is_number) number = 0;
 }
 
 // Numbers first and by value, then names.
 bool Membership::Key::operator<(const Key& other) const {
-  return std::tie(role, other.is_number, number, identity) < std::tie(other.role, is_number, other.number, other.identity);
+  return std::tie(role, other.is_number, number, identity) <
+         std::tie(other.role, is_number, other.number, other.identity);
 }
 
-RegisterVerdict Membership::Refuse(absl::string_view kind, std::string message, bool exit, std::chrono::milliseconds retry_after) {
+RegisterVerdict Membership::Refuse(absl::string_view kind, std::string message, bool exit,
+                                   std::chrono::milliseconds retry_after) {
   ++refused_;
   RegisterVerdict verdict;
   verdict.kind = std::string(kind);
@@ -59,25 +65,34 @@ RegisterVerdict Membership::Refuse(absl::string_view kind, std::string message, 
 
 RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
   if (hello.identity.size() > kIdentityBytesMax) {
-    return Refuse("malformed", absl::StrCat("identity too long: bytes=", hello.identity.size(), " max=", kIdentityBytesMax), false, options_.lease);
+    return Refuse("malformed",
+                  absl::StrCat("identity too long: bytes=", hello.identity.size(),
+                               " max=", kIdentityBytesMax),
+                  false, options_.lease);
   }
   for (const char c : hello.identity) {
     if (static_cast<unsigned char>(c) <= ' ' || c == '/' || c == 0x7f) {
-      return Refuse("malformed", "identity holds a character that is not allowed (blank, control or '/')", false, options_.lease);
+      return Refuse("malformed",
+                    "identity holds a character that is not allowed (blank, control or '/')", false,
+                    options_.lease);
     }
   }
-  if (hello.process_uid == 0) return Refuse("malformed", "process uid missing", false, options_.lease);
-  if (hello.role == Role::kPsServer && hello.identity.empty()) return Refuse("malformed", "server identity missing", false, options_.lease);
+  if (hello.process_uid == 0)
+    return Refuse("malformed", "process uid missing", false, options_.lease);
+  if (hello.role == Role::kPsServer && hello.identity.empty())
+    return Refuse("malformed", "server identity missing", false, options_.lease);
 
   std::string identity = hello.identity;
-  // A number was nobody's choice, and another one serves as well: nobody is replaced, or sent away, for one.
+  // A number was nobody's choice, and another one serves as well: nobody is replaced, or sent away,
+  // for one.
   const bool numbered = hello.role == Role::kWorker && (hello.numbered || hello.identity.empty());
   if (!numbered && replaced_.count(hello.process_uid) != 0) {
     const TaskEntry* holder = FindIdentity(hello.role, identity);
-    return Refuse("replaced",
-                  absl::StrCat("a newer process has taken this identity: ", RoleName(hello.role), "/", identity,
-                               holder != nullptr ? absl::StrCat(" is ", Describe(*holder)) : ""),
-                  hello.role == Role::kWorker, options_.lease);
+    return Refuse(
+        "replaced",
+        absl::StrCat("a newer process has taken this identity: ", RoleName(hello.role), "/",
+                     identity, holder != nullptr ? absl::StrCat(" is ", Describe(*holder)) : ""),
+        hello.role == Role::kWorker, options_.lease);
   }
   if (numbered) identity = NumberFor(hello);
 
@@ -87,40 +102,50 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
   const bool former_living = former != nullptr && former->state != TaskState::kGone;
 
   if (hello.role == Role::kPsServer && former_living && !same_process) {
-    // It may hold the only copy: the newcomer waits while the first one's session is open or its lease runs (P7).
+    // It may hold the only copy: the newcomer waits while the first one's session is open or its
+    // lease runs (P7).
     const bool lease_runs = now < former->last_heard + options_.lease;
     // A notice says that it will not come back.
-    // Where the newcomer proves that the other process has ended, nobody needs to wait for its lease.
+    // Where the newcomer proves that the other process has ended, nobody needs to wait for its
+    // lease.
     const bool same_place = !former->lifeline.empty() && former->lifeline == hello.lifeline;
     const bool proved = same_place && hello.ended_process == former->process_uid;
     if (former->session_open || (lease_runs && !former->leaving && !proved)) {
-      RegisterVerdict refused =
-          Refuse("identity_taken",
-                 absl::StrCat("server identity taken: identity=", identity, " held_by=", Describe(*former),
-                              former->session_open ? ", its session is open" : ", its lease runs"),
-                 false, same_place && !former->session_open ? std::chrono::milliseconds(0) : std::max(options_.grace, options_.lease / 8));
-      refused.holder = {former->process_uid, former->host, former->lifeline, former->session_open && lease_runs, LowestFree(Role::kPsServer)};
+      RegisterVerdict refused = Refuse(
+          "identity_taken",
+          absl::StrCat("server identity taken: identity=", identity, " held_by=", Describe(*former),
+                       former->session_open ? ", its session is open" : ", its lease runs"),
+          false,
+          same_place && !former->session_open ? std::chrono::milliseconds(0)
+                                              : std::max(options_.grace, options_.lease / 8));
+      refused.holder = {former->process_uid, former->host, former->lifeline,
+                        former->session_open && lease_runs, LowestFree(Role::kPsServer)};
       return refused;
     }
   }
   if (!former_living && living() >= options_.tasks_max) {
-    return Refuse("limit", absl::StrCat("too many tasks: limit=", options_.tasks_max), false, options_.lease);
+    return Refuse("limit", absl::StrCat("too many tasks: limit=", options_.tasks_max), false,
+                  options_.lease);
   }
   const std::string name = absl::StrCat(RoleName(hello.role), "/", identity);
   if (const auto limited = registrations_.Take(now, name,
-                                               same_process                         ? RegistrationLimit::Who::kRenews
-                                               : former != nullptr && former->spoke ? RegistrationLimit::Who::kKnown
-                                                                                    : RegistrationLimit::Who::kNewcomer);
+                                               same_process ? RegistrationLimit::Who::kRenews
+                                               : former != nullptr && former->spoke
+                                                   ? RegistrationLimit::Who::kKnown
+                                                   : RegistrationLimit::Who::kNewcomer);
       !limited.accepted) {
     const RegistrationLimit::Options& limit = registrations_.options();
-    RegisterVerdict refused = Refuse("limit",
-                                     limited.of_all ? absl::StrCat("too many registrations of all tasks in a short time: at_once=", limit.all_burst,
-                                                                   " then_per_second=", limit.all_per_second)
-                                                    : absl::StrCat("too many registrations of ", name, " in a short time: at_once=", limit.each_burst,
-                                                                   " then_per_second=", limit.each_per_second),
-                                     false, limited.retry_after);
+    RegisterVerdict refused =
+        Refuse("limit",
+               limited.of_all
+                   ? absl::StrCat("too many registrations of all tasks in a short time: at_once=",
+                                  limit.all_burst, " then_per_second=", limit.all_per_second)
+                   : absl::StrCat("too many registrations of ", name, " in a short time: at_once=",
+                                  limit.each_burst, " then_per_second=", limit.each_per_second),
+               false, limited.retry_after);
     refused.too_often = true;
-    absl::StrAppend(&refused.message, "; the next try is due in ", limited.retry_after.count(), " ms");
+    absl::StrAppend(&refused.message, "; the next try is due in ", limited.retry_after.count(),
+                    " ms");
     return refused;
   }
 
@@ -153,16 +178,23 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
       entry.backoff_until = former->backoff_until;
       entry.registered_at = former->registered_at;
     } else {
-      entry.flaps = DiedYoung(*former, former->session_open ? now : former->closed_at) ? former->flaps + 1 : 0;
+      entry.flaps = DiedYoung(*former, former->session_open ? now : former->closed_at)
+                        ? former->flaps + 1
+                        : 0;
       if (entry.flaps > options_.flaps_free) {
-        const std::uint32_t doublings = std::min<std::uint32_t>(entry.flaps - options_.flaps_free - 1, 16);
-        entry.backoff_until = now + std::min<std::chrono::milliseconds>(options_.backoff_min * (1u << doublings), options_.backoff_max);
+        const std::uint32_t doublings =
+            std::min<std::uint32_t>(entry.flaps - options_.flaps_free - 1, 16);
+        entry.backoff_until =
+            now + std::min<std::chrono::milliseconds>(options_.backoff_min * (1u << doublings),
+                                                      options_.backoff_max);
       }
-      if (!numbered && !former->numbered) RememberReplaced(former->process_uid);  // two processes were given one name
+      if (!numbered && !former->numbered)
+        RememberReplaced(former->process_uid);  // two processes were given one name
     }
     by_id_.erase(former->id);
   }
-  TaskEntry& kept = tasks_.insert_or_assign(Key{hello.role, identity}, std::move(entry)).first->second;
+  TaskEntry& kept =
+      tasks_.insert_or_assign(Key{hello.role, identity}, std::move(entry)).first->second;
   by_id_.emplace(kept.id, &kept);
   return verdict;
 }
@@ -172,7 +204,8 @@ void Membership::Heard(MonoTime now, TaskId task) {
   if (entry == nullptr || !entry->session_open || entry->state == TaskState::kGone) return;
   entry->last_heard = now;
   entry->spoke = true;
-  if (entry->state == TaskState::kSuspected) SetState(now, *entry, entry->leaving ? TaskState::kLeaving : TaskState::kAlive, "");
+  if (entry->state == TaskState::kSuspected)
+    SetState(now, *entry, entry->leaving ? TaskState::kLeaving : TaskState::kAlive, "");
 }
 
 std::vector<MembershipChange> Membership::StreamClosed(MonoTime now, TaskId task) {
@@ -181,25 +214,30 @@ std::vector<MembershipChange> Membership::StreamClosed(MonoTime now, TaskId task
   entry->session_open = false;
   entry->closed_at = now;
   if (entry->state == TaskState::kGone) return {};
-  SetState(now, *entry, TaskState::kSuspected, entry->leaving ? entry->reason : "its session closed");
-  return {MembershipChange{MembershipChange::Kind::kSuspected, entry->id, entry->role, entry->identity, entry->reason, entry->leaving, false}};
+  SetState(now, *entry, TaskState::kSuspected,
+           entry->leaving ? entry->reason : "its session closed");
+  return {MembershipChange{MembershipChange::Kind::kSuspected, entry->id, entry->role,
+                           entry->identity, entry->reason, entry->leaving, false}};
 }
 
 void Membership::Leaving(MonoTime now, TaskId task, absl::string_view reason) {
   TaskEntry* entry = FindMutable(task);
   if (entry == nullptr || entry->state == TaskState::kGone) return;
   entry->leaving = true;
-  SetState(now, *entry, TaskState::kLeaving, absl::StrCat("said that it leaves: ", reason.substr(0, 200)));
+  SetState(now, *entry, TaskState::kLeaving,
+           absl::StrCat("said that it leaves: ", reason.substr(0, 200)));
 }
 
-bool Membership::DeclareLost(MonoTime now, absl::string_view server_identity, std::vector<MembershipChange>* changes) {
+bool Membership::DeclareLost(MonoTime now, absl::string_view server_identity,
+                             std::vector<MembershipChange>* changes) {
   const auto found = tasks_.find(Key{Role::kPsServer, std::string(server_identity)});
   if (found == tasks_.end()) return false;
   TaskEntry& entry = found->second;
   if (entry.state == TaskState::kGone) return true;
   SetState(now, entry, TaskState::kGone, "declared lost by an operator");
   if (!entry.session_open) entry.closed_at = std::min(entry.closed_at, now);
-  changes->push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});
+  changes->push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity,
+                      entry.reason, entry.leaving, entry.session_open});
   return true;
 }
 
@@ -217,7 +255,8 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
   }
   for (auto& [key, entry] : tasks_) {
     if (entry.state == TaskState::kGone) continue;
-    const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(now - entry.last_heard);
+    const auto silent =
+        std::chrono::duration_cast<std::chrono::milliseconds>(now - entry.last_heard);
     const bool lease_out = silent >= options_.lease;
     if (entry.role == Role::kWorker) {
       const bool away = !entry.session_open && now - entry.closed_at >= options_.grace;
@@ -228,27 +267,36 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
                : away        ? std::string("its session closed")
                              : absl::StrCat("silent for its lease: ms=", options_.lease.count()));
       if (entry.session_open) entry.closed_at = now;
-      changes.push_back({MembershipChange::Kind::kGone, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});
+      changes.push_back({MembershipChange::Kind::kGone, entry.id, entry.role, entry.identity,
+                         entry.reason, entry.leaving, entry.session_open});
       continue;
     }
-    // A notice says that it will not come back; a session that was only cut is dialed again before that.
+    // A notice says that it will not come back; a session that was only cut is dialed again before
+    // that.
     if (entry.leaving && !entry.session_open && now - entry.closed_at >= options_.lease) {
       SetState(now, entry, TaskState::kGone, entry.reason);
-      changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, false});
+      changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity,
+                         entry.reason, entry.leaving, false});
     } else if (silent >= options_.server_lost_after) {
-      SetState(now, entry, TaskState::kGone, absl::StrCat("away for longer than server_lost_after: ms=", options_.server_lost_after.count()));
+      SetState(now, entry, TaskState::kGone,
+               absl::StrCat("away for longer than server_lost_after: ms=",
+                            options_.server_lost_after.count()));
       if (entry.session_open) entry.closed_at = now;
-      changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, entry.session_open});
+      changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity,
+                         entry.reason, entry.leaving, entry.session_open});
     } else if (lease_out && entry.state == TaskState::kAlive) {
       SetState(now, entry, TaskState::kSuspected, "silent for its lease");
-      changes.push_back({MembershipChange::Kind::kSuspected, entry.id, entry.role, entry.identity, entry.reason, entry.leaving, false});
+      changes.push_back({MembershipChange::Kind::kSuspected, entry.id, entry.role, entry.identity,
+                         entry.reason, entry.leaving, false});
     }
   }
   ForgetOldest();
   return changes;
 }
 
-const TaskEntry* Membership::Find(TaskId task) const { return const_cast<Membership*>(this)->FindMutable(task); }
+const TaskEntry* Membership::Find(TaskId task) const {
+  return const_cast<Membership*>(this)->FindMutable(task);
+}
 
 TaskEntry* Membership::FindMutable(TaskId task) {
   const auto found = by_id_.find(task);
@@ -279,7 +327,8 @@ std::uint32_t Membership::living() const {
   return count;
 }
 
-void Membership::SetState(MonoTime now, TaskEntry& entry, TaskState state, absl::string_view reason) {
+void Membership::SetState(MonoTime now, TaskEntry& entry, TaskState state,
+                          absl::string_view reason) {
   if (entry.state != state) entry.since = now;
   entry.state = state;
   entry.reason = std::string(reason);
@@ -300,7 +349,9 @@ void Membership::ForgetOldest() {
   while (gone > options_.gone_kept_max) {
     auto oldest = tasks_.end();
     for (auto it = tasks_.begin(); it != tasks_.end(); ++it) {
-      if (it->second.state == TaskState::kGone && (oldest == tasks_.end() || it->second.since < oldest->second.since)) oldest = it;
+      if (it->second.state == TaskState::kGone &&
+          (oldest == tasks_.end() || it->second.since < oldest->second.since))
+        oldest = it;
     }
     by_id_.erase(oldest->second.id);
     tasks_.erase(oldest);
@@ -308,11 +359,15 @@ void Membership::ForgetOldest() {
   }
 }
 
-bool Membership::DiedYoung(const TaskEntry& entry, MonoTime end) const { return !entry.leaving && end - entry.registered_at < options_.short_life; }
+bool Membership::DiedYoung(const TaskEntry& entry, MonoTime end) const {
+  return !entry.leaving && end - entry.registered_at < options_.short_life;
+}
 
-// A process that returns keeps its number while nobody else lives under it. One that is started again where another died young gets that one's, and
-// with it its back-off. Everybody else gets a number that no listed task has: a healthy newcomer has no part in what a dead one did. There are few of
-// those, so that numbers do not grow under deaths that move from host to host; after them whoever is gone with the fewest flaps gives his.
+// A process that returns keeps its number while nobody else lives under it. One that is started
+// again where another died young gets that one's, and with it its back-off. Everybody else gets a
+// number that no listed task has: a healthy newcomer has no part in what a dead one did. There are
+// few of those, so that numbers do not grow under deaths that move from host to host; after them
+// whoever is gone with the fewest flaps gives his.
 std::string Membership::NumberFor(const TaskHello& hello) const {
   std::uint64_t living = 0;
   const TaskEntry* again = nullptr;
@@ -320,7 +375,8 @@ std::string Membership::NumberFor(const TaskHello& hello) const {
     if (entry.role != Role::kWorker) continue;
     if (entry.process_uid == hello.process_uid) return entry.identity;
     living += entry.state != TaskState::kGone;
-    if (again == nullptr && entry.numbered && entry.state == TaskState::kGone && entry.host == hello.host && DiedYoung(entry, entry.closed_at))
+    if (again == nullptr && entry.numbered && entry.state == TaskState::kGone &&
+        entry.host == hello.host && DiedYoung(entry, entry.closed_at))
       again = &entry;
   }
   if (!hello.identity.empty()) {
@@ -333,7 +389,8 @@ std::string Membership::NumberFor(const TaskHello& hello) const {
   for (std::uint64_t n = 0; n < living + kSpareNumbers; ++n) {
     const TaskEntry* holder = FindIdentity(Role::kWorker, absl::StrCat(n));
     if (holder == nullptr) return absl::StrCat(n);
-    if (holder->state == TaskState::kGone && (gone == nullptr || holder->flaps < gone->flaps)) gone = holder;
+    if (holder->state == TaskState::kGone && (gone == nullptr || holder->flaps < gone->flaps))
+      gone = holder;
   }
   return gone->identity;  // those who live cannot have them all
 }

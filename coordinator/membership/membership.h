@@ -1,7 +1,8 @@
 // Who is here: registrations, leases, and what is concluded when a task falls silent.
 //
-// A pure state machine: the clock is the `now` of each call; no threads, no I/O. Not thread-safe; the control executor calls
-// it. Leases are for liveness only: nothing is unsafe if one is judged wrongly (ARCHITECTURE section 3).
+// A pure state machine: the clock is the `now` of each call; no threads, no I/O. Not thread-safe;
+// the control executor calls it. Leases are for liveness only: nothing is unsafe if one is judged
+// wrongly (ARCHITECTURE section 3).
 #pragma once
 
 #include <chrono>
@@ -22,15 +23,19 @@
 namespace evergrad::coordinator {
 
 struct MembershipOptions {
-  std::chrono::milliseconds lease{1500};               // A silent worker is gone after it; a silent server is suspected.
-  std::chrono::milliseconds grace{100};                // A worker whose stream closed is gone after it.
-  std::chrono::milliseconds server_lost_after{30000};  // After a notice: its lease, once its session has closed.
-  std::chrono::milliseconds short_life{5000};          // A process that lived less counts as a flap of its identity.
+  std::chrono::milliseconds lease{
+      1500};  // A silent worker is gone after it; a silent server is suspected.
+  std::chrono::milliseconds grace{100};  // A worker whose stream closed is gone after it.
+  std::chrono::milliseconds server_lost_after{
+      30000};  // After a notice: its lease, once its session has closed.
+  std::chrono::milliseconds short_life{
+      5000};  // A process that lived less counts as a flap of its identity.
   std::chrono::milliseconds backoff_min{100}, backoff_max{2000};
   std::uint32_t flaps_free = 3;       // Flaps in a row before the identity backs off.
   std::uint32_t tasks_max = 1024;     // Living tasks; beyond it a registration is refused.
   std::uint32_t gone_kept_max = 256;  // Gone tasks still listed.
-  // Registrations in a time; those of all are at least twice `tasks_max` at once and a tenth of it a second.
+  // Registrations in a time; those of all are at least twice `tasks_max` at once and a tenth of it
+  // a second.
   RegistrationLimit::Options registrations;
 };
 
@@ -44,7 +49,8 @@ struct TaskHello {
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
-  // A server: where its end can be proved, "" where it cannot; and whose end it has proved there (process uid), 0: nobody's.
+  // A server: where its end can be proved, "" where it cannot; and whose end it has proved there
+  // (process uid), 0: nobody's.
   std::string lifeline;
   std::uint64_t ended_process = 0;
   // A worker: `identity` is a number that a coordinator gave to it, nobody chose it.
@@ -77,7 +83,8 @@ struct RegisterVerdict {
   // accepted
   TaskId task;
   std::string identity;
-  // The registration of this identity that this one ends. Its session, if open, is told "replaced" and closed.
+  // The registration of this identity that this one ends. Its session, if open, is told "replaced"
+  // and closed.
   std::optional<TaskId> former;
   bool former_same_process = false;  // It came back itself and keeps what it holds.
   bool former_was_gone = false;      // Its end has been reported by Tick already.
@@ -110,17 +117,19 @@ struct MembershipChange {
   Role role = Role::kWorker;
   std::string identity;
   std::string reason;
-  bool leaving = false;        // after a notice
-  bool close_session = false;  // The stream is still open: close it, so that the task registers anew.
+  bool leaving = false;  // after a notice
+  bool close_session =
+      false;  // The stream is still open: close it, so that the task registers anew.
 };
 
 class Membership {
  public:
   explicit Membership(MembershipOptions options);
 
-  // A new registration. A worker of a living identity replaces it, unless its identity is but a number: then it gets another one, as does a
-  // numbered worker that was replaced; a server of a living identity is refused, until that one's lease is over or its
-  // end is proved (session closed, and the newcomer has taken over its lifeline in the same place). The same process
+  // A new registration. A worker of a living identity replaces it, unless its identity is but a
+  // number: then it gets another one, as does a numbered worker that was replaced; a server of a
+  // living identity is refused, until that one's lease is over or its end is proved (session
+  // closed, and the newcomer has taken over its lifeline in the same place). The same process
   // (process_uid) returning replaces its own former registration.
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
   // Any message of the task. Unknown or replaced tasks: nothing.
@@ -130,13 +139,16 @@ class Membership {
   // SIGTERM was announced: its end will not be a death.
   void Leaving(MonoTime now, TaskId task, absl::string_view reason);
   // An operator said that this server is lost for good. False: unknown.
-  bool DeclareLost(MonoTime now, absl::string_view server_identity, std::vector<MembershipChange>* changes);
-  // Judges every lease. After a gap of more than half a lease between two ticks every lease restarts: it was us who slept.
+  bool DeclareLost(MonoTime now, absl::string_view server_identity,
+                   std::vector<MembershipChange>* changes);
+  // Judges every lease. After a gap of more than half a lease between two ticks every lease
+  // restarts: it was us who slept.
   std::vector<MembershipChange> Tick(MonoTime now);
 
   const TaskEntry* Find(TaskId task) const;
-  const TaskEntry* FindIdentity(Role role, absl::string_view identity) const;  // the newest registration
-  std::vector<const TaskEntry*> List() const;                                  // by role, then identity
+  const TaskEntry* FindIdentity(Role role,
+                                absl::string_view identity) const;  // the newest registration
+  std::vector<const TaskEntry*> List() const;                       // by role, then identity
   std::uint32_t Count(Role role, TaskState state) const;
   std::uint32_t living() const;
   std::uint64_t refused() const { return refused_; }
@@ -161,7 +173,8 @@ class Membership {
   std::string LowestFree(Role role) const;
   std::string NumberFor(const TaskHello& hello) const;
   bool DiedYoung(const TaskEntry& entry, MonoTime end) const;
-  RegisterVerdict Refuse(absl::string_view kind, std::string message, bool exit, std::chrono::milliseconds retry_after);
+  RegisterVerdict Refuse(absl::string_view kind, std::string message, bool exit,
+                         std::chrono::milliseconds retry_after);
 
   const MembershipOptions options_;
   RegistrationLimit registrations_;

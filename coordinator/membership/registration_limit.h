@@ -1,10 +1,13 @@
 // How many registrations are accepted in a time. Pure: the clock is the `now` of each call.
 //
-// A registration costs the coordinator log lines, table rows and messages, and whoever has a certificate (or reaches a listener without TLS) can ask
-// for as many as he likes. Two buckets of tokens bound that: one for each identity, one for all. A cluster whose tasks all start at once, or all come
-// back to a coordinator that was started again, takes a token each and finds the bucket of all full: it holds twice the number of tasks that may
-// live. A process that only renews its registration pays a tenth to its identity's bucket and nothing to that of all. A registration that ends
-// without a single message after its Hello costs further tokens: honest tasks send a heartbeat at once.
+// A registration costs the coordinator log lines, table rows and messages, and whoever has a
+// certificate (or reaches a listener without TLS) can ask for as many as he likes. Two buckets of
+// tokens bound that: one for each identity, one for all. A cluster whose tasks all start at once,
+// or all come back to a coordinator that was started again, takes a token each and finds the bucket
+// of all full: it holds twice the number of tasks that may live. A process that only renews its
+// registration pays a tenth to its identity's bucket and nothing to that of all. A registration
+// that ends without a single message after its Hello costs further tokens: honest tasks send a
+// heartbeat at once.
 #pragma once
 
 #include <chrono>
@@ -21,14 +24,16 @@ class RegistrationLimit {
   struct Options {
     double each_burst = 30, each_per_second = 2;    // of one identity
     double all_burst = 2048, all_per_second = 100;  // of all
-    double silent_cost = 10;                        // of one that ended without a word, beside its own token
+    double silent_cost = 10;  // of one that ended without a word, beside its own token
   };
-  explicit RegistrationLimit(Options options) : options_(options), all_{options.all_burst, MonoTime{0}} {}
+  explicit RegistrationLimit(Options options)
+      : options_(options), all_{options.all_burst, MonoTime{0}} {}
 
   struct Verdict {
     bool accepted = true;
-    bool of_all = false;                       // refused: by the bucket of all, not by the identity's
-    std::chrono::milliseconds retry_after{0};  // refused: when there will be a token, unless others take it
+    bool of_all = false;  // refused: by the bucket of all, not by the identity's
+    std::chrono::milliseconds retry_after{
+        0};  // refused: when there will be a token, unless others take it
   };
   enum class Who {
     kNewcomer,

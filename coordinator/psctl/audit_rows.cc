@@ -7,7 +7,9 @@
 namespace evergrad::psctl {
 namespace {
 
-auto Numbers(const AuditEpoch& epoch) { return std::tie(epoch.applied, epoch.partly, epoch.refused, epoch.to_do); }
+auto Numbers(const AuditEpoch& epoch) {
+  return std::tie(epoch.applied, epoch.partly, epoch.refused, epoch.to_do);
+}
 
 }  // namespace
 
@@ -18,8 +20,10 @@ std::vector<std::vector<std::string>> AuditRows(const std::vector<AuditEpoch>& e
     while (!each && end < epochs.size() && Numbers(epochs[end]) == Numbers(epochs[first])) ++end;
     const AuditEpoch& one = epochs[first];
     const std::uint64_t last = epochs[end - 1].epoch;
-    rows.push_back({last == one.epoch ? absl::StrCat(one.epoch) : absl::StrCat(one.epoch, " to ", last), absl::StrCat(one.applied),
-                    absl::StrCat(one.partly), absl::StrCat(one.refused), absl::StrCat(one.to_do)});
+    rows.push_back(
+        {last == one.epoch ? absl::StrCat(one.epoch) : absl::StrCat(one.epoch, " to ", last),
+         absl::StrCat(one.applied), absl::StrCat(one.partly), absl::StrCat(one.refused),
+         absl::StrCat(one.to_do)});
   }
   return rows;
 }

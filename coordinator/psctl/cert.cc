@@ -1,4 +1,5 @@
-// psctl cert: init, issue. OpenSSL's objects are held by unique_ptr; each failure names the step and OpenSSL's reason.
+// psctl cert: init, issue. OpenSSL's objects are held by unique_ptr; each failure names the step
+// and OpenSSL's reason.
 #include "coordinator/psctl/cert.h"
 
 #include <arpa/inet.h>
@@ -52,8 +53,12 @@ absl::Status OpenSslError(absl::string_view step) {
 // Never over a file that is there.
 absl::Status WriteNew(const std::string& path, const std::string& contents, mode_t mode) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  if (fd < 0 && errno == EEXIST) return UserError(absl::AlreadyExistsError(absl::StrCat("will not write over a file that is there: ", path)));
-  if (fd < 0) return UserError(absl::PermissionDeniedError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno))));
+  if (fd < 0 && errno == EEXIST)
+    return UserError(
+        absl::AlreadyExistsError(absl::StrCat("will not write over a file that is there: ", path)));
+  if (fd < 0)
+    return UserError(absl::PermissionDeniedError(
+        absl::StrCat("cannot write ", path, ": ", std::strerror(errno))));
   std::size_t done = 0;
   while (done < contents.size()) {
     const ssize_t n = ::write(fd, contents.data() + done, contents.size() - done);
@@ -61,7 +66,8 @@ absl::Status WriteNew(const std::string& path, const std::string& contents, mode
     if (n <= 0) {
       const int error = errno;
       ::close(fd);
-      return absl::UnavailableError(absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
+      return absl::UnavailableError(
+          absl::StrCat("cannot write ", path, ": ", std::strerror(error)));
     }
     done += static_cast<std::size_t>(n);
   }
@@ -72,7 +78,9 @@ absl::Status WriteNew(const std::string& path, const std::string& contents, mode
 
 absl::Status MustBeAbsent(const std::vector<std::string>& paths) {
   for (const std::string& path : paths)
-    if (fs::Exists(path)) return UserError(absl::AlreadyExistsError(absl::StrCat("will not write over a file that is there: ", path)));
+    if (fs::Exists(path))
+      return UserError(absl::AlreadyExistsError(
+          absl::StrCat("will not write over a file that is there: ", path)));
   return absl::OkStatus();
 }
 
@@ -84,13 +92,15 @@ std::string Text(BIO* bio) {
 
 absl::StatusOr<std::string> PemOf(X509* certificate) {
   const Bio bio(BIO_new(BIO_s_mem()));
-  if (!bio || PEM_write_bio_X509(bio.get(), certificate) != 1) return OpenSslError("cannot write the certificate");
+  if (!bio || PEM_write_bio_X509(bio.get(), certificate) != 1)
+    return OpenSslError("cannot write the certificate");
   return Text(bio.get());
 }
 
 absl::StatusOr<std::string> PemOf(EVP_PKEY* key) {
   const Bio bio(BIO_new(BIO_s_mem()));
-  if (!bio || PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1) return OpenSslError("cannot write the key");
+  if (!bio || PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1)
+    return OpenSslError("cannot write the key");
   return Text(bio.get());
 }
 
@@ -116,27 +126,32 @@ absl::StatusOr<Certificate> Blank(EVP_PKEY* key, const std::string& name, std::u
   X509_gmtime_adj(X509_getm_notAfter(certificate.get()), static_cast<long>(days) * 86400);
   X509_NAME* subject = X509_get_subject_name(certificate.get());
   if (X509_set_pubkey(certificate.get(), key) != 1 ||
-      X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>(name.data()), static_cast<int>(name.size()), -1,
-                                 0) != 1)
+      X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8,
+                                 reinterpret_cast<const unsigned char*>(name.data()),
+                                 static_cast<int>(name.size()), -1, 0) != 1)
     return OpenSslError("cannot name the certificate");
   return certificate;
 }
 
 bool IsAddress(const std::string& host) {
   unsigned char buffer[16];
-  return ::inet_pton(AF_INET, host.c_str(), buffer) == 1 || ::inet_pton(AF_INET6, host.c_str(), buffer) == 1;
+  return ::inet_pton(AF_INET, host.c_str(), buffer) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), buffer) == 1;
 }
 
 // What goes into a certificate's text form must not be able to add entries of its own.
 bool IsHostName(const std::string& host) {
   return !host.empty() && host.size() <= 253 && std::all_of(host.begin(), host.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' || c == '*';
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_' ||
+           c == '*';
   });
 }
 bool IsFileName(const std::string& name) {
-  return !name.empty() && name.size() <= 64 && name[0] != '.' && std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' || c == '_';
-  });
+  return !name.empty() && name.size() <= 64 && name[0] != '.' &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ||
+                  c == '_';
+         });
 }
 
 absl::StatusOr<Key> NewKey() {
@@ -148,40 +163,50 @@ absl::StatusOr<Key> NewKey() {
 int Init(Context& context, const std::vector<std::string>& args) {
   std::string folder = "certs", name = "evergrad authority";
   std::uint32_t days = 3650;
-  daemon::OptionTable table("psctl cert init", "makes a certificate authority: ca.pem, and ca.key, which is to be kept safe",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl cert init",
+      "makes a certificate authority: ca.pem, and ca.key, which is to be kept safe",
+      daemon::OptionTable::Kind::kCommand);
   table.Add("folder", &folder, "where the files go");
   table.Add("days", &days, "how long it is valid", {1, 36500});
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string path = AbsolutePath(context, folder);
-  if (const absl::Status status = InitAuthority(path, name, days); !status.ok()) return Report(context, status);
-  context.out << "written: " << ShowPath(context, path) << "/ca.pem, ca.key (keep the key off the machines that train)\n";
+  if (const absl::Status status = InitAuthority(path, name, days); !status.ok())
+    return Report(context, status);
+  context.out << "written: " << ShowPath(context, path)
+              << "/ca.pem, ca.key (keep the key off the machines that train)\n";
   return kSucceeded;
 }
 
 int Issue(Context& context, const std::vector<std::string>& args) {
   CertRequest request;
   request.folder = "certs";
-  daemon::OptionTable table("psctl cert issue", "makes one task's (or a person's) certificate and key, signed by the folder's authority",
-                            daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("NAME", &request.name, "of the task, and of its files: worker-0 -> worker-0.pem, worker-0.key");
+  daemon::OptionTable table(
+      "psctl cert issue",
+      "makes one task's (or a person's) certificate and key, signed by the folder's authority",
+      daemon::OptionTable::Kind::kCommand);
+  table.AddArgument("NAME", &request.name,
+                    "of the task, and of its files: worker-0 -> worker-0.pem, worker-0.key");
   table.Add("task", &request.task,
-            "whom it is for: coordinator, ps_server/N, worker/NAME, user/NAME, or a role alone for any of it; left out, NAME tells: coordinator, "
+            "whom it is for: coordinator, ps_server/N, worker/NAME, user/NAME, or a role alone for "
+            "any of it; left out, NAME tells: coordinator, "
             "ps-server-N, worker-NAME, and any other is a person's");
   table.Add("host", &request.hosts,
-            "host name or address that it is dialed by (the coordinator's is checked by who dials it); without any: localhost, 127.0.0.1 and ::1");
+            "host name or address that it is dialed by (the coordinator's is checked by who dials "
+            "it); without any: localhost, 127.0.0.1 and ::1");
   table.Add("folder", &request.folder, "where ca.pem and ca.key lie");
   table.Add("days", &request.days, "how long it is valid", {1, 36500});
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   request.folder = AbsolutePath(context, request.folder);
   if (request.task.empty()) request.task = TaskOfName(request.name);
   if (request.hosts.empty()) request.hosts = {"localhost", "127.0.0.1", "::1"};
-  if (const absl::Status status = IssueCertificate(request); !status.ok()) return Report(context, status);
+  if (const absl::Status status = IssueCertificate(request); !status.ok())
+    return Report(context, status);
   const std::string shown = ShowPath(context, request.folder);
-  context.out << "written: " << shown << "/" << request.name << ".pem, " << request.name << ".key for " << request.task << " at "
-              << absl::StrJoin(request.hosts, ", ") << "\n"
-              << "use: --tls-ca " << shown << "/ca.pem --tls-cert " << shown << "/" << request.name << ".pem --tls-key " << shown << "/"
-              << request.name << ".key\n";
+  context.out << "written: " << shown << "/" << request.name << ".pem, " << request.name
+              << ".key for " << request.task << " at " << absl::StrJoin(request.hosts, ", ") << "\n"
+              << "use: --tls-ca " << shown << "/ca.pem --tls-cert " << shown << "/" << request.name
+              << ".pem --tls-key " << shown << "/" << request.name << ".key\n";
   return kSucceeded;
 }
 
@@ -194,9 +219,11 @@ absl::Status InitAuthority(const std::string& folder, const std::string& name, s
   EG_ASSIGN_OR_RETURN(const Key key, NewKey());
   EG_ASSIGN_OR_RETURN(const Certificate certificate, Blank(key.get(), name, days));
   if (X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate.get())) != 1 ||
-      !Add(certificate.get(), certificate.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0") ||
+      !Add(certificate.get(), certificate.get(), NID_basic_constraints,
+           "critical,CA:TRUE,pathlen:0") ||
       !Add(certificate.get(), certificate.get(), NID_key_usage, "critical,keyCertSign,cRLSign") ||
-      !Add(certificate.get(), certificate.get(), NID_subject_key_identifier, "hash") || X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0)
+      !Add(certificate.get(), certificate.get(), NID_subject_key_identifier, "hash") ||
+      X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0)
     return OpenSslError("cannot sign the authority");
   EG_ASSIGN_OR_RETURN(const std::string key_pem, PemOf(key.get()));
   EG_ASSIGN_OR_RETURN(const std::string certificate_pem, PemOf(certificate.get()));
@@ -205,16 +232,20 @@ absl::Status InitAuthority(const std::string& folder, const std::string& name, s
 }
 
 std::string TaskOfName(const std::string& name) {
-  for (const auto& [prefix, role] : {std::pair<absl::string_view, absl::string_view>{"ps-server-", "ps_server/"}, {"worker-", "worker/"}}) {
-    if (absl::StartsWith(name, prefix) && name.size() > prefix.size()) return absl::StrCat(role, name.substr(prefix.size()));
+  for (const auto& [prefix, role] :
+       {std::pair<absl::string_view, absl::string_view>{"ps-server-", "ps_server/"},
+        {"worker-", "worker/"}}) {
+    if (absl::StartsWith(name, prefix) && name.size() > prefix.size())
+      return absl::StrCat(role, name.substr(prefix.size()));
   }
   return name == "coordinator" ? name : absl::StrCat("user/", name);
 }
 
 absl::Status IssueCertificate(const CertRequest& request) {
   if (!IsFileName(request.name))
-    return UserError(
-        absl::InvalidArgumentError(absl::StrCat("a certificate's name: expected letters, digits, `-`, `_` and `.`, got `", request.name, "`")));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("a certificate's name: expected letters, digits, `-`, `_` and `.`, got `",
+                     request.name, "`")));
   const std::string task = request.task.empty() ? TaskOfName(request.name) : request.task;
   if (const absl::Status status = transport::CheckTaskName(task); !status.ok())
     return UserError(absl::InvalidArgumentError(absl::StrCat("--task: ", status.message())));
@@ -225,9 +256,11 @@ absl::Status IssueCertificate(const CertRequest& request) {
     else if (IsHostName(host))
       names.push_back(absl::StrCat("DNS:", host));
     else
-      return UserError(absl::InvalidArgumentError(absl::StrCat("--host: expected a host name or an address, got `", host, "`")));
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("--host: expected a host name or an address, got `", host, "`")));
   }
-  if (names.size() == 1) return UserError(absl::InvalidArgumentError("--host: expected at least one"));
+  if (names.size() == 1)
+    return UserError(absl::InvalidArgumentError("--host: expected at least one"));
   const std::string certificate_path = absl::StrCat(request.folder, "/", request.name, ".pem"),
                     key_path = absl::StrCat(request.folder, "/", request.name, ".key");
   EG_RETURN_IF_ERROR(MustBeAbsent({certificate_path, key_path}));
@@ -235,15 +268,19 @@ absl::Status IssueCertificate(const CertRequest& request) {
   const auto ca_key_pem = fs::ReadFile(request.folder + "/ca.key", 1u << 20);
   for (const auto* file : {&ca_pem, &ca_key_pem})
     if (!file->ok())
-      return UserError(absl::Status(file->status().code(), absl::StrCat("no authority (psctl cert init makes one): ", file->status().message())));
+      return UserError(absl::Status(
+          file->status().code(),
+          absl::StrCat("no authority (psctl cert init makes one): ", file->status().message())));
   const Bio ca_bio(BIO_new_mem_buf(ca_pem->data(), static_cast<int>(ca_pem->size()))),
       ca_key_bio(BIO_new_mem_buf(ca_key_pem->data(), static_cast<int>(ca_key_pem->size())));
   const Certificate ca(PEM_read_bio_X509(ca_bio.get(), nullptr, nullptr, nullptr));
   const Key ca_key(PEM_read_bio_PrivateKey(ca_key_bio.get(), nullptr, nullptr, nullptr));
   if (!ca || !ca_key)
-    return UserError(absl::InvalidArgumentError(absl::StrCat("cannot read the authority in ", request.folder, ": ca.pem or ca.key is not PEM")));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "cannot read the authority in ", request.folder, ": ca.pem or ca.key is not PEM")));
   if (X509_check_private_key(ca.get(), ca_key.get()) != 1)
-    return UserError(absl::InvalidArgumentError(absl::StrCat("ca.key does not belong to ca.pem in ", request.folder)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("ca.key does not belong to ca.pem in ", request.folder)));
   EG_ASSIGN_OR_RETURN(const Key key, NewKey());
   EG_ASSIGN_OR_RETURN(const Certificate certificate, Blank(key.get(), request.name, request.days));
   if (X509_set_issuer_name(certificate.get(), X509_get_subject_name(ca.get())) != 1 ||
@@ -251,7 +288,8 @@ absl::Status IssueCertificate(const CertRequest& request) {
       !Add(certificate.get(), ca.get(), NID_key_usage, "critical,digitalSignature") ||
       !Add(certificate.get(), ca.get(), NID_ext_key_usage, "serverAuth,clientAuth") ||
       !Add(certificate.get(), ca.get(), NID_subject_alt_name, absl::StrJoin(names, ",")) ||
-      !Add(certificate.get(), ca.get(), NID_authority_key_identifier, "keyid") || X509_sign(certificate.get(), ca_key.get(), EVP_sha256()) == 0)
+      !Add(certificate.get(), ca.get(), NID_authority_key_identifier, "keyid") ||
+      X509_sign(certificate.get(), ca_key.get(), EVP_sha256()) == 0)
     return OpenSslError("cannot sign the certificate");
   EG_ASSIGN_OR_RETURN(const std::string key_pem, PemOf(key.get()));
   EG_ASSIGN_OR_RETURN(const std::string certificate_pem, PemOf(certificate.get()));
@@ -260,7 +298,8 @@ absl::Status IssueCertificate(const CertRequest& request) {
 }
 
 std::vector<Verb> CertVerbs() {
-  return {{"cert", "init", "make a certificate authority", Init}, {"cert", "issue", "make one task's certificate", Issue}};
+  return {{"cert", "init", "make a certificate authority", Init},
+          {"cert", "issue", "make one task's certificate", Issue}};
 }
 
 }  // namespace evergrad::psctl

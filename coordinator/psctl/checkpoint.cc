@@ -31,7 +31,9 @@ struct Checkpoint {
   std::vector<absl::Status> passed_over;  // newer manifests that cannot be read
   std::vector<FileRow> files;
   bool whole() const {
-    return passed_over.empty() && std::all_of(files.begin(), files.end(), [](const FileRow& row) { return row.file.empty() || row.report.ok(); });
+    return passed_over.empty() && std::all_of(files.begin(), files.end(), [](const FileRow& row) {
+             return row.file.empty() || row.report.ok();
+           });
   }
 };
 
@@ -40,8 +42,10 @@ absl::StatusOr<Checkpoint> Load(fs::FileSystem& files, const std::string& uri, b
   if (snapshot::ParseShardFileName(fs::NameOf(uri))) {
     FileRow row;
     row.file = fs::NameOf(uri);
-    row.report = whole ? snapshot::VerifyShardFile(files, uri) : snapshot::DescribeShardFile(files, uri);
-    if (absl::IsNotFound(row.report.status()) || absl::IsPermissionDenied(row.report.status())) return row.report.status();
+    row.report =
+        whole ? snapshot::VerifyShardFile(files, uri) : snapshot::DescribeShardFile(files, uri);
+    if (absl::IsNotFound(row.report.status()) || absl::IsPermissionDenied(row.report.status()))
+      return row.report.status();
     row.shard = snapshot::ParseShardFileName(row.file)->shard.value();
     checkpoint.files.push_back(std::move(row));
     return checkpoint;
@@ -53,7 +57,9 @@ absl::StatusOr<Checkpoint> Load(fs::FileSystem& files, const std::string& uri, b
   for (int i = 0; i < checkpoint.manifest->shards_size(); ++i) {
     const v1::ShardFile& entry = checkpoint.manifest->shards(i);
     FileRow row{entry.shard(), entry.file(), absl::UnknownError("")};
-    if (!entry.file().empty()) row.report = snapshot::CheckShardOf(files, fs::FolderOf(checkpoint.uri), *checkpoint.manifest, i, whole);
+    if (!entry.file().empty())
+      row.report = snapshot::CheckShardOf(files, fs::FolderOf(checkpoint.uri), *checkpoint.manifest,
+                                          i, whole);
     checkpoint.files.push_back(std::move(row));
   }
   return checkpoint;
@@ -62,7 +68,11 @@ absl::StatusOr<Checkpoint> Load(fs::FileSystem& files, const std::string& uri, b
 std::string StampText(const v1::Stamp& stamp) { return absl::StrCat(stamp.term(), ".", stamp.n()); }
 
 nlohmann::json JsonOf(const FileRow& row) {
-  nlohmann::json json = {{"shard", row.shard}, {"file", row.file}, {"state", row.file.empty() ? "seed" : row.report.ok() ? "whole" : "damaged"}};
+  nlohmann::json json = {{"shard", row.shard},
+                         {"file", row.file},
+                         {"state", row.file.empty()  ? "seed"
+                                   : row.report.ok() ? "whole"
+                                                     : "damaged"}};
   if (row.file.empty()) return json;
   if (!row.report.ok()) {
     json["error"] = std::string(row.report.status().message());
@@ -86,7 +96,8 @@ nlohmann::json JsonOf(const FileRow& row) {
   json["refused"] = r.refused.ToString();
   json["open_closures"] = r.open_closures;
   json["open"] = nlohmann::json::array();
-  for (const auto& [closure, updates] : r.open) json["open"].push_back({{"closure", closure.value()}, {"updates", updates.ToString()}});
+  for (const auto& [closure, updates] : r.open)
+    json["open"].push_back({{"closure", closure.value()}, {"updates", updates.ToString()}});
   json["bytes"] = r.bytes;
   json["value_bytes"] = r.value_bytes;
   json["slot_bytes"] = r.slot_bytes;
@@ -99,8 +110,11 @@ nlohmann::json JsonOf(const FileRow& row) {
 }
 
 nlohmann::json JsonOf(const Checkpoint& checkpoint) {
-  nlohmann::json json = {{"whole", checkpoint.whole()}, {"passed_over", nlohmann::json::array()}, {"files", nlohmann::json::array()}};
-  for (const absl::Status& status : checkpoint.passed_over) json["passed_over"].push_back(std::string(status.message()));
+  nlohmann::json json = {{"whole", checkpoint.whole()},
+                         {"passed_over", nlohmann::json::array()},
+                         {"files", nlohmann::json::array()}};
+  for (const absl::Status& status : checkpoint.passed_over)
+    json["passed_over"].push_back(std::string(status.message()));
   for (const FileRow& row : checkpoint.files) json["files"].push_back(JsonOf(row));
   if (!checkpoint.manifest) return json;
   const v1::Manifest& m = *checkpoint.manifest;
@@ -128,7 +142,9 @@ nlohmann::json JsonOf(const Checkpoint& checkpoint) {
 std::string Short(const IntervalSet& set) {
   constexpr std::size_t kWidth = 32;
   const std::string text = set.ToString();
-  return text.empty() ? "-" : text.size() <= kWidth ? text : absl::StrCat(text.substr(0, kWidth - 3), "...");
+  return text.empty()            ? "-"
+         : text.size() <= kWidth ? text
+                                 : absl::StrCat(text.substr(0, kWidth - 3), "...");
 }
 
 void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
@@ -138,20 +154,24 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
                 << "manifest   " << Printable(ShowPath(context, checkpoint.uri)) << "\n"
                 << "written    " << ShowTime(m.written_ms()) << "\n"
                 << "complete   "
-                << (m.complete() ? "yes: every shard holds the same closures" : "no: shards hold different closures; resume needs the same plan")
+                << (m.complete() ? "yes: every shard holds the same closures"
+                                 : "no: shards hold different closures; resume needs the same plan")
                 << "\n"
                 << "plan       " << Printable(m.plan().fingerprint()) << "\n";
     for (const v1::FinishedMetric& metric : m.metrics()) {
-      if (metric.scope() == "train" && metric.name() == "steps") continue;  // "at step" says where each epoch ends
-      context.out << "metric     " << Printable(metric.scope()) << " " << Printable(metric.name()) << " " << ShowNumber(metric.value(), 4)
-                  << " at step " << metric.global_step() << "\n";
+      if (metric.scope() == "train" && metric.name() == "steps")
+        continue;  // "at step" says where each epoch ends
+      context.out << "metric     " << Printable(metric.scope()) << " " << Printable(metric.name())
+                  << " " << ShowNumber(metric.value(), 4) << " at step " << metric.global_step()
+                  << "\n";
     }
     context.out << "\n";
   }
   std::vector<std::vector<std::string>> rows;
   for (const FileRow& row : checkpoint.files) {
     if (row.file.empty()) {
-      rows.push_back({absl::StrCat(row.shard), "-", "-", "-", "-", "-", "-", "from the seed: nothing of it is saved yet"});
+      rows.push_back({absl::StrCat(row.shard), "-", "-", "-", "-", "-", "-",
+                      "from the seed: nothing of it is saved yet"});
       continue;
     }
     if (!row.report.ok()) {
@@ -161,29 +181,43 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
     const snapshot::ShardFileReport& r = *row.report;
     const v1::ShardSpec& spec = r.header.dense();
     const bool dense = r.header.kind() == v1::SHARD_KIND_DENSE;
-    rows.push_back({absl::StrCat(row.shard), dense ? Printable(spec.variable().name()) : absl::StrCat(r.header.table_rows_size(), " tables"),
-                    dense ? absl::StrCat(spec.row_begin(), "..", spec.row_end()) : "-", ShowBytes(r.bytes), absl::StrCat(r.header.lsn()),
-                    Short(r.done), absl::StrCat(r.open_closures),
-                    verified ? (dense ? ShowHex(r.value_digest) : "whole") : "ends and ledger are whole"});
+    rows.push_back(
+        {absl::StrCat(row.shard),
+         dense ? Printable(spec.variable().name())
+               : absl::StrCat(r.header.table_rows_size(), " tables"),
+         dense ? absl::StrCat(spec.row_begin(), "..", spec.row_end()) : "-", ShowBytes(r.bytes),
+         absl::StrCat(r.header.lsn()), Short(r.done), absl::StrCat(r.open_closures),
+         verified ? (dense ? ShowHex(r.value_digest) : "whole") : "ends and ledger are whole"});
   }
-  for (const std::string& line : RenderTable(
-           {{"shard", true}, {"variable"}, {"rows"}, {"bytes", true}, {"lsn", true}, {"done"}, {"open", true}, {verified ? "digest" : "state"}},
-           rows))
+  for (const std::string& line : RenderTable({{"shard", true},
+                                              {"variable"},
+                                              {"rows"},
+                                              {"bytes", true},
+                                              {"lsn", true},
+                                              {"done"},
+                                              {"open", true},
+                                              {verified ? "digest" : "state"}},
+                                             rows))
     context.out << line << "\n";
   for (const FileRow& row : checkpoint.files)
-    if (!row.file.empty() && !row.report.ok()) context.err << "psctl: " << Printable(row.report.status().message()) << "\n";
-  for (const absl::Status& status : checkpoint.passed_over) context.err << "psctl: newer, but passed over: " << Printable(status.message()) << "\n";
+    if (!row.file.empty() && !row.report.ok())
+      context.err << "psctl: " << Printable(row.report.status().message()) << "\n";
+  for (const absl::Status& status : checkpoint.passed_over)
+    context.err << "psctl: newer, but passed over: " << Printable(status.message()) << "\n";
 }
 
 int Show(Context& context, const std::vector<std::string>& args, bool verify) {
   std::string output = "text", path;
   daemon::OptionTable table(verify ? "psctl checkpoint verify" : "psctl checkpoint describe",
-                            verify ? "reads every byte of a checkpoint and checks it: checksums, hashes, and that its files belong together. Exit "
+                            verify ? "reads every byte of a checkpoint and checks it: checksums, "
+                                     "hashes, and that its files belong together. Exit "
                                      "code 1 when anything is damaged"
-                                   : "shows what a checkpoint holds; reads the manifest, and of each shard file both ends and the ledger",
+                                   : "shows what a checkpoint holds; reads the manifest, and of "
+                                     "each shard file both ends and the ledger",
                             daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path,
-                    "a job's checkpoint folder or runs folder (its newest manifest counts), a manifest, or one shard file; file:// or a plain path");
+                    "a job's checkpoint folder or runs folder (its newest manifest counts), a "
+                    "manifest, or one shard file; file:// or a plain path");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const auto files = fs::MakeLocalFileSystem();
@@ -193,14 +227,18 @@ int Show(Context& context, const std::vector<std::string>& args, bool verify) {
     context.out << Dump(JsonOf(*checkpoint)) << "\n";
   } else {
     Print(context, *checkpoint, verify);
-    if (verify && checkpoint->whole()) context.out << "\nwhole: every byte of " << checkpoint->files.size() << " shard(s) was read and checked\n";
+    if (verify && checkpoint->whole())
+      context.out << "\nwhole: every byte of " << checkpoint->files.size()
+                  << " shard(s) was read and checked\n";
   }
   return checkpoint->whole() ? kSucceeded : kFailed;
 }
 
 }  // namespace
 
-std::string UriOf(const Context& context, const std::string& path) { return absl::StrContains(path, "://") ? path : AbsolutePath(context, path); }
+std::string UriOf(const Context& context, const std::string& path) {
+  return absl::StrContains(path, "://") ? path : AbsolutePath(context, path);
+}
 
 int ReportCheckpoint(Context& context, const absl::Status& status) {
   return Report(context, absl::IsUnimplemented(status) ? UserError(status) : status);
@@ -215,34 +253,48 @@ absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::str
   }
   const auto there = files.List(uri);
   if (absl::IsFailedPrecondition(there.status())) {
-    return UserError(
-        absl::InvalidArgumentError(absl::StrCat("neither a checkpoint's folder, nor a manifest (manifest-….egmanifest), nor a shard file "
-                                                "(shard-….egshard): path=",
-                                                uri)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "neither a checkpoint's folder, nor a manifest (manifest-….egmanifest), nor a shard file "
+        "(shard-….egshard): path=",
+        uri)));
   }
   if (!there.ok()) return there.status();
-  const auto has = [&](const auto& wanted) { return std::any_of(there->begin(), there->end(), wanted); };
-  if (!has([](const fs::Entry& entry) { return snapshot::ParseManifestName(entry.name).has_value(); }) &&
+  const auto has = [&](const auto& wanted) {
+    return std::any_of(there->begin(), there->end(), wanted);
+  };
+  if (!has([](const fs::Entry& entry) {
+        return snapshot::ParseManifestName(entry.name).has_value();
+      }) &&
       has([](const fs::Entry& entry) { return entry.is_folder && entry.name == "checkpoint"; })) {
     return FindManifest(files, fs::JoinUri(uri, "checkpoint"));
   }
   auto newest = snapshot::FindNewestManifest(files, uri);
   if (!newest.ok()) {
-    // A folder with manifests of which none can be read is a damaged checkpoint, not a mistake of the caller.
+    // A folder with manifests of which none can be read is a damaged checkpoint, not a mistake of
+    // the caller.
     const auto numbers = snapshot::ListManifests(files, uri);
     if (numbers.ok() && !numbers->empty()) return absl::DataLossError(newest.status().message());
     return newest.status();
   }
-  return FoundManifest{std::move(newest->uri), std::move(newest->manifest), std::move(newest->passed_over)};
+  return FoundManifest{std::move(newest->uri), std::move(newest->manifest),
+                       std::move(newest->passed_over)};
 }
 
 std::vector<Verb> CheckpointVerbs() {
-  return {{"checkpoint", "list", "show the checkpoints below a folder, from their files alone", ListCheckpoints},
-          {"checkpoint", "describe", "show what a checkpoint holds, from its files alone",
-           [](Context& context, const std::vector<std::string>& args) { return Show(context, args, false); }},
-          {"checkpoint", "verify", "read and check every byte of a checkpoint, from its files alone",
-           [](Context& context, const std::vector<std::string>& args) { return Show(context, args, true); }},
-          {"checkpoint", "export", "write the weights of a checkpoint as .npz or .safetensors, from its files alone", ExportCheckpoint}};
+  return {
+      {"checkpoint", "list", "show the checkpoints below a folder, from their files alone",
+       ListCheckpoints},
+      {"checkpoint", "describe", "show what a checkpoint holds, from its files alone",
+       [](Context& context, const std::vector<std::string>& args) {
+         return Show(context, args, false);
+       }},
+      {"checkpoint", "verify", "read and check every byte of a checkpoint, from its files alone",
+       [](Context& context, const std::vector<std::string>& args) {
+         return Show(context, args, true);
+       }},
+      {"checkpoint", "export",
+       "write the weights of a checkpoint as .npz or .safetensors, from its files alone",
+       ExportCheckpoint}};
 }
 
 }  // namespace evergrad::psctl

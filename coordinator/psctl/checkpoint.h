@@ -21,8 +21,9 @@ struct FoundManifest {
   v1::Manifest manifest;
   std::vector<absl::Status> passed_over;  // newer ones that cannot be read
 };
-// `uri`: a manifest; or a folder of manifests, of which the newest that can be read counts; or a job's runs folder with such a folder in it.
-// DataLoss: there are some, none can be read. NotFound: none. InvalidArgument, the user's: something else.
+// `uri`: a manifest; or a folder of manifests, of which the newest that can be read counts; or a
+// job's runs folder with such a folder in it. DataLoss: there are some, none can be read. NotFound:
+// none. InvalidArgument, the user's: something else.
 absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::string& uri);
 
 // Says `status` with its exit code; a file of another version is the user's to replace.
@@ -30,7 +31,8 @@ int ReportCheckpoint(Context& context, const absl::Status& status);
 
 int ListCheckpoints(Context& context, const std::vector<std::string>& args);
 // `list` of these files, which may change meanwhile.
-int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri, bool as_json);
+int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri,
+                      bool as_json);
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args);
 
 }  // namespace evergrad::psctl

@@ -41,10 +41,12 @@ struct Contents {
 };
 
 absl::Status Unfit(const std::string& uri, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("manifest's cut cannot be put together: path=", uri, " ", what));
+  return absl::DataLossError(
+      absl::StrCat("manifest's cut cannot be put together: path=", uri, " ", what));
 }
 
-// Which shards make which variable. A manifest comes from outside: whatever it says about rows is checked.
+// Which shards make which variable. A manifest comes from outside: whatever it says about rows is
+// checked.
 absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& plan) {
   std::vector<Range> ranges;
   std::set<std::string> names;
@@ -56,74 +58,97 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
     const v1::VariableSpec& variable = plan.shards(i).variable();
     const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
     const auto shape = tensor::Shape::Checked(dims);
-    if (!shape.ok()) return Unfit(uri, absl::StrCat("variable=", variable.name(), " ", shape.status().message()));
-    if (!names.insert(variable.name()).second) return Unfit(uri, absl::StrCat("variable twice: variable=", variable.name()));
+    if (!shape.ok())
+      return Unfit(uri, absl::StrCat("variable=", variable.name(), " ", shape.status().message()));
+    if (!names.insert(variable.name()).second)
+      return Unfit(uri, absl::StrCat("variable twice: variable=", variable.name()));
     Range range{i, i, *shape};
     std::uint64_t row = 0;
-    for (; range.end < plan.shards_size() && plan.shards(range.end).variable().name() == variable.name(); ++range.end) {
+    for (; range.end < plan.shards_size() &&
+           plan.shards(range.end).variable().name() == variable.name();
+         ++range.end) {
       const v1::ShardSpec& shard = plan.shards(range.end);
       if (shard.row_begin() != row || shard.row_end() < row || shard.row_end() > shape->rows() ||
-          !std::equal(dims.begin(), dims.end(), shard.variable().shape().begin(), shard.variable().shape().end())) {
-        return Unfit(uri, absl::StrCat("rows do not follow each other: variable=", variable.name(), " shard=", shard.shard(), " want_begin=", row,
+          !std::equal(dims.begin(), dims.end(), shard.variable().shape().begin(),
+                      shard.variable().shape().end())) {
+        return Unfit(uri, absl::StrCat("rows do not follow each other: variable=", variable.name(),
+                                       " shard=", shard.shard(), " want_begin=", row,
                                        " got=", shard.row_begin(), "..", shard.row_end()));
       }
       row = shard.row_end();
     }
-    if (row != shape->rows()) return Unfit(uri, absl::StrCat("rows are missing: variable=", variable.name(), " want=", shape->rows(), " got=", row));
+    if (row != shape->rows())
+      return Unfit(uri, absl::StrCat("rows are missing: variable=", variable.name(),
+                                     " want=", shape->rows(), " got=", row));
     ranges.push_back(range);
     i = range.end;
   }
   return ranges;
 }
 
-// Both ends of every file, before anything is made room for: it says how large the files truly are, and what they are. Adds the rows of slots up.
-absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found, std::vector<Table>* tables) {
+// Both ends of every file, before anything is made room for: it says how large the files truly are,
+// and what they are. Adds the rows of slots up.
+absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
+                       std::vector<Table>* tables) {
   const v1::Manifest& manifest = found.manifest;
   std::uint32_t slots = 0;
   for (int i = 0; i < manifest.shards_size(); ++i) {
     const v1::ShardFile& entry = manifest.shards(i);
     const v1::ShardSpec& spec = manifest.plan().shards(i);
     if (entry.file().empty()) {
-      return UserError(absl::FailedPreconditionError(absl::StrCat(
-          "nothing of a shard was saved yet, it is still as the seed makes it; export a newer checkpoint: path=", found.uri, " shard=", entry.shard(),
-          spec.has_slot() ? absl::StrCat(" slot=", spec.slot().slot()) : absl::StrCat(" variable=", spec.variable().name()))));
+      return UserError(absl::FailedPreconditionError(
+          absl::StrCat("nothing of a shard was saved yet, it is still as the seed makes it; export "
+                       "a newer checkpoint: path=",
+                       found.uri, " shard=", entry.shard(),
+                       spec.has_slot() ? absl::StrCat(" slot=", spec.slot().slot())
+                                       : absl::StrCat(" variable=", spec.variable().name()))));
     }
-    auto report = snapshot::CheckShardOf(files, fs::FolderOf(found.uri), manifest, i, /*whole=*/false);
+    auto report =
+        snapshot::CheckShardOf(files, fs::FolderOf(found.uri), manifest, i, /*whole=*/false);
     // What a manifest names must be there.
     if (absl::IsNotFound(report.status())) return absl::DataLossError(report.status().message());
     if (!report.ok()) return report.status();
     const v1::ShardFileHeader& header = report->header;
     if (!spec.has_slot()) {
       if (header.kind() != v1::SHARD_KIND_DENSE)
-        return Unfit(found.uri, absl::StrCat("a slot of tables in the place of a dense shard: file=", entry.file()));
+        return Unfit(
+            found.uri,
+            absl::StrCat("a slot of tables in the place of a dense shard: file=", entry.file()));
       continue;
     }
     // Its tables are the plan's: that has been looked at.
     if (header.kind() != v1::SHARD_KIND_SLOT || header.slot().slot() != slots)
-      return Unfit(found.uri, absl::StrCat("not the slot that is wanted: file=", entry.file(), " want=", slots));
+      return Unfit(found.uri, absl::StrCat("not the slot that is wanted: file=", entry.file(),
+                                           " want=", slots));
     ++slots;
     for (std::size_t t = 0; t < tables->size(); ++t) {
       const std::uint64_t rows = header.table_rows(static_cast<int>(t));
       // Rows that the file has no bytes for make no room.
-      if (rows > report->bytes / sizeof(std::int64_t)) return Unfit(found.uri, absl::StrCat("file too small for its rows: file=", entry.file()));
+      if (rows > report->bytes / sizeof(std::int64_t))
+        return Unfit(found.uri, absl::StrCat("file too small for its rows: file=", entry.file()));
       (*tables)[t].rows += rows;
     }
   }
   if (slots == 0 && !tables->empty()) return Unfit(found.uri, "tables, but no slots");
   for (const v1::ShardSpec& spec : manifest.plan().shards()) {
     if (spec.has_slot() && spec.slot().slots() != slots)
-      return Unfit(found.uri, absl::StrCat("slots are missing: want=", spec.slot().slots(), " got=", slots));
+      return Unfit(found.uri,
+                   absl::StrCat("slots are missing: want=", spec.slot().slots(), " got=", slots));
   }
   return absl::OkStatus();
 }
 
-// "movies/ids", or "movies/ids.00000", "movies/ids.00001", … where they are in parts: as many digits in each, so that by name is by number.
-std::string PartName(absl::string_view table, absl::string_view what, const Table& of, std::uint64_t part) {
+// "movies/ids", or "movies/ids.00000", "movies/ids.00001", … where they are in parts: as many
+// digits in each, so that by name is by number.
+std::string PartName(absl::string_view table, absl::string_view what, const Table& of,
+                     std::uint64_t part) {
   const auto digits = static_cast<int>(std::max<std::size_t>(5, absl::StrCat(of.parts - 1).size()));
-  return of.parts == 1 ? absl::StrCat(table, "/", what) : absl::StrFormat("%s/%s.%0*d", table, what, digits, part);
+  return of.parts == 1 ? absl::StrCat(table, "/", what)
+                       : absl::StrFormat("%s/%s.%0*d", table, what, digits, part);
 }
 
-absl::StatusOr<Contents> Plan(fs::FileSystem& files, const FoundManifest& found, std::uint64_t part_bytes) {
+absl::StatusOr<Contents> Plan(fs::FileSystem& files, const FoundManifest& found,
+                              std::uint64_t part_bytes) {
   const v1::Plan& plan = found.manifest.plan();
   Contents contents;
   contents.tables.resize(static_cast<std::size_t>(plan.tables_size()));
@@ -133,21 +158,26 @@ absl::StatusOr<Contents> Plan(fs::FileSystem& files, const FoundManifest& found,
     std::uint64_t file_bytes = 0;
     for (int i = range.begin; i < range.end; ++i) file_bytes += found.manifest.shards(i).bytes();
     const std::string& name = plan.shards(range.begin).variable().name();
-    if (range.shape.elements() > file_bytes / sizeof(float)) return Unfit(found.uri, absl::StrCat("files too small: variable=", name));
+    if (range.shape.elements() > file_bytes / sizeof(float))
+      return Unfit(found.uri, absl::StrCat("files too small: variable=", name));
     contents.tensors.push_back({name, weights::Element::kFloat32, range.shape});
     contents.parameters += range.shape.elements();
   }
   for (int t = 0; t < plan.tables_size(); ++t) {
     const v1::TableSpec& spec = plan.tables(t);
     Table& table = contents.tables[static_cast<std::size_t>(t)];
-    const std::uint64_t row_bytes = sizeof(std::int64_t) + std::uint64_t{spec.dimension()} * sizeof(float);
+    const std::uint64_t row_bytes =
+        sizeof(std::int64_t) + std::uint64_t{spec.dimension()} * sizeof(float);
     table.part_rows = std::max<std::uint64_t>(1, part_bytes / row_bytes);
     table.parts = std::max<std::uint64_t>(1, (table.rows + table.part_rows - 1) / table.part_rows);
     table.first = contents.tensors.size();
     for (std::uint64_t part = 0; part < table.parts; ++part) {
       const std::uint64_t rows = std::min(table.part_rows, table.rows - part * table.part_rows);
-      contents.tensors.push_back({PartName(spec.name(), "ids", table, part), weights::Element::kInt64, tensor::Shape{rows}});
-      contents.tensors.push_back({PartName(spec.name(), "rows", table, part), weights::Element::kFloat32, tensor::Shape{rows, spec.dimension()}});
+      contents.tensors.push_back({PartName(spec.name(), "ids", table, part),
+                                  weights::Element::kInt64, tensor::Shape{rows}});
+      contents.tensors.push_back({PartName(spec.name(), "rows", table, part),
+                                  weights::Element::kFloat32,
+                                  tensor::Shape{rows, spec.dimension()}});
     }
     contents.parameters += table.rows * spec.dimension();
   }
@@ -157,14 +187,18 @@ absl::StatusOr<Contents> Plan(fs::FileSystem& files, const FoundManifest& found,
 using TakePiece = std::function<absl::Status(const snapshot::ShardFileReader::Piece&)>;
 
 // Reads the file to its last byte, which decides whether what was taken may be used.
-absl::Status ReadShard(fs::FileSystem& files, const std::string& folder, const v1::ShardFile& entry, const TakePiece& take) {
+absl::Status ReadShard(fs::FileSystem& files, const std::string& folder, const v1::ShardFile& entry,
+                       const TakePiece& take) {
   snapshot::ShardFileReader::Expected expected{entry.bytes(), {}};
-  std::memcpy(expected.sha256.data(), entry.sha256().data(), expected.sha256.size());  // DecodeManifest has looked at its size
-  EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(files, fs::JoinUri(folder, entry.file()), expected));
+  std::memcpy(expected.sha256.data(), entry.sha256().data(),
+              expected.sha256.size());  // DecodeManifest has looked at its size
+  EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(
+                                             files, fs::JoinUri(folder, entry.file()), expected));
   return reader->ReadAll(take);
 }
 
-absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found, const Contents& contents, weights::WeightStream* out) {
+absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found,
+                            const Contents& contents, weights::WeightStream* out) {
   const v1::Manifest& manifest = found.manifest;
   for (std::size_t v = 0; v < contents.variables.size(); ++v) {
     const Range& range = contents.variables[v];
@@ -174,67 +208,88 @@ absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found, c
       const std::uint64_t want = rows == 0 ? 0 : rows * range.shape.row_elements() * sizeof(float);
       const std::string& file = manifest.shards(i).file();
       EG_RETURN_IF_ERROR(
-          ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i), [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
-            if (piece.section != snapshot::Section::kValues) return absl::OkStatus();
-            if (piece.section_bytes != want) {
-              return absl::DataLossError(
-                  absl::StrCat("values have another size than their rows: file=", file, " want=", want, " got=", piece.section_bytes));
-            }
-            return out->Append(v, piece.data);
-          }));
+          ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i),
+                    [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+                      if (piece.section != snapshot::Section::kValues) return absl::OkStatus();
+                      if (piece.section_bytes != want) {
+                        return absl::DataLossError(
+                            absl::StrCat("values have another size than their rows: file=", file,
+                                         " want=", want, " got=", piece.section_bytes));
+                      }
+                      return out->Append(v, piece.data);
+                    }));
     }
   }
   return absl::OkStatus();
 }
 
-// Each slot's file is read once; its rows go through the sorter, so that equal tables give equal bytes, whatever slots and servers they lay on.
-absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found, const Contents& contents, const std::string& folder,
+// Each slot's file is read once; its rows go through the sorter, so that equal tables give equal
+// bytes, whatever slots and servers they lay on.
+absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found,
+                         const Contents& contents, const std::string& folder,
                          weights::WeightStream* out) {
   const v1::Manifest& manifest = found.manifest;
   if (contents.tables.empty()) return absl::OkStatus();
   std::vector<std::uint32_t> dimensions;
-  for (const v1::TableSpec& table : manifest.plan().tables()) dimensions.push_back(table.dimension());
+  for (const v1::TableSpec& table : manifest.plan().tables())
+    dimensions.push_back(table.dimension());
   RowSorter::Options options;
   options.folder = folder;
   RowSorter sorter(options, dimensions);
   for (int i = 0; i < manifest.shards_size(); ++i) {
     if (!manifest.plan().shards(i).has_slot()) continue;
     EG_RETURN_IF_ERROR(
-        ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i), [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
-          if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
-          const auto rows = piece.index < dimensions.size() ? snapshot::ParseRows(piece.data, dimensions[piece.index]) : std::nullopt;
-          if (!rows) return absl::DataLossError(absl::StrCat("a block of rows has another size than they need: file=", manifest.shards(i).file()));
-          return sorter.Add(piece.index, rows->ids, rows->values);
-        }));
+        ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i),
+                  [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+                    if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
+                    const auto rows = piece.index < dimensions.size()
+                                          ? snapshot::ParseRows(piece.data, dimensions[piece.index])
+                                          : std::nullopt;
+                    if (!rows)
+                      return absl::DataLossError(
+                          absl::StrCat("a block of rows has another size than they need: file=",
+                                       manifest.shards(i).file()));
+                    return sorter.Add(piece.index, rows->ids, rows->values);
+                  }));
   }
   for (std::size_t t = 0; t < contents.tables.size(); ++t) {
     const Table& table = contents.tables[t];
     std::uint64_t done = 0;
-    const absl::Status status = sorter.Drain(t, [&](std::span<const std::int64_t> ids, std::span<const float> values) -> absl::Status {
-      if (ids.size() > table.rows - done) return absl::DataLossError(absl::StrCat("more rows than the files' heads say: want=", table.rows));
-      while (!ids.empty()) {
-        const std::uint64_t part = done / table.part_rows;
-        const std::size_t n = std::min<std::uint64_t>(ids.size(), (part + 1) * table.part_rows - done);
-        EG_RETURN_IF_ERROR(out->Append(table.first + 2 * part, std::as_bytes(ids.first(n))));
-        EG_RETURN_IF_ERROR(out->Append(table.first + 2 * part + 1, std::as_bytes(values.first(n * dimensions[t]))));
-        ids = ids.subspan(n);
-        values = values.subspan(n * dimensions[t]);
-        done += n;
-      }
-      return absl::OkStatus();
-    });
+    const absl::Status status = sorter.Drain(
+        t, [&](std::span<const std::int64_t> ids, std::span<const float> values) -> absl::Status {
+          if (ids.size() > table.rows - done)
+            return absl::DataLossError(
+                absl::StrCat("more rows than the files' heads say: want=", table.rows));
+          while (!ids.empty()) {
+            const std::uint64_t part = done / table.part_rows;
+            const std::size_t n =
+                std::min<std::uint64_t>(ids.size(), (part + 1) * table.part_rows - done);
+            EG_RETURN_IF_ERROR(out->Append(table.first + 2 * part, std::as_bytes(ids.first(n))));
+            EG_RETURN_IF_ERROR(out->Append(table.first + 2 * part + 1,
+                                           std::as_bytes(values.first(n * dimensions[t]))));
+            ids = ids.subspan(n);
+            values = values.subspan(n * dimensions[t]);
+            done += n;
+          }
+          return absl::OkStatus();
+        });
     const std::string& name = manifest.plan().tables(static_cast<int>(t)).name();
-    if (absl::IsDataLoss(status)) return Unfit(found.uri, absl::StrCat("table=", name, " ", status.message()));
+    if (absl::IsDataLoss(status))
+      return Unfit(found.uri, absl::StrCat("table=", name, " ", status.message()));
     EG_RETURN_IF_ERROR(status);
-    if (done != table.rows) return Unfit(found.uri, absl::StrCat("rows are missing: table=", name, " want=", table.rows, " got=", done));
+    if (done != table.rows)
+      return Unfit(found.uri, absl::StrCat("rows are missing: table=", name, " want=", table.rows,
+                                           " got=", done));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<Contents> Export(fs::FileSystem& files, const FoundManifest& found, std::uint64_t part_bytes, weights::Format format,
+absl::StatusOr<Contents> Export(fs::FileSystem& files, const FoundManifest& found,
+                                std::uint64_t part_bytes, weights::Format format,
                                 const std::string& target) {
   EG_ASSIGN_OR_RETURN(const Contents contents, Plan(files, found, part_bytes));
-  EG_ASSIGN_OR_RETURN(const auto out, weights::WeightStream::Create(target, format, contents.tensors));
+  EG_ASSIGN_OR_RETURN(const auto out,
+                      weights::WeightStream::Create(target, format, contents.tensors));
   EG_RETURN_IF_ERROR(WriteVariables(files, found, contents, out.get()));
   EG_RETURN_IF_ERROR(WriteTables(files, found, contents, fs::FolderOf(target), out.get()));
   EG_RETURN_IF_ERROR(out->Finish());
@@ -253,43 +308,55 @@ std::string TablesText(const Contents& contents) {
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   std::string output = "text", path, to;
   std::uint64_t part_bytes = 1ull << 30;
-  daemon::OptionTable table(
-      "psctl checkpoint export",
-      "writes the weights of a checkpoint, with the names and layouts of Keras, as a job's own weights.npz has them, and of each embedding "
-      "table its ids and rows, by rising id; reads and checks every byte on the way, in bounded memory. The file is replaced when "
-      "the new one is whole",
-      daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl checkpoint export",
+                            "writes the weights of a checkpoint, with the names and layouts of "
+                            "Keras, as a job's own weights.npz has them, and of each embedding "
+                            "table its ids and rows, by rising id; reads and checks every byte on "
+                            "the way, in bounded memory. The file is replaced when "
+                            "the new one is whole",
+                            daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path,
-                    "a job's checkpoint folder or runs folder (its newest manifest counts, and is refused where it is damaged), or a manifest; "
+                    "a job's checkpoint folder or runs folder (its newest manifest counts, and is "
+                    "refused where it is damaged), or a manifest; "
                     "file:// or a plain path");
   table.Add("to", &to, "the file to write: .npz or .safetensors");
-  table.AddBytes("part-bytes", &part_bytes, "a table above that is written in parts of at most so much: NAME/ids.00000, NAME/rows.00000, …",
+  table.AddBytes("part-bytes", &part_bytes,
+                 "a table above that is written in parts of at most so much: NAME/ids.00000, "
+                 "NAME/rows.00000, …",
                  {4096, 1ull << 50});
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const bool npz = absl::EndsWith(to, ".npz");
   if (!npz && !absl::EndsWith(to, ".safetensors"))
-    return Report(context,
-                  UserError(absl::InvalidArgumentError(absl::StrCat("--to: expected a path that ends with .npz or .safetensors, got `", to, "`"))));
+    return Report(
+        context,
+        UserError(absl::InvalidArgumentError(absl::StrCat(
+            "--to: expected a path that ends with .npz or .safetensors, got `", to, "`"))));
   const auto target = fs::LocalPath(UriOf(context, to));
   if (!target.ok()) return ReportCheckpoint(context, target.status());
   const std::string uri = UriOf(context, path);
   if (snapshot::ParseShardFileName(fs::NameOf(uri)))
-    return Report(context,
-                  UserError(absl::InvalidArgumentError(absl::StrCat("a shard is a part of a variable; name its manifest or folder: path=", uri))));
+    return Report(
+        context, UserError(absl::InvalidArgumentError(absl::StrCat(
+                     "a shard is a part of a variable; name its manifest or folder: path=", uri))));
 
   const auto files = fs::MakeLocalFileSystem();
   const auto found = FindManifest(*files, uri);
   if (!found.ok()) return ReportCheckpoint(context, found.status());
   // A folder means its newest checkpoint: an older one is exported only where it is named.
   if (!found->passed_over.empty()) {
-    for (const absl::Status& status : found->passed_over) context.err << "psctl: " << Printable(status.message()) << "\n";
+    for (const absl::Status& status : found->passed_over)
+      context.err << "psctl: " << Printable(status.message()) << "\n";
     return ReportCheckpoint(context, absl::DataLossError(absl::StrCat(
-                                         "the newest checkpoint here cannot be read, and nothing was written; the newest one that can be read is "
+                                         "the newest checkpoint here cannot be read, and nothing "
+                                         "was written; the newest one that can be read is "
                                          "checkpoint ",
-                                         found->manifest.number(), ", to export that one, name it: path=", found->uri)));
+                                         found->manifest.number(),
+                                         ", to export that one, name it: path=", found->uri)));
   }
-  const auto contents = Export(*files, *found, part_bytes, npz ? weights::Format::kNpz : weights::Format::kSafetensors, *target);
+  const auto contents =
+      Export(*files, *found, part_bytes,
+             npz ? weights::Format::kNpz : weights::Format::kSafetensors, *target);
   if (!contents.ok()) return ReportCheckpoint(context, contents.status());
 
   const v1::Manifest& m = found->manifest;
@@ -304,18 +371,24 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
                            {"variables", nlohmann::json::array()},
                            {"tables", nlohmann::json::array()}};
     for (std::size_t v = 0; v < contents->variables.size(); ++v)
-      json["variables"].push_back({{"name", contents->tensors[v].name}, {"shape", contents->tensors[v].shape.dims()}});
+      json["variables"].push_back(
+          {{"name", contents->tensors[v].name}, {"shape", contents->tensors[v].shape.dims()}});
     for (std::size_t t = 0; t < contents->tables.size(); ++t) {
       const v1::TableSpec& spec = m.plan().tables(static_cast<int>(t));
-      json["tables"].push_back(
-          {{"name", spec.name()}, {"rows", contents->tables[t].rows}, {"dimension", spec.dimension()}, {"parts", contents->tables[t].parts}});
+      json["tables"].push_back({{"name", spec.name()},
+                                {"rows", contents->tables[t].rows},
+                                {"dimension", spec.dimension()},
+                                {"parts", contents->tables[t].parts}});
     }
     context.out << Dump(json) << "\n";
   } else {
-    context.out << "wrote " << Printable(ShowPath(context, *target)) << ": " << contents->variables.size() << " variable(s), "
-                << TablesText(*contents) << contents->parameters << " parameters, of checkpoint " << m.number() << " of job "
+    context.out << "wrote " << Printable(ShowPath(context, *target)) << ": "
+                << contents->variables.size() << " variable(s), " << TablesText(*contents)
+                << contents->parameters << " parameters, of checkpoint " << m.number() << " of job "
                 << Printable(m.job_name()) << " " << ShowHex(m.job_uid()) << "\n";
-    if (!m.complete()) context.out << "the checkpoint is not complete: its shards hold different closures, as they do while training goes on\n";
+    if (!m.complete())
+      context.out << "the checkpoint is not complete: its shards hold different closures, as they "
+                     "do while training goes on\n";
   }
   return kSucceeded;
 }

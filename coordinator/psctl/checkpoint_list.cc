@@ -28,12 +28,13 @@ struct Row {
   std::int64_t written_ms = 0;
   bool complete = false;
   std::string plan;
-  bool functions = false;                         // closures were scheduled by a client: its plan has no end and no epochs
+  bool functions = false;  // closures were scheduled by a client: its plan has no end and no epochs
   std::uint64_t closures_done = 0, closures = 0;  // done in every shard; of the plan
   std::uint64_t epochs_done = 0, epochs = 0;      // whole ones
   int shards = 0, from_seed = 0;
   std::uint64_t bytes = 0;  // of the files that it names
-  std::string state;        // whole | damaged | missing: as far as names and sizes tell, `verify` reads the files
+  std::string
+      state;  // whole | damaged | missing: as far as names and sizes tell, `verify` reads the files
   std::vector<std::string> errors;
 };
 
@@ -48,7 +49,8 @@ void CountClosures(const v1::Manifest& manifest, Row* row) {
   std::optional<IntervalSet> common;
   IntervalSet refused;
   for (const v1::ShardFile& shard : manifest.shards()) {
-    const IntervalSet done = *snapshot::FromProto(shard.done());  // DecodeManifest has looked at them
+    const IntervalSet done =
+        *snapshot::FromProto(shard.done());  // DecodeManifest has looked at them
     common = common ? common->Intersect(done) : done;
     refused.UnionWith(*snapshot::FromProto(shard.refused()));
   }
@@ -61,7 +63,8 @@ void CountClosures(const v1::Manifest& manifest, Row* row) {
   row->epochs_done = common->Union(refused).FirstMissing() / plan->closures_per_epoch();
 }
 
-Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t number, const std::map<std::string, std::uint64_t>& sizes) {
+Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t number,
+            const std::map<std::string, std::uint64_t>& sizes) {
   Row row;
   row.uri = fs::JoinUri(folder, snapshot::ManifestName(number));
   row.number = number;
@@ -88,12 +91,15 @@ Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t numb
     const auto found = sizes.find(shard.file());
     if (found == sizes.end()) {
       if (row.state == "whole") row.state = "missing";
-      row.errors.push_back(absl::StrCat("a file is missing: path=", fs::JoinUri(folder, shard.file()),
-                                        shard.host().empty() ? "" : absl::StrCat(" (a server on host ", shard.host(), " wrote it)")));
+      row.errors.push_back(absl::StrCat(
+          "a file is missing: path=", fs::JoinUri(folder, shard.file()),
+          shard.host().empty() ? ""
+                               : absl::StrCat(" (a server on host ", shard.host(), " wrote it)")));
     } else if (found->second != shard.bytes()) {
       row.state = "damaged";
-      row.errors.push_back(absl::StrCat("a file has another size than its manifest says: path=", fs::JoinUri(folder, shard.file()),
-                                        " want=", shard.bytes(), " got=", found->second));
+      row.errors.push_back(absl::StrCat("a file has another size than its manifest says: path=",
+                                        fs::JoinUri(folder, shard.file()), " want=", shard.bytes(),
+                                        " got=", found->second));
     }
   }
   return row;
@@ -102,7 +108,8 @@ Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t numb
 constexpr int kLooksMax = 3;  // at a manifest that seems damaged, after the first
 
 // The manifests of one folder. Returns its sub-folders.
-std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& folder, const std::vector<fs::Entry>& entries, std::vector<Row>* rows) {
+std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& folder,
+                                    const std::vector<fs::Entry>& entries, std::vector<Row>* rows) {
   std::map<std::string, std::uint64_t> sizes;
   std::vector<std::string> folders;
   std::vector<std::uint64_t> numbers;
@@ -118,7 +125,8 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
   std::int64_t written_ms = 0;
   for (const std::uint64_t number : numbers) {
     Row row = ReadRow(files, folder, number, sizes);
-    // A job that goes on retires its oldest manifests, then the files that only they named: what is not there any more is not damaged.
+    // A job that goes on retires its oldest manifests, then the files that only they named: what is
+    // not there any more is not damaged.
     bool retired = false;
     for (int look = 0; look < kLooksMax && row.state != "whole" && !retired; ++look) {
       const auto now = files.List(folder);
@@ -148,7 +156,8 @@ struct Listing {
 absl::StatusOr<Listing> Collect(fs::FileSystem& files, const std::string& uri) {
   Listing listing;
   EG_ASSIGN_OR_RETURN(const std::vector<fs::Entry> entries, files.List(uri));
-  // The folder itself, what is in it, and `checkpoint` in each of these: a checkpoint's folder, a job's runs folder, a directory of either.
+  // The folder itself, what is in it, and `checkpoint` in each of these: a checkpoint's folder, a
+  // job's runs folder, a directory of either.
   for (const std::string& folder : ReadFolder(files, uri, entries, &listing.rows)) {
     const auto inside = files.List(folder);
     if (!inside.ok()) {
@@ -164,13 +173,15 @@ absl::StatusOr<Listing> Collect(fs::FileSystem& files, const std::string& uri) {
         listing.unreadable.push_back(deepest.status());
     }
   }
-  std::stable_sort(listing.rows.begin(), listing.rows.end(),
-                   [](const Row& a, const Row& b) { return std::pair(a.written_ms, a.number) > std::pair(b.written_ms, b.number); });
+  std::stable_sort(listing.rows.begin(), listing.rows.end(), [](const Row& a, const Row& b) {
+    return std::pair(a.written_ms, a.number) > std::pair(b.written_ms, b.number);
+  });
   return listing;
 }
 
 nlohmann::json JsonOf(const Row& row) {
-  nlohmann::json json = {{"path", row.uri}, {"number", row.number}, {"state", row.state}, {"errors", row.errors}};
+  nlohmann::json json = {
+      {"path", row.uri}, {"number", row.number}, {"state", row.state}, {"errors", row.errors}};
   if (row.shards == 0) return json;
   json["job"] = row.job;
   json["job_uid"] = ShowHex(row.job_uid);
@@ -192,16 +203,23 @@ void Print(Context& context, const std::string& uri, const Listing& listing) {
   std::vector<std::vector<std::string>> cells;
   for (const Row& row : listing.rows) {
     const std::string path = Printable(ShowPath(context, row.uri));
-    const std::string state = row.state == "whole" ? "whole" : row.state == "missing" ? "FILES MISSING" : "DAMAGED";
+    const std::string state = row.state == "whole"     ? "whole"
+                              : row.state == "missing" ? "FILES MISSING"
+                                                       : "DAMAGED";
     if (row.shards == 0) {
       cells.push_back({absl::StrCat(row.number), "-", "-", "-", "-", "-", "-", "-", state, path});
       continue;
     }
-    cells.push_back({absl::StrCat(row.number), absl::StrCat(Printable(row.job), "-", ShowHex(row.job_uid)), ShowTime(row.written_ms),
-                     row.functions ? absl::StrCat(row.closures_done) : absl::StrCat(row.closures_done, "/", row.closures),
-                     row.functions ? "-" : absl::StrCat(row.epochs_done, "/", row.epochs), row.complete ? "yes" : "no",
-                     row.from_seed == 0 ? absl::StrCat(row.shards) : absl::StrCat(row.shards - row.from_seed, " of ", row.shards),
-                     ShowBytes(row.bytes), state, path});
+    cells.push_back(
+        {absl::StrCat(row.number), absl::StrCat(Printable(row.job), "-", ShowHex(row.job_uid)),
+         ShowTime(row.written_ms),
+         row.functions ? absl::StrCat(row.closures_done)
+                       : absl::StrCat(row.closures_done, "/", row.closures),
+         row.functions ? "-" : absl::StrCat(row.epochs_done, "/", row.epochs),
+         row.complete ? "yes" : "no",
+         row.from_seed == 0 ? absl::StrCat(row.shards)
+                            : absl::StrCat(row.shards - row.from_seed, " of ", row.shards),
+         ShowBytes(row.bytes), state, path});
   }
   if (!cells.empty()) {
     for (const std::string& line : RenderTable({{"number", true},
@@ -218,35 +236,45 @@ void Print(Context& context, const std::string& uri, const Listing& listing) {
       context.out << line << "\n";
   }
   for (const Row& row : listing.rows)
-    for (const std::string& error : row.errors) context.err << "psctl: " << Printable(error) << "\n";
-  for (const absl::Status& status : listing.unreadable) context.err << "psctl: " << Printable(status.message()) << "\n";
+    for (const std::string& error : row.errors)
+      context.err << "psctl: " << Printable(error) << "\n";
+  for (const absl::Status& status : listing.unreadable)
+    context.err << "psctl: " << Printable(status.message()) << "\n";
 }
 
 }  // namespace
 
 int ListCheckpoints(Context& context, const std::vector<std::string>& args) {
   std::string output = "text", path;
-  daemon::OptionTable table(
-      "psctl checkpoint list",
-      "shows the checkpoints below a folder, newest first; looks at names and sizes only (verify reads every byte). Exit code 1 "
-      "when one is damaged or lacks files",
-      daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("FOLDER", &path, "a coordinator's runs folder, a checkpoint.directory, or one job's folder in either; file:// or a plain path");
+  daemon::OptionTable table("psctl checkpoint list",
+                            "shows the checkpoints below a folder, newest first; looks at names "
+                            "and sizes only (verify reads every byte). Exit code 1 "
+                            "when one is damaged or lacks files",
+                            daemon::OptionTable::Kind::kCommand);
+  table.AddArgument("FOLDER", &path,
+                    "a coordinator's runs folder, a checkpoint.directory, or one job's folder in "
+                    "either; file:// or a plain path");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const auto files = fs::MakeLocalFileSystem();
   return ListCheckpointsOf(context, *files, UriOf(context, path), output == "json");
 }
 
-int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri, bool as_json) {
+int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri,
+                      bool as_json) {
   const auto listing = Collect(files, uri);
   if (!listing.ok()) return ReportCheckpoint(context, listing.status());
-  const bool whole =
-      listing->unreadable.empty() && std::all_of(listing->rows.begin(), listing->rows.end(), [](const Row& row) { return row.state == "whole"; });
+  const bool whole = listing->unreadable.empty() &&
+                     std::all_of(listing->rows.begin(), listing->rows.end(),
+                                 [](const Row& row) { return row.state == "whole"; });
   if (as_json) {
-    nlohmann::json json = {{"folder", uri}, {"whole", whole}, {"checkpoints", nlohmann::json::array()}, {"unreadable", nlohmann::json::array()}};
+    nlohmann::json json = {{"folder", uri},
+                           {"whole", whole},
+                           {"checkpoints", nlohmann::json::array()},
+                           {"unreadable", nlohmann::json::array()}};
     for (const Row& row : listing->rows) json["checkpoints"].push_back(JsonOf(row));
-    for (const absl::Status& status : listing->unreadable) json["unreadable"].push_back(std::string(status.message()));
+    for (const absl::Status& status : listing->unreadable)
+      json["unreadable"].push_back(std::string(status.message()));
     context.out << Dump(json) << "\n";
   } else {
     Print(context, uri, *listing);

@@ -1,4 +1,5 @@
-// psctl cluster: up, down, status, restart, run. One folder holds logs, pid files, address files and cluster.json.
+// psctl cluster: up, down, status, restart, run. One folder holds logs, pid files, address files
+// and cluster.json.
 #include <signal.h>
 #include <unistd.h>
 
@@ -38,24 +39,36 @@ void AddLocalOptions(OptionTable* table, ClusterOptions* options) {
   table->Add("folder", &options->folder, "cluster folder: logs, pid files, addresses");
   table->Add("workers", &options->local.workers, "workers", {0, 256});
   table->Add("servers", &options->local.servers, "parameter servers", {0, 256});
-  table->Add("threads", &options->local.worker_threads, "compute threads of a worker; 0: cores / workers", {0, 256});
-  table->Add("device", &options->local.device, "the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
-  table->Add("gpus", &options->local.gpus, "a worker for each GPU of this machine, instead of --workers");
-  table->Add("jobs_running_max", &options->local.jobs_running_max, "jobs that run side by side", {1, 64});
+  table->Add("threads", &options->local.worker_threads,
+             "compute threads of a worker; 0: cores / workers", {0, 256});
+  table->Add("device", &options->local.device,
+             "the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
+  table->Add("gpus", &options->local.gpus,
+             "a worker for each GPU of this machine, instead of --workers");
+  table->Add("jobs_running_max", &options->local.jobs_running_max, "jobs that run side by side",
+             {1, 64});
   table->Add("runs", &options->runs, "folder for the files of runs");
-  table->Add("supervise", &options->local.supervise, "start again what dies, as a cluster manager would");
+  table->Add("supervise", &options->local.supervise,
+             "start again what dies, as a cluster manager would");
   table->Add("data_root", &options->local.data_roots,
-             "folder in which the data files of jobs have to lie, for a machine that others use, too; left out: any file that you can read");
+             "folder in which the data files of jobs have to lie, for a machine that others use, "
+             "too; left out: any file that you can read");
   table->Add("checkpoint_root", &options->local.checkpoint_roots,
-             "folder in which the checkpoint.directory of jobs has to lie; left out: any folder that you can write");
-  table->Add("failpoints", &options->local.failpoints, "for tests: given to every daemon; `none` allows counting jobs");
+             "folder in which the checkpoint.directory of jobs has to lie; left out: any folder "
+             "that you can write");
+  table->Add("failpoints", &options->local.failpoints,
+             "for tests: given to every daemon; `none` allows counting jobs");
 }
 
 // What --gpus makes of the options, which are to have the daemons' folder and the cluster's.
-absl::Status ApplyGpus(Context& context, const OptionTable& table, const std::function<bool(std::chrono::milliseconds)>& pause, LocalOptions* local) {
+absl::Status ApplyGpus(Context& context, const OptionTable& table,
+                       const std::function<bool(std::chrono::milliseconds)>& pause,
+                       LocalOptions* local) {
   if (!local->gpus) return absl::OkStatus();
   for (const char* name : {"workers", "device"})
-    if (table.IsSet(name)) return UserError(absl::InvalidArgumentError(absl::StrCat("--gpus together with --", name, ": give one of them")));
+    if (table.IsSet(name))
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("--gpus together with --", name, ": give one of them")));
   EG_ASSIGN_OR_RETURN(local->workers, CountGpus(*local, *context.clock, pause));
   return absl::OkStatus();
 }
@@ -74,62 +87,79 @@ std::function<bool(std::chrono::milliseconds)> Pause(Context& context) {
 }
 
 absl::Status NoCluster(const Context& context, const std::string& folder) {
-  return UserError(absl::NotFoundError(
-      absl::StrCat("no cluster in this folder (psctl cluster up starts one; --folder names another): ", ShowPath(context, folder))));
+  return UserError(absl::NotFoundError(absl::StrCat(
+      "no cluster in this folder (psctl cluster up starts one; --folder names another): ",
+      ShowPath(context, folder))));
 }
 
-std::string Folder(Context& context, const std::string& folder) { return AbsolutePath(context, folder); }
+std::string Folder(Context& context, const std::string& folder) {
+  return AbsolutePath(context, folder);
+}
 
 // The pid files of a folder by task ("worker-0"), in name order.
 std::map<std::string, ProcessId> PidFiles(const std::string& folder) {
   std::map<std::string, ProcessId> found;
   std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
     if (it->path().extension() != ".pid") continue;
-    if (const auto process = ReadPidFile(it->path().string())) found[it->path().stem().string()] = *process;
+    if (const auto process = ReadPidFile(it->path().string()))
+      found[it->path().stem().string()] = *process;
   }
   return found;
 }
 
 std::string TaskNameOf(const std::string& file_name) {
   const std::size_t dash = file_name.find('-');
-  return dash == std::string::npos ? file_name : absl::StrCat(file_name.substr(0, dash), "/", file_name.substr(dash + 1));
+  return dash == std::string::npos
+             ? file_name
+             : absl::StrCat(file_name.substr(0, dash), "/", file_name.substr(dash + 1));
 }
 
 // What `restart` needs to know; written by Start's caller.
-absl::Status WriteClusterFile(const std::string& folder, const std::string& bin, bool supervise, const std::vector<LocalTask>& tasks,
-                              const std::string& address) {
-  nlohmann::json json = {{"coordinator", address}, {"bin", bin}, {"supervise", supervise}, {"tasks", nlohmann::json::array()}};
-  for (const LocalTask& task : tasks) json["tasks"].push_back({{"role", RoleName(task.role)}, {"identity", task.identity}, {"args", task.args}});
+absl::Status WriteClusterFile(const std::string& folder, const std::string& bin, bool supervise,
+                              const std::vector<LocalTask>& tasks, const std::string& address) {
+  nlohmann::json json = {{"coordinator", address},
+                         {"bin", bin},
+                         {"supervise", supervise},
+                         {"tasks", nlohmann::json::array()}};
+  for (const LocalTask& task : tasks)
+    json["tasks"].push_back(
+        {{"role", RoleName(task.role)}, {"identity", task.identity}, {"args", task.args}});
   return fs::WriteFileAtomic(absl::StrCat(folder, "/cluster.json"), Dump(json) + "\n");
 }
 
 bool AnyAlive(const std::map<std::string, ProcessId>& processes) {
-  return std::any_of(processes.begin(), processes.end(), [](const auto& entry) { return IsAlive(entry.second); });
+  return std::any_of(processes.begin(), processes.end(),
+                     [](const auto& entry) { return IsAlive(entry.second); });
 }
 
 int Up(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
-  OptionTable table("psctl cluster up", "starts a cluster in the background on this machine", OptionTable::Kind::kCommand);
+  OptionTable table("psctl cluster up", "starts a cluster in the background on this machine",
+                    OptionTable::Kind::kCommand);
   AddLocalOptions(&table, &options);
   table.Add("wait", &options.wait, "how long all tasks may take to register");
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string folder = Folder(context, options.folder);
   if (AnyAlive(PidFiles(folder)))
-    return Report(context, UserError(absl::AlreadyExistsError(absl::StrCat("a cluster runs already in ", ShowPath(context, folder),
-                                                                           " (psctl cluster status; psctl cluster down)"))));
+    return Report(context, UserError(absl::AlreadyExistsError(
+                               absl::StrCat("a cluster runs already in ", ShowPath(context, folder),
+                                            " (psctl cluster status; psctl cluster down)"))));
   context.handles_signals->store(true);
   const auto pause = Pause(context);
   options.local.bin = std::filesystem::path(context.program).parent_path().string();
   options.local.folder = folder;
   options.local.runs = AbsolutePath(context, options.runs);
   MakeRootsAbsolute(context, &options.local);
-  if (const absl::Status made = fs::MakeDirectories(folder); !made.ok()) return Report(context, made);
+  if (const absl::Status made = fs::MakeDirectories(folder); !made.ok())
+    return Report(context, made);
   if (const absl::Status gpus = ApplyGpus(context, table, pause, &options.local); !gpus.ok())
     return absl::IsCancelled(gpus) ? kInterrupted : Report(context, gpus);
   std::error_code ignored;
-  for (const auto& entry : PidFiles(folder)) std::filesystem::remove(absl::StrCat(folder, "/", entry.first, ".pid"), ignored);
+  for (const auto& entry : PidFiles(folder))
+    std::filesystem::remove(absl::StrCat(folder, "/", entry.first, ".pid"), ignored);
   std::filesystem::remove(absl::StrCat(folder, "/coordinator.address"), ignored);
   const std::size_t wanted = options.local.workers + options.local.servers;
   std::unique_ptr<LocalCluster> cluster;
@@ -141,7 +171,8 @@ int Up(Context& context, const std::vector<std::string>& args) {
     return kInterrupted;
   };
   if (options.local.supervise) {
-    // The supervisor is psctl itself in the foreground verb, in a session of its own: the daemons are its children.
+    // The supervisor is psctl itself in the foreground verb, in a session of its own: the daemons
+    // are its children.
     SpawnOptions spawn;
     spawn.program = context.program;
     spawn.args = {"cluster",
@@ -161,10 +192,14 @@ int Up(Context& context, const std::vector<std::string>& args) {
       spawn.args.push_back("--gpus");
     else
       spawn.args.insert(spawn.args.end(), {"--workers", absl::StrCat(options.local.workers)});
-    if (!options.local.device.empty()) spawn.args.insert(spawn.args.end(), {"--device", options.local.device});
-    if (!options.local.failpoints.empty()) spawn.args.insert(spawn.args.end(), {"--failpoints", options.local.failpoints});
-    for (const std::string& root : options.local.data_roots) spawn.args.insert(spawn.args.end(), {"--data-root", root});
-    for (const std::string& root : options.local.checkpoint_roots) spawn.args.insert(spawn.args.end(), {"--checkpoint-root", root});
+    if (!options.local.device.empty())
+      spawn.args.insert(spawn.args.end(), {"--device", options.local.device});
+    if (!options.local.failpoints.empty())
+      spawn.args.insert(spawn.args.end(), {"--failpoints", options.local.failpoints});
+    for (const std::string& root : options.local.data_roots)
+      spawn.args.insert(spawn.args.end(), {"--data-root", root});
+    for (const std::string& root : options.local.checkpoint_roots)
+      spawn.args.insert(spawn.args.end(), {"--checkpoint-root", root});
     spawn.log_file = absl::StrCat(folder, "/", kSupervisor, ".log");
     spawn.folder = context.folder;
     spawn.detached = true;
@@ -173,24 +208,30 @@ int Up(Context& context, const std::vector<std::string>& args) {
     const auto identity = IdentityOf(*pid);
     if (identity.ok()) {
       supervisor = *identity;
-      if (const absl::Status written = WritePidFile(absl::StrCat(folder, "/", kSupervisor, ".pid"), *identity); !written.ok())
+      if (const absl::Status written =
+              WritePidFile(absl::StrCat(folder, "/", kSupervisor, ".pid"), *identity);
+          !written.ok())
         return Report(context, written);
     }
     const MonoTime until = context.clock->Now() + options.wait;
     while (!fs::Exists(absl::StrCat(folder, "/coordinator.address"))) {
       if (!identity.ok() || !IsAlive(*identity)) {
-        context.err << "psctl: the supervisor ended; its log:\n" << Tail(spawn.log_file, 10) << "\n";
+        context.err << "psctl: the supervisor ended; its log:\n"
+                    << Tail(spawn.log_file, 10) << "\n";
         return kFailed;
       }
       if (context.clock->Now() > until)
-        return Report(context, absl::DeadlineExceededError(absl::StrCat("the coordinator does not listen yet: logs=", folder)));
+        return Report(context, absl::DeadlineExceededError(absl::StrCat(
+                                   "the coordinator does not listen yet: logs=", folder)));
       if (!pause(kPoll)) return interrupted();
     }
   } else {
     options.local.detached = true;
     cluster = std::make_unique<LocalCluster>(options.local, context.clock, pause);
     absl::Status started = cluster->Start();
-    if (started.ok()) started = WriteClusterFile(folder, options.local.bin, false, cluster->tasks(), cluster->coordinator_address());
+    if (started.ok())
+      started = WriteClusterFile(folder, options.local.bin, false, cluster->tasks(),
+                                 cluster->coordinator_address());
     if (!started.ok()) {
       cluster->Stop();
       return absl::IsCancelled(started) ? kInterrupted : Report(context, started);
@@ -206,9 +247,10 @@ int Up(Context& context, const std::vector<std::string>& args) {
     const auto tasks = (*client)->ListTasks();
     std::size_t alive = 0;
     if (tasks.ok())
-      alive = static_cast<std::size_t>(std::count_if(tasks->tasks().begin(), tasks->tasks().end(), [](const v1::TaskRow& task) {
-        return task.role() != v1::ROLE_COORDINATOR && task.state() == "alive";
-      }));
+      alive = static_cast<std::size_t>(
+          std::count_if(tasks->tasks().begin(), tasks->tasks().end(), [](const v1::TaskRow& task) {
+            return task.role() != v1::ROLE_COORDINATOR && task.state() == "alive";
+          }));
     if (alive >= wanted) {
       if (options.output == "json")
         context.out << Dump({{"coordinator", (*client)->address()},
@@ -217,10 +259,12 @@ int Up(Context& context, const std::vector<std::string>& args) {
                              {"servers", options.local.servers}})
                     << "\n";
       else
-        context.out << "cluster up: coordinator " << (*client)->address() << ", " << options.local.servers
-                    << (options.local.servers == 1 ? " server, " : " servers, ") << options.local.workers
-                    << (options.local.workers == 1 ? " worker" : " workers") << "; folder " << ShowPath(context, folder)
-                    << " (psctl cluster down ends it)\n";
+        context.out << "cluster up: coordinator " << (*client)->address() << ", "
+                    << options.local.servers
+                    << (options.local.servers == 1 ? " server, " : " servers, ")
+                    << options.local.workers
+                    << (options.local.workers == 1 ? " worker" : " workers") << "; folder "
+                    << ShowPath(context, folder) << " (psctl cluster down ends it)\n";
       return kSucceeded;
     }
     if (cluster != nullptr) {
@@ -233,7 +277,8 @@ int Up(Context& context, const std::vector<std::string>& args) {
     }
     if (context.clock->Now() > until) {
       context.err << "psctl: not every task has registered: want=" << wanted << " got=" << alive
-                  << (tasks.ok() ? "" : absl::StrCat(" (", Printable(tasks.status().message()), ")"))
+                  << (tasks.ok() ? ""
+                                 : absl::StrCat(" (", Printable(tasks.status().message()), ")"))
                   << "; it goes on in the background (psctl cluster status)\n";
       return kFailed;
     }
@@ -244,7 +289,8 @@ int Up(Context& context, const std::vector<std::string>& args) {
 // In the foreground: what `up --supervise` runs in the background, and what a container would.
 int RunForeground(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
-  OptionTable table("psctl cluster run", "runs a cluster in the foreground until Ctrl-C or SIGTERM", OptionTable::Kind::kCommand);
+  OptionTable table("psctl cluster run", "runs a cluster in the foreground until Ctrl-C or SIGTERM",
+                    OptionTable::Kind::kCommand);
   AddLocalOptions(&table, &options);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   context.handles_signals->store(true);
@@ -258,7 +304,8 @@ int RunForeground(Context& context, const std::vector<std::string>& args) {
   LocalCluster cluster(options.local, context.clock, pause);
   absl::Status started = cluster.Start();
   if (started.ok())
-    started = WriteClusterFile(options.local.folder, options.local.bin, options.local.supervise, cluster.tasks(), cluster.coordinator_address());
+    started = WriteClusterFile(options.local.folder, options.local.bin, options.local.supervise,
+                               cluster.tasks(), cluster.coordinator_address());
   int code = kSucceeded;
   if (!started.ok()) {
     code = absl::IsCancelled(started) ? kInterrupted : Report(context, started);
@@ -266,7 +313,8 @@ int RunForeground(Context& context, const std::vector<std::string>& args) {
     context.out << "cluster: coordinator " << cluster.coordinator_address() << "\n" << std::flush;
     for (;;) {
       if (!pause(std::chrono::milliseconds(100))) break;
-      for (const std::string& line : cluster.Tick()) context.out << ShowTime(context.clock->WallMillis()) << " " << line << "\n" << std::flush;
+      for (const std::string& line : cluster.Tick())
+        context.out << ShowTime(context.clock->WallMillis()) << " " << line << "\n" << std::flush;
       if (const auto broken = cluster.broken()) {
         context.err << "psctl: " << broken->text << "\n";
         code = kFailed;
@@ -283,7 +331,8 @@ int RunForeground(Context& context, const std::vector<std::string>& args) {
 int Down(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
   std::chrono::milliseconds grace{10000};
-  OptionTable table("psctl cluster down", "ends the cluster of a folder", OptionTable::Kind::kCommand);
+  OptionTable table("psctl cluster down", "ends the cluster of a folder",
+                    OptionTable::Kind::kCommand);
   table.Add("folder", &options.folder, "cluster folder");
   table.Add("grace", &grace, "how long tasks may take to end by themselves");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -310,61 +359,78 @@ int Down(Context& context, const std::vector<std::string>& args) {
     }
   };
   if (const auto supervisor = processes.find(kSupervisor); supervisor != processes.end()) {
-    const auto children =
-        std::count_if(processes.begin(), processes.end(), [](const auto& entry) { return entry.first != kSupervisor && IsAlive(entry.second); });
+    const auto children = std::count_if(processes.begin(), processes.end(), [](const auto& entry) {
+      return entry.first != kSupervisor && IsAlive(entry.second);
+    });
     stop({*supervisor});
     ended += static_cast<std::size_t>(children);
     processes.erase(supervisor);
   }
   stop(processes);
   std::error_code ignored;
-  for (const auto& entry : PidFiles(folder)) std::filesystem::remove(absl::StrCat(folder, "/", entry.first, ".pid"), ignored);
-  for (std::filesystem::directory_iterator it(folder, ignored), end; !ignored && it != end; it.increment(ignored))
+  for (const auto& entry : PidFiles(folder))
+    std::filesystem::remove(absl::StrCat(folder, "/", entry.first, ".pid"), ignored);
+  for (std::filesystem::directory_iterator it(folder, ignored), end; !ignored && it != end;
+       it.increment(ignored))
     if (it->path().extension() == ".address") std::filesystem::remove(it->path(), ignored);
-  context.out << "cluster down: " << ended << (ended == 1 ? " process" : " processes") << " ended; logs stay in " << ShowPath(context, folder)
-              << "\n";
+  context.out << "cluster down: " << ended << (ended == 1 ? " process" : " processes")
+              << " ended; logs stay in " << ShowPath(context, folder) << "\n";
   return kSucceeded;
 }
 
 int Status(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
-  OptionTable table("psctl cluster status", "shows the processes of a cluster folder, and what the coordinator says of them",
-                    OptionTable::Kind::kCommand);
+  OptionTable table(
+      "psctl cluster status",
+      "shows the processes of a cluster folder, and what the coordinator says of them",
+      OptionTable::Kind::kCommand);
   table.Add("folder", &options.folder, "cluster folder");
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string folder = Folder(context, options.folder);
   const std::map<std::string, ProcessId> processes = PidFiles(folder);
-  if (processes.empty()) return Report(context, absl::UnavailableError(NoCluster(context, folder).message()));
+  if (processes.empty())
+    return Report(context, absl::UnavailableError(NoCluster(context, folder).message()));
   nlohmann::json rows = nlohmann::json::array();
   std::vector<std::vector<std::string>> text;
   bool all = true;
   for (const auto& [name, process] : processes) {
     const bool alive = IsAlive(process);
     all = all && alive;
-    rows.push_back({{"task", TaskNameOf(name)}, {"pid", process.pid}, {"alive", alive}, {"log", absl::StrCat(folder, "/", name, ".log")}});
-    text.push_back(
-        {TaskNameOf(name), absl::StrCat(process.pid), alive ? "runs" : "ended", ShowPath(context, absl::StrCat(folder, "/", name, ".log"))});
+    rows.push_back({{"task", TaskNameOf(name)},
+                    {"pid", process.pid},
+                    {"alive", alive},
+                    {"log", absl::StrCat(folder, "/", name, ".log")}});
+    text.push_back({TaskNameOf(name), absl::StrCat(process.pid), alive ? "runs" : "ended",
+                    ShowPath(context, absl::StrCat(folder, "/", name, ".log"))});
   }
   Connection connection;
   connection.folder = folder;
   connection.timeout = std::chrono::milliseconds(3000);
-  connection.wait = std::chrono::milliseconds(500);  // who asks for the status wants to hear that the coordinator is gone
+  connection.wait = std::chrono::milliseconds(
+      500);  // who asks for the status wants to hear that the coordinator is gone
   auto client = ControlClient::Connect(context, connection);
-  absl::StatusOr<v1::GetClusterInfoResponse> info = client.ok() ? (*client)->GetClusterInfo() : client.status();
-  absl::StatusOr<v1::ListTasksResponse> tasks = client.ok() && info.ok() ? (*client)->ListTasks() : info.status();
+  absl::StatusOr<v1::GetClusterInfoResponse> info =
+      client.ok() ? (*client)->GetClusterInfo() : client.status();
+  absl::StatusOr<v1::ListTasksResponse> tasks =
+      client.ok() && info.ok() ? (*client)->ListTasks() : info.status();
   if (options.output == "json") {
     nlohmann::json known = nlohmann::json::array();
     if (tasks.ok())
       for (const v1::TaskRow& task : tasks->tasks()) known.push_back(JsonOf(task));
-    context.out
-        << Dump({{"folder", folder}, {"processes", rows}, {"coordinator", info.ok() ? JsonOf(*info) : nlohmann::json(nullptr)}, {"tasks", known}})
-        << "\n";
+    context.out << Dump({{"folder", folder},
+                         {"processes", rows},
+                         {"coordinator", info.ok() ? JsonOf(*info) : nlohmann::json(nullptr)},
+                         {"tasks", known}})
+                << "\n";
   } else {
-    for (const std::string& line : RenderTable({{"process"}, {"pid", true}, {"state"}, {"log"}}, text)) context.out << line << "\n";
+    for (const std::string& line :
+         RenderTable({{"process"}, {"pid", true}, {"state"}, {"log"}}, text))
+      context.out << line << "\n";
     if (tasks.ok()) {
       context.out << "\n";
-      for (const std::string& line : TaskTable(*tasks, context.clock->WallMillis())) context.out << line << "\n";
+      for (const std::string& line : TaskTable(*tasks, context.clock->WallMillis()))
+        context.out << line << "\n";
     }
   }
   if (!info.ok()) return Report(context, absl::UnavailableError(info.status().message()));
@@ -376,7 +442,9 @@ int Restart(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
   std::string task_name;
   bool kill_it = false;
-  OptionTable table("psctl cluster restart", "ends one task of a cluster folder and starts it again", OptionTable::Kind::kCommand);
+  OptionTable table("psctl cluster restart",
+                    "ends one task of a cluster folder and starts it again",
+                    OptionTable::Kind::kCommand);
   table.AddArgument("ROLE/INDEX", &task_name, "worker/0, ps_server/1, coordinator");
   table.Add("folder", &options.folder, "cluster folder");
   table.Add("kill", &kill_it, "with SIGKILL, as a machine would go");
@@ -397,21 +465,27 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     for (const auto& entry : json.at("tasks")) {
       LocalTask candidate;
       const std::string role = entry.at("role").get<std::string>();
-      candidate.role = role == "coordinator" ? Role::kCoordinator : role == "ps_server" ? Role::kPsServer : Role::kWorker;
+      candidate.role = role == "coordinator" ? Role::kCoordinator
+                       : role == "ps_server" ? Role::kPsServer
+                                             : Role::kWorker;
       candidate.identity = entry.at("identity").get<std::string>();
       candidate.args = entry.at("args").get<std::vector<std::string>>();
       names.push_back(candidate.Name());
-      if (candidate.Name() == task_name || (candidate.role == Role::kCoordinator && task_name == "coordinator/0")) task = candidate, found = true;
+      if (candidate.Name() == task_name ||
+          (candidate.role == Role::kCoordinator && task_name == "coordinator/0"))
+        task = candidate, found = true;
     }
   } catch (const nlohmann::json::exception& error) {
     return Report(
         context,
         UserError(absl::InvalidArgumentError(absl::StrCat(
-            "cannot read what `cluster up` wrote (psctl cluster down, then up, writes it anew): ", folder, "/cluster.json: ", error.what()))));
+            "cannot read what `cluster up` wrote (psctl cluster down, then up, writes it anew): ",
+            folder, "/cluster.json: ", error.what()))));
   }
   if (!found)
-    return Report(context, UserError(absl::NotFoundError(absl::StrCat("no task `", task_name, "`: the cluster has ", absl::StrJoin(names, ", "),
-                                                                      config::Suggestion(task_name, names)))));
+    return Report(context, UserError(absl::NotFoundError(absl::StrCat(
+                               "no task `", task_name, "`: the cluster has ",
+                               absl::StrJoin(names, ", "), config::Suggestion(task_name, names)))));
   context.handles_signals->store(true);
   const auto pause = Pause(context);
   const std::string pid_file = absl::StrCat(folder, "/", task.FileName(), ".pid");
@@ -422,7 +496,8 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     // Longer than a server takes at most to hand over its shards.
     MonoTime until = context.clock->Now() + std::chrono::seconds(15);
     while (IsAlive(*before)) {
-      if (context.clock->Now() > until) ::kill(before->pid, SIGKILL), until += std::chrono::seconds(10);
+      if (context.clock->Now() > until)
+        ::kill(before->pid, SIGKILL), until += std::chrono::seconds(10);
       if (!pause(kPoll)) return kInterrupted;
     }
   }
@@ -430,10 +505,13 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     const MonoTime until = context.clock->Now() + std::chrono::seconds(15);
     for (;;) {
       const auto now = ReadPidFile(pid_file);
-      if (now && IsAlive(*now) && (!before || now->pid != before->pid || now->start_ticks != before->start_ticks)) break;
+      if (now && IsAlive(*now) &&
+          (!before || now->pid != before->pid || now->start_ticks != before->start_ticks))
+        break;
       if (context.clock->Now() > until)
-        return Report(
-            context, absl::InternalError(absl::StrCat("the supervisor did not start ", task_name, " again: log=", folder, "/", kSupervisor, ".log")));
+        return Report(context, absl::InternalError(absl::StrCat("the supervisor did not start ",
+                                                                task_name, " again: log=", folder,
+                                                                "/", kSupervisor, ".log")));
       if (!pause(kPoll)) return kInterrupted;
     }
   } else {
@@ -445,15 +523,18 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     const auto pid = Spawn(spawn);
     if (!pid.ok()) return Report(context, pid.status());
     const auto identity = IdentityOf(*pid);
-    const absl::Status written = identity.ok() ? WritePidFile(pid_file, *identity) : identity.status();
+    const absl::Status written =
+        identity.ok() ? WritePidFile(pid_file, *identity) : identity.status();
     if (!written.ok()) {
-      context.err << "psctl: " << task_name << " ended at once; its log:\n" << Tail(spawn.log_file, 10) << "\n";
+      context.err << "psctl: " << task_name << " ended at once; its log:\n"
+                  << Tail(spawn.log_file, 10) << "\n";
       return kFailed;
     }
   }
   const auto after = ReadPidFile(pid_file);
   // It reads its journal before it listens: who calls next shall reach it.
-  for (const MonoTime until = context.clock->Now() + std::chrono::seconds(15); task.role == Role::kCoordinator;) {
+  for (const MonoTime until = context.clock->Now() + std::chrono::seconds(15);
+       task.role == Role::kCoordinator;) {
     Connection connection;
     connection.folder = folder;
     connection.timeout = std::chrono::milliseconds(1000);
@@ -461,12 +542,14 @@ int Restart(Context& context, const std::vector<std::string>& args) {
     auto client = ControlClient::Connect(context, connection);
     if (client.ok() && (*client)->GetClusterInfo().ok()) break;
     if (context.clock->Now() > until || (!supervised && !(after && IsAlive(*after))))
-      return Report(context, absl::InternalError(absl::StrCat("the coordinator does not answer: log=", folder, "/", task.FileName(), ".log\n",
-                                                              Tail(absl::StrCat(folder, "/", task.FileName(), ".log"), 2))));
+      return Report(context,
+                    absl::InternalError(absl::StrCat(
+                        "the coordinator does not answer: log=", folder, "/", task.FileName(),
+                        ".log\n", Tail(absl::StrCat(folder, "/", task.FileName(), ".log"), 2))));
     if (!pause(kPoll)) return kInterrupted;
   }
-  context.out << task.Name() << ": pid " << (before ? absl::StrCat(before->pid) : "none") << " -> " << (after ? absl::StrCat(after->pid) : "none")
-              << "\n";
+  context.out << task.Name() << ": pid " << (before ? absl::StrCat(before->pid) : "none") << " -> "
+              << (after ? absl::StrCat(after->pid) : "none") << "\n";
   return kSucceeded;
 }
 

@@ -22,33 +22,43 @@ namespace {
 
 std::vector<Verb> AllVerbs() {
   std::vector<Verb> all;
-  for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(), LogsVerbs(), CheckpointVerbs(), CertVerbs()})
+  for (std::vector<Verb> verbs : {JobVerbs(), ClusterVerbs(), TaskVerbs(), VariableVerbs(),
+                                  LogsVerbs(), CheckpointVerbs(), CertVerbs()})
     std::move(verbs.begin(), verbs.end(), std::back_inserter(all));
-  all.push_back({"version", "", "print the version", [](Context& context, const std::vector<std::string>& args) {
+  all.push_back({"version", "", "print the version",
+                 [](Context& context, const std::vector<std::string>& args) {
                    std::string output = "text";
-                   daemon::OptionTable table("psctl version", "prints the version", daemon::OptionTable::Kind::kCommand);
+                   daemon::OptionTable table("psctl version", "prints the version",
+                                             daemon::OptionTable::Kind::kCommand);
                    AddOutputOption(&table, &output);
                    if (const auto code = ParseArguments(context, &table, args)) return *code;
                    const std::string line = daemon::VersionLine("psctl");
-                   context.out << (output == "json" ? absl::StrCat("{\"version\": \"", line, "\"}") : line) << "\n";
+                   context.out << (output == "json" ? absl::StrCat("{\"version\": \"", line, "\"}")
+                                                    : line)
+                               << "\n";
                    return kSucceeded;
                  }});
   return all;
 }
 
 std::string Overview(const std::vector<Verb>& verbs, absl::string_view noun) {
-  std::string out = noun.empty() ? "psctl: runs and watches Evergrad clusters and their jobs\n\nusage: psctl NOUN VERB [flags]\n\n"
+  std::string out = noun.empty() ? "psctl: runs and watches Evergrad clusters and their "
+                                   "jobs\n\nusage: psctl NOUN VERB [flags]\n\n"
                                  : absl::StrCat("usage: psctl ", noun, " VERB [flags]\n\n");
   std::size_t width = 0;
   for (const Verb& verb : verbs) width = std::max(width, verb.noun.size() + verb.verb.size() + 1);
   for (const Verb& verb : verbs) {
     if (!noun.empty() && verb.noun != noun) continue;
-    const std::string name = verb.verb.empty() ? verb.noun : absl::StrCat(verb.noun, " ", verb.verb);
-    absl::StrAppend(&out, "  ", name, std::string(width - name.size() + 2, ' '), verb.summary, "\n");
+    const std::string name =
+        verb.verb.empty() ? verb.noun : absl::StrCat(verb.noun, " ", verb.verb);
+    absl::StrAppend(&out, "  ", name, std::string(width - name.size() + 2, ' '), verb.summary,
+                    "\n");
   }
   absl::StrAppend(&out,
-                  "\npsctl NOUN VERB --help lists the flags. Exit codes: 0 succeeded, 1 job failed or checkpoint damaged, 2 bad usage or file,\n"
-                  "3 cancelled, 4 cluster not reachable or takes nothing now, 5 a --require not met, 130 interrupted.\n");
+                  "\npsctl NOUN VERB --help lists the flags. Exit codes: 0 succeeded, 1 job failed "
+                  "or checkpoint damaged, 2 bad usage or file,\n"
+                  "3 cancelled, 4 cluster not reachable or takes nothing now, 5 a --require not "
+                  "met, 130 interrupted.\n");
   return out;
 }
 
@@ -60,44 +70,60 @@ int UsageError(Context& context, const std::string& text) {
 }  // namespace
 
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection) {
-  table->Add("coordinator", &connection->coordinator, "address of the coordinator; left out: that of the cluster folder, else $EVERGRAD_COORDINATOR");
+  table->Add("coordinator", &connection->coordinator,
+             "address of the coordinator; left out: that of the cluster folder, else "
+             "$EVERGRAD_COORDINATOR");
   table->Add("folder", &connection->folder, "cluster folder (psctl cluster up)");
   table->Add("tls.ca", &connection->tls.ca, "PEM file of the authority; all three --tls-… or none");
   table->Add("tls.cert", &connection->tls.cert, "PEM file of your certificate");
   table->Add("tls.key", &connection->tls.key, "PEM file of your private key");
-  table->Add("timeout", &connection->timeout, "how long one call may take", std::chrono::milliseconds(100), std::chrono::minutes(10));
-  table->Add("wait", &connection->wait, "how long to wait for a coordinator that does not listen yet; 0ms: not at all", std::chrono::milliseconds(0),
-             std::chrono::hours(24));
+  table->Add("timeout", &connection->timeout, "how long one call may take",
+             std::chrono::milliseconds(100), std::chrono::minutes(10));
+  table->Add("wait", &connection->wait,
+             "how long to wait for a coordinator that does not listen yet; 0ms: not at all",
+             std::chrono::milliseconds(0), std::chrono::hours(24));
 }
 
 void AddOutputOption(daemon::OptionTable* table, std::string* output) {
   table->AddChoice("output", output, {"text", "json"}, "text for people, json for programs");
 }
 
-absl::StatusOr<std::string> CoordinatorAddress(const Context& context, const Connection& connection) {
-  const int files = !connection.tls.ca.empty() + !connection.tls.cert.empty() + !connection.tls.key.empty();
+absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
+                                               const Connection& connection) {
+  const int files =
+      !connection.tls.ca.empty() + !connection.tls.cert.empty() + !connection.tls.key.empty();
   if (files != 0 && files != 3)
-    return UserError(absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key (psctl cert issue writes them)"));
+    return UserError(
+        absl::InvalidArgumentError("TLS needs all three of --tls-ca, --tls-cert and --tls-key "
+                                   "(psctl cert issue writes them)"));
   // Where an address that cannot be dialed comes from.
-  const auto checked = [](absl::string_view from, std::string address) -> absl::StatusOr<std::string> {
+  const auto checked = [](absl::string_view from,
+                          std::string address) -> absl::StatusOr<std::string> {
     const std::optional<HostPort> parts = ParseHostPort(address);
     if (parts && parts->port != 0) return address;
-    return UserError(absl::InvalidArgumentError(absl::StrCat(from, ": expected host:port with a port from 1 to 65535, got `", address, "`")));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        from, ": expected host:port with a port from 1 to 65535, got `", address, "`")));
   };
   if (!connection.coordinator.empty()) return checked("--coordinator", connection.coordinator);
-  const std::string file = absl::StrCat(AbsolutePath(context, connection.folder), "/coordinator.address");
+  const std::string file =
+      absl::StrCat(AbsolutePath(context, connection.folder), "/coordinator.address");
   if (fs::Exists(file)) {
     EG_ASSIGN_OR_RETURN(const std::string text, fs::ReadFile(file, 4096));
-    if (const std::string address(absl::StripAsciiWhitespace(text)); !address.empty()) return checked(ShowPath(context, file), address);
+    if (const std::string address(absl::StripAsciiWhitespace(text)); !address.empty())
+      return checked(ShowPath(context, file), address);
   }
   const auto found = context.environment.find("EVERGRAD_COORDINATOR");
-  if (found != context.environment.end() && !found->second.empty()) return checked("$EVERGRAD_COORDINATOR", found->second);
+  if (found != context.environment.end() && !found->second.empty())
+    return checked("$EVERGRAD_COORDINATOR", found->second);
   return UserError(absl::InvalidArgumentError(
-      absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, start a cluster here (psctl cluster up)",
-                   connection.instead.empty() ? "" : absl::StrCat(", or ", connection.instead), ": no ", ShowPath(context, file))));
+      absl::StrCat("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, "
+                   "start a cluster here (psctl cluster up)",
+                   connection.instead.empty() ? "" : absl::StrCat(", or ", connection.instead),
+                   ": no ", ShowPath(context, file))));
 }
 
-std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table, const std::vector<std::string>& args) {
+std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table,
+                                  const std::vector<std::string>& args) {
   std::vector<const char*> argv{"psctl"};
   for (const std::string& arg : args) argv.push_back(arg.c_str());
   const auto outcome = table->Parse(static_cast<int>(argv.size()), argv.data());
@@ -115,7 +141,8 @@ std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table, 
 }
 
 int Report(Context& context, const absl::Status& status) {
-  for (const absl::string_view line : absl::StrSplit(status.message(), '\n')) context.err << "psctl: " << Printable(line) << "\n";
+  for (const absl::string_view line : absl::StrSplit(status.message(), '\n'))
+    context.err << "psctl: " << Printable(line) << "\n";
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded: return kUnreachable;
@@ -134,7 +161,9 @@ std::string AbsolutePath(const Context& context, const std::string& path) {
 }
 
 std::string ShowPath(const Context& context, const std::string& path) {
-  const std::string prefix = context.folder.empty() || context.folder.back() == '/' ? context.folder : context.folder + "/";
+  const std::string prefix = context.folder.empty() || context.folder.back() == '/'
+                                 ? context.folder
+                                 : context.folder + "/";
   return !prefix.empty() && absl::StartsWith(path, prefix) ? path.substr(prefix.size()) : path;
 }
 
@@ -158,12 +187,16 @@ int RunPsctl(Context& context, const std::vector<std::string>& args) {
     nouns.insert(verb.noun);
     if (verb.noun == args[0]) known_verbs.push_back(verb.verb);
     // A noun without verbs takes its arguments at once (logs, version).
-    if (verb.noun == args[0] && verb.verb.empty()) return verb.run(context, {args.begin() + 1, args.end()});
-    if (args.size() > 1 && verb.noun == args[0] && verb.verb == args[1]) return verb.run(context, {args.begin() + 2, args.end()});
+    if (verb.noun == args[0] && verb.verb.empty())
+      return verb.run(context, {args.begin() + 1, args.end()});
+    if (args.size() > 1 && verb.noun == args[0] && verb.verb == args[1])
+      return verb.run(context, {args.begin() + 2, args.end()});
   }
   if (nouns.count(args[0]) == 0) {
-    return UsageError(context, absl::StrCat("unknown noun `", Printable(args[0]), "`", config::Suggestion(args[0], {nouns.begin(), nouns.end()}),
-                                            " (psctl --help lists them)"));
+    return UsageError(context,
+                      absl::StrCat("unknown noun `", Printable(args[0]), "`",
+                                   config::Suggestion(args[0], {nouns.begin(), nouns.end()}),
+                                   " (psctl --help lists them)"));
   }
   if (args.size() == 1) {
     context.err << Overview(verbs, args[0]);
@@ -173,8 +206,9 @@ int RunPsctl(Context& context, const std::vector<std::string>& args) {
     context.out << Overview(verbs, args[0]);
     return kSucceeded;
   }
-  return UsageError(context, absl::StrCat("unknown verb `", Printable(args[1]), "` of ", args[0], config::Suggestion(args[1], known_verbs),
-                                          " (psctl ", args[0], " --help lists them)"));
+  return UsageError(context, absl::StrCat("unknown verb `", Printable(args[1]), "` of ", args[0],
+                                          config::Suggestion(args[1], known_verbs), " (psctl ",
+                                          args[0], " --help lists them)"));
 }
 
 }  // namespace evergrad::psctl

@@ -1,4 +1,5 @@
-// What a verb of psctl may touch: everything of the outside world comes in here, made by main.cc or by a test.
+// What a verb of psctl may touch: everything of the outside world comes in here, made by main.cc or
+// by a test.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,8 @@ class OptionTable;
 namespace evergrad::psctl {
 
 // Exit codes, a promise to scripts.
-inline constexpr int kSucceeded = 0, kFailed = 1, kUsage = 2, kCancelled = 3, kUnreachable = 4, kRequirementUnmet = 5, kInterrupted = 130;
+inline constexpr int kSucceeded = 0, kFailed = 1, kUsage = 2, kCancelled = 3, kUnreachable = 4,
+                     kRequirementUnmet = 5, kInterrupted = 130;
 
 struct Happening {
   int signal = 0;                                            // SIGINT, SIGTERM; 0: none
@@ -41,7 +43,8 @@ struct Context {
   bool in_terminal = false, out_terminal = false;
   std::size_t columns = 80;
   Inbox<Happening>* inbox = nullptr;
-  // While false a signal ends the process at once with 130; a verb that has something to clean up sets it and reads the inbox.
+  // While false a signal ends the process at once with 130; a verb that has something to clean up
+  // sets it and reads the inbox.
   std::atomic<bool>* handles_signals = nullptr;
   // A line of the terminal, when one is there; nullopt: none yet. For the question after Ctrl-C.
   std::function<std::optional<std::string>()> read_line;
@@ -53,17 +56,23 @@ struct Connection {
   std::string folder = ".evergrad";
   transport::TlsFiles tls;
   std::chrono::milliseconds timeout{10000};
-  std::chrono::milliseconds wait{5000};  // how long a call that found nobody to connect to is repeated; 0: not at all
-  std::string instead;                   // what this verb can do without a coordinator, for the message when none is named
+  std::chrono::milliseconds wait{
+      5000};  // how long a call that found nobody to connect to is repeated; 0: not at all
+  std::string
+      instead;  // what this verb can do without a coordinator, for the message when none is named
 };
 void AddConnectionOptions(daemon::OptionTable* table, Connection* connection);
 void AddOutputOption(daemon::OptionTable* table, std::string* output);
 // A user's error that names the three ways when there is none.
-absl::StatusOr<std::string> CoordinatorAddress(const Context& context, const Connection& connection);
+absl::StatusOr<std::string> CoordinatorAddress(const Context& context,
+                                               const Connection& connection);
 
-// Parses `args` (without the program, noun and verb). A code: the verb is over (help was printed, usage was wrong).
-std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table, const std::vector<std::string>& args);
-// Says `status` on err, one line a mistake, and returns its exit code: 4 for a cluster that cannot be reached, 2 for a user's error.
+// Parses `args` (without the program, noun and verb). A code: the verb is over (help was printed,
+// usage was wrong).
+std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table,
+                                  const std::vector<std::string>& args);
+// Says `status` on err, one line a mistake, and returns its exit code: 4 for a cluster that cannot
+// be reached, 2 for a user's error.
 int Report(Context& context, const absl::Status& status);
 // `path` as a person wants it: relative when it lies under where psctl was called.
 std::string ShowPath(const Context& context, const std::string& path);

@@ -43,7 +43,8 @@ bool IsHere(const std::string& path, const v1::RunFileInfo& file) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return false;
   struct stat about {};
-  bool same = ::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) && static_cast<std::uint64_t>(about.st_size) == file.bytes();
+  bool same = ::fstat(fd, &about) == 0 && S_ISREG(about.st_mode) &&
+              static_cast<std::uint64_t>(about.st_size) == file.bytes();
   snapshot::Sha256 hash;
   std::vector<std::byte> buffer(1u << 20);
   for (ssize_t n = 1; same && n > 0;) {
@@ -57,12 +58,14 @@ bool IsHere(const std::string& path, const v1::RunFileInfo& file) {
 
 class Fetcher {
  public:
-  Fetcher(Context& context, ControlClient& client, const FetchOptions& options) : context_(context), client_(client), options_(options) {}
+  Fetcher(Context& context, ControlClient& client, const FetchOptions& options)
+      : context_(context), client_(client), options_(options) {}
 
   absl::StatusOr<Fetched> Run() {
     Fetched fetched;
     for (int listed = 1;; ++listed) {
-      EG_ASSIGN_OR_RETURN(const v1::ListRunFilesResponse list, Patiently([&] { return client_.ListRunFiles(options_.job); }));
+      EG_ASSIGN_OR_RETURN(const v1::ListRunFilesResponse list,
+                          Patiently([&] { return client_.ListRunFiles(options_.job); }));
       fetched.host = list.host();
       fetched.there = list.folder();
       fetched.state = list.state();
@@ -81,9 +84,12 @@ class Fetcher {
         fetched.files.push_back(file.name());
       }
       if (changed.ok()) {
-        // As in the run itself: the folder `model` is whole by itself. Without such names load.py finds the weights in the folder above.
-        const std::string weights = absl::StrCat(options_.folder, "/weights.npz"), model = absl::StrCat(options_.folder, "/model");
-        if (fs::Exists(weights) && fs::Exists(model)) (void)fs::LinkFile(weights, absl::StrCat(model, "/weights.npz"));
+        // As in the run itself: the folder `model` is whole by itself. Without such names load.py
+        // finds the weights in the folder above.
+        const std::string weights = absl::StrCat(options_.folder, "/weights.npz"),
+                          model = absl::StrCat(options_.folder, "/model");
+        if (fs::Exists(weights) && fs::Exists(model))
+          (void)fs::LinkFile(weights, absl::StrCat(model, "/weights.npz"));
         return fetched;
       }
       if (listed == kListedMax) return absl::Status(absl::StatusCode::kDataLoss, changed.message());
@@ -94,23 +100,28 @@ class Fetcher {
   absl::Status Check(const v1::ListRunFilesResponse& list) const {
     std::set<std::string> names;
     for (const v1::RunFileInfo& file : list.files()) {
-      if (!client::IsRunFileName(file.name()) || !names.insert(file.name()).second || file.sha256().size() != 32)
-        return absl::InternalError(absl::StrCat("the coordinator's list of files cannot be read: name=", CleanText(file.name(), 100)));
+      if (!client::IsRunFileName(file.name()) || !names.insert(file.name()).second ||
+          file.sha256().size() != 32)
+        return absl::InternalError(absl::StrCat(
+            "the coordinator's list of files cannot be read: name=", CleanText(file.name(), 100)));
     }
     if (names.empty())
-      return UserError(absl::FailedPreconditionError(absl::StrCat("the run has no files yet: job=", options_.job, " state=", list.state())));
+      return UserError(absl::FailedPreconditionError(
+          absl::StrCat("the run has no files yet: job=", options_.job, " state=", list.state())));
     return absl::OkStatus();
   }
 
   // Files of two runs in one folder would pass for one model.
   absl::Status TakeFolder(JobUid job) const {
-    const std::string path = absl::StrCat(options_.folder, "/", kFetchedMark), mine = client::RunMark(job);
+    const std::string path = absl::StrCat(options_.folder, "/", kFetchedMark),
+                      mine = client::RunMark(job);
     const auto there = fs::ReadFile(path, kMarkBytesMax);
     if (there.ok() && *there == mine) return absl::OkStatus();
     if (there.ok())
       return UserError(absl::FailedPreconditionError(absl::StrCat(
-          "the folder has the files of another run, and files of two runs do not mix: folder=", options_.folder,
-          " has=", CleanText(absl::StripAsciiWhitespace(*there), 100), " want=job ", uid_, " (name an empty folder, or remove this one first)")));
+          "the folder has the files of another run, and files of two runs do not mix: folder=",
+          options_.folder, " has=", CleanText(absl::StripAsciiWhitespace(*there), 100),
+          " want=job ", uid_, " (name an empty folder, or remove this one first)")));
     if (!absl::IsNotFound(there.status())) return there.status();
     EG_RETURN_IF_ERROR(fs::MakeDirectories(options_.folder));
     return fs::WriteFileAtomic(path, mine);
@@ -122,13 +133,15 @@ class Fetcher {
     std::optional<MonoTime> since;
     for (;;) {
       auto answer = call();
-      const bool again =
-          absl::IsUnavailable(answer.status()) || absl::IsDeadlineExceeded(answer.status()) || absl::IsResourceExhausted(answer.status());
+      const bool again = absl::IsUnavailable(answer.status()) ||
+                         absl::IsDeadlineExceeded(answer.status()) ||
+                         absl::IsResourceExhausted(answer.status());
       if (answer.ok() || !again) return answer;
       const MonoTime now = context_.clock->Now();
       if (!since) since = now;
       if (now - *since >= options_.retry_for) return answer;
-      if (const auto happening = context_.inbox->Take(kPause); happening && happening->signal != 0) return absl::CancelledError("interrupted");
+      if (const auto happening = context_.inbox->Take(kPause); happening && happening->signal != 0)
+        return absl::CancelledError("interrupted");
     }
   }
 
@@ -142,7 +155,8 @@ class Fetcher {
     absl::Status status = Receive(file, fd, beside);
     if (status.ok() && ::fsync(fd) != 0) status = fs::FileError(errno, "cannot sync", beside);
     ::close(fd);
-    if (status.ok() && std::rename(beside.c_str(), path.c_str()) != 0) status = fs::FileError(errno, "cannot rename", path);
+    if (status.ok() && std::rename(beside.c_str(), path.c_str()) != 0)
+      status = fs::FileError(errno, "cannot rename", path);
     if (!status.ok()) {
       ::unlink(beside.c_str());
       return status;
@@ -158,20 +172,26 @@ class Fetcher {
     request.set_name(file.name());
     for (std::uint64_t offset = 0; offset < file.bytes();) {
       request.set_offset(offset);
-      request.set_bytes_max(static_cast<std::uint32_t>(std::min<std::uint64_t>(client::kRunFileChunkMax, file.bytes() - offset)));
-      EG_ASSIGN_OR_RETURN(const v1::ReadRunFileResponse part, Patiently([&] { return client_.ReadRunFile(request); }));
+      request.set_bytes_max(static_cast<std::uint32_t>(
+          std::min<std::uint64_t>(client::kRunFileChunkMax, file.bytes() - offset)));
+      EG_ASSIGN_OR_RETURN(const v1::ReadRunFileResponse part,
+                          Patiently([&] { return client_.ReadRunFile(request); }));
       if (part.data().empty() || part.data().size() > request.bytes_max())
-        return absl::DataLossError(absl::StrCat("a file changed while it was read: name=", file.name(), " offset=", offset));
+        return absl::DataLossError(absl::StrCat(
+            "a file changed while it was read: name=", file.name(), " offset=", offset));
       if (snapshot::Crc32c(snapshot::BytesOf(part.data())) != part.crc32c())
-        return absl::DataLossError(absl::StrCat("a part of a file was damaged on its way: name=", file.name(), " offset=", offset));
+        return absl::DataLossError(absl::StrCat(
+            "a part of a file was damaged on its way: name=", file.name(), " offset=", offset));
       hash.Update(snapshot::BytesOf(part.data()));
       EG_RETURN_IF_ERROR(fs::WriteAll(fd, snapshot::BytesOf(part.data()), beside));
       offset += part.data().size();
-      if (const auto happening = context_.inbox->Take(std::chrono::nanoseconds(0)); happening && happening->signal != 0)
+      if (const auto happening = context_.inbox->Take(std::chrono::nanoseconds(0));
+          happening && happening->signal != 0)
         return absl::CancelledError("interrupted");
     }
     if (hash.Bytes() != file.sha256())
-      return absl::DataLossError(absl::StrCat("a file has another digest than the coordinator said: name=", file.name()));
+      return absl::DataLossError(
+          absl::StrCat("a file has another digest than the coordinator said: name=", file.name()));
     return absl::OkStatus();
   }
 
@@ -185,15 +205,18 @@ class Fetcher {
 
 bool SeesRun(const v1::JobStatus& job) {
   if (job.runs_mark().empty()) return true;
-  const auto mark = fs::ReadFile(absl::StrCat(job.runs_folder(), "/", client::kRunMarkFile), kMarkBytesMax);
+  const auto mark =
+      fs::ReadFile(absl::StrCat(job.runs_folder(), "/", client::kRunMarkFile), kMarkBytesMax);
   if (!mark.ok() || *mark != job.runs_mark()) return false;
   if (!IsEnded(job) || job.result_json().empty()) return true;
   // A copy that was made before the end has the mark, too.
-  const auto result = fs::ReadFile(absl::StrCat(job.runs_folder(), "/result.json"), kResultBytesMax);
+  const auto result =
+      fs::ReadFile(absl::StrCat(job.runs_folder(), "/result.json"), kResultBytesMax);
   return result.ok() && *result == job.result_json();
 }
 
-absl::StatusOr<Fetched> FetchRun(Context& context, ControlClient& client, const FetchOptions& options) {
+absl::StatusOr<Fetched> FetchRun(Context& context, ControlClient& client,
+                                 const FetchOptions& options) {
   context.handles_signals->store(true);
   return Fetcher(context, client, options).Run();
 }
@@ -202,18 +225,22 @@ int FetchJob(Context& context, const std::vector<std::string>& args) {
   FetchOptions options;
   Connection connection;
   std::string output = "text";
-  daemon::OptionTable table(
-      "psctl job fetch",
-      "brings the files of a run to this machine: report.html, result.json, metrics.jsonl, job.yaml, weights.npz, "
-      "weights.safetensors and the folder model; in parts with checksums, each file whole or not at all. What is here already does "
-      "not come again, so that a repeat goes on where one was interrupted",
-      daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl job fetch",
+                            "brings the files of a run to this machine: report.html, result.json, "
+                            "metrics.jsonl, job.yaml, weights.npz, "
+                            "weights.safetensors and the folder model; in parts with checksums, "
+                            "each file whole or not at all. What is here already does "
+                            "not come again, so that a repeat goes on where one was interrupted",
+                            daemon::OptionTable::Kind::kCommand);
   table.AddArgument("JOB", &options.job, "its name (the newest of that name) or its uid");
   table.Add("to", &options.folder, "folder for the files; made when it is not there");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  if (options.folder.empty()) return Report(context, UserError(absl::InvalidArgumentError("--to DIR is missing: the folder for the files")));
+  if (options.folder.empty())
+    return Report(
+        context,
+        UserError(absl::InvalidArgumentError("--to DIR is missing: the folder for the files")));
   options.folder = AbsolutePath(context, options.folder);
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
@@ -221,14 +248,19 @@ int FetchJob(Context& context, const std::vector<std::string>& args) {
   if (absl::IsCancelled(fetched.status())) return kInterrupted;
   if (!fetched.ok()) return Report(context, fetched.status());
   if (output == "json") {
-    context.out
-        << Dump(
-               {{"folder", options.folder}, {"host", fetched->host}, {"state", fetched->state}, {"files", fetched->files}, {"bytes", fetched->bytes}})
-        << "\n";
+    context.out << Dump({{"folder", options.folder},
+                         {"host", fetched->host},
+                         {"state", fetched->state},
+                         {"files", fetched->files},
+                         {"bytes", fetched->bytes}})
+                << "\n";
   } else {
-    context.out << "from " << Printable(fetched->host) << ":" << Printable(fetched->there) << ": " << ShowPath(context, options.folder) << "/   ("
+    context.out << "from " << Printable(fetched->host) << ":" << Printable(fetched->there) << ": "
+                << ShowPath(context, options.folder) << "/   ("
                 << absl::StrJoin(fetched->files, ", ") << ")\n";
-    if (fetched->state != "SUCCEEDED") context.out << "the job is " << Printable(fetched->state) << ": these are the files that it has\n";
+    if (fetched->state != "SUCCEEDED")
+      context.out << "the job is " << Printable(fetched->state)
+                  << ": these are the files that it has\n";
   }
   return kSucceeded;
 }

@@ -1,4 +1,5 @@
-// What happens to a command while it waits: answers, signals. Filled from any thread, emptied by the command's own.
+// What happens to a command while it waits: answers, signals. Filled from any thread, emptied by
+// the command's own.
 #pragma once
 
 #include <chrono>
@@ -15,7 +16,8 @@ namespace evergrad::psctl {
 template <class T>
 class Inbox {
  public:
-  static constexpr std::size_t kItemsMax = 4096;  // one answer is asked for at a time, and a person presses the keys
+  static constexpr std::size_t kItemsMax =
+      4096;  // one answer is asked for at a time, and a person presses the keys
 
   void Put(T item) {
     MutexLock lock(&mu_);
@@ -23,7 +25,8 @@ class Inbox {
     items_.push_back(std::move(item));
     changed_.NotifyOne();
   }
-  // nullopt when `timeout` passed first, or a little before: callers look at the clock and come back.
+  // nullopt when `timeout` passed first, or a little before: callers look at the clock and come
+  // back.
   std::optional<T> Take(std::chrono::nanoseconds timeout) {
     MutexLock lock(&mu_);
     if (items_.empty()) changed_.WaitFor(&mu_, timeout);

@@ -38,8 +38,11 @@ struct JobFile {
 };
 void AddJobFile(OptionTable* table, JobFile* file) {
   table->AddArgument("JOB.yaml", &file->path, "the job");
-  table->Add("set", &file->sets, "spec.training.epochs=3: a value in place of the file's; typed and checked like the file");
-  table->Add("set_file", &file->set_files, "spec.model.layers=layers.yaml: the same, the value read from a file");
+  table->Add(
+      "set", &file->sets,
+      "spec.training.epochs=3: a value in place of the file's; typed and checked like the file");
+  table->Add("set_file", &file->set_files,
+             "spec.model.layers=layers.yaml: the same, the value read from a file");
 }
 
 struct LoadedJob {
@@ -51,7 +54,9 @@ struct LoadedJob {
 // Reads and checks; what cannot even be read is one mistake too.
 LoadedJob Load(Context& context, const JobFile& file) {
   LoadedJob loaded;
-  auto refuse = [&](const std::string& where, std::string text) { loaded.mistakes.push_back({{where, 0, 0}, std::move(text)}); };
+  auto refuse = [&](const std::string& where, std::string text) {
+    loaded.mistakes.push_back({{where, 0, 0}, std::move(text)});
+  };
   config::ParseOptions options;
   options.file_name = file.path;
   options.environment = context.environment;
@@ -62,7 +67,8 @@ LoadedJob Load(Context& context, const JobFile& file) {
     ++number;
     const std::size_t equals = set.find('=');
     if (equals == std::string::npos || equals == 0)
-      refuse(absl::StrCat("<--set ", number, ">"), absl::StrCat("expected a.b.c=value, got `", Printable(set.substr(0, 60)), "`"));
+      refuse(absl::StrCat("<--set ", number, ">"),
+             absl::StrCat("expected a.b.c=value, got `", Printable(set.substr(0, 60)), "`"));
     else
       options.overrides.push_back({set.substr(0, equals), set.substr(equals + 1), ""});
   }
@@ -70,7 +76,8 @@ LoadedJob Load(Context& context, const JobFile& file) {
     ++number;
     const std::size_t equals = set.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == set.size()) {
-      refuse(absl::StrCat("<--set-file ", number, ">"), absl::StrCat("expected a.b.c=FILE, got `", Printable(set.substr(0, 60)), "`"));
+      refuse(absl::StrCat("<--set-file ", number, ">"),
+             absl::StrCat("expected a.b.c=FILE, got `", Printable(set.substr(0, 60)), "`"));
       continue;
     }
     const std::string value_path = set.substr(equals + 1);
@@ -88,8 +95,10 @@ LoadedJob Load(Context& context, const JobFile& file) {
   }
   auto text = fs::ReadFile(path, config::kYamlBytesMax);
   if (!text.ok()) {
-    refuse(file.path, absl::IsResourceExhausted(text.status()) ? absl::StrCat("the file is too large: limit=", config::kYamlBytesMax, " bytes")
-                                                               : std::string(text.status().message()));
+    refuse(file.path,
+           absl::IsResourceExhausted(text.status())
+               ? absl::StrCat("the file is too large: limit=", config::kYamlBytesMax, " bytes")
+               : std::string(text.status().message()));
     return loaded;
   }
   config::ParsedJob parsed = config::ParseJob(*text, options);
@@ -103,7 +112,10 @@ LoadedJob Load(Context& context, const JobFile& file) {
 nlohmann::json JsonOfMistakes(const std::vector<config::Mistake>& mistakes) {
   nlohmann::json list = nlohmann::json::array();
   for (const config::Mistake& m : mistakes)
-    list.push_back({{"file", m.where.file}, {"line", m.where.line}, {"column", m.where.column}, {"text", m.text}});
+    list.push_back({{"file", m.where.file},
+                    {"line", m.where.line},
+                    {"column", m.where.column},
+                    {"text", m.text}});
   return list;
 }
 
@@ -112,7 +124,8 @@ int ReportMistakes(Context& context, const LoadedJob& loaded, absl::string_view 
     context.out << Dump({{"valid", false}, {"mistakes", JsonOfMistakes(loaded.mistakes)}}) << "\n";
     return kUsage;
   }
-  for (const config::Mistake& mistake : loaded.mistakes) context.err << Printable(mistake.ToString()) << "\n";
+  for (const config::Mistake& mistake : loaded.mistakes)
+    context.err << Printable(mistake.ToString()) << "\n";
   const std::size_t n = loaded.mistakes.size();
   context.err << "psctl: "
               << (n >= config::kMistakesMax ? absl::StrCat(n, " or more mistakes")
@@ -151,18 +164,24 @@ struct RunOptions {
 };
 
 void AddReconnectOption(OptionTable* table, std::chrono::milliseconds* timeout) {
-  table->Add("reconnect_timeout", timeout, "how long a coordinator that went away while the job was watched may take to come back");
+  table->Add(
+      "reconnect_timeout", timeout,
+      "how long a coordinator that went away while the job was watched may take to come back");
 }
 
-int RunRemote(Context& context, const RunOptions& options, const config::JobSpec& spec, const std::vector<Requirement>& requirements,
-              std::function<std::optional<WatchOptions::Broken>(ProgressPrinter&)> tick, std::string* runs_folder) {
+int RunRemote(Context& context, const RunOptions& options, const config::JobSpec& spec,
+              const std::vector<Requirement>& requirements,
+              std::function<std::optional<WatchOptions::Broken>(ProgressPrinter&)> tick,
+              std::string* runs_folder) {
   auto client = ControlClient::Connect(context, options.connection);
   if (!client.ok()) return Report(context, client.status());
   const auto submitted = (*client)->SubmitJob(SubmissionOf(spec, options.file.path));
   if (!submitted.ok()) return Report(context, submitted.status());
   *runs_folder = submitted->runs_folder();
   if (options.output == "text")
-    context.out << "submitted " << Printable(submitted->name()) << " (" << ShowHex(submitted->job_uid()) << ")\n" << std::flush;
+    context.out << "submitted " << Printable(submitted->name()) << " ("
+                << ShowHex(submitted->job_uid()) << ")\n"
+                << std::flush;
   WatchOptions watch;
   watch.job = ShowHex(submitted->job_uid());
   watch.json = options.output == "json";
@@ -171,16 +190,18 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
   watch.unreachable_after = options.connection.wait;
   watch.reconnect_timeout = options.reconnect_timeout;
   watch.files_here = options.local;
-  if (options.fetch == "auto" && !options.local) watch.fetch_to = AbsolutePath(context, options.runs);
+  if (options.fetch == "auto" && !options.local)
+    watch.fetch_to = AbsolutePath(context, options.runs);
   watch.tick = std::move(tick);
   const WatchOutcome outcome = WatchJob(context, **client, watch);
   if (outcome.last) *runs_folder = outcome.last->runs_folder();
   return outcome.exit_code;
 }
 
-// The daemons' logs join the run that they are about, else the runs folder under a name that shows; nothing hidden stays. Who was
-// interrupted before there was a run wants none. Returns `code`.
-int LeaveLogs(Context& context, const LocalOptions& cluster, const std::string& runs_folder, int code) {
+// The daemons' logs join the run that they are about, else the runs folder under a name that shows;
+// nothing hidden stays. Who was interrupted before there was a run wants none. Returns `code`.
+int LeaveLogs(Context& context, const LocalOptions& cluster, const std::string& runs_folder,
+              int code) {
   std::error_code error;
   if (!std::filesystem::exists(cluster.folder, error)) return code;
   const bool has_run = !runs_folder.empty() && fs::Exists(runs_folder);
@@ -189,14 +210,16 @@ int LeaveLogs(Context& context, const LocalOptions& cluster, const std::string& 
     std::filesystem::remove(cluster.runs, error);  // only when nothing is in it
     return code;
   }
-  const std::string logs = has_run ? absl::StrCat(runs_folder, "/logs") : absl::StrCat(cluster.runs, "/logs-", ::getpid());
+  const std::string logs = has_run ? absl::StrCat(runs_folder, "/logs")
+                                   : absl::StrCat(cluster.runs, "/logs-", ::getpid());
   std::filesystem::rename(cluster.folder, logs, error);
   if (code == kFailed || code == kUnreachable || code == kUsage || error)
     context.err << "psctl: logs: " << ShowPath(context, error ? cluster.folder : logs) << "\n";
   return code;
 }
 
-int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, const std::vector<Requirement>& requirements) {
+int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
+             const std::vector<Requirement>& requirements) {
   options.cluster.bin = std::filesystem::path(context.program).parent_path().string();
   options.cluster.runs = AbsolutePath(context, options.runs);
   // Hidden among the runs until the job has a folder of its own, to which the logs then move.
@@ -204,10 +227,15 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
   options.cluster.supervise = options.supervise;
   options.cluster.logs_move = true;
   if (spec.type == "counting" && options.cluster.failpoints.empty())
-    return Report(context, UserError(absl::InvalidArgumentError("a counting job is for tests: give --failpoints none (or some) to --local")));
+    return Report(context,
+                  UserError(absl::InvalidArgumentError(
+                      "a counting job is for tests: give --failpoints none (or some) to --local")));
   if (const absl::Status made = fs::MakeDirectories(options.cluster.runs); !made.ok())
-    return Report(context, UserError(absl::Status(absl::StatusCode::kFailedPrecondition,
-                                                  absl::StrCat("no place for the run's files (--runs DIR names another): ", made.message()))));
+    return Report(context,
+                  UserError(absl::Status(
+                      absl::StatusCode::kFailedPrecondition,
+                      absl::StrCat("no place for the run's files (--runs DIR names another): ",
+                                   made.message()))));
   context.handles_signals->store(true);
   // A journal that a run left behind which could not clean up is not this one's.
   const std::string state_folder = absl::StrCat(options.cluster.folder, "/state");
@@ -227,8 +255,10 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
     return LeaveLogs(context, options.cluster, "", code == kUnreachable ? kFailed : code);
   }
   if (options.output == "text") {
-    context.out << "local cluster: coordinator " << cluster.coordinator_address() << ", " << options.cluster.servers
-                << (options.cluster.servers == 1 ? " server, " : " servers, ") << options.cluster.workers
+    context.out << "local cluster: coordinator " << cluster.coordinator_address() << ", "
+                << options.cluster.servers
+                << (options.cluster.servers == 1 ? " server, " : " servers, ")
+                << options.cluster.workers
                 << (options.cluster.workers == 1 ? " worker" : " workers") << "\n";
   }
   options.connection = Connection{};
@@ -248,50 +278,73 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec, 
 
 int Run(Context& context, const std::vector<std::string>& args) {
   RunOptions options;
-  OptionTable table("psctl job run", "submits a job, shows its progress and its result; Ctrl-C asks whether to cancel it",
-                    OptionTable::Kind::kCommand);
+  OptionTable table(
+      "psctl job run",
+      "submits a job, shows its progress and its result; Ctrl-C asks whether to cancel it",
+      OptionTable::Kind::kCommand);
   AddJobFile(&table, &options.file);
-  table.Add("local", &options.local, "on a cluster of its own on this machine, which ends with the job");
+  table.Add("local", &options.local,
+            "on a cluster of its own on this machine, which ends with the job");
   table.Add("workers", &options.cluster.workers, "with --local: workers", {1, 256});
-  table.Add("gpus", &options.cluster.gpus, "with --local: a worker for each GPU of this machine, instead of --workers");
+  table.Add("gpus", &options.cluster.gpus,
+            "with --local: a worker for each GPU of this machine, instead of --workers");
   table.Add("servers", &options.cluster.servers, "with --local: parameter servers", {1, 256});
-  table.Add("threads", &options.cluster.worker_threads, "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
-  table.Add("device", &options.cluster.device, "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
+  table.Add("threads", &options.cluster.worker_threads,
+            "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
+  table.Add("device", &options.cluster.device,
+            "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
   table.Add("runs", &options.runs,
-            "folder for the files of runs: with --local they are written there; else they are brought there at the end of the job, unless the "
+            "folder for the files of runs: with --local they are written there; else they are "
+            "brought there at the end of the job, unless the "
             "coordinator's runs folder is seen from here");
-  table.AddChoice("fetch", &options.fetch, {"auto", "never"}, "never: files that cannot be seen from here stay where they are (psctl job fetch)");
-  table.Add("supervise", &options.supervise, "with --local: start again what dies, as a cluster manager would");
-  table.Add("failpoints", &options.cluster.failpoints, "with --local, for tests: given to every daemon; `none` allows counting jobs");
-  table.Add("require", &options.requirements, "accuracy>=0.86: exit with 5 when the result falls short");
+  table.AddChoice(
+      "fetch", &options.fetch, {"auto", "never"},
+      "never: files that cannot be seen from here stay where they are (psctl job fetch)");
+  table.Add("supervise", &options.supervise,
+            "with --local: start again what dies, as a cluster manager would");
+  table.Add("failpoints", &options.cluster.failpoints,
+            "with --local, for tests: given to every daemon; `none` allows counting jobs");
+  table.Add("require", &options.requirements,
+            "accuracy>=0.86: exit with 5 when the result falls short");
   AddReconnectOption(&table, &options.reconnect_timeout);
   AddConnectionOptions(&table, &options.connection);
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  for (const char* name : {"workers", "gpus", "servers", "threads", "device", "supervise", "failpoints"})
+  for (const char* name :
+       {"workers", "gpus", "servers", "threads", "device", "supervise", "failpoints"})
     if (!options.local && table.IsSet(name))
       return Report(context,
-                    UserError(absl::InvalidArgumentError(absl::StrCat("--", name, " needs --local: a cluster that runs already has its own"))));
+                    UserError(absl::InvalidArgumentError(absl::StrCat(
+                        "--", name, " needs --local: a cluster that runs already has its own"))));
   if (options.local && table.IsSet("fetch"))
-    return Report(context, UserError(absl::InvalidArgumentError("--fetch together with --local: there is nothing to bring, the files are here")));
+    return Report(
+        context,
+        UserError(absl::InvalidArgumentError(
+            "--fetch together with --local: there is nothing to bring, the files are here")));
   for (const char* name : {"coordinator", "folder", "tls.ca", "tls.cert", "tls.key"})
     if (options.local && table.IsSet(name))
-      return Report(context, UserError(absl::InvalidArgumentError(
-                                 absl::StrCat("--", name == std::string("coordinator") || name == std::string("folder") ? name : "tls-…",
-                                              " together with --local: give one of them"))));
+      return Report(
+          context,
+          UserError(absl::InvalidArgumentError(absl::StrCat(
+              "--",
+              name == std::string("coordinator") || name == std::string("folder") ? name : "tls-…",
+              " together with --local: give one of them"))));
   for (const char* name : {"workers", "device"})
     if (options.cluster.gpus && table.IsSet(name))
-      return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat("--gpus together with --", name, ": give one of them"))));
+      return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat(
+                                 "--gpus together with --", name, ": give one of them"))));
   const auto requirements = ParseRequirements(options.requirements);
   if (!requirements.ok()) return Report(context, requirements.status());
   if (options.cluster.gpus) {
     options.cluster.bin = std::filesystem::path(context.program).parent_path().string();
-    options.cluster.folder = absl::StrCat(AbsolutePath(context, options.runs), "/.local-", ::getpid());
+    options.cluster.folder =
+        absl::StrCat(AbsolutePath(context, options.runs), "/.local-", ::getpid());
     context.handles_signals->store(true);
-    const auto workers = CountGpus(options.cluster, *context.clock, [&](std::chrono::milliseconds wait) {
-      const auto happening = context.inbox->Take(wait);
-      return !(happening && happening->signal != 0);
-    });
+    const auto workers =
+        CountGpus(options.cluster, *context.clock, [&](std::chrono::milliseconds wait) {
+          const auto happening = context.inbox->Take(wait);
+          return !(happening && happening->signal != 0);
+        });
     if (!workers.ok()) {
       std::error_code ignored;
       std::filesystem::remove_all(options.cluster.folder, ignored);
@@ -306,10 +359,12 @@ int Run(Context& context, const std::vector<std::string>& args) {
     std::move(notes.missing.begin(), notes.missing.end(), std::back_inserter(loaded.mistakes));
     config::SortMistakes(options.file.path, &loaded.mistakes);
   }
-  if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, options.file.path, options.output == "json");
+  if (!loaded.mistakes.empty())
+    return ReportMistakes(context, loaded, options.file.path, options.output == "json");
   if (options.local && loaded.spec->strategy.deterministic && options.cluster.workers != 1)
-    return Report(context, UserError(absl::InvalidArgumentError(
-                               absl::StrCat("`deterministic: true` needs one worker: give --workers 1: got=", options.cluster.workers))));
+    return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat(
+                               "`deterministic: true` needs one worker: give --workers 1: got=",
+                               options.cluster.workers))));
   if (options.local) return RunLocal(context, std::move(options), *loaded.spec, *requirements);
   options.connection.instead = "add --local --workers 2 --servers 2 for a cluster of the job's own";
   std::string runs_folder;
@@ -322,10 +377,13 @@ int Validate(Context& context, const std::vector<std::string>& args) {
   JobFile file;
   std::string output = "text";
   bool effective = false;
-  OptionTable table("psctl job validate", "checks a job file and lists every mistake with line and column; starts nothing",
-                    OptionTable::Kind::kCommand);
+  OptionTable table(
+      "psctl job validate",
+      "checks a job file and lists every mistake with line and column; starts nothing",
+      OptionTable::Kind::kCommand);
   AddJobFile(&table, &file);
-  table.Add("effective", &effective, "print the effective YAML: defaults, variables and --set put in");
+  table.Add("effective", &effective,
+            "print the effective YAML: defaults, variables and --set put in");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   LoadedJob loaded = Load(context, file);
@@ -337,19 +395,25 @@ int Validate(Context& context, const std::vector<std::string>& args) {
   if (!loaded.mistakes.empty()) return ReportMistakes(context, loaded, file.path, output == "json");
   if (output == "text")
     for (const config::Mistake& missing : notes.missing)
-      context.err << "warning: " << Printable(missing.ToString()) << "; the job can run where the workers have it\n";
+      context.err << "warning: " << Printable(missing.ToString())
+                  << "; the job can run where the workers have it\n";
   if (effective && output == "text")
-    context.out << JsonWithoutHidden(config::EmitYaml(*loaded.spec));  // what needs it stands in double quotes, where YAML reads the same
+    context.out << JsonWithoutHidden(config::EmitYaml(
+        *loaded.spec));  // what needs it stands in double quotes, where YAML reads the same
   else if (output == "json")
     context.out << Dump({{"valid", true},
                          {"mistakes", nlohmann::json::array()},
                          {"warnings", JsonOfMistakes(notes.missing)},
-                         {"effective", effective ? nlohmann::json(config::EmitYaml(*loaded.spec)) : nlohmann::json(nullptr)}})
+                         {"effective", effective ? nlohmann::json(config::EmitYaml(*loaded.spec))
+                                                 : nlohmann::json(nullptr)}})
                 << "\n";
   else
     context.out << Printable(file.path) << ": valid: job " << loaded.spec->name << ", "
-                << (loaded.spec->type == "training" ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ") : "")
-                << loaded.spec->training.epochs << (loaded.spec->training.epochs == 1 ? " epoch\n" : " epochs\n");
+                << (loaded.spec->type == "training"
+                        ? absl::StrCat(loaded.spec->model.layers.size(), " layers, ")
+                        : "")
+                << loaded.spec->training.epochs
+                << (loaded.spec->training.epochs == 1 ? " epoch\n" : " epochs\n");
   return kSucceeded;
 }
 
@@ -357,7 +421,8 @@ int Submit(Context& context, const std::vector<std::string>& args) {
   JobFile file;
   Connection connection;
   std::string output = "text";
-  OptionTable table("psctl job submit", "submits a job and returns at once", OptionTable::Kind::kCommand);
+  OptionTable table("psctl job submit", "submits a job and returns at once",
+                    OptionTable::Kind::kCommand);
   AddJobFile(&table, &file);
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
@@ -375,7 +440,8 @@ int Submit(Context& context, const std::vector<std::string>& args) {
                          {"runs_folder", submitted->runs_folder()}})
                 << "\n";
   } else {
-    context.out << "submitted " << Printable(submitted->name()) << " (" << ShowHex(submitted->job_uid()) << "): " << Printable(submitted->state())
+    context.out << "submitted " << Printable(submitted->name()) << " ("
+                << ShowHex(submitted->job_uid()) << "): " << Printable(submitted->state())
                 << "; psctl job watch " << Printable(submitted->name()) << " follows it\n";
   }
   return kSucceeded;
@@ -384,7 +450,8 @@ int Submit(Context& context, const std::vector<std::string>& args) {
 int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string output = "text";
-  OptionTable table("psctl job list", "lists the jobs that the coordinator knows, oldest first", OptionTable::Kind::kCommand);
+  OptionTable table("psctl job list", "lists the jobs that the coordinator knows, oldest first",
+                    OptionTable::Kind::kCommand);
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -404,10 +471,13 @@ int List(Context& context, const std::vector<std::string>& args) {
     std::uint64_t held = 0;
     for (const v1::ServerRow& row : job.servers()) held += row.bytes();
     const std::uint64_t bytes = std::max(held, job.server_bytes());
-    rows.push_back({Printable(job.name()), ShowHex(job.job_uid()), Printable(job.state()), absl::StrCat(job.epoch(), "/", job.epochs()),
-                    absl::StrCat(job.steps_done(), "/", job.steps_total()), absl::StrCat(job.share()), absl::StrCat(job.workers_serving()),
-                    bytes == 0 ? "-" : ShowBytes(bytes), ShowTime(job.submitted_ms()),
-                    Printable(job.state() == "FAILED" ? job.first_cause().message() : job.waiting_for())});
+    rows.push_back(
+        {Printable(job.name()), ShowHex(job.job_uid()), Printable(job.state()),
+         absl::StrCat(job.epoch(), "/", job.epochs()),
+         absl::StrCat(job.steps_done(), "/", job.steps_total()), absl::StrCat(job.share()),
+         absl::StrCat(job.workers_serving()), bytes == 0 ? "-" : ShowBytes(bytes),
+         ShowTime(job.submitted_ms()),
+         Printable(job.state() == "FAILED" ? job.first_cause().message() : job.waiting_for())});
   }
   for (const std::string& line : RenderTable({{"name"},
                                               {"uid"},
@@ -431,7 +501,8 @@ struct OneJob {
   std::unique_ptr<ControlClient> client;
 };
 // A code: the verb is over.
-std::optional<int> Open(Context& context, OptionTable* table, const std::vector<std::string>& args, OneJob* one) {
+std::optional<int> Open(Context& context, OptionTable* table, const std::vector<std::string>& args,
+                        OneJob* one) {
   table->AddArgument("JOB", &one->job, "its name (the newest of that name) or its uid");
   AddConnectionOptions(table, &one->connection);
   AddOutputOption(table, &one->output);
@@ -444,7 +515,8 @@ std::optional<int> Open(Context& context, OptionTable* table, const std::vector<
 
 int Show(Context& context, const std::vector<std::string>& args) {
   OneJob one;
-  OptionTable table("psctl job show", "shows one job: state, progress, epochs, what happened", OptionTable::Kind::kCommand);
+  OptionTable table("psctl job show", "shows one job: state, progress, epochs, what happened",
+                    OptionTable::Kind::kCommand);
   if (const auto code = Open(context, &table, args, &one)) return *code;
   v1::GetJobRequest request;
   request.set_job(one.job);
@@ -458,31 +530,44 @@ int Show(Context& context, const std::vector<std::string>& args) {
   const RunPlace place{SeesRun(status), ""};
   if (place.here) {
     status.set_runs_folder(ShowPath(context, status.runs_folder()));
-    if (status.has_checkpoint()) status.mutable_checkpoint()->set_uri(ShowPath(context, status.checkpoint().uri()));
+    if (status.has_checkpoint())
+      status.mutable_checkpoint()->set_uri(ShowPath(context, status.checkpoint().uri()));
   }
-  context.out << Printable(status.name()) << " (" << ShowHex(status.job_uid()) << "), submitted " << ShowTime(status.submitted_ms()) << "\n"
+  context.out << Printable(status.name()) << " (" << ShowHex(status.job_uid()) << "), submitted "
+              << ShowTime(status.submitted_ms()) << "\n"
               << ProgressLine(status) << "\n";
-  context.out << absl::StrFormat("closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n", status.closures_succeeded(),
-                                 status.closures_total(), status.closures_failed(), status.closures_cancelled(), status.attempts());
+  context.out << absl::StrFormat(
+      "closures: %d of %d succeeded, %d failed, %d cancelled; %d attempts\n",
+      status.closures_succeeded(), status.closures_total(), status.closures_failed(),
+      status.closures_cancelled(), status.attempts());
   if (status.servers_size() > 0) {
-    context.out << absl::StrFormat("share %g: %d %s now; on servers:", status.share(), status.workers_serving(),
+    context.out << absl::StrFormat("share %g: %d %s now; on servers:", status.share(),
+                                   status.workers_serving(),
                                    status.workers_serving() == 1 ? "worker" : "workers");
     for (const v1::ServerRow& row : status.servers())
-      context.out << " ps_server/" << Printable(row.identity()) << " " << row.shards() << (row.shards() == 1 ? " shard, " : " shards, ")
-                  << ShowBytes(row.bytes()) << ";";
+      context.out << " ps_server/" << Printable(row.identity()) << " " << row.shards()
+                  << (row.shards() == 1 ? " shard, " : " shards, ") << ShowBytes(row.bytes())
+                  << ";";
     context.out << " planned " << ShowBytes(status.server_bytes())
-                << (status.server_bytes_max() == 0 ? "" : " of at most " + ShowBytes(status.server_bytes_max())) << "\n";
+                << (status.server_bytes_max() == 0
+                        ? ""
+                        : " of at most " + ShowBytes(status.server_bytes_max()))
+                << "\n";
   }
   for (const v1::WorkerRow& row : status.workers())
     for (const std::string& line : DeviceLines(row)) context.out << line << "\n";
-  for (const v1::TaskBackoff& backoff : status.backing_off()) context.out << BackoffLine(backoff) << "\n";
+  for (const v1::TaskBackoff& backoff : status.backing_off())
+    context.out << BackoffLine(backoff) << "\n";
   for (const v1::WorkerRow& row : status.workers())
-    for (const v1::UnreachedServer& unreached : row.unreached()) context.out << UnreachedLine(row.identity(), unreached) << "\n";
+    for (const v1::UnreachedServer& unreached : row.unreached())
+      context.out << UnreachedLine(row.identity(), unreached) << "\n";
   const bool counting =
-      std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
+      std::any_of(status.epoch_rows().begin(), status.epoch_rows().end(),
+                  [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
   const std::vector<std::string> metrics = EpochMetrics(status);
   if (status.epoch_rows_size() > 0) context.out << EpochHeader(counting, metrics) << "\n";
-  for (const v1::EpochRow& row : status.epoch_rows()) context.out << EpochLine(row, counting, metrics) << "\n";
+  for (const v1::EpochRow& row : status.epoch_rows())
+    context.out << EpochLine(row, counting, metrics) << "\n";
   for (const v1::Event& event : status.events()) context.out << EventLine(event) << "\n";
   for (const std::string& line : SummaryLines(status, {}, place)) context.out << line << "\n";
   return kSucceeded;
@@ -491,7 +576,9 @@ int Show(Context& context, const std::vector<std::string>& args) {
 int Watch(Context& context, const std::vector<std::string>& args) {
   OneJob one;
   std::vector<std::string> require;
-  OptionTable table("psctl job watch", "follows a job to its end; Ctrl-C stops watching, the job goes on", OptionTable::Kind::kCommand);
+  OptionTable table("psctl job watch",
+                    "follows a job to its end; Ctrl-C stops watching, the job goes on",
+                    OptionTable::Kind::kCommand);
   WatchOptions options;
   table.Add("require", &require, "accuracy>=0.86: exit with 5 when the result falls short");
   AddReconnectOption(&table, &options.reconnect_timeout);
@@ -507,7 +594,8 @@ int Watch(Context& context, const std::vector<std::string>& args) {
 
 int Cancel(Context& context, const std::vector<std::string>& args) {
   OneJob one;
-  OptionTable table("psctl job cancel", "cancels a job; what it applied stays where it is", OptionTable::Kind::kCommand);
+  OptionTable table("psctl job cancel", "cancels a job; what it applied stays where it is",
+                    OptionTable::Kind::kCommand);
   if (const auto code = Open(context, &table, args, &one)) return *code;
   const auto cancelled = one.client->CancelJob(one.job);
   if (!cancelled.ok()) return Report(context, cancelled.status());
@@ -516,13 +604,15 @@ int Cancel(Context& context, const std::vector<std::string>& args) {
   if (one.output == "json")
     context.out << Dump({{"job", one.job}, {"state", now.state()}}) << "\n";
   else
-    context.out << Printable(one.job) << ": " << Printable(now.state()) << (IsEnded(now) ? "" : ", being cancelled (psctl job watch follows it)")
-                << "\n";
+    context.out << Printable(one.job) << ": " << Printable(now.state())
+                << (IsEnded(now) ? "" : ", being cancelled (psctl job watch follows it)") << "\n";
   return kSucceeded;
 }
 
 int Reference(Context& context, const std::vector<std::string>& args) {
-  OptionTable table("psctl job reference", "prints every key of a job file with its type, bounds and default", OptionTable::Kind::kCommand);
+  OptionTable table("psctl job reference",
+                    "prints every key of a job file with its type, bounds and default",
+                    OptionTable::Kind::kCommand);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   context.out << config::ReferenceYaml();
   return kSucceeded;
@@ -531,16 +621,18 @@ int Reference(Context& context, const std::vector<std::string>& args) {
 }  // namespace
 
 std::vector<Verb> JobVerbs() {
-  return {{"job", "run", "submit a job and follow it to its end; --local brings its own cluster", Run},
-          {"job", "submit", "submit a job and return at once", Submit},
-          {"job", "list", "list jobs", List},
-          {"job", "show", "show one job", Show},
-          {"job", "watch", "follow a job to its end", Watch},
-          {"job", "cancel", "cancel a job", Cancel},
-          {"job", "fetch", "bring the files of a run to this machine", FetchJob},
-          {"job", "audit", "prove from its ledgers which examples were applied, and how often", AuditJob},
-          {"job", "validate", "check a job file; lists every mistake", Validate},
-          {"job", "reference", "print every key of a job file", Reference}};
+  return {
+      {"job", "run", "submit a job and follow it to its end; --local brings its own cluster", Run},
+      {"job", "submit", "submit a job and return at once", Submit},
+      {"job", "list", "list jobs", List},
+      {"job", "show", "show one job", Show},
+      {"job", "watch", "follow a job to its end", Watch},
+      {"job", "cancel", "cancel a job", Cancel},
+      {"job", "fetch", "bring the files of a run to this machine", FetchJob},
+      {"job", "audit", "prove from its ledgers which examples were applied, and how often",
+       AuditJob},
+      {"job", "validate", "check a job file; lists every mistake", Validate},
+      {"job", "reference", "print every key of a job file", Reference}};
 }
 
 }  // namespace evergrad::psctl

@@ -11,29 +11,39 @@ namespace {
 
 constexpr char kExampleData[] = "EVERGRAD_DATA";
 
-// What would bring the file: said of the paths that are made of the variable, and of no file of the user's own.
-std::string Hint(const config::DataPath& path, const std::map<std::string, std::string>& environment) {
-  if (std::find(path.variables.begin(), path.variables.end(), kExampleData) == path.variables.end()) return "";
+// What would bring the file: said of the paths that are made of the variable, and of no file of the
+// user's own.
+std::string Hint(const config::DataPath& path,
+                 const std::map<std::string, std::string>& environment) {
+  if (std::find(path.variables.begin(), path.variables.end(), kExampleData) == path.variables.end())
+    return "";
   const auto set = environment.find(kExampleData);
-  return absl::StrCat(" (`./evergrad data` fetches the example data; EVERGRAD_DATA, which this path is made of, is ",
-                      set == environment.end() || set->second.empty() ? "not set" : set->second, ")");
+  return absl::StrCat(
+      " (`./evergrad data` fetches the example data; EVERGRAD_DATA, which this path is made of, "
+      "is ",
+      set == environment.end() || set->second.empty() ? "not set" : set->second, ")");
 }
 
 }  // namespace
 
-FileNotes LookAtFiles(const std::vector<config::DataPath>& paths, const std::map<std::string, std::string>& environment) {
+FileNotes LookAtFiles(const std::vector<config::DataPath>& paths,
+                      const std::map<std::string, std::string>& environment) {
   FileNotes notes;
   for (const config::DataPath& path : paths) {
     std::error_code error;
     const std::filesystem::file_status status = std::filesystem::status(path.path, error);
     if (std::filesystem::is_directory(status)) {
-      notes.mistakes.push_back({path.where, absl::StrCat("is a folder: ", path.path, ": expected the path of one file")});
+      notes.mistakes.push_back({path.where, absl::StrCat("is a folder: ", path.path,
+                                                         ": expected the path of one file")});
     } else if (!std::filesystem::exists(status)) {
       if (path.path.find('[') != std::string::npos)
         notes.mistakes.push_back(
-            {path.where, absl::StrCat("no such file: ", path.path, ": expected the path of one file; patterns are not expanded")});
+            {path.where,
+             absl::StrCat("no such file: ", path.path,
+                          ": expected the path of one file; patterns are not expanded")});
       else
-        notes.missing.push_back({path.where, absl::StrCat("no such file: ", path.path, Hint(path, environment))});
+        notes.missing.push_back(
+            {path.where, absl::StrCat("no such file: ", path.path, Hint(path, environment))});
     }
   }
   return notes;

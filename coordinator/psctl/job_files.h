@@ -14,6 +14,7 @@ struct FileNotes {
   std::vector<config::Mistake> missing;   // not here; the workers may have it
 };
 // One note a path, at the line that names it.
-FileNotes LookAtFiles(const std::vector<config::DataPath>& paths, const std::map<std::string, std::string>& environment);
+FileNotes LookAtFiles(const std::vector<config::DataPath>& paths,
+                      const std::map<std::string, std::string>& environment);
 
 }  // namespace evergrad::psctl

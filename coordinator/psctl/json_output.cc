@@ -16,7 +16,9 @@
 namespace evergrad::psctl {
 namespace {
 
-nlohmann::json Number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
+nlohmann::json Number(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
+}
 std::string StampText(const v1::Stamp& stamp) { return absl::StrCat(stamp.term(), ".", stamp.n()); }
 std::string RoleText(v1::Role role) {
   const auto known = client::FromProto(role);
@@ -35,7 +37,8 @@ nlohmann::json TableJson(const v1::VariableRow& variable) {
   const v1::TableState& table = variable.table();
   const v1::TableSpec& spec = variable.table_spec();
   nlohmann::json hottest = nlohmann::json::array();
-  for (const v1::HotId& hot : table.hottest()) hottest.push_back({{"id", hot.id()}, {"pushes", hot.pushes()}, {"error", hot.error()}});
+  for (const v1::HotId& hot : table.hottest())
+    hottest.push_back({{"id", hot.id()}, {"pushes", hot.pushes()}, {"error", hot.error()}});
   return {{"rows", table.rows()},
           {"dimension", spec.dimension()},
           {"waiting", table.waiting()},
@@ -65,8 +68,13 @@ nlohmann::json DeviceJson(const v1::DeviceProgress& d) {
   nlohmann::json recaptures = nlohmann::json::object();
   for (const auto& [reason, count] : d.graph_recaptures()) recaptures[reason] = count;
   return {{"name", d.name()},
-          {"memory_bytes", {{"used", d.memory_used()}, {"peak", d.memory_peak()}, {"reserved", d.memory_reserved()}, {"free", d.memory_free()}}},
-          {"utilization", d.utilization_from().empty() ? nlohmann::json(nullptr) : Number(d.utilization())},
+          {"memory_bytes",
+           {{"used", d.memory_used()},
+            {"peak", d.memory_peak()},
+            {"reserved", d.memory_reserved()},
+            {"free", d.memory_free()}}},
+          {"utilization",
+           d.utilization_from().empty() ? nlohmann::json(nullptr) : Number(d.utilization())},
           {"utilization_from", d.utilization_from()},
           {"measured_steps", d.measured_steps()},
           {"seconds",
@@ -77,7 +85,10 @@ nlohmann::json DeviceJson(const v1::DeviceProgress& d) {
             {"wait", Number(d.wait_seconds())}}},
           {"waits", d.waits()},
           {"batches_ahead", d.batches_ahead()},
-          {"steps", {{"eager", d.steps_eager()}, {"captured", d.graph_captures()}, {"replayed", d.graph_replays()}}},
+          {"steps",
+           {{"eager", d.steps_eager()},
+            {"captured", d.graph_captures()},
+            {"replayed", d.graph_replays()}}},
           {"recaptures", recaptures},
           {"loss_scale", d.loss_scale() > 0 ? Number(d.loss_scale()) : nlohmann::json(nullptr)},
           {"loss_scale_overflows", d.loss_scale_overflows()}};
@@ -86,39 +97,40 @@ nlohmann::json DeviceJson(const v1::DeviceProgress& d) {
 }  // namespace
 
 nlohmann::json JsonOf(const v1::JobStatus& job) {
-  nlohmann::json out = {{"job_uid", ShowHex(job.job_uid())},
-                        {"name", job.name()},
-                        {"state", job.state()},
-                        {"phase", job.phase()},
-                        {"revision", job.revision()},
-                        {"waiting_for", job.waiting_for()},
-                        {"runs_folder", job.runs_folder()},
-                        {"runs_host", job.runs_host()},
-                        {"closures_total", job.closures_total()},
-                        {"closures_succeeded", job.closures_succeeded()},
-                        {"closures_failed", job.closures_failed()},
-                        {"closures_cancelled", job.closures_cancelled()},
-                        {"closures_rerun", job.closures_rerun()},
-                        {"attempts", job.attempts()},
-                        {"updates_redone", job.updates_redone()},
-                        {"shards_rolled_back", job.shards_rolled_back()},
-                        {"closures_lost", job.closures_lost()},
-                        {"updates_lost", job.updates_lost()},
-                        {"steps_total", job.steps_total()},
-                        {"steps_done", job.steps_done()},
-                        {"epochs", job.epochs()},
-                        {"epoch", job.epoch()},
-                        {"examples_per_second", Number(job.examples_per_second())},
-                        {"loss", Number(job.loss())},
-                        {"eta_seconds", job.eta_seconds() < 0 ? nlohmann::json(nullptr) : Number(job.eta_seconds())},
-                        {"share", job.share()},
-                        {"workers_serving", job.workers_serving()},
-                        {"worker_seconds", Number(job.worker_seconds())},
-                        {"server_bytes", job.server_bytes()},
-                        {"server_bytes_max", job.server_bytes_max()},
-                        {"submitted_ms", job.submitted_ms()},
-                        {"started_ms", job.started_ms()},
-                        {"ended_ms", job.ended_ms()}};
+  nlohmann::json out = {
+      {"job_uid", ShowHex(job.job_uid())},
+      {"name", job.name()},
+      {"state", job.state()},
+      {"phase", job.phase()},
+      {"revision", job.revision()},
+      {"waiting_for", job.waiting_for()},
+      {"runs_folder", job.runs_folder()},
+      {"runs_host", job.runs_host()},
+      {"closures_total", job.closures_total()},
+      {"closures_succeeded", job.closures_succeeded()},
+      {"closures_failed", job.closures_failed()},
+      {"closures_cancelled", job.closures_cancelled()},
+      {"closures_rerun", job.closures_rerun()},
+      {"attempts", job.attempts()},
+      {"updates_redone", job.updates_redone()},
+      {"shards_rolled_back", job.shards_rolled_back()},
+      {"closures_lost", job.closures_lost()},
+      {"updates_lost", job.updates_lost()},
+      {"steps_total", job.steps_total()},
+      {"steps_done", job.steps_done()},
+      {"epochs", job.epochs()},
+      {"epoch", job.epoch()},
+      {"examples_per_second", Number(job.examples_per_second())},
+      {"loss", Number(job.loss())},
+      {"eta_seconds", job.eta_seconds() < 0 ? nlohmann::json(nullptr) : Number(job.eta_seconds())},
+      {"share", job.share()},
+      {"workers_serving", job.workers_serving()},
+      {"worker_seconds", Number(job.worker_seconds())},
+      {"server_bytes", job.server_bytes()},
+      {"server_bytes_max", job.server_bytes_max()},
+      {"submitted_ms", job.submitted_ms()},
+      {"started_ms", job.started_ms()},
+      {"ended_ms", job.ended_ms()}};
   out["first_cause"] = nullptr;
   if (job.has_first_cause()) {
     const v1::ErrorDetail& cause = job.first_cause();
@@ -155,14 +167,18 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
   }
   out["workers"] = nlohmann::json::array();
   for (const v1::WorkerRow& row : job.workers()) {
-    out["workers"].push_back(
-        {{"identity", row.identity()}, {"state", row.state()}, {"steps", row.steps()}, {"examples", row.examples()}, {"closure", row.closure()}});
+    out["workers"].push_back({{"identity", row.identity()},
+                              {"state", row.state()},
+                              {"steps", row.steps()},
+                              {"examples", row.examples()},
+                              {"closure", row.closure()}});
     if (row.has_device()) out["workers"].back()["device"] = DeviceJson(row.device());
     for (const v1::UnreachedServer& one : row.unreached())
-      out["workers"].back()["unreached"].push_back({{"server", one.server()},
-                                                    {"address", one.address()},
-                                                    {"seconds", Number(static_cast<double>(one.for_ms()) / 1000)},
-                                                    {"reason", one.reason()}});
+      out["workers"].back()["unreached"].push_back(
+          {{"server", one.server()},
+           {"address", one.address()},
+           {"seconds", Number(static_cast<double>(one.for_ms()) / 1000)},
+           {"reason", one.reason()}});
   }
   out["servers"] = nlohmann::json::array();
   for (const v1::ServerRow& row : job.servers())
@@ -183,7 +199,10 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
                                   {"host", backoff.host()}});
   out["events"] = nlohmann::json::array();
   for (const v1::Event& event : job.events())
-    out["events"].push_back({{"number", event.number()}, {"wall_ms", event.wall_ms()}, {"kind", event.kind()}, {"text", event.text()}});
+    out["events"].push_back({{"number", event.number()},
+                             {"wall_ms", event.wall_ms()},
+                             {"kind", event.kind()},
+                             {"text", event.text()}});
   out["result"] = nullptr;
   if (!job.result_json().empty()) {
     auto result = nlohmann::json::parse(job.result_json(), nullptr, false);
@@ -195,7 +214,10 @@ nlohmann::json JsonOf(const v1::JobStatus& job) {
 nlohmann::json JsonOf(const v1::TaskRow& task) {
   nlohmann::json jobs = nlohmann::json::array();
   for (const v1::TaskJob& job : task.jobs())
-    jobs.push_back({{"name", job.name()}, {"job_uid", ShowHex(job.job_uid())}, {"shards", job.shards()}, {"bytes", job.bytes()}});
+    jobs.push_back({{"name", job.name()},
+                    {"job_uid", ShowHex(job.job_uid())},
+                    {"shards", job.shards()},
+                    {"bytes", job.bytes()}});
   return {{"role", RoleText(task.role())},
           {"identity", task.identity()},
           {"registration", StampText(task.registration())},
@@ -251,13 +273,18 @@ nlohmann::json JsonOf(const v1::VariableRow& variable) {
           {"digest", ShowHex(variable.digest())},
           {"slot_digest", ShowHex(variable.slot_digest())},
           {"complete", variable.complete()},
-          {"optimizer", OptimizerJson(variable.has_table() ? variable.table_spec().optimizer() : variable.variable_spec().optimizer())},
+          {"optimizer", OptimizerJson(variable.has_table() ? variable.table_spec().optimizer()
+                                                           : variable.variable_spec().optimizer())},
           {"table", variable.has_table() ? TableJson(variable) : nlohmann::json(nullptr)},
           {"shards", shards}};
 }
 
 nlohmann::json JsonOf(const v1::LogLine& line) {
-  return {{"wall_ms", line.wall_ms()}, {"level", line.level()}, {"task", line.task()}, {"job", line.job()}, {"text", line.text()}};
+  return {{"wall_ms", line.wall_ms()},
+          {"level", line.level()},
+          {"task", line.task()},
+          {"job", line.job()},
+          {"text", line.text()}};
 }
 
 nlohmann::json JsonOf(const v1::GetClusterInfoResponse& info) {

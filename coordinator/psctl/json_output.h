@@ -1,4 +1,5 @@
-// What `--output json` prints: control messages as JSON. Ids are 16 hex digits, numbers are numbers, NaN is null. Pure.
+// What `--output json` prints: control messages as JSON. Ids are 16 hex digits, numbers are
+// numbers, NaN is null. Pure.
 #pragma once
 
 #include <string>

@@ -23,10 +23,12 @@ constexpr auto kListenWithin = std::chrono::seconds(30);
 }  // namespace
 
 std::string LocalTask::Name() const {
-  return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "/", role == Role::kCoordinator ? "" : identity);
+  return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "/",
+                      role == Role::kCoordinator ? "" : identity);
 }
 std::string LocalTask::FileName() const {
-  return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "-", role == Role::kCoordinator ? "" : identity);
+  return absl::StrCat(RoleName(role), role == Role::kCoordinator ? "" : "-",
+                      role == Role::kCoordinator ? "" : identity);
 }
 
 std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
@@ -42,32 +44,41 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
     task.args = std::move(args);
     tasks.push_back(std::move(task));
   };
-  std::vector<std::string> coordinator = {"--runs", options.runs, "--state-dir", absl::StrCat(options.folder, "/state")};
-  if (options.jobs_running_max != 1) coordinator.insert(coordinator.end(), {"--jobs-running-max", absl::StrCat(options.jobs_running_max)});
+  std::vector<std::string> coordinator = {"--runs", options.runs, "--state-dir",
+                                          absl::StrCat(options.folder, "/state")};
+  if (options.jobs_running_max != 1)
+    coordinator.insert(coordinator.end(),
+                       {"--jobs-running-max", absl::StrCat(options.jobs_running_max)});
   std::vector<std::string> checkpoint_roots;
-  for (const std::string& root : options.checkpoint_roots) checkpoint_roots.insert(checkpoint_roots.end(), {"--checkpoint-root", root});
+  for (const std::string& root : options.checkpoint_roots)
+    checkpoint_roots.insert(checkpoint_roots.end(), {"--checkpoint-root", root});
   coordinator.insert(coordinator.end(), checkpoint_roots.begin(), checkpoint_roots.end());
   add(Role::kCoordinator, "0", std::move(coordinator));
   // Checkpoints of jobs that name no folder lie among the runs.
-  if (!checkpoint_roots.empty()) checkpoint_roots.insert(checkpoint_roots.end(), {"--checkpoint-root", options.runs});
+  if (!checkpoint_roots.empty())
+    checkpoint_roots.insert(checkpoint_roots.end(), {"--checkpoint-root", options.runs});
   for (std::uint32_t i = 0; i < options.servers; ++i) {
     std::vector<std::string> args = {"--index", absl::StrCat(i)};
     args.insert(args.end(), checkpoint_roots.begin(), checkpoint_roots.end());
     add(Role::kPsServer, absl::StrCat(i), std::move(args));
   }
-  const std::uint32_t threads = options.worker_threads != 0 ? options.worker_threads : std::max(1u, cores / std::max(1u, options.workers));
+  const std::uint32_t threads = options.worker_threads != 0
+                                    ? options.worker_threads
+                                    : std::max(1u, cores / std::max(1u, options.workers));
   for (std::uint32_t i = 0; i < options.workers; ++i) {
     std::vector<std::string> args = {"--name", absl::StrCat(i), "--threads", absl::StrCat(threads)};
     const std::string device = options.gpus ? absl::StrCat("gpu:", i) : options.device;
     if (!device.empty()) args.insert(args.end(), {"--device", device});
-    for (const std::string& root : options.data_roots) args.insert(args.end(), {"--data-root", root});
+    for (const std::string& root : options.data_roots)
+      args.insert(args.end(), {"--data-root", root});
     add(Role::kWorker, absl::StrCat(i), std::move(args));
   }
   return tasks;
 }
 
-absl::StatusOr<std::uint32_t> CountGpus(const LocalOptions& options, const Clock& clock,
-                                        const std::function<bool(std::chrono::milliseconds)>& pause) {
+absl::StatusOr<std::uint32_t> CountGpus(
+    const LocalOptions& options, const Clock& clock,
+    const std::function<bool(std::chrono::milliseconds)>& pause) {
   EG_RETURN_IF_ERROR(fs::MakeDirectories(options.folder));
   SpawnOptions spawn;
   spawn.program = ProgramOf(options.bin, Role::kWorker);
@@ -82,15 +93,18 @@ absl::StatusOr<std::uint32_t> CountGpus(const LocalOptions& options, const Clock
     if (!late && pause(kPoll)) continue;
     ::kill(pid, SIGKILL);
     ::waitpid(pid, &status, 0);
-    return late ? absl::DeadlineExceededError("the GPUs of this host do not answer") : absl::CancelledError("interrupted");
+    return late ? absl::DeadlineExceededError("the GPUs of this host do not answer")
+                : absl::CancelledError("interrupted");
   }
   EG_ASSIGN_OR_RETURN(const std::string text, fs::ReadFile(spawn.log_file, 1u << 20));
   std::uint32_t count = 0;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) count += absl::StartsWith(line, "gpu:") ? 1 : 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n'))
+    count += absl::StartsWith(line, "gpu:") ? 1 : 0;
   if (status != 0 || count == 0) {
     const absl::string_view said = absl::StripAsciiWhitespace(text);
     return UserError(absl::FailedPreconditionError(
-        absl::StrCat("--gpus: no worker can have a GPU here: ", said.empty() ? DescribeExit(status) : std::string(said))));
+        absl::StrCat("--gpus: no worker can have a GPU here: ",
+                     said.empty() ? DescribeExit(status) : std::string(said))));
   }
   return count;
 }
@@ -107,22 +121,29 @@ std::string LastWords(const std::string& path) {
 }
 
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived) {
-  // One that ran for a while died of something else than its start: at once. Otherwise twice as long each time, up to 5 s.
+  // One that ran for a while died of something else than its start: at once. Otherwise twice as
+  // long each time, up to 5 s.
   if (lived > std::chrono::seconds(10) || starts <= 1) return std::chrono::milliseconds(100);
-  return std::min(std::chrono::milliseconds(5000), std::chrono::milliseconds(100) * (1 << std::min(starts - 1, 6)));
+  return std::min(std::chrono::milliseconds(5000),
+                  std::chrono::milliseconds(100) * (1 << std::min(starts - 1, 6)));
 }
 
-std::string ProgramOf(const std::string& bin, Role role) { return absl::StrCat(bin, "/", daemon::ProgramName(role)); }
+std::string ProgramOf(const std::string& bin, Role role) {
+  return absl::StrCat(bin, "/", daemon::ProgramName(role));
+}
 
-std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& folder, const std::string& coordinator_address) {
-  std::vector<std::string> args = {"--address-file", absl::StrCat(folder, "/", task.FileName(), ".address")};
+std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& folder,
+                                     const std::string& coordinator_address) {
+  std::vector<std::string> args = {"--address-file",
+                                   absl::StrCat(folder, "/", task.FileName(), ".address")};
   if (task.role != Role::kCoordinator) {
     args.insert(args.end(), {"--coordinator", coordinator_address});
   } else if (!coordinator_address.empty()) {
     // Started again: tasks redial the address that they know.
     args.insert(args.end(), {"--listen", coordinator_address});
   } else {
-    // Nobody has ever served this cluster: there are no registrations to collect before the first term.
+    // Nobody has ever served this cluster: there are no registrations to collect before the first
+    // term.
     args.insert(args.end(), {"--window", "0"});
   }
   args.insert(args.end(), task.args.begin(), task.args.end());
@@ -135,22 +156,30 @@ std::string Tail(const std::string& path, int lines) {
   std::vector<std::string> all = absl::StrSplit(*text, '\n');
   while (!all.empty() && all.back().empty()) all.pop_back();
   if (all.size() > static_cast<std::size_t>(lines)) all.erase(all.begin(), all.end() - lines);
-  return absl::StrJoin(all, "\n", [](std::string* out, const std::string& line) { absl::StrAppend(out, Escaped(line)); });
+  return absl::StrJoin(all, "\n", [](std::string* out, const std::string& line) {
+    absl::StrAppend(out, Escaped(line));
+  });
 }
 
-LocalCluster::LocalCluster(LocalOptions options, const Clock* clock, std::function<bool(std::chrono::milliseconds)> pause)
+LocalCluster::LocalCluster(LocalOptions options, const Clock* clock,
+                           std::function<bool(std::chrono::milliseconds)> pause)
     : options_(std::move(options)),
       clock_(clock),
       pause_(std::move(pause)),
-      tasks_(PlanTasks(options_, static_cast<unsigned>(std::max(1l, ::sysconf(_SC_NPROCESSORS_ONLN))))) {}
+      tasks_(PlanTasks(options_,
+                       static_cast<unsigned>(std::max(1l, ::sysconf(_SC_NPROCESSORS_ONLN))))) {}
 
 LocalCluster::~LocalCluster() {
   if (!options_.detached) Stop();
 }
 
-std::string LocalCluster::LogOf(const LocalTask& task) const { return absl::StrCat(options_.folder, "/", task.FileName(), ".log"); }
+std::string LocalCluster::LogOf(const LocalTask& task) const {
+  return absl::StrCat(options_.folder, "/", task.FileName(), ".log");
+}
 
-std::string LocalCluster::LogHint(const std::string& path) const { return options_.logs_move ? "" : absl::StrCat("; log: ", path); }
+std::string LocalCluster::LogHint(const std::string& path) const {
+  return options_.logs_move ? "" : absl::StrCat("; log: ", path);
+}
 
 absl::Status LocalCluster::Launch(LocalTask* task) {
   SpawnOptions spawn;
@@ -182,16 +211,21 @@ absl::Status LocalCluster::WaitForCoordinator() {
     int status = 0;
     if (::waitpid(task.process.pid, &status, WNOHANG) == task.process.pid) {
       task.running = false;
-      return absl::InternalError(absl::StrCat("the coordinator ", DescribeExit(status), " before it listened; its log:\n", Tail(LogOf(task), 10)));
+      return absl::InternalError(absl::StrCat("the coordinator ", DescribeExit(status),
+                                              " before it listened; its log:\n",
+                                              Tail(LogOf(task), 10)));
     }
-    if (clock_->Now() > until) return absl::DeadlineExceededError(absl::StrCat("the coordinator does not listen yet: log=", LogOf(task)));
+    if (clock_->Now() > until)
+      return absl::DeadlineExceededError(
+          absl::StrCat("the coordinator does not listen yet: log=", LogOf(task)));
     if (!pause_(kPoll)) return absl::CancelledError("interrupted");
   }
 }
 
 absl::Status LocalCluster::Start() {
   EG_RETURN_IF_ERROR(fs::MakeDirectories(options_.folder));
-  for (const LocalTask& task : tasks_) ::unlink(absl::StrCat(options_.folder, "/", task.FileName(), ".address").c_str());
+  for (const LocalTask& task : tasks_)
+    ::unlink(absl::StrCat(options_.folder, "/", task.FileName(), ".address").c_str());
   EG_RETURN_IF_ERROR(Launch(&tasks_.front()));
   EG_RETURN_IF_ERROR(WaitForCoordinator());
   for (std::size_t i = 1; i < tasks_.size(); ++i) EG_RETURN_IF_ERROR(Launch(&tasks_[i]));
@@ -206,8 +240,10 @@ std::vector<std::string> LocalCluster::Tick() {
     int status = 0;
     if (task.running && ::waitpid(task.process.pid, &status, WNOHANG) == task.process.pid) {
       task.running = false;
-      std::string text = absl::StrCat(task.Name(), " (pid ", task.process.pid, ") ", DescribeExit(status));
-      if (WIFEXITED(status) && WEXITSTATUS(status) != 0) absl::StrAppend(&text, LastWords(LogOf(task)));
+      std::string text =
+          absl::StrCat(task.Name(), " (pid ", task.process.pid, ") ", DescribeExit(status));
+      if (WIFEXITED(status) && WEXITSTATUS(status) != 0)
+        absl::StrAppend(&text, LastWords(LogOf(task)));
       if (options_.supervise) {
         const auto delay = RestartDelay(task.starts, now - task.started);
         task.start_again = now + delay;
@@ -223,7 +259,8 @@ std::vector<std::string> LocalCluster::Tick() {
         news.push_back(absl::StrCat(task.Name(), " started again: pid ", task.process.pid));
       } else {
         task.start_again = now + std::chrono::seconds(5);
-        news.push_back(absl::StrCat(task.Name(), " could not be started again: ", started.message()));
+        news.push_back(
+            absl::StrCat(task.Name(), " could not be started again: ", started.message()));
       }
     }
   }
@@ -236,12 +273,19 @@ std::optional<LocalCluster::Broken> LocalCluster::broken() const {
   for (const LocalTask& task : tasks_) {
     any_worker = any_worker || (task.role == Role::kWorker && task.running);
     if (task.running || task.starts == 0) continue;
-    if (task.role == Role::kCoordinator) return Broken{true, absl::StrCat("the coordinator at ", address_, " has ended", LogHint(LogOf(task)))};
+    if (task.role == Role::kCoordinator)
+      return Broken{
+          true, absl::StrCat("the coordinator at ", address_, " has ended", LogHint(LogOf(task)))};
     if (task.role == Role::kPsServer)
-      return Broken{false, absl::StrCat(task.Name(), " has ended and nothing starts it again (--supervise does)", LogHint(LogOf(task)))};
+      return Broken{false, absl::StrCat(task.Name(),
+                                        " has ended and nothing starts it again (--supervise does)",
+                                        LogHint(LogOf(task)))};
   }
   if (!any_worker && options_.workers > 0)
-    return Broken{false, absl::StrCat("every worker has ended and nothing starts them again (--supervise does)", LogHint(options_.folder))};
+    return Broken{
+        false,
+        absl::StrCat("every worker has ended and nothing starts them again (--supervise does)",
+                     LogHint(options_.folder))};
   return std::nullopt;
 }
 

@@ -1,4 +1,5 @@
-// psctl logs: the tasks' newest lines, read through the coordinator's sessions, so that it works for a remote cluster.
+// psctl logs: the tasks' newest lines, read through the coordinator's sessions, so that it works
+// for a remote cluster.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
@@ -23,8 +24,9 @@ int Logs(Context& context, const std::vector<std::string>& args) {
   bool follow = false;
   std::chrono::milliseconds since{0};
   std::uint32_t lines_max = 1000;
-  daemon::OptionTable table("psctl logs", "shows the newest log lines of tasks (worker/0, ps_server/1; none: all)",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl logs", "shows the newest log lines of tasks (worker/0, ps_server/1; none: all)",
+      daemon::OptionTable::Kind::kCommand);
   table.AddRest("TASK", &tasks, "worker/0, ps_server/1, coordinator/0");
   table.Add("follow", &follow, "go on with what comes, until Ctrl-C");
   table.Short('f', "follow");
@@ -45,7 +47,8 @@ int Logs(Context& context, const std::vector<std::string>& args) {
   for (;;) {
     const auto answer = (*client)->ReadTaskLogs(request);
     if (!answer.ok()) return Report(context, answer.status());
-    for (const v1::LogLine& line : answer->lines()) context.out << (output == "json" ? Dump(JsonOf(line), -1) : LogText(line)) << "\n";
+    for (const v1::LogLine& line : answer->lines())
+      context.out << (output == "json" ? Dump(JsonOf(line), -1) : LogText(line)) << "\n";
     context.out.flush();
     if (!follow) return kSucceeded;
     // From here on only what is newer than what each task has said, and all of it.
@@ -63,10 +66,14 @@ int Logs(Context& context, const std::vector<std::string>& args) {
 
 std::string LogText(const v1::LogLine& line) {
   const std::string time = ShowTime(line.wall_ms());
-  return absl::StrCat(time.size() > 11 ? time.substr(11) : time, " ", absl::AsciiStrToUpper(Printable(line.level())), " ", Printable(line.task()),
-                      line.job().empty() ? "" : absl::StrCat(" [", Printable(line.job()), "]"), "  ", Printable(line.text()));
+  return absl::StrCat(time.size() > 11 ? time.substr(11) : time, " ",
+                      absl::AsciiStrToUpper(Printable(line.level())), " ", Printable(line.task()),
+                      line.job().empty() ? "" : absl::StrCat(" [", Printable(line.job()), "]"),
+                      "  ", Printable(line.text()));
 }
 
-std::vector<Verb> LogsVerbs() { return {{"logs", "", "show log lines of tasks; -f follows", Logs}}; }
+std::vector<Verb> LogsVerbs() {
+  return {{"logs", "", "show log lines of tasks; -f follows", Logs}};
+}
 
 }  // namespace evergrad::psctl

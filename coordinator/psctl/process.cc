@@ -20,11 +20,15 @@ namespace evergrad::psctl {
 
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   if (::access(options.program.c_str(), X_OK) != 0)
-    return UserError(absl::NotFoundError(absl::StrCat("no such program: ", options.program, ": ", std::strerror(errno))));
+    return UserError(absl::NotFoundError(
+        absl::StrCat("no such program: ", options.program, ": ", std::strerror(errno))));
   const int log = ::open(options.log_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log < 0) return absl::UnavailableError(absl::StrCat("cannot write ", options.log_file, ": ", std::strerror(errno)));
+  if (log < 0)
+    return absl::UnavailableError(
+        absl::StrCat("cannot write ", options.log_file, ": ", std::strerror(errno)));
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  // Everything that allocates happens before the fork: other threads may hold the allocator's locks.
+  // Everything that allocates happens before the fork: other threads may hold the allocator's
+  // locks.
   std::vector<char*> argv;
   argv.push_back(const_cast<char*>(options.program.c_str()));
   for (const std::string& arg : options.args) argv.push_back(const_cast<char*>(arg.c_str()));
@@ -51,18 +55,23 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
   const int error = errno;
   ::close(log);
   if (nothing >= 0) ::close(nothing);
-  if (pid < 0) return absl::ResourceExhaustedError(absl::StrCat("cannot start ", options.program, ": ", std::strerror(error)));
+  if (pid < 0)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot start ", options.program, ": ", std::strerror(error)));
   return pid;
 }
 
 absl::StatusOr<ProcessId> IdentityOf(pid_t pid) {
   const auto stat = fs::ReadFile(absl::StrCat("/proc/", pid, "/stat"), 65536);
-  // "pid (name) state ppid …": the name may hold spaces and brackets, so what counts follows the last one. Field 22 is the start.
+  // "pid (name) state ppid …": the name may hold spaces and brackets, so what counts follows the
+  // last one. Field 22 is the start.
   const std::size_t bracket = stat.ok() ? stat->rfind(')') : std::string::npos;
-  if (bracket == std::string::npos) return absl::NotFoundError(absl::StrCat("no such process: pid=", pid));
+  if (bracket == std::string::npos)
+    return absl::NotFoundError(absl::StrCat("no such process: pid=", pid));
   const std::vector<std::string> fields = absl::StrSplit(stat->substr(bracket + 2), ' ');
   ProcessId process{pid, 0};
-  if (fields.size() < 20 || fields[0] == "Z" || fields[0] == "X" || !absl::SimpleAtoi(fields[19], &process.start_ticks))
+  if (fields.size() < 20 || fields[0] == "Z" || fields[0] == "X" ||
+      !absl::SimpleAtoi(fields[19], &process.start_ticks))
     return absl::NotFoundError(absl::StrCat("no such process: pid=", pid));
   return process;
 }
@@ -79,15 +88,19 @@ absl::Status WritePidFile(const std::string& path, const ProcessId& process) {
 std::optional<ProcessId> ReadPidFile(const std::string& path) {
   const auto text = fs::ReadFile(path, 256);
   if (!text.ok()) return std::nullopt;
-  const std::vector<std::string> parts = absl::StrSplit(*text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
+  const std::vector<std::string> parts =
+      absl::StrSplit(*text, absl::ByAnyChar(" \n"), absl::SkipEmpty());
   ProcessId process;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &process.pid) || !absl::SimpleAtoi(parts[1], &process.start_ticks) || process.pid <= 1)
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &process.pid) ||
+      !absl::SimpleAtoi(parts[1], &process.start_ticks) || process.pid <= 1)
     return std::nullopt;
   return process;
 }
 
 std::string DescribeExit(int wait_status) {
-  if (WIFSIGNALED(wait_status)) return absl::StrCat("was killed by signal ", WTERMSIG(wait_status), " (", strsignal(WTERMSIG(wait_status)), ")");
+  if (WIFSIGNALED(wait_status))
+    return absl::StrCat("was killed by signal ", WTERMSIG(wait_status), " (",
+                        strsignal(WTERMSIG(wait_status)), ")");
   return absl::StrCat("ended with code ", WEXITSTATUS(wait_status));
 }
 

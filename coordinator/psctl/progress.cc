@@ -18,11 +18,14 @@ namespace evergrad::psctl {
 namespace {
 
 double Share(const v1::JobStatus& job) {
-  return job.steps_total() == 0 ? 0 : std::min(1.0, static_cast<double>(job.steps_done()) / static_cast<double>(job.steps_total()));
+  return job.steps_total() == 0 ? 0
+                                : std::min(1.0, static_cast<double>(job.steps_done()) /
+                                                    static_cast<double>(job.steps_total()));
 }
 
 bool IsCounting(const v1::JobStatus& job) {
-  return std::any_of(job.epoch_rows().begin(), job.epoch_rows().end(), [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
+  return std::any_of(job.epoch_rows().begin(), job.epoch_rows().end(),
+                     [](const v1::EpochRow& row) { return row.counting_sum() != 0; });
 }
 
 // "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 80 s": what is known of it.
@@ -30,24 +33,34 @@ std::string Figures(const v1::JobStatus& job) {
   std::vector<std::string> parts;
   if (job.epoch() > 0) parts.push_back(absl::StrCat("epoch ", job.epoch(), "/", job.epochs()));
   if (job.steps_total() > 0)
-    parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(), std::floor(Share(job) * 100)));
+    parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(),
+                                    std::floor(Share(job) * 100)));
   // A functions job: what its client has scheduled.
   if (job.steps_total() == 0 && job.closures_total() > 0)
-    parts.push_back(absl::StrFormat("closure %d/%d  step %d", job.closures_succeeded() + job.closures_failed() + job.closures_cancelled(),
-                                    job.closures_total(), job.steps_done()));
-  // While a task is waited for, or lost work is run again, speed and time left are those of before: silence says less that is wrong.
+    parts.push_back(
+        absl::StrFormat("closure %d/%d  step %d",
+                        job.closures_succeeded() + job.closures_failed() + job.closures_cancelled(),
+                        job.closures_total(), job.steps_done()));
+  // While a task is waited for, or lost work is run again, speed and time left are those of before:
+  // silence says less that is wrong.
   const bool stalled = !IsEnded(job) && (!job.waiting_for().empty() || job.phase() == "repairing");
-  if (job.examples_per_second() > 0 && !stalled) parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
-  if (job.steps_done() > 0 && !std::isnan(job.loss()) && job.loss() != 0) parts.push_back(absl::StrCat("loss ", ShowNumber(job.loss(), 4)));
+  if (job.examples_per_second() > 0 && !stalled)
+    parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
+  if (job.steps_done() > 0 && !std::isnan(job.loss()) && job.loss() != 0)
+    parts.push_back(absl::StrCat("loss ", ShowNumber(job.loss(), 4)));
   if (!IsEnded(job) && !stalled && job.steps_done() > 0 && job.eta_seconds() >= 0)
     parts.push_back(absl::StrCat("ETA ", ShowSeconds(job.eta_seconds())));
   return absl::StrJoin(parts, "  ");
 }
 
 std::string WorkerText(const v1::WorkerRow& worker) {
-  return absl::StrCat("worker/", Printable(worker.identity()), " ", Printable(worker.state()),
-                      worker.state() == "running" ? absl::StrCat(" closure ", worker.closure()) : "", ", ", worker.steps(), " steps",
-                      worker.device().loss_scale() > 0 ? absl::StrCat(", loss scale ", ShowNumber(worker.device().loss_scale(), 0)) : "");
+  return absl::StrCat(
+      "worker/", Printable(worker.identity()), " ", Printable(worker.state()),
+      worker.state() == "running" ? absl::StrCat(" closure ", worker.closure()) : "", ", ",
+      worker.steps(), " steps",
+      worker.device().loss_scale() > 0
+          ? absl::StrCat(", loss scale ", ShowNumber(worker.device().loss_scale(), 0))
+          : "");
 }
 
 // What was measured and is no number, beside "-" for what was not measured.
@@ -62,34 +75,43 @@ std::string MetricTitle(const std::string& name) {
 // What the job asked to be measured, the first one first; the loss of a job that asked for nothing.
 std::vector<std::string> MetricTexts(absl::string_view result_json) {
   const auto metrics = MetricsInOrder(result_json);
-  const bool asked = std::any_of(metrics.begin(), metrics.end(), [](const auto& m) { return m.first != "loss" && m.first != "count"; });
+  const bool asked = std::any_of(metrics.begin(), metrics.end(), [](const auto& m) {
+    return m.first != "loss" && m.first != "count";
+  });
   std::vector<std::string> texts;
   for (const auto& [name, value] : metrics) {
     if (name == "count" || (name == "loss" && asked)) continue;
     const bool share = name == "accuracy" || name == "binary_accuracy";
-    texts.push_back(absl::StrCat(Printable(name), " ", share ? ShowPercent(value) : ShowNumber(value, 4)));
+    texts.push_back(
+        absl::StrCat(Printable(name), " ", share ? ShowPercent(value) : ShowNumber(value, 4)));
   }
   return texts;
 }
 
 std::string Head(const v1::JobStatus& job) {
   std::string head = Printable(job.state());
-  if (!job.phase().empty() && job.phase() != "training" && !IsEnded(job)) absl::StrAppend(&head, " (", Printable(job.phase()), ")");
+  if (!job.phase().empty() && job.phase() != "training" && !IsEnded(job))
+    absl::StrAppend(&head, " (", Printable(job.phase()), ")");
   return head;
 }
 
 }  // namespace
 
-bool IsEnded(const v1::JobStatus& job) { return job.state() == "SUCCEEDED" || job.state() == "FAILED" || job.state() == "CANCELLED"; }
+bool IsEnded(const v1::JobStatus& job) {
+  return job.state() == "SUCCEEDED" || job.state() == "FAILED" || job.state() == "CANCELLED";
+}
 
 std::string ProgressLine(const v1::JobStatus& job) {
   std::vector<std::string> parts{Head(job)};
   if (const std::string figures = Figures(job); !figures.empty()) parts.push_back(figures);
-  if (!job.waiting_for().empty()) parts.push_back(absl::StrCat("waiting for ", Printable(job.waiting_for())));
+  if (!job.waiting_for().empty())
+    parts.push_back(absl::StrCat("waiting for ", Printable(job.waiting_for())));
   if (job.workers_size() > 0 && !IsEnded(job))
-    parts.push_back(absl::StrCat("workers: ", absl::StrJoin(job.workers(), ", ", [](std::string* out, const v1::WorkerRow& w) {
-                                   absl::StrAppend(out, "worker/", Printable(w.identity()), " ", Printable(w.state()));
-                                 })));
+    parts.push_back(absl::StrCat(
+        "workers: ",
+        absl::StrJoin(job.workers(), ", ", [](std::string* out, const v1::WorkerRow& w) {
+          absl::StrAppend(out, "worker/", Printable(w.identity()), " ", Printable(w.state()));
+        })));
   return absl::StrJoin(parts, "  ");
 }
 
@@ -99,15 +121,19 @@ std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t col
     const std::size_t width = std::clamp<std::size_t>(columns / 3, 10, 40);
     const auto full = static_cast<std::size_t>(std::floor(Share(job) * static_cast<double>(width)));
     // Two lines: in one, loss and time left would not fit 80 columns.
-    lines.push_back(absl::StrCat(Head(job), " [", std::string(full, '#'), std::string(width - full, '.'), "]"));
+    lines.push_back(
+        absl::StrCat(Head(job), " [", std::string(full, '#'), std::string(width - full, '.'), "]"));
     lines.push_back(Figures(job));
   } else {
     lines.push_back(absl::StrCat(Head(job), "  ", Figures(job)));
   }
-  if (!job.waiting_for().empty()) lines.push_back(absl::StrCat("  waiting for ", Printable(job.waiting_for())));
+  if (!job.waiting_for().empty())
+    lines.push_back(absl::StrCat("  waiting for ", Printable(job.waiting_for())));
   constexpr int kWorkersShown = 12;
-  for (int i = 0; i < std::min(job.workers_size(), kWorkersShown); ++i) lines.push_back(absl::StrCat("  ", WorkerText(job.workers(i))));
-  if (job.workers_size() > kWorkersShown) lines.push_back(absl::StrCat("  and ", job.workers_size() - kWorkersShown, " more workers"));
+  for (int i = 0; i < std::min(job.workers_size(), kWorkersShown); ++i)
+    lines.push_back(absl::StrCat("  ", WorkerText(job.workers(i))));
+  if (job.workers_size() > kWorkersShown)
+    lines.push_back(absl::StrCat("  and ", job.workers_size() - kWorkersShown, " more workers"));
   for (std::string& line : lines) {
     while (!line.empty() && line.back() == ' ') line.pop_back();
     line = Fit(line, columns == 0 ? 80 : columns - 1);
@@ -123,88 +149,123 @@ std::vector<std::string> EpochMetrics(const v1::JobStatus& job) {
 }
 
 std::string EpochHeader(bool counting, const std::vector<std::string>& metrics) {
-  std::string line = counting ? "epoch  steps  samples counted  seconds" : "epoch  steps  train loss  test loss  accuracy  examples/s  seconds";
+  std::string line = counting
+                         ? "epoch  steps  samples counted  seconds"
+                         : "epoch  steps  train loss  test loss  accuracy  examples/s  seconds";
   for (const std::string& name : metrics) absl::StrAppend(&line, "  ", MetricTitle(name));
   return line;
 }
 
-std::string EpochLine(const v1::EpochRow& row, bool counting, const std::vector<std::string>& metrics) {
+std::string EpochLine(const v1::EpochRow& row, bool counting,
+                      const std::vector<std::string>& metrics) {
   if (!metrics.empty()) {
     std::string line = EpochLine(row, counting);
     for (const std::string& name : metrics) {
       const auto found = row.metrics().find(name);
-      const std::string value = found == row.metrics().end() ? "-" : ShowMeasured(found->second), title = MetricTitle(name);
-      absl::StrAppend(&line, "  ", std::string(title.size() - std::min(title.size(), value.size()), ' '), value);
+      const std::string value = found == row.metrics().end() ? "-" : ShowMeasured(found->second),
+                        title = MetricTitle(name);
+      absl::StrAppend(&line, "  ",
+                      std::string(title.size() - std::min(title.size(), value.size()), ' '), value);
     }
     return line;
   }
-  if (counting) return absl::StrFormat("%5d  %5d  %15d  %7s", row.epoch(), row.steps(), row.counting_sum(), ShowNumber(row.seconds(), 1));
-  return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(), ShowMeasured(row.train_loss()),
-                         std::isfinite(row.eval_accuracy()) ? ShowMeasured(row.eval_loss()) : ShowNumber(row.eval_loss(), 4),
-                         ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0), ShowNumber(row.seconds(), 1));
+  if (counting)
+    return absl::StrFormat("%5d  %5d  %15d  %7s", row.epoch(), row.steps(), row.counting_sum(),
+                           ShowNumber(row.seconds(), 1));
+  return absl::StrFormat("%5d  %5d  %10s  %9s  %8s  %10s  %7s", row.epoch(), row.steps(),
+                         ShowMeasured(row.train_loss()),
+                         std::isfinite(row.eval_accuracy()) ? ShowMeasured(row.eval_loss())
+                                                            : ShowNumber(row.eval_loss(), 4),
+                         ShowPercent(row.eval_accuracy()), ShowNumber(row.examples_per_second(), 0),
+                         ShowNumber(row.seconds(), 1));
 }
 
 std::string UnreachedLine(const std::string& worker, const v1::UnreachedServer& unreached) {
-  return absl::StrCat("worker/", Printable(worker), " cannot reach ps_server/", Printable(unreached.server()), " at ", Printable(unreached.address()),
-                      " for ", unreached.for_ms() / 1000, " s", unreached.reason().empty() ? "" : absl::StrCat(": ", Printable(unreached.reason())));
+  return absl::StrCat(
+      "worker/", Printable(worker), " cannot reach ps_server/", Printable(unreached.server()),
+      " at ", Printable(unreached.address()), " for ", unreached.for_ms() / 1000, " s",
+      unreached.reason().empty() ? "" : absl::StrCat(": ", Printable(unreached.reason())));
 }
 
 std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
   if (!worker.has_device()) return {};
   const v1::DeviceProgress& d = worker.device();
-  std::string use = absl::StrCat("worker/", Printable(worker.identity()), " on ", Printable(d.name()), ": ");
+  std::string use =
+      absl::StrCat("worker/", Printable(worker.identity()), " on ", Printable(d.name()), ": ");
   if (!d.utilization_from().empty())
-    absl::StrAppend(&use, ShowPercent(d.utilization()), d.utilization_from() == "nvml" ? " busy (as the driver says)" : " of the time in kernels",
-                    ", ");
-  absl::StrAppend(&use, "memory ", ShowBytes(d.memory_used()), " used, ", ShowBytes(d.memory_peak()), " peak, ", ShowBytes(d.memory_reserved()),
+    absl::StrAppend(
+        &use, ShowPercent(d.utilization()),
+        d.utilization_from() == "nvml" ? " busy (as the driver says)" : " of the time in kernels",
+        ", ");
+  absl::StrAppend(&use, "memory ", ShowBytes(d.memory_used()), " used, ",
+                  ShowBytes(d.memory_peak()), " peak, ", ShowBytes(d.memory_reserved()),
                   " reserved");
   std::vector<std::string> lines{use};
   if (d.measured_steps() == 0) return lines;
   const auto ms = [](double seconds, std::uint64_t of) {
     return absl::StrFormat("%.3g ms", of == 0 ? 0.0 : 1e3 * seconds / static_cast<double>(of));
   };
-  std::string step =
-      absl::StrCat("  a step: ", ms(d.kernel_seconds(), d.measured_steps()), " kernels, ", ms(d.in_seconds(), d.measured_steps()), " in, ",
-                   ms(d.out_seconds(), d.measured_steps()), " out, waits ", ms(d.stalled_seconds(), d.measured_steps()), " within");
+  std::string step = absl::StrCat("  a step: ", ms(d.kernel_seconds(), d.measured_steps()),
+                                  " kernels, ", ms(d.in_seconds(), d.measured_steps()), " in, ",
+                                  ms(d.out_seconds(), d.measured_steps()), " out, waits ",
+                                  ms(d.stalled_seconds(), d.measured_steps()), " within");
   if (d.waits() > 0) absl::StrAppend(&step, " and ", ms(d.wait_seconds(), d.waits()), " before");
-  absl::StrAppend(&step, "; batch there before ", d.batches_ahead(), "; steps ", d.graph_replays(), " replayed, ", d.graph_captures(), " captured, ",
-                  d.steps_eager(), " eager");
-  const std::map<std::string, std::uint64_t> reasons(d.graph_recaptures().begin(), d.graph_recaptures().end());
-  for (const auto& [reason, count] : reasons) absl::StrAppend(&step, ", captured again: ", Printable(reason), " (", count, ")");
+  absl::StrAppend(&step, "; batch there before ", d.batches_ahead(), "; steps ", d.graph_replays(),
+                  " replayed, ", d.graph_captures(), " captured, ", d.steps_eager(), " eager");
+  const std::map<std::string, std::uint64_t> reasons(d.graph_recaptures().begin(),
+                                                     d.graph_recaptures().end());
+  for (const auto& [reason, count] : reasons)
+    absl::StrAppend(&step, ", captured again: ", Printable(reason), " (", count, ")");
   lines.push_back(step);
   if (d.loss_scale() > 0)
-    lines.push_back(absl::StrCat("  loss scale ", ShowNumber(d.loss_scale(), 0), ", too large in ", d.loss_scale_overflows(), " steps of this job"));
+    lines.push_back(absl::StrCat("  loss scale ", ShowNumber(d.loss_scale(), 0), ", too large in ",
+                                 d.loss_scale_overflows(), " steps of this job"));
   return lines;
 }
 
 std::string BackoffLine(const v1::TaskBackoff& backoff) {
-  std::string line = absl::StrCat(Printable(backoff.task()), backoff.for_ms() == 0 ? " may be given work again" : " is given no work");
-  if (backoff.for_ms() > 0) absl::StrAppend(&line, " for ", ShowSeconds(static_cast<double>(backoff.for_ms()) / 1000));
+  std::string line =
+      absl::StrCat(Printable(backoff.task()),
+                   backoff.for_ms() == 0 ? " may be given work again" : " is given no work");
+  if (backoff.for_ms() > 0)
+    absl::StrAppend(&line, " for ", ShowSeconds(static_cast<double>(backoff.for_ms()) / 1000));
   absl::StrAppend(&line, ": ");
   if (backoff.deaths() > 0) {
-    absl::StrAppend(&line, "it died ", backoff.deaths(), " times in a row while it held work, and ended none in between");
-    if (backoff.idle_deaths() > 0) absl::StrAppend(&line, ", then ", backoff.idle_deaths(), " times without work");
-    absl::StrAppend(&line, "; last death", backoff.host().empty() ? "" : absl::StrCat(" on host ", Printable(backoff.host())), ": ");
+    absl::StrAppend(&line, "it died ", backoff.deaths(),
+                    " times in a row while it held work, and ended none in between");
+    if (backoff.idle_deaths() > 0)
+      absl::StrAppend(&line, ", then ", backoff.idle_deaths(), " times without work");
+    absl::StrAppend(
+        &line, "; last death",
+        backoff.host().empty() ? "" : absl::StrCat(" on host ", Printable(backoff.host())), ": ");
   }
   return line + Printable(backoff.reason());
 }
 
 std::string EventLine(const v1::Event& event) {
   const std::string time = ShowTime(event.wall_ms());
-  return absl::StrCat(time.size() > 11 ? time.substr(11) : time, "  ", Printable(event.kind()), ": ", Printable(event.text()));
+  return absl::StrCat(time.size() > 11 ? time.substr(11) : time, "  ", Printable(event.kind()),
+                      ": ", Printable(event.text()));
 }
 
-std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there, const RunPlace& place) {
-  const std::string on_host = place.here ? "" : absl::StrCat("on host ", Printable(job.runs_host()), ": ");
+std::vector<std::string> SummaryLines(const v1::JobStatus& job,
+                                      const std::function<bool(const std::string& name)>& there,
+                                      const RunPlace& place) {
+  const std::string on_host =
+      place.here ? "" : absl::StrCat("on host ", Printable(job.runs_host()), ": ");
   std::vector<std::string> lines;
   const auto result = nlohmann::json::parse(job.result_json(), nullptr, false);
   if (job.state() == "FAILED") {
     const v1::ErrorDetail& cause = job.first_cause();
-    lines.push_back(absl::StrCat("failed: ", cause.message().empty() ? "no cause was reported" : Printable(cause.message()),
-                                 cause.origin_text().empty() ? "" : absl::StrCat(" (from ", Printable(cause.origin_text()), ")")));
+    lines.push_back(absl::StrCat(
+        "failed: ", cause.message().empty() ? "no cause was reported" : Printable(cause.message()),
+        cause.origin_text().empty()
+            ? ""
+            : absl::StrCat(" (from ", Printable(cause.origin_text()), ")")));
   } else if (job.state() == "CANCELLED") {
-    lines.push_back(
-        absl::StrCat("cancelled after ", job.steps_done(), job.steps_total() == 0 ? "" : absl::StrCat(" of ", job.steps_total()), " steps"));
+    lines.push_back(absl::StrCat(
+        "cancelled after ", job.steps_done(),
+        job.steps_total() == 0 ? "" : absl::StrCat(" of ", job.steps_total()), " steps"));
   } else if (job.state() == "SUCCEEDED") {
     std::vector<std::string> parts;
     parts = MetricTexts(job.result_json());
@@ -217,66 +278,95 @@ std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::funct
       parts.push_back(absl::StrCat(workers, workers == 1 ? " worker" : " workers"));
       parts.push_back(absl::StrCat(servers, servers == 1 ? " server" : " servers"));
     }
-    // The coordinator compared every shard's updates with the plan, and with what the workers reported of tables.
-    parts.push_back(absl::StrCat(job.steps_done(), " steps", job.updates_exact() ? ", each applied exactly once" : ""));
+    // The coordinator compared every shard's updates with the plan, and with what the workers
+    // reported of tables.
+    parts.push_back(absl::StrCat(job.steps_done(), " steps",
+                                 job.updates_exact() ? ", each applied exactly once" : ""));
     lines.push_back(absl::StrJoin(parts, ", "));
   }
   if (job.shards_rolled_back() > 0) {
-    lines.push_back(absl::StrCat("servers were lost: ", job.shards_rolled_back(), job.shards_rolled_back() == 1 ? " shard went" : " shards went",
-                                 " back to what was saved, ", job.closures_rerun(), job.closures_rerun() == 1 ? " closure was" : " closures were",
+    lines.push_back(absl::StrCat("servers were lost: ", job.shards_rolled_back(),
+                                 job.shards_rolled_back() == 1 ? " shard went" : " shards went",
+                                 " back to what was saved, ", job.closures_rerun(),
+                                 job.closures_rerun() == 1 ? " closure was" : " closures were",
                                  " run again for it, ", job.updates_redone(), " updates redone"));
   }
   if (job.closures_lost() > 0) {
-    // How many updates a user's closure has is in no plan, and no setting has a say: its arguments were given up, or it failed when it was run again.
+    // How many updates a user's closure has is in no plan, and no setting has a say: its arguments
+    // were given up, or it failed when it was run again.
     const bool functions = job.steps_total() == 0;
-    lines.push_back(
-        absl::StrCat("LOST: ", functions ? "updates of " : absl::StrCat(job.updates_lost(), job.updates_lost() == 1 ? " update of " : " updates of "),
-                     job.closures_lost(), job.closures_lost() == 1 ? " closure that" : " closures that",
-                     " could not be run again for a shard that lost them", functions ? ", how many is not known" : " (on_lost_updates: report)"));
+    lines.push_back(absl::StrCat(
+        "LOST: ",
+        functions ? "updates of "
+                  : absl::StrCat(job.updates_lost(),
+                                 job.updates_lost() == 1 ? " update of " : " updates of "),
+        job.closures_lost(), job.closures_lost() == 1 ? " closure that" : " closures that",
+        " could not be run again for a shard that lost them",
+        functions ? ", how many is not known" : " (on_lost_updates: report)"));
   }
-  if (!job.checkpoint().resumed_from().empty()) lines.push_back(absl::StrCat("resumed from ", Printable(job.checkpoint().resumed_from())));
+  if (!job.checkpoint().resumed_from().empty())
+    lines.push_back(absl::StrCat("resumed from ", Printable(job.checkpoint().resumed_from())));
   if (job.checkpoint().number() > 0) {
-    lines.push_back(absl::StrCat("checkpoint ", job.checkpoint().number(), job.checkpoint().complete() ? " (complete)" : "", ": ", on_host,
+    lines.push_back(absl::StrCat("checkpoint ", job.checkpoint().number(),
+                                 job.checkpoint().complete() ? " (complete)" : "", ": ", on_host,
                                  Printable(job.checkpoint().uri())));
-    if (IsEnded(job) && !job.checkpoint().trouble().empty()) lines.push_back(Printable(job.checkpoint().trouble()));
+    if (IsEnded(job) && !job.checkpoint().trouble().empty())
+      lines.push_back(Printable(job.checkpoint().trouble()));
   } else if (!job.checkpoint().trouble().empty()) {
     lines.push_back(absl::StrCat("no checkpoint: ", Printable(job.checkpoint().trouble())));
   }
-  if (result.is_object() && result.contains("lines_lost") && result["lines_lost"].is_number_unsigned() && result["lines_lost"] != 0) {
+  if (result.is_object() && result.contains("lines_lost") &&
+      result["lines_lost"].is_number_unsigned() && result["lines_lost"] != 0) {
     const std::uint64_t lost = result["lines_lost"];
-    lines.push_back(absl::StrCat("metrics.jsonl lacks ", lost, lost == 1 ? " line" : " lines", ", for which there was no room"));
+    lines.push_back(absl::StrCat("metrics.jsonl lacks ", lost, lost == 1 ? " line" : " lines",
+                                 ", for which there was no room"));
   }
-  if ((job.state() == "FAILED" || job.state() == "CANCELLED") && job.steps_done() > 0 && !job.weights_exported()) {
+  if ((job.state() == "FAILED" || job.state() == "CANCELLED") && job.steps_done() > 0 &&
+      !job.weights_exported()) {
     lines.push_back(job.checkpoint().number() > 0
-                        ? absl::StrCat("its weights: psctl checkpoint export ", Printable(job.checkpoint().uri()), " --to weights.npz")
+                        ? absl::StrCat("its weights: psctl checkpoint export ",
+                                       Printable(job.checkpoint().uri()), " --to weights.npz")
                         : "no weights of it are kept: it has no checkpoint");
   }
-  if (job.state() == "SUCCEEDED" && result.is_object() && result.contains("tables") && result["tables"].is_array() && !result["tables"].empty()) {
+  if (job.state() == "SUCCEEDED" && result.is_object() && result.contains("tables") &&
+      result["tables"].is_array() && !result["tables"].empty()) {
     std::vector<std::string> tables;
     for (const auto& table : result["tables"]) {
-      if (!table.is_object() || !table.contains("table") || !table["table"].is_string() || !table.contains("rows") ||
-          !table["rows"].is_number_unsigned())
+      if (!table.is_object() || !table.contains("table") || !table["table"].is_string() ||
+          !table.contains("rows") || !table["rows"].is_number_unsigned())
         continue;
-      tables.push_back(absl::StrCat(Printable(table["table"].get<std::string>()), " (", table["rows"].get<std::uint64_t>(), " rows)"));
+      tables.push_back(absl::StrCat(Printable(table["table"].get<std::string>()), " (",
+                                    table["rows"].get<std::uint64_t>(), " rows)"));
     }
-    lines.push_back(absl::StrCat("tables: ", absl::StrJoin(tables, ", "),
-                                 job.checkpoint().number() > 0
-                                     ? absl::StrCat("   psctl checkpoint export ", Printable(job.checkpoint().uri()), " --to FILE.npz")
-                                     : "; no checkpoint has them"));
+    lines.push_back(
+        absl::StrCat("tables: ", absl::StrJoin(tables, ", "),
+                     job.checkpoint().number() > 0
+                         ? absl::StrCat("   psctl checkpoint export ",
+                                        Printable(job.checkpoint().uri()), " --to FILE.npz")
+                         : "; no checkpoint has them"));
   }
   if (!job.runs_folder().empty() && job.state() != "QUEUED") {
     std::vector<std::string> files = {"metrics.jsonl", "job.yaml"};
     if (IsEnded(job)) files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};
     if (job.state() == "SUCCEEDED" || job.weights_exported())
-      files = {"report.html", "result.json", "metrics.jsonl", "weights.npz", "weights.safetensors", "job.yaml"};
-    if (there) files.erase(std::remove_if(files.begin(), files.end(), [&](const std::string& name) { return !there(name); }), files.end());
-    const std::string names = files.empty() ? "nothing could be written" : absl::StrJoin(files, ", ");
+      files = {"report.html", "result.json",         "metrics.jsonl",
+               "weights.npz", "weights.safetensors", "job.yaml"};
+    if (there)
+      files.erase(std::remove_if(files.begin(), files.end(),
+                                 [&](const std::string& name) { return !there(name); }),
+                  files.end());
+    const std::string names =
+        files.empty() ? "nothing could be written" : absl::StrJoin(files, ", ");
     if (place.here || !place.fetched.empty()) {
-      lines.push_back(absl::StrCat("the run's files", place.here ? "" : absl::StrCat(", brought from host ", Printable(job.runs_host())), ": ",
-                                   Printable(place.here ? job.runs_folder() : place.fetched), "/   (", names, ")"));
+      lines.push_back(absl::StrCat(
+          "the run's files",
+          place.here ? "" : absl::StrCat(", brought from host ", Printable(job.runs_host())), ": ",
+          Printable(place.here ? job.runs_folder() : place.fetched), "/   (", names, ")"));
     } else {
-      lines.push_back(absl::StrCat("the run's files: ", on_host, Printable(job.runs_folder()), "/   (", names, ")"));
-      lines.push_back(absl::StrCat("  psctl job fetch ", ShowHex(job.job_uid()), " --to DIR   brings them here"));
+      lines.push_back(absl::StrCat("the run's files: ", on_host, Printable(job.runs_folder()),
+                                   "/   (", names, ")"));
+      lines.push_back(absl::StrCat("  psctl job fetch ", ShowHex(job.job_uid()),
+                                   " --to DIR   brings them here"));
     }
   }
   return lines;
@@ -292,11 +382,14 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   }
   const bool counting = IsCounting(job);
   for (; epochs_shown_ < job.epoch_rows_size(); ++epochs_shown_) {
-    // Its evaluation comes between its last step and the next epoch's: until then the row is not whole. One that is never
-    // evaluated is shown when the job has gone on to the next.
+    // Its evaluation comes between its last step and the next epoch's: until then the row is not
+    // whole. One that is never evaluated is shown when the job has gone on to the next.
     const v1::EpochRow& row = job.epoch_rows(epochs_shown_);
-    const bool evaluated = !std::isnan(row.eval_loss()) || !std::isnan(row.eval_accuracy()) || counting;
-    if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && job.epoch() <= row.epoch() && !IsEnded(job)) break;
+    const bool evaluated =
+        !std::isnan(row.eval_loss()) || !std::isnan(row.eval_accuracy()) || counting;
+    if (!evaluated && epochs_shown_ + 1 == job.epoch_rows_size() && job.epoch() <= row.epoch() &&
+        !IsEnded(job))
+      break;
     if (epochs_shown_ == 0) {
       epoch_metrics_ = EpochMetrics(job);
       fresh.push_back(EpochHeader(counting, epoch_metrics_));
@@ -304,7 +397,8 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
     fresh.push_back(EpochLine(job.epoch_rows(epochs_shown_), counting, epoch_metrics_));
   }
   if (options_.live) {
-    const std::vector<std::string> block = IsEnded(job) ? std::vector<std::string>() : ProgressBlock(job, options_.columns);
+    const std::vector<std::string> block =
+        IsEnded(job) ? std::vector<std::string>() : ProgressBlock(job, options_.columns);
     if (fresh.empty() && block == block_ && drawn_ == block_.size()) return;
     Erase();
     for (const std::string& line : fresh) out_ << line << "\n";
@@ -316,7 +410,9 @@ void ProgressPrinter::Update(const v1::JobStatus& job, MonoTime now) {
   const std::string line = ProgressLine(job);
   // Seconds that are counted while it waits are no news of their own.
   std::string state = absl::StrCat(job.state(), "/", job.waiting_for());
-  state.erase(std::remove_if(state.begin(), state.end(), [](char c) { return c >= '0' && c <= '9'; }), state.end());
+  state.erase(
+      std::remove_if(state.begin(), state.end(), [](char c) { return c >= '0' && c <= '9'; }),
+      state.end());
   const bool due = !last_line_ || now - *last_line_ >= options_.plain_every;
   if (!IsEnded(job) && (state != state_shown_ || (due && line != line_shown_))) {
     out_ << line << "\n";

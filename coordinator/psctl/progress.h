@@ -1,5 +1,6 @@
-// How a running job looks: what is new goes out once (events, epochs), what changes is redrawn on a terminal and is a plain
-// line now and then without one. Pure but for the stream that it is given; not thread-safe.
+// How a running job looks: what is new goes out once (events, epochs), what changes is redrawn on a
+// terminal and is a plain line now and then without one. Pure but for the stream that it is given;
+// not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -17,13 +18,16 @@ namespace evergrad::psctl {
 
 bool IsEnded(const v1::JobStatus& job);  // SUCCEEDED, FAILED or CANCELLED
 
-// "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: worker/0 running, worker/1 idle"
+// "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s workers:
+// worker/0 running, worker/1 idle"
 std::string ProgressLine(const v1::JobStatus& job);
 // The same as a block with a bar and one line a worker; no line wider than `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns);
-// `metrics`: by name, a column for each behind the others (an evaluation's metrics beside loss and accuracy: auc).
+// `metrics`: by name, a column for each behind the others (an evaluation's metrics beside loss and
+// accuracy: auc).
 std::string EpochHeader(bool counting, const std::vector<std::string>& metrics = {});
-std::string EpochLine(const v1::EpochRow& row, bool counting, const std::vector<std::string>& metrics = {});
+std::string EpochLine(const v1::EpochRow& row, bool counting,
+                      const std::vector<std::string>& metrics = {});
 std::vector<std::string> EpochMetrics(const v1::JobStatus& job);
 // What the worker's device did, in two lines; none where it has none.
 std::vector<std::string> DeviceLines(const v1::WorkerRow& worker);
@@ -38,9 +42,11 @@ struct RunPlace {
   std::string fetched;  // "" or the folder that they were brought to
 };
 // After the end: the cause or the accuracy, what was applied, where the files lie.
-// `there`: whether a file of the run is in its folder; empty: that cannot be seen from here (a remote cluster), all are named.
-std::vector<std::string> SummaryLines(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there = {},
-                                      const RunPlace& place = {});
+// `there`: whether a file of the run is in its folder; empty: that cannot be seen from here (a
+// remote cluster), all are named.
+std::vector<std::string> SummaryLines(
+    const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there = {},
+    const RunPlace& place = {});
 
 class ProgressPrinter {
  public:

@@ -18,8 +18,10 @@ struct Requirement {
 };
 // InvalidArgument with what was expected.
 absl::StatusOr<Requirement> ParseRequirement(absl::string_view text);
-// One line for each that is not met; a metric that the job does not have, or that is NaN, is not met.
-std::vector<std::string> Unmet(const std::vector<Requirement>& requirements, const std::map<std::string, double>& metrics);
+// One line for each that is not met; a metric that the job does not have, or that is NaN, is not
+// met.
+std::vector<std::string> Unmet(const std::vector<Requirement>& requirements,
+                               const std::map<std::string, double>& metrics);
 // The numbers under `metrics` of a result.json; empty when it cannot be read.
 std::map<std::string, double> MetricsOf(absl::string_view result_json);
 // The same in the order of the file: the metrics that the job asked for come first, in its order.

@@ -27,7 +27,8 @@ constexpr std::uint64_t kPieceBytes = 1 << 20;  // that is handed out at a time
 class RowSorter::Cursor {
  public:
   // In memory; outlives the cursor.
-  explicit Cursor(const Table& table) : dimension_(table.dimension), left_(0), ids_(table.ids), values_(table.values) {}
+  explicit Cursor(const Table& table)
+      : dimension_(table.dimension), left_(0), ids_(table.ids), values_(table.values) {}
   Cursor(const RowSorter* sorter, const Table& table, Run run, std::uint64_t buffer_bytes)
       : sorter_(sorter),
         dimension_(table.dimension),
@@ -67,7 +68,8 @@ class RowSorter::Cursor {
   std::vector<float> own_values_;
 };
 
-RowSorter::RowSorter(Options options, std::vector<std::uint32_t> dimensions) : options_(std::move(options)), tables_(dimensions.size()) {
+RowSorter::RowSorter(Options options, std::vector<std::uint32_t> dimensions)
+    : options_(std::move(options)), tables_(dimensions.size()) {
   for (std::size_t t = 0; t < tables_.size(); ++t) tables_[t].dimension = dimensions[t];
 }
 
@@ -75,28 +77,33 @@ RowSorter::~RowSorter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-absl::Status RowSorter::Add(std::size_t table, std::span<const std::byte> ids, std::span<const std::byte> values) {
+absl::Status RowSorter::Add(std::size_t table, std::span<const std::byte> ids,
+                            std::span<const std::byte> values) {
   Table& to = tables_.at(table);
   const std::size_t n = ids.size() / sizeof(std::int64_t);
   if (bytes_ > 0 && bytes_ + n * to.row_bytes() > options_.memory_bytes)
-    EG_RETURN_IF_ERROR(
-        Spill(&*std::max_element(tables_.begin(), tables_.end(), [](const Table& a, const Table& b) { return a.bytes() < b.bytes(); })));
+    EG_RETURN_IF_ERROR(Spill(
+        &*std::max_element(tables_.begin(), tables_.end(),
+                           [](const Table& a, const Table& b) { return a.bytes() < b.bytes(); })));
   const std::size_t first = to.ids.size();
   to.ids.resize(first + n);
   to.values.resize((first + n) * to.dimension);
   if (n == 0) return absl::OkStatus();
   std::memcpy(to.ids.data() + first, ids.data(), ids.size());
-  if (!values.empty()) std::memcpy(to.values.data() + first * to.dimension, values.data(), values.size());
+  if (!values.empty())
+    std::memcpy(to.values.data() + first * to.dimension, values.data(), values.size());
   bytes_ += n * to.row_bytes();
   return absl::OkStatus();
 }
 
 void RowSorter::Sort(Table* table) {
   if (std::is_sorted(table->ids.begin(), table->ids.end())) return;
-  // In place, by the cycles of the permutation: a second copy of the rows would be as much memory again.
+  // In place, by the cycles of the permutation: a second copy of the rows would be as much memory
+  // again.
   std::vector<std::uint32_t> from(table->ids.size());
   std::iota(from.begin(), from.end(), 0u);
-  std::sort(from.begin(), from.end(), [&](std::uint32_t a, std::uint32_t b) { return table->ids[a] < table->ids[b]; });
+  std::sort(from.begin(), from.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return table->ids[a] < table->ids[b]; });
   const std::size_t d = table->dimension;
   std::vector<float> row(d);
   for (std::uint32_t begin = 0; begin < from.size(); ++begin) {
@@ -140,7 +147,8 @@ absl::Status RowSorter::Write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(file_bytes_));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return fs::FileError(n < 0 ? errno : EIO, "cannot write a temporary file", options_.folder);
+    if (n <= 0)
+      return fs::FileError(n < 0 ? errno : EIO, "cannot write a temporary file", options_.folder);
     file_bytes_ += static_cast<std::uint64_t>(n);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
@@ -151,7 +159,8 @@ absl::Status RowSorter::Read(std::uint64_t offset, std::span<std::byte> to) cons
   while (!to.empty()) {
     const ssize_t n = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return fs::FileError(n < 0 ? errno : EIO, "cannot read a temporary file", options_.folder);
+    if (n <= 0)
+      return fs::FileError(n < 0 ? errno : EIO, "cannot read a temporary file", options_.folder);
     offset += static_cast<std::uint64_t>(n);
     to = to.subspan(static_cast<std::size_t>(n));
   }
@@ -168,7 +177,8 @@ absl::Status RowSorter::Drain(std::size_t table, const Take& take) {
   std::vector<std::unique_ptr<Cursor>> cursors;
   if (!of.ids.empty()) cursors.push_back(std::make_unique<Cursor>(of));
   for (const Run& run : of.runs)
-    cursors.push_back(std::make_unique<Cursor>(this, of, run, std::min<std::uint64_t>(room / of.runs.size(), 4 * kPieceBytes)));
+    cursors.push_back(std::make_unique<Cursor>(
+        this, of, run, std::min<std::uint64_t>(room / of.runs.size(), 4 * kPieceBytes)));
   using Head = std::pair<std::int64_t, Cursor*>;
   std::priority_queue<Head, std::vector<Head>, std::greater<Head>> heads;
   const auto advance = [&](Cursor* cursor) -> absl::Status {
@@ -185,7 +195,8 @@ absl::Status RowSorter::Drain(std::size_t table, const Take& take) {
   while (!heads.empty()) {
     const auto [id, cursor] = heads.top();
     heads.pop();
-    if (any && id == last) return absl::DataLossError(absl::StrCat("a row is there twice: id=", id));
+    if (any && id == last)
+      return absl::DataLossError(absl::StrCat("a row is there twice: id=", id));
     any = true;
     last = id;
     ids.push_back(id);

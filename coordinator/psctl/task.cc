@@ -17,8 +17,10 @@ namespace {
 int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string output = "text";
-  daemon::OptionTable table("psctl task list", "lists the tasks of the cluster: who runs where, and what it does or waits for",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl task list",
+      "lists the tasks of the cluster: who runs where, and what it does or waits for",
+      daemon::OptionTable::Kind::kCommand);
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -31,7 +33,8 @@ int List(Context& context, const std::vector<std::string>& args) {
     for (const v1::TaskRow& task : tasks->tasks()) rows.push_back(JsonOf(task));
     context.out << Dump({{"tasks", rows}}) << "\n";
   } else {
-    for (const std::string& line : TaskTable(*tasks, context.clock->WallMillis())) context.out << line << "\n";
+    for (const std::string& line : TaskTable(*tasks, context.clock->WallMillis()))
+      context.out << line << "\n";
   }
   return kSucceeded;
 }
@@ -40,14 +43,17 @@ int List(Context& context, const std::vector<std::string>& args) {
 int Drain(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string task;
-  daemon::OptionTable table("psctl task drain", "tells one task to hand over what it has and leave, as a preemption notice would",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl task drain",
+      "tells one task to hand over what it has and leave, as a preemption notice would",
+      daemon::OptionTable::Kind::kCommand);
   table.AddArgument("ROLE/INDEX", &task, "worker/0, ps_server/1");
   AddConnectionOptions(&table, &connection);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
-  if (const auto told = (*client)->DrainTask(task); !told.ok()) return Report(context, told.status());
+  if (const auto told = (*client)->DrainTask(task); !told.ok())
+    return Report(context, told.status());
   context.out << task << ": told to leave (psctl task list)\n";
   return kSucceeded;
 }
@@ -57,7 +63,8 @@ std::string Cut(const std::string& text) {
   constexpr std::size_t kWidth = 64;
   if (text.size() <= kWidth) return text;
   std::size_t end = kWidth - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a letter
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+    --end;  // not inside a letter
   return absl::StrCat(text.substr(0, end), "...");
 }
 
@@ -70,17 +77,24 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
     const auto role = client::FromProto(task.role());
     insecure = insecure || task.insecure_listen();
     std::string note = Printable(task.activity());
-    if (!task.reason().empty()) absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.reason()));
-    if (task.insecure_listen()) absl::StrAppend(&note, note.empty() ? "" : "; ", "INSECURE: open without encryption");
+    if (!task.reason().empty())
+      absl::StrAppend(&note, note.empty() ? "" : "; ", Printable(task.reason()));
+    if (task.insecure_listen())
+      absl::StrAppend(&note, note.empty() ? "" : "; ", "INSECURE: open without encryption");
     std::string jobs;
     for (const v1::TaskJob& job : task.jobs()) {
       absl::StrAppend(&jobs, jobs.empty() ? "" : ", ", Printable(job.name()));
-      if (task.jobs_size() > 1) absl::StrAppend(&jobs, " ", job.shards(), " / ", ShowBytes(job.bytes()));
+      if (task.jobs_size() > 1)
+        absl::StrAppend(&jobs, " ", job.shards(), " / ", ShowBytes(job.bytes()));
     }
-    rows.push_back({absl::StrCat(role.ok() ? RoleName(*role) : "unknown", "/", Printable(task.identity())), Printable(task.state()),
-                    task.since_ms() > 0 ? ShowAge(std::max<std::int64_t>(0, now_ms - task.since_ms())) : "-", absl::StrCat(task.pid()),
-                    Cut(Printable(task.host())), Cut(Printable(task.address())), absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
-                    task.shards() == 0 ? "-" : absl::StrCat(task.shards(), " / ", ShowBytes(task.bytes())), jobs.empty() ? "-" : jobs, note});
+    rows.push_back(
+        {absl::StrCat(role.ok() ? RoleName(*role) : "unknown", "/", Printable(task.identity())),
+         Printable(task.state()),
+         task.since_ms() > 0 ? ShowAge(std::max<std::int64_t>(0, now_ms - task.since_ms())) : "-",
+         absl::StrCat(task.pid()), Cut(Printable(task.host())), Cut(Printable(task.address())),
+         absl::StrCat(task.registrations()), absl::StrCat(task.steps()),
+         task.shards() == 0 ? "-" : absl::StrCat(task.shards(), " / ", ShowBytes(task.bytes())),
+         jobs.empty() ? "-" : jobs, note});
   }
   std::vector<std::string> lines = RenderTable({{"task"},
                                                 {"state"},
@@ -96,12 +110,15 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
                                                rows);
   if (tasks.tasks_size() == 0) lines.push_back("no task has registered yet");
   if (insecure)
-    lines.push_back("warning: tasks marked INSECURE can be read, changed and stopped by anyone who reaches them; psctl cert init closes them");
+    lines.push_back(
+        "warning: tasks marked INSECURE can be read, changed and stopped by anyone who reaches "
+        "them; psctl cert init closes them");
   return lines;
 }
 
 std::vector<Verb> TaskVerbs() {
-  return {{"task", "list", "list tasks", List}, {"task", "drain", "let one task hand over what it has and leave", Drain}};
+  return {{"task", "list", "list tasks", List},
+          {"task", "drain", "let one task hand over what it has and leave", Drain}};
 }
 
 }  // namespace evergrad::psctl

@@ -10,23 +10,27 @@
 
 namespace evergrad::psctl {
 
-std::vector<std::string> RenderTable(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows) {
+std::vector<std::string> RenderTable(const std::vector<Column>& columns,
+                                     const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const Column& column : columns) widths.push_back(Width(column.title));
   for (const auto& row : rows)
-    for (std::size_t i = 0; i < columns.size() && i < row.size(); ++i) widths[i] = std::max(widths[i], Width(row[i]));
+    for (std::size_t i = 0; i < columns.size() && i < row.size(); ++i)
+      widths[i] = std::max(widths[i], Width(row[i]));
   auto line = [&](auto cell) {
     std::string out;
     for (std::size_t i = 0; i < columns.size(); ++i) {
       const std::string text = cell(i);
       const std::string space(widths[i] - std::min(widths[i], Width(text)), ' ');
-      absl::StrAppend(&out, i == 0 ? "" : "  ", columns[i].right ? space : "", text, columns[i].right ? "" : space);
+      absl::StrAppend(&out, i == 0 ? "" : "  ", columns[i].right ? space : "", text,
+                      columns[i].right ? "" : space);
     }
     while (!out.empty() && out.back() == ' ') out.pop_back();
     return out;
   };
   std::vector<std::string> lines{line([&](std::size_t i) { return columns[i].title; })};
-  for (const auto& row : rows) lines.push_back(line([&](std::size_t i) { return i < row.size() ? row[i] : std::string(); }));
+  for (const auto& row : rows)
+    lines.push_back(line([&](std::size_t i) { return i < row.size() ? row[i] : std::string(); }));
   return lines;
 }
 
@@ -54,13 +58,16 @@ std::string ShowNumber(double value, int digits) {
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   constexpr std::size_t kWidthMax = 9;  // the narrowest column that a loss has
   if (std::fabs(value) < 1e9) {
-    if (std::string fixed = absl::StrFormat("%.*f", digits, value); fixed.size() <= kWidthMax) return fixed;
+    if (std::string fixed = absl::StrFormat("%.*f", digits, value); fixed.size() <= kWidthMax)
+      return fixed;
   }
   std::string text = absl::StrFormat("%.2e", value);
   return text.size() <= kWidthMax ? text : absl::StrFormat("%.1e", value);
 }
 
-std::string ShowPercent(double share) { return std::isfinite(share) ? absl::StrFormat("%.2f %%", share * 100) : "-"; }
+std::string ShowPercent(double share) {
+  return std::isfinite(share) ? absl::StrFormat("%.2f %%", share * 100) : "-";
+}
 
 std::string ShowHex(std::uint64_t value) { return absl::StrFormat("%016x", value); }
 
@@ -74,7 +81,9 @@ std::string ShowTime(std::int64_t wall_ms) {
 }
 
 std::size_t Width(absl::string_view text) {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
 }
 
 std::string Fit(absl::string_view text, std::size_t columns) {

@@ -13,20 +13,26 @@ struct Column {
   std::string title;
   bool right = false;  // numbers
 };
-// A header line, then one line a row; columns as wide as they must be, two spaces between them, nothing trailing.
-std::vector<std::string> RenderTable(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows);
+// A header line, then one line a row; columns as wide as they must be, two spaces between them,
+// nothing trailing.
+std::vector<std::string> RenderTable(const std::vector<Column>& columns,
+                                     const std::vector<std::vector<std::string>>& rows);
 
-std::string ShowBytes(std::uint64_t bytes);        // "1.5 MiB"
-std::string ShowSeconds(double seconds);           // "0.3 s", "42 s", "3 min 05 s", "2 h 07 min"; "?" below 0
-std::string ShowAge(std::int64_t ms);              // ShowSeconds of milliseconds
-std::string ShowNumber(double value, int digits);  // "0.5246"; "1.00e+30" where that is wider than 9; "-" for NaN
-std::string ShowPercent(double share);             // "87.60 %"; "-" for NaN
-std::string ShowHex(std::uint64_t value);          // 16 digits
-std::string ShowTime(std::int64_t wall_ms);        // "2026-11-21 12:03:11", local time; "-" for 0
-// Characters of a terminal that `text` takes (UTF-8 continuation bytes take none), and its beginning that fits.
+std::string ShowBytes(std::uint64_t bytes);  // "1.5 MiB"
+std::string ShowSeconds(
+    double seconds);                   // "0.3 s", "42 s", "3 min 05 s", "2 h 07 min"; "?" below 0
+std::string ShowAge(std::int64_t ms);  // ShowSeconds of milliseconds
+std::string ShowNumber(double value,
+                       int digits);  // "0.5246"; "1.00e+30" where that is wider than 9; "-" for NaN
+std::string ShowPercent(double share);       // "87.60 %"; "-" for NaN
+std::string ShowHex(std::uint64_t value);    // 16 digits
+std::string ShowTime(std::int64_t wall_ms);  // "2026-11-21 12:03:11", local time; "-" for 0
+// Characters of a terminal that `text` takes (UTF-8 continuation bytes take none), and its
+// beginning that fits.
 std::size_t Width(absl::string_view text);
 std::string Fit(absl::string_view text, std::size_t columns);
-// As Escaped (common/base/escape.h): what a task or a job said must neither move the cursor nor hide its neighbours.
+// As Escaped (common/base/escape.h): what a task or a job said must neither move the cursor nor
+// hide its neighbours.
 std::string Printable(absl::string_view text);
 
 }  // namespace evergrad::psctl

@@ -15,7 +15,8 @@ namespace evergrad::psctl {
 namespace {
 
 // Fills in the job submitted last, and its name for people. A code: there is none, and it was said.
-std::optional<int> NewestIfUnnamed(Context& context, ControlClient& client, std::string* job, std::string* name = nullptr) {
+std::optional<int> NewestIfUnnamed(Context& context, ControlClient& client, std::string* job,
+                                   std::string* name = nullptr) {
   if (name != nullptr) *name = *job;
   if (!job->empty()) return std::nullopt;
   const auto jobs = client.ListJobs();
@@ -36,7 +37,8 @@ int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string output = "text", job;
   bool shards = false;
-  daemon::OptionTable table("psctl variable list", "lists a job's variables, their digests and where their shards lie",
+  daemon::OptionTable table("psctl variable list",
+                            "lists a job's variables, their digests and where their shards lie",
                             daemon::OptionTable::Kind::kCommand);
   table.Add("job", &job, "name or uid; left out: the newest job");
   table.Add("shards", &shards, "a line for each shard too");
@@ -59,12 +61,14 @@ int List(Context& context, const std::vector<std::string>& args) {
 }
 
 // What `describe` and `top` ask for; the answer has exactly one row.
-absl::StatusOr<v1::VariableRow> Ask(ControlClient& client, const std::string& job, const std::string& name, bool digests) {
+absl::StatusOr<v1::VariableRow> Ask(ControlClient& client, const std::string& job,
+                                    const std::string& name, bool digests) {
   auto answer = client.ListVariables(job, name, digests);
   if (!answer.ok()) return answer.status();
   for (v1::VariableRow& row : *answer->mutable_variables())
     if (row.name() == name) return std::move(row);
-  return absl::InternalError(absl::StrCat("the coordinator answered for other variables: variable=", name, " rows=", answer->variables_size()));
+  return absl::InternalError(absl::StrCat("the coordinator answered for other variables: variable=",
+                                          name, " rows=", answer->variables_size()));
 }
 
 struct OneVariable {
@@ -75,17 +79,19 @@ struct OneVariable {
 void AddOptions(daemon::OptionTable* table, OneVariable* one) {
   table->AddArgument("NAME", &one->name, "of the variable or table (psctl variable list)");
   table->Add("job", &one->job, "name or uid; left out: the newest job");
-  table->Add("count", &one->count, "so many shards and ids are shown, the busiest; all the server keeps: 64 ids", {1, 65536});
+  table->Add("count", &one->count,
+             "so many shards and ids are shown, the busiest; all the server keeps: 64 ids",
+             {1, 65536});
   AddConnectionOptions(table, &one->connection);
   AddOutputOption(table, &one->output);
 }
 
 int Describe(Context& context, const std::vector<std::string>& args) {
   OneVariable one;
-  daemon::OptionTable table(
-      "psctl variable describe",
-      "shows one variable: its kind, optimizer, memory, what happened to its rows, its traffic by server and shard, its hottest ids",
-      daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl variable describe",
+                            "shows one variable: its kind, optimizer, memory, what happened to its "
+                            "rows, its traffic by server and shard, its hottest ids",
+                            daemon::OptionTable::Kind::kCommand);
   AddOptions(&table, &one);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   auto client = ControlClient::Connect(context, one.connection);
@@ -98,7 +104,8 @@ int Describe(Context& context, const std::vector<std::string>& args) {
     json["traffic"] = JsonOf(ViewOf(*row), one.count);
     context.out << Dump(json) << "\n";
   } else {
-    for (const std::string& line : VariableDescription(*row, one.job_name, one.count)) context.out << line << "\n";
+    for (const std::string& line : VariableDescription(*row, one.job_name, one.count))
+      context.out << line << "\n";
   }
   return kSucceeded;
 }
@@ -109,14 +116,15 @@ int Top(Context& context, const std::vector<std::string>& args) {
   bool once = false;
   std::uint32_t samples = 0;
   std::chrono::milliseconds interval{2000};
-  daemon::OptionTable table(
-      "psctl variable top",
-      "shows where the traffic of a variable goes, by server and shard, and its hottest ids; on a terminal again and again until Ctrl-C",
-      daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table("psctl variable top",
+                            "shows where the traffic of a variable goes, by server and shard, and "
+                            "its hottest ids; on a terminal again and again until Ctrl-C",
+                            daemon::OptionTable::Kind::kCommand);
   AddOptions(&table, &one);
   table.Add("interval", &interval, "between two samples", std::chrono::milliseconds(100));
   table.Add("samples", &samples,
-            "so many, then it ends; 0: one where the output is no terminal, else without end. The second one and those after it show rates");
+            "so many, then it ends; 0: one where the output is no terminal, else without end. The "
+            "second one and those after it show rates");
   table.Add("once", &once, "one sample: totals since the servers hold the shards");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   if (once && table.IsSet("samples")) {
@@ -135,7 +143,9 @@ int Top(Context& context, const std::vector<std::string>& args) {
     auto row = Ask(**client, one.job, one.name, /*digests=*/false);
     if (!row.ok()) return Report(context, row.status());
     const MonoTime at = context.clock->Now();
-    const VariableView view = sample == 0 ? ViewOf(*row) : ViewOf(*row, before, std::chrono::duration<double>(at - before_at).count());
+    const VariableView view =
+        sample == 0 ? ViewOf(*row)
+                    : ViewOf(*row, before, std::chrono::duration<double>(at - before_at).count());
     if (json) {
       nlohmann::json line = JsonOf(view, one.count);
       line["variable"] = row->name();
@@ -171,33 +181,48 @@ std::vector<std::string> VariableTable(const v1::ListVariablesResponse& variable
   for (const v1::VariableRow& variable : variables.variables()) {
     std::vector<std::string> servers;
     for (const std::string& server : variable.servers())
-      if (std::find(servers.begin(), servers.end(), server) == servers.end()) servers.push_back(Printable(server));
-    rows.push_back({Printable(variable.name()), absl::StrCat("[", absl::StrJoin(variable.shape(), ", "), "]"), ShowBytes(variable.bytes()),
-                    absl::StrCat(variable.shards_size()), absl::StrJoin(servers, ","),
-                    variable.complete() ? ShowHex(variable.digest()) : "(not every shard answered)"});
+      if (std::find(servers.begin(), servers.end(), server) == servers.end())
+        servers.push_back(Printable(server));
+    rows.push_back(
+        {Printable(variable.name()), absl::StrCat("[", absl::StrJoin(variable.shape(), ", "), "]"),
+         ShowBytes(variable.bytes()), absl::StrCat(variable.shards_size()),
+         absl::StrJoin(servers, ","),
+         variable.complete() ? ShowHex(variable.digest()) : "(not every shard answered)"});
   }
-  std::vector<std::string> lines = RenderTable({{"variable"}, {"shape"}, {"bytes", true}, {"shards", true}, {"servers"}, {"digest"}}, rows);
+  std::vector<std::string> lines = RenderTable(
+      {{"variable"}, {"shape"}, {"bytes", true}, {"shards", true}, {"servers"}, {"digest"}}, rows);
   if (!shards) return lines;
   rows.clear();
   for (const v1::VariableRow& variable : variables.variables())
     for (int i = 0; i < variable.shards_size(); ++i) {
       const v1::ShardState& shard = variable.shards(i);
-      rows.push_back({absl::StrCat(shard.shard()), Printable(variable.name()), absl::StrCat(shard.row_begin(), "..", shard.row_end()),
-                      ShowBytes(shard.bytes()), i < variable.servers_size() ? Printable(variable.servers(i)) : "-", absl::StrCat(shard.lsn()),
-                      absl::StrCat(shard.updates_applied()), absl::StrCat(shard.duplicates_refused()), ShowHex(shard.digest())});
+      rows.push_back({absl::StrCat(shard.shard()), Printable(variable.name()),
+                      absl::StrCat(shard.row_begin(), "..", shard.row_end()),
+                      ShowBytes(shard.bytes()),
+                      i < variable.servers_size() ? Printable(variable.servers(i)) : "-",
+                      absl::StrCat(shard.lsn()), absl::StrCat(shard.updates_applied()),
+                      absl::StrCat(shard.duplicates_refused()), ShowHex(shard.digest())});
     }
   lines.push_back("");
-  for (std::string& line : RenderTable(
-           {{"shard", true}, {"variable"}, {"rows"}, {"bytes", true}, {"server"}, {"lsn", true}, {"applied", true}, {"duplicates", true}, {"digest"}},
-           rows))
+  for (std::string& line : RenderTable({{"shard", true},
+                                        {"variable"},
+                                        {"rows"},
+                                        {"bytes", true},
+                                        {"server"},
+                                        {"lsn", true},
+                                        {"applied", true},
+                                        {"duplicates", true},
+                                        {"digest"}},
+                                       rows))
     lines.push_back(std::move(line));
   return lines;
 }
 
 std::vector<Verb> VariableVerbs() {
-  return {{"variable", "list", "list a job's variables", List},
-          {"variable", "describe", "show one variable or table, its memory and its traffic", Describe},
-          {"variable", "top", "watch where the traffic of one goes, and its hottest ids", Top}};
+  return {
+      {"variable", "list", "list a job's variables", List},
+      {"variable", "describe", "show one variable or table, its memory and its traffic", Describe},
+      {"variable", "top", "watch where the traffic of one goes, and its hottest ids", Top}};
 }
 
 }  // namespace evergrad::psctl

@@ -29,7 +29,8 @@ double OverMedian(std::vector<double> values) {
   if (values.empty()) return std::nan("");
   std::sort(values.begin(), values.end());
   const std::size_t half = values.size() / 2;
-  const double median = values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+  const double median =
+      values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
   return median > 0 ? values.back() / median : std::nan("");
 }
 
@@ -40,13 +41,18 @@ Skew SkewOf(const std::vector<Row>& rows) {
     for (const Row& row : rows) values.push_back(number(row.flow));
     return OverMedian(std::move(values));
   };
-  return {over([](const Flow& f) { return f.pulls; }), over([](const Flow& f) { return f.pushes; }), over([](const Flow& f) { return f.bytes(); })};
+  return {over([](const Flow& f) { return f.pulls; }), over([](const Flow& f) { return f.pushes; }),
+          over([](const Flow& f) { return f.bytes(); })};
 }
 
-std::string ServerOf(const v1::VariableRow& row, int i) { return i < row.servers_size() ? row.servers(i) : ""; }
+std::string ServerOf(const v1::VariableRow& row, int i) {
+  return i < row.servers_size() ? row.servers(i) : "";
+}
 
 // What `now` has that `before` had not; counters that fell began anew.
-double Since(std::uint64_t now, std::uint64_t before) { return static_cast<double>(now >= before ? now - before : now); }
+double Since(std::uint64_t now, std::uint64_t before) {
+  return static_cast<double>(now >= before ? now - before : now);
+}
 
 VariableView View(const v1::VariableRow& row, const v1::VariableRow* before, double seconds) {
   VariableView view;
@@ -54,7 +60,8 @@ VariableView View(const v1::VariableRow& row, const v1::VariableRow* before, dou
   std::map<std::uint32_t, std::pair<const v1::ShardState*, std::string>> earlier;
   std::map<std::int64_t, std::uint64_t> earlier_pushes;
   if (before != nullptr) {
-    for (int i = 0; i < before->shards_size(); ++i) earlier[before->shards(i).shard()] = {&before->shards(i), ServerOf(*before, i)};
+    for (int i = 0; i < before->shards_size(); ++i)
+      earlier[before->shards(i).shard()] = {&before->shards(i), ServerOf(*before, i)};
     for (const v1::HotId& hot : before->table().hottest()) earlier_pushes[hot.id()] = hot.pushes();
   }
   const double per = before == nullptr ? 1 : 1 / seconds;
@@ -65,25 +72,32 @@ VariableView View(const v1::VariableRow& row, const v1::VariableRow* before, dou
     v1::ShardState from;  // all 0
     const auto found = earlier.find(now.shard());
     if (found != earlier.end() && found->second.second == shard.server) from = *found->second.first;
-    if (found == earlier.end() && before != nullptr && !before->complete()) from = now;  // it did not answer then: what came since is not known
+    if (found == earlier.end() && before != nullptr && !before->complete())
+      from = now;  // it did not answer then: what came since is not known
     // One counter that fell tells of them all.
-    if (now.pulls() < from.pulls() || now.pushes() < from.pushes() || now.bytes_received() < from.bytes_received()) from.Clear();
+    if (now.pulls() < from.pulls() || now.pushes() < from.pushes() ||
+        now.bytes_received() < from.bytes_received())
+      from.Clear();
     shard.flow = {Since(now.pulls(), from.pulls()) * per, Since(now.pushes(), from.pushes()) * per,
-                  Since(now.bytes_received(), from.bytes_received()) * per, Since(now.bytes_sent(), from.bytes_sent()) * per};
+                  Since(now.bytes_received(), from.bytes_received()) * per,
+                  Since(now.bytes_sent(), from.bytes_sent()) * per};
     ServerFlow& server = servers[shard.server];
     server.server = shard.server;
     ++server.shards;
     Add(shard.flow, &server.flow);
     view.shards.push_back(std::move(shard));
   }
-  std::stable_sort(view.shards.begin(), view.shards.end(), [](const ShardFlow& a, const ShardFlow& b) { return a.flow.bytes() > b.flow.bytes(); });
+  std::stable_sort(
+      view.shards.begin(), view.shards.end(),
+      [](const ShardFlow& a, const ShardFlow& b) { return a.flow.bytes() > b.flow.bytes(); });
   for (auto& [name, server] : servers) view.servers.push_back(std::move(server));
   view.shard_skew = SkewOf(view.shards);
   view.server_skew = SkewOf(view.servers);
   for (const v1::HotId& hot : row.table().hottest()) {
     HotFlow id{hot.id(), hot.pushes(), hot.error(), std::nan("")};
     const auto found = earlier_pushes.find(hot.id());
-    if (found != earlier_pushes.end() && hot.pushes() >= found->second) id.pushes_per_second = Since(hot.pushes(), found->second) * per;
+    if (found != earlier_pushes.end() && hot.pushes() >= found->second)
+      id.pushes_per_second = Since(hot.pushes(), found->second) * per;
     view.hottest.push_back(id);
   }
   return view;
@@ -92,44 +106,62 @@ VariableView View(const v1::VariableRow& row, const v1::VariableRow* before, dou
 // --- text
 
 std::string Count(double number) { return ShowNumber(number, 0); }
-std::string Bytes(double number) { return ShowBytes(static_cast<std::uint64_t>(std::llround(number))); }
+std::string Bytes(double number) {
+  return ShowBytes(static_cast<std::uint64_t>(std::llround(number)));
+}
 std::string Times(double skew) { return std::isnan(skew) ? "-" : absl::StrFormat("%.2f", skew); }
 std::string SkewText(const Skew& skew) {
-  return absl::StrCat("pulls ", Times(skew.pulls), ", pushes ", Times(skew.pushes), ", bytes ", Times(skew.bytes));
+  return absl::StrCat("pulls ", Times(skew.pulls), ", pushes ", Times(skew.pushes), ", bytes ",
+                      Times(skew.bytes));
 }
-std::string Server(const std::string& identity) { return identity.empty() ? "-" : absl::StrCat("ps_server/", Printable(identity)); }
+std::string Server(const std::string& identity) {
+  return identity.empty() ? "-" : absl::StrCat("ps_server/", Printable(identity));
+}
 
 std::string OptimizerText(const v1::Optimizer& optimizer) {
   std::vector<std::string> parts;
-  for (const auto& [name, value] : OptimizerNumbers(optimizer)) parts.push_back(absl::StrCat(name, " ", config::FormatReal(value)));
+  for (const auto& [name, value] : OptimizerNumbers(optimizer))
+    parts.push_back(absl::StrCat(name, " ", config::FormatReal(value)));
   if (optimizer.nesterov()) parts.push_back("nesterov");
-  return absl::StrCat(Printable(optimizer.type()), parts.empty() ? "" : ", ", absl::StrJoin(parts, ", "));
+  return absl::StrCat(Printable(optimizer.type()), parts.empty() ? "" : ", ",
+                      absl::StrJoin(parts, ", "));
 }
 
 std::string InitializerText(const v1::Initializer& initializer) {
   std::string text = Printable(initializer.type());
-  if (initializer.type() == "constant") absl::StrAppend(&text, " ", config::FormatReal(initializer.value()));
+  if (initializer.type() == "constant")
+    absl::StrAppend(&text, " ", config::FormatReal(initializer.value()));
   if (initializer.type() == "truncated_normal")
-    absl::StrAppend(&text, ", mean ", config::FormatReal(initializer.mean()), ", stddev ", config::FormatReal(initializer.stddev()));
+    absl::StrAppend(&text, ", mean ", config::FormatReal(initializer.mean()), ", stddev ",
+                    config::FormatReal(initializer.stddev()));
   return text;
 }
 
-const char* DTypeText(v1::DType dtype) { return tensor::WireTypeName(static_cast<tensor::WireType>(dtype)); }
+const char* DTypeText(v1::DType dtype) {
+  return tensor::WireTypeName(static_cast<tensor::WireType>(dtype));
+}
 
 std::string WireText(v1::DType dtype, v1::DType wire) {
-  return wire == v1::DTYPE_UNSPECIFIED || wire == dtype ? "" : absl::StrCat(", on the wire ", DTypeText(wire));
+  return wire == v1::DTYPE_UNSPECIFIED || wire == dtype
+             ? ""
+             : absl::StrCat(", on the wire ", DTypeText(wire));
 }
 
 std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table) {
   std::vector<std::string> parts;
-  if (spec.ttl_steps() > 0) parts.push_back(absl::StrCat("rows without a push for ", spec.ttl_steps(), " steps go"));
+  if (spec.ttl_steps() > 0)
+    parts.push_back(absl::StrCat("rows without a push for ", spec.ttl_steps(), " steps go"));
   if (spec.bytes_max() > 0) {
     // As the limit counts them, whatever room the allocator keeps for more.
-    const std::uint64_t counted = table.bytes() + table.slot_bytes() + (table.rows() + table.waiting()) * config::kIndexBytesPerRow +
-                                  table.rows() * config::CounterBytesPerRow(spec.optimizer().type());
-    parts.push_back(absl::StrCat("rows and their places in the index are at most ", ShowBytes(spec.bytes_max()), ", now ", ShowBytes(counted)));
+    const std::uint64_t counted =
+        table.bytes() + table.slot_bytes() +
+        (table.rows() + table.waiting()) * config::kIndexBytesPerRow +
+        table.rows() * config::CounterBytesPerRow(spec.optimizer().type());
+    parts.push_back(absl::StrCat("rows and their places in the index are at most ",
+                                 ShowBytes(spec.bytes_max()), ", now ", ShowBytes(counted)));
   }
-  parts.push_back(spec.evict_lru() ? "at the limit the rows pushed to least recently give way" : "at the limit pushes are refused (OVER_BUDGET)");
+  parts.push_back(spec.evict_lru() ? "at the limit the rows pushed to least recently give way"
+                                   : "at the limit pushes are refused (OVER_BUDGET)");
   return absl::StrJoin(parts, "; ");
 }
 
@@ -138,8 +170,9 @@ std::vector<std::string> ServerLines(const VariableView& view) {
   for (const ServerFlow& server : view.servers) all += server.flow.bytes();
   std::vector<std::vector<std::string>> rows;
   for (const ServerFlow& server : view.servers)
-    rows.push_back({Server(server.server), absl::StrCat(server.shards), Count(server.flow.pulls), Count(server.flow.pushes),
-                    Bytes(server.flow.bytes_in), Bytes(server.flow.bytes_out),
+    rows.push_back({Server(server.server), absl::StrCat(server.shards), Count(server.flow.pulls),
+                    Count(server.flow.pushes), Bytes(server.flow.bytes_in),
+                    Bytes(server.flow.bytes_out),
                     all > 0 ? absl::StrFormat("%.0f %%", 100 * server.flow.bytes() / all) : "-"});
   const bool rates = view.seconds > 0;
   return RenderTable({{"server"},
@@ -156,7 +189,8 @@ std::vector<std::string> ShardLines(const VariableView& view, std::size_t count)
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < std::min(count, view.shards.size()); ++i) {
     const ShardFlow& shard = view.shards[i];
-    rows.push_back({absl::StrCat(shard.shard), Server(shard.server), Count(shard.flow.pulls), Count(shard.flow.pushes), Bytes(shard.flow.bytes_in),
+    rows.push_back({absl::StrCat(shard.shard), Server(shard.server), Count(shard.flow.pulls),
+                    Count(shard.flow.pushes), Bytes(shard.flow.bytes_in),
                     Bytes(shard.flow.bytes_out)});
   }
   const bool rates = view.seconds > 0;
@@ -173,11 +207,13 @@ std::vector<std::string> HotLines(const VariableView& view, std::size_t count) {
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < std::min(count, view.hottest.size()); ++i) {
     const HotFlow& hot = view.hottest[i];
-    std::vector<std::string> row = {absl::StrCat(hot.id), absl::StrCat(hot.pushes), absl::StrCat(hot.error)};
+    std::vector<std::string> row = {absl::StrCat(hot.id), absl::StrCat(hot.pushes),
+                                    absl::StrCat(hot.error)};
     if (view.seconds > 0) row.push_back(Count(hot.pushes_per_second));
     rows.push_back(std::move(row));
   }
-  std::vector<Column> columns = {{"hottest ids", true}, {"pushes, about", true}, {"at most too many", true}};
+  std::vector<Column> columns = {
+      {"hottest ids", true}, {"pushes, about", true}, {"at most too many", true}};
   if (view.seconds > 0) columns.push_back({"pushes/s, about", true});
   return RenderTable(columns, rows);
 }
@@ -187,10 +223,13 @@ void Append(std::vector<std::string> more, std::vector<std::string>* lines) {
   std::move(more.begin(), more.end(), std::back_inserter(*lines));
 }
 
-void AppendTraffic(const v1::VariableRow& row, const VariableView& view, std::size_t count, std::vector<std::string>* lines) {
+void AppendTraffic(const v1::VariableRow& row, const VariableView& view, std::size_t count,
+                   std::vector<std::string>* lines) {
   Append(ServerLines(view), lines);
   Append(ShardLines(view, count), lines);
-  Append({absl::StrCat("largest / median: of shards ", SkewText(view.shard_skew), "; of servers ", SkewText(view.server_skew))}, lines);
+  Append({absl::StrCat("largest / median: of shards ", SkewText(view.shard_skew), "; of servers ",
+                       SkewText(view.server_skew))},
+         lines);
   if (!row.has_table()) return;
   if (view.hottest.empty())
     Append({"hottest ids: none was in the sample yet (one push in 127)"}, lines);
@@ -198,11 +237,20 @@ void AppendTraffic(const v1::VariableRow& row, const VariableView& view, std::si
     Append(HotLines(view, count), lines);
 }
 
-nlohmann::json Number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
-nlohmann::json JsonOf(const Flow& flow) {
-  return {{"pulls", Number(flow.pulls)}, {"pushes", Number(flow.pushes)}, {"bytes_in", Number(flow.bytes_in)}, {"bytes_out", Number(flow.bytes_out)}};
+nlohmann::json Number(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
-nlohmann::json JsonOf(const Skew& skew) { return {{"pulls", Number(skew.pulls)}, {"pushes", Number(skew.pushes)}, {"bytes", Number(skew.bytes)}}; }
+nlohmann::json JsonOf(const Flow& flow) {
+  return {{"pulls", Number(flow.pulls)},
+          {"pushes", Number(flow.pushes)},
+          {"bytes_in", Number(flow.bytes_in)},
+          {"bytes_out", Number(flow.bytes_out)}};
+}
+nlohmann::json JsonOf(const Skew& skew) {
+  return {{"pulls", Number(skew.pulls)},
+          {"pushes", Number(skew.pushes)},
+          {"bytes", Number(skew.bytes)}};
+}
 
 }  // namespace
 
@@ -214,7 +262,8 @@ std::vector<std::pair<std::string, double>> OptimizerNumbers(const v1::Optimizer
   if (type == "sgd" || type == "rmsprop") add("momentum", o.momentum());
   if (type == "rmsprop") add("rho", o.rho());
   if (type == "adam" || type == "adamw") add("beta_1", o.beta_1()), add("beta_2", o.beta_2());
-  if (type == "adagrad" || type == "rowwise_adagrad" || type == "ftrl") add("initial_accumulator_value", o.initial_accumulator_value());
+  if (type == "adagrad" || type == "rowwise_adagrad" || type == "ftrl")
+    add("initial_accumulator_value", o.initial_accumulator_value());
   if (type == "adamw") add("weight_decay", o.weight_decay());
   if (type == "ftrl") {
     add("learning_rate_power", o.learning_rate_power());
@@ -222,70 +271,97 @@ std::vector<std::pair<std::string, double>> OptimizerNumbers(const v1::Optimizer
     add("l2_regularization_strength", o.l2_regularization_strength());
     add("beta", o.beta());
   }
-  if (type == "adam" || type == "adamw" || type == "adagrad" || type == "rowwise_adagrad" || type == "rmsprop") add("epsilon", o.epsilon());
+  if (type == "adam" || type == "adamw" || type == "adagrad" || type == "rowwise_adagrad" ||
+      type == "rmsprop")
+    add("epsilon", o.epsilon());
   if (type == "counting") numbers.clear();
   return numbers;
 }
 
 VariableView ViewOf(const v1::VariableRow& row) { return View(row, nullptr, 0); }
-VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds) { return View(row, &before, std::max(seconds, 1e-3)); }
+VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds) {
+  return View(row, &before, std::max(seconds, 1e-3));
+}
 
-std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job, std::size_t count) {
+std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job,
+                                             std::size_t count) {
   std::vector<std::pair<std::string, std::string>> facts;
-  const auto say = [&](const char* name, const std::string& text) { facts.emplace_back(name, text); };
+  const auto say = [&](const char* name, const std::string& text) {
+    facts.emplace_back(name, text);
+  };
   const bool is_table = row.has_table();
   const VariableView view = ViewOf(row);
   const v1::TableState& table = row.table();
   if (is_table) {
     const v1::TableSpec& spec = row.table_spec();
-    say("rows", absl::StrCat(table.rows(), " of ", spec.dimension(), " x ", DTypeText(row.dtype()), WireText(row.dtype(), spec.wire_dtype())));
+    say("rows", absl::StrCat(table.rows(), " of ", spec.dimension(), " x ", DTypeText(row.dtype()),
+                             WireText(row.dtype(), spec.wire_dtype())));
     say("initializer", InitializerText(spec.initializer()));
     say("optimizer", OptimizerText(spec.optimizer()));
-    say("slots", absl::StrCat(row.shards_size(), " on ", view.servers.size(), view.servers.size() == 1 ? " server" : " servers"));
+    say("slots", absl::StrCat(row.shards_size(), " on ", view.servers.size(),
+                              view.servers.size() == 1 ? " server" : " servers"));
     say("admission", spec.admit_after() <= 1 ? std::string("with the first push to an id")
-                                             : absl::StrCat("with push ", spec.admit_after(), " to an id; until then it reads ",
-                                                            config::FormatReal(spec.default_row()), ", ", table.waiting(), " ids wait"));
+                                             : absl::StrCat("with push ", spec.admit_after(),
+                                                            " to an id; until then it reads ",
+                                                            config::FormatReal(spec.default_row()),
+                                                            ", ", table.waiting(), " ids wait"));
     say("eviction", EvictionText(spec, table));
     const double rows = static_cast<double>(std::max<std::uint64_t>(1, table.rows()));
-    const std::uint64_t content = std::min(table.memory_bytes(), table.bytes() + table.slot_bytes());
-    say("memory", absl::StrCat(ShowBytes(table.memory_bytes()), " = values ", ShowBytes(table.bytes()), " + optimizer ",
-                               ShowBytes(table.slot_bytes()), " + index, counters and free room ", ShowBytes(table.memory_bytes() - content)));
+    const std::uint64_t content =
+        std::min(table.memory_bytes(), table.bytes() + table.slot_bytes());
+    say("memory", absl::StrCat(ShowBytes(table.memory_bytes()), " = values ",
+                               ShowBytes(table.bytes()), " + optimizer ",
+                               ShowBytes(table.slot_bytes()), " + index, counters and free room ",
+                               ShowBytes(table.memory_bytes() - content)));
     if (table.rows() > 0)
-      say("", absl::StrFormat("%.1f bytes a row, of which %.1f are not values or optimizer", static_cast<double>(table.memory_bytes()) / rows,
+      say("", absl::StrFormat("%.1f bytes a row, of which %.1f are not values or optimizer",
+                              static_cast<double>(table.memory_bytes()) / rows,
                               static_cast<double>(table.memory_bytes() - content) / rows));
-    say("index load",
-        table.index_places() == 0
-            ? std::string("-")
-            : absl::StrFormat("%.2f of %d places", static_cast<double>(table.rows() + table.waiting()) / static_cast<double>(table.index_places()),
-                              table.index_places()));
+    say("index load", table.index_places() == 0
+                          ? std::string("-")
+                          : absl::StrFormat("%.2f of %d places",
+                                            static_cast<double>(table.rows() + table.waiting()) /
+                                                static_cast<double>(table.index_places()),
+                                            table.index_places()));
     say("admitted", absl::StrCat(table.admitted(), " rows"));
-    say("evicted", absl::StrCat(table.evicted_ttl(), " rows by age, ", table.evicted_lru(), " to make room"));
-    say("dropped", absl::StrCat(table.gradients_dropped(), " gradients of ids that waited for their admission"));
+    say("evicted",
+        absl::StrCat(table.evicted_ttl(), " rows by age, ", table.evicted_lru(), " to make room"));
+    say("dropped", absl::StrCat(table.gradients_dropped(),
+                                " gradients of ids that waited for their admission"));
     say("duplicates", absl::StrCat(table.duplicates(), " ids that were twice in one push, summed"));
     say("refused", absl::StrCat(table.refused(), " pushes for want of room"));
   } else {
     const v1::VariableSpec& spec = row.variable_spec();
     std::uint64_t slot_bytes = 0;
     for (const v1::ShardState& shard : row.shards()) slot_bytes += shard.slot_bytes();
-    say("shape", absl::StrCat("[", absl::StrJoin(row.shape(), ", "), "] x ", DTypeText(row.dtype()), WireText(row.dtype(), spec.wire_dtype())));
+    say("shape", absl::StrCat("[", absl::StrJoin(row.shape(), ", "), "] x ", DTypeText(row.dtype()),
+                              WireText(row.dtype(), spec.wire_dtype())));
     say("initializer", InitializerText(spec.initializer()));
     say("optimizer", OptimizerText(spec.optimizer()));
-    say("partitions", absl::StrCat(row.shards_size(), " on ", view.servers.size(), view.servers.size() == 1 ? " server" : " servers"));
-    say("bytes", absl::StrCat("values ", ShowBytes(row.bytes()), ", optimizer ", ShowBytes(slot_bytes)));
+    say("partitions", absl::StrCat(row.shards_size(), " on ", view.servers.size(),
+                                   view.servers.size() == 1 ? " server" : " servers"));
+    say("bytes",
+        absl::StrCat("values ", ShowBytes(row.bytes()), ", optimizer ", ShowBytes(slot_bytes)));
   }
   std::uint64_t updates = 0, duplicates = 0;
   for (const v1::ShardState& shard : row.shards()) {
     updates = std::max(updates, shard.updates_applied());
     duplicates += shard.duplicates_refused();
   }
-  say("updates", absl::StrCat("at most ", updates, " applied in one shard; ", duplicates, " repeated pushes refused"));
-  say("digest", row.complete() ? absl::StrCat(ShowHex(row.digest()), ", optimizer ", ShowHex(row.slot_digest())) : "(not every shard answered)");
-  std::vector<std::string> lines = {
-      absl::StrCat(Printable(row.name()), ": ", is_table ? "embedding table" : "dense variable", " of job ", Printable(job))};
+  say("updates", absl::StrCat("at most ", updates, " applied in one shard; ", duplicates,
+                              " repeated pushes refused"));
+  say("digest", row.complete() ? absl::StrCat(ShowHex(row.digest()), ", optimizer ",
+                                              ShowHex(row.slot_digest()))
+                               : "(not every shard answered)");
+  std::vector<std::string> lines = {absl::StrCat(Printable(row.name()), ": ",
+                                                 is_table ? "embedding table" : "dense variable",
+                                                 " of job ", Printable(job))};
   std::size_t width = 0;
   for (const auto& [name, text] : facts) width = std::max(width, name.size());
-  for (const auto& [name, text] : facts) lines.push_back(absl::StrCat("  ", name, std::string(width - name.size() + 2, ' '), text));
-  Append({is_table ? "traffic since the servers hold the shards; a slot's is that of all its tables" : "traffic since the servers hold the shards"},
+  for (const auto& [name, text] : facts)
+    lines.push_back(absl::StrCat("  ", name, std::string(width - name.size() + 2, ' '), text));
+  Append({is_table ? "traffic since the servers hold the shards; a slot's is that of all its tables"
+                   : "traffic since the servers hold the shards"},
          &lines);
   lines.push_back("");
   std::vector<std::string> traffic;
@@ -294,23 +370,30 @@ std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::s
   return lines;
 }
 
-std::vector<std::string> VariableTop(const v1::VariableRow& row, const VariableView& view, absl::string_view job, std::size_t count) {
+std::vector<std::string> VariableTop(const v1::VariableRow& row, const VariableView& view,
+                                     absl::string_view job, std::size_t count) {
   Flow all;
   for (const ServerFlow& server : view.servers) Add(server.flow, &all);
   std::string head = absl::StrCat(Printable(row.name()), " of job ", Printable(job), ", ");
-  if (row.has_table()) absl::StrAppend(&head, row.table().rows(), " rows, ", ShowBytes(row.table().memory_bytes()), ", ");
+  if (row.has_table())
+    absl::StrAppend(&head, row.table().rows(), " rows, ", ShowBytes(row.table().memory_bytes()),
+                    ", ");
   absl::StrAppend(&head, row.complete() ? "" : "not every shard answered, ",
-                  view.seconds > 0 ? absl::StrFormat("over the last %.1f s", view.seconds) : "since the servers hold the shards",
+                  view.seconds > 0 ? absl::StrFormat("over the last %.1f s", view.seconds)
+                                   : "since the servers hold the shards",
                   row.has_table() ? " (a slot's traffic is that of all its tables)" : "");
   const char* per = view.seconds > 0 ? "/s" : "";
-  std::vector<std::string> lines = {head, absl::StrCat("pulls", per, " ", Count(all.pulls), "  pushes", per, " ", Count(all.pushes), "  in", per, " ",
-                                                       Bytes(all.bytes_in), "  out", per, " ", Bytes(all.bytes_out))};
+  std::vector<std::string> lines = {
+      head,
+      absl::StrCat("pulls", per, " ", Count(all.pulls), "  pushes", per, " ", Count(all.pushes),
+                   "  in", per, " ", Bytes(all.bytes_in), "  out", per, " ", Bytes(all.bytes_out))};
   AppendTraffic(row, view, count, &lines);
   return lines;
 }
 
 nlohmann::json JsonOf(const VariableView& view, std::size_t count) {
-  nlohmann::json servers = nlohmann::json::array(), shards = nlohmann::json::array(), hottest = nlohmann::json::array();
+  nlohmann::json servers = nlohmann::json::array(), shards = nlohmann::json::array(),
+                 hottest = nlohmann::json::array();
   for (const ServerFlow& server : view.servers) {
     nlohmann::json json = JsonOf(server.flow);
     json["server"] = server.server;
@@ -325,7 +408,10 @@ nlohmann::json JsonOf(const VariableView& view, std::size_t count) {
   }
   for (std::size_t i = 0; i < std::min(count, view.hottest.size()); ++i) {
     const HotFlow& hot = view.hottest[i];
-    hottest.push_back({{"id", hot.id}, {"pushes", hot.pushes}, {"error", hot.error}, {"pushes_per_second", Number(hot.pushes_per_second)}});
+    hottest.push_back({{"id", hot.id},
+                       {"pushes", hot.pushes},
+                       {"error", hot.error},
+                       {"pushes_per_second", Number(hot.pushes_per_second)}});
   }
   return {{"seconds", view.seconds == 0 ? nlohmann::json(nullptr) : Number(view.seconds)},
           {"servers", servers},

@@ -37,8 +37,9 @@ struct HotFlow {
   std::uint64_t pushes = 0, error = 0;
   double pushes_per_second = 0;  // NaN: not known
 };
-// Totals since each server holds its shards or, of two samples, what came between them, a second. A shard that has moved meanwhile, or
-// whose server was started again, counts from nought: what it has now is what came.
+// Totals since each server holds its shards or, of two samples, what came between them, a second. A
+// shard that has moved meanwhile, or whose server was started again, counts from nought: what it
+// has now is what came.
 struct VariableView {
   double seconds = 0;               // between the samples; 0: totals
   std::vector<ShardFlow> shards;    // most bytes first
@@ -53,8 +54,10 @@ VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, d
 std::vector<std::pair<std::string, double>> OptimizerNumbers(const v1::Optimizer& optimizer);
 
 // `job`: for the first line. At most `count` shards and ids are listed.
-std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job, std::size_t count);
-std::vector<std::string> VariableTop(const v1::VariableRow& row, const VariableView& view, absl::string_view job, std::size_t count);
+std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job,
+                                             std::size_t count);
+std::vector<std::string> VariableTop(const v1::VariableRow& row, const VariableView& view,
+                                     absl::string_view job, std::size_t count);
 nlohmann::json JsonOf(const VariableView& view, std::size_t count);
 
 }  // namespace evergrad::psctl

@@ -15,13 +15,17 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(100);  // between two looks at children, the keyboard and the job
-constexpr int kWaitMs = 1000;                           // a quiet job is asked once a second
+constexpr auto kTick =
+    std::chrono::milliseconds(100);  // between two looks at children, the keyboard and the job
+constexpr int kWaitMs = 1000;        // a quiet job is asked once a second
 
 class Watcher {
  public:
   Watcher(Context& context, ControlClient& client, const WatchOptions& options)
-      : context_(context), client_(client), options_(options), printer_(options.json ? context.err : context.out, PrinterOptions(context, options)) {}
+      : context_(context),
+        client_(client),
+        options_(options),
+        printer_(options.json ? context.err : context.out, PrinterOptions(context, options)) {}
 
   WatchOutcome Run() {
     while (!code_) {
@@ -37,23 +41,28 @@ class Watcher {
       if (options_.tick) {
         if (const auto broken = options_.tick(printer_)) End(broken->exit_code, broken->text);
       }
-      if (cancel_until_ && Now() > *cancel_until_) End(kInterrupted, "the job did not end in time after its cancellation");
+      if (cancel_until_ && Now() > *cancel_until_)
+        End(kInterrupted, "the job did not end in time after its cancellation");
     }
     printer_.Clear();
     Finish();
-    // The answer outstanding uses the inbox, which outlives us, and the client, which the caller keeps until it has come.
+    // The answer outstanding uses the inbox, which outlives us, and the client, which the caller
+    // keeps until it has come.
     return {*code_, last_};
   }
 
  private:
-  static ProgressPrinter::Options PrinterOptions(const Context& context, const WatchOptions& options) {
+  static ProgressPrinter::Options PrinterOptions(const Context& context,
+                                                 const WatchOptions& options) {
     ProgressPrinter::Options out;
     out.live = context.out_terminal && !options.json;
     out.columns = context.columns;
     return out;
   }
   MonoTime Now() const { return context_.clock->Now(); }
-  std::chrono::milliseconds Patience() const { return last_ ? options_.reconnect_timeout : options_.unreachable_after; }
+  std::chrono::milliseconds Patience() const {
+    return last_ ? options_.reconnect_timeout : options_.unreachable_after;
+  }
 
   void Ask() {
     if (outstanding_ || (last_asked_ && Now() - *last_asked_ < kTick)) return;
@@ -64,11 +73,12 @@ class Watcher {
     request.set_events_after(printer_.events_shown());
     outstanding_ = true;
     last_asked_ = Now();
-    client_.GetJobAsync(request, [inbox = context_.inbox](absl::StatusOr<v1::GetJobResponse> answer) {
-      Happening happening;
-      happening.answer = std::move(answer);
-      inbox->Put(std::move(happening));
-    });
+    client_.GetJobAsync(request,
+                        [inbox = context_.inbox](absl::StatusOr<v1::GetJobResponse> answer) {
+                          Happening happening;
+                          happening.answer = std::move(answer);
+                          inbox->Put(std::move(happening));
+                        });
   }
 
   void OnAnswer(absl::StatusOr<v1::GetJobResponse> answer) {
@@ -77,24 +87,31 @@ class Watcher {
       OnError(answer.status());
       return;
     }
-    if (failing_since_) printer_.Say(absl::StrCat("the coordinator answers again: ", client_.address()));
+    if (failing_since_)
+      printer_.Say(absl::StrCat("the coordinator answers again: ", client_.address()));
     failing_since_.reset();
     last_error_.clear();
     last_ = std::move(*answer->mutable_job());
     if (!asking_ && !options_.json) printer_.Update(*last_, Now());
     if (IsEnded(*last_)) {
-      const int by_state = last_->state() == "SUCCEEDED" ? kSucceeded : last_->state() == "FAILED" ? kFailed : kCancelled;
+      const int by_state = last_->state() == "SUCCEEDED" ? kSucceeded
+                           : last_->state() == "FAILED"  ? kFailed
+                                                         : kCancelled;
       code_ = interrupted_ ? kInterrupted : by_state;
     }
   }
 
   void OnError(const absl::Status& status) {
-    const bool unreachable = status.code() == absl::StatusCode::kUnavailable || status.code() == absl::StatusCode::kDeadlineExceeded;
+    const bool unreachable = status.code() == absl::StatusCode::kUnavailable ||
+                             status.code() == absl::StatusCode::kDeadlineExceeded;
     if (!unreachable) {
-      // The job was there when we began: a coordinator that does not know it is another life of it (it keeps no journal: no --state-dir).
+      // The job was there when we began: a coordinator that does not know it is another life of it
+      // (it keeps no journal: no --state-dir).
       const bool forgotten = status.code() == absl::StatusCode::kNotFound && last_.has_value();
       if (forgotten)
-        End(kUnreachable, absl::StrCat("the coordinator at ", client_.address(), " was started anew and does not know this job: ", status.message()));
+        End(kUnreachable,
+            absl::StrCat("the coordinator at ", client_.address(),
+                         " was started anew and does not know this job: ", status.message()));
       else
         End(Report(context_, status), "");
       return;
@@ -103,7 +120,8 @@ class Watcher {
     if (!failing_since_ && Patience().count() > 0) {
       failing_since_ = Now();
       printer_.Clear();  // what it shows is of before
-      printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ", ShowAge(Patience().count())));
+      printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ",
+                                ShowAge(Patience().count())));
     } else if (!failing_since_ || Now() - *failing_since_ > Patience()) {
       End(interrupted_ ? kInterrupted : kUnreachable, std::string(status.message()));
     }
@@ -113,8 +131,11 @@ class Watcher {
   void CheckPatience() {
     if (failing_since_ && Now() - *failing_since_ > Patience()) {
       End(interrupted_ ? kInterrupted : kUnreachable, last_error_);
-    } else if (!failing_since_ && last_ && outstanding_ && Now() - *last_asked_ > std::chrono::milliseconds(kWaitMs) + Patience()) {
-      End(interrupted_ ? kInterrupted : kUnreachable, absl::StrCat("coordinator not reachable (it does not answer): address=", client_.address()));
+    } else if (!failing_since_ && last_ && outstanding_ &&
+               Now() - *last_asked_ > std::chrono::milliseconds(kWaitMs) + Patience()) {
+      End(interrupted_ ? kInterrupted : kUnreachable,
+          absl::StrCat("coordinator not reachable (it does not answer): address=",
+                       client_.address()));
     }
   }
 
@@ -153,7 +174,9 @@ class Watcher {
     cancel_until_ = Now() + options_.cancel_wait;
     printer_.Say("cancelling the job");
     const auto cancelled = client_.CancelJob(options_.job);
-    if (!cancelled.ok()) End(kInterrupted, absl::StrCat("the job could not be cancelled: ", cancelled.status().message()));
+    if (!cancelled.ok())
+      End(kInterrupted,
+          absl::StrCat("the job could not be cancelled: ", cancelled.status().message()));
   }
 
   void End(int code, const std::string& text) {
@@ -162,7 +185,8 @@ class Watcher {
     code_ = code;
   }
 
-  // Brings the files of a run that cannot be seen from here. Returns their folder, "" where there is none.
+  // Brings the files of a run that cannot be seen from here. Returns their folder, "" where there
+  // is none.
   std::string Fetch() {
     if (options_.fetch_to.empty() || *code_ == kInterrupted || *code_ == kUnreachable) return "";
     FetchOptions fetch;
@@ -191,13 +215,17 @@ class Watcher {
       const std::string folder = place.fetched.empty() ? shown.runs_folder() : place.fetched;
       if (place.here) {
         shown.set_runs_folder(ShowPath(context_, folder));
-        if (shown.has_checkpoint()) shown.mutable_checkpoint()->set_uri(ShowPath(context_, shown.checkpoint().uri()));
+        if (shown.has_checkpoint())
+          shown.mutable_checkpoint()->set_uri(ShowPath(context_, shown.checkpoint().uri()));
       }
       place.fetched = ShowPath(context_, place.fetched);
       std::function<bool(const std::string&)> there;
       if ((place.here || !place.fetched.empty()) && fs::Exists(folder))
-        there = [&](const std::string& name) { return fs::Exists(absl::StrCat(folder, "/", name)); };
-      for (const std::string& line : SummaryLines(shown, there, place)) context_.out << line << "\n";
+        there = [&](const std::string& name) {
+          return fs::Exists(absl::StrCat(folder, "/", name));
+        };
+      for (const std::string& line : SummaryLines(shown, there, place))
+        context_.out << line << "\n";
     }
     if (last_->state() == "SUCCEEDED" && *code_ == kSucceeded) {
       const auto unmet = Unmet(options_.requirements, MetricsOf(last_->result_json()));

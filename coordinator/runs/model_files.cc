@@ -20,16 +20,19 @@ Json TransformJson(const config::Transform& t) {
   if (t.type == "vocabulary") json["min_count"] = t.min_count;
   if (t.type == "map") {
     json["entries"] = Json::array();
-    for (const auto& [text, number] : t.entries) json["entries"].push_back(Json::array({text, number}));
+    for (const auto& [text, number] : t.entries)
+      json["entries"].push_back(Json::array({text, number}));
   }
   return json;
 }
 
 Json FieldJson(const config::FieldSpec& field) {
-  Json json{{"name", field.name}, {"type", field.type}, {"columns", field.columns}, {"list", field.list}};
+  Json json{
+      {"name", field.name}, {"type", field.type}, {"columns", field.columns}, {"list", field.list}};
   json["default"] = field.default_text ? Json(*field.default_text) : Json(nullptr);
   json["transforms"] = Json::array();
-  for (const config::Transform& transform : field.transforms) json["transforms"].push_back(TransformJson(transform));
+  for (const config::Transform& transform : field.transforms)
+    json["transforms"].push_back(TransformJson(transform));
   return json;
 }
 
@@ -47,7 +50,8 @@ Json LayerJson(const config::LayerSpec& layer) {
     json["padding"] = layer.padding;
   }
   if (layer.type == "dense" || conv) json["use_bias"] = layer.use_bias;
-  if (layer.type == "dense" || conv || layer.type == "activation") json["activation"] = layer.activation;
+  if (layer.type == "dense" || conv || layer.type == "activation")
+    json["activation"] = layer.activation;
   if (layer.type == "embedding") {
     json["table"] = layer.table;
     json["combiner"] = layer.combiner;
@@ -91,44 +95,57 @@ std::string ModelJson(const config::JobSpec& spec, const v1::Plan& plan) {
     json["data"]["missing"] = source.missing;
   }
   json["fields"] = Json::array();
-  for (const config::FieldSpec& field : spec.data.fields) json["fields"].push_back(FieldJson(field));
+  for (const config::FieldSpec& field : spec.data.fields)
+    json["fields"].push_back(FieldJson(field));
   json["inputs"] = Json::array();
-  for (const config::InputSpec& input : spec.model.inputs) json["inputs"].push_back(Json{{"name", input.name}, {"shape", input.shape}});
+  for (const config::InputSpec& input : spec.model.inputs)
+    json["inputs"].push_back(Json{{"name", input.name}, {"shape", input.shape}});
   json["layers"] = Json::array();
-  for (const config::LayerSpec& layer : spec.model.layers) json["layers"].push_back(LayerJson(layer));
+  for (const config::LayerSpec& layer : spec.model.layers)
+    json["layers"].push_back(LayerJson(layer));
   json["variables"] = Json::array();
   std::set<std::string> names;
   for (const v1::ShardSpec& shard : plan.shards()) {
     if (shard.has_slot() || !names.insert(shard.variable().name()).second) continue;
-    json["variables"].push_back(Json{{"name", shard.variable().name()},
-                                     {"shape", std::vector<std::uint64_t>(shard.variable().shape().begin(), shard.variable().shape().end())}});
+    json["variables"].push_back(
+        Json{{"name", shard.variable().name()},
+             {"shape", std::vector<std::uint64_t>(shard.variable().shape().begin(),
+                                                  shard.variable().shape().end())}});
   }
   json["tables"] = Json::array();
   for (const v1::TableSpec& table : plan.tables()) json["tables"].push_back(TableJson(table));
   json["loss"] = nullptr;
   if (!spec.model.losses.empty()) {
     const config::LossSpec& loss = spec.model.losses.front();
-    json["loss"] = {{"type", loss.type}, {"from_logits", loss.from_logits}, {"output", loss.output}, {"labels", loss.labels}};
+    json["loss"] = {{"type", loss.type},
+                    {"from_logits", loss.from_logits},
+                    {"output", loss.output},
+                    {"labels", loss.labels}};
   }
   json["metrics"] = spec.model.metrics;
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string ModelReadme(const config::JobSpec& spec, bool has_tables, bool tables_written) {
-  std::string text = absl::StrCat("# ", spec.name,
-                                  "\n\n"
-                                  "| file | what |\n| --- | --- |\n"
-                                  "| model.json | layers, fields with their transforms, embedding tables, loss |\n"
-                                  "| load.py | maps raw records to the model's inputs and computes its outputs; needs Python 3 and NumPy alone |\n"
-                                  "| vocabularies.json | words by field, in order of their ids from 1 on; only where a field has a vocabulary |\n"
-                                  "| tables.npz | ids and rows of the embedding tables; only where the model has some |\n"
-                                  "| weights.npz | all other weights: the same file as ../weights.npz |\n\n"
-                                  "    python3 load.py RECORDS.csv\n"
-                                  "    python3 load.py --evaluate RECORDS.csv\n");
+  std::string text = absl::StrCat(
+      "# ", spec.name,
+      "\n\n"
+      "| file | what |\n| --- | --- |\n"
+      "| model.json | layers, fields with their transforms, embedding tables, loss |\n"
+      "| load.py | maps raw records to the model's inputs and computes its outputs; needs Python 3 "
+      "and NumPy alone |\n"
+      "| vocabularies.json | words by field, in order of their ids from 1 on; only where a field "
+      "has a vocabulary |\n"
+      "| tables.npz | ids and rows of the embedding tables; only where the model has some |\n"
+      "| weights.npz | all other weights: the same file as ../weights.npz |\n\n"
+      "    python3 load.py RECORDS.csv\n"
+      "    python3 load.py --evaluate RECORDS.csv\n");
   if (has_tables && !tables_written) {
     absl::StrAppend(&text,
-                    "\ntables.npz is not here: the tables are larger than what a coordinator writes by itself (256 MiB), or the job has no complete\n"
-                    "checkpoint that the coordinator could read. `psctl checkpoint export CHECKPOINT --to tables.npz` writes it.\n");
+                    "\ntables.npz is not here: the tables are larger than what a coordinator "
+                    "writes by itself (256 MiB), or the job has no complete\n"
+                    "checkpoint that the coordinator could read. `psctl checkpoint export "
+                    "CHECKPOINT --to tables.npz` writes it.\n");
   }
   return text;
 }

@@ -1,5 +1,6 @@
-// The folder `model` of a run: what a user needs to use the model without Evergrad. model.json (layers, fields, transforms, tables), load.py,
-// README.md. The weights are in weights.npz beside the folder, vocabularies.json comes with the export, tables.npz: model_tables.h. Pure.
+// The folder `model` of a run: what a user needs to use the model without Evergrad. model.json
+// (layers, fields, transforms, tables), load.py, README.md. The weights are in weights.npz beside
+// the folder, vocabularies.json comes with the export, tables.npz: model_tables.h. Pure.
 #pragma once
 
 #include <string>

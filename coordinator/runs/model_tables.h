@@ -1,7 +1,8 @@
-// The embedding tables of a job's last checkpoint as one file, where they are small: rows by rising id, under the names that `psctl checkpoint
-// export` gives them.
+// The embedding tables of a job's last checkpoint as one file, where they are small: rows by rising
+// id, under the names that `psctl checkpoint export` gives them.
 //
-// Blocking, not thread-safe: for the file thread, one Step at a time. Memory: the rows, at most bytes_max.
+// Blocking, not thread-safe: for the file thread, one Step at a time. Memory: the rows, at most
+// bytes_max.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +20,13 @@ inline constexpr std::uint64_t kModelTablesBytesMax = 256u << 20;
 
 class ModelTables {
  public:
-  ModelTables(std::string manifest_uri, std::string path, std::uint64_t bytes_max = kModelTablesBytesMax)
+  ModelTables(std::string manifest_uri, std::string path,
+              std::uint64_t bytes_max = kModelTablesBytesMax)
       : manifest_uri_(std::move(manifest_uri)), path_(std::move(path)), bytes_max_(bytes_max) {}
 
-  // Reads the manifest, then a file a step; the last step writes `path`. True: that is done, or status() says why not: ResourceExhausted, the
-  // tables are larger than bytes_max or the disk is full; else an error of a file.
+  // Reads the manifest, then a file a step; the last step writes `path`. True: that is done, or
+  // status() says why not: ResourceExhausted, the tables are larger than bytes_max or the disk is
+  // full; else an error of a file.
   bool Step(fs::FileSystem& files);
   const absl::Status& status() const { return status_; }
 

@@ -24,13 +24,17 @@ namespace {
 
 using client::kRunFileNames;
 
-std::string PathOf(const std::string& folder, absl::string_view name) { return absl::StrCat(folder, "/", name); }
+std::string PathOf(const std::string& folder, absl::string_view name) {
+  return absl::StrCat(folder, "/", name);
+}
 
 // Fewer bytes than asked for: the end of the file.
-absl::StatusOr<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<char> to, const std::string& path) {
+absl::StatusOr<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<char> to,
+                                   const std::string& path) {
   std::size_t done = 0;
   while (done < to.size()) {
-    const ssize_t n = ::pread(fd, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
+    const ssize_t n =
+        ::pread(fd, to.data() + done, to.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fs::FileError(errno, "cannot read file", path);
     if (n == 0) break;
@@ -82,7 +86,8 @@ void RunFileReceiver::GiveUp() {
 absl::Status RunFileReceiver::Begin(const v1::RunFileChunk& chunk) {
   GiveUp();
   if (!client::IsExportName(chunk.name()))
-    return absl::InvalidArgumentError(absl::StrCat("not a file of an export: name=", CleanText(chunk.name(), 100)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a file of an export: name=", CleanText(chunk.name(), 100)));
   name_ = chunk.name();
   bytes_ = chunk.bytes();
   taken_ = 0;
@@ -96,11 +101,13 @@ absl::Status RunFileReceiver::Begin(const v1::RunFileChunk& chunk) {
 absl::Status RunFileReceiver::End(const v1::RunFileChunk& chunk) {
   const std::string path = PathOf(folder_, name_);
   if (const std::string got = hash_->Bytes(); got != chunk.sha256()) {
-    return absl::DataLossError(absl::StrCat("a received file has another digest than was sent: path=", path,
-                                            " want=", Hex(chunk.sha256().substr(0, 32)), " got=", Hex(got)));
+    return absl::DataLossError(
+        absl::StrCat("a received file has another digest than was sent: path=", path,
+                     " want=", Hex(chunk.sha256().substr(0, 32)), " got=", Hex(got)));
   }
   if (::fsync(fd_) != 0) return fs::FileError(errno, "cannot sync", beside_);
-  if (std::rename(beside_.c_str(), path.c_str()) != 0) return fs::FileError(errno, "cannot rename", path);
+  if (std::rename(beside_.c_str(), path.c_str()) != 0)
+    return fs::FileError(errno, "cannot rename", path);
   ::close(std::exchange(fd_, -1));
   return fs::SyncFolder(fs::FolderOf(path));
 }
@@ -113,17 +120,22 @@ absl::StatusOr<std::uint64_t> RunFileReceiver::Take(const v1::RunFileChunk& chun
   if (chunk.offset() == 0) {
     if (absl::Status status = Begin(chunk); !status.ok()) return refuse(status);
   }
-  if (fd_ < 0 || chunk.name() != name_ || chunk.offset() != taken_ || chunk.bytes() != bytes_ || chunk.data().size() > bytes_ - taken_) {
-    return refuse(absl::InvalidArgumentError(absl::StrCat("a chunk that does not follow the last one: name=", CleanText(chunk.name(), 100),
-                                                          " offset=", chunk.offset(), " bytes=", chunk.data().size(), " of=", chunk.bytes(),
-                                                          " want_offset=", taken_)));
+  if (fd_ < 0 || chunk.name() != name_ || chunk.offset() != taken_ || chunk.bytes() != bytes_ ||
+      chunk.data().size() > bytes_ - taken_) {
+    return refuse(absl::InvalidArgumentError(absl::StrCat(
+        "a chunk that does not follow the last one: name=", CleanText(chunk.name(), 100),
+        " offset=", chunk.offset(), " bytes=", chunk.data().size(), " of=", chunk.bytes(),
+        " want_offset=", taken_)));
   }
   const auto data = std::as_bytes(std::span(chunk.data()));
   if (const std::uint32_t got = snapshot::Crc32c(data); got != chunk.crc32c()) {
-    return refuse(absl::DataLossError(
-        absl::StrCat("a chunk was damaged on its way: name=", name_, " offset=", chunk.offset(), " want=", chunk.crc32c(), " got=", got)));
+    return refuse(absl::DataLossError(absl::StrCat("a chunk was damaged on its way: name=", name_,
+                                                   " offset=", chunk.offset(),
+                                                   " want=", chunk.crc32c(), " got=", got)));
   }
-  if (absl::Status status = fs::WriteAll(fd_, snapshot::BytesOf(chunk.data()), beside_); !status.ok()) return refuse(status);
+  if (absl::Status status = fs::WriteAll(fd_, snapshot::BytesOf(chunk.data()), beside_);
+      !status.ok())
+    return refuse(status);
   hash_->Update(data);
   taken_ += chunk.data().size();
   if (taken_ == bytes_) {
@@ -143,19 +155,25 @@ absl::Status RunFileCheck::Read(std::uint64_t* left) {
   const std::string path = PathOf(folder_, file.name());
   if (fd_ < 0) {
     if (!client::IsExportName(file.name()))
-      return absl::InvalidArgumentError(absl::StrCat("not a file of an export: name=", CleanText(file.name(), 100)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("not a file of an export: name=", CleanText(file.name(), 100)));
     std::uint64_t bytes = 0;
     EG_ASSIGN_OR_RETURN(fd_, OpenRegular(path, &bytes));
     offset_ = 0;
     hash_.emplace();
     if (bytes != file.bytes())
-      return absl::DataLossError(absl::StrCat("a file has another size than was said: path=", path, " want=", file.bytes(), " got=", bytes));
+      return absl::DataLossError(absl::StrCat("a file has another size than was said: path=", path,
+                                              " want=", file.bytes(), " got=", bytes));
   }
   std::vector<char> buffer(1u << 20);
   while (*left > 0 && offset_ < file.bytes()) {
-    EG_ASSIGN_OR_RETURN(const std::size_t n,
-                        ReadAt(fd_, offset_, std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), file.bytes() - offset_)), path));
-    if (n == 0) return absl::DataLossError(absl::StrCat("a file became shorter while it was read: path=", path));
+    EG_ASSIGN_OR_RETURN(const std::size_t n, ReadAt(fd_, offset_,
+                                                    std::span(buffer).first(std::min<std::uint64_t>(
+                                                        buffer.size(), file.bytes() - offset_)),
+                                                    path));
+    if (n == 0)
+      return absl::DataLossError(
+          absl::StrCat("a file became shorter while it was read: path=", path));
     hash_->Update(std::as_bytes(std::span(buffer).first(n)));
     offset_ += n;
     *left -= std::min<std::uint64_t>(*left, n);
@@ -164,8 +182,9 @@ absl::Status RunFileCheck::Read(std::uint64_t* left) {
   ::close(std::exchange(fd_, -1));
   ++next_;
   if (const std::string got = hash_->Bytes(); got != file.sha256())
-    return absl::DataLossError(
-        absl::StrCat("a file has another digest than was said: path=", path, " want=", Hex(file.sha256().substr(0, 32)), " got=", Hex(got)));
+    return absl::DataLossError(absl::StrCat("a file has another digest than was said: path=", path,
+                                            " want=", Hex(file.sha256().substr(0, 32)),
+                                            " got=", Hex(got)));
   return absl::OkStatus();
 }
 
@@ -177,7 +196,8 @@ bool RunFileCheck::Step() {
 
 // ---------------------------------------------------------------- listed and read
 
-RunFileListing::RunFileListing(std::string folder, std::vector<v1::RunFileInfo> known, std::uint64_t step_bytes)
+RunFileListing::RunFileListing(std::string folder, std::vector<v1::RunFileInfo> known,
+                               std::uint64_t step_bytes)
     : folder_(std::move(folder)), known_(std::move(known)), step_bytes_(step_bytes) {}
 RunFileListing::~RunFileListing() {
   if (fd_ >= 0) ::close(fd_);
@@ -201,7 +221,9 @@ bool RunFileListing::Step() {
     v1::RunFileInfo info;
     info.set_name(name);
     info.set_bytes(bytes_);
-    const auto known = std::find_if(known_.begin(), known_.end(), [&](const v1::RunFileInfo& k) { return k.name() == name && k.bytes() == bytes_; });
+    const auto known = std::find_if(known_.begin(), known_.end(), [&](const v1::RunFileInfo& k) {
+      return k.name() == name && k.bytes() == bytes_;
+    });
     if (known != known_.end()) {
       info.set_sha256(known->sha256());
     } else {
@@ -211,7 +233,10 @@ bool RunFileListing::Step() {
           whole = false;
           break;
         }
-        const auto n = ReadAt(fd_, offset_, std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes_ - offset_)), path);
+        const auto n = ReadAt(
+            fd_, offset_,
+            std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes_ - offset_)),
+            path);
         if (!n.ok() || *n == 0) break;  // it cannot be read: it is not listed
         hash_->Update(std::as_bytes(std::span(buffer).first(*n)));
         offset_ += *n;
@@ -227,8 +252,10 @@ bool RunFileListing::Step() {
   return next_ >= kRunFileNames.size();
 }
 
-absl::StatusOr<std::string> ReadRunFilePart(const std::string& folder, absl::string_view name, std::uint64_t offset, std::size_t bytes_max) {
-  if (!client::IsRunFileName(name)) return absl::NotFoundError(absl::StrCat("not a file of a run: name=", CleanText(name, 100)));
+absl::StatusOr<std::string> ReadRunFilePart(const std::string& folder, absl::string_view name,
+                                            std::uint64_t offset, std::size_t bytes_max) {
+  if (!client::IsRunFileName(name))
+    return absl::NotFoundError(absl::StrCat("not a file of a run: name=", CleanText(name, 100)));
   const std::string path = PathOf(folder, name);
   std::uint64_t bytes = 0;
   EG_ASSIGN_OR_RETURN(const int fd, OpenRegular(path, &bytes));

@@ -1,7 +1,9 @@
-// Files of a job's runs folder on their way between hosts: received from an exporting worker, read back, and read for a user.
+// Files of a job's runs folder on their way between hosts: received from an exporting worker, read
+// back, and read for a user.
 //
-// Blocking functions and classes for the file thread; local paths. Only names of common/client/run_file_names.h are ever used: no path comes from the
-// wire. Errors name the path; a full disk is ResourceExhausted.
+// Blocking functions and classes for the file thread; local paths. Only names of
+// common/client/run_file_names.h are ever used: no path comes from the wire. Errors name the path;
+// a full disk is ResourceExhausted.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +20,9 @@
 
 namespace evergrad::coordinator {
 
-// Takes the chunks of one export attempt and makes files of them: each under a hidden name until its last chunk has come and the digest of the
-// whole agrees; then it is synced and renamed. Memory: none of its own. Not thread-safe.
+// Takes the chunks of one export attempt and makes files of them: each under a hidden name until
+// its last chunk has come and the digest of the whole agrees; then it is synced and renamed.
+// Memory: none of its own. Not thread-safe.
 class RunFileReceiver {
  public:
   explicit RunFileReceiver(std::string folder) : folder_(std::move(folder)) {}
@@ -27,9 +30,10 @@ class RunFileReceiver {
   RunFileReceiver(const RunFileReceiver&) = delete;
   RunFileReceiver& operator=(const RunFileReceiver&) = delete;
 
-  // Returns the bytes of this file that have been taken: `chunk.bytes()` when it is durable under its name. Offset 0 begins the file anew.
-  // InvalidArgument: a name that is not of the list, a chunk that does not follow the last one. DataLoss: a checksum differs. After an error the
-  // file has to begin anew.
+  // Returns the bytes of this file that have been taken: `chunk.bytes()` when it is durable under
+  // its name. Offset 0 begins the file anew. InvalidArgument: a name that is not of the list, a
+  // chunk that does not follow the last one. DataLoss: a checksum differs. After an error the file
+  // has to begin anew.
   absl::StatusOr<std::uint64_t> Take(const v1::RunFileChunk& chunk);
 
  private:
@@ -50,13 +54,15 @@ void RemoveHalfReceived(const std::string& folder);
 // Reads files and compares size and digest with what their writer said, a bounded part at a time.
 class RunFileCheck {
  public:
-  RunFileCheck(std::string folder, std::vector<v1::RunFileInfo> files, std::uint64_t step_bytes = 64u << 20)
+  RunFileCheck(std::string folder, std::vector<v1::RunFileInfo> files,
+               std::uint64_t step_bytes = 64u << 20)
       : folder_(std::move(folder)), files_(std::move(files)), step_bytes_(step_bytes) {}
   ~RunFileCheck();
   RunFileCheck(const RunFileCheck&) = delete;
   RunFileCheck& operator=(const RunFileCheck&) = delete;
 
-  // True: all were read, or status() is an error: NotFound, DataLoss (another size or digest), or the file system's.
+  // True: all were read, or status() is an error: NotFound, DataLoss (another size or digest), or
+  // the file system's.
   bool Step();
   const absl::Status& status() const { return status_; }
 
@@ -73,11 +79,12 @@ class RunFileCheck {
   absl::Status status_;
 };
 
-// The files of kRunFileNames that are in `folder`, with size and digest. Of those in `known` with the same size the digest is taken from there; the
-// others are read here, a bounded part at a time.
+// The files of kRunFileNames that are in `folder`, with size and digest. Of those in `known` with
+// the same size the digest is taken from there; the others are read here, a bounded part at a time.
 class RunFileListing {
  public:
-  RunFileListing(std::string folder, std::vector<v1::RunFileInfo> known, std::uint64_t step_bytes = 64u << 20);
+  RunFileListing(std::string folder, std::vector<v1::RunFileInfo> known,
+                 std::uint64_t step_bytes = 64u << 20);
   ~RunFileListing();
   RunFileListing(const RunFileListing&) = delete;
   RunFileListing& operator=(const RunFileListing&) = delete;
@@ -97,6 +104,7 @@ class RunFileListing {
 };
 
 // NotFound: no such file, or a name that is not of the list.
-absl::StatusOr<std::string> ReadRunFilePart(const std::string& folder, absl::string_view name, std::uint64_t offset, std::size_t bytes_max);
+absl::StatusOr<std::string> ReadRunFilePart(const std::string& folder, absl::string_view name,
+                                            std::uint64_t offset, std::size_t bytes_max);
 
 }  // namespace evergrad::coordinator

@@ -1,4 +1,5 @@
-// How much work a worker may hold ahead, so that it does not feel a short absence of the coordinator. Pure.
+// How much work a worker may hold ahead, so that it does not feel a short absence of the
+// coordinator. Pure.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,10 @@ class ClosureRate {
   double seconds_ = 0;
 };
 
-// Attempts that a worker may hold now. `remaining`: closures not granted yet before the next barrier; near the end each worker
-// gets a shrinking part of what is left, so that nobody waits long for the slowest. Never below one.
-std::uint32_t AttemptsAhead(const GrantSizing& sizing, double seconds_per_closure, std::uint64_t remaining, std::uint32_t workers);
+// Attempts that a worker may hold now. `remaining`: closures not granted yet before the next
+// barrier; near the end each worker gets a shrinking part of what is left, so that nobody waits
+// long for the slowest. Never below one.
+std::uint32_t AttemptsAhead(const GrantSizing& sizing, double seconds_per_closure,
+                            std::uint64_t remaining, std::uint32_t workers);
 
 }  // namespace evergrad::coordinator

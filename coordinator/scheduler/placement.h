@@ -23,8 +23,9 @@ struct Placement {
   std::string server;
 };
 
-// The biggest shard first to the least loaded server; equals by lower number and by order in `servers`, so the same input gives
-// the same placement. In the order of shard numbers. Empty when there are no servers.
+// The biggest shard first to the least loaded server; equals by lower number and by order in
+// `servers`, so the same input gives the same placement. In the order of shard numbers. Empty when
+// there are no servers.
 std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<ServerLoad> servers);
 
 }  // namespace evergrad::coordinator

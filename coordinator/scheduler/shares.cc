@@ -6,7 +6,8 @@
 
 namespace evergrad::coordinator {
 
-std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vector<JobDemand>& jobs, bool turn_over) {
+std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vector<JobDemand>& jobs,
+                                         bool turn_over) {
   std::vector<std::uint32_t> targets(jobs.size(), 0);
   std::vector<std::size_t> open;  // those that want some and are not settled
   std::uint32_t left = workers;
@@ -20,7 +21,8 @@ std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vecto
     }
   }
   const bool one_each = left >= open.size();
-  // Who would get more than it can use, or less than one, is settled first; the others divide what is left.
+  // Who would get more than it can use, or less than one, is settled first; the others divide what
+  // is left.
   for (bool settled = true; settled && !open.empty();) {
     settled = false;
     double shares = 0;
@@ -40,11 +42,13 @@ std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vecto
   for (const std::size_t i : open) shares += jobs[i].share;
   const std::uint32_t divided = left;
   for (const std::size_t i : open) {
-    targets[i] = std::min(left, static_cast<std::uint32_t>(std::floor(divided * jobs[i].share / shares + 1e-9)));
+    targets[i] = std::min(
+        left, static_cast<std::uint32_t>(std::floor(divided * jobs[i].share / shares + 1e-9)));
     left -= targets[i];
   }
   std::stable_sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) {
-    const bool a_has = !turn_over && jobs[a].has > targets[a], b_has = !turn_over && jobs[b].has > targets[b];
+    const bool a_has = !turn_over && jobs[a].has > targets[a],
+               b_has = !turn_over && jobs[b].has > targets[b];
     return a_has != b_has ? a_has : jobs[a].served < jobs[b].served;
   });
   for (const std::size_t i : open) {

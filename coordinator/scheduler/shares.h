@@ -14,9 +14,11 @@ struct JobDemand {
   bool keeps = false;        // what it has is not taken for another's turn (deterministic)
 };
 
-// In proportion to the shares, nobody more than is of use to it, at least one each where there are enough. What does not divide goes to
-// who has it already, and once `turn_over` to who was served least: so jobs take turns, and with fewer workers than jobs, too. One target
-// a job, in order; the sum is at most `workers`.
-std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vector<JobDemand>& jobs, bool turn_over);
+// In proportion to the shares, nobody more than is of use to it, at least one each where there are
+// enough. What does not divide goes to who has it already, and once `turn_over` to who was served
+// least: so jobs take turns, and with fewer workers than jobs, too. One target a job, in order; the
+// sum is at most `workers`.
+std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vector<JobDemand>& jobs,
+                                         bool turn_over);
 
 }  // namespace evergrad::coordinator

@@ -4,13 +4,17 @@
 
 namespace evergrad::coordinator {
 
-// Begins the end; a repeat, or a job that has ended, changes nothing and is answered with the state. Poll GetJob for CANCELLED.
+// Begins the end; a repeat, or a job that has ended, changes nothing and is answered with the
+// state. Poll GetJob for CANCELLED.
 void ControlPlane::CancelJob(const v1::CancelJobRequest& request, Responder responder) {
   // An empty name means the newest job where one is looked at; what is ended is named.
-  if (request.job().empty()) return responder->Answer(UserError(absl::InvalidArgumentError("CancelJob without a job: want=name or uid")));
+  if (request.job().empty())
+    return responder->Answer(
+        UserError(absl::InvalidArgumentError("CancelJob without a job: want=name or uid")));
   Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
-  if (!store_status_.ok() && !job->ended()) return responder->Answer(StoreRefusal("the job was not cancelled"));
+  if (!store_status_.ok() && !job->ended())
+    return responder->Answer(StoreRefusal("the job was not cancelled"));
   if (!term_known_) {
     // Nobody has registered with this life: who must be told is known once its window has closed.
     cancels_.emplace_back(request, std::move(responder));

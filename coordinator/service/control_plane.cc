@@ -24,17 +24,22 @@ namespace {
 // Releases its place among the calls in progress when it goes, answered or not.
 class CountedResponder final : public transport::UnaryResponder {
  public:
-  CountedResponder(std::unique_ptr<transport::UnaryResponder> inner, std::shared_ptr<std::atomic<std::uint32_t>> calls)
+  CountedResponder(std::unique_ptr<transport::UnaryResponder> inner,
+                   std::shared_ptr<std::atomic<std::uint32_t>> calls)
       : inner_(std::move(inner)), calls_(std::move(calls)) {}
   ~CountedResponder() override { calls_->fetch_sub(1); }
-  void Answer(absl::StatusOr<std::string> response) override { inner_->Answer(std::move(response)); }
+  void Answer(absl::StatusOr<std::string> response) override {
+    inner_->Answer(std::move(response));
+  }
 
  private:
   std::unique_ptr<transport::UnaryResponder> inner_;
-  std::shared_ptr<std::atomic<std::uint32_t>> calls_;  // shared with every call: one may outlive the control plane
+  std::shared_ptr<std::atomic<std::uint32_t>>
+      calls_;  // shared with every call: one may outlive the control plane
 };
 
-// Read by the transport's thread, used by the control executor: its parts are in few blocks of memory, freed together.
+// Read by the transport's thread, used by the control executor: its parts are in few blocks of
+// memory, freed together.
 struct ParsedBatch {
   google::protobuf::Arena arena;
   v1::TaskBatch* const batch = google::protobuf::Arena::CreateMessage<v1::TaskBatch>(&arena);
@@ -47,7 +52,10 @@ ControlOptions WithDerived(ControlOptions options) {
 
 }  // namespace
 
-void AnswerWith(transport::UnaryResponder& responder, const google::protobuf::MessageLite& message) { responder.Answer(message.SerializeAsString()); }
+void AnswerWith(transport::UnaryResponder& responder,
+                const google::protobuf::MessageLite& message) {
+  responder.Answer(message.SerializeAsString());
+}
 
 std::string JobUidText(JobUid uid) { return JobUidString(uid); }
 
@@ -57,55 +65,80 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       life_id_(random::EntropyFromOs() | 1),
       membership_(options_.membership),
       calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
-      tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)", options_.membership.tasks_max),
-      registrations_limit_(
-          *parts.registry, "evergrad_coordinator_registrations_recent",
-          "registrations accepted lately, those counted several times that ended without a word; refused: for being too many in a time",
-          membership_.registrations().options().all_burst),
-      sessions_limit_(*parts.registry, "evergrad_coordinator_sessions", "open sessions, registered or not", options_.membership.tasks_max + 64.0),
-      jobs_limit_(*parts.registry, "evergrad_coordinator_jobs_queued", "jobs that wait for their turn (--jobs-queued-max)", options_.jobs_queued_max),
-      calls_limit_(*parts.registry, "evergrad_coordinator_calls", "control calls in progress", options_.calls_max),
+      tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
+                   options_.membership.tasks_max),
+      registrations_limit_(*parts.registry, "evergrad_coordinator_registrations_recent",
+                           "registrations accepted lately, those counted several times that ended "
+                           "without a word; refused: for being too many in a time",
+                           membership_.registrations().options().all_burst),
+      sessions_limit_(*parts.registry, "evergrad_coordinator_sessions",
+                      "open sessions, registered or not", options_.membership.tasks_max + 64.0),
+      jobs_limit_(*parts.registry, "evergrad_coordinator_jobs_queued",
+                  "jobs that wait for their turn (--jobs-queued-max)", options_.jobs_queued_max),
+      calls_limit_(*parts.registry, "evergrad_coordinator_calls", "control calls in progress",
+                   options_.calls_max),
       files_limit_(*parts.registry, "evergrad_coordinator_file_bytes",
-                   "bytes of metrics.jsonl waiting to be written; refused: writes that failed, too", static_cast<double>(options_.file_bytes_max)),
-      open_limit_(*parts.registry, "evergrad_coordinator_closures_open", "closures granted and not ended (--closures-open-max)",
+                   "bytes of metrics.jsonl waiting to be written; refused: writes that failed, too",
+                   static_cast<double>(options_.file_bytes_max)),
+      open_limit_(*parts.registry, "evergrad_coordinator_closures_open",
+                  "closures granted and not ended (--closures-open-max)",
                   options_.jobs.closures_open_max),
       behind_limit_(*parts.registry, "evergrad_coordinator_closures_behind",
-                    "closures that ended behind one that has not (--closures-behind-max); refused: times that this held new ones back",
+                    "closures that ended behind one that has not (--closures-behind-max); refused: "
+                    "times that this held new ones back",
                     options_.jobs.closures_behind_max),
-      gate_limit_(*parts.registry, "evergrad_coordinator_gate_bytes", "messages to tasks that wait until the journal is durable",
+      gate_limit_(*parts.registry, "evergrad_coordinator_gate_bytes",
+                  "messages to tasks that wait until the journal is durable",
                   static_cast<double>(options_.gate_bytes_max)),
-      registrations_total_(parts.registry->GetCounter("evergrad_coordinator_registrations_total", "registrations accepted")),
-      gone_total_(parts.registry->GetCounter("evergrad_coordinator_workers_gone_total", "workers found to be gone")),
-      lost_total_(parts.registry->GetCounter("evergrad_coordinator_servers_lost_total", "servers declared lost")),
-      messages_total_(parts.registry->GetCounter("evergrad_coordinator_messages_total", "messages of tasks handled")),
-      malformed_total_(parts.registry->GetCounter("evergrad_coordinator_malformed_total", "messages and calls refused as malformed")),
-      foreign_total_(parts.registry->GetCounter("evergrad_coordinator_foreign_messages_total",
-                                                "messages about an attempt or a shard that another task has; they change nothing")),
-      submitted_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted")),
-      ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state")),
+      registrations_total_(parts.registry->GetCounter("evergrad_coordinator_registrations_total",
+                                                      "registrations accepted")),
+      gone_total_(parts.registry->GetCounter("evergrad_coordinator_workers_gone_total",
+                                             "workers found to be gone")),
+      lost_total_(parts.registry->GetCounter("evergrad_coordinator_servers_lost_total",
+                                             "servers declared lost")),
+      messages_total_(parts.registry->GetCounter("evergrad_coordinator_messages_total",
+                                                 "messages of tasks handled")),
+      malformed_total_(parts.registry->GetCounter("evergrad_coordinator_malformed_total",
+                                                  "messages and calls refused as malformed")),
+      foreign_total_(parts.registry->GetCounter(
+          "evergrad_coordinator_foreign_messages_total",
+          "messages about an attempt or a shard that another task has; they change nothing")),
+      submitted_total_(
+          parts.registry->GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted")),
+      ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total",
+                                              "jobs that ended in any state")),
       jobs_running_(*parts.registry, "evergrad_coordinator_jobs_running",
-                    "jobs that run side by side (--jobs-running-max); refused: jobs that had to wait for another one's end",
+                    "jobs that run side by side (--jobs-running-max); refused: jobs that had to "
+                    "wait for another one's end",
                     options_.jobs_running_max),
-      workers_alive_(parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
-      servers_alive_(parts.registry->GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive")),
-      term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number", "life number of this coordinator")) {
+      workers_alive_(
+          parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
+      servers_alive_(parts.registry->GetGauge("evergrad_coordinator_servers_alive",
+                                              "parameter servers alive")),
+      term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number",
+                                           "life number of this coordinator")) {
   const std::pair<const char*, const char*> of_jobs[] = {
       {"evergrad_coordinator_job_share", "spec.resources.share of each running job"},
       {"evergrad_coordinator_job_workers", "workers that serve each running job"},
-      {"evergrad_coordinator_job_worker_seconds", "seconds of workers that each running job has had, in this life of the coordinator"},
+      {"evergrad_coordinator_job_worker_seconds",
+       "seconds of workers that each running job has had, in this life of the coordinator"},
       {"evergrad_coordinator_job_steps_done", "steps done of each running job"},
-      {"evergrad_coordinator_job_closures_open", "closures of each running job that are granted and not ended"},
+      {"evergrad_coordinator_job_closures_open",
+       "closures of each running job that are granted and not ended"},
       {"evergrad_coordinator_job_checkpoint_age_seconds",
-       "seconds since the newest checkpoint of each running job that makes some, or since it began; its trouble is an event of the job"}};
+       "seconds since the newest checkpoint of each running job that makes some, or since it "
+       "began; its trouble is an event of the job"}};
   for (std::size_t i = 0; i < JobNumbers::kValues; ++i) {
-    parts.registry->AddCallbackGauges(of_jobs[i].first, of_jobs[i].second, [numbers = job_numbers_, i] {
-      metrics::Registry::Samples samples;
-      MutexLock lock(&numbers->mu);
-      for (const JobNumbers::One& one : numbers->jobs) {
-        if (!std::isnan(one.values[i])) samples.emplace_back(one.labels, one.values[i]);
-      }
-      return samples;
-    });
+    parts.registry->AddCallbackGauges(of_jobs[i].first, of_jobs[i].second,
+                                      [numbers = job_numbers_, i] {
+                                        metrics::Registry::Samples samples;
+                                        MutexLock lock(&numbers->mu);
+                                        for (const JobNumbers::One& one : numbers->jobs) {
+                                          if (!std::isnan(one.values[i]))
+                                            samples.emplace_back(one.labels, one.values[i]);
+                                        }
+                                        return samples;
+                                      });
   }
   ears_ = std::make_shared<StoreEars>();
   {
@@ -144,8 +177,8 @@ absl::Status ControlPlane::Recover() {
       if (refused.ok()) refused = job.status();
       continue;
     }
-    parts_.logger->Info(
-        absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=", (*job)->name(), " state=", JobStateName((*job)->state())));
+    parts_.logger->Info(absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=",
+                                     (*job)->name(), " state=", JobStateName((*job)->state())));
     if (!(*job)->started()) {
       queue_.push_back(uid);
     } else if (!(*job)->ended() && !(*job)->writing()) {
@@ -158,30 +191,38 @@ absl::Status ControlPlane::Recover() {
   return absl::Status(
       refused.code(),
       absl::StrCat(refused.message(), "; the journal is as it was: ",
-                   absl::IsDataLoss(refused) ? "" : "start the version that ran it, to let it end or to cancel it, or ",
-                   "start with another --state-dir (and --forget-unknown-jobs, where parameter servers still hold its shards) and submit "
+                   absl::IsDataLoss(refused)
+                       ? ""
+                       : "start the version that ran it, to let it end or to cancel it, or ",
+                   "start with another --state-dir (and --forget-unknown-jobs, where parameter "
+                   "servers still hold its shards) and submit "
                    "it again (its checkpoints are files of their own)"));
 }
 
 transport::Handlers ControlPlane::handlers() {
   transport::Handlers handlers;
-  handlers.unary = [this](const transport::PeerInfo& peer, absl::string_view method, std::string request,
+  handlers.unary = [this](const transport::PeerInfo& peer, absl::string_view method,
+                          std::string request,
                           std::unique_ptr<transport::UnaryResponder> responder) {
     // These calls are people's: a task says all that it has to say in its session.
-    if (absl::Status status = transport::CheckPeer(peer, "user"); !status.ok()) return responder->Answer(std::move(status));
+    if (absl::Status status = transport::CheckPeer(peer, "user"); !status.ok())
+      return responder->Answer(std::move(status));
     if (calls_->fetch_add(1) >= options_.calls_max) {
       calls_->fetch_sub(1);
       calls_limit_.refused.Add();
-      responder->Answer(absl::ResourceExhaustedError(absl::StrCat("too many calls in progress: limit=", options_.calls_max)));
+      responder->Answer(absl::ResourceExhaustedError(
+          absl::StrCat("too many calls in progress: limit=", options_.calls_max)));
       return;
     }
     Responder counted = std::make_shared<CountedResponder>(std::move(responder), calls_);
     const bool posted =
-        parts_.control->Post([this, counted, name = std::string(method), bytes = std::move(request)] { OnUnary(name, bytes, counted); });
+        parts_.control->Post([this, counted, name = std::string(method),
+                              bytes = std::move(request)] { OnUnary(name, bytes, counted); });
     if (!posted) counted->Answer(absl::UnavailableError("the coordinator is stopping"));
   };
   handlers.stream = [this](const transport::PeerInfo& peer, absl::string_view method,
-                           std::shared_ptr<transport::MessageStream> stream) -> std::optional<transport::MessageStreamEvents> {
+                           std::shared_ptr<transport::MessageStream> stream)
+      -> std::optional<transport::MessageStreamEvents> {
     if (method != client::kSessionMethod) return std::nullopt;
     if (open_sessions_.fetch_add(1) >= options_.membership.tasks_max + 64) {
       open_sessions_.fetch_sub(1);
@@ -190,7 +231,8 @@ transport::Handlers ControlPlane::handlers() {
     }
     const std::uint64_t number = next_session_.fetch_add(1);
     auto inbox = std::make_shared<Inbox>();
-    if (!parts_.control->Post([this, number, peer, stream, inbox] { OpenSession(number, peer, stream, inbox); })) {
+    if (!parts_.control->Post(
+            [this, number, peer, stream, inbox] { OpenSession(number, peer, stream, inbox); })) {
       open_sessions_.fetch_sub(1);
       return std::nullopt;
     }
@@ -199,8 +241,10 @@ transport::Handlers ControlPlane::handlers() {
       if (inbox->overflowed.load()) return;
       if (inbox->queued.fetch_add(1) >= options_.batches_queued_max) {
         inbox->overflowed.store(true);
-        parts_.control->Post(
-            [this, number] { Reject(number, "limit", "too many messages waiting to be handled", false, options_.membership.lease); });
+        parts_.control->Post([this, number] {
+          Reject(number, "limit", "too many messages waiting to be handled", false,
+                 options_.membership.lease);
+        });
         return;
       }
       // Read here, so that the control executor does not wait for the parser.
@@ -211,7 +255,9 @@ transport::Handlers ControlPlane::handlers() {
         OnBatch(number, well ? parsed->batch : nullptr);
       });
     };
-    events.on_end = [this, number](const absl::Status&) { parts_.control->Post([this, number] { OnStreamEnd(number); }); };
+    events.on_end = [this, number](const absl::Status&) {
+      parts_.control->Post([this, number] { OnStreamEnd(number); });
+    };
     return events;
   };
   return handlers;
@@ -234,17 +280,21 @@ void ControlPlane::Stop() {
   for (auto& [number, session] : sessions_) {
     Flush(number);
     // Whoever drains need not wait for us.
-    if (session.stage == Session::Stage::kRegistered && session.role == Role::kPsServer) SendBytes(number, batch.SerializeAsString());
+    if (session.stage == Session::Stage::kRegistered && session.role == Role::kPsServer)
+      SendBytes(number, batch.SerializeAsString());
     session.stream->Close();
   }
   open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions_.size()));
   sessions_.clear();
   session_of_.clear();
-  for (JobWaiter& waiter : waiters_) waiter.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+  for (JobWaiter& waiter : waiters_)
+    waiter.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   waiters_.clear();
-  for (auto& [request, responder] : cancels_) responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+  for (auto& [request, responder] : cancels_)
+    responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   cancels_.clear();
-  for (auto& [request, read] : log_reads_) read.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+  for (auto& [request, read] : log_reads_)
+    read.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   log_reads_.clear();
   closure_calls_.clear();  // each is answered Unavailable as it goes
 }
@@ -262,9 +312,12 @@ void ControlPlane::Tick() {
   Apply(membership_.Tick(now));
   std::vector<std::uint64_t> silent;
   for (const auto& [number, session] : sessions_) {
-    if (session.stage == Session::Stage::kAwaitingHello && now - session.opened_at > options_.hello_within) silent.push_back(number);
+    if (session.stage == Session::Stage::kAwaitingHello &&
+        now - session.opened_at > options_.hello_within)
+      silent.push_back(number);
   }
-  for (const std::uint64_t number : silent) Reject(number, "malformed", "no hello in time", false, options_.membership.lease);
+  for (const std::uint64_t number : silent)
+    Reject(number, "malformed", "no hello in time", false, options_.membership.lease);
   for (auto& [task, facts] : facts_) {
     const TaskEntry* entry = membership_.Find(task);
     if (entry != nullptr && entry->state != facts.last_state) {
@@ -331,9 +384,12 @@ void ControlPlane::EndWindow() {
   if (!term_known_) {
     const Term term = FirstTerm(parts_.store->term(), highest_reported_);
     if (parts_.store->persistent() && highest_reported_ > parts_.store->term().value()) {
-      parts_.logger->Error(absl::StrCat("the journal is not the one that these tasks were registered by, or has lost its end: term of the journal=",
-                                        parts_.store->term().value(), " of the tasks=", highest_reported_,
-                                        "; a job that it does not know is over for them (psctl checkpoint list RUNS says what can be resumed from)"));
+      parts_.logger->Error(
+          absl::StrCat("the journal is not the one that these tasks were registered by, or has "
+                       "lost its end: term of the journal=",
+                       parts_.store->term().value(), " of the tasks=", highest_reported_,
+                       "; a job that it does not know is over for them (psctl checkpoint list RUNS "
+                       "says what can be resumed from)"));
     }
     if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
       StoreFailed(status);
@@ -342,12 +398,14 @@ void ControlPlane::EndWindow() {
     term_ = term;
     term_known_ = true;
     for (const auto& [uid, job] : jobs_) job->Resume(term_);
-    parts_.logger->Info(absl::StrCat("coordinating: term=", term_.value(), " tasks_waiting=", pending_.size()));
+    parts_.logger->Info(
+        absl::StrCat("coordinating: term=", term_.value(), " tasks_waiting=", pending_.size()));
   }
   std::vector<std::uint64_t> pending;
   pending.swap(pending_);
-  // Servers first: what they hold may be adopted only while a job's window is open. Workers are answered after it: no worker may get
-  // a map while a forgotten shard could still change hands under its version.
+  // Servers first: what they hold may be adopted only while a job's window is open. Workers are
+  // answered after it: no worker may get a map while a forgotten shard could still change hands
+  // under its version.
   const auto role_of = [&](std::uint64_t number) {
     const auto found = sessions_.find(number);
     return found == sessions_.end() ? Role::kWorker : found->second.role;
@@ -365,15 +423,16 @@ void ControlPlane::EndWindow() {
   StartNextJob();
 }
 
-// A task has seen a later life than ours: everything that was numbered from here on must lie above it. Everybody registers
-// anew, and grants wait for them as they do at a start.
+// A task has seen a later life than ours: everything that was numbered from here on must lie above
+// it. Everybody registers anew, and grants wait for them as they do at a start.
 void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
     StoreFailed(status);
     return;
   }
   parts_.logger->Warning(
-      absl::StrCat("a task has seen a later life of the coordinator: term=", term_.value(), " reported=", reported, " new_term=", term.value()));
+      absl::StrCat("a task has seen a later life of the coordinator: term=", term_.value(),
+                   " reported=", reported, " new_term=", term.value()));
   term_ = term;
   window_open_ = true;
   window_until_ = Now() + options_.window;
@@ -384,7 +443,8 @@ void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
     if (session.stage == Session::Stage::kRegistered) registered.push_back(number);
   }
   for (const std::uint64_t number : registered)
-    Reject(number, "not_active", "the coordinator has begun a new term: register again", false, std::chrono::milliseconds(0));
+    Reject(number, "not_active", "the coordinator has begun a new term: register again", false,
+           std::chrono::milliseconds(0));
 }
 
 // ---------------------------------------------------------------- membership
@@ -394,7 +454,8 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
     const std::string name = absl::StrCat(RoleName(change.role), "/", change.identity);
     switch (change.kind) {
       case MembershipChange::Kind::kSuspected:
-        parts_.logger->Warning(absl::StrCat("task suspected: task=", name, " reason=", change.reason));
+        parts_.logger->Warning(
+            absl::StrCat("task suspected: task=", name, " reason=", change.reason));
         if (change.role == Role::kPsServer) {
           for (Job* job : ActiveJobs()) job->OnServerAway(change.task, change.reason);
         }
@@ -405,18 +466,21 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
         else
           parts_.logger->Warning(absl::StrCat("task gone: task=", name, " reason=", change.reason));
         gone_total_.Add();
-        if (Job* job = JobOf(change.task)) job->OnWorkerGone(change.task, change.reason, change.leaving);
+        if (Job* job = JobOf(change.task))
+          job->OnWorkerGone(change.task, change.reason, change.leaving);
         serving_.erase(change.task);
         break;
       case MembershipChange::Kind::kLost:
         parts_.logger->Warning(absl::StrCat("server lost: task=", name, " reason=", change.reason));
         lost_total_.Add();
-        for (Job* job : ActiveJobs()) job->OnServerLost(change.task, change.identity, change.reason, change.leaving);
+        for (Job* job : ActiveJobs())
+          job->OnServerLost(change.task, change.identity, change.reason, change.leaving);
         break;
     }
     if (change.close_session) {
       if (const auto found = session_of_.find(change.task); found != session_of_.end()) {
-        Reject(found->second, "not_active", absl::StrCat("lease out: ", change.reason), false, std::chrono::milliseconds(0));
+        Reject(found->second, "not_active", absl::StrCat("lease out: ", change.reason), false,
+               std::chrono::milliseconds(0));
       }
     }
   }
@@ -428,7 +492,10 @@ Job* ControlPlane::ActiveJob(JobUid uid) {
   const auto found = jobs_.find(uid);
   if (found == jobs_.end() || found->second->ended()) return nullptr;
   // What a task still holds of an ended job is nobody's, from the turn on in which it ended.
-  return std::any_of(active_.begin(), active_.end(), [&](const Running& one) { return one.uid == uid; }) ? found->second.get() : nullptr;
+  return std::any_of(active_.begin(), active_.end(),
+                     [&](const Running& one) { return one.uid == uid; })
+             ? found->second.get()
+             : nullptr;
 }
 
 std::vector<Job*> ControlPlane::ActiveJobs() {
@@ -447,21 +514,30 @@ Job* ControlPlane::JobOf(TaskId worker) {
 const Job* ControlPlane::FindJob(absl::string_view name_or_uid) const {
   if (name_or_uid.empty()) return job_order_.empty() ? nullptr : jobs_.at(job_order_.back()).get();
   for (auto uid = job_order_.rbegin(); uid != job_order_.rend(); ++uid) {
-    if (jobs_.at(*uid)->name() == name_or_uid || JobUidString(*uid) == name_or_uid) return jobs_.at(*uid).get();
+    if (jobs_.at(*uid)->name() == name_or_uid || JobUidString(*uid) == name_or_uid)
+      return jobs_.at(*uid).get();
   }
   return nullptr;
 }
 
-Job* ControlPlane::FindJob(absl::string_view name_or_uid) { return const_cast<Job*>(static_cast<const ControlPlane*>(this)->FindJob(name_or_uid)); }
+Job* ControlPlane::FindJob(absl::string_view name_or_uid) {
+  return const_cast<Job*>(static_cast<const ControlPlane*>(this)->FindJob(name_or_uid));
+}
 
 absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
-  std::string text = name_or_uid.empty() ? std::string("no job has been submitted") : absl::StrCat("no such job: job=", name_or_uid.substr(0, 200));
+  std::string text = name_or_uid.empty()
+                         ? std::string("no job has been submitted")
+                         : absl::StrCat("no such job: job=", name_or_uid.substr(0, 200));
   // With a journal it has forgotten only what had ended long ago.
-  if (parts_.store->persistent()) return UserError(absl::NotFoundError(absl::StrCat(text, " (psctl job list shows those that are known)")));
+  if (parts_.store->persistent())
+    return UserError(
+        absl::NotFoundError(absl::StrCat(text, " (psctl job list shows those that are known)")));
   const absl::Time started = absl::FromUnixMillis(started_ms_);
-  absl::StrAppend(&text, "; ", term_.value() > 1 ? "the coordinator was restarted at " : "this coordinator was started at ",
-                  absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", started, absl::UTCTimeZone()),
-                  " without a journal (--state-dir) and has forgotten jobs of before");
+  absl::StrAppend(
+      &text, "; ",
+      term_.value() > 1 ? "the coordinator was restarted at " : "this coordinator was started at ",
+      absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", started, absl::UTCTimeZone()),
+      " without a journal (--state-dir) and has forgotten jobs of before");
   return UserError(absl::NotFoundError(text));
 }
 
@@ -496,9 +572,11 @@ void ControlPlane::StartNextJob() {
     queue_.pop_front();
     Job* job = jobs_.at(uid).get();
     if (job->started()) continue;  // cancelled while it was queued
-    // It is served as much as who was served least: it has not waited for what others had before it came.
+    // It is served as much as who was served least: it has not waited for what others had before it
+    // came.
     double served = 0;
-    for (const Running& other : active_) served = &other == &active_.front() ? other.served : std::min(served, other.served);
+    for (const Running& other : active_)
+      served = &other == &active_.front() ? other.served : std::min(served, other.served);
     active_.push_back({uid, served});
     IntroduceTasks(*job);
     job->Start();
@@ -520,13 +598,18 @@ void ControlPlane::Introduce(Job& job, TaskId task) {
   const TaskEntry* entry = membership_.Find(task);
   const auto facts = facts_.find(task);
   Session* session = SessionOf(task);
-  if (entry == nullptr || facts == facts_.end() || session == nullptr || !entry->session_open || entry->state == TaskState::kGone) return;
+  if (entry == nullptr || facts == facts_.end() || session == nullptr || !entry->session_open ||
+      entry->state == TaskState::kGone)
+    return;
   v1::Registered said;
   if (entry->role == Role::kWorker) {
     serving_.insert_or_assign(task, Serving{job.uid(), std::nullopt});
-    job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false, facts->second.hello, &said);
+    job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false,
+                    facts->second.hello, &said);
     if (!session->spoke) job.Withhold(task);
-  } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false, facts->second.hello, &said); !status.ok()) {
+  } else if (absl::Status status = job.AdmitServer(task, entry->identity, std::nullopt, false,
+                                                   facts->second.hello, &said);
+             !status.ok()) {
     return;  // cannot be: its hello holds no sets any more
   }
   if (said.has_job()) {  // the job has begun
@@ -545,7 +628,9 @@ void ControlPlane::Introduce(Job& job, TaskId task) {
 void ControlPlane::CheckDrained(TaskId task) {
   const auto found = facts_.find(task);
   Session* session = SessionOf(task);
-  if (found == facts_.end() || session == nullptr || !found->second.drains || found->second.drained_said) return;
+  if (found == facts_.end() || session == nullptr || !found->second.drains ||
+      found->second.drained_said)
+    return;
   std::string cannot;
   for (const Job* job : ActiveJobs()) {
     const auto said = found->second.drained.find(job->uid().value());
@@ -577,7 +662,9 @@ std::vector<TaskId> ControlPlane::SharedWorkers() const {
   std::vector<TaskId> workers;
   for (const auto& [task, number] : session_of_) {
     const TaskEntry* entry = membership_.Find(task);
-    if (entry == nullptr || entry->role != Role::kWorker || entry->state == TaskState::kGone || entry->leaving) continue;
+    if (entry == nullptr || entry->role != Role::kWorker || entry->state == TaskState::kGone ||
+        entry->leaving)
+      continue;
     workers.push_back(task);
   }
   return workers;
@@ -588,11 +675,13 @@ bool ControlPlane::Suits(const Part& part, TaskId worker) const {
   if (facts != facts_.end() && part.job->IsUnfit(facts->second.hello.process_uid())) return false;
   if (!part.functions) return true;
   if (facts == facts_.end()) return false;
-  return std::any_of(facts->second.hello.functions().begin(), facts->second.hello.functions().end(),
-                     [&](const std::string& function) { return part.functions->count(function) != 0; });
+  return std::any_of(
+      facts->second.hello.functions().begin(), facts->second.hello.functions().end(),
+      [&](const std::string& function) { return part.functions->count(function) != 0; });
 }
 
-// In the order in which they are given workers: functions jobs first, those with the least choice before the others.
+// In the order in which they are given workers: functions jobs first, those with the least choice
+// before the others.
 std::vector<ControlPlane::Part> ControlPlane::Parted(const std::vector<TaskId>& workers) {
   std::vector<Part> parts;
   std::set<TaskId> with_functions;
@@ -605,11 +694,13 @@ std::vector<ControlPlane::Part> ControlPlane::Parted(const std::vector<TaskId>& 
       ++part.suited;
       if (part.functions) with_functions.insert(task);
       const auto serving = serving_.find(task);
-      part.has += serving != serving_.end() && serving->second.next.value_or(serving->second.job) == job->uid();
+      part.has += serving != serving_.end() &&
+                  serving->second.next.value_or(serving->second.job) == job->uid();
     }
   }
   std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return a.functions.has_value() != b.functions.has_value() ? a.functions.has_value() : a.functions && a.suited < b.suited;
+    return a.functions.has_value() != b.functions.has_value() ? a.functions.has_value()
+                                                              : a.functions && a.suited < b.suited;
   });
   const auto targets = [&](std::size_t begin, std::size_t end, std::uint32_t among) {
     std::vector<JobDemand> demands;
@@ -617,8 +708,10 @@ std::vector<ControlPlane::Part> ControlPlane::Parted(const std::vector<TaskId>& 
       const Part& part = parts[i];
       JobDemand& demand = demands.emplace_back();
       demand.share = part.job->share();
-      // Who has just ended something is not taken away because of a moment without work: an epoch's end, say.
-      demand.useful = std::min(part.suited, std::max(part.job->useful_workers(), part.job->busy_workers(kIdleFor)));
+      // Who has just ended something is not taken away because of a moment without work: an epoch's
+      // end, say.
+      demand.useful = std::min(
+          part.suited, std::max(part.job->useful_workers(), part.job->busy_workers(kIdleFor)));
       demand.has = part.has;
       demand.keeps = part.job->keeps_its_worker();
       for (const Running& one : active_) {
@@ -643,7 +736,8 @@ std::vector<ControlPlane::Part> ControlPlane::Parted(const std::vector<TaskId>& 
   return parts;
 }
 
-// A worker that has attempts in hand goes on with their job; one that comes back, too; else it goes where most are missing.
+// A worker that has attempts in hand goes on with their job; one that comes back, too; else it goes
+// where most are missing.
 Job* ControlPlane::JobFor(TaskId task, const v1::Hello& hello, std::optional<TaskId> former) {
   for (const v1::HeldAttempt& held : hello.attempts()) {
     if (Job* job = ActiveJob(JobUid(held.job_uid()))) return job;
@@ -656,7 +750,9 @@ Job* ControlPlane::JobFor(TaskId task, const v1::Hello& hello, std::optional<Tas
   const std::vector<Part> parts = Parted(SharedWorkers());
   const Part* best = nullptr;
   for (const Part& part : parts) {
-    if (part.missing() > 0 && Suits(part, task) && (best == nullptr || part.missing() > best->missing())) best = &part;
+    if (part.missing() > 0 && Suits(part, task) &&
+        (best == nullptr || part.missing() > best->missing()))
+      best = &part;
   }
   return best == nullptr ? jobs.front() : best->job;
 }
@@ -667,7 +763,8 @@ void ControlPlane::ShareWorkers() {
   const MonoTime now = Now();
   if (now < next_sharing_ || window_open_) return;
   next_sharing_ = now + kShareEvery;
-  const double seconds = std::chrono::duration<double>(now - std::exchange(shared_at_, now)).count();
+  const double seconds =
+      std::chrono::duration<double>(now - std::exchange(shared_at_, now)).count();
   std::optional<double> least;  // of those that have something to do
   for (Running& one : active_) {
     const Job* job = ActiveJob(one.uid);
@@ -682,7 +779,8 @@ void ControlPlane::ShareWorkers() {
   // Who has nothing to do saves nothing up for later.
   for (Running& one : active_) {
     const Job* job = ActiveJob(one.uid);
-    if (job != nullptr && least && job->useful_workers() == 0) one.served = std::max(one.served, *least);
+    if (job != nullptr && least && job->useful_workers() == 0)
+      one.served = std::max(one.served, *least);
   }
   const std::vector<Job*> jobs = ActiveJobs();
   if (jobs.empty()) return;
@@ -708,20 +806,24 @@ void ControlPlane::ShareWorkers() {
   MoveWorkers();
 }
 
-// A job that lacks a worker has one that cannot take part in it: it goes to another job, beyond what that is to have, which then
-// has one to spare that can.
+// A job that lacks a worker has one that cannot take part in it: it goes to another job, beyond
+// what that is to have, which then has one to spare that can.
 void ControlPlane::LendUnfit(std::vector<Part>& parts) {
   std::vector<std::pair<Job*, TaskId>> back;
   for (auto& [task, serving] : serving_) {
     const TaskEntry* entry = membership_.Find(task);
-    const auto its = std::find_if(parts.begin(), parts.end(), [&](const Part& one) { return one.job->uid() == serving.job; });
+    const auto its = std::find_if(parts.begin(), parts.end(),
+                                  [&](const Part& one) { return one.job->uid() == serving.job; });
     const auto facts = facts_.find(task);
-    if (serving.next || entry == nullptr || entry->leaving || its == parts.end() || facts == facts_.end() || its->missing() <= 0) continue;
+    if (serving.next || entry == nullptr || entry->leaving || its == parts.end() ||
+        facts == facts_.end() || its->missing() <= 0)
+      continue;
     if (!its->job->IsUnfit(facts->second.hello.process_uid())) continue;
     const auto other = std::find_if(parts.begin(), parts.end(), [&](const Part& one) {
       return one.job != its->job && !one.job->keeps_its_worker() && Suits(one, task) &&
-             std::any_of(serving_.begin(), serving_.end(),
-                         [&](const auto& s) { return !s.second.next && s.second.job == one.job->uid() && Suits(*its, s.first); });
+             std::any_of(serving_.begin(), serving_.end(), [&](const auto& s) {
+               return !s.second.next && s.second.job == one.job->uid() && Suits(*its, s.first);
+             });
     });
     if (other == parts.end()) continue;
     ++other->has;
@@ -731,10 +833,12 @@ void ControlPlane::LendUnfit(std::vector<Part>& parts) {
   for (const auto& [job, task] : back) job->CallBack(task);
 }
 
-void ControlPlane::FillPart(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving) {
+void ControlPlane::FillPart(std::vector<Part>& parts, std::size_t which,
+                            std::vector<TaskId>& unserving) {
   Part& part = parts[which];
   while (part.missing() > 0) {
-    const auto idle = std::find_if(unserving.begin(), unserving.end(), [&](TaskId task) { return Suits(part, task); });
+    const auto idle = std::find_if(unserving.begin(), unserving.end(),
+                                   [&](TaskId task) { return Suits(part, task); });
     if (idle != unserving.end()) {
       const TaskId task = *idle;
       unserving.erase(idle);
@@ -742,21 +846,30 @@ void ControlPlane::FillPart(std::vector<Part>& parts, std::size_t which, std::ve
       Introduce(*part.job, task);
       continue;
     }
-    // From who has too many or cannot use it; a functions job also from those after it, which can find another one. Who holds nothing comes first,
-    // then who has no functions that others may want, then the newest.
+    // From who has too many or cannot use it; a functions job also from those after it, which can
+    // find another one. Who holds nothing comes first, then who has no functions that others may
+    // want, then the newest.
     std::map<TaskId, Serving>::iterator from = serving_.end();
     Part* donor = nullptr;
     std::tuple<bool, bool> best;
     for (auto it = serving_.begin(); it != serving_.end(); ++it) {
       const TaskEntry* entry = membership_.Find(it->first);
-      if (it->second.next || it->second.job == part.job->uid() || entry == nullptr || entry->leaving || !Suits(part, it->first)) continue;
-      const auto its = std::find_if(parts.begin(), parts.end(), [&](const Part& one) { return one.job->uid() == it->second.job; });
+      if (it->second.next || it->second.job == part.job->uid() || entry == nullptr ||
+          entry->leaving || !Suits(part, it->first))
+        continue;
+      const auto its = std::find_if(parts.begin(), parts.end(), [&](const Part& one) {
+        return one.job->uid() == it->second.job;
+      });
       if (its == parts.end()) continue;
       const bool of_use = Suits(*its, it->first);
       const bool spare = !of_use || its->missing() < 0;
-      const bool later = part.functions && its - parts.begin() > static_cast<std::ptrdiff_t>(which) && !its->job->keeps_its_worker();
+      const bool later = part.functions &&
+                         its - parts.begin() > static_cast<std::ptrdiff_t>(which) &&
+                         !its->job->keeps_its_worker();
       if (!spare && !later) continue;
-      const bool wanted = std::any_of(parts.begin(), parts.end(), [&](const Part& one) { return one.functions && Suits(one, it->first); });
+      const bool wanted = std::any_of(parts.begin(), parts.end(), [&](const Part& one) {
+        return one.functions && Suits(one, it->first);
+      });
       const std::tuple<bool, bool> rank{!its->job->Holds(it->first), !wanted};
       if (from != serving_.end() && rank < best) continue;
       from = it;
@@ -788,16 +901,19 @@ void ControlPlane::MoveWorkers() {
     Job* next = ActiveJob(*serving.next);
     if (next == nullptr) continue;  // ended meanwhile: whoever needs it takes it
     if (const TaskEntry* entry = membership_.Find(task); entry != nullptr)
-      parts_.logger->Info(
-          absl::StrCat("worker moved: task=worker/", entry->identity, " from=", before == nullptr ? "" : before->name(), " to=", next->name()));
+      parts_.logger->Info(absl::StrCat("worker moved: task=worker/", entry->identity,
+                                       " from=", before == nullptr ? "" : before->name(),
+                                       " to=", next->name()));
     Introduce(*next, task);
   }
 }
 
 // What the job itself cannot know of its place among the others.
-void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const {
+void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status,
+                              std::uint64_t events_after) const {
   job.FillStatus(status, events_after);
-  for (const auto& [task, serving] : serving_) status->set_workers_serving(status->workers_serving() + (serving.job == job.uid()));
+  for (const auto& [task, serving] : serving_)
+    status->set_workers_serving(status->workers_serving() + (serving.job == job.uid()));
   for (const Running& one : active_) {
     if (one.uid == job.uid()) status->set_worker_seconds(one.seconds);
   }
@@ -805,11 +921,13 @@ void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status, std::uint64
   const auto place = std::find(queue_.begin(), queue_.end(), job.uid());
   if (place == queue_.end()) return;
   const auto before = place - queue_.begin();
-  status->set_waiting_for(!term_known_ || window_open_ ? "tasks to register"
-                          : !NoNewJobs().ok()
-                              ? std::string(NoNewJobs().message())
-                              : absl::StrCat("a slot: ", active_.size(), " running of ", options_.jobs_running_max, " (--jobs-running-max)",
-                                             before == 0 ? std::string() : absl::StrCat(", ", before, " before it")));
+  status->set_waiting_for(
+      !term_known_ || window_open_ ? "tasks to register"
+      : !NoNewJobs().ok()
+          ? std::string(NoNewJobs().message())
+          : absl::StrCat("a slot: ", active_.size(), " running of ", options_.jobs_running_max,
+                         " (--jobs-running-max)",
+                         before == 0 ? std::string() : absl::StrCat(", ", before, " before it")));
 }
 
 void ControlPlane::ForgetOldJobs() {
@@ -820,7 +938,10 @@ void ControlPlane::ForgetOldJobs() {
       ++it;
       continue;
     }
-    if (absl::Status removed = parts_.store->persistent() ? parts_.store->Remove(*it) : absl::OkStatus(); !removed.ok()) StoreFailed(removed);
+    if (absl::Status removed =
+            parts_.store->persistent() ? parts_.store->Remove(*it) : absl::OkStatus();
+        !removed.ok())
+      StoreFailed(removed);
     jobs_.erase(*it);
     it = job_order_.erase(it);
     --ended;
@@ -843,14 +964,19 @@ void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
   if (Session* session = SessionOf(task)) Queue(*session, message);
 }
 
-void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) {
+void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> files,
+                              std::function<void(absl::Status)> done) {
   parts_.files->Post([this, folder, files = std::move(files), done = std::move(done)] {
     absl::Status status = fs::MakeDirectories(folder);
-    // These files tell of a job whose lines were appended before: those are not lost with the power when these are there.
-    if (const std::string lines = absl::StrCat(folder, "/metrics.jsonl"); status.ok() && fs::Exists(lines)) status = fs::SyncFile(lines);
+    // These files tell of a job whose lines were appended before: those are not lost with the power
+    // when these are there.
+    if (const std::string lines = absl::StrCat(folder, "/metrics.jsonl");
+        status.ok() && fs::Exists(lines))
+      status = fs::SyncFile(lines);
     for (const RunFile& file : files) {
       const std::string path = absl::StrCat(folder, "/", file.name);
-      if (status.ok() && absl::StrContains(file.name, '/')) status = fs::MakeDirectories(fs::FolderOf(path));
+      if (status.ok() && absl::StrContains(file.name, '/'))
+        status = fs::MakeDirectories(fs::FolderOf(path));
       if (status.ok()) status = fs::WriteFileAtomic(path, file.contents());
     }
     parts_.control->Post([done, status] { done(status); });
@@ -861,15 +987,18 @@ void ControlPlane::OnFileThread(std::function<std::function<void()>()> work) {
   parts_.files->Post([this, work = std::move(work)] { parts_.control->Post(work()); });
 }
 
-void ControlPlane::AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) {
+void ControlPlane::AppendLines(const std::string& folder, const std::string& name,
+                               std::string lines, std::function<void(absl::Status)> done) {
   if (!lines.empty() && lines.back() == '\n') lines.pop_back();
   const std::uint64_t bytes = lines.size();
-  OnLines(absl::StrCat(folder, "/", name), bytes, std::move(done),
-          [lines = std::move(lines)](const std::string& path) { return fs::AppendLine(path, lines); });
+  OnLines(
+      absl::StrCat(folder, "/", name), bytes, std::move(done),
+      [lines = std::move(lines)](const std::string& path) { return fs::AppendLine(path, lines); });
 }
 
 // `write` on the file thread; bounded by what waits there.
-void ControlPlane::OnLines(const std::string& path, std::uint64_t bytes, std::function<void(absl::Status)> done,
+void ControlPlane::OnLines(const std::string& path, std::uint64_t bytes,
+                           std::function<void(absl::Status)> done,
                            std::function<absl::Status(const std::string& path)> write) {
   const auto answer = [this](std::function<void(absl::Status)> to, absl::Status status) {
     parts_.control->Post([to = std::move(to), status = std::move(status)] { to(status); });
@@ -880,15 +1009,17 @@ void ControlPlane::OnLines(const std::string& path, std::uint64_t bytes, std::fu
     answer(std::move(done), absl::ResourceExhaustedError("too many bytes wait for the disk"));
     return;
   }
-  const bool posted = parts_.files->Post([this, path, bytes, answer, done = std::move(done), write = std::move(write)]() mutable {
-    const absl::Status status = write(path);
-    const bool written = status.ok() || absl::IsDataLoss(status);
-    if (!written) files_limit_.refused.Add();
-    const std::string trouble = write_trouble_.After(path, written ? absl::OkStatus() : status, parts_.clock->Now());
-    if (!trouble.empty()) parts_.logger->Warning(trouble);
-    file_bytes_.fetch_sub(bytes);
-    answer(std::move(done), status);
-  });
+  const bool posted = parts_.files->Post(
+      [this, path, bytes, answer, done = std::move(done), write = std::move(write)]() mutable {
+        const absl::Status status = write(path);
+        const bool written = status.ok() || absl::IsDataLoss(status);
+        if (!written) files_limit_.refused.Add();
+        const std::string trouble =
+            write_trouble_.After(path, written ? absl::OkStatus() : status, parts_.clock->Now());
+        if (!trouble.empty()) parts_.logger->Warning(trouble);
+        file_bytes_.fetch_sub(bytes);
+        answer(std::move(done), status);
+      });
   if (!posted) file_bytes_.fetch_sub(bytes);
 }
 
@@ -897,23 +1028,28 @@ void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
   // The first ones tell the story, the rest is a number.
   if (foreign_total_.value() > 10) return;
   const TaskEntry* entry = membership_.Find(task);
-  parts_.logger->Warning(absl::StrCat("message ignored, it is about what another task has: task=",
-                                      entry == nullptr ? "?" : absl::StrCat(RoleName(entry->role), "/", entry->identity), " message=", what));
+  parts_.logger->Warning(absl::StrCat(
+      "message ignored, it is about what another task has: task=",
+      entry == nullptr ? "?" : absl::StrCat(RoleName(entry->role), "/", entry->identity),
+      " message=", what));
 }
 
-void ControlPlane::RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
+void ControlPlane::RestoreLines(const std::string& folder, const std::string& name,
+                                std::uint64_t offset, std::string tail,
                                 std::function<void(absl::Status)> done) {
   const std::uint64_t bytes = tail.size();
-  OnLines(absl::StrCat(folder, "/", name), bytes, std::move(done), [folder, offset, tail = std::move(tail)](const std::string& path) {
-    const absl::Status status = fs::MakeDirectories(folder);
-    return status.ok() ? fs::RestoreEnd(path, offset, tail) : status;
-  });
+  OnLines(absl::StrCat(folder, "/", name), bytes, std::move(done),
+          [folder, offset, tail = std::move(tail)](const std::string& path) {
+            const absl::Status status = fs::MakeDirectories(folder);
+            return status.ok() ? fs::RestoreEnd(path, offset, tail) : status;
+          });
 }
 
 // ---------------------------------------------------------------- the store
 
 void ControlPlane::WhenDurable(std::function<void()> then) {
-  if (!CommitTurns()) return;  // we do not know what the store holds: nothing that may follow from it leaves
+  if (!CommitTurns())
+    return;  // we do not know what the store holds: nothing that may follow from it leaves
   const std::uint64_t accepted = parts_.store->accepted();
   if (gate_.empty() && parts_.store->durable() >= accepted) {
     then();
@@ -941,7 +1077,8 @@ void ControlPlane::CheckStore() {
   }
   if (store_broken_) return;
   const absl::Status health = parts_.store->health();
-  if (!health.ok() && !absl::IsResourceExhausted(health)) return StoreFailed(health);  // also one that was full before
+  if (!health.ok() && !absl::IsResourceExhausted(health))
+    return StoreFailed(health);  // also one that was full before
   if (health.ok() == store_status_.ok()) return;
   if (health.ok()) {
     store_status_ = health;
@@ -953,7 +1090,8 @@ void ControlPlane::CheckStore() {
   }
 }
 
-// Running jobs go on, for nothing is wrong with them yet; a new one would be lost with this process.
+// Running jobs go on, for nothing is wrong with them yet; a new one would be lost with this
+// process.
 void ControlPlane::CheckStorePlace() {
   absl::Status place = parts_.store->place();
   if (place.ok() == store_place_.ok()) return;
@@ -970,14 +1108,16 @@ void ControlPlane::CheckStorePlace() {
 }
 
 absl::Status ControlPlane::StoreRefusal(absl::string_view what) const {
-  return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", NoNewJobs().message())), "coordinator");
+  return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", NoNewJobs().message())),
+                    "coordinator");
 }
 
 void ControlPlane::StoreFailed(const absl::Status& status) {
   if (store_broken_) return;
   store_broken_ = true;
   store_status_ = status;
-  parts_.logger->Error(absl::StrCat("the state store failed; no new work is accepted: ", status.message()));
+  parts_.logger->Error(
+      absl::StrCat("the state store failed; no new work is accepted: ", status.message()));
 }
 
 }  // namespace evergrad::coordinator

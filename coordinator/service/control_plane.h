@@ -1,9 +1,11 @@
-// The coordinator's state and everything that changes it: sessions, membership, jobs, the Control RPCs.
+// The coordinator's state and everything that changes it: sessions, membership, jobs, the Control
+// RPCs.
 //
-//   transport threads --(post)--> control executor: owns all of this, decides, sends --(post)--> file thread: writes
+//   transport threads --(post)--> control executor: owns all of this, decides, sends --(post)-->
+//   file thread: writes
 //
-// Single owner: everything but handlers() runs on the control executor; there are no locks. Stop the transport server first,
-// then the executors, then destroy this.
+// Single owner: everything but handlers() runs on the control executor; there are no locks. Stop
+// the transport server first, then the executors, then destroy this.
 #pragma once
 
 #include <array>
@@ -42,7 +44,8 @@ class RunFileListing;
 struct ControlOptions {
   MembershipOptions membership;
   JobOptions jobs;
-  std::chrono::milliseconds window{1000};  // registrations are collected before the term is chosen; 0: chosen at once
+  std::chrono::milliseconds window{
+      1000};  // registrations are collected before the term is chosen; 0: chosen at once
   std::chrono::milliseconds tick{25};
   std::chrono::milliseconds hello_within{5000};
   std::chrono::milliseconds wait_max{10000};      // of GetJob
@@ -50,21 +53,26 @@ struct ControlOptions {
   std::string runs_folder = "runs";               // absolute
   fs::Roots checkpoint_roots = {};                // where a job's checkpoint.directory may lie
   std::uint32_t jobs_running_max = 1;             // side by side; the others wait in the queue
-  std::chrono::milliseconds share_turn{10000};    // how long who has the odd worker keeps it, while another job waits for its turn
+  std::chrono::milliseconds share_turn{
+      10000};  // how long who has the odd worker keeps it, while another job waits for its turn
   std::uint32_t jobs_queued_max = 64;
   std::uint32_t jobs_kept_max = 100;           // ended jobs still answered for
   std::uint32_t calls_max = 1024;              // Control RPCs in progress
   std::uint32_t file_calls_max = 16;           // of them, those that read runs' files
   std::uint32_t batches_queued_max = 1024;     // of one session, not yet handled
   std::uint64_t file_bytes_max = 64ull << 20;  // waiting to be written
-  std::uint64_t gate_bytes_max = 64ull << 20;  // messages that wait for the journal; beyond it sessions end
-  std::uint32_t log_lines_max = 10000;         // of one ReadTaskLogs
-  bool counting_allowed = false;               // the daemon was started with --failpoints
-  bool local_only = false;                     // daemon::IsLocalOnly: only users of this machine submit jobs
+  std::uint64_t gate_bytes_max =
+      64ull << 20;  // messages that wait for the journal; beyond it sessions end
+  std::uint32_t log_lines_max = 10000;  // of one ReadTaskLogs
+  bool counting_allowed = false;        // the daemon was started with --failpoints
+  bool local_only = false;  // daemon::IsLocalOnly: only users of this machine submit jobs
   bool insecure_listen = false;
-  bool forget_unknown_jobs = false;  // shards of jobs that the journal has lost are dropped (line 18a)
-  // Whether a server that registers over this connection has an endpoint that workers elsewhere cannot reach. May be empty: no.
-  std::function<bool(const std::string& peer_address, const std::string& endpoint)> unreachable_endpoint;
+  bool forget_unknown_jobs =
+      false;  // shards of jobs that the journal has lost are dropped (line 18a)
+  // Whether a server that registers over this connection has an endpoint that workers elsewhere
+  // cannot reach. May be empty: no.
+  std::function<bool(const std::string& peer_address, const std::string& endpoint)>
+      unreachable_endpoint;
   std::string build_id;
   std::int64_t pid = 0;
   std::string host;
@@ -82,22 +90,26 @@ class ControlPlane final : private JobHost {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // Called once, on the control executor, when this process has to end: nothing was changed and nothing more will be. May be empty.
+    // Called once, on the control executor, when this process has to end: nothing was changed and
+    // nothing more will be. May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, Parts parts);
   ~ControlPlane() override;
 
-  // Takes up the jobs that the store holds. Before handlers() and Start, on the creating thread. An error names a living job that this
-  // version cannot go on with (all are logged): nothing of the journal has changed, and there is no coordinator.
+  // Takes up the jobs that the store holds. Before handlers() and Start, on the creating thread. An
+  // error names a living job that this version cannot go on with (all are logged): nothing of the
+  // journal has changed, and there is no coordinator.
   absl::Status Recover();
 
-  // Thread-safe: what the transport calls. Each posts to the control executor; bounded, refused beyond.
+  // Thread-safe: what the transport calls. Each posts to the control executor; bounded, refused
+  // beyond.
   transport::Handlers handlers();
 
   // The rest on the control executor.
-  void Start(std::string advertised_address, std::string metrics_address);  // opens the window, begins to tick
-  void Stop();                                                              // ends every session; nothing happens afterwards
+  void Start(std::string advertised_address,
+             std::string metrics_address);  // opens the window, begins to tick
+  void Stop();                              // ends every session; nothing happens afterwards
 
  private:
   struct Inbox {  // of one session, shared with its transport callbacks
@@ -106,7 +118,8 @@ class ControlPlane final : private JobHost {
   };
   struct Session {
     std::uint64_t number = 0;
-    std::shared_ptr<transport::MessageStream> stream;  // shared with the transport, whose callbacks end when it is closed
+    std::shared_ptr<transport::MessageStream>
+        stream;  // shared with the transport, whose callbacks end when it is closed
     std::shared_ptr<Inbox> inbox;
     transport::PeerInfo peer;
     MonoTime opened_at{0};
@@ -126,9 +139,10 @@ class ControlPlane final : private JobHost {
     v1::ServerProgress server;
     std::int64_t registered_ms = 0, since_ms = 0;
     TaskState last_state = TaskState::kAlive;
-    std::string leaving;                           // why, "": it stays
-    bool drains = false;                           // a server that waits for Drained
-    std::map<std::uint64_t, std::string> drained;  // jobs that have moved away what it held of theirs, and "" or why they could not
+    std::string leaving;  // why, "": it stays
+    bool drains = false;  // a server that waits for Drained
+    std::map<std::uint64_t, std::string>
+        drained;  // jobs that have moved away what it held of theirs, and "" or why they could not
     bool drained_said = false;
   };
   struct JobWaiter {
@@ -157,14 +171,16 @@ class ControlPlane final : private JobHost {
   fault::Failpoints& failpoints() override { return *parts_.failpoints; }
   void Log(log::Level level, absl::string_view text, absl::string_view job) override;
   void Send(TaskId task, const v1::CoordinatorMessage& message) override;
-  void WriteFiles(const std::string& folder, std::vector<RunFile> files, std::function<void(absl::Status)> done) override;
-  void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override;
+  void WriteFiles(const std::string& folder, std::vector<RunFile> files,
+                  std::function<void(absl::Status)> done) override;
+  void AppendLines(const std::string& folder, const std::string& name, std::string lines,
+                   std::function<void(absl::Status)> done) override;
   void OnLines(const std::string& path, std::uint64_t bytes, std::function<void(absl::Status)> done,
                std::function<absl::Status(const std::string& path)> write);
   void OnFileThread(std::function<std::function<void()>()> work) override;
   fs::FileSystem& file_system() override { return *parts_.file_system; }
-  void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
-                    std::function<void(absl::Status)> done) override;
+  void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
+                    std::string tail, std::function<void(absl::Status)> done) override;
   void WhenDurable(std::function<void()> then) override;
   std::string StoreTrouble() const override { return std::string(store_status_.message()); }
   std::uint64_t NextNumber() override { return next_number_++; }
@@ -185,11 +201,13 @@ class ControlPlane final : private JobHost {
   Job* ActiveJob(JobUid uid);      // null: it is not one of them
   // The one that the worker serves, null: none.
   Job* JobOf(TaskId worker);
-  Job* JobFor(TaskId task, const v1::Hello& hello, std::optional<TaskId> former);  // that a worker which registers is to serve
+  Job* JobFor(TaskId task, const v1::Hello& hello,
+              std::optional<TaskId> former);  // that a worker which registers is to serve
   // One running job while the workers are divided.
   struct Part {
     Job* job = nullptr;
-    std::optional<std::set<std::string>> functions;  // only who has one of them is of use; nullopt: anybody
+    std::optional<std::set<std::string>>
+        functions;  // only who has one of them is of use; nullopt: anybody
     std::uint32_t suited = 0, has = 0, target = 0;
     std::int64_t missing() const { return static_cast<std::int64_t>(target) - has; }
   };
@@ -204,24 +222,29 @@ class ControlPlane final : private JobHost {
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
   const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
   Job* FindJob(absl::string_view name_or_uid);
-  absl::Status StoreRefusal(absl::string_view what) const;      // Unavailable, with an origin: who asks has reached us
-  absl::Status NoSuchJob(absl::string_view name_or_uid) const;  // NotFound, a user's; says since when jobs are known
+  absl::Status StoreRefusal(
+      absl::string_view what) const;  // Unavailable, with an origin: who asks has reached us
+  absl::Status NoSuchJob(
+      absl::string_view name_or_uid) const;  // NotFound, a user's; says since when jobs are known
   void AfterJobsChanged();
   void StartNextJob();
   void ForgetOldJobs();
-  void CheckDrained(TaskId task);  // a server that leaves: told once no job has anything there any more
+  void CheckDrained(
+      TaskId task);  // a server that leaves: told once no job has anything there any more
   void CheckDrained();
   void IntroduceTasks(Job& job);
 
   // session.cc
-  void OpenSession(std::uint64_t number, transport::PeerInfo peer, std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox);
+  void OpenSession(std::uint64_t number, transport::PeerInfo peer,
+                   std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox);
   void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null: malformed bytes
   void OnStreamEnd(std::uint64_t number);
   void OnHello(Session& session, const v1::Hello& hello);
   // lost_job_refusal.cc: line 18a.
   LostJobs MakeLostJobs() const;
-  bool EndsForLostJobs();                                             // of those that wait for the window's end; true: this life is over
-  bool RefusesForLostJobs(Session& session, const v1::Hello& hello);  // one that comes later; true: it is refused
+  bool EndsForLostJobs();  // of those that wait for the window's end; true: this life is over
+  bool RefusesForLostJobs(Session& session,
+                          const v1::Hello& hello);  // one that comes later; true: it is refused
   void EndLife(const std::string& why);
   absl::Status CheckHello(const v1::Hello& hello) const;
   void Register(std::uint64_t number);
@@ -232,7 +255,8 @@ class ControlPlane final : private JobHost {
   void Queue(Session& session, const v1::CoordinatorMessage& message);
   void Flush(std::uint64_t number);
   void SendBytes(std::uint64_t number, std::string bytes);
-  void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after,
+  void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit,
+              std::chrono::milliseconds retry_after,
               const std::optional<RegisterVerdict::Holder>& holder = std::nullopt);
   void CloseSession(std::uint64_t number);  // tells membership
   Session* SessionOf(TaskId task);
@@ -255,11 +279,14 @@ class ControlPlane final : private JobHost {
   void DrainTask(const v1::DrainTaskRequest& request, Responder responder);
   // run_files.cc
   void ListRunFiles(const v1::ListRunFilesRequest& request, Responder responder);
-  void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response, Responder responder);
+  void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response,
+                   Responder responder);
   void ReadRunFile(const v1::ReadRunFileRequest& request, Responder responder);
-  bool BeginFileCall(const Responder& responder);  // false: it was answered that too many are under way
+  bool BeginFileCall(
+      const Responder& responder);  // false: it was answered that too many are under way
   // closure_calls.cc: those of functions jobs. False: not one of these.
-  bool OnClosureCall(const std::string& method, const std::string& bytes, const Responder& responder);
+  bool OnClosureCall(const std::string& method, const std::string& bytes,
+                     const Responder& responder);
   void CheckClosureCalls();
   struct ClosureCall {  // waits for an answer
     MonoTime deadline{0};
@@ -286,10 +313,13 @@ class ControlPlane final : private JobHost {
     runtime::Executor* control ABSL_GUARDED_BY(mu) = nullptr;
     bool posted ABSL_GUARDED_BY(mu) = false;
   };
-  std::shared_ptr<StoreEars> ears_;                                                                    // shared with the store's listener
-  absl::Status store_status_;                                                                          // OK, or why nothing new is accepted
-  const absl::Status& NoNewJobs() const { return store_status_.ok() ? store_place_ : store_status_; }  // OK, or why none is taken or begun
-  absl::Status store_place_;   // OK, or why no job is begun: what the store has would not be found by the next start. Others go on
+  std::shared_ptr<StoreEars> ears_;  // shared with the store's listener
+  absl::Status store_status_;        // OK, or why nothing new is accepted
+  const absl::Status& NoNewJobs() const {
+    return store_status_.ok() ? store_place_ : store_status_;
+  }                            // OK, or why none is taken or begun
+  absl::Status store_place_;   // OK, or why no job is begun: what the store has would not be found
+                               // by the next start. Others go on
   bool store_broken_ = false;  // for good
   // What waits until the store has made durable what it depends on; in order.
   struct Gated {
@@ -333,24 +363,26 @@ class ControlPlane final : private JobHost {
     Mutex mu;
     std::vector<One> jobs ABSL_GUARDED_BY(mu);
   };
-  const std::shared_ptr<JobNumbers> job_numbers_ = std::make_shared<JobNumbers>();  // shared with the registry, which outlives this
-  std::map<TaskId, Serving> serving_;                                               // workers; who is not in it serves none
+  const std::shared_ptr<JobNumbers> job_numbers_ =
+      std::make_shared<JobNumbers>();  // shared with the registry, which outlives this
+  std::map<TaskId, Serving> serving_;  // workers; who is not in it serves none
   MonoTime next_sharing_{0}, shared_at_{0}, turn_ends_{0};
   bool turn_over_ = false;
   bool jobs_changed_posted_ = false, turn_posted_ = false;
   std::vector<JobWaiter> waiters_;
-  std::vector<ClosureCall> closure_calls_;                           // in the order in which they came
-  std::vector<std::pair<v1::CancelJobRequest, Responder>> cancels_;  // asked for before the term is known
+  std::vector<ClosureCall> closure_calls_;  // in the order in which they came
+  std::vector<std::pair<v1::CancelJobRequest, Responder>>
+      cancels_;  // asked for before the term is known
   std::map<std::uint64_t, LogRead> log_reads_;
   std::uint32_t file_calls_ = 0;  // listings and reads of runs' files on the file thread
   std::uint64_t next_number_ = 1;
   std::atomic<std::uint64_t> file_bytes_{0};
   WriteTrouble write_trouble_;  // file thread
 
-  metrics::Limit tasks_limit_, registrations_limit_, sessions_limit_, jobs_limit_, calls_limit_, files_limit_, open_limit_, behind_limit_,
-      gate_limit_;
-  metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_, &malformed_total_, &foreign_total_, &submitted_total_,
-      &ended_total_;
+  metrics::Limit tasks_limit_, registrations_limit_, sessions_limit_, jobs_limit_, calls_limit_,
+      files_limit_, open_limit_, behind_limit_, gate_limit_;
+  metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_,
+      &malformed_total_, &foreign_total_, &submitted_total_, &ended_total_;
   metrics::Limit jobs_running_;
   metrics::Gauge &workers_alive_, &servers_alive_, &term_gauge_;
 };

@@ -5,19 +5,25 @@
 
 namespace evergrad::coordinator {
 
-// The task is told down its session, and then does what a preemption notice would have made it do. A repeat is told again and changes nothing.
+// The task is told down its session, and then does what a preemption notice would have made it do.
+// A repeat is told again and changes nothing.
 void ControlPlane::DrainTask(const v1::DrainTaskRequest& request, Responder responder) {
-  const std::pair<std::string, std::string> name = absl::StrSplit(request.task(), absl::MaxSplits('/', 1));
-  const bool worker = name.first == RoleName(Role::kWorker), server = name.first == RoleName(Role::kPsServer);
+  const std::pair<std::string, std::string> name =
+      absl::StrSplit(request.task(), absl::MaxSplits('/', 1));
+  const bool worker = name.first == RoleName(Role::kWorker),
+             server = name.first == RoleName(Role::kPsServer);
   if ((!worker && !server) || name.second.empty()) {
     return responder->Answer(UserError(absl::InvalidArgumentError(
-        absl::StrCat("no task of that kind can leave: want=worker/NAME or ps_server/N got=", request.task().substr(0, 200)))));
+        absl::StrCat("no task of that kind can leave: want=worker/NAME or ps_server/N got=",
+                     request.task().substr(0, 200)))));
   }
-  const TaskEntry* entry = membership_.FindIdentity(worker ? Role::kWorker : Role::kPsServer, name.second);
+  const TaskEntry* entry =
+      membership_.FindIdentity(worker ? Role::kWorker : Role::kPsServer, name.second);
   Session* session = entry == nullptr ? nullptr : SessionOf(entry->id);
   if (session == nullptr) {
-    return responder->Answer(UserError(
-        absl::NotFoundError(absl::StrCat("no such task has a session (psctl task list shows them): task=", request.task().substr(0, 200)))));
+    return responder->Answer(UserError(absl::NotFoundError(
+        absl::StrCat("no such task has a session (psctl task list shows them): task=",
+                     request.task().substr(0, 200)))));
   }
   v1::CoordinatorMessage message;
   message.mutable_drain()->set_reason("psctl task drain");

@@ -5,16 +5,21 @@
 
 namespace evergrad::coordinator {
 
-// Answers at once if the job's revision is above the one seen, or it has ended; else when it rises, at the latest after wait_ms.
+// Answers at once if the job's revision is above the one seen, or it has ended; else when it rises,
+// at the latest after wait_ms.
 void ControlPlane::GetJob(const v1::GetJobRequest& request, Responder responder) {
   const Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
-  if (request.wait_ms() == 0 || job->revision() > request.seen_revision() || job->ended()) return AnswerJob(*job, request.events_after(), responder);
-  const auto wait = std::min<std::chrono::milliseconds>(std::chrono::milliseconds(request.wait_ms()), options_.wait_max);
-  waiters_.push_back({job->uid(), request.seen_revision(), request.events_after(), Now() + wait, std::move(responder)});
+  if (request.wait_ms() == 0 || job->revision() > request.seen_revision() || job->ended())
+    return AnswerJob(*job, request.events_after(), responder);
+  const auto wait = std::min<std::chrono::milliseconds>(
+      std::chrono::milliseconds(request.wait_ms()), options_.wait_max);
+  waiters_.push_back({job->uid(), request.seen_revision(), request.events_after(), Now() + wait,
+                      std::move(responder)});
 }
 
-void ControlPlane::AnswerJob(const Job& job, std::uint64_t events_after, const Responder& responder) {
+void ControlPlane::AnswerJob(const Job& job, std::uint64_t events_after,
+                             const Responder& responder) {
   v1::GetJobResponse response;
   FillStatus(job, response.mutable_job(), events_after);
   AnswerWith(*responder, response);
@@ -29,7 +34,8 @@ void ControlPlane::CheckJobWaiters() {
       return true;
     }
     const Job& job = *found->second;
-    if (job.revision() <= waiter.seen_revision && !job.ended() && now < waiter.deadline) return false;
+    if (job.revision() <= waiter.seen_revision && !job.ended() && now < waiter.deadline)
+      return false;
     AnswerJob(job, waiter.events_after, waiter.responder);
     return true;
   });

@@ -4,7 +4,8 @@
 
 namespace evergrad::coordinator {
 
-// The coordinator itself first, then servers, then workers; those gone are listed until newer ones push them out.
+// The coordinator itself first, then servers, then workers; those gone are listed until newer ones
+// push them out.
 void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
   v1::ListTasksResponse response;
   v1::TaskRow* own = response.add_tasks();
@@ -23,8 +24,11 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
   own->set_started_ms(started_ms_);
   own->set_process_uid(life_id_);
   std::string running;
-  for (const Job* job : ActiveJobs()) absl::StrAppend(&running, running.empty() ? "" : ", ", job->name());
-  own->set_activity(!term_known_ ? "collects registrations" : running.empty() ? "idle" : absl::StrCat("runs job ", running));
+  for (const Job* job : ActiveJobs())
+    absl::StrAppend(&running, running.empty() ? "" : ", ", job->name());
+  own->set_activity(!term_known_      ? "collects registrations"
+                    : running.empty() ? "idle"
+                                      : absl::StrCat("runs job ", running));
 
   const MonoTime now = Now();
   for (const TaskEntry* entry : membership_.List()) {
@@ -55,14 +59,20 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
       row->set_steps(facts.worker.steps());
       row->set_bytes(facts.worker.bytes_sent() + facts.worker.bytes_received());
       std::string activity = facts.worker.state().empty() ? "idle" : facts.worker.state();
-      if (!facts.worker.waiting_for().empty()) absl::StrAppend(&activity, ", waits for ", facts.worker.waiting_for());
+      if (!facts.worker.waiting_for().empty())
+        absl::StrAppend(&activity, ", waits for ", facts.worker.waiting_for());
       if (entry->backoff_until > now) {
-        activity = absl::StrCat("backs off for ", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count(),
-                                " ms after ", entry->flaps, " short lives");
+        activity = absl::StrCat(
+            "backs off for ",
+            std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now)
+                .count(),
+            " ms after ", entry->flaps, " short lives");
       }
       if (const Job* job = JobOf(entry->id)) {
-        if (const auto left = job->BacksOffFor(entry->id); now + left > entry->backoff_until && left.count() > 0)
-          activity = absl::StrCat("backs off for ", left.count(), " ms: it died again and again while it held work of this job");
+        if (const auto left = job->BacksOffFor(entry->id);
+            now + left > entry->backoff_until && left.count() > 0)
+          activity = absl::StrCat("backs off for ", left.count(),
+                                  " ms: it died again and again while it held work of this job");
         row->add_jobs()->set_name(job->name());
         row->mutable_jobs(0)->set_job_uid(job->uid().value());
       }
@@ -75,12 +85,15 @@ void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
         const auto job = jobs_.find(JobUid(use.job_uid()));
         if (use.shards() == 0) continue;
         v1::TaskJob* of = row->add_jobs();
-        of->set_name(job == jobs_.end() ? JobUidString(JobUid(use.job_uid())) : job->second->name());
+        of->set_name(job == jobs_.end() ? JobUidString(JobUid(use.job_uid()))
+                                        : job->second->name());
         of->set_job_uid(use.job_uid());
         of->set_shards(use.shards());
         of->set_bytes(use.bytes());
       }
-      row->set_activity(!entry->session_open ? "away, is waited for" : facts.server.shards() > 0 ? "serves" : "idle");
+      row->set_activity(!entry->session_open        ? "away, is waited for"
+                        : facts.server.shards() > 0 ? "serves"
+                                                    : "idle");
     }
   }
   AnswerWith(*responder, response);

@@ -31,7 +31,8 @@ void Add(const v1::TableState& part, v1::TableState* sum) {
   sum->mutable_hottest()->MergeFrom(part.hottest());
 }
 
-v1::VariableRow TableRow(const v1::Plan& plan, const v1::TableSpec& table, const Job::ShardAnswer& answer,
+v1::VariableRow TableRow(const v1::Plan& plan, const v1::TableSpec& table,
+                         const Job::ShardAnswer& answer,
                          const std::map<std::uint32_t, std::size_t>& answered) {
   v1::VariableRow row;
   row.set_name(table.name());
@@ -59,9 +60,11 @@ v1::VariableRow TableRow(const v1::Plan& plan, const v1::TableSpec& table, const
     row.add_servers(answer.servers[found->second]);
   }
   auto* hottest = row.mutable_table()->mutable_hottest();
-  std::sort(hottest->begin(), hottest->end(),
-            [](const v1::HotId& a, const v1::HotId& b) { return a.pushes() != b.pushes() ? a.pushes() > b.pushes() : a.id() < b.id(); });
-  if (hottest->size() > kHottestIds) hottest->DeleteSubrange(kHottestIds, hottest->size() - kHottestIds);
+  std::sort(hottest->begin(), hottest->end(), [](const v1::HotId& a, const v1::HotId& b) {
+    return a.pushes() != b.pushes() ? a.pushes() > b.pushes() : a.id() < b.id();
+  });
+  if (hottest->size() > kHottestIds)
+    hottest->DeleteSubrange(kHottestIds, hottest->size() - kHottestIds);
   row.add_shape(row.table().rows());
   row.add_shape(table.dimension());
   row.set_bytes(row.table().bytes());
@@ -71,7 +74,8 @@ v1::VariableRow TableRow(const v1::Plan& plan, const v1::TableSpec& table, const
 }
 
 // `only`: one variable's row; "": all.
-v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& answer, absl::string_view only) {
+v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& answer,
+                               absl::string_view only) {
   std::map<std::uint32_t, std::size_t> answered;
   for (std::size_t i = 0; i < answer.shards.size(); ++i) answered[answer.shards[i].shard()] = i;
   std::map<std::uint32_t, v1::VariableRow> rows;  // by position in the plan
@@ -103,7 +107,8 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
   v1::ListVariablesResponse response;
   for (auto& [index, row] : rows) *response.add_variables() = std::move(row);
   for (const v1::TableSpec& table : plan.tables())
-    if (only.empty() || table.name() == only) *response.add_variables() = TableRow(plan, table, answer, answered);
+    if (only.empty() || table.name() == only)
+      *response.add_variables() = TableRow(plan, table, answer, answered);
   return response;
 }
 
@@ -111,35 +116,41 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
 std::vector<std::string> NamesOf(const v1::Plan& plan) {
   std::vector<std::string> names;
   for (const v1::ShardSpec& spec : plan.shards())
-    if (!spec.has_slot() && (names.empty() || names.back() != spec.variable().name())) names.push_back(spec.variable().name());
+    if (!spec.has_slot() && (names.empty() || names.back() != spec.variable().name()))
+      names.push_back(spec.variable().name());
   for (const v1::TableSpec& table : plan.tables()) names.push_back(table.name());
   return names;
 }
 
 }  // namespace
 
-// A running job's owners are asked now; an ended one is answered from its final report. Shards that do not answer in time leave
-// their variable incomplete.
+// A running job's owners are asked now; an ended one is answered from its final report. Shards that
+// do not answer in time leave their variable incomplete.
 void ControlPlane::ListVariables(const v1::ListVariablesRequest& request, Responder responder) {
   constexpr std::size_t kNamesShown = 64;
   Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   const v1::Plan* plan = job->plan_message();
   if (!request.variable().empty()) {
-    const std::vector<std::string> names = plan == nullptr ? std::vector<std::string>() : NamesOf(*plan);
+    const std::vector<std::string> names =
+        plan == nullptr ? std::vector<std::string>() : NamesOf(*plan);
     if (std::find(names.begin(), names.end(), request.variable()) == names.end()) {
       const std::size_t shown = std::min(names.size(), kNamesShown);
-      const std::string known = absl::StrCat(absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-                                             shown < names.size() ? absl::StrCat(" and ", names.size() - shown, " more") : "");
-      return responder->Answer(UserError(absl::NotFoundError(
-          absl::StrCat("no such variable: variable=", request.variable().substr(0, 200), " job=", job->name(), "; ",
-                       plan == nullptr ? "the job's variables are not known before a worker has described it" : absl::StrCat("it has ", known)))));
+      const std::string known = absl::StrCat(
+          absl::StrJoin(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+          shown < names.size() ? absl::StrCat(" and ", names.size() - shown, " more") : "");
+      return responder->Answer(UserError(absl::NotFoundError(absl::StrCat(
+          "no such variable: variable=", request.variable().substr(0, 200), " job=", job->name(),
+          "; ",
+          plan == nullptr ? "the job's variables are not known before a worker has described it"
+                          : absl::StrCat("it has ", known)))));
     }
   }
   if (plan == nullptr) return AnswerWith(*responder, v1::ListVariablesResponse());
-  job->QueryShards(!request.without_digests(), options_.query_timeout, [job, responder, only = request.variable()](const Job::ShardAnswer& answer) {
-    AnswerWith(*responder, Rows(*job->plan_message(), answer, only));
-  });
+  job->QueryShards(!request.without_digests(), options_.query_timeout,
+                   [job, responder, only = request.variable()](const Job::ShardAnswer& answer) {
+                     AnswerWith(*responder, Rows(*job->plan_message(), answer, only));
+                   });
 }
 
 }  // namespace evergrad::coordinator

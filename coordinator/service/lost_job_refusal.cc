@@ -1,5 +1,5 @@
-// Line 18a: a journal that has lost jobs, or that a coordinator was started without. What the servers hold of them may be their only copy: it is
-// dropped on an operator's word alone.
+// Line 18a: a journal that has lost jobs, or that a coordinator was started without. What the
+// servers hold of them may be their only copy: it is dropped on an operator's word alone.
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/service/control_plane.h"
@@ -30,7 +30,10 @@ bool ControlPlane::EndsForLostJobs() {
     if (found == sessions_.end()) continue;
     const v1::Hello& hello = found->second.hello;
     // Whoever is not the task that it says cannot keep a coordinator from starting.
-    if (!transport::CheckPeer(found->second.peer, absl::StrCat(RoleName(found->second.role), "/", hello.identity())).ok()) continue;
+    if (!transport::CheckPeer(found->second.peer,
+                              absl::StrCat(RoleName(found->second.role), "/", hello.identity()))
+             .ok())
+      continue;
     lost.Add(hello);
   }
   if (lost.empty()) return false;
@@ -38,10 +41,15 @@ bool ControlPlane::EndsForLostJobs() {
   return true;
 }
 
-// A server that comes once the term is taken. Jobs that run here are not stopped for it: it alone is refused, and keeps what it holds.
+// A server that comes once the term is taken. Jobs that run here are not stopped for it: it alone
+// is refused, and keeps what it holds.
 bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) {
   LostJobs lost = MakeLostJobs();
-  if (!transport::CheckPeer(session.peer, absl::StrCat(RoleName(session.role), "/", hello.identity())).ok() || !lost.Add(hello)) return false;
+  if (!transport::CheckPeer(session.peer,
+                            absl::StrCat(RoleName(session.role), "/", hello.identity()))
+           .ok() ||
+      !lost.Add(hello))
+    return false;
   bool living = false;
   for (const auto& [uid, job] : jobs_) living |= !job->ended();
   const std::string text = lost.Text();
@@ -50,7 +58,9 @@ bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) 
     return true;
   }
   if (lost_jobs_said_.size() < kSaidMax && lost_jobs_said_.insert(hello.process_uid()).second) {
-    parts_.logger->Error(absl::StrCat("a parameter server is not registered, this coordinator goes on with its own jobs: ", text));
+    parts_.logger->Error(absl::StrCat(
+        "a parameter server is not registered, this coordinator goes on with its own jobs: ",
+        text));
   }
   Reject(session.number, "lost_journal", text, false, options_.membership.lease);
   return true;
@@ -60,7 +70,8 @@ void ControlPlane::EndLife(const std::string& why) {
   if (std::exchange(life_over_, true)) return;
   std::vector<std::uint64_t> open;
   for (const auto& [number, session] : sessions_) open.push_back(number);
-  for (const std::uint64_t number : open) Reject(number, "lost_journal", why, false, options_.membership.lease);
+  for (const std::uint64_t number : open)
+    Reject(number, "lost_journal", why, false, options_.membership.lease);
   if (parts_.on_end) parts_.on_end(absl::DataLossError(why));
 }
 

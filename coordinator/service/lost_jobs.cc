@@ -18,12 +18,16 @@ bool LostJobs::Add(const v1::Hello& hello) {
   bool lost = false;
   for (const v1::HeldShard& shard : hello.shards()) {
     const JobUid uid(shard.job_uid());
-    if (knows_.forgets || !JournalHasLost({.journaled = hello.journaled(), .known = knows_.known(uid), .removed = knows_.removed(uid)})) continue;
+    if (knows_.forgets || !JournalHasLost({.journaled = hello.journaled(),
+                                           .known = knows_.known(uid),
+                                           .removed = knows_.removed(uid)}))
+      continue;
     Lost& job = jobs_[uid];
     ++job.shards;
     job.term = std::max(job.term, shard.epoch().term());
-    job.servers[hello.identity()] = absl::StrCat("ps_server/", client::CleanText(hello.identity(), kHostBytesMax), " (pid ", hello.pid(), " on ",
-                                                 client::CleanText(hello.host(), kHostBytesMax), ")");
+    job.servers[hello.identity()] =
+        absl::StrCat("ps_server/", client::CleanText(hello.identity(), kHostBytesMax), " (pid ",
+                     hello.pid(), " on ", client::CleanText(hello.host(), kHostBytesMax), ")");
     lost = true;
   }
   return lost;
@@ -37,28 +41,38 @@ std::string LostJobs::Text() const {
       absl::StrAppend(&found, ", and ", jobs_.size() - kJobsNamedMax, " more jobs");
       break;
     }
-    absl::StrAppend(&found, found.empty() ? "" : ", ", job.shards, job.shards == 1 ? " shard" : " shards", " of job ", JobUidString(uid), " (term ",
-                    job.term, ") at ");
+    absl::StrAppend(&found, found.empty() ? "" : ", ", job.shards,
+                    job.shards == 1 ? " shard" : " shards", " of job ", JobUidString(uid),
+                    " (term ", job.term, ") at ");
     std::size_t servers = 0;
     for (const auto& [identity, text] : job.servers) {
       if (servers == kServersNamedMax) break;
       absl::StrAppend(&found, servers++ == 0 ? "" : ", ", text);
     }
-    if (job.servers.size() > kServersNamedMax) absl::StrAppend(&found, " and ", job.servers.size() - kServersNamedMax, " more servers");
+    if (job.servers.size() > kServersNamedMax)
+      absl::StrAppend(&found, " and ", job.servers.size() - kServersNamedMax, " more servers");
   }
   constexpr absl::string_view kGiveUp =
-      "to give the job up and have its shards dropped, start with --forget-unknown-jobs (psctl checkpoint list RUNS shows what it can be resumed "
+      "to give the job up and have its shards dropped, start with --forget-unknown-jobs (psctl "
+      "checkpoint list RUNS shows what it can be resumed "
       "from)";
   if (!knows_.journals) {
-    return absl::StrCat("this coordinator was started without a journal (--state-dir), but parameter servers hold ", found,
-                        ", which a coordinator with a journal had begun. Nothing was changed, and the servers keep these shards. Start with "
-                        "--state-dir and the folder that the job was begun with; or, ",
-                        kGiveUp);
+    return absl::StrCat(
+        "this coordinator was started without a journal (--state-dir), but parameter servers hold ",
+        found,
+        ", which a coordinator with a journal had begun. Nothing was changed, and the servers keep "
+        "these shards. Start with "
+        "--state-dir and the folder that the job was begun with; or, ",
+        kGiveUp);
   }
   return absl::StrCat(
-      "the coordinator's journal (--state-dir) has lost jobs that are still there, or it is another cluster's: parameter servers hold ", found,
-      ", but the journal is at term ", knows_.term, " and knows ", knows_.jobs, knows_.jobs == 1 ? " other job" : " other jobs",
-      ". Nothing was changed, and the servers keep these shards. Put the folder back from a backup that knows the job; or, ", kGiveUp);
+      "the coordinator's journal (--state-dir) has lost jobs that are still there, or it is "
+      "another cluster's: parameter servers hold ",
+      found, ", but the journal is at term ", knows_.term, " and knows ", knows_.jobs,
+      knows_.jobs == 1 ? " other job" : " other jobs",
+      ". Nothing was changed, and the servers keep these shards. Put the folder back from a backup "
+      "that knows the job; or, ",
+      kGiveUp);
 }
 
 }  // namespace evergrad::coordinator

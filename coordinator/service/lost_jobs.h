@@ -1,5 +1,5 @@
-// Which jobs a journal has lost, or are in another one, by what servers say that they hold (LEDGER line 18a), and what an operator is told about it.
-// Pure.
+// Which jobs a journal has lost, or are in another one, by what servers say that they hold (LEDGER
+// line 18a), and what an operator is told about it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,8 @@ struct JournalKnows {
 class LostJobs {
  public:
   explicit LostJobs(JournalKnows knows) : knows_(std::move(knows)) {}
-  // What a server that registers holds of jobs that the journal has lost. True: something, and it was added.
+  // What a server that registers holds of jobs that the journal has lost. True: something, and it
+  // was added.
   bool Add(const v1::Hello& hello);
   bool empty() const { return jobs_.empty(); }
   // Sentences for an operator: what was found, what is at stake, what to do.

@@ -1,6 +1,8 @@
-// The files of a run for who does not see the coordinator's runs folder: which there are, with their digests, and parts of them.
+// The files of a run for who does not see the coordinator's runs folder: which there are, with
+// their digests, and parts of them.
 //
-// Read on the file thread, a bounded part at a time. A runs folder is the coordinator's own; the names come from a fixed list.
+// Read on the file thread, a bounded part at a time. A runs folder is the coordinator's own; the
+// names come from a fixed list.
 #include "coordinator/runs/run_files.h"
 
 #include <algorithm>
@@ -17,13 +19,15 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Digests of exported files were computed when they were read back: a large file is not read again for each listing.
+// Digests of exported files were computed when they were read back: a large file is not read again
+// for each listing.
 std::vector<v1::RunFileInfo> KnownFiles(const std::string& result_json) {
   std::vector<v1::RunFileInfo> files;
   const auto result = nlohmann::json::parse(result_json, nullptr, false);
   if (!result.is_object() || !result.contains("files") || !result["files"].is_array()) return files;
   for (const auto& file : result["files"]) {
-    if (!file.is_object() || !file.value("name", nlohmann::json()).is_string() || !file.value("bytes", nlohmann::json()).is_number_unsigned() ||
+    if (!file.is_object() || !file.value("name", nlohmann::json()).is_string() ||
+        !file.value("bytes", nlohmann::json()).is_number_unsigned() ||
         !file.value("sha256", nlohmann::json()).is_string())
       continue;
     v1::RunFileInfo& info = files.emplace_back();
@@ -41,7 +45,8 @@ bool ControlPlane::BeginFileCall(const Responder& responder) {
     ++file_calls_;
     return true;
   }
-  responder->Answer(absl::ResourceExhaustedError(absl::StrCat("too many calls read files of runs: limit=", options_.file_calls_max)));
+  responder->Answer(absl::ResourceExhaustedError(
+      absl::StrCat("too many calls read files of runs: limit=", options_.file_calls_max)));
   return false;
 }
 
@@ -57,15 +62,21 @@ void ControlPlane::ListRunFiles(const v1::ListRunFilesRequest& request, Responde
   response.set_state(status.state());
   response.set_host(status.runs_host());
   response.set_folder(status.runs_folder());
-  StepListing(std::make_shared<RunFileListing>(status.runs_folder(), KnownFiles(status.result_json())), std::move(response), std::move(responder));
+  StepListing(
+      std::make_shared<RunFileListing>(status.runs_folder(), KnownFiles(status.result_json())),
+      std::move(response), std::move(responder));
 }
 
 // `listing` is shared with the file thread, which alone uses it until its step has ended.
-void ControlPlane::StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response, Responder responder) {
-  OnFileThread([this, listing, response = std::move(response), responder = std::move(responder)]() mutable -> std::function<void()> {
+void ControlPlane::StepListing(std::shared_ptr<RunFileListing> listing,
+                               v1::ListRunFilesResponse response, Responder responder) {
+  OnFileThread([this, listing, response = std::move(response),
+                responder = std::move(responder)]() mutable -> std::function<void()> {
     const bool over = listing->Step();
-    return [this, listing, over, response = std::move(response), responder = std::move(responder)]() mutable {
-      if (!over && !stopped_) return StepListing(std::move(listing), std::move(response), std::move(responder));
+    return [this, listing, over, response = std::move(response),
+            responder = std::move(responder)]() mutable {
+      if (!over && !stopped_)
+        return StepListing(std::move(listing), std::move(response), std::move(responder));
       --file_calls_;
       if (!over) return responder->Answer(absl::UnavailableError("the coordinator is stopping"));
       response.mutable_files()->Assign(listing->files().begin(), listing->files().end());
@@ -79,9 +90,11 @@ void ControlPlane::ReadRunFile(const v1::ReadRunFileRequest& request, Responder 
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (!BeginFileCall(responder)) return;
   const std::size_t bytes_max =
-      request.bytes_max() == 0 ? client::kRunFileChunkMax : std::min<std::size_t>(request.bytes_max(), client::kRunFileChunkMax);
-  OnFileThread([this, folder = job->runs_folder(), name = request.name(), offset = request.offset(), bytes_max,
-                responder = std::move(responder)]() -> std::function<void()> {
+      request.bytes_max() == 0
+          ? client::kRunFileChunkMax
+          : std::min<std::size_t>(request.bytes_max(), client::kRunFileChunkMax);
+  OnFileThread([this, folder = job->runs_folder(), name = request.name(), offset = request.offset(),
+                bytes_max, responder = std::move(responder)]() -> std::function<void()> {
     absl::StatusOr<std::string> data = ReadRunFilePart(folder, name, offset, bytes_max);
     return [this, data = std::move(data), responder]() mutable {
       --file_calls_;

@@ -1,5 +1,5 @@
-// The session of one task: Hello first, then batched messages both ways. What is malformed is refused by a typed Rejected and
-// changes nothing.
+// The session of one task: Hello first, then batched messages both ways. What is malformed is
+// refused by a typed Rejected and changes nothing.
 #include <algorithm>
 
 #include "absl/container/inlined_vector.h"
@@ -15,11 +15,13 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::uint64_t kBatchBytesMax = 1u << 20;
-constexpr std::uint64_t kTermMax = 1ull << 62;      // beyond it somebody makes numbers up
-constexpr std::uint64_t kTermStepMax = 1ull << 32;  // above what we know of: no coordinator has had so many lives meanwhile
+constexpr std::uint64_t kTermMax = 1ull << 62;  // beyond it somebody makes numbers up
+constexpr std::uint64_t kTermStepMax =
+    1ull << 32;  // above what we know of: no coordinator has had so many lives meanwhile
 constexpr int kShardsHeldMax = 1 << 16;
 constexpr std::chrono::seconds kTooOftenSaidEvery{10};
-constexpr std::size_t kTextBytesMax = 1024;  // each text that a task says of itself; `task list` shows them
+constexpr std::size_t kTextBytesMax =
+    1024;  // each text that a task says of itself; `task list` shows them
 
 }  // namespace
 
@@ -30,7 +32,8 @@ ControlPlane::Session* ControlPlane::SessionOf(TaskId task) {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-void ControlPlane::OpenSession(std::uint64_t number, transport::PeerInfo peer, std::shared_ptr<transport::MessageStream> stream,
+void ControlPlane::OpenSession(std::uint64_t number, transport::PeerInfo peer,
+                               std::shared_ptr<transport::MessageStream> stream,
                                std::shared_ptr<Inbox> inbox) {
   if (stopped_) {
     stream->Close();
@@ -78,9 +81,11 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
     }
     if (!status.ok()) {
       malformed_total_.Add();
-      parts_.logger->Warning(absl::StrCat("malformed message refused: peer=", session.peer.address,
-                                          " task=", session.identity.empty() ? "?" : absl::StrCat(RoleName(session.role), "/", session.identity),
-                                          " reason=", status.message()));
+      parts_.logger->Warning(absl::StrCat(
+          "malformed message refused: peer=", session.peer.address, " task=",
+          session.identity.empty() ? "?"
+                                   : absl::StrCat(RoleName(session.role), "/", session.identity),
+          " reason=", status.message()));
       return Reject(number, "malformed", status.message(), false, options_.membership.lease);
     }
   }
@@ -90,17 +95,23 @@ void ControlPlane::OnStreamEnd(std::uint64_t number) { CloseSession(number); }
 
 absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
   if (hello.role() != v1::ROLE_WORKER && hello.role() != v1::ROLE_PS_SERVER)
-    return absl::InvalidArgumentError(absl::StrCat("hello of an unknown role: role=", hello.role()));
-  // One task that makes a term up must not bring ours to where everybody else's hello is impossible.
+    return absl::InvalidArgumentError(
+        absl::StrCat("hello of an unknown role: role=", hello.role()));
+  // One task that makes a term up must not bring ours to where everybody else's hello is
+  // impossible.
   const std::uint64_t known = std::max(term_.value(), parts_.store->term().value());
-  const std::uint64_t term_max = known == 0 ? kTermMax : std::max(known, std::min(kTermMax, known + kTermStepMax));
+  const std::uint64_t term_max =
+      known == 0 ? kTermMax : std::max(known, std::min(kTermMax, known + kTermStepMax));
   if (hello.highest_term() > term_max)
-    return absl::InvalidArgumentError(absl::StrCat("hello with an impossible term: term=", hello.highest_term(), " known=", known));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "hello with an impossible term: term=", hello.highest_term(), " known=", known));
   for (const std::string* text :
-       {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(), &hello.endpoint().unix_path(),
-        &hello.endpoint().host_id(), &hello.compute(), &hello.leaving(), &hello.lifeline()}) {
+       {&hello.build_id(), &hello.host(), &hello.metrics_address(), &hello.endpoint().address(),
+        &hello.endpoint().unix_path(), &hello.endpoint().host_id(), &hello.compute(),
+        &hello.leaving(), &hello.lifeline()}) {
     if (text->size() > kTextBytesMax)
-      return absl::InvalidArgumentError(absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
   }
   if (hello.shards_size() > kShardsHeldMax || hello.attempts_size() > client::kHeldAttemptsMax)
     return absl::InvalidArgumentError("hello holds too much");
@@ -110,7 +121,9 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
     if (auto done = client::FromProto(shard.done()); !done.ok()) return done.status();
     if (auto refused = client::FromProto(shard.refused()); !refused.ok()) return refused.status();
     if (shard.epoch().term() > term_max)
-      return absl::InvalidArgumentError(absl::StrCat("hello holds a shard of an impossible term: term=", shard.epoch().term(), " known=", known));
+      return absl::InvalidArgumentError(
+          absl::StrCat("hello holds a shard of an impossible term: term=", shard.epoch().term(),
+                       " known=", known));
   }
   return absl::OkStatus();
 }
@@ -119,8 +132,9 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
   const std::uint64_t number = session.number;
   if (hello.protocol_version() != client::kProtocolVersion) {
     return Reject(number, "version",
-                  absl::StrCat("protocol version mismatch: coordinator=", client::kProtocolVersion, " (", options_.build_id,
-                               ") task=", hello.protocol_version(), " (", hello.build_id().substr(0, 100), ")"),
+                  absl::StrCat("protocol version mismatch: coordinator=", client::kProtocolVersion,
+                               " (", options_.build_id, ") task=", hello.protocol_version(), " (",
+                               hello.build_id().substr(0, 100), ")"),
                   false, options_.membership.lease);
   }
   if (absl::Status status = CheckHello(hello); !status.ok()) {
@@ -131,15 +145,19 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
   session.role = hello.role() == v1::ROLE_WORKER ? Role::kWorker : Role::kPsServer;
   session.hello = hello;
   ReportedLife task{hello.highest_term(), hello.life_id(), 0};
-  for (const v1::HeldShard& shard : hello.shards()) task.held_term = std::max(task.held_term, shard.epoch().term());
+  for (const v1::HeldShard& shard : hello.shards())
+    task.held_term = std::max(task.held_term, shard.epoch().term());
   highest_reported_ = std::max({highest_reported_, task.highest_term, task.held_term});
-  if (life_over_) return Reject(number, "lost_journal", "this coordinator is ending", false, options_.membership.lease);
+  if (life_over_)
+    return Reject(number, "lost_journal", "this coordinator is ending", false,
+                  options_.membership.lease);
   if (!term_known_) {
     pending_.push_back(number);
     return;
   }
   if (RefusesForLostJobs(session, hello)) return;
-  if (const auto term = BeginAnewWith(term_, life_id_, parts_.store->term(), task)) BeginAnew(*term, std::max(task.highest_term, task.held_term));
+  if (const auto term = BeginAnewWith(term_, life_id_, parts_.store->term(), task))
+    BeginAnew(*term, std::max(task.highest_term, task.held_term));
   if (window_open_ && session.role == Role::kWorker) {
     pending_.push_back(number);
     return;
@@ -157,23 +175,30 @@ void ControlPlane::Register(std::uint64_t number) {
   TaskHello said;
   said.role = session.role;
   said.identity = hello.identity();
-  // With TLS a task is who its certificate says; one that leaves its identity to us gets the certificate's.
-  if (const std::size_t slash = session.peer.certificate_task.find('/'); said.identity.empty() && slash != std::string::npos)
+  // With TLS a task is who its certificate says; one that leaves its identity to us gets the
+  // certificate's.
+  if (const std::size_t slash = session.peer.certificate_task.find('/');
+      said.identity.empty() && slash != std::string::npos)
     said.identity = session.peer.certificate_task.substr(slash + 1);
-  const std::string claimed = absl::StrCat(RoleName(said.role), said.identity.empty() ? "" : "/", said.identity);
+  const std::string claimed =
+      absl::StrCat(RoleName(said.role), said.identity.empty() ? "" : "/", said.identity);
   if (absl::Status status = transport::CheckPeer(session.peer, claimed); !status.ok()) {
-    parts_.logger->Warning(absl::StrCat("registration refused: peer=", session.peer.address, " reason=", status.message()));
-    return Reject(number, "certificate", status.message(), /*exit=*/true, options_.membership.lease);
+    parts_.logger->Warning(absl::StrCat("registration refused: peer=", session.peer.address,
+                                        " reason=", status.message()));
+    return Reject(number, "certificate", status.message(), /*exit=*/true,
+                  options_.membership.lease);
   }
   if (session.role == Role::kPsServer && options_.unreachable_endpoint &&
       options_.unreachable_endpoint(session.peer.address, hello.endpoint().address())) {
-    parts_.logger->Warning(absl::StrCat(
-        "registration refused: peer=", session.peer.address, " task=", claimed,
-        " reason=it is on another host and advertises a loopback address, address=", client::CleanText(hello.endpoint().address(), 128)));
+    parts_.logger->Warning(
+        absl::StrCat("registration refused: peer=", session.peer.address, " task=", claimed,
+                     " reason=it is on another host and advertises a loopback address, address=",
+                     client::CleanText(hello.endpoint().address(), 128)));
     return Reject(
         number, "endpoint",
         absl::StrCat("this server tells workers to connect to ", hello.endpoint().address(),
-                     ", which they can do on its own host alone, and the coordinator is on another host: give it --listen or --advertise with "
+                     ", which they can do on its own host alone, and the coordinator is on another "
+                     "host: give it --listen or --advertise with "
                      "an address that workers reach"),
         /*exit=*/true, options_.membership.lease);
   }
@@ -187,30 +212,37 @@ void ControlPlane::Register(std::uint64_t number) {
   const RegisterVerdict verdict = membership_.Register(now, said);
   if (!verdict.accepted) {
     SayRefused(said, verdict);
-    return Reject(number, verdict.kind, verdict.message, verdict.exit, verdict.retry_after, verdict.holder);
+    return Reject(number, verdict.kind, verdict.message, verdict.exit, verdict.retry_after,
+                  verdict.holder);
   }
   registrations_total_.Add();
-  const bool former_died =
-      verdict.former && !verdict.former_same_process && !verdict.former_was_gone && !verdict.former_leaving && !verdict.former_numbered;
+  const bool former_died = verdict.former && !verdict.former_same_process &&
+                           !verdict.former_was_gone && !verdict.former_leaving &&
+                           !verdict.former_numbered;
   std::optional<std::string> contest;
   if (verdict.former) {
     if (Session* old = SessionOf(*verdict.former)) {
       const std::uint64_t old_number = old->number;
-      const bool exit = !verdict.former_same_process && said.role == Role::kWorker && !verdict.former_numbered;
+      const bool exit =
+          !verdict.former_same_process && said.role == Role::kWorker && !verdict.former_numbered;
       if (exit) {
         const v1::Hello& older = facts_[*verdict.former].hello;
-        contest = contest_.OnReplaced(now, absl::StrCat("worker/", verdict.identity), {client::CleanText(older.host(), 256), older.pid()},
+        contest = contest_.OnReplaced(now, absl::StrCat("worker/", verdict.identity),
+                                      {client::CleanText(older.host(), 256), older.pid()},
                                       {client::CleanText(said.host, 256), said.pid});
       }
       Reject(old_number, "replaced",
-             absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/", verdict.identity, ": pid ", said.pid, " on ", said.host),
+             absl::StrCat("replaced by a newer registration of ", RoleName(said.role), "/",
+                          verdict.identity, ": pid ", said.pid, " on ", said.host),
              exit, std::chrono::milliseconds(0));
     }
     facts_.erase(*verdict.former);
   }
-  // [35] With certificates a proof serves whom the certificate is for, whoever else has got hold of it.
+  // [35] With certificates a proof serves whom the certificate is for, whoever else has got hold of
+  // it.
   for (v1::HeldAttempt& held : *hello.mutable_attempts()) {
-    if (!transport::CheckPeer(session.peer, absl::StrCat("worker/", held.granted_to())).ok()) held.clear_proof();
+    if (!transport::CheckPeer(session.peer, absl::StrCat("worker/", held.granted_to())).ok())
+      held.clear_proof();
   }
   // Reject may have changed the table, never this session.
   session.stage = Session::Stage::kRegistered;
@@ -239,19 +271,23 @@ void ControlPlane::Register(std::uint64_t number) {
   registered->mutable_registration()->set_n(verdict.task.value());
   registered->set_identity(verdict.identity);
   registered->set_lease_ms(static_cast<std::uint32_t>(options_.membership.lease.count()));
-  registered->set_heartbeat_ms(std::max<std::uint32_t>(1, static_cast<std::uint32_t>(options_.membership.lease.count() / 4)));
-  std::vector<Job*> jobs;                      // that it is of: a worker of one, a server of all
-  std::vector<v1::CoordinatorMessage> others;  // of what Registered says of the first one, for the rest
+  registered->set_heartbeat_ms(std::max<std::uint32_t>(
+      1, static_cast<std::uint32_t>(options_.membership.lease.count() / 4)));
+  std::vector<Job*> jobs;  // that it is of: a worker of one, a server of all
+  std::vector<v1::CoordinatorMessage>
+      others;  // of what Registered says of the first one, for the rest
   if (said.role == Role::kWorker) {
     Job* job = JobFor(verdict.task, hello, verdict.former);
     if (verdict.former) {
-      if (Job* before = JobOf(*verdict.former); before != nullptr && before != job) before->ReleaseWorker(*verdict.former);
+      if (Job* before = JobOf(*verdict.former); before != nullptr && before != job)
+        before->ReleaseWorker(*verdict.former);
       serving_.erase(*verdict.former);
     }
     if (job != nullptr) {
       jobs.push_back(job);
       serving_.insert_or_assign(verdict.task, Serving{job->uid(), std::nullopt});
-      job->AdmitWorker(verdict.task, verdict.identity, entry->backoff_until, verdict.former, former_died, hello, registered);
+      job->AdmitWorker(verdict.task, verdict.identity, entry->backoff_until, verdict.former,
+                       former_died, hello, registered);
       job->Withhold(verdict.task);
       if (contest) job->Warn(*contest);
     }
@@ -260,7 +296,9 @@ void ControlPlane::Register(std::uint64_t number) {
     for (Job* job : jobs) {
       v1::Registered more;
       v1::Registered* const to = job == jobs.front() ? registered : &more;
-      if (absl::Status status = job->AdmitServer(verdict.task, verdict.identity, verdict.former, former_died, hello, to); !status.ok()) {
+      if (absl::Status status = job->AdmitServer(verdict.task, verdict.identity, verdict.former,
+                                                 former_died, hello, to);
+          !status.ok()) {
         return Reject(number, "malformed", status.message(), false, options_.membership.lease);
       }
       if (more.has_job()) *others.emplace_back().mutable_job() = std::move(*more.mutable_job());
@@ -268,17 +306,25 @@ void ControlPlane::Register(std::uint64_t number) {
     }
   }
   parts_.logger->Info(absl::StrCat(
-      "registered: task=", RoleName(said.role), "/", verdict.identity, " registration=", term_.value(), ".", verdict.task.value(), " pid=", said.pid,
-      " host=", said.host,
-      said.role == Role::kPsServer ? absl::StrCat(" endpoint=", hello.endpoint().address(), " shards_held=", hello.shards_size())
-                                   : absl::StrCat(" attempts_held=", hello.attempts_size(), " adopted=", registered->adopted_size()),
-      " backoff_ms=", std::max<std::int64_t>(0, std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now).count())));
-  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> adopted;  // each job numbers its own
-  for (const v1::HeldAttempt& a : registered->adopted()) adopted.insert({a.job_uid(), a.attempt().term(), a.attempt().n()});
+      "registered: task=", RoleName(said.role), "/", verdict.identity, " registration=",
+      term_.value(), ".", verdict.task.value(), " pid=", said.pid, " host=", said.host,
+      said.role == Role::kPsServer ? absl::StrCat(" endpoint=", hello.endpoint().address(),
+                                                  " shards_held=", hello.shards_size())
+                                   : absl::StrCat(" attempts_held=", hello.attempts_size(),
+                                                  " adopted=", registered->adopted_size()),
+      " backoff_ms=",
+      std::max<std::int64_t>(
+          0, std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now)
+                 .count())));
+  std::set<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>
+      adopted;  // each job numbers its own
+  for (const v1::HeldAttempt& a : registered->adopted())
+    adopted.insert({a.job_uid(), a.attempt().term(), a.attempt().n()});
   Queue(session, message);
   for (const v1::CoordinatorMessage& other : others) Queue(session, other);
 
-  // What it holds of a job that is not running is nobody's any more; an attempt that was not adopted is superseded.
+  // What it holds of a job that is not running is nobody's any more; an attempt that was not
+  // adopted is superseded.
   std::set<std::uint64_t> ended;
   for (const v1::HeldShard& shard : hello.shards()) {
     if (ActiveJob(JobUid(shard.job_uid())) != nullptr) continue;
@@ -303,7 +349,8 @@ void ControlPlane::Register(std::uint64_t number) {
     v1::CoordinatorMessage over;
     over.mutable_job_ended()->set_job_uid(uid);
     const auto known = jobs_.find(JobUid(uid));
-    over.mutable_job_ended()->set_state(known == jobs_.end() ? "UNKNOWN" : std::string(JobStateName(known->second->state())));
+    over.mutable_job_ended()->set_state(
+        known == jobs_.end() ? "UNKNOWN" : std::string(JobStateName(known->second->state())));
     Queue(session, over);
   }
   if (contest) parts_.logger->Warning(*contest);
@@ -314,7 +361,8 @@ void ControlPlane::Register(std::uint64_t number) {
 void ControlPlane::SayRefused(const TaskHello& said, const RegisterVerdict& verdict) {
   if (!verdict.too_often) {
     if (verdict.kind == "limit") tasks_limit_.refused.Add();
-    parts_.logger->Info(absl::StrCat("registration refused: role=", RoleName(said.role), " identity=", said.identity, " pid=", said.pid,
+    parts_.logger->Info(absl::StrCat("registration refused: role=", RoleName(said.role),
+                                     " identity=", said.identity, " pid=", said.pid,
                                      " kind=", verdict.kind, " reason=", verdict.message));
     return;
   }
@@ -324,24 +372,28 @@ void ControlPlane::SayRefused(const TaskHello& said, const RegisterVerdict& verd
   const MonoTime now = Now();
   if (too_often_said_ && now - *too_often_said_ < kTooOftenSaidEvery) return;
   too_often_said_ = now;
-  parts_.logger->Warning(absl::StrCat("registrations are refused for a while: refused_since_last_said=", std::exchange(too_often_, 0),
-                                      " newest=", RoleName(said.role), "/", said.identity, " pid=", said.pid,
-                                      " host=", client::CleanText(said.host, 256), " reason=", verdict.message));
+  parts_.logger->Warning(absl::StrCat(
+      "registrations are refused for a while: refused_since_last_said=",
+      std::exchange(too_often_, 0), " newest=", RoleName(said.role), "/", said.identity,
+      " pid=", said.pid, " host=", client::CleanText(said.host, 256), " reason=", verdict.message));
 }
 
 absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage& message) {
   const TaskId task = session.task;
   std::optional<std::uint64_t> named;  // the job that the message is of
   switch (message.message_case()) {
-    case v1::TaskMessage::kHello: return absl::InvalidArgumentError("a second Hello in one session");
+    case v1::TaskMessage::kHello:
+      return absl::InvalidArgumentError("a second Hello in one session");
     case v1::TaskMessage::kHeartbeat: {
       if (const auto facts = facts_.find(task); facts != facts_.end()) {
         if (message.heartbeat().has_worker()) {
           facts->second.worker = message.heartbeat().worker();
           facts->second.worker.clear_steps_log();
           facts->second.worker.clear_device();  // the job has it
-          facts->second.worker.set_state(client::CleanText(message.heartbeat().worker().state(), 64));
-          facts->second.worker.set_waiting_for(client::CleanText(message.heartbeat().worker().waiting_for(), kTextBytesMax));
+          facts->second.worker.set_state(
+              client::CleanText(message.heartbeat().worker().state(), 64));
+          facts->second.worker.set_waiting_for(
+              client::CleanText(message.heartbeat().worker().waiting_for(), kTextBytesMax));
         }
         if (message.heartbeat().has_server()) facts->second.server = message.heartbeat().server();
       }
@@ -373,13 +425,16 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
     case v1::TaskMessage::kStopped: named = message.stopped().job_uid(); break;
     case v1::TaskMessage::kReceived: named = message.received().job_uid(); break;
     case v1::TaskMessage::kRunFile:
-      if (session.role != Role::kWorker) return absl::InvalidArgumentError("a file of an export from a task that is no worker");
+      if (session.role != Role::kWorker)
+        return absl::InvalidArgumentError("a file of an export from a task that is no worker");
       named = message.run_file().job_uid();
       break;
     case v1::TaskMessage::kShardReport: break;
-    case v1::TaskMessage::MESSAGE_NOT_SET: return absl::InvalidArgumentError("an empty or unknown message");
+    case v1::TaskMessage::MESSAGE_NOT_SET:
+      return absl::InvalidArgumentError("an empty or unknown message");
   }
-  // What names no job is of all that the task is of. A worker has nothing to say of a job that it does not serve.
+  // What names no job is of all that the task is of. A worker has nothing to say of a job that it
+  // does not serve.
   absl::InlinedVector<Job*, 8> to;
   if (session.role == Role::kPsServer && !named) {
     for (Job* job : ActiveJobs()) to.push_back(job);
@@ -390,7 +445,8 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
   for (Job* job : to) {
     const absl::Status status = job->OnMessage(task, message);
     // At the end of the queue: batches that have come by then are of the same turn.
-    if (job->turn_open() && !std::exchange(turn_posted_, true)) parts_.control->Post([this] { EndTurn(); });
+    if (job->turn_open() && !std::exchange(turn_posted_, true))
+      parts_.control->Post([this] { EndTurn(); });
     if (!status.ok()) return status;
   }
   if (!to.empty() || !named) return absl::OkStatus();
@@ -454,15 +510,18 @@ void ControlPlane::SendBytes(std::uint64_t number, std::string bytes) {
   const std::size_t size = bytes.size();
   const absl::Status status = session.stream->Send(std::move(bytes));
   if (status.ok()) return;
-  parts_.logger->Warning(absl::StrCat("a session ends, what it was to be told could not be sent: task=",
-                                      session.identity.empty() ? session.peer.address : absl::StrCat(RoleName(session.role), "/", session.identity),
-                                      " bytes=", size, " reason=", status.message()));
-  // A task that does not read, or whose stream has just ended: what was not sent is reconciled when it registers again. Not at
-  // once: the caller is in the middle of using the session.
+  parts_.logger->Warning(absl::StrCat(
+      "a session ends, what it was to be told could not be sent: task=",
+      session.identity.empty() ? session.peer.address
+                               : absl::StrCat(RoleName(session.role), "/", session.identity),
+      " bytes=", size, " reason=", status.message()));
+  // A task that does not read, or whose stream has just ended: what was not sent is reconciled when
+  // it registers again. Not at once: the caller is in the middle of using the session.
   parts_.control->Post([this, number] { CloseSession(number); });
 }
 
-void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit, std::chrono::milliseconds retry_after,
+void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::string_view message,
+                          bool exit, std::chrono::milliseconds retry_after,
                           const std::optional<RegisterVerdict::Holder>& holder) {
   const auto found = sessions_.find(number);
   if (found == sessions_.end()) return;
@@ -483,7 +542,8 @@ void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::st
     Queue(found->second, rejection);
     Flush(number);
   } else {
-    // What waits for the store is reconciled in its next session; the refusal itself depends on nothing.
+    // What waits for the store is reconciled in its next session; the refusal itself depends on
+    // nothing.
     v1::CoordinatorBatch batch;
     *batch.add_messages() = std::move(rejection);
     SendBytes(number, batch.SerializeAsString());

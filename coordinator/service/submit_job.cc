@@ -8,11 +8,13 @@
 
 namespace evergrad::coordinator {
 
-// Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a live job has, a full queue.
+// Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a
+// live job has, a full queue.
 void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder responder) {
   if (!NoNewJobs().ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
   config::ParseOptions options;
-  options.file_name = request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
+  options.file_name =
+      request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
   options.submission = true;
   config::ParsedJob parsed = config::ParseJob(request.yaml(), options);
   if (!parsed.spec) {
@@ -25,22 +27,27 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   }
   config::JobSpec& spec = *parsed.spec;
   if (spec.type == "counting" && !options_.counting_allowed) {
-    return responder->Answer(UserError(absl::FailedPreconditionError("spec.type counting is for fault tests: start the daemons with --failpoints")));
+    return responder->Answer(UserError(absl::FailedPreconditionError(
+        "spec.type counting is for fault tests: start the daemons with --failpoints")));
   }
   if (const std::string& directory = spec.checkpoint.directory; !directory.empty()) {
     const auto path = fs::LocalPath(directory);
     if (!path.ok()) return responder->Answer(UserError(path.status()));
-    if (!options_.checkpoint_roots.Names(*path)) return responder->Answer(options_.checkpoint_roots.Refusal("checkpoint.directory", directory));
+    if (!options_.checkpoint_roots.Names(*path))
+      return responder->Answer(
+          options_.checkpoint_roots.Refusal("checkpoint.directory", directory));
   }
   for (const auto& [uid, job] : jobs_) {
     if (!job->ended() && job->name() == spec.name) {
       return responder->Answer(UserError(absl::AlreadyExistsError(
-          absl::StrCat("a live job has this name: name=", spec.name, " job_uid=", JobUidString(uid), " state=", JobStateName(job->state())))));
+          absl::StrCat("a live job has this name: name=", spec.name, " job_uid=", JobUidString(uid),
+                       " state=", JobStateName(job->state())))));
     }
   }
   if (queue_.size() >= options_.jobs_queued_max) {
     jobs_limit_.refused.Add();
-    return responder->Answer(absl::ResourceExhaustedError(absl::StrCat("too many jobs queued: limit=", options_.jobs_queued_max)));
+    return responder->Answer(absl::ResourceExhaustedError(
+        absl::StrCat("too many jobs queued: limit=", options_.jobs_queued_max)));
   }
   Job::Identity identity;
   do {
@@ -48,10 +55,13 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   } while (identity.uid.value() == 0 || jobs_.count(identity.uid) != 0);
   identity.grant_key = grants::NewKey();
   identity.yaml = config::EmitSubmission(spec);
-  identity.runs_folder = absl::StrCat(options_.runs_folder, "/", spec.name, "-", JobUidString(identity.uid));
+  identity.runs_folder =
+      absl::StrCat(options_.runs_folder, "/", spec.name, "-", JobUidString(identity.uid));
   identity.spec = std::move(spec);
   const JobUid uid = identity.uid;
-  Job* job = (jobs_[uid] = std::make_unique<Job>(static_cast<JobHost*>(this), options_.jobs, std::move(identity))).get();
+  Job* job = (jobs_[uid] = std::make_unique<Job>(static_cast<JobHost*>(this), options_.jobs,
+                                                 std::move(identity)))
+                 .get();
   job_order_.push_back(uid);
   queue_.push_back(uid);
   if (active_.size() >= options_.jobs_running_max) jobs_running_.refused.Add();  // it waits
@@ -72,9 +82,11 @@ void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder resp
   job->FillStatus(&status, ~0ull);
   response.set_runs_folder(status.runs_folder());
   WhenDurable([this, responder, response = std::move(response)] {
-    CheckStorePlace();  // as found with its commit: nobody has been told of it yet, and the next start might not know it
+    CheckStorePlace();  // as found with its commit: nobody has been told of it yet, and the next
+                        // start might not know it
     if (store_place_.ok()) return AnswerWith(*responder, response);
-    if (const auto lost = jobs_.find(JobUid(response.job_uid())); lost != jobs_.end()) lost->second->Cancel();
+    if (const auto lost = jobs_.find(JobUid(response.job_uid())); lost != jobs_.end())
+      lost->second->Cancel();
     responder->Answer(StoreRefusal("the job was not accepted"));
   });
 }

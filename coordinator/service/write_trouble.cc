@@ -22,7 +22,9 @@ std::string WriteTrouble::After(const std::string& path, const absl::Status& sta
   ++trouble.failures;
   if (trouble.failures > 1 && now - trouble.said < kSaidEvery) return "";
   trouble.said = now;
-  return trouble.failures == 1 ? std::string(status.message()) : absl::StrCat(status.message(), " failed_writes=", trouble.failures);
+  return trouble.failures == 1
+             ? std::string(status.message())
+             : absl::StrCat(status.message(), " failed_writes=", trouble.failures);
 }
 
 }  // namespace evergrad::coordinator

@@ -1,4 +1,5 @@
-// What is logged about a file that cannot be written: the first failure, then a count once a minute, and that it is over. Pure; not thread-safe.
+// What is logged about a file that cannot be written: the first failure, then a count once a
+// minute, and that it is over. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>

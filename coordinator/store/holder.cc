@@ -40,15 +40,19 @@ std::string NetworkFileSystemName(long type) {
 
 absl::Status CheckLocalFileSystem(const std::string& folder) {
   struct statfs info;
-  if (::statfs(folder.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot ask for the file system: path=", folder));
+  if (::statfs(folder.c_str(), &info) != 0)
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot ask for the file system: path=", folder));
   const std::string name = NetworkFileSystemName(info.f_type);
   if (name.empty()) return absl::OkStatus();
-  return UserError(absl::FailedPreconditionError(absl::StrCat(
-      "the state folder lies on a network file system, where locks and syncs cannot be relied on; give a folder on a local disk: type=", name,
-      " path=", folder)));
+  return UserError(absl::FailedPreconditionError(
+      absl::StrCat("the state folder lies on a network file system, where locks and syncs cannot "
+                   "be relied on; give a folder on a local disk: type=",
+                   name, " path=", folder)));
 }
 
-absl::StatusOr<std::unique_ptr<Holder>> Holder::Take(const std::string& folder, const std::string& who) {
+absl::StatusOr<std::unique_ptr<Holder>> Holder::Take(const std::string& folder,
+                                                     const std::string& who) {
   const std::string path = absl::StrCat(folder, "/holder");
   for (;;) {
     const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
@@ -58,19 +62,26 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Take(const std::string& folder, 
     do {
       locked = ::flock(fd, LOCK_EX | LOCK_NB);
     } while (locked != 0 && errno == EINTR);
-    if (locked != 0 && errno != EWOULDBLOCK) return absl::ErrnoToStatus(errno, absl::StrCat("cannot lock file: path=", path));
+    if (locked != 0 && errno != EWOULDBLOCK)
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot lock file: path=", path));
     if (locked != 0) {
       const auto text = fs::ReadFile(path, 4096);
-      return UserError(absl::FailedPreconditionError(
-          absl::StrCat("another coordinator holds this state folder: holder=",
-                       text.ok() && !text->empty() ? client::CleanText(absl::StripAsciiWhitespace(*text), 500) : "unknown", " path=", folder)));
+      return UserError(absl::FailedPreconditionError(absl::StrCat(
+          "another coordinator holds this state folder: holder=",
+          text.ok() && !text->empty() ? client::CleanText(absl::StripAsciiWhitespace(*text), 500)
+                                      : "unknown",
+          " path=", folder)));
     }
-    // The file that we locked may have been removed by its last holder meanwhile: then the lock guards nothing.
+    // The file that we locked may have been removed by its last holder meanwhile: then the lock
+    // guards nothing.
     struct stat ours, there;
-    if (::fstat(fd, &ours) != 0 || ::stat(path.c_str(), &there) != 0 || ours.st_ino != there.st_ino || ours.st_dev != there.st_dev) continue;
+    if (::fstat(fd, &ours) != 0 || ::stat(path.c_str(), &there) != 0 ||
+        ours.st_ino != there.st_ino || ours.st_dev != there.st_dev)
+      continue;
     const std::string text = absl::StrCat(who, "\n");
     // On a full disk the text stays short; the lock is what counts.
-    if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) < 0 && errno != ENOSPC) {
+    if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) < 0 &&
+        errno != ENOSPC) {
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot write file: path=", path));
     }
     return holder;
@@ -80,7 +91,8 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Take(const std::string& folder, 
 Holder::~Holder() {
   // Only who holds the lock of the file that lies there removes it.
   struct stat ours, there;
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino) {
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd_, &ours) == 0 &&
+      ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino) {
     ::unlink(path_.c_str());
   }
   ::close(fd_);

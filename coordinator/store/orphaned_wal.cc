@@ -21,7 +21,9 @@ std::uint64_t BytesOf(const std::string& path) {
 
 }  // namespace
 
-std::uint64_t OrphanedWalBytes(const std::string& database) { return BytesOf(database) > 0 ? 0 : BytesOf(database + "-wal"); }
+std::uint64_t OrphanedWalBytes(const std::string& database) {
+  return BytesOf(database) > 0 ? 0 : BytesOf(database + "-wal");
+}
 
 absl::StatusOr<std::string> SetWalAside(const std::string& database) {
   const std::string wal = database + "-wal";
@@ -30,12 +32,16 @@ absl::StatusOr<std::string> SetWalAside(const std::string& database) {
     if (fs::Exists(to)) continue;
     std::error_code error;
     std::filesystem::rename(wal, to, error);
-    if (error) return absl::InternalError(absl::StrCat("cannot rename: from=", wal, " to=", to, " reason=", error.message()));
-    // The file is safe under either name: the next start repeats a rename that a loss of power takes back.
+    if (error)
+      return absl::InternalError(
+          absl::StrCat("cannot rename: from=", wal, " to=", to, " reason=", error.message()));
+    // The file is safe under either name: the next start repeats a rename that a loss of power
+    // takes back.
     fs::SyncFolder(std::filesystem::path(to).parent_path().string()).IgnoreError();
     return to;
   }
-  return absl::ResourceExhaustedError(absl::StrCat("too many orphaned -wal files lie there: file=", wal, " max=", kNamesMax));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("too many orphaned -wal files lie there: file=", wal, " max=", kNamesMax));
 }
 
 }  // namespace evergrad::coordinator

@@ -17,11 +17,13 @@ void EncodeOwner(std::uint32_t shard, const ShardOwner& owner, v1::JournalOwner*
 
 absl::Status CheckShard(std::uint32_t shard, std::uint32_t below) {
   if (shard < below) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("shard out of range: shard=", shard, " shards=", below));
+  return absl::InvalidArgumentError(
+      absl::StrCat("shard out of range: shard=", shard, " shards=", below));
 }
 
 ShardOwner DecodeOwner(const v1::JournalOwner& in) {
-  return {in.server(), client::FromProto<ShardEpoch>(in.epoch()), client::FromProto<MapVersion>(in.start())};
+  return {in.server(), client::FromProto<ShardEpoch>(in.epoch()),
+          client::FromProto<MapVersion>(in.start())};
 }
 
 void EncodeSnapshot(std::uint32_t shard, const Snapshot& snapshot, v1::JournalSnapshot* out) {
@@ -89,13 +91,15 @@ void EncodeRecord(const Record& record, v1::JournalRecord* out) {
   if (record.term) out->set_term(record.term->value());
   if (record.version) *out->mutable_version() = client::ToProto(*record.version);
   for (const auto& [shard, owner] : record.map) EncodeOwner(shard, owner, out->add_map());
-  if (!record.succeeded_add.empty()) *out->mutable_succeeded_add() = client::ToProto(record.succeeded_add);
+  if (!record.succeeded_add.empty())
+    *out->mutable_succeeded_add() = client::ToProto(record.succeeded_add);
   if (!record.dead_add.empty()) *out->mutable_dead_add() = client::ToProto(record.dead_add);
   EncodeSets(record.todo_add, out->mutable_todo_add());
   EncodeSets(record.todo_remove, out->mutable_todo_remove());
   EncodeSets(record.lost_add, out->mutable_lost_add());
   for (const auto& [shard, snapshots] : record.snapshot_add) {
-    for (const Snapshot& snapshot : snapshots) EncodeSnapshot(shard, snapshot, out->add_snapshot_add());
+    for (const Snapshot& snapshot : snapshots)
+      EncodeSnapshot(shard, snapshot, out->add_snapshot_add());
   }
   for (const auto& [shard, uris] : record.snapshot_remove) {
     for (const std::string& uri : uris) {
@@ -152,7 +156,8 @@ std::string EncodeState(const DurableState& state) {
       *out.mutable_lost(out.lost_size() - 1)->mutable_set() = client::ToProto(state.lost[p]);
     }
     if (p < state.snapshots.size()) {
-      for (const Snapshot& snapshot : state.snapshots[p]) EncodeSnapshot(p, snapshot, out.add_snapshots());
+      for (const Snapshot& snapshot : state.snapshots[p])
+        EncodeSnapshot(p, snapshot, out.add_snapshots());
     }
   }
   *out.mutable_succeeded() = client::ToProto(state.succeeded);
@@ -162,8 +167,10 @@ std::string EncodeState(const DurableState& state) {
 
 absl::StatusOr<DurableState> DecodeState(const std::string& bytes) {
   v1::JournalState in;
-  if (!in.ParseFromString(bytes)) return absl::InvalidArgumentError(absl::StrCat("not a journal state: bytes=", bytes.size()));
-  if (in.shards() > kJournalShardsMax) return absl::InvalidArgumentError(absl::StrCat("too many shards: shards=", in.shards()));
+  if (!in.ParseFromString(bytes))
+    return absl::InvalidArgumentError(absl::StrCat("not a journal state: bytes=", bytes.size()));
+  if (in.shards() > kJournalShardsMax)
+    return absl::InvalidArgumentError(absl::StrCat("too many shards: shards=", in.shards()));
   DurableState state;
   state.term = Term(in.term());
   state.version = client::FromProto<MapVersion>(in.version());

@@ -1,4 +1,5 @@
-// Records and states as bytes of the journal (FORMAT.md). Pure. What cannot be read is InvalidArgument and names the field.
+// Records and states as bytes of the journal (FORMAT.md). Pure. What cannot be read is
+// InvalidArgument and names the field.
 #pragma once
 
 #include <string>

@@ -37,15 +37,18 @@ constexpr std::uint64_t kOverheadBytes = 256;  // of one queued commit, about
 
 constexpr char kSchema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
-    "CREATE TABLE job(number INTEGER PRIMARY KEY, uid INTEGER NOT NULL UNIQUE, state BLOB NOT NULL, snapshot BLOB NOT NULL, crc INTEGER NOT NULL);"
-    "CREATE TABLE entry(number INTEGER PRIMARY KEY, uid INTEGER NOT NULL, body BLOB NOT NULL, crc INTEGER NOT NULL);"
+    "CREATE TABLE job(number INTEGER PRIMARY KEY, uid INTEGER NOT NULL UNIQUE, state BLOB NOT "
+    "NULL, snapshot BLOB NOT NULL, crc INTEGER NOT NULL);"
+    "CREATE TABLE entry(number INTEGER PRIMARY KEY, uid INTEGER NOT NULL, body BLOB NOT NULL, crc "
+    "INTEGER NOT NULL);"
     "CREATE INDEX entry_of_job ON entry(uid, number);"
     "INSERT INTO meta VALUES('term', 0);";
 
 std::int64_t Crc(absl::string_view a, absl::string_view b = {}) {
   uLong crc = ::crc32(0, reinterpret_cast<const Bytef*>(a.data()), static_cast<uInt>(a.size()));
   // Without bytes zlib would begin anew.
-  if (!b.empty()) crc = ::crc32(crc, reinterpret_cast<const Bytef*>(b.data()), static_cast<uInt>(b.size()));
+  if (!b.empty())
+    crc = ::crc32(crc, reinterpret_cast<const Bytef*>(b.data()), static_cast<uInt>(b.size()));
   return static_cast<std::int64_t>(crc);
 }
 
@@ -55,13 +58,16 @@ class Statement {
   Statement() = default;
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
-  int Prepare(sqlite3* db, const char* sql) { return ::sqlite3_prepare_v2(db, sql, -1, &raw_, nullptr); }
+  int Prepare(sqlite3* db, const char* sql) {
+    return ::sqlite3_prepare_v2(db, sql, -1, &raw_, nullptr);
+  }
   Statement& Int(int index, std::int64_t value) {
     ::sqlite3_bind_int64(raw_, index, value);
     return *this;
   }
   Statement& Blob(int index, absl::string_view bytes) {
-    ::sqlite3_bind_blob64(raw_, index, bytes.empty() ? "" : bytes.data(), bytes.size(), SQLITE_STATIC);
+    ::sqlite3_bind_blob64(raw_, index, bytes.empty() ? "" : bytes.data(), bytes.size(),
+                          SQLITE_STATIC);
     return *this;
   }
   Statement& Text(int index, absl::string_view text) {
@@ -84,8 +90,10 @@ class Statement {
   std::int64_t Int(int column) { return ::sqlite3_column_int64(raw_, column); }
   std::string Blob(int column) {
     const void* data = ::sqlite3_column_blob(raw_, column);
-    return data == nullptr ? std::string()
-                           : std::string(static_cast<const char*>(data), static_cast<std::size_t>(::sqlite3_column_bytes(raw_, column)));
+    return data == nullptr
+               ? std::string()
+               : std::string(static_cast<const char*>(data),
+                             static_cast<std::size_t>(::sqlite3_column_bytes(raw_, column)));
   }
 
  private:
@@ -105,8 +113,8 @@ std::uint64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
 }
 
-// Bytes behind the last whole frame: a write that the end of the process or of the machine cut off. SQLite drops them, and what
-// its checksums do not vouch for, by itself.
+// Bytes behind the last whole frame: a write that the end of the process or of the machine cut off.
+// SQLite drops them, and what its checksums do not vouch for, by itself.
 std::uint64_t TornBytes(const std::string& wal) {
   const std::uint64_t bytes = FileBytes(wal);
   if (bytes <= kWalHeaderBytes) return bytes % kWalHeaderBytes;
@@ -139,16 +147,23 @@ struct SqliteStateStore::Impl {
       : options(std::move(o)),
         parts(p),
         path(absl::StrCat(options.folder, "/journal.sqlite")),
-        queue_limit(*p.registry, "evergrad_coordinator_journal_queue_bytes", "accepted by the journal and not yet on disk",
+        queue_limit(*p.registry, "evergrad_coordinator_journal_queue_bytes",
+                    "accepted by the journal and not yet on disk",
                     static_cast<double>(options.queue_bytes_max)),
         file_limit(*p.registry, "evergrad_coordinator_journal_file_bytes",
-                   "size of the journal without free pages, what only its -wal file has included (--state-bytes-max)",
+                   "size of the journal without free pages, what only its -wal file has included "
+                   "(--state-bytes-max)",
                    static_cast<double>(options.file_bytes_max)),
-        commits_total(p.registry->GetCounter("evergrad_coordinator_journal_commits_total", "group commits of the journal")),
-        changes_total(p.registry->GetCounter("evergrad_coordinator_journal_changes_total", "changes committed to the journal")),
-        failures_total(p.registry->GetCounter("evergrad_coordinator_journal_failures_total", "group commits that failed, each retry counted")),
-        seconds(p.registry->GetHistogram("evergrad_coordinator_journal_commit_seconds", "duration of a group commit, its sync included",
-                                         {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5})) {}
+        commits_total(p.registry->GetCounter("evergrad_coordinator_journal_commits_total",
+                                             "group commits of the journal")),
+        changes_total(p.registry->GetCounter("evergrad_coordinator_journal_changes_total",
+                                             "changes committed to the journal")),
+        failures_total(p.registry->GetCounter("evergrad_coordinator_journal_failures_total",
+                                              "group commits that failed, each retry counted")),
+        seconds(p.registry->GetHistogram(
+            "evergrad_coordinator_journal_commit_seconds",
+            "duration of a group commit, its sync included",
+            {0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5})) {}
   ~Impl() {
     entry_put.reset();
     entry_drop.reset();
@@ -163,22 +178,27 @@ struct SqliteStateStore::Impl {
 
   // Read before anything else is asked of the database: a rollback has a text of its own.
   std::string DbError(int code) const {
-    return absl::StrCat("sqlite=", ::sqlite3_errstr(code), " (", code, ")",
-                        db != nullptr ? absl::StrCat(" text=", ::sqlite3_errmsg(db)) : std::string());
+    return absl::StrCat(
+        "sqlite=", ::sqlite3_errstr(code), " (", code, ")",
+        db != nullptr ? absl::StrCat(" text=", ::sqlite3_errmsg(db)) : std::string());
   }
   absl::Status Damaged(absl::string_view what) const {
     return absl::DataLossError(
-        absl::StrCat("the coordinator's journal is damaged: put back a copy of the folder, or move the folder away and begin "
-                     "without the jobs in it (--forget-unknown-jobs, where parameter servers still hold shards of them): file=",
+        absl::StrCat("the coordinator's journal is damaged: put back a copy of the folder, or move "
+                     "the folder away and begin "
+                     "without the jobs in it (--forget-unknown-jobs, where parameter servers still "
+                     "hold shards of them): file=",
                      path, " reason=", what));
   }
   absl::Status OpenError(int code) const {
     const int primary = code & 0xff;
     if (primary == SQLITE_NOTADB || primary == SQLITE_CORRUPT) return Damaged(DbError(code));
     if (primary == SQLITE_BUSY) {
-      return UserError(absl::FailedPreconditionError(absl::StrCat("another process has the journal open: file=", path)));
+      return UserError(absl::FailedPreconditionError(
+          absl::StrCat("another process has the journal open: file=", path)));
     }
-    return absl::InternalError(absl::StrCat("cannot open the journal: file=", path, " ", DbError(code)));
+    return absl::InternalError(
+        absl::StrCat("cannot open the journal: file=", path, " ", DbError(code)));
   }
   absl::Status Exec(const char* sql) {
     const int code = ::sqlite3_exec(db, sql, nullptr, nullptr, nullptr);
@@ -189,24 +209,32 @@ struct SqliteStateStore::Impl {
     int code = statement.Prepare(db, sql);
     if (code != SQLITE_OK) return OpenError(code);
     code = statement.Step();
-    if (code != SQLITE_ROW) return code == SQLITE_DONE ? Damaged(absl::StrCat("nothing found by: ", sql)) : OpenError(code);
+    if (code != SQLITE_ROW)
+      return code == SQLITE_DONE ? Damaged(absl::StrCat("nothing found by: ", sql))
+                                 : OpenError(code);
     return statement.Int(0);
   }
 
-  // Before SQLite sees the files: it deletes a -wal file whose database is missing or empty, and in it may be the only copy of every job.
+  // Before SQLite sees the files: it deletes a -wal file whose database is missing or empty, and in
+  // it may be the only copy of every job.
   absl::Status CheckPair() {
     const std::uint64_t bytes = OrphanedWalBytes(path);
     if (bytes == 0) return absl::OkStatus();
     if (!options.forget_unknown_jobs) {
-      return absl::DataLossError(absl::StrCat(
-          "the coordinator's journal is damaged: ", path, fs::Exists(path) ? " is empty" : " is missing", ", but ", path, "-wal beside it holds ",
-          bytes,
-          " bytes of changes, which may be the only record of the jobs that ran. Nothing was changed. Put both files back from one copy of the "
-          "folder; or, to begin without those jobs, start with --forget-unknown-jobs, which keeps the -wal file under another name"));
+      return absl::DataLossError(
+          absl::StrCat("the coordinator's journal is damaged: ", path,
+                       fs::Exists(path) ? " is empty" : " is missing", ", but ", path,
+                       "-wal beside it holds ", bytes,
+                       " bytes of changes, which may be the only record of the jobs that ran. "
+                       "Nothing was changed. Put both files back from one copy of the "
+                       "folder; or, to begin without those jobs, start with --forget-unknown-jobs, "
+                       "which keeps the -wal file under another name"));
     }
     EG_ASSIGN_OR_RETURN(const std::string kept, SetWalAside(path));
-    parts.logger->Warning(absl::StrCat(
-        "--forget-unknown-jobs: the journal begins anew without the jobs of its orphaned -wal file, which was kept: file=", kept, " bytes=", bytes));
+    parts.logger->Warning(
+        absl::StrCat("--forget-unknown-jobs: the journal begins anew without the jobs of its "
+                     "orphaned -wal file, which was kept: file=",
+                     kept, " bytes=", bytes));
     return absl::OkStatus();
   }
 
@@ -217,46 +245,66 @@ struct SqliteStateStore::Impl {
     EG_ASSIGN_OR_RETURN(holder, Holder::Take(options.folder, options.holder));
     EG_RETURN_IF_ERROR(CheckPair());
     if (const auto at = DamagedWalAt(path + "-wal")) {
-      return Damaged(absl::StrCat("a frame of its -wal file is not as it was written, and later commits are behind it: file=", path, "-wal offset=",
-                                  *at, *at == 0 ? "" : "; cut off there (truncate -s), the file keeps only what was committed before"));
+      return Damaged(absl::StrCat(
+          "a frame of its -wal file is not as it was written, and later commits are behind it: "
+          "file=",
+          path, "-wal offset=", *at,
+          *at == 0
+              ? ""
+              : "; cut off there (truncate -s), the file keeps only what was committed before"));
     }
     torn_bytes = TornBytes(path + "-wal");
-    int code = ::sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+    int code = ::sqlite3_open_v2(path.c_str(), &db,
+                                 SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                                 nullptr);
     if (code != SQLITE_OK) return OpenError(code);
     ::sqlite3_extended_result_codes(db, 1);
     // Exclusive before WAL: the index of the WAL is then in memory and no -shm file is made.
-    for (const char* pragma : {"PRAGMA page_size=4096", "PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL",
-                               "PRAGMA wal_autocheckpoint=1000", "PRAGMA auto_vacuum=NONE", "PRAGMA foreign_keys=OFF"}) {
+    for (const char* pragma :
+         {"PRAGMA page_size=4096", "PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL",
+          "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000", "PRAGMA auto_vacuum=NONE",
+          "PRAGMA foreign_keys=OFF"}) {
       EG_RETURN_IF_ERROR(Exec(pragma));
     }
-    // It holds the keys that prove grants [34]. A -wal file that is made later is made with the file's own permissions.
+    // It holds the keys that prove grants [34]. A -wal file that is made later is made with the
+    // file's own permissions.
     for (const std::string& file : {path, path + "-wal"}) {
-      if (::chmod(file.c_str(), 0600) != 0 && errno != ENOENT) return fs::FileError(errno, "cannot keep the journal from others", file);
+      if (::chmod(file.c_str(), 0600) != 0 && errno != ENOENT)
+        return fs::FileError(errno, "cannot keep the journal from others", file);
     }
     if (parts.failpoints->At("journal.sync").action == fault::Action::kDrop) {
-      parts.logger->Warning("the journal does not sync (failpoint journal.sync): a loss of power takes what it has accepted");
+      parts.logger->Warning(
+          "the journal does not sync (failpoint journal.sync): a loss of power takes what it has "
+          "accepted");
       EG_RETURN_IF_ERROR(Exec("PRAGMA synchronous=OFF"));
     }
-    EG_RETURN_IF_ERROR(Exec(absl::StrCat("PRAGMA max_page_count=", std::max<std::uint64_t>(options.file_bytes_max / kPageBytes, 16)).c_str()));
+    EG_RETURN_IF_ERROR(
+        Exec(absl::StrCat("PRAGMA max_page_count=",
+                          std::max<std::uint64_t>(options.file_bytes_max / kPageBytes, 16))
+                 .c_str()));
     EG_ASSIGN_OR_RETURN(const std::int64_t version, ReadInt("PRAGMA user_version"));
     EG_ASSIGN_OR_RETURN(const std::int64_t tables, ReadInt("SELECT count(*) FROM sqlite_master"));
     if (version > kSchemaVersion) {
-      return UserError(absl::FailedPreconditionError(absl::StrCat("the journal was written by a newer version of the coordinator: file=", path,
-                                                                  " schema=", version, " known=", kSchemaVersion)));
+      return UserError(absl::FailedPreconditionError(
+          absl::StrCat("the journal was written by a newer version of the coordinator: file=", path,
+                       " schema=", version, " known=", kSchemaVersion)));
     }
     if (version == 0 && tables == 0) {
       EG_RETURN_IF_ERROR(
-          Exec(absl::StrCat("BEGIN EXCLUSIVE;", kSchema, "PRAGMA application_id=", kApplicationId, ";PRAGMA user_version=", kSchemaVersion, ";COMMIT")
+          Exec(absl::StrCat("BEGIN EXCLUSIVE;", kSchema, "PRAGMA application_id=", kApplicationId,
+                            ";PRAGMA user_version=", kSchemaVersion, ";COMMIT")
                    .c_str()));
     } else {
       EG_ASSIGN_OR_RETURN(const std::int64_t application, ReadInt("PRAGMA application_id"));
       if (application != kApplicationId || version != kSchemaVersion) {
         return UserError(absl::FailedPreconditionError(
-            absl::StrCat("the file is not a journal of the coordinator: file=", path, " application_id=", application, " schema=", version)));
+            absl::StrCat("the file is not a journal of the coordinator: file=", path,
+                         " application_id=", application, " schema=", version)));
       }
       EG_RETURN_IF_ERROR(CheckWhole());
     }
-    EG_ASSIGN_OR_RETURN(const std::int64_t stored_term, ReadInt("SELECT value FROM meta WHERE key='term'"));
+    EG_ASSIGN_OR_RETURN(const std::int64_t stored_term,
+                        ReadInt("SELECT value FROM meta WHERE key='term'"));
     term = Term(static_cast<std::uint64_t>(stored_term));
     EG_RETURN_IF_ERROR(ReadNumbers());
     EG_RETURN_IF_ERROR(ReadRemoved());
@@ -276,23 +324,28 @@ struct SqliteStateStore::Impl {
              {term_put.get(), "UPDATE meta SET value=?1 WHERE key='term'"},
              {removed_put.get(), "INSERT OR IGNORE INTO meta VALUES('removed/' || ?1, ?2)"},
              {removed_drop.get(), "DELETE FROM meta WHERE key='removed/' || ?1"},
-             {pages_used.get(), "SELECT page_count - freelist_count FROM pragma_page_count, pragma_freelist_count"}}) {
+             {pages_used.get(),
+              "SELECT page_count - freelist_count FROM pragma_page_count, "
+              "pragma_freelist_count"}}) {
       code = statement->Prepare(db, sql);
       if (code != SQLITE_OK) return OpenError(code);
     }
     ShowSize();
     if (torn_bytes > 0) {
-      parts.logger->Warning(
-          absl::StrCat("the journal's tail was torn; what had not been committed whole is dropped: file=", path, "-wal bytes=", torn_bytes));
+      parts.logger->Warning(absl::StrCat(
+          "the journal's tail was torn; what had not been committed whole is dropped: file=", path,
+          "-wal bytes=", torn_bytes));
     }
     database_id = IdOf(path);
     wal_id = IdOf(path + "-wal");
-    journal = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{.name = "journal"});
+    journal = std::make_unique<runtime::ThreadExecutor>(
+        runtime::ThreadExecutor::Options{.name = "journal"});
     LookLater();
     return absl::OkStatus();
   }
 
-  // Whether a start on this folder would find what we write. SQLite makes the -wal file with its first commit, if there was none, and keeps it.
+  // Whether a start on this folder would find what we write. SQLite makes the -wal file with its
+  // first commit, if there was none, and keeps it.
   absl::Status Look() {
     const FileId now = IdOf(path), wal = IdOf(path + "-wal");
     const bool here = now && now == database_id;
@@ -301,12 +354,16 @@ struct SqliteStateStore::Impl {
     const std::string which = here ? absl::StrCat(path, "-wal") : path;
     const std::string pid = absl::StrCat(::getpid());
     return absl::FailedPreconditionError(
-        absl::StrCat("the state folder, or the journal in it, was removed or replaced while this coordinator runs: file=", which,
-                     (here ? wal : now) ? " is another file" : " is missing",
-                     "; its jobs go on, and are lost when it ends. Put the folder back if it was moved. Else save what it has open: stop it for a "
+        absl::StrCat("the state folder, or the journal in it, was removed or replaced while this "
+                     "coordinator runs: file=",
+                     which, (here ? wal : now) ? " is another file" : " is missing",
+                     "; its jobs go on, and are lost when it ends. Put the folder back if it was "
+                     "moved. Else save what it has open: stop it for a "
                      "moment (kill -STOP ",
-                     pid, "), copy what `ls -l /proc/", pid, "/fd` shows as journal.sqlite and journal.sqlite-wal (cp /proc/", pid,
-                     "/fd/N) to a new folder under these names, end it (kill -KILL ", pid, ") and start it with --state-dir on that folder"));
+                     pid, "), copy what `ls -l /proc/", pid,
+                     "/fd` shows as journal.sqlite and journal.sqlite-wal (cp /proc/", pid,
+                     "/fd/N) to a new folder under these names, end it (kill -KILL ", pid,
+                     ") and start it with --state-dir on that folder"));
   }
 
   void LookLater() {
@@ -323,8 +380,12 @@ struct SqliteStateStore::Impl {
     });
   }
 
-  // The file alone shows little of it: SQLite writes it anew now and then, and its -wal file until then.
-  void ShowSize() { file_limit.current.Set(static_cast<double>(pages_used->Number()) * static_cast<double>(kPageBytes)); }
+  // The file alone shows little of it: SQLite writes it anew now and then, and its -wal file until
+  // then.
+  void ShowSize() {
+    file_limit.current.Set(static_cast<double>(pages_used->Number()) *
+                           static_cast<double>(kPageBytes));
+  }
 
   absl::Status CheckWhole() {
     Statement check;
@@ -353,11 +414,13 @@ struct SqliteStateStore::Impl {
 
   absl::Status ReadRemoved() {
     Statement rows;
-    int code = rows.Prepare(db, "SELECT substr(key, 9), value FROM meta WHERE key LIKE 'removed/%' ORDER BY value");
+    int code = rows.Prepare(
+        db, "SELECT substr(key, 9), value FROM meta WHERE key LIKE 'removed/%' ORDER BY value");
     if (code != SQLITE_OK) return OpenError(code);
     while ((code = rows.Step()) == SQLITE_ROW) {
       std::uint64_t uid = 0;
-      if (!absl::SimpleHexAtoi(rows.Blob(0), &uid)) return Damaged(absl::StrCat("the name of a removed job: ", rows.Blob(0).substr(0, 100)));
+      if (!absl::SimpleHexAtoi(rows.Blob(0), &uid))
+        return Damaged(absl::StrCat("the name of a removed job: ", rows.Blob(0).substr(0, 100)));
       removed.Add(JobUid(uid));
       next_removed = rows.Int(1) + 1;
     }
@@ -374,7 +437,8 @@ struct SqliteStateStore::Impl {
       if (queue_bytes + bytes > options.queue_bytes_max) {
         queue_limit.refused.Add();
         broken = absl::ResourceExhaustedError(
-            absl::StrCat("too much waits for the journal's disk: file=", path, " bytes=", queue_bytes + bytes, " max=", options.queue_bytes_max));
+            absl::StrCat("too much waits for the journal's disk: file=", path,
+                         " bytes=", queue_bytes + bytes, " max=", options.queue_bytes_max));
         return broken;
       }
       queue_bytes += bytes;
@@ -387,7 +451,8 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // A commit soon after another one waits for company, so that a busy coordinator syncs at most once per commit_every.
+  // A commit soon after another one waits for company, so that a busy coordinator syncs at most
+  // once per commit_every.
   void Schedule() {
     journal->Post([this] {
       const auto since = parts.clock->Now() - last_begun;
@@ -437,13 +502,15 @@ struct SqliteStateStore::Impl {
       } else if ((code & 0xff) == SQLITE_FULL) {
         again = true;
         if (full.ok()) {
-          full = absl::ResourceExhaustedError(
-              absl::StrCat("no room for the coordinator's journal; it goes on once there is: file=", path, " reason=", failure));
+          full = absl::ResourceExhaustedError(absl::StrCat(
+              "no room for the coordinator's journal; it goes on once there is: file=", path,
+              " reason=", failure));
         }
       } else if (broken.ok()) {
-        broken = absl::DataLossError(absl::StrCat(
-            "the coordinator's journal cannot be written, it is not known what it holds; start the coordinator again once the disk is well: file=",
-            path, " ", failure));
+        broken = absl::DataLossError(
+            absl::StrCat("the coordinator's journal cannot be written, it is not known what it "
+                         "holds; start the coordinator again once the disk is well: file=",
+                         path, " ", failure));
       }
       durable_changed.NotifyAll();
     }
@@ -461,8 +528,11 @@ struct SqliteStateStore::Impl {
     if (more) Schedule();
   }
 
-  // Everything that is committed goes into the database file, and the -wal file begins anew. What goes wrong with it is no loss: the -wal file stays.
-  void CheckpointWal() { ::sqlite3_wal_checkpoint_v2(db, nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr); }
+  // Everything that is committed goes into the database file, and the -wal file begins anew. What
+  // goes wrong with it is no loss: the -wal file stays.
+  void CheckpointWal() {
+    ::sqlite3_wal_checkpoint_v2(db, nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr);
+  }
 
   // One transaction; anything but SQLITE_OK has changed nothing.
   int Write() {
@@ -484,7 +554,9 @@ struct SqliteStateStore::Impl {
     }
     if (code != SQLITE_OK) {
       failure = DbError(code);
-      if (::sqlite3_get_autocommit(db) == 0) ::sqlite3_exec(db, "ROLLBACK", nullptr, nullptr, nullptr);  // a full disk may have ended it already
+      if (::sqlite3_get_autocommit(db) == 0)
+        ::sqlite3_exec(db, "ROLLBACK", nullptr, nullptr,
+                       nullptr);  // a full disk may have ended it already
       numbers = numbers_before;
       next_job = next_job_before;
       next_entry = next_entry_before;
@@ -509,7 +581,8 @@ struct SqliteStateStore::Impl {
         parts.failpoints->At("journal.term");
         code = term_put->Int(1, static_cast<std::int64_t>(begun->term.value())).Run();
       } else if (const auto* put = std::get_if<PutEntry>(&queued.change)) {
-        if (!numbers.contains(put->job)) code = PutJobRow(put->job, EncodeState(DurableState{}), std::string());
+        if (!numbers.contains(put->job))
+          code = PutJobRow(put->job, EncodeState(DurableState{}), std::string());
         auto& [record, entry] = open[put->job];
         AppendRecord(put->record, &record);
         if (!put->note.empty()) entry.add_notes(put->note);
@@ -523,7 +596,8 @@ struct SqliteStateStore::Impl {
         numbers.erase(drop->job);
         code = entry_drop->Int(1, Uid(drop->job)).Run();
         if (code == SQLITE_OK) code = job_drop->Int(1, Uid(drop->job)).Run();
-        const std::string name = JobUidString(drop->job), old = drop->forgotten ? JobUidString(*drop->forgotten) : std::string();
+        const std::string name = JobUidString(drop->job),
+                          old = drop->forgotten ? JobUidString(*drop->forgotten) : std::string();
         if (code == SQLITE_OK) code = removed_put->Text(1, name).Int(2, next_removed++).Run();
         if (code == SQLITE_OK && drop->forgotten) code = removed_drop->Text(1, old).Run();
       }
@@ -541,7 +615,12 @@ struct SqliteStateStore::Impl {
     const auto [found, is_new] = numbers.try_emplace(job, next_job);
     if (is_new) ++next_job;
     checkpoint_due |= is_new;
-    return job_put->Int(1, found->second).Int(2, Uid(job)).Blob(3, state).Blob(4, snapshot).Int(5, Crc(state, snapshot)).Run();
+    return job_put->Int(1, found->second)
+        .Int(2, Uid(job))
+        .Blob(3, state)
+        .Blob(4, snapshot)
+        .Int(5, Crc(state, snapshot))
+        .Run();
   }
 
   absl::StatusOr<StoredJob> Read(JobUid job) {
@@ -549,12 +628,15 @@ struct SqliteStateStore::Impl {
     int code = row.Prepare(db, "SELECT state, snapshot, crc FROM job WHERE uid=?1");
     if (code != SQLITE_OK) return OpenError(code);
     code = row.Int(1, Uid(job)).Step();
-    if (code == SQLITE_DONE) return absl::NotFoundError(absl::StrCat("no such job in the state store: job=", JobUidString(job)));
+    if (code == SQLITE_DONE)
+      return absl::NotFoundError(
+          absl::StrCat("no such job in the state store: job=", JobUidString(job)));
     if (code != SQLITE_ROW) return OpenError(code);
     StoredJob stored;
     const std::string state = row.Blob(0);
     stored.snapshot = row.Blob(1);
-    if (Crc(state, stored.snapshot) != row.Int(2)) return Damaged(absl::StrCat("checksum of the job's row: job=", JobUidString(job)));
+    if (Crc(state, stored.snapshot) != row.Int(2))
+      return Damaged(absl::StrCat("checksum of the job's row: job=", JobUidString(job)));
     absl::StatusOr<DurableState> decoded = DecodeState(state);
     if (!decoded.ok()) return Damaged(decoded.status().message());
     stored.state = *std::move(decoded);
@@ -565,9 +647,11 @@ struct SqliteStateStore::Impl {
     while ((code = entries.Step()) == SQLITE_ROW) {
       const std::string body = entries.Blob(1);
       v1::JournalEntry entry;
-      if (Crc(body) != entries.Int(2) || !entry.ParseFromString(body)) return Damaged(absl::StrCat("checksum of an entry: number=", entries.Int(0)));
+      if (Crc(body) != entries.Int(2) || !entry.ParseFromString(body))
+        return Damaged(absl::StrCat("checksum of an entry: number=", entries.Int(0)));
       absl::StatusOr<Record> record = DecodeRecord(entry.record());
-      if (!record.ok()) return Damaged(absl::StrCat("entry ", entries.Int(0), ": ", record.status().message()));
+      if (!record.ok())
+        return Damaged(absl::StrCat("entry ", entries.Int(0), ": ", record.status().message()));
       ApplyRecord(*record, &stored.state);
       for (std::string& note : *entry.mutable_notes()) stored.notes.push_back(std::move(note));
     }
@@ -593,10 +677,12 @@ struct SqliteStateStore::Impl {
 
   // The opening thread, then the journal thread.
   sqlite3* db = nullptr;
-  std::unique_ptr<Statement> entry_put, entry_drop, job_put, job_drop, term_put, pages_used, removed_put, removed_drop;
+  std::unique_ptr<Statement> entry_put, entry_drop, job_put, job_drop, term_put, pages_used,
+      removed_put, removed_drop;
   std::map<JobUid, std::int64_t> numbers;
   std::int64_t next_job = 1, next_entry = 1, next_removed = 1;
-  bool checkpoint_due = true;  // the database file is to hold what the -wal file has, so that it does not depend on it
+  bool checkpoint_due = true;  // the database file is to hold what the -wal file has, so that it
+                               // does not depend on it
   std::vector<Queued> group;   // being written, or tried again
   std::string failure;         // of the last Write() that failed
   FileId database_id, wal_id;  // of the files that SQLite has open
@@ -623,7 +709,8 @@ struct SqliteStateStore::Impl {
   std::unique_ptr<runtime::ThreadExecutor> journal;  // last: its tasks use everything above
 };
 
-absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(SqliteStoreOptions options, Parts parts) {
+absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(SqliteStoreOptions options,
+                                                                         Parts parts) {
   auto impl = std::make_unique<Impl>(std::move(options), parts);
   EG_RETURN_IF_ERROR(impl->Open());
   return std::unique_ptr<SqliteStateStore>(new SqliteStateStore(std::move(impl)));
@@ -637,14 +724,16 @@ SqliteStateStore::~SqliteStateStore() {
     // The next start finds one file, and nothing to replay.
     ::sqlite3_exec(impl->db, "PRAGMA wal_checkpoint(TRUNCATE)", nullptr, nullptr, nullptr);
     // SQLite deletes the -wal file by its name: where another folder is, that is somebody else's.
-    if (int keep = 1; !impl->Look().ok()) ::sqlite3_file_control(impl->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
+    if (int keep = 1; !impl->Look().ok())
+      ::sqlite3_file_control(impl->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
   });
   impl_->journal->Shutdown();
 }
 
 absl::Status SqliteStateStore::CommitTerm(Term term) {
   if (term <= impl_->term) {
-    return absl::InvalidArgumentError(absl::StrCat("term does not grow: have=", impl_->term.value(), " got=", term.value()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("term does not grow: have=", impl_->term.value(), " got=", term.value()));
   }
   EG_RETURN_IF_ERROR(impl_->Accept(PutTerm{term}, kOverheadBytes));
   impl_->term = term;
@@ -656,18 +745,25 @@ Term SqliteStateStore::term() const { return impl_->term; }
 absl::Status SqliteStateStore::Commit(JobUid job, const Record& record, std::string note) {
   if (std::find(impl_->order.begin(), impl_->order.end(), job) == impl_->order.end()) {
     if (impl_->order.size() >= impl_->options.jobs_max) {
-      return absl::ResourceExhaustedError(absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max, " job=", JobUidString(job)));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max,
+                       " job=", JobUidString(job)));
     }
     impl_->order.push_back(job);
   }
-  const std::uint64_t bytes = kOverheadBytes + note.size() + 64 * (record.map.size() + record.todo_add.size() + record.todo_remove.size());
+  const std::uint64_t bytes =
+      kOverheadBytes + note.size() +
+      64 * (record.map.size() + record.todo_add.size() + record.todo_remove.size());
   return impl_->Accept(PutEntry{job, record, std::move(note)}, bytes);
 }
 
-absl::Status SqliteStateStore::Checkpoint(JobUid job, const DurableState& state, std::string snapshot) {
+absl::Status SqliteStateStore::Checkpoint(JobUid job, const DurableState& state,
+                                          std::string snapshot) {
   if (std::find(impl_->order.begin(), impl_->order.end(), job) == impl_->order.end()) {
     if (impl_->order.size() >= impl_->options.jobs_max) {
-      return absl::ResourceExhaustedError(absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max, " job=", JobUidString(job)));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("state store holds too many jobs: max=", impl_->options.jobs_max,
+                       " job=", JobUidString(job)));
     }
     impl_->order.push_back(job);
   }

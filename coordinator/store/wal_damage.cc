@@ -8,13 +8,15 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 32, kFrameHeaderBytes = 24, kPageBytesMax = 65536;
-constexpr std::uint32_t kMagicLittle = 0x377f0682, kMagicBig = 0x377f0683;  // whose order the words have that checksums add up
+constexpr std::uint32_t kMagicLittle = 0x377f0682,
+                        kMagicBig = 0x377f0683;  // whose order the words have that checksums add up
 
 using Sum = std::array<std::uint32_t, 2>;
 
 std::uint32_t Word(const unsigned char* at, bool big) {
   const auto byte = [&](int i) { return static_cast<std::uint32_t>(at[i]); };
-  return big ? byte(0) << 24 | byte(1) << 16 | byte(2) << 8 | byte(3) : byte(3) << 24 | byte(2) << 16 | byte(1) << 8 | byte(0);
+  return big ? byte(0) << 24 | byte(1) << 16 | byte(2) << 8 | byte(3)
+             : byte(3) << 24 | byte(2) << 16 | byte(1) << 8 | byte(0);
 }
 
 Sum Add(Sum sum, const unsigned char* bytes, std::size_t count, bool big) {
@@ -36,7 +38,8 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
   if (!file.read(reinterpret_cast<char*>(header.data()), kHeaderBytes)) return std::nullopt;
   const std::uint32_t magic = Word(header.data(), true);
   const bool big = magic == kMagicBig;
-  const bool header_whole = (big || magic == kMagicLittle) && Add({0, 0}, header.data(), 24, big) == PairAt(header.data() + 24);
+  const bool header_whole = (big || magic == kMagicLittle) &&
+                            Add({0, 0}, header.data(), 24, big) == PairAt(header.data() + 24);
   std::size_t page = Word(header.data() + 8, true);
   if (!header_whole) page = 4096;  // all of ours have it
   if (page < 512 || page > kPageBytesMax || page % 8 != 0) return std::nullopt;
@@ -46,15 +49,20 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
   if (!header_whole) wrong = 0;
   Sum before = PairAt(header.data() + 24), salts = PairAt(header.data() + 16);
   int commits = 0;  // behind `wrong`, in frames each of which follows from the one before it
-  for (std::uint64_t at = kHeaderBytes; file.read(reinterpret_cast<char*>(frame.data()), static_cast<std::streamsize>(frame.size()));
+  for (std::uint64_t at = kHeaderBytes;
+       file.read(reinterpret_cast<char*>(frame.data()), static_cast<std::streamsize>(frame.size()));
        at += frame.size()) {
     const Sum own_salts = PairAt(frame.data() + 8), stored = PairAt(frame.data() + 16);
-    const bool follows = own_salts == salts && Add(Add(before, frame.data(), 8, big), frame.data() + kFrameHeaderBytes, page, big) == stored;
+    const bool follows =
+        own_salts == salts && Add(Add(before, frame.data(), 8, big),
+                                  frame.data() + kFrameHeaderBytes, page, big) == stored;
     if (!follows && !wrong) wrong = at;
     if (!follows) commits = 0;
     if (follows && wrong && Word(frame.data() + 4, true) != 0 && ++commits == 2) return wrong;
     before = stored;
-    if (!header_whole) salts = own_salts;  // those of the header are not known: of one life are those that stay the same
+    if (!header_whole)
+      salts =
+          own_salts;  // those of the header are not known: of one life are those that stay the same
   }
   return std::nullopt;
 }

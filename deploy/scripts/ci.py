@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
-"""The run of continuous integration, in a fresh clone or in a folder that was built before (./evergrad ci).
+"""The run of continuous integration, in a fresh clone or in a folder that was built before
+(./evergrad ci).
 
   ci.py [full] [--dry-run]
 
   1  checks.sh (and the packages that it needs)
   2  build and every test, as ./evergrad test does
-  3  for the rooms that have changed since the commit in .ci/checked, in what is left of 70 minutes: clang's thread-safety errors, clang-tidy, unit
+  3  for the rooms that have changed since the commit in .ci/checked, in what is left of 70 minutes:
+  clang's thread-safety errors, clang-tidy, unit
      tests under AddressSanitizer and UBSan
 
-Step 3 begins when 1 and 2 have passed. Its checks without time are listed as not done, and so is a command that is cut off at the end of the 70
-minutes; neither is a failure. Its errors are failures; of clang-tidy's findings, those of the checks that .clang-tidy makes errors are. Where the
-commit in .ci/checked is unknown (a shallow clone), every room counts as changed; without .ci/checked there is nothing to compare with, and step 3
-is listed as not done until a `full` run has passed. A room that includes a changed one is not checked again for it: `full` is for that.
+Step 3 begins when 1 and 2 have passed. Its checks without time are listed as not done, and so is a
+command that is cut off at the end of the 70
+minutes; neither is a failure. Its errors are failures; of clang-tidy's findings, those of the
+checks that .clang-tidy makes errors are. Where the
+commit in .ci/checked is unknown (a shallow clone), every room counts as changed; without
+.ci/checked there is nothing to compare with, and step 3
+is listed as not done until a `full` run has passed. A room that includes a changed one is not
+checked again for it: `full` is for that.
 
-full runs everything for all rooms, ThreadSanitizer included and without the limit, and writes the commit into .ci/checked when everything passed.
+full runs everything for all rooms, ThreadSanitizer included and without the limit, and writes the
+commit into .ci/checked when everything passed.
 --dry-run says what would be run and runs nothing. Ends with 0 when nothing failed, else with 1.
 """
 import json
@@ -28,7 +35,8 @@ import time
 LIMIT = 70 * 60
 # A cold build of one room's tests under the sanitizers compiles most of what is below it.
 COLD_ASAN = 25 * 60
-# CPU seconds, for a guess before a command begins (a release object takes 4 on the machine that builds in 18 minutes). The limit holds whatever they are.
+# CPU seconds, for a guess before a command begins (a release object takes 4 on the machine that
+# builds in 18 minutes). The limit holds whatever they are.
 OBJECT_SECONDS, TIDY_SECONDS, ASAN_OBJECT_SECONDS, TESTS_SECONDS = 5, 12, 8, 60
 ROLES = ("common", "coordinator", "ps_server", "worker")
 # Changed, they change every room.
@@ -51,7 +59,8 @@ def minutes(seconds):
 
 
 def room_of(path, rooms):
-    """The room of a source or of its unit test; the role itself for files outside its rooms; None for anything else."""
+    """The room of a source or of its unit test; the role itself for files outside its rooms; None
+    for anything else."""
     parts = path.split("/")
     if parts[:2] == ["tests", "unit"]:
         parts = parts[2:]
@@ -62,8 +71,13 @@ def room_of(path, rooms):
 
 
 def rooms_of(files):
-    """All rooms: folders of the roles that have sources, and the roles for the files outside them."""
-    rooms = {"/".join(path.split("/")[:2]) for path in files if path.split("/")[0] in ROLES and path.count("/") > 1 and path.endswith(SOURCES)}
+    """All rooms: folders of the roles that have sources, and the roles for the files outside
+    them."""
+    rooms = {
+        "/".join(path.split("/")[:2])
+        for path in files
+        if path.split("/")[0] in ROLES and path.count("/") > 1 and path.endswith(SOURCES)
+    }
     return sorted(rooms | set(ROLES[1:]))
 
 
@@ -85,7 +99,14 @@ def killed(process):
 
 class Ci:
     def __init__(self, root, full=False, dry=False, limit=LIMIT, clock=time.monotonic, say=print):
-        self.root, self.full, self.dry, self.limit, self.clock, self.say = root, full, dry, limit, clock, say
+        self.root, self.full, self.dry, self.limit, self.clock, self.say = (
+            root,
+            full,
+            dry,
+            limit,
+            clock,
+            say,
+        )
         self.begin = clock()
         self.jobs = cores()
         self.results = []  # (name, result, seconds, note)
@@ -96,13 +117,24 @@ class Ci:
         return float("inf") if self.full else self.limit - (self.clock() - self.begin)
 
     def command(self, arguments, timeout=None, env=None, stdin=None, quiet=False):
-        """(exit code, output); the code is None where the time was over. The output is shown, and empty, unless it is `quiet`."""
+        """(exit code, output); the code is None where the time was over. The output is shown, and
+        empty, unless it is `quiet`."""
         sys.stdout.flush()
-        process = subprocess.Popen(arguments, cwd=self.root, env=dict(os.environ, **(env or {})), start_new_session=True, text=True, errors="replace",
-                                   stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE if quiet else None, stderr=subprocess.STDOUT if quiet else None)
+        process = subprocess.Popen(
+            arguments,
+            cwd=self.root,
+            env=dict(os.environ, **(env or {})),
+            start_new_session=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if quiet else None,
+            stderr=subprocess.STDOUT if quiet else None,
+        )
         try:
-            output, _ = process.communicate(stdin, None if timeout in (None, float("inf")) else max(timeout, 0))
+            output, _ = process.communicate(
+                stdin, None if timeout in (None, float("inf")) else max(timeout, 0)
+            )
             return process.returncode, output or ""
         except subprocess.TimeoutExpired:
             return None, ""
@@ -117,7 +149,9 @@ class Ci:
     # The plan.
 
     def files(self):
-        return (self.git("ls-files", "--cached", "--others", "--exclude-standard") or "").split("\n")
+        return (self.git("ls-files", "--cached", "--others", "--exclude-standard") or "").split(
+            "\n"
+        )
 
     def scope(self):
         """The rooms of step 3, and one line that says why those."""
@@ -128,25 +162,48 @@ class Ci:
             with open(os.path.join(self.root, ".ci", "checked")) as f:
                 commit = f.read().strip()
         except FileNotFoundError:
-            return None, "there is no .ci/checked: ./evergrad ci full checks all %d rooms and writes it" % len(rooms)
-        if not re.fullmatch("[0-9a-f]{40}", commit) or self.git("cat-file", "-e", commit + "^{commit}") is None:
-            return rooms, "all %d rooms: the commit in .ci/checked is unknown here: %s" % (len(rooms), commit)
-        changed = (self.git("diff", "--name-only", "--no-renames", commit) or "") + (self.git("ls-files", "--others", "--exclude-standard") or "")
+            return (
+                None,
+                "there is no .ci/checked: ./evergrad ci full checks all %d rooms and writes it"
+                % len(rooms),
+            )
+        if (
+            not re.fullmatch("[0-9a-f]{40}", commit)
+            or self.git("cat-file", "-e", commit + "^{commit}") is None
+        ):
+            return rooms, "all %d rooms: the commit in .ci/checked is unknown here: %s" % (
+                len(rooms),
+                commit,
+            )
+        changed = (self.git("diff", "--name-only", "--no-renames", commit) or "") + (
+            self.git("ls-files", "--others", "--exclude-standard") or ""
+        )
         found = changed_rooms(changed.split(), rooms)
-        return found, "%d of %d rooms have changed since %s: %s" % (len(found), len(rooms), commit[:12], " ".join(found) or "none")
+        return found, "%d of %d rooms have changed since %s: %s" % (
+            len(found),
+            len(rooms),
+            commit[:12],
+            " ".join(found) or "none",
+        )
 
     def test_programs(self, room, rooms):
         """{ctest's prefix: target} of a room's unit tests."""
         found = {}
         for path in self.files():
-            if path.startswith("tests/unit/") and path.endswith("CMakeLists.txt") and room_of(path, rooms) == room and os.path.exists(os.path.join(self.root, path)):
+            if (
+                path.startswith("tests/unit/")
+                and path.endswith("CMakeLists.txt")
+                and room_of(path, rooms) == room
+                and os.path.exists(os.path.join(self.root, path))
+            ):
                 with open(os.path.join(self.root, path)) as f:
                     for name in re.findall(r"eg_tests\(ROOM (\S+?)[\s)]", f.read()):
                         found[name] = name.replace("/", "_") + "_test"
         return found
 
     def compiled(self, preset, room, rooms):
-        """[(source, object)] of a room and of its unit tests, from the preset's compile commands."""
+        """[(source, object)] of a room and of its unit tests, from the preset's compile
+        commands."""
         with open(os.path.join(self.root, "build", preset, "compile_commands.json")) as f:
             commands = json.load(f)
         found = []
@@ -181,44 +238,93 @@ class Ci:
     def may_begin(self, name, needs):
         if needs <= self.left():
             return True
-        self.note(name, NOT_DONE, self.clock(), "needs about %s, %s are left" % (minutes(needs), minutes(max(self.left(), 0))))
+        self.note(
+            name,
+            NOT_DONE,
+            self.clock(),
+            "needs about %s, %s are left" % (minutes(needs), minutes(max(self.left(), 0))),
+        )
         return False
 
     def configured(self, preset):
         name = "configure %s" % preset
-        return self.may_begin(name, 30) and self.step(name, ["cmake", "--preset", preset, "--log-level=WARNING"], timeout=self.left(), quiet=True)
+        return self.may_begin(name, 30) and self.step(
+            name,
+            ["cmake", "--preset", preset, "--log-level=WARNING"],
+            timeout=self.left(),
+            quiet=True,
+        )
 
     def thread_safety(self, rooms, all_rooms):
-        """Compiles what belongs to the rooms; nothing is linked, because the errors are the compiler's."""
+        """Compiles what belongs to the rooms; nothing is linked, because the errors are the
+        compiler's."""
         if not self.configured("thread-safety"):
             return False
         for room in rooms:
             objects = [out for _, out in self.compiled("thread-safety", room, all_rooms)]
             name = "thread-safety %s" % room
             if objects and self.may_begin(name, 10 + OBJECT_SECONDS * len(objects) / self.jobs):
-                self.step(name, ["ninja", "-C", "build/thread-safety", "-k", "0", "-j", str(self.jobs), *objects], timeout=self.left())
+                self.step(
+                    name,
+                    [
+                        "ninja",
+                        "-C",
+                        "build/thread-safety",
+                        "-k",
+                        "0",
+                        "-j",
+                        str(self.jobs),
+                        *objects,
+                    ],
+                    timeout=self.left(),
+                )
         return True
 
     def tidy(self, rooms, all_rooms):
         for room in rooms:
-            sources = [source for source, _ in self.compiled("thread-safety", room, all_rooms) if not source.startswith("tests/")]
+            sources = [
+                source
+                for source, _ in self.compiled("thread-safety", room, all_rooms)
+                if not source.startswith("tests/")
+            ]
             name = "clang-tidy %s" % room
             if not sources or not self.may_begin(name, 5 + TIDY_SECONDS * len(sources) / self.jobs):
                 continue
             begin = self.clock()
-            code, output = self.command(["xargs", "-P", str(self.jobs), "-n", "1", "clang-tidy-14", "-p", "build/thread-safety", "--quiet"], timeout=self.left(),
-                                        stdin="\n".join(sources), quiet=True)
+            code, output = self.command(
+                [
+                    "xargs",
+                    "-P",
+                    str(self.jobs),
+                    "-n",
+                    "1",
+                    "clang-tidy-14",
+                    "-p",
+                    "build/thread-safety",
+                    "--quiet",
+                ],
+                timeout=self.left(),
+                stdin="\n".join(sources),
+                quiet=True,
+            )
             if code is None:
                 self.note(name, NOT_DONE, begin, self.cut_off())
                 continue
-            findings = sorted({line for line in output.split("\n") if re.search(r": (warning|error): ", line)})
+            findings = sorted(
+                {line for line in output.split("\n") if re.search(r": (warning|error): ", line)}
+            )
             for line in findings[:FINDINGS_SHOWN]:
                 self.say(line.replace(self.root + "/", ""))
             if len(findings) > FINDINGS_SHOWN:
                 self.say("… and %d more" % (len(findings) - FINDINGS_SHOWN))
             if code and not findings:
                 self.say(output)
-            self.note(name, FAILED if code else PASSED, begin, "%d findings" % len(findings) if findings else "")
+            self.note(
+                name,
+                FAILED if code else PASSED,
+                begin,
+                "%d findings" % len(findings) if findings else "",
+            )
 
     def asan(self, rooms, all_rooms):
         programs = {room: self.test_programs(room, all_rooms) for room in rooms}
@@ -232,13 +338,39 @@ class Ci:
                 continue
             targets, name = sorted(programs[room].values()), "asan %s" % room
             # Not by a dry run, which ends where ninja would look for new files.
-            _, commands = self.command(["ninja", "-C", "build/asan", "-t", "commands", *targets], timeout=60, quiet=True)
-            missing = [out for out in re.findall(r" -o (\S+\.o) ", commands) if not os.path.exists(os.path.join(self.root, "build", "asan", out))]
-            needs = TESTS_SECONDS + min(COLD_ASAN - TESTS_SECONDS, ASAN_OBJECT_SECONDS * len(missing) / self.jobs)
-            if self.may_begin(name, needs) and self.step(name + ": build", ["ninja", "-C", "build/asan", "-k", "0", "-j", str(self.jobs), *targets], timeout=self.left()):
+            _, commands = self.command(
+                ["ninja", "-C", "build/asan", "-t", "commands", *targets], timeout=60, quiet=True
+            )
+            missing = [
+                out
+                for out in re.findall(r" -o (\S+\.o) ", commands)
+                if not os.path.exists(os.path.join(self.root, "build", "asan", out))
+            ]
+            needs = TESTS_SECONDS + min(
+                COLD_ASAN - TESTS_SECONDS, ASAN_OBJECT_SECONDS * len(missing) / self.jobs
+            )
+            if self.may_begin(name, needs) and self.step(
+                name + ": build",
+                ["ninja", "-C", "build/asan", "-k", "0", "-j", str(self.jobs), *targets],
+                timeout=self.left(),
+            ):
                 prefix = "^(%s): " % "|".join(map(re.escape, sorted(programs[room])))
-                self.step(name + ": tests", ["ctest", "--test-dir", "build/asan", "--output-on-failure", "--no-tests=error", "-j", str(self.jobs), "-R", prefix],
-                          timeout=self.left(), env={"ASAN_OPTIONS": "detect_leaks=1", "EVERGRAD_TIME_SCALE": "4"})
+                self.step(
+                    name + ": tests",
+                    [
+                        "ctest",
+                        "--test-dir",
+                        "build/asan",
+                        "--output-on-failure",
+                        "--no-tests=error",
+                        "-j",
+                        str(self.jobs),
+                        "-R",
+                        prefix,
+                    ],
+                    timeout=self.left(),
+                    env={"ASAN_OPTIONS": "detect_leaks=1", "EVERGRAD_TIME_SCALE": "4"},
+                )
 
     def rest(self):
         """Step 3, or everything that `full` has beyond 1 and 2."""
@@ -254,7 +386,9 @@ class Ci:
                 self.tidy(rooms, all_rooms)
             self.asan(rooms, all_rooms)
             return
-        if self.configured("thread-safety") and self.step("thread-safety", ["ninja", "-C", "build/thread-safety", "-k", "0", "-j", str(self.jobs)]):
+        if self.configured("thread-safety") and self.step(
+            "thread-safety", ["ninja", "-C", "build/thread-safety", "-k", "0", "-j", str(self.jobs)]
+        ):
             self.tidy(rooms, all_rooms)
         self.step("asan", ["./evergrad", "asan"])
         self.step("tsan", ["./evergrad", "tsan"])
@@ -266,20 +400,33 @@ class Ci:
         self.say("2  ./evergrad test")
         self.say("3  %s" % why)
         if self.full:
-            self.say("   thread-safety build, clang-tidy, ./evergrad asan, ./evergrad tsan; no limit; then .ci/checked")
+            self.say(
+                "   thread-safety build, clang-tidy, ./evergrad asan, ./evergrad tsan; no limit; then .ci/checked"
+            )
         for room in () if self.full else rooms or ():
-            self.say("   %-24s thread-safety, clang-tidy, asan: %s" % (room, " ".join(sorted(self.test_programs(room, all_rooms).values())) or "no unit tests"))
+            self.say(
+                "   %-24s thread-safety, clang-tidy, asan: %s"
+                % (
+                    room,
+                    " ".join(sorted(self.test_programs(room, all_rooms).values()))
+                    or "no unit tests",
+                )
+            )
         if not self.full:
             self.say("   in what is left of %s" % minutes(self.limit))
 
     def record(self):
-        """The commit that everything has passed at; a tree that differs from its commit has none."""
+        """The commit that everything has passed at; a tree that differs from its commit has
+        none."""
         if self.git("status", "--porcelain") != "":
             self.say(".ci/checked is left as it is: the working tree has changes")
             return
         with open(os.path.join(self.root, ".ci", "checked"), "w") as f:
             f.write(self.git("rev-parse", "HEAD"))
-        self.say(".ci/checked names %s now: commit it" % self.git("rev-parse", "--short=12", "HEAD").strip())
+        self.say(
+            ".ci/checked names %s now: commit it"
+            % self.git("rev-parse", "--short=12", "HEAD").strip()
+        )
 
     def run(self):
         if self.dry:
@@ -301,11 +448,16 @@ class Ci:
         failed = [name for name, result, _, _ in self.results if result == FAILED]
         if "checks" in failed:
             # They were the first, and a long log is read from its end.
-            self.say("== failed: checks, whose last lines were\n%s" % "\n".join(checks.rstrip().split("\n")[-40:]))
+            self.say(
+                "== failed: checks, whose last lines were\n%s"
+                % "\n".join(checks.rstrip().split("\n")[-40:])
+            )
         self.say("== times")
         for name, result, seconds, why in self.results:
             if result != NOT_DONE:
-                self.say("%13s  %-32s %s%s" % (minutes(seconds), name, result, ": " + why if why else ""))
+                self.say(
+                    "%13s  %-32s %s%s" % (minutes(seconds), name, result, ": " + why if why else "")
+                )
         self.say("%13s  together" % minutes(self.clock() - self.begin))
         missed = [(name, why) for name, result, _, why in self.results if result == NOT_DONE]
         if missed:
@@ -323,9 +475,16 @@ def main():
     if wrong:
         sys.stderr.write("ci.py: unknown argument: %s (want: [full] [--dry-run])\n" % wrong[0])
         return 2
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # its commands end with it
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # its commands end with it
     root = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-    return Ci(root, full="full" in sys.argv, dry="--dry-run" in sys.argv, say=lambda line: print(line, flush=True)).run()
+    return Ci(
+        root,
+        full="full" in sys.argv,
+        dry="--dry-run" in sys.argv,
+        say=lambda line: print(line, flush=True),
+    ).run()
 
 
 if __name__ == "__main__":

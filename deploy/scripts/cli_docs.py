@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Keeps docs/cli.md true: what stands between its `<!-- generated: NAME -->` marks comes from the binaries themselves.
+"""Keeps docs/cli.md true: what stands between its `<!-- generated: NAME -->` marks comes from the
+binaries themselves.
 
   cli_docs.py --bin build/release/bin            rewrites docs/cli.md
-  cli_docs.py --bin build/release/bin --check    changes nothing; ends with 1 and a diff where the page is stale
+  cli_docs.py --bin build/release/bin --check    changes nothing; ends with 1 and a diff where the
+  page is stale
 
-Help texts are what --help prints. Metrics are the HELP and TYPE lines of three real daemons on loopback which have trained a small job.
+Help texts are what --help prints. Metrics are the HELP and TYPE lines of three real daemons on
+loopback which have trained a small job.
 """
 import argparse
 import difflib
@@ -23,7 +26,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PAGE = os.path.join(ROOT, "docs", "cli.md")
 DAEMONS = ("evergrad-coordinator", "evergrad-ps-server", "evergrad-worker")
 # Small, on data that the worker makes.
-JOB = ["--set", "spec.data.train.examples=2000", "--set", "spec.data.eval.examples=500", "--set", "spec.training.epochs=1"]
+JOB = [
+    "--set",
+    "spec.data.train.examples=2000",
+    "--set",
+    "spec.data.eval.examples=500",
+    "--set",
+    "spec.training.epochs=1",
+]
 DEADLINE = 120 * float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
 
 
@@ -44,9 +54,17 @@ def wait_for(what, condition):
 
 
 def said(bin_folder, program, *arguments):
-    r = subprocess.run([os.path.join(bin_folder, program), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DEADLINE)
+    r = subprocess.run(
+        [os.path.join(bin_folder, program), *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
     if r.returncode != 0:
-        raise Stale("%s %s ended with %d: %s" % (program, " ".join(arguments), r.returncode, r.stderr))
+        raise Stale(
+            "%s %s ended with %d: %s" % (program, " ".join(arguments), r.returncode, r.stderr)
+        )
     return r.stdout.strip("\n")
 
 
@@ -63,12 +81,17 @@ def block(text):
 
 
 def daemons_help(bin_folder):
-    return "\n\n".join("### %s\n\n%s" % (name, block(said(bin_folder, name, "--help"))) for name in DAEMONS)
+    return "\n\n".join(
+        "### %s\n\n%s" % (name, block(said(bin_folder, name, "--help"))) for name in DAEMONS
+    )
 
 
 def psctl_help(bin_folder):
     parts = [block(said(bin_folder, "psctl", "--help"))]
-    parts += ["### psctl %s\n\n%s" % (verb, block(said(bin_folder, "psctl", *verb.split(), "--help"))) for verb in verbs(bin_folder)]
+    parts += [
+        "### psctl %s\n\n%s" % (verb, block(said(bin_folder, "psctl", *verb.split(), "--help")))
+        for verb in verbs(bin_folder)
+    ]
     return "\n\n".join(parts)
 
 
@@ -76,14 +99,30 @@ class Cluster:
     """One of each daemon on loopback, ended by pid."""
 
     def __init__(self, bin_folder):
-        self.bin, self.folder, self.started = bin_folder, tempfile.mkdtemp(prefix="evergrad-docs-"), []
+        self.bin, self.folder, self.started = (
+            bin_folder,
+            tempfile.mkdtemp(prefix="evergrad-docs-"),
+            [],
+        )
 
     def start(self, program, *arguments):
         name, log_path = program, os.path.join(self.folder, program + ".log")
         address_file = os.path.join(self.folder, program + ".address")
         with open(log_path, "wb") as log:
-            process = subprocess.Popen([os.path.join(self.bin, program), "--metrics-listen", "127.0.0.1:0", "--address-file", address_file, *arguments],
-                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder)
+            process = subprocess.Popen(
+                [
+                    os.path.join(self.bin, program),
+                    "--metrics-listen",
+                    "127.0.0.1:0",
+                    "--address-file",
+                    address_file,
+                    *arguments,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+            )
         self.started.append(process)
 
         def listening():
@@ -93,6 +132,7 @@ class Cluster:
             with open(log_path, errors="replace") as f:
                 found = re.search(r"metrics at (http://\S+)", f.read())
             return found and os.path.exists(address_file) and found.group(1)
+
         url = wait_for(name + " to listen", listening)
         with open(address_file) as f:
             return f.read().strip(), url
@@ -118,10 +158,27 @@ def scrape(url):
 def metrics(bin_folder):
     cluster = Cluster(bin_folder)
     try:
-        address, coordinator = cluster.start(DAEMONS[0], "--runs", os.path.join(cluster.folder, "runs"), "--state-dir", os.path.join(cluster.folder, "state"))
+        address, coordinator = cluster.start(
+            DAEMONS[0],
+            "--runs",
+            os.path.join(cluster.folder, "runs"),
+            "--state-dir",
+            os.path.join(cluster.folder, "state"),
+        )
         _, server = cluster.start(DAEMONS[1], "--index", "0", "--coordinator", address)
-        _, worker = cluster.start(DAEMONS[2], "--name", "0", "--device", "cpu", "--threads", "1", "--coordinator", address)
-        said(bin_folder, "psctl", "job", "run", os.path.join(ROOT, "configs", "examples", "deepfm.yaml"), "--coordinator", address, *JOB)
+        _, worker = cluster.start(
+            DAEMONS[2], "--name", "0", "--device", "cpu", "--threads", "1", "--coordinator", address
+        )
+        said(
+            bin_folder,
+            "psctl",
+            "job",
+            "run",
+            os.path.join(ROOT, "configs", "examples", "deepfm.yaml"),
+            "--coordinator",
+            address,
+            *JOB
+        )
         parts = []
         for name, url in zip(DAEMONS, (coordinator, server, worker)):
             rows = {}
@@ -130,7 +187,10 @@ def metrics(bin_folder):
             if len(rows) < 10:
                 raise Stale("%s has %d metrics" % (name, len(rows)))
             lines = ["### %s\n" % name, "| metric | type | what it is |", "| --- | --- | --- |"]
-            lines += ["| `%s` | %s | %s |" % (metric, row["TYPE"], row["HELP"].replace("|", "\\|")) for metric, row in sorted(rows.items())]
+            lines += [
+                "| `%s` | %s | %s |" % (metric, row["TYPE"], row["HELP"].replace("|", "\\|"))
+                for metric, row in sorted(rows.items())
+            ]
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
     finally:
@@ -146,9 +206,13 @@ def rewritten(page, bin_folder):
     def replace(match):
         name = match.group(1)
         if name not in missing:
-            raise Stale("docs/cli.md: expected one block `generated: %s` of each of %s" % (name, ", ".join(sorted(GENERATORS))))
+            raise Stale(
+                "docs/cli.md: expected one block `generated: %s` of each of %s"
+                % (name, ", ".join(sorted(GENERATORS)))
+            )
         missing.discard(name)
         return "<!-- generated: %s -->\n%s\n<!-- end -->" % (name, GENERATORS[name](bin_folder))
+
     out = re.sub(r"<!-- generated: (\w+) -->\n.*?<!-- end -->", replace, page, flags=re.S)
     if missing:
         raise Stale("docs/cli.md has no block `generated: %s`" % ", ".join(sorted(missing)))
@@ -156,9 +220,17 @@ def rewritten(page, bin_folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default=os.path.join(ROOT, "build", "release", "bin"), help="where the binaries are")
-    parser.add_argument("--check", action="store_true", help="change nothing, end with 1 where the page is stale")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--bin",
+        default=os.path.join(ROOT, "build", "release", "bin"),
+        help="where the binaries are",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing, end with 1 where the page is stale"
+    )
     arguments = parser.parse_args()
     with open(PAGE, encoding="utf-8") as f:
         page = f.read()
@@ -170,7 +242,15 @@ def main():
     if fresh == page:
         return 0
     if arguments.check:
-        sys.stdout.writelines(difflib.unified_diff(page.splitlines(True), fresh.splitlines(True), "docs/cli.md", "what the binaries say", n=1))
+        sys.stdout.writelines(
+            difflib.unified_diff(
+                page.splitlines(True),
+                fresh.splitlines(True),
+                "docs/cli.md",
+                "what the binaries say",
+                n=1,
+            )
+        )
         print("docs/cli.md is stale: ./evergrad docs writes it anew")
         return 1
     with open(PAGE, "w", encoding="utf-8") as f:

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""Fills the data folder, without a network: from Debian's dataset packages, from what lies packed in examples/data, from what can be derived from them,
-and from a seed. What is already there is left alone. A set that cannot be had is named with the reason; nothing is invented in its place.
+"""Fills the data folder, without a network: from Debian's dataset packages, from what lies packed
+in examples/data, from what can be derived from them,
+and from a seed. What is already there is left alone. A set that cannot be had is named with the
+reason; nothing is invented in its place.
 
-  data.py --out data [set ...]             without a set: all of them but ml-latest-small, which is only checked where it lies
-  data.py --out data --for JOB.yaml        the sets that the job names below ${EVERGRAD_DATA}; so may the text of --beside, for example `--set …`
+  data.py --out data [set ...]             without a set: all of them but ml-latest-small, which is
+  only checked where it lies
+  data.py --out data --for JOB.yaml        the sets that the job names below ${EVERGRAD_DATA}; so
+  may the text of --beside, for example `--set …`
 
 Sets: fashion-mnist fashion-mnist-12k fashion-mnist-sorted adult ratings ml-latest-small
 """
@@ -20,7 +24,12 @@ import ratings as made_ratings
 
 PACKAGE = "/usr/share/datasets/fashion-mnist"
 PACKED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "examples", "data")
-FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
+FILES = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+]
 SHA256 = {
     "adult/adult.data": "df25a4e32ed6f1bd4b3910d21a7bd661a09061eced7cb45555a519d9667cc87b",
     "adult/adult.test": "5c8e678e04c82a07182bbcb6667c9a06faaba123a55b409af7c5d21fb45784b3",
@@ -38,11 +47,11 @@ def idx(name):
     with gzip.open(path, "rb") as f:
         raw = f.read()
     rank = raw[3]
-    dims = struct.unpack(">%dI" % rank, raw[4:4 + 4 * rank])
+    dims = struct.unpack(">%dI" % rank, raw[4 : 4 + 4 * rank])
     row = 1
     for d in dims[1:]:
         row *= d
-    body = raw[4 + 4 * rank:]
+    body = raw[4 + 4 * rank :]
     if len(body) != dims[0] * row:
         raise ValueError("%s: want %d bytes of data, got %d" % (path, dims[0] * row, len(body)))
     return raw[:4], dims, row, body
@@ -50,7 +59,9 @@ def idx(name):
 
 def write_idx(folder, name, magic, dims, body):
     target = os.path.join(folder, name + ".gz")
-    with open(target + ".partial", "wb") as out, gzip.GzipFile(filename="", fileobj=out, mode="wb", mtime=0, compresslevel=6) as f:
+    with open(target + ".partial", "wb") as out, gzip.GzipFile(
+        filename="", fileobj=out, mode="wb", mtime=0, compresslevel=6
+    ) as f:
         f.write(magic + struct.pack(">%dI" % len(dims), *dims) + body)
     os.replace(target + ".partial", target)
 
@@ -76,17 +87,20 @@ def fashion_mnist_12k(folder):
     for name in absent(folder, FILES):
         magic, dims, row, body = idx(name)
         n = 10000 if name.startswith("train") else 2000
-        write_idx(folder, name, magic, (n,) + dims[1:], body[:n * row])
+        write_idx(folder, name, magic, (n,) + dims[1:], body[: n * row])
 
 
 def fashion_mnist_sorted(folder):
-    """The whole training set ordered by class: what a reader that does not shuffle stumbles over. Test files as they are."""
+    """The whole training set ordered by class: what a reader that does not shuffle stumbles over.
+    Test files as they are."""
     if absent(folder, FILES[:2]):
         magic, dims, row, body = idx(FILES[0])
         label_magic, label_dims, _, labels = idx(FILES[1])
         order = sorted(range(dims[0]), key=lambda i: labels[i])
         write_idx(folder, FILES[1], label_magic, label_dims, bytes(labels[i] for i in order))
-        write_idx(folder, FILES[0], magic, dims, b"".join(body[i * row:(i + 1) * row] for i in order))
+        write_idx(
+            folder, FILES[0], magic, dims, b"".join(body[i * row : (i + 1) * row] for i in order)
+        )
     link(folder, FILES[2:])
 
 
@@ -95,6 +109,7 @@ def from_package(fill):
         if not os.path.isdir(PACKAGE):
             return "Debian's package dataset-fashion-mnist is not installed (deploy/scripts/setup.sh installs it)"
         return fill(folder)
+
     return guarded
 
 
@@ -150,16 +165,26 @@ FETCHED_BY_USERS = ["ml-latest-small"]
 
 
 def named_in(text):
-    """The sets below ${EVERGRAD_DATA} that a job names, in the order of SETS. Other folders there are the user's own."""
+    """The sets below ${EVERGRAD_DATA} that a job names, in the order of SETS. Other folders there
+    are the user's own."""
     named = set(re.findall(r"\$\{EVERGRAD_DATA(?::-[^}]*)?\}/([^/\s\"']+)/", text))
     return [name for name in SETS if name in named]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", required=True, help="the data folder")
-    parser.add_argument("--for", dest="job", metavar="JOB.yaml", help="a job: fill the sets that it names")
-    parser.add_argument("--beside", default="", metavar="TEXT", help="what else may name some: the options beside the job")
+    parser.add_argument(
+        "--for", dest="job", metavar="JOB.yaml", help="a job: fill the sets that it names"
+    )
+    parser.add_argument(
+        "--beside",
+        default="",
+        metavar="TEXT",
+        help="what else may name some: the options beside the job",
+    )
     parser.add_argument("sets", nargs="*", metavar="set")
     arguments = parser.parse_args()
     unknown = [s for s in arguments.sets if s not in SETS]
@@ -180,7 +205,8 @@ def main():
             empty = not os.listdir(folder)
             if empty:
                 os.rmdir(folder)
-            # A file of the user's own in its place serves a job; only who asks for the set itself is refused.
+            # A file of the user's own in its place serves a job; only who asks for the set itself
+            # is refused.
             if name in arguments.sets or (arguments.job is not None and empty):
                 return 2
     return 0

@@ -1,4 +1,5 @@
-"""What failed, where a reader of the end of a long log sees it: each failed test's name and its last lines, then ctest's own summary once more.
+"""What failed, where a reader of the end of a long log sees it: each failed test's name and its
+last lines, then ctest's own summary once more.
 
   failed_tests.py CTEST_LOG JUNIT_XML [LINES]
 """
@@ -14,18 +15,32 @@ def main():
         said = f.read().splitlines()
     try:
         cases = xml.etree.ElementTree.parse(junit).getroot().iter("testcase")
-        failed = [(case.get("name"), case.findtext("system-out") or "", case.find("failure")) for case in cases if case.get("status") == "fail"]
+        failed = [
+            (case.get("name"), case.findtext("system-out") or "", case.find("failure"))
+            for case in cases
+            if case.get("status") == "fail"
+        ]
     except (OSError, xml.etree.ElementTree.ParseError) as why:
         # It ended before it wrote that file: what it said stands above.
         print("== what failed: ctest left no list of it: %s" % why)
         failed = []
     for name, output, failure in failed:
         tail = [line.rstrip() for line in output.rstrip().splitlines()]
-        print("\n== failed: %s%s" % (name, ", by ctest: %s" % failure.get("message") if failure is not None and failure.get("message") else ""))
+        print(
+            "\n== failed: %s%s"
+            % (
+                name,
+                ", by ctest: %s" % failure.get("message")
+                if failure is not None and failure.get("message")
+                else "",
+            )
+        )
         if len(tail) > lines:
             print("   (its last %d lines of %d; all of them are above)" % (lines, len(tail)))
         print("\n".join(tail[-lines:]) if tail else "   (it said nothing)")
-    summary = next((i for i in reversed(range(len(said))) if re.search(r"\d+% tests passed, ", said[i])), None)
+    summary = next(
+        (i for i in reversed(range(len(said))) if re.search(r"\d+% tests passed, ", said[i])), None
+    )
     print()
     print("\n".join(said[summary:] if summary is not None else said[-5:]))
 

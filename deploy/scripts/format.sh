@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# clang-format over the project's own sources; --check changes nothing and fails when something would change.
+# Formats the project's own sources at 100 columns: clang-format for C++, CUDA and protocol
+# definitions, black for Python. --check changes nothing and fails when something would change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-mode=(-i)
-[[ ${1:-} == --check ]] && mode=(--dry-run --Werror)
-git ls-files '*.cc' '*.h' | xargs -r -n 40 clang-format-14 "${mode[@]}"
+clang=(-i) black=(--quiet)
+[[ ${1:-} == --check ]] && clang=(--dry-run --Werror) black=(--quiet --check)
+git ls-files '*.cc' '*.h' '*.inc' '*.cu' '*.cuh' '*.proto' |
+  xargs -r -n 40 clang-format-14 "${clang[@]}"
+git ls-files '*.py' | xargs -r black "${black[@]}" --line-length 100 --skip-string-normalization

@@ -1,9 +1,13 @@
-"""Ratings for the matrix factorization of the examples, drawn from a seed: no real people, free for any use.
+"""Ratings for the matrix factorization of the examples, drawn from a seed: no real people, free for
+any use.
 
-A rating is 3.5 stars, a bias of its user, a bias of its movie, the product of two vectors of four numbers, and noise, rounded to half stars. That is
-the structure which the example's model learns. Some users rate often and some movies are rated often, as in real data.
+A rating is 3.5 stars, a bias of its user, a bias of its movie, the product of two vectors of four
+numbers, and noise, rounded to half stars. That is
+the structure which the example's model learns. Some users rate often and some movies are rated
+often, as in real data.
 
-The same bytes come out everywhere: only integers and the four basic operations on doubles are used, and the generator is Python's Mersenne Twister.
+The same bytes come out everywhere: only integers and the four basic operations on doubles are used,
+and the generator is Python's Mersenne Twister.
 """
 import bisect
 import random
@@ -12,15 +16,21 @@ USERS, MOVIES, FACTORS, SEED = 610, 3000, 4, 20
 
 
 def _normal(draw):
-    """About a standard normal number, without a function of the C library whose last bit may differ."""
+    """About a standard normal number, without a function of the C library whose last bit may
+    differ."""
     return sum(draw.random() for _ in range(12)) - 6
 
 
 def rows():
     """Lines of the CSV file, header first."""
     draw = random.Random(SEED)
+
     def vectors(count):
-        return [(0.4 * _normal(draw), [0.55 * _normal(draw) for _ in range(FACTORS)]) for _ in range(count)]
+        return [
+            (0.4 * _normal(draw), [0.55 * _normal(draw) for _ in range(FACTORS)])
+            for _ in range(count)
+        ]
+
     users, movies = vectors(USERS), vectors(MOVIES)
     weights, total = [], 0.0
     for rank in range(MOVIES):
@@ -36,5 +46,11 @@ def rows():
                 continue
             seen.add(movie)
             movie_bias, traits = movies[movie]
-            stars = 3.5 + user_bias + movie_bias + sum(a * b for a, b in zip(tastes, traits)) + 0.5 * _normal(draw)
+            stars = (
+                3.5
+                + user_bias
+                + movie_bias
+                + sum(a * b for a, b in zip(tastes, traits))
+                + 0.5 * _normal(draw)
+            )
             yield "%d,%d,%.1f\n" % (user, movie + 1, min(max(round(2 * stars) / 2, 0.5), 5.0))

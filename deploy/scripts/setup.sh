@@ -15,7 +15,7 @@ packages=(
 case ${1:-} in
   '') ;;
   test) packages+=(python3-numpy pyflakes3 openssl iproute2 iptables procps patchelf binutils) ;;
-  lint) packages+=(clang-14 clang-format-14 clang-tidy-14 codespell pyflakes3 universal-ctags) ;;
+  lint) packages+=(black clang-14 clang-format-14 clang-tidy-14 codespell pyflakes3 universal-ctags) ;;
   *) echo "setup.sh: unknown set: $1 (want: nothing, test or lint)" >&2; exit 2 ;;
 esac
 

@@ -26,14 +26,15 @@ absl::Status Run(ClusterCoordinator& cluster, std::uint32_t closures, std::uint3
   for (const RemoteValue* value : {&errors.front(), &errors.back()}) {
     const auto error = cluster.Fetch(*value);
     if (!error.ok()) return error.status();
-    std::cout << "closure " << value->closure() << ": mean squared error of its last batch " << *error << "\n";
+    std::cout << "closure " << value->closure() << ": mean squared error of its last batch "
+              << *error << "\n";
   }
   const auto read = cluster.Schedule("read", "");
   if (!read.ok()) return read.status();
   const auto values = cluster.Fetch(*read);
   if (!values.ok()) return values.status();
-  std::cout << "slope, height and steps applied: " << *values << "   (drawn from 3 -2 0.5; " << std::uint64_t{closures} * batches
-            << " steps scheduled)\n";
+  std::cout << "slope, height and steps applied: " << *values << "   (drawn from 3 -2 0.5; "
+            << std::uint64_t{closures} * batches << " steps scheduled)\n";
 
   // What a user's mistake looks like: it is told by the next call, once, and then all goes on.
   const auto wrong = cluster.Schedule("fit", "many points");
@@ -46,7 +47,8 @@ absl::Status Run(ClusterCoordinator& cluster, std::uint32_t closures, std::uint3
 
 int main(int argc, char** argv) {
   std::uint32_t closures = 40, batches = 10;
-  if (argc < 3 || argc > 5 || (argc > 3 && (!absl::SimpleAtoi(argv[3], &closures) || closures == 0)) ||
+  if (argc < 3 || argc > 5 ||
+      (argc > 3 && (!absl::SimpleAtoi(argv[3], &closures) || closures == 0)) ||
       (argc > 4 && !absl::SimpleAtoi(argv[4], &batches))) {
     std::cerr << "usage: evergrad-example-client ADDRESS JOB [CLOSURES [BATCHES]]\n";
     return 2;

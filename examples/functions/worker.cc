@@ -1,4 +1,5 @@
-// A worker with functions of its own: fits a plane through noisy points that it draws itself (README.md).
+// A worker with functions of its own: fits a plane through noisy points that it draws itself
+// (README.md).
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -30,29 +31,35 @@ struct Batch {
 absl::StatusOr<std::pair<std::uint32_t, std::uint32_t>> ReadArguments(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ' ');
   std::uint32_t batches = 0, points = 0;
-  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &batches) || !absl::SimpleAtoi(parts[1], &points) || points == 0)
-    return evergrad::UserError(absl::InvalidArgumentError(absl::StrCat("arguments of fit: want=BATCHES POINTS got=", text.substr(0, 100))));
+  if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &batches) ||
+      !absl::SimpleAtoi(parts[1], &points) || points == 0)
+    return evergrad::UserError(absl::InvalidArgumentError(
+        absl::StrCat("arguments of fit: want=BATCHES POINTS got=", text.substr(0, 100))));
   return std::make_pair(batches, points);
 }
 
-// The input function. The points are drawn from the closure's own random numbers: whoever runs it, and however often, they are the same.
+// The input function. The points are drawn from the closure's own random numbers: whoever runs it,
+// and however often, they are the same.
 absl::StatusOr<sdk::Source<Batch>> DrawPoints(const sdk::ClosureContext& closure) {
   EG_ASSIGN_OR_RETURN(const auto sizes, ReadArguments(closure.arguments()));
   const auto [batches, points] = sizes;
-  return sdk::Source<Batch>([closure, next = 0u, batches = batches, points = points]() mutable -> absl::StatusOr<std::optional<Batch>> {
+  return sdk::Source<Batch>([closure, next = 0u, batches = batches,
+                             points = points]() mutable -> absl::StatusOr<std::optional<Batch>> {
     if (next == batches) return std::nullopt;
     Batch batch;
     for (std::uint64_t i = 0; i < points; ++i) {
       const std::uint64_t at = (std::uint64_t{next} * points + i) * 3;
       batch.x.push_back({closure.Normal(at), closure.Normal(at + 1)});
-      batch.y.push_back(kSlope[0] * batch.x.back()[0] + kSlope[1] * batch.x.back()[1] + kHeight + kNoise * closure.Normal(at + 2));
+      batch.y.push_back(kSlope[0] * batch.x.back()[0] + kSlope[1] * batch.x.back()[1] + kHeight +
+                        kNoise * closure.Normal(at + 2));
     }
     batch.last = ++next == batches;
     return batch;
   });
 }
 
-// The step function: the gradient of the mean squared error of one batch. The closure's result is the error of its last batch.
+// The step function: the gradient of the mean squared error of one batch. The closure's result is
+// the error of its last batch.
 absl::Status FitStep(sdk::StepContext& step, Batch& batch) {
   EG_ASSIGN_OR_RETURN(const sdk::Values slope, step.Pull("slope"));
   EG_ASSIGN_OR_RETURN(const sdk::Values height, step.Pull("height"));
@@ -60,17 +67,20 @@ absl::Status FitStep(sdk::StepContext& step, Batch& batch) {
   double error = 0;
   std::array<double, 3> gradient{};
   for (std::size_t i = 0; i < batch.y.size(); ++i) {
-    const double off = slope.data[0] * batch.x[i][0] + slope.data[1] * batch.x[i][1] + height.data[0] - batch.y[i];
+    const double off =
+        slope.data[0] * batch.x[i][0] + slope.data[1] * batch.x[i][1] + height.data[0] - batch.y[i];
     error += off * off / n;
     gradient[0] += 2 * off * batch.x[i][0] / n;
     gradient[1] += 2 * off * batch.x[i][1] / n;
     gradient[2] += 2 * off / n;
   }
-  const std::array<float, 2> by_slope{static_cast<float>(gradient[0]), static_cast<float>(gradient[1])};
+  const std::array<float, 2> by_slope{static_cast<float>(gradient[0]),
+                                      static_cast<float>(gradient[1])};
   const std::array<float, 1> by_height{static_cast<float>(gradient[2])};
   EG_RETURN_IF_ERROR(step.Push("slope", by_slope));
   EG_RETURN_IF_ERROR(step.Push("height", by_height));
-  // Plain SGD of rate 1 turns this into + 1 a step: after a run it says how often the servers applied one.
+  // Plain SGD of rate 1 turns this into + 1 a step: after a run it says how often the servers
+  // applied one.
   const std::array<float, 1> one{-1.0f};
   EG_RETURN_IF_ERROR(step.Push("steps", one));
   step.CountExamples(batch.y.size());
@@ -82,7 +92,8 @@ absl::Status ReadStep(sdk::StepContext& step) {
   EG_ASSIGN_OR_RETURN(const sdk::Values slope, step.Pull("slope"));
   EG_ASSIGN_OR_RETURN(const sdk::Values height, step.Pull("height"));
   EG_ASSIGN_OR_RETURN(const sdk::Values steps, step.Pull("steps"));
-  return step.SetResult(absl::StrFormat("%.4f %.4f %.4f %.0f", slope.data[0], slope.data[1], height.data[0], steps.data[0]));
+  return step.SetResult(absl::StrFormat("%.4f %.4f %.4f %.0f", slope.data[0], slope.data[1],
+                                        height.data[0], steps.data[0]));
 }
 
 }  // namespace

@@ -10,23 +10,27 @@ bool AnyFrom(const std::vector<std::uint64_t>& bits, std::uint32_t u) {
   std::size_t word = u / 64;
   if (word >= bits.size()) return false;
   if (bits[word] >> (u % 64) != 0) return true;
-  return std::any_of(bits.begin() + static_cast<std::ptrdiff_t>(word) + 1, bits.end(), [](std::uint64_t w) { return w != 0; });
+  return std::any_of(bits.begin() + static_cast<std::ptrdiff_t>(word) + 1, bits.end(),
+                     [](std::uint64_t w) { return w != 0; });
 }
 
 }  // namespace
 
 Admission Ledger::Check(ClosureId closure, UpdateIndex update, Attempt attempt) {
   if (done_.Contains(closure.value())) return Admission::kDuplicate;
-  if (refused_.Contains(closure.value()) && mutant_ != fault::Mutant::kRefusedAdmits) return Admission::kRefused;
+  if (refused_.Contains(closure.value()) && mutant_ != fault::Mutant::kRefusedAdmits)
+    return Admission::kRefused;
   const auto it = open_.find(closure);
   if (it == open_.end()) return Admission::kAdmit;
   Open& open = it->second;
-  if (open.attempt > attempt && mutant_ != fault::Mutant::kNoAttemptFence) return Admission::kSuperseded;
+  if (open.attempt > attempt && mutant_ != fault::Mutant::kNoAttemptFence)
+    return Admission::kSuperseded;
   bool recorded = open.Test(update.value());
   if (mutant_ == fault::Mutant::kLedgerOff) recorded = false;
   if (mutant_ == fault::Mutant::kWatermarkOnly) recorded = AnyFrom(open.bits, update.value());
   if (!recorded) return Admission::kAdmit;
-  if (mutant_ != fault::Mutant::kDuplicateLowersNoBar) open.attempt = std::max(open.attempt, attempt);
+  if (mutant_ != fault::Mutant::kDuplicateLowersNoBar)
+    open.attempt = std::max(open.attempt, attempt);
   return Admission::kDuplicate;
 }
 
@@ -49,13 +53,16 @@ bool Ledger::Close(const IntervalSet& done, const IntervalSet& refused) {
   }
   if (mutant_ == fault::Mutant::kPrune || mutant_ == fault::Mutant::kDoneMergesHoles) {
     const std::vector<IntervalSet::Interval> intervals = done_.Intervals();
-    if (intervals.size() > 1 && mutant_ == fault::Mutant::kPrune) done_.RemoveRange(0, intervals.back().begin);
-    if (intervals.size() > 1 && mutant_ == fault::Mutant::kDoneMergesHoles) done_.AddRange(intervals.front().begin, intervals.back().end);
+    if (intervals.size() > 1 && mutant_ == fault::Mutant::kPrune)
+      done_.RemoveRange(0, intervals.back().begin);
+    if (intervals.size() > 1 && mutant_ == fault::Mutant::kDoneMergesHoles)
+      done_.AddRange(intervals.front().begin, intervals.back().end);
   }
   return true;
 }
 
-Ledger Ledger::Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open, fault::Mutant mutant) {
+Ledger Ledger::Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open,
+                        fault::Mutant mutant) {
   Ledger ledger(mutant);
   ledger.open_ = std::move(open);
   ledger.Close(done, refused);
@@ -84,8 +91,10 @@ Ledger Ledger::WithoutOpen() const {
 
 std::uint64_t Ledger::MemoryBytes() const {
   constexpr std::uint64_t kTreeNode = 32;  // colour, parent, left, right of a std::map node
-  std::uint64_t bytes = sizeof(*this) + (done_.interval_count() + refused_.interval_count()) * (kTreeNode + 16);
-  for (const auto& [c, open] : open_) bytes += kTreeNode + sizeof(c) + sizeof(open) + open.bits.capacity() * 8;
+  std::uint64_t bytes =
+      sizeof(*this) + (done_.interval_count() + refused_.interval_count()) * (kTreeNode + 16);
+  for (const auto& [c, open] : open_)
+    bytes += kTreeNode + sizeof(c) + sizeof(open) + open.bits.capacity() * 8;
   return bytes;
 }
 

@@ -1,8 +1,10 @@
-// Update rules that run on the server, for dense shards and for rows of tables. Formulas and defaults: README.md of this room.
+// Update rules that run on the server, for dense shards and for rows of tables. Formulas and
+// defaults: README.md of this room.
 //
-// Element-wise (but for the row's mean of rowwise_adagrad, whose order is fixed), so a shard of any cut computes the bits of the uncut
-// variable. Pure: (state, gradient, t) -> state, no clock, no randomness; the same bits on every dispatch target (no FMA, square root and
-// division correctly rounded, no C library functions that differ between processors).
+// Element-wise (but for the row's mean of rowwise_adagrad, whose order is fixed), so a shard of any
+// cut computes the bits of the uncut variable. Pure: (state, gradient, t) -> state, no clock, no
+// randomness; the same bits on every dispatch target (no FMA, square root and division correctly
+// rounded, no C library functions that differ between processors).
 #pragma once
 
 #include <cstddef>
@@ -14,20 +16,23 @@
 namespace evergrad::ps_server {
 
 struct OptimizerSettings {
-  std::string type;  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop | ftrl | moving_average (not of tables) | counting
+  std::string type;  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop |
+                     // ftrl | moving_average (not of tables) | counting
   double learning_rate = 0.01, momentum = 0, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
   bool nesterov = false;
-  double initial_accumulator_value = 0.1;                                                                       // adagrad, rowwise_adagrad, ftrl
-  double weight_decay = 0.004;                                                                                  // adamw
-  double rho = 0.9;                                                                                             // rmsprop
-  double learning_rate_power = -0.5, l1_regularization_strength = 0, l2_regularization_strength = 0, beta = 0;  // ftrl
+  double initial_accumulator_value = 0.1;  // adagrad, rowwise_adagrad, ftrl
+  double weight_decay = 0.004;             // adamw
+  double rho = 0.9;                        // rmsprop
+  double learning_rate_power = -0.5, l1_regularization_strength = 0, l2_regularization_strength = 0,
+         beta = 0;  // ftrl
 };
 
 namespace optimizer {
 
 inline constexpr int kSlotsMax = 2;
 
-// One run of elements. from == to (in place) or disjoint, for values and for each slot; the gradient overlaps neither.
+// One run of elements. from == to (in place) or disjoint, for values and for each slot; the
+// gradient overlaps neither.
 struct Run {
   std::size_t size = 0;
   const float* gradient = nullptr;
@@ -37,13 +42,16 @@ struct Run {
   float* slot_to[kSlotsMax] = {};
 };
 
-// Rows of a table, updated in place. A row is its values and behind them its numbers; no row is there twice, no gradient overlaps a row.
+// Rows of a table, updated in place. A row is its values and behind them its numbers; no row is
+// there twice, no gradient overlaps a row.
 struct Rows {
   std::size_t count = 0, dimension = 0;
   float* const* rows = nullptr;
   const float* const* gradients = nullptr;
-  const std::uint32_t* t = nullptr;  // counts_per_row(): of each row, this gradient included: 1, 2, ...
-  // Rows that come later, not touched: the memory is asked for one of them after each that is updated, for divisions leave it time.
+  const std::uint32_t* t =
+      nullptr;  // counts_per_row(): of each row, this gradient included: 1, 2, ...
+  // Rows that come later, not touched: the memory is asked for one of them after each that is
+  // updated, for divisions leave it time.
   std::size_t next_count = 0;
   float* const* next = nullptr;
 };
@@ -52,21 +60,26 @@ class Optimizer {
  public:
   // InvalidArgument: unknown type, numbers out of range.
   static absl::StatusOr<Optimizer> Create(const OptimizerSettings& settings);
-  // sgd 0, or 1 with momentum (velocity); adam, adamw 2 (m, v); adagrad 1 (accumulator); rmsprop 1 (rms), or 2 with momentum (rms, momentum);
-  // ftrl 2 (accumulator, linear); moving_average 0; counting 1. rowwise_adagrad has none for a dense shard: for_tables_only().
+  // sgd 0, or 1 with momentum (velocity); adam, adamw 2 (m, v); adagrad 1 (accumulator); rmsprop 1
+  // (rms), or 2 with momentum (rms, momentum); ftrl 2 (accumulator, linear); moving_average 0;
+  // counting 1. rowwise_adagrad has none for a dense shard: for_tables_only().
   int slots() const { return slots_; }
   // What slot k begins with: initial_accumulator_value, or 0.
   float slot_initial(int k) const { return k == 0 ? first_initial_ : 0.0f; }
   bool for_tables_only() const { return kind_ == Kind::kRowwiseAdagrad; }
   // Its updates are no gradients but values that it moves towards.
   bool is_moving_average() const { return kind_ == Kind::kMovingAverage; }
-  // Floats behind a row's `dimension` values: slot by slot, `dimension` each; rowwise_adagrad: one. They begin with slot_initial of their slot.
-  std::size_t row_numbers(std::size_t dimension) const { return for_tables_only() ? 1 : static_cast<std::size_t>(slots_) * dimension; }
+  // Floats behind a row's `dimension` values: slot by slot, `dimension` each; rowwise_adagrad: one.
+  // They begin with slot_initial of their slot.
+  std::size_t row_numbers(std::size_t dimension) const {
+    return for_tables_only() ? 1 : static_cast<std::size_t>(slots_) * dimension;
+  }
   void FillRowNumbers(std::size_t dimension, float* numbers) const;
   // adam, adamw: the update depends on how many gradients the row has had.
   bool counts_per_row() const { return kind_ == Kind::kAdam || kind_ == Kind::kAdamW; }
 
-  // Numbers of update t that do not depend on the element. t counts the gradients of this shard, this one included: 1, 2, ...
+  // Numbers of update t that do not depend on the element. t counts the gradients of this shard,
+  // this one included: 1, 2, ...
   struct Step {
     float rate = 0;
   };
@@ -98,7 +111,8 @@ class Optimizer {
   int slots_ = 0;
   float first_initial_ = 0;
   double learning_rate_ = 0, beta_1_ = 0, beta_2_ = 0;
-  float momentum_ = 0, one_minus_momentum_ = 0, one_minus_beta_1_ = 0, one_minus_beta_2_ = 0, epsilon_ = 0, decay_ = 0;
+  float momentum_ = 0, one_minus_momentum_ = 0, one_minus_beta_1_ = 0, one_minus_beta_2_ = 0,
+        epsilon_ = 0, decay_ = 0;
   float rho_ = 0, one_minus_rho_ = 0, l1_ = 0, two_l2_ = 0;
   double minus_power_ = 0;
 };

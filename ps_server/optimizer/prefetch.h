@@ -6,7 +6,8 @@
 
 namespace evergrad::ps_server {
 
-// Into the second cache: into the first, a prefetch holds one of its few line buffers until the row has come. kWrite 1: to be written.
+// Into the second cache: into the first, a prefetch holds one of its few line buffers until the row
+// has come. kWrite 1: to be written.
 template <int kWrite>
 void PrefetchRow(const float* row, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(row);

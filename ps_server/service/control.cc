@@ -18,7 +18,9 @@ namespace {
 constexpr std::size_t kReportBytesMax = 512 * 1024;  // far below the transport's 4 MiB a message
 constexpr std::size_t kJobsNamedMax = 256, kJobNameBytesMax = 256;
 
-double Seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+double Seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
 
 v1::TaskMessage DurableMessage(const ShardKey& key, ShardEpoch epoch) {
   v1::TaskMessage message;
@@ -29,7 +31,8 @@ v1::TaskMessage DurableMessage(const ShardKey& key, ShardEpoch epoch) {
   return message;
 }
 
-// Where a shard is read from. What only its Assign says (settings, epoch, start, refused) is the caller's.
+// Where a shard is read from. What only its Assign says (settings, epoch, start, refused) is the
+// caller's.
 absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source) {
   RestoreOptions what;
   what.source.uri = source.uri();
@@ -38,7 +41,8 @@ absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source
   snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
   if (source.sha256().size() != sha256.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("SHA-256 of a snapshot has a wrong length: path=", source.uri(), " want=", sha256.size(), " got=", source.sha256().size()));
+        absl::StrCat("SHA-256 of a snapshot has a wrong length: path=", source.uri(),
+                     " want=", sha256.size(), " got=", source.sha256().size()));
   }
   std::memcpy(sha256.data(), source.sha256().data(), sha256.size());
   what.source.file_job = JobUid(source.job_uid());
@@ -93,7 +97,8 @@ void Control::OnRegistered(const v1::Registered& registered) {
   ForgetUnheldJobs();
   if (registered.has_job()) NameJob(registered.job());
   // The Hello may have said "loading" of shards that are loaded by now.
-  for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {})) options_.send(std::move(message));
+  for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {}))
+    options_.send(std::move(message));
 }
 
 void Control::OnLost() {
@@ -102,7 +107,8 @@ void Control::OnLost() {
   while (!moving_.empty()) Forget(moving_.begin());
 }
 
-// Each session tells anew which jobs run. One whose end was not heard of (the session was cut just then) is not among them and holds nothing.
+// Each session tells anew which jobs run. One whose end was not heard of (the session was cut just
+// then) is not among them and holds nothing.
 void Control::ForgetUnheldJobs() {
   std::erase_if(job_names_, [&](const auto& entry) {
     if (Holds(entry.first)) return false;
@@ -137,10 +143,14 @@ void Control::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kJob: return NameJob(message.job());
     case v1::CoordinatorMessage::kMap: {
       const JobUid job(message.map().job_uid());
-      if (Holds(job)) options_.host->jobs().Learn(job, client::FromProto<MapVersion>(message.map().version()), 0);
+      if (Holds(job))
+        options_.host->jobs().Learn(job, client::FromProto<MapVersion>(message.map().version()), 0);
       return;
     }
-    default: options_.logger->Warning(absl::StrCat("message that is not for a server: kind=", static_cast<int>(message.message_case()))); return;
+    default:
+      options_.logger->Warning(absl::StrCat("message that is not for a server: kind=",
+                                            static_cast<int>(message.message_case())));
+      return;
   }
 }
 
@@ -153,8 +163,9 @@ void Control::OnAssign(const v1::Assign& assign) {
     if (epoch < it->second.epoch) {
       return SendAssigned(
           key, epoch,
-          absl::FailedPreconditionError(absl::StrCat("an assignment of an older epoch than the one held: shard=", key.shard.ToString(),
-                                                     " epoch=", epoch.ToString(), " held=", it->second.epoch.ToString())));
+          absl::FailedPreconditionError(absl::StrCat(
+              "an assignment of an older epoch than the one held: shard=", key.shard.ToString(),
+              " epoch=", epoch.ToString(), " held=", it->second.epoch.ToString())));
     }
     if (epoch == it->second.epoch) {  // a repeat: answered when it is loaded
       if (!it->second.loading) SendAssigned(key, epoch, absl::OkStatus());
@@ -175,23 +186,30 @@ void Control::OnAssign(const v1::Assign& assign) {
   if (problem.ok() && assign.has_moved_from()) {
     const auto from = client::FromProto<ShardEpoch>(assign.moved_from());
     if (moving == moving_.end() || moving->second.from != from || moving->second.shard == nullptr) {
-      problem = absl::NotFoundError(absl::StrCat("the state of a moved shard is not here: shard=", key.shard.ToString(), " from=", from.ToString(),
-                                                 " epoch=", epoch.ToString()));
+      problem = absl::NotFoundError(
+          absl::StrCat("the state of a moved shard is not here: shard=", key.shard.ToString(),
+                       " from=", from.ToString(), " epoch=", epoch.ToString()));
     } else if (what) {
-      problem = absl::InvalidArgumentError(absl::StrCat("a shard that is moved and has a snapshot: shard=", key.shard.ToString()));
+      problem = absl::InvalidArgumentError(
+          absl::StrCat("a shard that is moved and has a snapshot: shard=", key.shard.ToString()));
     } else {
       moved = std::move(moving->second.shard);
     }
   }
   if (moving != moving_.end()) Forget(moving);
   if (problem.ok() && assign.shards_total() != 0 && key.shard.value() >= assign.shards_total()) {
-    problem = absl::InvalidArgumentError(absl::StrCat("shard number out of range: shard=", key.shard.ToString(), " shards=", assign.shards_total()));
+    problem = absl::InvalidArgumentError(
+        absl::StrCat("shard number out of range: shard=", key.shard.ToString(),
+                     " shards=", assign.shards_total()));
   }
   if (!problem.ok()) {
-    options_.logger->Error(absl::StrCat("shard not taken: shard=", key.shard.ToString(), " cause=", problem.message()), About(job));
+    options_.logger->Error(
+        absl::StrCat("shard not taken: shard=", key.shard.ToString(), " cause=", problem.message()),
+        About(job));
     return SendAssigned(key, epoch, problem);
   }
-  options_.host->jobs().Learn(job, client::FromProto<MapVersion>(assign.version()), assign.shards_total());
+  options_.host->jobs().Learn(job, client::FromProto<MapVersion>(assign.version()),
+                              assign.shards_total());
   options_.host->jobs().SetGrantKey(job, assign.grant_key(), options_.host->mutant());
   const auto before = held_.find(key);
   if (before == held_.end() || !before->second.loading) ++loading_;
@@ -208,26 +226,33 @@ void Control::OnAssign(const v1::Assign& assign) {
   held.assigned = options_.clock->Now();
   held.file = what ? what->source.uri : "";
   held.rows = settings->slot.has_value();
-  options_.logger->Debug(absl::StrCat("loading from ",
-                                      what               ? what->source.uri
-                                      : moved != nullptr ? "another server"
-                                                         : "the seed",
-                                      ": shard=", key.shard.ToString(), " variable=", settings->variable, " rows=", settings->row_begin, "-",
-                                      settings->row_end, " epoch=", epoch.ToString(), " start=", start.ToString()),
-                         About(job));
+  options_.logger->Debug(
+      absl::StrCat("loading from ",
+                   what               ? what->source.uri
+                   : moved != nullptr ? "another server"
+                                      : "the seed",
+                   ": shard=", key.shard.ToString(), " variable=", settings->variable,
+                   " rows=", settings->row_begin, "-", settings->row_end,
+                   " epoch=", epoch.ToString(), " start=", start.ToString()),
+      About(job));
   if (moved != nullptr) {
     moved->BecomeOwned(epoch, start, *refused);
     held.done = moved->ledger().done();
     held.refused = moved->ledger().refused();
-    options_.host->lane(key.shard).Adopt(std::move(moved), [this, key, epoch](ShardLane::Loaded loaded) {
-      options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
-    });
+    options_.host->lane(key.shard).Adopt(
+        std::move(moved), [this, key, epoch](ShardLane::Loaded loaded) {
+          options_.executor->Post(
+              [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
+        });
     return;
   }
   if (!what) {
-    options_.host->lane(key.shard).Assign(*std::move(settings), epoch, start, *std::move(refused), [this, key, epoch](ShardLane::Loaded loaded) {
-      options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
-    });
+    options_.host->lane(key.shard).Assign(
+        *std::move(settings), epoch, start, *std::move(refused),
+        [this, key, epoch](ShardLane::Loaded loaded) {
+          options_.executor->Post(
+              [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
+        });
     return;
   }
   what->settings = *std::move(settings);
@@ -237,7 +262,9 @@ void Control::OnAssign(const v1::Assign& assign) {
   what->mutant = options_.host->mutant();
   what->source.budget = options_.host->jobs().TablesOf(job);
   // What it replaces goes first: both need not fit into memory, and it is stale by now.
-  options_.host->lane(key.shard).Vacate(key, [this, what = *std::move(what)] { options_.executor->Post([this, what] { BeginRestore(what); }); });
+  options_.host->lane(key.shard).Vacate(key, [this, what = *std::move(what)] {
+    options_.executor->Post([this, what] { BeginRestore(what); });
+  });
 }
 
 bool Control::IsLoading(ShardKey key, ShardEpoch epoch) const {
@@ -254,22 +281,28 @@ void Control::BeginRestore(RestoreOptions what) {
   order.done = [this, key, epoch](absl::StatusOr<std::unique_ptr<Shard>> shard) {
     // Shared, because a posted task must be copyable.
     auto given = std::make_shared<absl::StatusOr<std::unique_ptr<Shard>>>(std::move(shard));
-    options_.executor->Post([this, key, epoch, given] { OnRestored(key, epoch, std::move(*given)); });
+    options_.executor->Post(
+        [this, key, epoch, given] { OnRestored(key, epoch, std::move(*given)); });
   };
-  if (const absl::Status status = options_.restorer->Submit(std::move(order)); !status.ok()) OnLoaded(key, epoch, {status, 0, 0, 0, {}, {}});
+  if (const absl::Status status = options_.restorer->Submit(std::move(order)); !status.ok())
+    OnLoaded(key, epoch, {status, 0, 0, 0, {}, {}});
 }
 
-void Control::OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard) {
+void Control::OnRestored(ShardKey key, ShardEpoch epoch,
+                         absl::StatusOr<std::unique_ptr<Shard>> shard) {
   if (!IsLoading(key, epoch)) return;
   if (!shard.ok()) return OnLoaded(key, epoch, {shard.status(), 0, 0, 0, {}, {}});
-  options_.host->lane(key.shard).Adopt(*std::move(shard), [this, key, epoch](ShardLane::Loaded loaded) {
-    options_.executor->Post([this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
-  });
+  options_.host->lane(key.shard).Adopt(
+      *std::move(shard), [this, key, epoch](ShardLane::Loaded loaded) {
+        options_.executor->Post(
+            [this, key, epoch, loaded = std::move(loaded)] { OnLoaded(key, epoch, loaded); });
+      });
 }
 
 void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded) {
   const auto it = held_.find(key);
-  if (it == held_.end() || it->second.epoch != epoch) return;  // dropped or assigned anew meanwhile: nobody waits for this one
+  if (it == held_.end() || it->second.epoch != epoch)
+    return;  // dropped or assigned anew meanwhile: nobody waits for this one
   --loading_;
   it->second.loading = false;
   it->second.value_bytes = loaded.value_bytes;
@@ -277,19 +310,24 @@ void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& 
   it->second.done.UnionWith(loaded.done);
   it->second.refused.UnionWith(loaded.refused);
   if (loaded.status.ok() && !it->second.file.empty()) {
-    options_.logger->Info(absl::StrCat("shard restored: shard=", key.shard.ToString(), " file=", it->second.file, " lsn=", loaded.lsn,
-                                       " seconds=", Seconds(options_.clock->Now() - it->second.assigned)),
+    options_.logger->Info(absl::StrCat("shard restored: shard=", key.shard.ToString(),
+                                       " file=", it->second.file, " lsn=", loaded.lsn, " seconds=",
+                                       Seconds(options_.clock->Now() - it->second.assigned)),
                           About(key.job));
   }
   if (!loaded.status.ok()) {
-    options_.logger->Error(absl::StrCat("shard not loaded: shard=", key.shard.ToString(), " cause=", loaded.status.message()), About(key.job));
+    options_.logger->Error(absl::StrCat("shard not loaded: shard=", key.shard.ToString(),
+                                        " cause=", loaded.status.message()),
+                           About(key.job));
     held_.erase(it);
   }
   SendAssigned(key, epoch, loaded.status);
   if (!loaded.status.ok()) ForgetJobIfUnheld(key.job);
   if (loading_ == 0) {
     const v1::ServerProgress progress = Progress();
-    options_.logger->Info(absl::StrCat("holding shards: shards=", progress.shards(), " bytes=", progress.bytes()), About(key.job));
+    options_.logger->Info(
+        absl::StrCat("holding shards: shards=", progress.shards(), " bytes=", progress.bytes()),
+        About(key.job));
   }
 }
 
@@ -302,8 +340,9 @@ void Control::SendAssigned(ShardKey key, ShardEpoch epoch, const absl::Status& s
   assigned->set_ok(status.ok());
   if (!status.ok()) *assigned->mutable_error() = client::ToErrorDetail(status);
   if (options_.send(message)) return;
-  std::erase_if(unsent_assigned_,
-                [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == key.job.value() && m.assigned().shard() == key.shard.value(); });
+  std::erase_if(unsent_assigned_, [&](const v1::TaskMessage& m) {
+    return m.assigned().job_uid() == key.job.value() && m.assigned().shard() == key.shard.value();
+  });
   unsent_assigned_.push_back(std::move(message));
 }
 
@@ -314,7 +353,9 @@ void Control::SendIn(std::uint64_t session, v1::TaskMessage message) {
 void Control::OnDrop(const v1::Drop& drop) {
   const ShardKey key{JobUid(drop.job_uid()), ShardId(drop.shard())};
   const auto epoch = client::FromProto<ShardEpoch>(drop.epoch());
-  if (const auto moving = moving_.find(key); moving != moving_.end() && moving->second.from == epoch) Forget(moving);
+  if (const auto moving = moving_.find(key);
+      moving != moving_.end() && moving->second.from == epoch)
+    Forget(moving);
   const auto it = held_.find(key);
   if (it == held_.end() || it->second.epoch != epoch) return;
   if (it->second.loading) --loading_;
@@ -339,13 +380,16 @@ void Control::OnClose(const v1::Close& close) {
   auto done = client::FromProto(close.done());
   auto refused = client::FromProto(close.refused());
   const auto it = held_.find(key);
-  // One that is being read from its file takes nothing yet: its sets are not known before. The next Close is whole.
+  // One that is being read from its file takes nothing yet: its sets are not known before. The next
+  // Close is whole.
   const bool restoring = it != held_.end() && it->second.loading && !it->second.file.empty();
   const bool stopped = it != held_.end() && it->second.stopped_in != 0;
-  if (!done.ok() || !refused.ok() || it == held_.end() || restoring || stopped || it->second.epoch != epoch || it->second.start > version) {
+  if (!done.ok() || !refused.ok() || it == held_.end() || restoring || stopped ||
+      it->second.epoch != epoch || it->second.start > version) {
     if (!done.ok() || !refused.ok()) {
       options_.logger->Error(
-          absl::StrCat("close is malformed: shard=", key.shard.ToString(), " cause=", (done.ok() ? refused : done).status().message()),
+          absl::StrCat("close is malformed: shard=", key.shard.ToString(),
+                       " cause=", (done.ok() ? refused : done).status().message()),
           About(key.job));
     }
     options_.send(std::move(message));
@@ -354,13 +398,14 @@ void Control::OnClose(const v1::Close& close) {
   options_.host->jobs().Learn(key.job, version, 0);
   it->second.done.UnionWith(*done);
   it->second.refused.UnionWith(*refused);
-  options_.host->lane(key.shard).Close(key, epoch, version, *std::move(done), *std::move(refused),
-                                       [this, message = std::move(message), session = session_](bool taken) {
-                                         options_.executor->Post([this, message, session, taken]() mutable {
-                                           message.mutable_closed()->set_taken(taken);
-                                           SendIn(session, std::move(message));
-                                         });
-                                       });
+  options_.host->lane(key.shard).Close(
+      key, epoch, version, *std::move(done), *std::move(refused),
+      [this, message = std::move(message), session = session_](bool taken) {
+        options_.executor->Post([this, message, session, taken]() mutable {
+          message.mutable_closed()->set_taken(taken);
+          SendIn(session, std::move(message));
+        });
+      });
 }
 
 void Control::OnSeal(const v1::Seal& seal) {
@@ -370,16 +415,20 @@ void Control::OnSeal(const v1::Seal& seal) {
   sealed->set_job_uid(seal.job_uid());
   sealed->set_shard(seal.shard());
   *sealed->mutable_epoch() = seal.epoch();
-  // One that is still being read would be live, and not sealed, when it is there: nothing of this job wants it any more.
+  // One that is still being read would be live, and not sealed, when it is there: nothing of this
+  // job wants it any more.
   if (const auto it = held_.find(key);
-      it != held_.end() && it->second.loading && !it->second.file.empty() && it->second.epoch == client::FromProto<ShardEpoch>(seal.epoch())) {
+      it != held_.end() && it->second.loading && !it->second.file.empty() &&
+      it->second.epoch == client::FromProto<ShardEpoch>(seal.epoch())) {
     --loading_;
     held_.erase(it);
     options_.restorer->Cancel(key.job, key.shard);
   }
-  options_.host->lane(key.shard).Seal(key, client::FromProto<ShardEpoch>(seal.epoch()), [this, message = std::move(message), session = session_] {
-    options_.executor->Post([this, message, session] { SendIn(session, message); });
-  });
+  options_.host->lane(key.shard).Seal(
+      key, client::FromProto<ShardEpoch>(seal.epoch()),
+      [this, message = std::move(message), session = session_] {
+        options_.executor->Post([this, message, session] { SendIn(session, message); });
+      });
 }
 
 // ---------------------------------------------------------------- line 22
@@ -389,20 +438,28 @@ void Control::OnStop(const v1::StopShard& stop) {
   const auto epoch = client::FromProto<ShardEpoch>(stop.epoch());
   const auto held = held_.find(key);
   if (held == held_.end() || held->second.epoch != epoch || held->second.loading) {
-    return SendStopped(
-        key, epoch, session_,
-        absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString())));
+    return SendStopped(key, epoch, session_,
+                       absl::NotFoundError(absl::StrCat(
+                           "shard is not held at this epoch: shard=", key.shard.ToString(),
+                           " epoch=", epoch.ToString())));
   }
   if (held->second.stopped_in == 0) held->second.stopped_in = term_;
-  if (options_.images == nullptr) return SendStopped(key, epoch, session_, absl::UnimplementedError("this server moves no shards"));
+  if (options_.images == nullptr)
+    return SendStopped(key, epoch, session_,
+                       absl::UnimplementedError("this server moves no shards"));
   options_.host->lane(key.shard).Stop(
-      key, epoch, [this, key, epoch, session = session_, fingerprint = stop.plan_fingerprint()](absl::StatusOr<ShardCut> cut) {
+      key, epoch,
+      [this, key, epoch, session = session_,
+       fingerprint = stop.plan_fingerprint()](absl::StatusOr<ShardCut> cut) {
         auto given = std::make_shared<absl::StatusOr<ShardCut>>(std::move(cut));
-        options_.executor->Post([this, key, epoch, session, fingerprint, given] { OnStopped(key, epoch, session, fingerprint, std::move(*given)); });
+        options_.executor->Post([this, key, epoch, session, fingerprint, given] {
+          OnStopped(key, epoch, session, fingerprint, std::move(*given));
+        });
       });
 }
 
-void Control::OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, const std::string& fingerprint, absl::StatusOr<ShardCut> cut) {
+void Control::OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
+                        const std::string& fingerprint, absl::StatusOr<ShardCut> cut) {
   if (!cut.ok()) return SendStopped(key, epoch, session, cut.status());
   const auto held = held_.find(key);
   if (held == held_.end() || held->second.epoch != epoch) return;  // dropped meanwhile
@@ -410,12 +467,16 @@ void Control::OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, c
   order.cut = *std::move(cut);
   order.plan_fingerprint = fingerprint;
   order.done = [this, key, epoch, session](absl::StatusOr<snapshot::FileDigest> image) {
-    options_.executor->Post([this, key, epoch, session, image = std::move(image)] { SendStopped(key, epoch, session, image); });
+    options_.executor->Post([this, key, epoch, session, image = std::move(image)] {
+      SendStopped(key, epoch, session, image);
+    });
   };
-  if (const absl::Status status = options_.images->Submit(std::move(order)); !status.ok()) SendStopped(key, epoch, session, status);
+  if (const absl::Status status = options_.images->Submit(std::move(order)); !status.ok())
+    SendStopped(key, epoch, session, status);
 }
 
-void Control::SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, const absl::StatusOr<snapshot::FileDigest>& image) {
+void Control::SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
+                          const absl::StatusOr<snapshot::FileDigest>& image) {
   v1::TaskMessage message;
   v1::ShardStopped* stopped = message.mutable_stopped();
   stopped->set_job_uid(key.job.value());
@@ -434,7 +495,9 @@ void Control::OnReceive(const v1::ReceiveShard& receive) {
   const absl::Status status = BeginReceive(receive);
   if (status.ok()) return;
   const ShardKey key{JobUid(receive.job_uid()), ShardId(receive.spec().shard())};
-  options_.logger->Warning(absl::StrCat("a moved shard is not taken: shard=", key.shard.ToString(), " cause=", status.message()), About(key.job));
+  options_.logger->Warning(absl::StrCat("a moved shard is not taken: shard=", key.shard.ToString(),
+                                        " cause=", status.message()),
+                           About(key.job));
   SendReceived(key, client::FromProto<ShardEpoch>(receive.epoch()), session_, status);
 }
 
@@ -442,10 +505,12 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   const JobUid job(receive.job_uid());
   const ShardKey key{job, ShardId(receive.spec().shard())};
   const auto from = client::FromProto<ShardEpoch>(receive.epoch());
-  if (options_.peers == nullptr) return absl::UnimplementedError("this server takes no shards of others");
+  if (options_.peers == nullptr)
+    return absl::UnimplementedError("this server takes no shards of others");
   if (const auto held = held_.find(key); held != held_.end() && held->second.epoch >= from) {
-    return absl::FailedPreconditionError(absl::StrCat("a shard that is to be moved here is held already: shard=", key.shard.ToString(),
-                                                      " from=", from.ToString(), " held=", held->second.epoch.ToString()));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a shard that is to be moved here is held already: shard=", key.shard.ToString(),
+        " from=", from.ToString(), " held=", held->second.epoch.ToString()));
   }
   RestoreOptions what;
   EG_ASSIGN_OR_RETURN(what.settings, ShardSettingsOf(job, receive.spec()));
@@ -453,11 +518,14 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   what.start = client::FromProto<MapVersion>(receive.start());
   what.mutant = options_.host->mutant();
   // Names it in messages; nobody opens it by this.
-  what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(), "@", from.ToString());
+  what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(),
+                                 "@", from.ToString());
   what.source.expected = snapshot::ShardFileReader::Expected{receive.bytes(), {}};
   snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
   if (receive.sha256().size() != sha256.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("SHA-256 of an image has a wrong length: want=", sha256.size(), " got=", receive.sha256().size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("SHA-256 of an image has a wrong length: want=", sha256.size(),
+                     " got=", receive.sha256().size()));
   }
   std::memcpy(sha256.data(), receive.sha256().data(), sha256.size());
   what.source.file_job = job;
@@ -473,14 +541,16 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   image.shard = key.shard;
   image.epoch = from;
   image.bytes = receive.bytes();
-  const std::shared_ptr<fs::FileSystem> files = MakePeerFileSystem(std::move(image));  // shared with the order: gone when it is
+  const std::shared_ptr<fs::FileSystem> files =
+      MakePeerFileSystem(std::move(image));  // shared with the order: gone when it is
   what.source.files = files.get();
   what.source.budget = options_.host->jobs().TablesOf(job);
   Restorer::Order order;
   order.what = std::move(what);
   order.done = [this, key, number, files](absl::StatusOr<std::unique_ptr<Shard>> shard) {
     auto given = std::make_shared<absl::StatusOr<std::unique_ptr<Shard>>>(std::move(shard));
-    options_.executor->Post([this, key, number, given] { OnReceived(key, number, std::move(*given)); });
+    options_.executor->Post(
+        [this, key, number, given] { OnReceived(key, number, std::move(*given)); });
   };
   if (const absl::Status status = options_.restorer->Submit(std::move(order)); !status.ok()) {
     moving_.erase(key);
@@ -489,7 +559,8 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   return absl::OkStatus();
 }
 
-void Control::OnReceived(ShardKey key, std::uint64_t number, absl::StatusOr<std::unique_ptr<Shard>> shard) {
+void Control::OnReceived(ShardKey key, std::uint64_t number,
+                         absl::StatusOr<std::unique_ptr<Shard>> shard) {
   const auto moving = moving_.find(key);
   if (moving == moving_.end() || moving->second.number != number) return;  // not wanted any more
   const ShardEpoch from = moving->second.from;
@@ -502,7 +573,8 @@ void Control::OnReceived(ShardKey key, std::uint64_t number, absl::StatusOr<std:
   SendReceived(key, from, session_, status);  // an order ends with its session
 }
 
-void Control::SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session, const absl::Status& status) {
+void Control::SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session,
+                           const absl::Status& status) {
   v1::TaskMessage message;
   v1::ShardReceived* received = message.mutable_received();
   received->set_job_uid(key.job.value());
@@ -514,7 +586,8 @@ void Control::SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session,
 
 void Control::Forget(std::map<ShardKey, Moving>::iterator moving) {
   moving->second.unwanted->store(true, std::memory_order_relaxed);
-  if (moving->second.shard == nullptr) options_.restorer->Cancel(moving->first.job, moving->first.shard);
+  if (moving->second.shard == nullptr)
+    options_.restorer->Cancel(moving->first.job, moving->first.shard);
   moving_.erase(moving);
 }
 
@@ -527,21 +600,26 @@ void Control::OnCut(const v1::CutShards& cut) {
   for (const v1::CutShard& wanted : cut.shards()) {
     const ShardKey key{job, ShardId(wanted.shard())};
     const auto epoch = client::FromProto<ShardEpoch>(wanted.epoch());
-    const auto ended = [this, key, epoch, session = session_, round](const absl::StatusOr<DurableCut>& result) {
+    const auto ended = [this, key, epoch, session = session_,
+                        round](const absl::StatusOr<DurableCut>& result) {
       OnCutEnded(key, epoch, session, round.get(), result);
     };
     const auto held = held_.find(key);
     if (held == held_.end() || held->second.epoch != epoch) {
-      ended(absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString(),
-                                             " held=", held == held_.end() ? "none" : held->second.epoch.ToString())));
+      ended(absl::NotFoundError(
+          absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(),
+                       " epoch=", epoch.ToString(),
+                       " held=", held == held_.end() ? "none" : held->second.epoch.ToString())));
       continue;
     }
     if (held->second.loading && !held->second.file.empty()) {
-      ended(absl::UnavailableError(absl::StrCat("shard is being restored: shard=", key.shard.ToString(), " file=", held->second.file)));
+      ended(absl::UnavailableError(absl::StrCat(
+          "shard is being restored: shard=", key.shard.ToString(), " file=", held->second.file)));
       continue;
     }
     if (cut.folder().empty()) {
-      ended(absl::InvalidArgumentError(absl::StrCat("an order to cut without a folder: shard=", key.shard.ToString())));
+      ended(absl::InvalidArgumentError(
+          absl::StrCat("an order to cut without a folder: shard=", key.shard.ToString())));
       continue;
     }
     SnapshotWriter::Order order;
@@ -550,7 +628,9 @@ void Control::OnCut(const v1::CutShards& cut) {
     order.folder = cut.folder();
     order.plan_fingerprint = cut.plan_fingerprint();
     order.bytes = held->second.value_bytes + held->second.slot_bytes;
-    order.take = [lane = &options_.host->lane(key.shard), key, epoch](ShardLane::CutReady ready) { lane->Cut(key, epoch, std::move(ready)); };
+    order.take = [lane = &options_.host->lane(key.shard), key, epoch](ShardLane::CutReady ready) {
+      lane->Cut(key, epoch, std::move(ready));
+    };
     order.done = [this, ended](absl::StatusOr<DurableCut> result) {
       options_.executor->Post([ended, result = std::move(result)] { ended(result); });
     };
@@ -562,22 +642,26 @@ void Control::OnCut(const v1::CutShards& cut) {
         message.mutable_shard_durable()->set_tried_again(true);
         SendIn(session, std::move(message));
         options_.logger->Warning(
-            absl::StrCat("snapshot of a shard dropped, it is taken anew until it succeeds: shard=", key.shard.ToString(), " cause=", cause.message()),
+            absl::StrCat("snapshot of a shard dropped, it is taken anew until it succeeds: shard=",
+                         key.shard.ToString(), " cause=", cause.message()),
             About(round->job));
       });
     };
-    if (const absl::Status status = options_.writer->Submit(std::move(order)); !status.ok()) ended(status);
+    if (const absl::Status status = options_.writer->Submit(std::move(order)); !status.ok())
+      ended(status);
   }
 }
 
-void Control::OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, CutRound* round, const absl::StatusOr<DurableCut>& result) {
+void Control::OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, CutRound* round,
+                         const absl::StatusOr<DurableCut>& result) {
   if (result.ok()) {
     ++round->files;
     round->bytes += result->digest.bytes;
   } else if (!absl::IsCancelled(result.status()) && !absl::IsAborted(result.status())) {
     if (round->failed++ == 0) round->first_failure = std::string(result.status().message());
   }
-  if (!absl::IsAborted(result.status())) {  // else a newer order took its place and will be answered
+  if (!absl::IsAborted(
+          result.status())) {  // else a newer order took its place and will be answered
     v1::TaskMessage message = DurableMessage(key, epoch);
     v1::ShardDurable* durable = message.mutable_shard_durable();
     if (result.ok())
@@ -588,41 +672,45 @@ void Control::OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, 
   }
   if (--round->left > 0) return;
   if (round->files > 0) {
-    options_.logger->Info(
-        absl::StrCat("snapshot: shards=", round->files, " bytes=", round->bytes, " seconds=", Seconds(options_.clock->Now() - round->begin)),
-        About(round->job));
+    options_.logger->Info(absl::StrCat("snapshot: shards=", round->files, " bytes=", round->bytes,
+                                       " seconds=", Seconds(options_.clock->Now() - round->begin)),
+                          About(round->job));
   }
   if (round->failed > 0) {
-    options_.logger->Warning(absl::StrCat("snapshot failed: shards=", round->failed, " of=", round->shards, " first_cause=", round->first_failure),
+    options_.logger->Warning(absl::StrCat("snapshot failed: shards=", round->failed, " of=",
+                                          round->shards, " first_cause=", round->first_failure),
                              About(round->job));
   }
 }
 
 void Control::OnReport(const v1::ReportShards& request) {
-  options_.host->Report(JobUid(request.job_uid()), request.digests(),
-                        [this, id = request.request_id(), session = session_](std::vector<v1::ShardState> states) {
-                          std::vector<v1::TaskMessage> messages(1);
-                          std::size_t bytes = 0;
-                          for (v1::ShardState& state : states) {
-                            const std::size_t more = state.ByteSizeLong();
-                            if (bytes > 0 && bytes + more > kReportBytesMax) {
-                              messages.emplace_back();
-                              bytes = 0;
-                            }
-                            bytes += more;
-                            *messages.back().mutable_shard_report()->add_shards() = std::move(state);
-                          }
-                          for (std::size_t i = 0; i < messages.size(); ++i) {
-                            messages[i].mutable_shard_report()->set_request_id(id);
-                            messages[i].mutable_shard_report()->set_more(i + 1 < messages.size());
-                          }
-                          options_.executor->Post([this, messages = std::move(messages), session] {
-                            for (const v1::TaskMessage& message : messages) SendIn(session, message);
-                          });
-                        });
+  options_.host->Report(
+      JobUid(request.job_uid()), request.digests(),
+      [this, id = request.request_id(), session = session_](std::vector<v1::ShardState> states) {
+        std::vector<v1::TaskMessage> messages(1);
+        std::size_t bytes = 0;
+        for (v1::ShardState& state : states) {
+          const std::size_t more = state.ByteSizeLong();
+          if (bytes > 0 && bytes + more > kReportBytesMax) {
+            messages.emplace_back();
+            bytes = 0;
+          }
+          bytes += more;
+          *messages.back().mutable_shard_report()->add_shards() = std::move(state);
+        }
+        for (std::size_t i = 0; i < messages.size(); ++i) {
+          messages[i].mutable_shard_report()->set_request_id(id);
+          messages[i].mutable_shard_report()->set_more(i + 1 < messages.size());
+        }
+        options_.executor->Post([this, messages = std::move(messages), session] {
+          for (const v1::TaskMessage& message : messages) SendIn(session, message);
+        });
+      });
 }
 
-void Control::OnReadLogs(const v1::ReadLogs& request) { client::AnswerReadLogs(*options_.logger, request, options_.send); }
+void Control::OnReadLogs(const v1::ReadLogs& request) {
+  client::AnswerReadLogs(*options_.logger, request, options_.send);
+}
 
 void Control::OnJobEnded(const v1::JobEnded& ended) {
   const JobUid job(ended.job_uid());
@@ -639,13 +727,16 @@ void Control::OnJobEnded(const v1::JobEnded& ended) {
   options_.restorer->Cancel(job);
   if (options_.images != nullptr) options_.images->Drop(job);
   options_.host->DropJob(job);
-  options_.logger->Info(absl::StrCat("job ended: state=", ended.state(), " shards_dropped=", count), About(job));
+  options_.logger->Info(absl::StrCat("job ended: state=", ended.state(), " shards_dropped=", count),
+                        About(job));
   options_.host->jobs().Forget(job);
   job_names_.erase(job);
-  std::erase_if(unsent_assigned_, [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == job.value(); });
+  std::erase_if(unsent_assigned_,
+                [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == job.value(); });
 }
 
-// One that runs is still known: it may be given shards here again, and what was counted for it is asked for.
+// One that runs is still known: it may be given shards here again, and what was counted for it is
+// asked for.
 void Control::ForgetJobIfUnheld(JobUid job) {
   if (Holds(job)) return;
   options_.logger->Info("no shard of this job is held any more", About(job));
@@ -663,7 +754,8 @@ v1::ServerProgress Control::Progress() const {
       if (const auto counters = options_.host->jobs().Find(job).counters) {
         it->second.set_stint(counters->stint);
         it->second.set_updates_applied(counters->updates_applied.load(std::memory_order_relaxed));
-        it->second.set_duplicates_refused(counters->duplicates_refused.load(std::memory_order_relaxed));
+        it->second.set_duplicates_refused(
+            counters->duplicates_refused.load(std::memory_order_relaxed));
         it->second.set_bytes_sent(counters->bytes_sent.load(std::memory_order_relaxed));
         it->second.set_bytes_received(counters->bytes_received.load(std::memory_order_relaxed));
       }
@@ -680,7 +772,8 @@ v1::ServerProgress Control::Progress() const {
     one.set_bytes(one.bytes() + options_.host->jobs().TableBytes(job));
     bytes += one.bytes();
     const auto name = job_names_.find(job);
-    options_.host->jobs().Held(job, name == job_names_.end() ? "" : name->second, one.shards(), one.bytes());
+    options_.host->jobs().Held(job, name == job_names_.end() ? "" : name->second, one.shards(),
+                               one.bytes());
     if (one.stint() != 0) *progress.add_jobs() = std::move(one);
   }
   progress.set_shards(static_cast<std::uint32_t>(held_.size()));

@@ -1,12 +1,15 @@
-// What the coordinator tells a server to do with its shards, and what the server tells about them (LEDGER lines 20a, 21, 22, 24, 25, 27, 28).
+// What the coordinator tells a server to do with its shards, and what the server tells about them
+// (LEDGER lines 20a, 21, 22, 24, 25, 27, 28).
 //
-// Everything but the shards' own callbacks runs on the control executor. Keeps a directory of what is held: epoch, start, and
-// the closed and refused closures of each shard, because a Hello must be made without waiting for a shard's executor. Those
-// sets change only by Assign and Close, which pass here first, so the directory is never behind what was asked for; those of a
-// snapshot are known once it is loaded, and until then the Hello says so.
+// Everything but the shards' own callbacks runs on the control executor. Keeps a directory of what
+// is held: epoch, start, and the closed and refused closures of each shard, because a Hello must be
+// made without waiting for a shard's executor. Those sets change only by Assign and Close, which
+// pass here first, so the directory is never behind what was asked for; those of a snapshot are
+// known once it is loaded, and until then the Hello says so.
 //
-// An order to cut is answered once for each shard, in the session of the order: with the file, or with why there is none. The one
-// exception is an order whose place a newer one of that shard took while it waited: the newer one's answer is the answer to both.
+// An order to cut is answered once for each shard, in the session of the order: with the file, or
+// with why there is none. The one exception is an order whose place a newer one of that shard took
+// while it waited: the newer one's answer is the answer to both.
 #pragma once
 
 #include <atomic>
@@ -32,15 +35,18 @@ namespace evergrad::ps_server {
 class Control {
  public:
   struct Options {
-    runtime::Executor* executor = nullptr;  // All pointers outlive the control; both executors are shut down before it is destroyed.
+    runtime::Executor* executor = nullptr;  // All pointers outlive the control; both executors are
+                                            // shut down before it is destroyed.
     ShardHost* host = nullptr;
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
-    SnapshotWriter* writer = nullptr;         // Both are destroyed before the control: they call what was given to them here.
+    SnapshotWriter* writer =
+        nullptr;  // Both are destroyed before the control: they call what was given to them here.
     Restorer* restorer = nullptr;
-    Images* images = nullptr;                  // likewise; null: no shard can be moved away
-    client::ParameterClient* peers = nullptr;  // to other servers, whose shards are moved here; null: none can be
+    Images* images = nullptr;  // likewise; null: no shard can be moved away
+    client::ParameterClient* peers =
+        nullptr;  // to other servers, whose shards are moved here; null: none can be
     // SessionClient::Send: false when there is no session.
     std::function<bool(v1::TaskMessage)> send;
   };
@@ -54,7 +60,9 @@ class Control {
   void OnLost();
   // shards, bytes, updates_applied, duplicates_refused.
   v1::ServerProgress Progress() const;
-  std::size_t jobs_named() const { return job_names_.size(); }  // those that run, by what the session has said, and those held
+  std::size_t jobs_named() const {
+    return job_names_.size();
+  }  // those that run, by what the session has said, and those held
 
  private:
   struct Held {
@@ -84,22 +92,27 @@ class Control {
   void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded);
   // Line 22. The one that gives:
   void OnStop(const v1::StopShard& stop);
-  void OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, const std::string& fingerprint, absl::StatusOr<ShardCut> cut);
-  void SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session, const absl::StatusOr<snapshot::FileDigest>& image);
+  void OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
+                 const std::string& fingerprint, absl::StatusOr<ShardCut> cut);
+  void SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
+                   const absl::StatusOr<snapshot::FileDigest>& image);
   // The one that takes:
   struct Moving {  // read, or being read, and nobody's
     ShardEpoch from;
-    std::uint64_t number = 0;                                                                  // of the order
-    std::unique_ptr<Shard> shard = nullptr;                                                    // null: being read
-    std::shared_ptr<std::atomic<bool>> unwanted = std::make_shared<std::atomic<bool>>(false);  // shared with who reads
+    std::uint64_t number = 0;                // of the order
+    std::unique_ptr<Shard> shard = nullptr;  // null: being read
+    std::shared_ptr<std::atomic<bool>> unwanted =
+        std::make_shared<std::atomic<bool>>(false);  // shared with who reads
   };
   void OnReceive(const v1::ReceiveShard& receive);
   absl::Status BeginReceive(const v1::ReceiveShard& receive);
   void OnReceived(ShardKey key, std::uint64_t number, absl::StatusOr<std::unique_ptr<Shard>> shard);
-  void SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session, const absl::Status& status);
+  void SendReceived(ShardKey key, ShardEpoch from, std::uint64_t session,
+                    const absl::Status& status);
   void Forget(std::map<ShardKey, Moving>::iterator moving);
   void OnCut(const v1::CutShards& cut);
-  void OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, CutRound* round, const absl::StatusOr<DurableCut>& result);
+  void OnCutEnded(ShardKey key, ShardEpoch epoch, std::uint64_t session, CutRound* round,
+                  const absl::StatusOr<DurableCut>& result);
   bool IsLoading(ShardKey key, ShardEpoch epoch) const;
   void OnDrop(const v1::Drop& drop);
   void OnClose(const v1::Close& close);
@@ -118,7 +131,8 @@ class Control {
 
   const Options options_;
   std::map<ShardKey, Held> held_;
-  std::map<ShardKey, Moving> moving_;             // as many as the coordinator has on their way here; they end with its session
+  std::map<ShardKey, Moving>
+      moving_;  // as many as the coordinator has on their way here; they end with its session
   std::vector<v1::TaskMessage> unsent_assigned_;  // finished without a session; at most one a shard
   std::map<JobUid, std::string> job_names_;       // of the jobs that run; bounded
   std::uint64_t highest_term_ = 0, life_id_ = 0;

@@ -44,8 +44,10 @@ std::uint64_t BytesOf(std::span<const tensor::SharedBytes> pieces) {
 
 }  // namespace
 
-DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder,
-                   std::uint32_t executors, std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame,
+DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request,
+                   std::unique_ptr<transport::DataResponder> responder, std::uint32_t executors,
+                   std::uint64_t answer_bytes_max,
+                   std::shared_ptr<std::atomic<std::uint64_t>> largest_frame,
                    std::shared_ptr<JobCounters> counters, fault::Failpoints* failpoints)
     : frame_(std::move(frame)),
       request_(std::move(request)),
@@ -58,7 +60,8 @@ DataCall::DataCall(transport::ReceivedFrame frame, wire::Request request, std::u
       pushes_(static_cast<std::size_t>(request_.header->pushes_size())),
       pulls_(static_cast<std::size_t>(request_.header->pulls_size())),
       remaining_(pushes_.size() + pulls_.size()) {
-  if (counters_ != nullptr) counters_->bytes_received.fetch_add(frame_.bytes.size(), std::memory_order_relaxed);
+  if (counters_ != nullptr)
+    counters_->bytes_received.fetch_add(frame_.bytes.size(), std::memory_order_relaxed);
 }
 
 bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
@@ -66,8 +69,8 @@ bool DataCall::ReserveCopy(std::uint64_t bytes, std::string* invalid) {
   std::uint64_t before = copied_.load(std::memory_order_relaxed);
   do {
     if (bytes > bytes_max || before > bytes_max - bytes) {
-      *invalid =
-          absl::StrCat("values do not fit into what the request reserved: bytes=", bytes, " reserved=", bytes_max, " left=", bytes_max - before);
+      *invalid = absl::StrCat("values do not fit into what the request reserved: bytes=", bytes,
+                              " reserved=", bytes_max, " left=", bytes_max - before);
       return false;
     }
   } while (!copied_.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
@@ -78,10 +81,14 @@ bool DataCall::IsProved(grants::GrantGuard& guard, const v1::PushSection& push) 
   const v1::RequestHeader& header = *request_.header;
   for (int i = 0; i < header.grants_size(); ++i) {
     const v1::GrantProof& grant = header.grants(i);
-    if (grant.closure() != push.closure() || grant.attempt().term() != push.attempt().term() || grant.attempt().n() != push.attempt().n()) continue;
+    if (grant.closure() != push.closure() || grant.attempt().term() != push.attempt().term() ||
+        grant.attempt().n() != push.attempt().n())
+      continue;
     const std::uint32_t bit = 1u << i;
     if ((proved_.load(std::memory_order_relaxed) & bit) != 0) return true;
-    if (!guard.Fits(grant.mac(), ClosureId(push.closure()), client::FromProto<Attempt>(push.attempt()), WorkerOf(header))) continue;
+    if (!guard.Fits(grant.mac(), ClosureId(push.closure()),
+                    client::FromProto<Attempt>(push.attempt()), WorkerOf(header)))
+      continue;
     proved_.fetch_or(bit, std::memory_order_relaxed);
     return true;
   }
@@ -97,14 +104,18 @@ void DataCall::Answer() {
   v1::ResponseHeader& header = *packed;
   for (std::size_t i = 0; i < pushes_.size(); ++i) {
     PushOutcome& outcome = pushes_[i];
-    if (counters_ != nullptr && outcome.result.code == PushCode::kApplied) counters_->updates_applied.fetch_add(1, std::memory_order_relaxed);
-    if (counters_ != nullptr && outcome.result.code == PushCode::kDuplicate) counters_->duplicates_refused.fetch_add(1, std::memory_order_relaxed);
+    if (counters_ != nullptr && outcome.result.code == PushCode::kApplied)
+      counters_->updates_applied.fetch_add(1, std::memory_order_relaxed);
+    if (counters_ != nullptr && outcome.result.code == PushCode::kDuplicate)
+      counters_->duplicates_refused.fetch_add(1, std::memory_order_relaxed);
     v1::PushResult* result = header.add_pushes();
     result->set_shard(request_.header->pushes(static_cast<int>(i)).shard());
     result->set_answer(AnswerOf(outcome.result.code));
-    if (outcome.result.code == PushCode::kStale) *result->mutable_version() = client::ToProto(outcome.version);
+    if (outcome.result.code == PushCode::kStale)
+      *result->mutable_version() = client::ToProto(outcome.version);
     if (outcome.result.code == PushCode::kBusy) result->set_busy_after_ms(kBusyAfterMs);
-    if (!outcome.result.message.empty()) result->set_message(std::move(outcome.result.message));  // an empty one would be allocated
+    if (!outcome.result.message.empty())
+      result->set_message(std::move(outcome.result.message));  // an empty one would be allocated
     result->set_lsn(outcome.result.lsn);
   }
   // A pull beyond it is refused, and those before it are served.
@@ -115,7 +126,8 @@ void DataCall::Answer() {
     PullOutcome& outcome = pulls_[i];
     const std::uint64_t bytes = BytesOf(outcome.result.chunks);
     if (bytes > left) {
-      outcome.invalid = absl::StrCat("values do not fit into what the request reserved: shard=", request_.header->pulls(static_cast<int>(i)).shard(),
+      outcome.invalid = absl::StrCat("values do not fit into what the request reserved: shard=",
+                                     request_.header->pulls(static_cast<int>(i)).shard(),
                                      " bytes=", bytes, " reserved=", bytes_max, " left=", left);
     } else {
       left -= bytes;
@@ -125,7 +137,8 @@ void DataCall::Answer() {
     result->set_shard(request_.header->pulls(static_cast<int>(i)).shard());
     result->set_answer(AnswerOf(outcome));
     if (!outcome.invalid.empty()) result->set_message(std::move(outcome.invalid));
-    if (result->answer() == v1::PULL_STALE) *result->mutable_version() = client::ToProto(outcome.version);
+    if (result->answer() == v1::PULL_STALE)
+      *result->mutable_version() = client::ToProto(outcome.version);
     if (result->answer() == v1::VALUES || result->answer() == v1::UNCHANGED) {
       *result->mutable_start() = client::ToProto(outcome.result.start);
       result->set_vlsn(outcome.result.vlsn);
@@ -134,9 +147,11 @@ void DataCall::Answer() {
   }
   std::vector<std::uint32_t> order;  // by executor
   order.reserve(pulls_.size());
-  for (std::uint32_t executor = 0; executor < executors_ && order.size() < pulls_.size(); ++executor) {
+  for (std::uint32_t executor = 0; executor < executors_ && order.size() < pulls_.size();
+       ++executor) {
     for (std::size_t i = 0; i < pulls_.size(); ++i) {
-      if (request_.header->pulls(static_cast<int>(i)).shard() % executors_ == executor) order.push_back(static_cast<std::uint32_t>(i));
+      if (request_.header->pulls(static_cast<int>(i)).shard() % executors_ == executor)
+        order.push_back(static_cast<std::uint32_t>(i));
     }
   }
   // The request's bytes and their place in the budget go before the answer takes its own way.
@@ -149,14 +164,16 @@ void DataCall::Answer() {
   transport::Frame answer{wire::BuildResponseOfPieces(&header, payloads, order)};
   const std::uint64_t answer_bytes = BytesOf(answer.pieces);
   NoteFrame(answer_bytes, largest_frame_.get());
-  if (counters_ != nullptr) counters_->bytes_sent.fetch_add(answer_bytes, std::memory_order_relaxed);
+  if (counters_ != nullptr)
+    counters_->bytes_sent.fetch_add(answer_bytes, std::memory_order_relaxed);
   responder_->Answer(std::move(answer));
   if (failpoints_ != nullptr) failpoints_->At("server.after_answer");
 }
 
 void DataCall::NoteFrame(std::uint64_t bytes, std::atomic<std::uint64_t>* largest) {
   std::uint64_t known = largest->load(std::memory_order_relaxed);
-  while (bytes > known && !largest->compare_exchange_weak(known, bytes, std::memory_order_relaxed)) {
+  while (bytes > known &&
+         !largest->compare_exchange_weak(known, bytes, std::memory_order_relaxed)) {
   }
 }
 

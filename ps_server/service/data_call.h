@@ -1,4 +1,5 @@
-// One data request on its way through the shards: taken apart into sections, answered once when the last one is.
+// One data request on its way through the shards: taken apart into sections, answered once when the
+// last one is.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +18,9 @@
 
 namespace evergrad::ps_server {
 
-// Sections are written by the executors of their shards, each its own slot; the thread that answers the last section builds
-// the response. Shared by the executors that still hold a section. Dropped unanswered (an executor was shut down), the
-// transport tells the caller.
+// Sections are written by the executors of their shards, each its own slot; the thread that answers
+// the last section builds the response. Shared by the executors that still hold a section. Dropped
+// unanswered (an executor was shut down), the transport tells the caller.
 class DataCall {
  public:
   struct PushOutcome {
@@ -32,21 +33,25 @@ class DataCall {
     std::string invalid;  // not "": the section was malformed
   };
 
-  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max`: whatever the request says that it reserved. `executors`:
-  // shard s is on the one of number s % executors, which writes values that it copies behind each other.
-  DataCall(transport::ReceivedFrame frame, wire::Request request, std::unique_ptr<transport::DataResponder> responder, std::uint32_t executors,
-           std::uint64_t answer_bytes_max, std::shared_ptr<std::atomic<std::uint64_t>> largest_frame, std::shared_ptr<JobCounters> counters,
-           fault::Failpoints* failpoints);
+  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max`: whatever
+  // the request says that it reserved. `executors`: shard s is on the one of number s % executors,
+  // which writes values that it copies behind each other.
+  DataCall(transport::ReceivedFrame frame, wire::Request request,
+           std::unique_ptr<transport::DataResponder> responder, std::uint32_t executors,
+           std::uint64_t answer_bytes_max,
+           std::shared_ptr<std::atomic<std::uint64_t>> largest_frame,
+           std::shared_ptr<JobCounters> counters, fault::Failpoints* failpoints);
 
   const wire::Request& request() const { return request_; }
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
   PullOutcome& pull(std::size_t i) { return pulls_[i]; }
 
-  // For values that are copied: room in the answer, of what the request reserved, before any memory is taken. False: there is none, and the
-  // section is invalid with this text.
+  // For values that are copied: room in the answer, of what the request reserved, before any memory
+  // is taken. False: there is none, and the section is invalid with this text.
   bool ReserveCopy(std::uint64_t bytes, std::string* invalid);
 
-  // [35] Whether the request carries a proof that fits this push, which is one of its own. Any executor; the same guard each time.
+  // [35] Whether the request carries a proof that fits this push, which is one of its own. Any
+  // executor; the same guard each time.
   bool IsProved(grants::GrantGuard& guard, const v1::PushSection& push);
 
   // A test's failpoint takes the answer away: the caller gets Internal instead.
@@ -58,7 +63,9 @@ class DataCall {
   void Answer();
 
   // What was reserved for the answer is what it may take.
-  std::uint64_t answer_bytes_max() const { return std::min(request_.header->response_bytes_max(), answer_bytes_max_); }
+  std::uint64_t answer_bytes_max() const {
+    return std::min(request_.header->response_bytes_max(), answer_bytes_max_);
+  }
 
   static void NoteFrame(std::uint64_t bytes, std::atomic<std::uint64_t>* largest);
   // The answer to a frame that was not understood: nothing has changed.
@@ -71,13 +78,15 @@ class DataCall {
   const std::uint32_t executors_;
   const std::uint64_t answer_bytes_max_;
   const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_;  // a metric of the host
-  const std::shared_ptr<JobCounters> counters_;                      // of its job, shared with the table; null: it is not known
+  const std::shared_ptr<JobCounters>
+      counters_;  // of its job, shared with the table; null: it is not known
   fault::Failpoints* const failpoints_;
   std::vector<PushOutcome> pushes_;
   std::vector<PullOutcome> pulls_;
   std::atomic<std::size_t> remaining_;
   std::atomic<bool> answer_lost_{false};
-  std::atomic<std::uint64_t> copied_{0};  // bytes of values that were or are being copied for the answer
+  std::atomic<std::uint64_t> copied_{
+      0};  // bytes of values that were or are being copied for the answer
   std::atomic<std::uint32_t> proved_{0};  // bit i: proof i of the header fits
 };
 

@@ -23,20 +23,27 @@ absl::string_view WorkerOf(const v1::RequestHeader& header) {
 absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHeader& header) {
   if (certificate_task.empty()) return absl::OkStatus();
   const bool images = header.pushes().empty() &&
-                      std::all_of(header.pulls().begin(), header.pulls().end(), [](const v1::PullSection& pull) { return pull.has_image(); });
+                      std::all_of(header.pulls().begin(), header.pulls().end(),
+                                  [](const v1::PullSection& pull) { return pull.has_image(); });
   if (transport::CheckTask(certificate_task, "ps_server").ok()) {
     if (images) return absl::OkStatus();
-    return absl::PermissionDeniedError(
-        absl::StrCat("a parameter server may only read the images of shards that move: the certificate is for ", certificate_task));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "a parameter server may only read the images of shards that move: the certificate is for ",
+        certificate_task));
   }
-  if (const absl::Status status = transport::CheckTask(certificate_task, "worker"); !status.ok()) return status;
+  if (const absl::Status status = transport::CheckTask(certificate_task, "worker"); !status.ok())
+    return status;
   const absl::string_view name = header.client_name();
   if (WorkerOf(header).empty() || !transport::CheckTask(certificate_task, name).ok()) {
-    return absl::PermissionDeniedError(absl::StrCat("the request names another sender than its certificate: certificate=", certificate_task,
-                                                    " client_name=", client::CleanText(std::string(name), kNameBytesMax)));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the request names another sender than its certificate: certificate=", certificate_task,
+        " client_name=", client::CleanText(std::string(name), kNameBytesMax)));
   }
-  const bool any_image = std::any_of(header.pulls().begin(), header.pulls().end(), [](const v1::PullSection& pull) { return pull.has_image(); });
-  if (any_image) return absl::PermissionDeniedError("only a parameter server may read the image of a shard that moves");
+  const bool any_image = std::any_of(header.pulls().begin(), header.pulls().end(),
+                                     [](const v1::PullSection& pull) { return pull.has_image(); });
+  if (any_image)
+    return absl::PermissionDeniedError(
+        "only a parameter server may read the image of a shard that moves");
   return absl::OkStatus();
 }
 

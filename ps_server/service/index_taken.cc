@@ -9,16 +9,19 @@ namespace evergrad::ps_server {
 IndexTaken::Verdict IndexTaken::Judge(const v1::Rejected& rejected) {
   Verdict verdict;
   // A holder that is dead or away is waited for, as every server waits for its own former process.
-  if (rejected.kind() != "identity_taken" || !by_default_ || !rejected.holder_lives()) return verdict;
+  if (rejected.kind() != "identity_taken" || !by_default_ || !rejected.holder_lives())
+    return verdict;
   const std::string holder = client::CleanText(rejected.holder_host(), client::kHostBytesMax);
   const std::string free = client::CleanText(rejected.free_identity(), 32);
   verdict.ends = holder != host_;
   if (said_of_ == holder && !verdict.ends) return verdict;
   said_of_ = holder;
-  verdict.say = absl::StrCat("index ", index_, " is held by a living server on host ", holder,
-                             "; this server took it by default, because --index was not given and the host name ", host_,
-                             " ends in no number. To run it beside that server, start it with --index ", free.empty() ? "N" : free,
-                             verdict.ends ? "" : "; until then it waits for that server to end");
+  verdict.say = absl::StrCat(
+      "index ", index_, " is held by a living server on host ", holder,
+      "; this server took it by default, because --index was not given and the host name ", host_,
+      " ends in no number. To run it beside that server, start it with --index ",
+      free.empty() ? "N" : free,
+      verdict.ends ? "" : "; until then it waits for that server to end");
   return verdict;
 }
 

@@ -1,6 +1,7 @@
-// What this server knows of jobs as a whole: the newest map version (for STALE answers), how many shards there are, what is counted for each, and
-// what its tables hold.
-// Thread-safe: control writes, shard executors read when a request is not for what they hold, each request looks for where to count.
+// What this server knows of jobs as a whole: the newest map version (for STALE answers), how many
+// shards there are, what is counted for each, and what its tables hold. Thread-safe: control
+// writes, shard executors read when a request is not for what they hold, each request looks for
+// where to count.
 #pragma once
 
 #include <algorithm>
@@ -23,23 +24,30 @@ namespace evergrad::ps_server {
 struct JobCounters {
   std::uint64_t stint = 0;
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
-  std::atomic<std::uint64_t> bytes_received{0}, bytes_sent{0};  // of data requests and their answers
+  std::atomic<std::uint64_t> bytes_received{0},
+      bytes_sent{0};  // of data requests and their answers
 };
 
 class JobTable {
  public:
   struct Job {
-    MapVersion version;                          // (0,0): none heard of
-    std::uint32_t shards_total = 0;              // 0: unknown
-    std::shared_ptr<JobCounters> counters;       // null: the job is not known. Shared with requests in progress
-    std::shared_ptr<grants::GrantGuard> grants;  // null: nobody's grants are checked. Shared with the job's shards
-    std::string name;                            // "": not known
-    std::uint32_t shards = 0;                    // held here when last looked, and their values and slots; of tables all memory
+    MapVersion version;              // (0,0): none heard of
+    std::uint32_t shards_total = 0;  // 0: unknown
+    std::shared_ptr<JobCounters>
+        counters;  // null: the job is not known. Shared with requests in progress
+    std::shared_ptr<grants::GrantGuard>
+        grants;        // null: nobody's grants are checked. Shared with the job's shards
+    std::string name;  // "": not known
+    std::uint32_t shards =
+        0;  // held here when last looked, and their values and slots; of tables all memory
     std::uint64_t bytes = 0;
   };
   // `tables`: of the server.
-  explicit JobTable(std::shared_ptr<storage::MemoryBudget> tables = std::make_shared<storage::MemoryBudget>(0)) : tables_(std::move(tables)) {}
-  // A job's part of it, whether the job is known or not: what its tables are made with, shared with them and gone with the last of them.
+  explicit JobTable(
+      std::shared_ptr<storage::MemoryBudget> tables = std::make_shared<storage::MemoryBudget>(0))
+      : tables_(std::move(tables)) {}
+  // A job's part of it, whether the job is known or not: what its tables are made with, shared with
+  // them and gone with the last of them.
   std::shared_ptr<storage::MemoryBudget> TablesOf(JobUid uid) {
     MutexLock lock(&mu_);
     std::erase_if(parts_, [](const auto& part) { return part.second.expired(); });
@@ -52,7 +60,8 @@ class JobTable {
   std::uint64_t TableBytes(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = parts_.find(uid);
-    const std::shared_ptr<storage::MemoryBudget> part = it == parts_.end() ? nullptr : it->second.lock();
+    const std::shared_ptr<storage::MemoryBudget> part =
+        it == parts_.end() ? nullptr : it->second.lock();
     return part == nullptr ? 0 : part->used_by_part();
   }
   // Versions only rise; a repeat changes nothing. `shards_total` 0 leaves what is known.
@@ -66,7 +75,8 @@ class JobTable {
     job.version = std::max(job.version, version);
     if (shards_total != 0) job.shards_total = shards_total;
   }
-  // [34] The key that came with an Assign of a known job, before its shard is held; the first one stays. Empty: nothing is checked.
+  // [34] The key that came with an Assign of a known job, before its shard is held; the first one
+  // stays. Empty: nothing is checked.
   void SetGrantKey(JobUid uid, const std::string& key, fault::Mutant mutant) {
     if (key.empty()) return;
     MutexLock lock(&mu_);

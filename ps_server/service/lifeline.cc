@@ -20,7 +20,8 @@ int BindName(std::uint64_t process_uid) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   // A first byte of zero makes the name abstract: it is no file.
-  const std::string name = absl::StrCat(absl::string_view("\0", 1), "evergrad/ps-server/", absl::Hex(process_uid, absl::kZeroPad16));
+  const std::string name = absl::StrCat(absl::string_view("\0", 1), "evergrad/ps-server/",
+                                        absl::Hex(process_uid, absl::kZeroPad16));
   std::copy(name.begin(), name.end(), address.sun_path);
   const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), bytes) == 0) return fd;

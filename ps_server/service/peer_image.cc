@@ -15,11 +15,13 @@ namespace {
 
 constexpr std::chrono::milliseconds kTryAgain{20}, kLookAgain{20};
 
-// One piece on its way, or here. Shared with the call's callback, which may come after the reader has gone.
+// One piece on its way, or here. Shared with the call's callback, which may come after the reader
+// has gone.
 struct Piece {
   std::uint64_t offset = 0, bytes = 0;
   runtime::Event there;
-  absl::StatusOr<client::ParameterClient::Answer> answer = absl::UnknownError("no answer yet");  // once `there` is set
+  absl::StatusOr<client::ParameterClient::Answer> answer =
+      absl::UnknownError("no answer yet");  // once `there` is set
 };
 
 class PeerFile final : public fs::ReadableFile {
@@ -30,14 +32,16 @@ class PeerFile final : public fs::ReadableFile {
 
   absl::StatusOr<std::size_t> ReadAt(std::uint64_t offset, std::span<std::byte> out) override {
     if (offset >= image_.bytes) return std::size_t{0};
-    const std::size_t wanted = static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), image_.bytes - offset));
+    const std::size_t wanted =
+        static_cast<std::size_t>(std::min<std::uint64_t>(out.size(), image_.bytes - offset));
     for (std::size_t done = 0; done < wanted;) {
       const std::uint64_t at = offset + done;
       const std::uint64_t piece_offset = at / kImagePieceBytesMax * kImagePieceBytesMax;
       if (here_ == nullptr || here_->offset != piece_offset) {
         if (const absl::Status status = Fetch(piece_offset); !status.ok()) return status;
       }
-      const std::span<const std::byte> piece = here_->answer->payloads[0].subspan(at - piece_offset);
+      const std::span<const std::byte> piece =
+          here_->answer->payloads[0].subspan(at - piece_offset);
       const std::size_t n = std::min(piece.size(), wanted - done);
       std::memcpy(out.data() + done, piece.data(), n);
       done += n;
@@ -46,7 +50,9 @@ class PeerFile final : public fs::ReadableFile {
   }
 
  private:
-  bool Unwanted() const { return image_.unwanted != nullptr && image_.unwanted->load(std::memory_order_relaxed); }
+  bool Unwanted() const {
+    return image_.unwanted != nullptr && image_.unwanted->load(std::memory_order_relaxed);
+  }
 
   std::shared_ptr<Piece> Ask(std::uint64_t offset) {
     auto piece = std::make_shared<Piece>();
@@ -59,7 +65,8 @@ class PeerFile final : public fs::ReadableFile {
     *pull.mutable_epoch() = client::ToProto(image_.epoch);
     pull.mutable_image()->set_offset(offset);
     pull.mutable_image()->set_bytes(piece->bytes);
-    image_.client->Send(image_.server, std::move(header), {}, piece->bytes + 64, image_.piece_deadline,
+    image_.client->Send(image_.server, std::move(header), {}, piece->bytes + 64,
+                        image_.piece_deadline,
                         [piece](absl::StatusOr<client::ParameterClient::Answer> answer) {
                           piece->answer = std::move(answer);
                           piece->there.Set();
@@ -71,8 +78,10 @@ class PeerFile final : public fs::ReadableFile {
   absl::Status Fetch(std::uint64_t offset) {
     const MonoTime until = image_.clock->Now() + image_.unreachable_max;
     for (;;) {
-      here_ = next_ != nullptr && next_->offset == offset ? std::exchange(next_, nullptr) : Ask(offset);
-      if (const std::uint64_t behind = offset + here_->bytes; behind < image_.bytes && (next_ == nullptr || next_->offset != behind))
+      here_ =
+          next_ != nullptr && next_->offset == offset ? std::exchange(next_, nullptr) : Ask(offset);
+      if (const std::uint64_t behind = offset + here_->bytes;
+          behind < image_.bytes && (next_ == nullptr || next_->offset != behind))
         next_ = Ask(behind);
       const std::shared_ptr<Piece> piece = here_;
       while (!piece->there.WaitFor(kLookAgain)) {  // the call's own deadline ends it at last
@@ -84,7 +93,8 @@ class PeerFile final : public fs::ReadableFile {
       const absl::Status& status = piece->answer.status();
       if (!absl::IsUnavailable(status) || Unwanted() || image_.clock->Now() >= until) {
         return absl::Status(status.code(),
-                            absl::StrCat("a moved shard cannot be read from ps_server/", image_.server.server(), ": ", status.message()));
+                            absl::StrCat("a moved shard cannot be read from ps_server/",
+                                         image_.server.server(), ": ", status.message()));
       }
       // Whoever destroys the client meanwhile ends the next call at once.
       runtime::Event().WaitFor(kTryAgain);
@@ -93,12 +103,16 @@ class PeerFile final : public fs::ReadableFile {
 
   absl::Status Check(const Piece& piece) {
     const v1::PullResult& result = piece.answer->header->pulls(0);
-    if (result.answer() == v1::VALUES && piece.answer->payloads[0].size() == piece.bytes) return absl::OkStatus();
+    if (result.answer() == v1::VALUES && piece.answer->payloads[0].size() == piece.bytes)
+      return absl::OkStatus();
     here_ = nullptr;
-    return absl::NotFoundError(absl::StrCat("a moved shard is not at ps_server/", image_.server.server(),
-                                            " any more: shard=", image_.shard.ToString(), " epoch=", image_.epoch.ToString(),
-                                            " answer=", v1::PullAnswer_Name(result.answer()),
-                                            result.message().empty() ? "" : absl::StrCat(" (", client::CleanText(result.message(), 500), ")")));
+    return absl::NotFoundError(absl::StrCat(
+        "a moved shard is not at ps_server/", image_.server.server(),
+        " any more: shard=", image_.shard.ToString(), " epoch=", image_.epoch.ToString(),
+        " answer=", v1::PullAnswer_Name(result.answer()),
+        result.message().empty()
+            ? ""
+            : absl::StrCat(" (", client::CleanText(result.message(), 500), ")")));
   }
 
   const PeerImage image_;
@@ -108,20 +122,29 @@ class PeerFile final : public fs::ReadableFile {
 class PeerFileSystem final : public fs::FileSystem {
  public:
   explicit PeerFileSystem(PeerImage image) : image_(std::move(image)) {}
-  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view) override { return ReadOnly(); }
-  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view) override { return std::make_unique<PeerFile>(image_); }
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view) override {
+    return ReadOnly();
+  }
+  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view) override {
+    return std::make_unique<PeerFile>(image_);
+  }
   absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view) override { return ReadOnly(); }
   absl::Status Remove(absl::string_view) override { return ReadOnly(); }
   absl::StatusOr<bool> Exists(absl::string_view) override { return true; }
   absl::Status MakeFolders(absl::string_view) override { return ReadOnly(); }
 
  private:
-  static absl::Status ReadOnly() { return absl::UnimplementedError("the image of a shard at another server can be read, and nothing else"); }
+  static absl::Status ReadOnly() {
+    return absl::UnimplementedError(
+        "the image of a shard at another server can be read, and nothing else");
+  }
   const PeerImage image_;
 };
 
 }  // namespace
 
-std::unique_ptr<fs::FileSystem> MakePeerFileSystem(PeerImage image) { return std::make_unique<PeerFileSystem>(std::move(image)); }
+std::unique_ptr<fs::FileSystem> MakePeerFileSystem(PeerImage image) {
+  return std::make_unique<PeerFileSystem>(std::move(image));
+}
 
 }  // namespace evergrad::ps_server

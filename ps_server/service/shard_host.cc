@@ -11,16 +11,20 @@
 namespace evergrad::ps_server {
 namespace {
 
-// A header of this size is parsed in some ten microseconds: less than it takes to wake another thread.
+// A header of this size is parsed in some ten microseconds: less than it takes to wake another
+// thread.
 constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
-// So is a request of so many bytes, its answer included, dealt with. (Not a push to tables: rows may have to give way to it.)
+// So is a request of so many bytes, its answer included, dealt with. (Not a push to tables: rows
+// may have to give way to it.)
 constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
 constexpr std::chrono::seconds kSayEvery{10};
 constexpr std::size_t kNameBytesMax = 100;  // of what a stranger calls itself
 
 bool IsBrief(std::uint64_t request_bytes, const v1::RequestHeader& header) {
-  return request_bytes <= kRunInlineBytesMax && header.response_bytes_max() <= kRunInlineBytesMax - request_bytes &&
-         std::none_of(header.pushes().begin(), header.pushes().end(), [](const v1::PushSection& push) { return push.has_ids(); });
+  return request_bytes <= kRunInlineBytesMax &&
+         header.response_bytes_max() <= kRunInlineBytesMax - request_bytes &&
+         std::none_of(header.pushes().begin(), header.pushes().end(),
+                      [](const v1::PushSection& push) { return push.has_ids(); });
 }
 
 std::uint32_t HeaderBytes(const transport::ReceivedFrame& frame) {
@@ -38,50 +42,77 @@ ShardHost::ShardHost(Options options)
       jobs_(std::make_shared<JobTable>(budget_)) {
   EG_CHECK(!options_.executors.empty());
   metrics::Registry& registry = *options_.registry;
-  const char* answers[8] = {"applied", "duplicate", "stale", "superseded", "refused", "busy", "over_budget", "invalid"};
+  const char* answers[8] = {"applied", "duplicate", "stale",       "superseded",
+                            "refused", "busy",      "over_budget", "invalid"};
   for (int i = 0; i < 8; ++i) {
-    metrics_.updates[i] =
-        &registry.GetCounter("evergrad_ps_server_updates_total", "Pushes of one update to one shard, by answer", {{"answer", answers[i]}});
+    metrics_.updates[i] = &registry.GetCounter("evergrad_ps_server_updates_total",
+                                               "Pushes of one update to one shard, by answer",
+                                               {{"answer", answers[i]}});
   }
   const char* pulls[4] = {"values", "unchanged", "stale", "invalid"};
   for (int i = 0; i < 4; ++i) {
-    metrics_.pulls[i] = &registry.GetCounter("evergrad_ps_server_pulls_total", "Pulls of one shard, by answer", {{"answer", pulls[i]}});
+    metrics_.pulls[i] = &registry.GetCounter(
+        "evergrad_ps_server_pulls_total", "Pulls of one shard, by answer", {{"answer", pulls[i]}});
   }
-  metrics_.push_bytes = &registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied");
-  metrics_.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total", "Bytes of values answered to pulls");
-  malformed_ = &registry.GetCounter("evergrad_ps_server_malformed_requests_total", "Requests that were not understood as a whole");
-  unproved_ =
-      &registry.GetCounter("evergrad_ps_server_unproved_pushes_total", "Pushes refused because the coordinator had not granted them to their sender");
-  senders_refused_ = &registry.GetCounter("evergrad_ps_server_senders_refused_total",
-                                          "Requests refused as a whole because their sender's certificate does not allow them");
-  registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current", "Spare blocks for writing out of place", {},
+  metrics_.push_bytes =
+      &registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied");
+  metrics_.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total",
+                                             "Bytes of values answered to pulls");
+  malformed_ = &registry.GetCounter("evergrad_ps_server_malformed_requests_total",
+                                    "Requests that were not understood as a whole");
+  unproved_ = &registry.GetCounter(
+      "evergrad_ps_server_unproved_pushes_total",
+      "Pushes refused because the coordinator had not granted them to their sender");
+  senders_refused_ = &registry.GetCounter(
+      "evergrad_ps_server_senders_refused_total",
+      "Requests refused as a whole because their sender's certificate does not allow them");
+  registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current",
+                            "Spare blocks for writing out of place", {},
                             [pool = pool_] { return static_cast<double>(pool->bytes()); });
-  registry.GetGauge("evergrad_ps_server_pool_bytes_limit", "Spare blocks for writing out of place: limit")
+  registry
+      .GetGauge("evergrad_ps_server_pool_bytes_limit",
+                "Spare blocks for writing out of place: limit")
       .Set(static_cast<double>(options_.pool_bytes_max));
-  registry.AddCallbackCounter("evergrad_ps_server_pool_bytes_refused_total",
-                              "Spare blocks for writing out of place: given back to the system for the limit", {},
-                              [pool = pool_] { return pool->refused(); });
-  const auto by_job = [&](const char* name, const char* help, double (*read)(const JobTable::Job&)) {
+  registry.AddCallbackCounter(
+      "evergrad_ps_server_pool_bytes_refused_total",
+      "Spare blocks for writing out of place: given back to the system for the limit", {},
+      [pool = pool_] { return pool->refused(); });
+  const auto by_job = [&](const char* name, const char* help,
+                          double (*read)(const JobTable::Job&)) {
     registry.AddCallbackGauges(name, help, [jobs = jobs_, read] {
       metrics::Registry::Samples samples;
-      for (const auto& [uid, job] : jobs->All()) samples.push_back({{{"job", job.name}, {"job_uid", JobUidString(uid)}}, read(job)});
+      for (const auto& [uid, job] : jobs->All())
+        samples.push_back({{{"job", job.name}, {"job_uid", JobUidString(uid)}}, read(job)});
       return samples;
     });
   };
-  by_job("evergrad_ps_server_job_bytes", "Values and slots held, by job; of embedding tables all memory",
+  by_job("evergrad_ps_server_job_bytes",
+         "Values and slots held, by job; of embedding tables all memory",
          [](const JobTable::Job& job) { return static_cast<double>(job.bytes); });
-  by_job("evergrad_ps_server_job_shards", "Shards held, by job", [](const JobTable::Job& job) { return static_cast<double>(job.shards); });
-  by_job("evergrad_ps_server_job_updates_applied", "Updates applied, by job",
-         [](const JobTable::Job& job) { return static_cast<double>(job.counters->updates_applied.load(std::memory_order_relaxed)); });
+  by_job("evergrad_ps_server_job_shards", "Shards held, by job",
+         [](const JobTable::Job& job) { return static_cast<double>(job.shards); });
+  by_job(
+      "evergrad_ps_server_job_updates_applied", "Updates applied, by job",
+      [](const JobTable::Job& job) {
+        return static_cast<double>(job.counters->updates_applied.load(std::memory_order_relaxed));
+      });
   by_job("evergrad_ps_server_job_received_bytes", "Bytes of data requests, by job",
-         [](const JobTable::Job& job) { return static_cast<double>(job.counters->bytes_received.load(std::memory_order_relaxed)); });
+         [](const JobTable::Job& job) {
+           return static_cast<double>(job.counters->bytes_received.load(std::memory_order_relaxed));
+         });
   by_job("evergrad_ps_server_job_sent_bytes", "Bytes of answers to data requests, by job",
-         [](const JobTable::Job& job) { return static_cast<double>(job.counters->bytes_sent.load(std::memory_order_relaxed)); });
-  registry.AddCallbackGauge("evergrad_ps_server_table_bytes_current", "Rows of embedding tables, their index and their counters", {},
+         [](const JobTable::Job& job) {
+           return static_cast<double>(job.counters->bytes_sent.load(std::memory_order_relaxed));
+         });
+  registry.AddCallbackGauge("evergrad_ps_server_table_bytes_current",
+                            "Rows of embedding tables, their index and their counters", {},
                             [budget = budget_] { return static_cast<double>(budget->used()); });
-  registry.GetGauge("evergrad_ps_server_table_bytes_limit", "Rows of embedding tables, their index and their counters: limit")
+  registry
+      .GetGauge("evergrad_ps_server_table_bytes_limit",
+                "Rows of embedding tables, their index and their counters: limit")
       .Set(static_cast<double>(options_.memory_bytes_max));
-  registry.AddCallbackCounter("evergrad_ps_server_table_bytes_refused_total", "Rows of embedding tables: growth refused for the limit", {},
+  registry.AddCallbackCounter("evergrad_ps_server_table_bytes_refused_total",
+                              "Rows of embedding tables: growth refused for the limit", {},
                               [budget = budget_] { return budget->refusals(); });
   for (runtime::Executor* executor : options_.executors) {
     ShardLane::Options lane;
@@ -94,9 +125,11 @@ ShardHost::ShardHost(Options options)
     lane.mutant = options_.mutant;
     lane.on_unproved = [this](const v1::RequestHeader& header, const v1::PushSection& push) {
       unproved_->Add();
-      Say(absl::StrCat("push refused, the coordinator has not granted this attempt to its sender: sender=",
-                       client::CleanText(header.client_name(), kNameBytesMax), " job=", JobUidString(JobUid(header.job_uid())),
-                       " shard=", push.shard(), " closure=", push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
+      Say(absl::StrCat(
+          "push refused, the coordinator has not granted this attempt to its sender: sender=",
+          client::CleanText(header.client_name(), kNameBytesMax),
+          " job=", JobUidString(JobUid(header.job_uid())), " shard=", push.shard(), " closure=",
+          push.closure(), " attempt=", push.attempt().term(), ".", push.attempt().n()));
     };
     lanes_.push_back(std::make_unique<ShardLane>(std::move(lane)));
   }
@@ -115,20 +148,31 @@ void ShardHost::Say(const std::string& what) {
     said_at_ = now;
     unsaid = std::exchange(unsaid_, 0);
   }
-  options_.logger->Warning(unsaid == 0 ? what : absl::StrCat(what, " (and ", unsaid, " refusals since the last such line)"));
+  options_.logger->Warning(
+      unsaid == 0 ? what
+                  : absl::StrCat(what, " (and ", unsaid, " refusals since the last such line)"));
 }
 
-void ShardHost::Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder, const std::string& certificate_task) {
+void ShardHost::Handle(transport::ReceivedFrame frame,
+                       std::unique_ptr<transport::DataResponder> responder,
+                       const std::string& certificate_task) {
   DataCall::NoteFrame(frame.bytes.size(), largest_frame_.get());
-  if (HeaderBytes(frame) <= kParseInlineBytesMax) return Parse(std::move(frame), std::move(responder), certificate_task);
+  if (HeaderBytes(frame) <= kParseInlineBytesMax)
+    return Parse(std::move(frame), std::move(responder), certificate_task);
   // Shared, because a posted task must be copyable.
-  auto held =
-      std::make_shared<std::pair<transport::ReceivedFrame, std::unique_ptr<transport::DataResponder>>>(std::move(frame), std::move(responder));
-  options_.executors[next_parser_.fetch_add(1, std::memory_order_relaxed) % options_.executors.size()]->Post(
-      [this, held, certificate_task] { Parse(std::move(held->first), std::move(held->second), certificate_task); });
+  auto held = std::make_shared<
+      std::pair<transport::ReceivedFrame, std::unique_ptr<transport::DataResponder>>>(
+      std::move(frame), std::move(responder));
+  options_
+      .executors[next_parser_.fetch_add(1, std::memory_order_relaxed) % options_.executors.size()]
+      ->Post([this, held, certificate_task] {
+        Parse(std::move(held->first), std::move(held->second), certificate_task);
+      });
 }
 
-void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder, absl::string_view certificate_task) {
+void ShardHost::Parse(transport::ReceivedFrame frame,
+                      std::unique_ptr<transport::DataResponder> responder,
+                      absl::string_view certificate_task) {
   auto request = wire::ParseRequest({frame.bytes.data(), frame.bytes.size()});
   if (!request.ok()) {
     malformed_->Add();
@@ -142,7 +186,8 @@ void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport:
   } else if (request->header->grants_size() > grants::kProofsPerRequestMax) {
     malformed_->Add();
     sender = absl::InvalidArgumentError(
-        absl::StrCat("too many proofs of grants in a request: max=", grants::kProofsPerRequestMax, " got=", request->header->grants_size()));
+        absl::StrCat("too many proofs of grants in a request: max=", grants::kProofsPerRequestMax,
+                     " got=", request->header->grants_size()));
   }
   if (!sender.ok()) {
     frame = {};
@@ -150,18 +195,22 @@ void ShardHost::Parse(transport::ReceivedFrame frame, std::unique_ptr<transport:
   }
   const std::uint64_t request_bytes = frame.bytes.size();
   std::shared_ptr<JobCounters> counters = jobs_->CountersOf(JobUid(request->header->job_uid()));
-  auto call = std::make_shared<DataCall>(std::move(frame), *std::move(request), std::move(responder), static_cast<std::uint32_t>(lanes_.size()),
-                                         options_.frame_bytes_max, largest_frame_, std::move(counters), options_.failpoints);
+  auto call = std::make_shared<DataCall>(
+      std::move(frame), *std::move(request), std::move(responder),
+      static_cast<std::uint32_t>(lanes_.size()), options_.frame_bytes_max, largest_frame_,
+      std::move(counters), options_.failpoints);
   const v1::RequestHeader& header = *call->request().header;
   if (header.pushes_size() + header.pulls_size() == 0) return call->Answer();
   const bool here = IsBrief(request_bytes, header);
   std::vector<std::vector<ShardLane::Section>> by_lane(lanes_.size());
   // Pushes first: the pull of a shard in the same request follows its push.
   for (int i = 0; i < header.pushes_size(); ++i) {
-    by_lane[header.pushes(i).shard() % lanes_.size()].push_back({call, static_cast<std::uint32_t>(i), true});
+    by_lane[header.pushes(i).shard() % lanes_.size()].push_back(
+        {call, static_cast<std::uint32_t>(i), true});
   }
   for (int i = 0; i < header.pulls_size(); ++i) {
-    by_lane[header.pulls(i).shard() % lanes_.size()].push_back({call, static_cast<std::uint32_t>(i), false});
+    by_lane[header.pulls(i).shard() % lanes_.size()].push_back(
+        {call, static_cast<std::uint32_t>(i), false});
   }
   call.reset();
   for (std::size_t lane = 0; lane < by_lane.size(); ++lane) {
@@ -173,7 +222,8 @@ void ShardHost::DropJob(JobUid job) {
   for (const auto& lane : lanes_) lane->DropJob(job);
 }
 
-void ShardHost::Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done) {
+void ShardHost::Report(JobUid job, bool digests,
+                       std::function<void(std::vector<v1::ShardState>)> done) {
   struct Gathered {
     Mutex mu;
     std::vector<v1::ShardState> states ABSL_GUARDED_BY(mu);

@@ -1,7 +1,7 @@
 // All shards of one server: requests in, one answer each; control operations by shard.
 //
-// A shard lives on the executor of its number (shard % executors). Thread-safe; callbacks of control operations run on a
-// shard's executor and must not block.
+// A shard lives on the executor of its number (shard % executors). Thread-safe; callbacks of
+// control operations run on a shard's executor and must not block.
 #pragma once
 
 #include <atomic>
@@ -27,22 +27,24 @@ namespace evergrad::ps_server {
 class ShardHost {
  public:
   struct Options {
-    std::vector<runtime::Executor*> executors;    // At least one. Outlive the host; shut down before it is destroyed.
+    std::vector<runtime::Executor*>
+        executors;  // At least one. Outlive the host; shut down before it is destroyed.
     metrics::Registry* registry = nullptr;        // All pointers outlive the host.
     fault::Failpoints* failpoints = nullptr;      // May be null.
     std::uint64_t frame_bytes_max = 1ull << 30;   // of an answer
     std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
     std::uint64_t memory_bytes_max = 0;           // of embedding tables; 0: no limit
-    const Images* images = nullptr;               // Of stopped shards; may be null. Outlives the executors.
-    log::Logger* logger = nullptr;                // Both may be null: what strangers try is counted only.
+    const Images* images = nullptr;  // Of stopped shards; may be null. Outlives the executors.
+    log::Logger* logger = nullptr;   // Both may be null: what strangers try is counted only.
     const Clock* clock = nullptr;
     fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardHost(Options options);
 
-  // A whole request from the transport; answers through `responder`. Never blocks, may be called on a transport thread. `certificate_task`: as in
-  // PeerInfo.
-  void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder, const std::string& certificate_task = "");
+  // A whole request from the transport; answers through `responder`. Never blocks, may be called on
+  // a transport thread. `certificate_task`: as in PeerInfo.
+  void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder,
+              const std::string& certificate_task = "");
 
   JobTable& jobs() { return *jobs_; }
   // Spare blocks of all shards. Shared with them.
@@ -53,19 +55,26 @@ class ShardHost {
   // The states of the shards of `job` (0: all), in order of job and shard.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
-  // Bytes of the largest frame that has arrived or was answered. Shared with the registry, which outlives the host.
+  // Bytes of the largest frame that has arrived or was answered. Shared with the registry, which
+  // outlives the host.
   std::shared_ptr<const std::atomic<std::uint64_t>> largest_frame() const { return largest_frame_; }
   // Since the process began.
-  std::uint64_t updates_applied() const { return metrics_.updates[static_cast<int>(PushCode::kApplied)]->value(); }
-  std::uint64_t duplicates() const { return metrics_.updates[static_cast<int>(PushCode::kDuplicate)]->value(); }
+  std::uint64_t updates_applied() const {
+    return metrics_.updates[static_cast<int>(PushCode::kApplied)]->value();
+  }
+  std::uint64_t duplicates() const {
+    return metrics_.updates[static_cast<int>(PushCode::kDuplicate)]->value();
+  }
 
  private:
-  void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder, absl::string_view certificate_task);
+  void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder,
+             absl::string_view certificate_task);
   // One line in kSayEvery; what came meanwhile is counted in the next.
   void Say(const std::string& what);
 
   const Options options_;
-  const std::shared_ptr<storage::ChunkPool> pool_;       // shared with the lanes, their shards and the registry, which outlives the host
+  const std::shared_ptr<storage::ChunkPool>
+      pool_;  // shared with the lanes, their shards and the registry, which outlives the host
   const std::shared_ptr<storage::MemoryBudget> budget_;  // likewise
   const std::shared_ptr<JobTable> jobs_;                 // shared with the registry
   LaneMetrics metrics_;
@@ -75,7 +84,8 @@ class ShardHost {
   std::uint64_t unsaid_ ABSL_GUARDED_BY(said_mu_) = 0;
   std::vector<std::unique_ptr<ShardLane>> lanes_;
   std::atomic<std::size_t> next_parser_{0};
-  const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_ = std::make_shared<std::atomic<std::uint64_t>>(0);
+  const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_ =
+      std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 }  // namespace evergrad::ps_server

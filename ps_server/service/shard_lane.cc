@@ -15,31 +15,40 @@ namespace {
 
 constexpr std::uint64_t kTurnBytes = 1 << 20;  // about a millisecond of applying
 constexpr std::uint64_t kSectionCost = 2048;   // of a section without bytes
-constexpr absl::string_view kUnproved = "the coordinator has not granted this attempt to the sender of the push";
+constexpr absl::string_view kUnproved =
+    "the coordinator has not granted this attempt to the sender of the push";
 constexpr std::size_t kHottestIds = 16;           // of each table of a slot, in a report
 constexpr std::uint64_t kSliceBytes = 512 << 10;  // of a table's cut, at a time
 
 ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
   const v1::RequestHeader& header = *call.request().header;
   const int i = static_cast<int>(section.index);
-  return {JobUid(header.job_uid()), ShardId(section.is_push ? header.pushes(i).shard() : header.pulls(i).shard())};
+  return {JobUid(header.job_uid()),
+          ShardId(section.is_push ? header.pushes(i).shard() : header.pulls(i).shard())};
 }
 
-// What is wrong with a push apart from its numbers; "" when nothing is. The shard answers it in its place (line 11).
+// What is wrong with a push apart from its numbers; "" when nothing is. The shard answers it in its
+// place (line 11).
 std::string DefectOf(const v1::PushSection& push) {
   if (push.kind() != v1::GRADIENT && push.kind() != v1::MOVING_AVERAGE && push.kind() != v1::SKIP) {
-    return absl::StrCat("update kind is not built, expected GRADIENT, MOVING_AVERAGE or SKIP, got=", static_cast<int>(push.kind()));
+    return absl::StrCat("update kind is not built, expected GRADIENT, MOVING_AVERAGE or SKIP, got=",
+                        static_cast<int>(push.kind()));
   }
-  if (push.codec() != v1::CODEC_NONE) return absl::StrCat("codec is not built, expected CODEC_NONE, got=", static_cast<int>(push.codec()));
+  if (push.codec() != v1::CODEC_NONE)
+    return absl::StrCat("codec is not built, expected CODEC_NONE, got=",
+                        static_cast<int>(push.codec()));
   if (push.dtype() < v1::DTYPE_UNSPECIFIED || push.dtype() > v1::DTYPE_INT64) {
-    return absl::StrCat("gradient dtype mismatch, no such type: got=", static_cast<int>(push.dtype()));
+    return absl::StrCat("gradient dtype mismatch, no such type: got=",
+                        static_cast<int>(push.dtype()));
   }
   return "";
 }
 
 template <class Section>
 TableRows RowsOf(const Section& section, std::span<const std::int64_t> ids) {
-  const auto numbers = [](const auto& field) { return std::span<const std::uint32_t>(field.data(), static_cast<std::size_t>(field.size())); };
+  const auto numbers = [](const auto& field) {
+    return std::span<const std::uint32_t>(field.data(), static_cast<std::size_t>(field.size()));
+  };
   return {section.has_ids(), ids, numbers(section.tables()), numbers(section.table_rows())};
 }
 
@@ -71,15 +80,18 @@ void Describe(const storage::EmbeddingTable& table, bool digests, v1::TableState
 }
 
 absl::Status NotHeld(ShardKey key, ShardEpoch epoch) {
-  return absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=", key.shard.ToString(), " epoch=", epoch.ToString()));
+  return absl::NotFoundError(absl::StrCat("shard is not held at this epoch: shard=",
+                                          key.shard.ToString(), " epoch=", epoch.ToString()));
 }
 
 ShardLane::Loaded LoadedOf(const Shard& shard) {
-  return {absl::OkStatus(), shard.value_bytes(), shard.slot_bytes(), shard.lsn(), shard.ledger().done(), shard.ledger().refused()};
+  return {absl::OkStatus(), shard.value_bytes(),   shard.slot_bytes(),
+          shard.lsn(),      shard.ledger().done(), shard.ledger().refused()};
 }
 
 bool LosesAnswer(const fault::Hit& hit) {
-  return hit.action == fault::Action::kError || hit.action == fault::Action::kUserError || hit.action == fault::Action::kDrop;
+  return hit.action == fault::Action::kError || hit.action == fault::Action::kUserError ||
+         hit.action == fault::Action::kDrop;
 }
 
 }  // namespace
@@ -107,13 +119,16 @@ void ShardLane::Enqueue(Section section) {
   if (!std::exchange(it->second.waiting, true)) ready_.push_back(key);
 }
 
-// Line 8: STALE with the V that is known here; but a number that no shard of the job can have is the caller's mistake.
+// Line 8: STALE with the V that is known here; but a number that no shard of the job can have is
+// the caller's mistake.
 void ShardLane::AnswerUnheld(const Section& section) {
   const ShardKey key = KeyOf(*section.call, section);
   const JobTable::Job job = options_.jobs->Find(key.job);
   const bool unknown = job.shards_total != 0 && key.shard.value() >= job.shards_total;
   std::string message;
-  if (unknown) message = absl::StrCat("unknown shard: shard=", key.shard.value(), " shards=", job.shards_total, " job=", JobUidString(key.job));
+  if (unknown)
+    message = absl::StrCat("unknown shard: shard=", key.shard.value(), " shards=", job.shards_total,
+                           " job=", JobUidString(key.job));
   if (section.is_push) {
     auto& outcome = section.call->push(section.index);
     outcome.result.code = unknown ? PushCode::kInvalid : PushCode::kStale;
@@ -137,7 +152,8 @@ void ShardLane::Turn() {
     const auto it = FindNext(key);
     if (it == slots_.end()) continue;  // dropped: its sections were answered then
     it->second.waiting = false;
-    if (it->second.queue.empty() && !it->second.applying) continue;  // dropped and assigned anew meanwhile
+    if (it->second.queue.empty() && !it->second.applying)
+      continue;  // dropped and assigned anew meanwhile
     spent += Run(key, &it->second);
     if ((!it->second.queue.empty() || it->second.applying) && !it->second.waiting) {
       it->second.waiting = true;
@@ -154,22 +170,27 @@ tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes
     constexpr std::uint64_t kBlock = storage::kChunkFloats * sizeof(float);
     room_ = nullptr;
     room_of_ = &call;
-    // A spare block of the pool, whose pages are there; what an answer has no use for is not worth one.
+    // A spare block of the pool, whose pages are there; what an answer has no use for is not worth
+    // one.
     if (bytes <= kBlock && call.answer_bytes_max() >= kBlock / 2) {
-      if (auto block = std::make_shared<storage::ChunkRef>(storage::ChunkRef::New(storage::kChunkFloats, options_.pool)); *block) {
+      if (auto block = std::make_shared<storage::ChunkRef>(
+              storage::ChunkRef::New(storage::kChunkFloats, options_.pool));
+          *block) {
         room_left_ = std::as_writable_bytes(std::span((*block)->data(), storage::kChunkFloats));
         room_ = std::move(block);
       }
     }
     if (room_ == nullptr) {
-      auto buffer = std::make_shared<tensor::AlignedBuffer>(std::max(bytes, std::min(call.answer_bytes_max(), kBlock)));
+      auto buffer = std::make_shared<tensor::AlignedBuffer>(
+          std::max(bytes, std::min(call.answer_bytes_max(), kBlock)));
       room_left_ = {buffer->data(), buffer->size()};
       room_ = std::move(buffer);
     }
   }
   tensor::SharedBytes place{room_, room_left_.first(bytes)};
-  const std::span<std::byte> padding =
-      room_left_.subspan(bytes, std::min<std::uint64_t>(room_left_.size(), RoundUp(bytes, tensor::kAlignment)) - bytes);
+  const std::span<std::byte> padding = room_left_.subspan(
+      bytes,
+      std::min<std::uint64_t>(room_left_.size(), RoundUp(bytes, tensor::kAlignment)) - bytes);
   std::fill(padding.begin(), padding.end(), std::byte{0});  // the frame may go on behind it
   room_left_ = room_left_.subspan(bytes + padding.size());
   return place;
@@ -183,11 +204,13 @@ void ShardLane::PostTurn() {
 }
 
 std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
-  if (slot->applying || slot->queue.front().is_push || slot->queue.front().call != reading_for_) FinishReadings();
+  if (slot->applying || slot->queue.front().is_push || slot->queue.front().call != reading_for_)
+    FinishReadings();
   if (slot->applying) return ContinuePush(slot);
   Section section = std::move(slot->queue.front());
   slot->queue.pop_front();
-  if (section.is_push && !section.delayed && options_.failpoints != nullptr && options_.failpoints->AnyArmed()) {
+  if (section.is_push && !section.delayed && options_.failpoints != nullptr &&
+      options_.failpoints->AnyArmed()) {
     const fault::Hit hit = options_.failpoints->At("server.before_apply");
     if (hit.action == fault::Action::kDelay) {
       // This shard's queue waits, in order; the others go on.
@@ -213,14 +236,17 @@ std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
 
 std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   Shard* const shard = slot->shard.get();
-  const v1::PushSection& from = section.call->request().header->pushes(static_cast<int>(section.index));
+  const v1::PushSection& from =
+      section.call->request().header->pushes(static_cast<int>(section.index));
   const std::string defect = DefectOf(from);
   Push push;
   push.epoch = client::FromProto<ShardEpoch>(from.epoch());
   push.closure = ClosureId(from.closure());
   push.update = UpdateIndex(from.update());
   push.attempt = client::FromProto<Attempt>(from.attempt());
-  push.kind = from.kind() == v1::SKIP ? UpdateKind::kSkip : from.kind() == v1::MOVING_AVERAGE ? UpdateKind::kMovingAverage : UpdateKind::kGradient;
+  push.kind = from.kind() == v1::SKIP             ? UpdateKind::kSkip
+              : from.kind() == v1::MOVING_AVERAGE ? UpdateKind::kMovingAverage
+                                                  : UpdateKind::kGradient;
   push.global_step = from.global_step();
   push.rows = from.rows();
   push.payload = section.call->request().payloads[section.index];
@@ -228,14 +254,16 @@ std::uint64_t ShardLane::BeginPush(Slot* slot, Section section) {
   push.skip_reason = from.skip_reason();
   push.wire = static_cast<tensor::WireType>(from.dtype());
   push.defect = defect;
-  if (slot->grants != nullptr && !section.call->IsProved(*slot->grants, from)) push.unproved = kUnproved;
+  if (slot->grants != nullptr && !section.call->IsProved(*slot->grants, from))
+    push.unproved = kUnproved;
   DataCall::PushOutcome& outcome = section.call->push(section.index);
   outcome.result = shard->BeginApply(push);
   if (shard->applying()) {
     slot->applying = std::move(section);
     return ContinuePush(slot);
   }
-  if (outcome.result.code == PushCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
+  if (outcome.result.code == PushCode::kStale)
+    outcome.version = options_.jobs->Find(shard->settings().job).version;
   options_.metrics->updates[static_cast<int>(outcome.result.code)]->Add();
   if (!push.unproved.empty() && outcome.result.code == PushCode::kInvalid && options_.on_unproved)
     options_.on_unproved(*section.call->request().header, from);
@@ -252,7 +280,8 @@ std::uint64_t ShardLane::ContinuePush(Slot* slot) {
   options_.metrics->updates[static_cast<int>(PushCode::kApplied)]->Add();
   AfterApplied(section, slot);
   section.call->FinishSection();
-  // Who waits for the end of an apply comes before the next one begins: an unbroken row of pushes holds up no report.
+  // Who waits for the end of an apply comes before the next one begins: an unbroken row of pushes
+  // holds up no report.
   const bool awaited = !slot->after_apply.empty();
   EndApply(slot);
   return awaited ? std::max(bytes, kTurnBytes) : bytes;
@@ -261,24 +290,29 @@ std::uint64_t ShardLane::ContinuePush(Slot* slot) {
 void ShardLane::AfterApplied(const Section& section, Slot* slot) {
   const wire::Request& request = section.call->request();
   ++slot->traffic.pushes;
-  slot->traffic.bytes_received += request.payloads[section.index].size() + request.push_ids[section.index].size_bytes();
+  slot->traffic.bytes_received +=
+      request.payloads[section.index].size() + request.push_ids[section.index].size_bytes();
   if (options_.failpoints == nullptr || !options_.failpoints->AnyArmed()) return;
   if (LosesAnswer(options_.failpoints->At("server.after_apply"))) section.call->LoseAnswer();
 }
 
 void ShardLane::EndApply(Slot* slot) {
   for (const CutReady& ready : std::exchange(slot->cuts, {})) ready(CutOf(*slot->shard));
-  for (std::function<void()>& waiting : std::exchange(slot->after_apply, {})) options_.executor->Post(std::move(waiting));
+  for (std::function<void()>& waiting : std::exchange(slot->after_apply, {}))
+    options_.executor->Post(std::move(waiting));
 }
 
-// Line 22. Not by way of the shard: its next owner asks under the old epoch, of a state that nobody is served from any more.
+// Line 22. Not by way of the shard: its next owner asks under the old epoch, of a state that nobody
+// is served from any more.
 std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
-  const v1::PullSection& from = section.call->request().header->pulls(static_cast<int>(section.index));
+  const v1::PullSection& from =
+      section.call->request().header->pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
   absl::StatusOr<tensor::SharedBytes> piece = absl::NotFoundError("shard has no image");
   if (options_.images != nullptr) {
-    piece = options_.images->Read(shard->settings().job, ShardId(from.shard()), client::FromProto<ShardEpoch>(from.epoch()), from.image().offset(),
-                                  from.image().bytes());
+    piece = options_.images->Read(shard->settings().job, ShardId(from.shard()),
+                                  client::FromProto<ShardEpoch>(from.epoch()),
+                                  from.image().offset(), from.image().bytes());
   }
   if (!piece.ok()) {
     outcome.invalid = std::string(piece.status().message());
@@ -295,7 +329,8 @@ std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
 
 std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
   Shard* const shard = slot->shard.get();
-  const v1::PullSection& from = section.call->request().header->pulls(static_cast<int>(section.index));
+  const v1::PullSection& from =
+      section.call->request().header->pulls(static_cast<int>(section.index));
   DataCall::PullOutcome& outcome = section.call->pull(section.index);
   if (from.has_image()) {
     const std::uint64_t bytes = ReadImage(shard, section);
@@ -307,7 +342,8 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
     DataCall* call;
     tensor::SharedBytes place;
   } rows{this, section.call.get(), {}};
-  Pull pull{client::FromProto<ShardEpoch>(from.epoch()), from.has(), client::FromProto<MapVersion>(from.have_start()), from.have_vlsn(),
+  Pull pull{client::FromProto<ShardEpoch>(from.epoch()), from.has(),
+            client::FromProto<MapVersion>(from.have_start()), from.have_vlsn(),
             RowsOf(from, section.call->request().pull_ids[section.index])};
   pull.room = [r = &rows](std::uint64_t bytes, std::string* why_not) -> std::byte* {
     if (!r->call->ReserveCopy(bytes, why_not)) return nullptr;
@@ -323,7 +359,8 @@ std::uint64_t ShardLane::RunPull(Slot* slot, Section section) {
     options_.metrics->pulls[3]->Add();
   } else {
     options_.metrics->pulls[static_cast<int>(outcome.result.code)]->Add();
-    if (outcome.result.code == PullCode::kStale) outcome.version = options_.jobs->Find(shard->settings().job).version;
+    if (outcome.result.code == PullCode::kStale)
+      outcome.version = options_.jobs->Find(shard->settings().job).version;
     if (outcome.result.code == PullCode::kValues) {
       if (copied) outcome.result.chunks.push_back(std::move(rows.place));
       for (const tensor::SharedBytes& piece : outcome.result.chunks) bytes += piece.bytes.size();
@@ -350,12 +387,16 @@ void ShardLane::FinishReadings() {
   std::exchange(reading_for_, nullptr)->FinishSections(std::exchange(reading_sections_, 0));
 }
 
-void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused, std::function<void(Loaded)> done) {
-  options_.executor->Post([this, settings = std::move(settings), epoch, start, refused = std::move(refused), done = std::move(done)]() mutable {
+void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start,
+                       IntervalSet refused, std::function<void(Loaded)> done) {
+  options_.executor->Post([this, settings = std::move(settings), epoch, start,
+                           refused = std::move(refused), done = std::move(done)]() mutable {
     const ShardKey key{settings.job, settings.shard};
-    // What it replaces goes first: both need not fit into memory, and its sections are stale by now.
+    // What it replaces goes first: both need not fit into memory, and its sections are stale by
+    // now.
     if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
-    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant, options_.pool, options_.jobs->TablesOf(key.job));
+    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant,
+                                 options_.pool, options_.jobs->TablesOf(key.job));
     if (!shard.ok()) return done({shard.status(), 0, 0, 0, {}, {}});
     Loaded loaded = LoadedOf(**shard);
     Hold(*std::move(shard));
@@ -390,7 +431,8 @@ void ShardLane::Vacate(ShardKey key, std::function<void()> vacated) {
 }
 
 void ShardLane::Remove(std::map<ShardKey, Slot>::iterator it) {
-  for (const CutReady& ready : std::exchange(it->second.cuts, {})) ready(NotHeld(it->first, it->second.shard->epoch()));
+  for (const CutReady& ready : std::exchange(it->second.cuts, {}))
+    ready(NotHeld(it->first, it->second.shard->epoch()));
   EndApply(&it->second);
   std::deque<Section> queue = std::move(it->second.queue);
   // What was half applied is gone with the state, and its answer says so.
@@ -409,7 +451,8 @@ void ShardLane::Drop(ShardKey key, ShardEpoch epoch) {
 
 void ShardLane::DropJob(JobUid job) {
   options_.executor->Post([this, job] {
-    for (auto it = slots_.lower_bound({job, ShardId(0)}); it != slots_.end() && it->first.job == job;) {
+    for (auto it = slots_.lower_bound({job, ShardId(0)});
+         it != slots_.end() && it->first.job == job;) {
       const auto next = std::next(it);
       Remove(it);
       it = next;
@@ -417,8 +460,10 @@ void ShardLane::DropJob(JobUid job) {
   });
 }
 
-void ShardLane::Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done, IntervalSet refused, std::function<void(bool)> answer) {
-  options_.executor->Post([this, key, epoch, version, done = std::move(done), refused = std::move(refused), answer = std::move(answer)] {
+void ShardLane::Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done,
+                      IntervalSet refused, std::function<void(bool)> answer) {
+  options_.executor->Post([this, key, epoch, version, done = std::move(done),
+                           refused = std::move(refused), answer = std::move(answer)] {
     const auto it = slots_.find(key);
     answer(it != slots_.end() && it->second.shard->Close(epoch, version, done, refused));
   });
@@ -426,7 +471,8 @@ void ShardLane::Close(ShardKey key, ShardEpoch epoch, MapVersion version, Interv
 
 void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed) {
   options_.executor->Post([this, key, epoch, sealed = std::move(sealed)] {
-    // Not held at this epoch: what is pushed under it is answered STALE, which is as good as sealed.
+    // Not held at this epoch: what is pushed under it is answered STALE, which is as good as
+    // sealed.
     const auto it = slots_.find(key);
     if (it == slots_.end() || it->second.shard->epoch() != epoch) return sealed();
     it->second.shard->Seal();
@@ -435,9 +481,13 @@ void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> seale
   });
 }
 
-void ShardLane::Cut(ShardKey key, ShardEpoch epoch, CutReady ready) { TakeCut(key, epoch, /*stop=*/false, std::move(ready)); }
+void ShardLane::Cut(ShardKey key, ShardEpoch epoch, CutReady ready) {
+  TakeCut(key, epoch, /*stop=*/false, std::move(ready));
+}
 
-void ShardLane::Stop(ShardKey key, ShardEpoch epoch, CutReady ready) { TakeCut(key, epoch, /*stop=*/true, std::move(ready)); }
+void ShardLane::Stop(ShardKey key, ShardEpoch epoch, CutReady ready) {
+  TakeCut(key, epoch, /*stop=*/true, std::move(ready));
+}
 
 void ShardLane::TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady ready) {
   options_.executor->Post([this, key, epoch, stop, ready = std::move(ready)] {
@@ -455,26 +505,34 @@ ShardCut ShardLane::CutOf(const Shard& shard) {
   if (!cut.settings->slot) return cut;
   const ShardKey key{cut.settings->job, cut.settings->shard};
   // Whoever lets go of the cut ends it.
-  const std::shared_ptr<void> open(nullptr, [this, executor = options_.executor, key, epoch = cut.epoch, serial = cut.serial](void*) {
+  const std::shared_ptr<void> open(nullptr, [this, executor = options_.executor, key,
+                                             epoch = cut.epoch, serial = cut.serial](void*) {
     executor->Post([this, key, epoch, serial] {
-      if (const auto it = slots_.find(key); it != slots_.end() && it->second.shard->epoch() == epoch) it->second.shard->EndCut(serial);
+      if (const auto it = slots_.find(key);
+          it != slots_.end() && it->second.shard->epoch() == epoch)
+        it->second.shard->EndCut(serial);
     });
   });
-  cut.next_slice = [this, executor = options_.executor, key, epoch = cut.epoch, serial = cut.serial, open] {
+  cut.next_slice = [this, executor = options_.executor, key, epoch = cut.epoch, serial = cut.serial,
+                    open] {
     const auto arrival = std::make_shared<runtime::Arrival<SlotSlice>>();
-    executor->Post([this, key, epoch, serial, ready = runtime::Arrival<SlotSlice>::Answerer(arrival, "the shard's executor has ended")] {
-      TakeSlice(key, epoch, serial, ready);
-    });
+    executor->Post(
+        [this, key, epoch, serial,
+         ready = runtime::Arrival<SlotSlice>::Answerer(arrival, "the shard's executor has ended")] {
+          TakeSlice(key, epoch, serial, ready);
+        });
     return arrival->Wait();
   };
   return cut;
 }
 
-void ShardLane::TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial, const SliceReady& ready) {
+void ShardLane::TakeSlice(ShardKey key, ShardEpoch epoch, std::uint64_t serial,
+                          const SliceReady& ready) {
   const auto it = slots_.find(key);
   if (it == slots_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
   if (!it->second.applying) return ready(it->second.shard->NextSlice(serial, kSliceBytes));
-  it->second.after_apply.push_back([this, key, epoch, serial, ready] { TakeSlice(key, epoch, serial, ready); });
+  it->second.after_apply.push_back(
+      [this, key, epoch, serial, ready] { TakeSlice(key, epoch, serial, ready); });
 }
 
 v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
@@ -500,19 +558,22 @@ v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
   state.set_pushes(slot.traffic.pushes);
   state.set_bytes_sent(slot.traffic.bytes_sent);
   state.set_bytes_received(slot.traffic.bytes_received);
-  for (const storage::EmbeddingTable* table : shard.Tables()) Describe(*table, digests, state.add_tables());
+  for (const storage::EmbeddingTable* table : shard.Tables())
+    Describe(*table, digests, state.add_tables());
   if (digests) {
     if (state.tables_size() == 0) {
       state.set_digest(shard.Digest());
       state.set_slot_digest(shard.SlotDigest());
     }
-    for (const v1::TableState& table : state.tables()) {  // a slot's are their sums, and each costs a pass over its rows
+    for (const v1::TableState& table :
+         state.tables()) {  // a slot's are their sums, and each costs a pass over its rows
       state.set_digest(state.digest() + table.digest());
       state.set_slot_digest(state.slot_digest() + table.slot_digest());
     }
   }
   state.set_open_closures(static_cast<std::uint32_t>(shard.ledger().open().size()));
-  state.set_ledger_intervals(static_cast<std::uint32_t>(shard.ledger().done().interval_count() + shard.ledger().refused().interval_count()));
+  state.set_ledger_intervals(static_cast<std::uint32_t>(shard.ledger().done().interval_count() +
+                                                        shard.ledger().refused().interval_count()));
   return state;
 }
 
@@ -522,7 +583,8 @@ struct ShardLane::ReportTask {
   std::function<void(std::vector<v1::ShardState>)> done;
 };
 
-void ShardLane::Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done) {
+void ShardLane::Report(JobUid job, bool digests,
+                       std::function<void(std::vector<v1::ShardState>)> done) {
   options_.executor->Post([this, job, digests, done = std::move(done)]() mutable {
     auto task = std::make_shared<ReportTask>();
     task->done = std::move(done);

@@ -1,11 +1,13 @@
 // One executor and the shards that live on it: the single writer of each (LEDGER line 6).
 //
-// Every shard has a queue of sections in order of arrival. Shards with work take turns; after about a megabyte of work the
-// lane lets other tasks of its executor run, and a large apply yields after each such piece: a small pull of another shard never waits
-// behind large applies. A shard in the middle of an apply answers nothing else of its queue: who pulls sees all of it or nothing.
-// Control operations (assign, drop, close, seal, cut, report) run at once, before what is queued: the fence and the ledger make
-// either order right. Only what would look at values in the middle of an apply (seal's answer, cut, report) waits for its end. Nothing here blocks,
-// and nothing has a lock but the table of jobs.
+// Every shard has a queue of sections in order of arrival. Shards with work take turns; after about
+// a megabyte of work the lane lets other tasks of its executor run, and a large apply yields after
+// each such piece: a small pull of another shard never waits behind large applies. A shard in the
+// middle of an apply answers nothing else of its queue: who pulls sees all of it or nothing.
+// Control operations (assign, drop, close, seal, cut, report) run at once, before what is queued:
+// the fence and the ledger make either order right. Only what would look at values in the middle of
+// an apply (seal's answer, cut, report) waits for its end. Nothing here blocks, and nothing has a
+// lock but the table of jobs.
 #pragma once
 
 #include <cstdint>
@@ -44,14 +46,16 @@ struct LaneMetrics {
 class ShardLane {
  public:
   struct Options {
-    runtime::Executor* executor = nullptr;    // Outlives the lane; shut down before the lane is destroyed.
-    JobTable* jobs = nullptr;                 // All pointers outlive the lane.
+    runtime::Executor* executor =
+        nullptr;               // Outlives the lane; shut down before the lane is destroyed.
+    JobTable* jobs = nullptr;  // All pointers outlive the lane.
     fault::Failpoints* failpoints = nullptr;  // May be null.
     const LaneMetrics* metrics = nullptr;
     const Images* images = nullptr;            // of stopped shards; null: there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
     fault::Mutant mutant = fault::Mutant::kNone;
-    // [35] A push came without the proof of its grant and was refused. On the executor; must not block.
+    // [35] A push came without the proof of its grant and was refused. On the executor; must not
+    // block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
   explicit ShardLane(Options options) : options_(std::move(options)) {}
@@ -71,39 +75,49 @@ class ShardLane {
     std::uint64_t value_bytes = 0, slot_bytes = 0, lsn = 0;
     IntervalSet done, refused;
   };
-  void Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused, std::function<void(Loaded)> done);
+  void Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
+              std::function<void(Loaded)> done);
   // A shard that was restored from its file: held from now on, in place of what is held there.
   void Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done);
-  // Whatever is held there goes, then `vacated`: a copy that another one will replace leaves its memory before that one takes any.
+  // Whatever is held there goes, then `vacated`: a copy that another one will replace leaves its
+  // memory before that one takes any.
   void Vacate(ShardKey key, std::function<void()> vacated);
   void Drop(ShardKey key, ShardEpoch epoch);
   void DropJob(JobUid job);
-  void Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done, IntervalSet refused, std::function<void(bool taken)> answer);
+  void Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done,
+             IntervalSet refused, std::function<void(bool taken)> answer);
   void Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed);
-  // The state between two updates; sealed or not. NotFound: not held at this epoch, or not any more when the update in progress had ended.
-  // `ready` must neither block nor call back. Destroyed uncalled when the executor ends before.
+  // The state between two updates; sealed or not. NotFound: not held at this epoch, or not any more
+  // when the update in progress had ended. `ready` must neither block nor call back. Destroyed
+  // uncalled when the executor ends before.
   using CutReady = std::function<void(absl::StatusOr<ShardCut>)>;
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // Line 22: the shard stops (Shard::Stop), then its last cut as above. A repeat: the same cut again.
+  // Line 22: the shard stops (Shard::Stop), then its last cut as above. A repeat: the same cut
+  // again.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // States of this lane's shards of `job` (0: all), in no order. Digests a megabyte or a shard a task: those of large ones hold up nothing else. Who
-  // asks for digests while others are waited for shares what is still to be summed: asking again and again makes nobody slower.
+  // States of this lane's shards of `job` (0: all), in no order. Digests a megabyte or a shard a
+  // task: those of large ones hold up nothing else. Who asks for digests while others are waited
+  // for shares what is still to be summed: asking again and again makes nobody slower.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
  private:
   struct Slot {
     std::unique_ptr<Shard> shard;
-    std::shared_ptr<grants::GrantGuard> grants;  // of its job, shared with the table of jobs; null: proofs are not asked for
-    struct Traffic {                             // as ShardState's
+    std::shared_ptr<grants::GrantGuard>
+        grants;       // of its job, shared with the table of jobs; null: proofs are not asked for
+    struct Traffic {  // as ShardState's
       std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
     } traffic;
-    std::deque<Section> queue;                       // Bounded by the transport's budget: each entry is part of a request that it granted.
-    bool waiting = false;                            // in ready_, or paused by a failpoint's delay
-    std::optional<Section> applying;                 // its push has been admitted, its arithmetic has not ended
+    std::deque<Section> queue;        // Bounded by the transport's budget: each entry is part of a
+                                      // request that it granted.
+    bool waiting = false;             // in ready_, or paused by a failpoint's delay
+    std::optional<Section> applying;  // its push has been admitted, its arithmetic has not ended
     std::vector<std::function<void()>> after_apply;  // posted once it has, or the shard is gone
-    std::vector<CutReady> cuts;                      // answered once it has, before the next one begins; or the shard is gone
+    std::vector<CutReady>
+        cuts;  // answered once it has, before the next one begins; or the shard is gone
   };
-  // slots_.find, at once where the last key that was asked for is the one before: sections come in the order of their shards, as a rule.
+  // slots_.find, at once where the last key that was asked for is the one before: sections come in
+  // the order of their shards, as a rule.
   std::map<ShardKey, Slot>::iterator FindNext(const ShardKey& key);
   void Enqueue(Section section);
   void Turn();
@@ -135,13 +149,15 @@ class ShardLane {
   std::map<ShardKey, Slot>::iterator next_ = slots_.end();  // FindNext's guess
   std::deque<ShardKey> ready_;
   bool turn_posted_ = false;
-  std::deque<std::shared_ptr<ReportTask>> summing_;  // reports with digests, the oldest first; ContinueSums is under way while there is one
-  // Where copied values of the request in hand go: the sections of one request share blocks, each at a multiple of 64. Not beyond the end of a turn.
+  std::deque<std::shared_ptr<ReportTask>> summing_;  // reports with digests, the oldest first;
+                                                     // ContinueSums is under way while there is one
+  // Where copied values of the request in hand go: the sections of one request share blocks, each
+  // at a multiple of 64. Not beyond the end of a turn.
   std::shared_ptr<const void> room_;  // shared with the answers
   std::span<std::byte> room_left_;
   const DataCall* room_of_ = nullptr;  // only compared
-  // Rows that sections of one request are about to get: read together, before anything else happens to a shard, and at the latest at the end of a
-  // turn.
+  // Rows that sections of one request are about to get: read together, before anything else happens
+  // to a shard, and at the latest at the end of a turn.
   std::vector<storage::EmbeddingTable::Reading> readings_;
   std::shared_ptr<DataCall> reading_for_;  // null: there are none
   std::size_t reading_sections_ = 0;

@@ -13,17 +13,21 @@ constexpr std::size_t kNameBytesMax = 512;
 
 absl::Status CheckName(const std::string& name, absl::string_view what, std::uint32_t shard) {
   if (!name.empty() && name.size() <= kNameBytesMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " name of no or too many bytes: shard=", shard, " bytes=", name.size(), " max=", kNameBytesMax));
+  return absl::InvalidArgumentError(absl::StrCat(what,
+                                                 " name of no or too many bytes: shard=", shard,
+                                                 " bytes=", name.size(), " max=", kNameBytesMax));
 }
 
 absl::Status CheckDType(v1::DType dtype, const std::string& name) {
   if (dtype == v1::DTYPE_FLOAT32) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("dtype is not built, expected DTYPE_FLOAT32: variable=", name, " got=", static_cast<int>(dtype)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype is not built, expected DTYPE_FLOAT32: variable=", name,
+                   " got=", static_cast<int>(dtype)));
 }
 
 InitializerSettings SettingsOf(const v1::Initializer& from) {
-  return {from.type(), from.value(), from.mean(), from.stddev(), from.fan_in(), from.fan_out(), from.seed()};
+  return {from.type(),   from.value(),   from.mean(), from.stddev(),
+          from.fan_in(), from.fan_out(), from.seed()};
 }
 
 OptimizerSettings SettingsOf(const v1::Optimizer& from) {
@@ -46,9 +50,12 @@ OptimizerSettings SettingsOf(const v1::Optimizer& from) {
 }
 
 absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t shard) {
-  const auto bad = [&](auto&&... text) { return absl::InvalidArgumentError(absl::StrCat(text..., ": shard=", shard)); };
+  const auto bad = [&](auto&&... text) {
+    return absl::InvalidArgumentError(absl::StrCat(text..., ": shard=", shard));
+  };
   if (from.slots() == 0 || from.slots() > sharding::kSlotsMax || from.slot() >= from.slots())
-    return bad("slot out of range: slot=", from.slot(), " slots=", from.slots(), " max=", sharding::kSlotsMax);
+    return bad("slot out of range: slot=", from.slot(), " slots=", from.slots(),
+               " max=", sharding::kSlotsMax);
   if (from.tables_size() == 0 || from.tables_size() > snapshot::kTablesMax)
     return bad("a slot needs 1 to ", snapshot::kTablesMax, " tables, got=", from.tables_size());
   SlotSettings slot{from.slot(), from.slots(), {}, {}};
@@ -57,7 +64,8 @@ absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t 
     EG_RETURN_IF_ERROR(CheckName(spec.name(), "table", shard));
     EG_RETURN_IF_ERROR(CheckDType(spec.dtype(), spec.name()));
     if (spec.index() != static_cast<std::uint32_t>(t))
-      return bad("tables are not in order of their index: table=", spec.name(), " want=", t, " got=", spec.index());
+      return bad("tables are not in order of their index: table=", spec.name(), " want=", t,
+                 " got=", spec.index());
     storage::TableSettings table;
     table.name = spec.name();
     table.dimension = spec.dimension();
@@ -67,7 +75,8 @@ absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t 
     table.default_row = static_cast<float>(spec.default_row());
     table.ttl_steps = spec.ttl_steps();
     table.bytes_max = spec.bytes_max() / from.slots();
-    if (spec.bytes_max() != 0 && table.bytes_max == 0) return bad("bytes_max of a table is less than a byte a slot: table=", spec.name());
+    if (spec.bytes_max() != 0 && table.bytes_max == 0)
+      return bad("bytes_max of a table is less than a byte a slot: table=", spec.name());
     table.evict_lru = spec.evict_lru();
     slot.tables.push_back(std::move(table));
     EG_ASSIGN_OR_RETURN(slot.wire.emplace_back(), client::WireTypeOf(spec));
@@ -92,7 +101,8 @@ absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& s
   settings.variable = variable.name();
   EG_ASSIGN_OR_RETURN(settings.wire, client::WireTypeOf(variable));
   settings.variable_index = variable.index();
-  EG_ASSIGN_OR_RETURN(settings.variable_shape, tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
+  EG_ASSIGN_OR_RETURN(settings.variable_shape,
+                      tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
   settings.row_begin = spec.row_begin();
   settings.row_end = spec.row_end();
   settings.initializer = SettingsOf(variable.initializer());

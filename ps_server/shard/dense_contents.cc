@@ -17,21 +17,25 @@ namespace {
 // Floats of a gradient widened at a time: they stay in the first cache.
 constexpr std::size_t kWidenFloats = 2048;
 
-// Elements of the shard's rows. InvalidArgument: rows out of the shape, or more bytes than a partition may have.
+// Elements of the shard's rows. InvalidArgument: rows out of the shape, or more bytes than a
+// partition may have.
 absl::StatusOr<std::uint64_t> CheckRows(const ShardSettings& s) {
   if (s.variable_shape.rank() > tensor::kRankMax || !CheckedProduct(s.variable_shape.dims())) {
-    return absl::InvalidArgumentError(absl::StrCat("shape has more than 8 dimensions or overflows: variable=", s.variable));
+    return absl::InvalidArgumentError(
+        absl::StrCat("shape has more than 8 dimensions or overflows: variable=", s.variable));
   }
   const std::uint64_t rows = s.variable_shape.rows();
   if (s.row_begin >= s.row_end || s.row_end > rows) {
-    return absl::InvalidArgumentError(absl::StrCat("rows out of the shape: variable=", s.variable, " shape=", s.variable_shape.ToString(),
-                                                   " row_begin=", s.row_begin, " row_end=", s.row_end));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows out of the shape: variable=", s.variable, " shape=", s.variable_shape.ToString(),
+        " row_begin=", s.row_begin, " row_end=", s.row_end));
   }
   const auto elements = CheckedMul(s.row_end - s.row_begin, s.variable_shape.row_elements());
   const auto bytes = elements ? CheckedMul(*elements, sizeof(float)) : std::nullopt;
   if (!bytes || *bytes == 0 || *bytes > sharding::kPartitionBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("bytes of a shard out of range: variable=", s.variable, " bytes=", bytes.value_or(~0ull),
-                                                   " min=4 max=", sharding::kPartitionBytesMax));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "bytes of a shard out of range: variable=", s.variable, " bytes=", bytes.value_or(~0ull),
+        " min=4 max=", sharding::kPartitionBytesMax));
   }
   return *elements;
 }
@@ -49,49 +53,62 @@ bool DenseContents::Reserve() {
   return false;
 }
 
-absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromSeed(const ShardSettings& settings,
-                                                                       const std::shared_ptr<storage::ChunkPool>& pool) {
+absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromSeed(
+    const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool) {
   EG_ASSIGN_OR_RETURN(const std::uint64_t elements, CheckRows(settings));
   EG_RETURN_IF_ERROR(storage::CheckInitializer(settings.initializer));
   auto contents = std::make_unique<DenseContents>();
   EG_ASSIGN_OR_RETURN(contents->optimizer_, optimizer::Optimizer::Create(settings.optimizer));
   if (contents->optimizer_.for_tables_only()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("optimizer is for tables only, use adagrad: variable=", settings.variable, " type=", settings.optimizer.type));
+        absl::StrCat("optimizer is for tables only, use adagrad: variable=", settings.variable,
+                     " type=", settings.optimizer.type));
   }
   EG_ASSIGN_OR_RETURN(contents->values_, storage::DenseArray::Create(elements, pool));
   for (int k = 0; k < contents->optimizer_.slots(); ++k) {
-    EG_ASSIGN_OR_RETURN(contents->slots_[k], storage::DenseArray::Filled(elements, contents->optimizer_.slot_initial(k), pool));
+    EG_ASSIGN_OR_RETURN(
+        contents->slots_[k],
+        storage::DenseArray::Filled(elements, contents->optimizer_.slot_initial(k), pool));
   }
   contents->rows_ = settings.row_end - settings.row_begin;
   contents->first_element_ = settings.row_begin * settings.variable_shape.row_elements();
-  storage::FillInitial(settings.initializer, settings.variable, contents->first_element_, &contents->values_);
+  storage::FillInitial(settings.initializer, settings.variable, contents->first_element_,
+                       &contents->values_);
   contents->wire_ = settings.wire;
   EG_RETURN_IF_ERROR(contents->MakeWireValues());
   return contents;
 }
 
-absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromCut(const ShardSettings& settings, ShardCut cut) {
+absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromCut(const ShardSettings& settings,
+                                                                      ShardCut cut) {
   EG_ASSIGN_OR_RETURN(const std::uint64_t elements, CheckRows(settings));
   auto contents = std::make_unique<DenseContents>();
   EG_ASSIGN_OR_RETURN(contents->optimizer_, optimizer::Optimizer::Create(settings.optimizer));
-  const auto differs = [&](absl::string_view what, const std::string& want, const std::string& got) {
-    return absl::InvalidArgumentError(absl::StrCat("a cut does not fit its shard: ", what, ": variable=", settings.variable,
-                                                   " shard=", settings.shard.ToString(), " want=", want, " got=", got));
+  const auto differs = [&](absl::string_view what, const std::string& want,
+                           const std::string& got) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a cut does not fit its shard: ", what, ": variable=", settings.variable,
+                     " shard=", settings.shard.ToString(), " want=", want, " got=", got));
   };
   const ShardSettings& was = *cut.settings;
   const auto rows = [](const ShardSettings& s) {
-    return absl::StrCat(s.variable, s.variable_shape.ToString(), " rows ", s.row_begin, "..", s.row_end);
+    return absl::StrCat(s.variable, s.variable_shape.ToString(), " rows ", s.row_begin, "..",
+                        s.row_end);
   };
   if (rows(was) != rows(settings)) return differs("rows", rows(settings), rows(was));
-  if (was.optimizer.type != settings.optimizer.type) return differs("optimizer", settings.optimizer.type, was.optimizer.type);
+  if (was.optimizer.type != settings.optimizer.type)
+    return differs("optimizer", settings.optimizer.type, was.optimizer.type);
   if (cut.slots.size() != static_cast<std::size_t>(contents->optimizer_.slots())) {
-    return differs("optimizer slots", absl::StrCat(contents->optimizer_.slots()), absl::StrCat(cut.slots.size()));
+    return differs("optimizer slots", absl::StrCat(contents->optimizer_.slots()),
+                   absl::StrCat(cut.slots.size()));
   }
-  if (cut.values.size() != elements) return differs("elements", absl::StrCat(elements), absl::StrCat(cut.values.size()));
+  if (cut.values.size() != elements)
+    return differs("elements", absl::StrCat(elements), absl::StrCat(cut.values.size()));
   contents->values_ = std::move(cut.values);
   for (std::size_t k = 0; k < cut.slots.size(); ++k) {
-    if (cut.slots[k].size() != elements) return differs("elements of a slot", absl::StrCat(elements), absl::StrCat(cut.slots[k].size()));
+    if (cut.slots[k].size() != elements)
+      return differs("elements of a slot", absl::StrCat(elements),
+                     absl::StrCat(cut.slots[k].size()));
     contents->slots_[k] = std::move(cut.slots[k]);
   }
   contents->rows_ = settings.row_end - settings.row_begin;
@@ -103,8 +120,10 @@ absl::StatusOr<std::unique_ptr<DenseContents>> DenseContents::FromCut(const Shar
 
 absl::Status DenseContents::MakeWireValues() {
   if (wire_ == tensor::WireType::kFloat32) return absl::OkStatus();
-  EG_ASSIGN_OR_RETURN(wire_values_, storage::DenseArray::Create((values_.size() + 1) / 2, values_.pool()));
-  for (std::size_t c = 0; c < values_.chunks(); ++c) WriteWireValues(c, values_.chunk(c).data(), values_.chunk(c).size());
+  EG_ASSIGN_OR_RETURN(wire_values_,
+                      storage::DenseArray::Create((values_.size() + 1) / 2, values_.pool()));
+  for (std::size_t c = 0; c < values_.chunks(); ++c)
+    WriteWireValues(c, values_.chunk(c).data(), values_.chunk(c).size());
   return absl::OkStatus();
 }
 
@@ -112,28 +131,41 @@ void DenseContents::WriteWireValues(std::size_t c, const float* values, std::siz
   if (wire_ == tensor::WireType::kFloat32) return;
   // The second half of a chunk ends it; BeginWrite gives the same memory to both.
   const storage::DenseArray::Write write = wire_values_.BeginWrite(c / 2);
-  tensor::Narrow(wire_, values, size, reinterpret_cast<std::byte*>(write.to) + (c % 2) * storage::kChunkFloats * tensor::WireBytes(wire_));
+  tensor::Narrow(wire_, values, size,
+                 reinterpret_cast<std::byte*>(write.to) +
+                     (c % 2) * storage::kChunkFloats * tensor::WireBytes(wire_));
   if (c % 2 == 1 || c + 1 == values_.chunks()) wire_values_.EndWrite(c / 2);
 }
 
 std::optional<Contents::Refusal> DenseContents::Prepare(const Push& push, absl::string_view where) {
-  const auto invalid = [&](auto&&... text) { return Refusal{PushCode::kInvalid, absl::StrCat(text...)}; };
+  const auto invalid = [&](auto&&... text) {
+    return Refusal{PushCode::kInvalid, absl::StrCat(text...)};
+  };
   if (push.rows_of.present) return invalid("a dense shard takes no id list: ", where);
-  const UpdateKind want = optimizer_.is_moving_average() ? UpdateKind::kMovingAverage : UpdateKind::kGradient;
+  const UpdateKind want =
+      optimizer_.is_moving_average() ? UpdateKind::kMovingAverage : UpdateKind::kGradient;
   if (push.kind != want) {
-    const auto name = [](UpdateKind kind) { return kind == UpdateKind::kMovingAverage ? "MOVING_AVERAGE" : "GRADIENT"; };
+    const auto name = [](UpdateKind kind) {
+      return kind == UpdateKind::kMovingAverage ? "MOVING_AVERAGE" : "GRADIENT";
+    };
     return invalid("update kind mismatch: ", where, " want=", name(want), " got=", name(push.kind));
   }
-  if (push.rows != rows_) return invalid("gradient rows mismatch: ", where, " want=", rows_, " got=", push.rows);
+  if (push.rows != rows_)
+    return invalid("gradient rows mismatch: ", where, " want=", rows_, " got=", push.rows);
   if (push.wire != wire_)
-    return invalid("gradient dtype mismatch: ", where, " want=", tensor::WireTypeName(wire_), " got=", tensor::WireTypeName(push.wire));
-  if (const std::uint64_t bytes = values_.size() * tensor::WireBytes(wire_); push.payload.size() != bytes) {
-    return invalid("gradient bytes mismatch: ", where, " want=", bytes, " got=", push.payload.size());
+    return invalid("gradient dtype mismatch: ", where, " want=", tensor::WireTypeName(wire_),
+                   " got=", tensor::WireTypeName(push.wire));
+  if (const std::uint64_t bytes = values_.size() * tensor::WireBytes(wire_);
+      push.payload.size() != bytes) {
+    return invalid("gradient bytes mismatch: ", where, " want=", bytes,
+                   " got=", push.payload.size());
   }
-  if (wire_ == tensor::WireType::kFloat32 && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
+  if (wire_ == tensor::WireType::kFloat32 &&
+      reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
     return invalid("gradient is not aligned: ", where);
   if (!Reserve())
-    return Refusal{PushCode::kOverBudget, absl::StrCat("no memory to apply out of place: ", where, " bytes=", value_bytes() + slot_bytes())};
+    return Refusal{PushCode::kOverBudget, absl::StrCat("no memory to apply out of place: ", where,
+                                                       " bytes=", value_bytes() + slot_bytes())};
   return std::nullopt;
 }
 
@@ -165,7 +197,8 @@ std::uint64_t DenseContents::Continue(std::uint64_t bytes_max) {
   return bytes;
 }
 
-void DenseContents::ApplyRun(const optimizer::Optimizer::Step& step, const storage::DenseArray::Write& value,
+void DenseContents::ApplyRun(const optimizer::Optimizer::Step& step,
+                             const storage::DenseArray::Write& value,
                              const storage::DenseArray::Write (&slots)[optimizer::kSlotsMax]) {
   const auto apply = [&](std::size_t at, std::size_t size, const float* gradient) {
     optimizer::Run run{size, gradient, value.from + at, value.to + at, {}, {}};
@@ -208,8 +241,11 @@ void DenseContents::Read(const Pull& pull, PullResult* result, absl::string_view
   const bool narrow = wire_ != tensor::WireType::kFloat32;
   std::vector<tensor::SharedBytes> chunks = (narrow ? wire_values_ : values_).Share();
   // Of an odd number the last float is half a pair.
-  if (narrow && values_.size() % 2 == 1) chunks.back().bytes = chunks.back().bytes.first(chunks.back().bytes.size() - tensor::WireBytes(wire_));
-  result->chunks.assign(std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
+  if (narrow && values_.size() % 2 == 1)
+    chunks.back().bytes =
+        chunks.back().bytes.first(chunks.back().bytes.size() - tensor::WireBytes(wire_));
+  result->chunks.assign(std::make_move_iterator(chunks.begin()),
+                        std::make_move_iterator(chunks.end()));
 }
 
 void DenseContents::Cut(std::uint64_t, ShardCut* cut) {
@@ -234,7 +270,8 @@ std::vector<float> DenseContents::Values() const {
 
 std::uint64_t DenseContents::SlotDigest() const {
   std::uint64_t sum = 0;
-  for (int k = 0; k < optimizer_.slots(); ++k) sum += slots_[k].Digest(first_element_ + (static_cast<std::uint64_t>(k) << 56));
+  for (int k = 0; k < optimizer_.slots(); ++k)
+    sum += slots_[k].Digest(first_element_ + (static_cast<std::uint64_t>(k) << 56));
   return sum;
 }
 

@@ -14,12 +14,14 @@ namespace {
 constexpr std::size_t kSkipReasonBytesMax = 64;
 
 // What a shard of `settings` holds at the seed, and what a cut holds.
-absl::StatusOr<std::unique_ptr<Contents>> SeedOf(const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool,
-                                                 const std::shared_ptr<storage::MemoryBudget>& budget, fault::Mutant mutant) {
+absl::StatusOr<std::unique_ptr<Contents>> SeedOf(
+    const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool,
+    const std::shared_ptr<storage::MemoryBudget>& budget, fault::Mutant mutant) {
   if (settings.slot) return SlotContents::FromSeed(settings, budget, mutant);
   return DenseContents::FromSeed(settings, pool);
 }
-absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settings, ShardCut cut, fault::Mutant mutant) {
+absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settings, ShardCut cut,
+                                                     fault::Mutant mutant) {
   if (settings.slot) return SlotContents::FromCut(settings, std::move(cut), mutant);
   return DenseContents::FromCut(settings, std::move(cut));
 }
@@ -29,9 +31,10 @@ absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settin
 Shard::Shard() = default;
 Shard::~Shard() = default;
 
-absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
-                                                       fault::Mutant mutant, std::shared_ptr<storage::ChunkPool> pool,
-                                                       std::shared_ptr<storage::MemoryBudget> budget) {
+absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(
+    const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
+    fault::Mutant mutant, std::shared_ptr<storage::ChunkPool> pool,
+    std::shared_ptr<storage::MemoryBudget> budget) {
   EG_ASSIGN_OR_RETURN(std::unique_ptr<Contents> contents, SeedOf(settings, pool, budget, mutant));
   std::unique_ptr<Shard> shard(new Shard);
   shard->settings_ = std::make_shared<const ShardSettings>(settings);
@@ -50,8 +53,10 @@ std::uint64_t ShardCut::bytes() const {
   return floats * sizeof(float) + table_bytes + ledger.MemoryBytes();
 }
 
-absl::StatusOr<std::unique_ptr<Shard>> Shard::Restore(const ShardSettings& settings, ShardCut cut, ShardEpoch epoch, MapVersion start,
-                                                      const IntervalSet& refused, fault::Mutant mutant) {
+absl::StatusOr<std::unique_ptr<Shard>> Shard::Restore(const ShardSettings& settings, ShardCut cut,
+                                                      ShardEpoch epoch, MapVersion start,
+                                                      const IntervalSet& refused,
+                                                      fault::Mutant mutant) {
   std::unique_ptr<Shard> shard(new Shard);
   shard->settings_ = std::make_shared<const ShardSettings>(settings);
   shard->lsn_ = cut.lsn;
@@ -59,7 +64,8 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Restore(const ShardSettings& setti
   shard->updates_applied_ = cut.updates_applied;
   shard->mutant_ = mutant;
   shard->skips_ = std::move(cut.skips);
-  shard->ledger_ = Ledger::Restored(cut.ledger.done(), cut.ledger.refused(), cut.ledger.open(), mutant);
+  shard->ledger_ =
+      Ledger::Restored(cut.ledger.done(), cut.ledger.refused(), cut.ledger.open(), mutant);
   EG_ASSIGN_OR_RETURN(shard->contents_, ContentsOf(settings, std::move(cut), mutant));
   shard->BecomeOwned(epoch, start, refused);
   return shard;
@@ -90,11 +96,14 @@ absl::StatusOr<SlotSlice> Shard::NextSlice(std::uint64_t serial, std::uint64_t b
 void Shard::EndCut(std::uint64_t serial) const { contents_->EndCut(serial); }
 
 const std::string& Shard::Where() const {
-  if (where_.empty()) where_ = absl::StrCat("variable=", settings_->variable, " shard=", settings_->shard.ToString());
+  if (where_.empty())
+    where_ = absl::StrCat("variable=", settings_->variable, " shard=", settings_->shard.ToString());
   return where_;
 }
 
-PushResult Shard::Invalid(std::string message) const { return {PushCode::kInvalid, lsn_, std::move(message)}; }
+PushResult Shard::Invalid(std::string message) const {
+  return {PushCode::kInvalid, lsn_, std::move(message)};
+}
 
 PushResult Shard::Apply(const Push& push) {
   PushResult result = BeginApply(push);
@@ -104,65 +113,91 @@ PushResult Shard::Apply(const Push& push) {
 
 bool Shard::applying() const { return contents_->applying(); }
 
-std::uint64_t Shard::ContinueApply(std::uint64_t bytes_max) { return contents_->Continue(bytes_max); }
+std::uint64_t Shard::ContinueApply(std::uint64_t bytes_max) {
+  return contents_->Continue(bytes_max);
+}
 
 PushResult Shard::BeginApply(const Push& push) {
   EG_CHECK(!applying());
   // Line 8: the fence.
-  if (push.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) return {PushCode::kStale, lsn_, ""};
-  if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn) return {PushCode::kStale, lsn_, ""};  // line 22
+  if (push.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck)
+    return {PushCode::kStale, lsn_, ""};
+  if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)
+    return {PushCode::kStale, lsn_, ""};  // line 22
   if (sealed_ && mutant_ != fault::Mutant::kSealAdmits) {
-    if (mutant_ == fault::Mutant::kSealEntersRefused) ledger_.Close({}, IntervalSet::Range(push.closure.value(), push.closure.value() + 1));
-    return {PushCode::kRefused, lsn_, absl::StrCat("shard is sealed, the job is ending: ", Where())};
+    if (mutant_ == fault::Mutant::kSealEntersRefused)
+      ledger_.Close({}, IntervalSet::Range(push.closure.value(), push.closure.value() + 1));
+    return {PushCode::kRefused, lsn_,
+            absl::StrCat("shard is sealed, the job is ending: ", Where())};
   }
   // Line 35: nothing of the ledger is shown to, or changed by, who was not granted this.
-  if (!push.unproved.empty() && mutant_ != fault::Mutant::kUnprovedAdmits && mutant_ != fault::Mutant::kUnprovedRaisesBar) {
-    return Invalid(absl::StrCat(push.unproved, ": ", Where(), " closure=", push.closure.value(), " attempt=", push.attempt.ToString()));
+  if (!push.unproved.empty() && mutant_ != fault::Mutant::kUnprovedAdmits &&
+      mutant_ != fault::Mutant::kUnprovedRaisesBar) {
+    return Invalid(absl::StrCat(push.unproved, ": ", Where(), " closure=", push.closure.value(),
+                                " attempt=", push.attempt.ToString()));
   }
   if (push.update.value() >= kUpdatesPerClosureMax) {
-    return Invalid(absl::StrCat("update number out of range: ", Where(), " update=", push.update.value(), " max=", kUpdatesPerClosureMax - 1));
+    return Invalid(absl::StrCat("update number out of range: ", Where(), " update=",
+                                push.update.value(), " max=", kUpdatesPerClosureMax - 1));
   }
-  if (push.closure.value() == ~0ull) return Invalid(absl::StrCat("closure number out of range: ", Where(), " closure=", push.closure.value()));
+  if (push.closure.value() == ~0ull)
+    return Invalid(
+        absl::StrCat("closure number out of range: ", Where(), " closure=", push.closure.value()));
 
   // Lines 9 and 10: the ledger.
   switch (ledger_.Check(push.closure, push.update, push.attempt)) {
     case Admission::kAdmit: break;
     case Admission::kDuplicate: ++duplicates_; return {PushCode::kDuplicate, lsn_, ""};
     case Admission::kRefused:
-      return {PushCode::kRefused, lsn_, absl::StrCat("closure was cancelled: ", Where(), " closure=", push.closure.ToString())};
+      return {
+          PushCode::kRefused, lsn_,
+          absl::StrCat("closure was cancelled: ", Where(), " closure=", push.closure.ToString())};
     case Admission::kSuperseded: return {PushCode::kSuperseded, lsn_, ""};
   }
 
-  if (!push.unproved.empty() && mutant_ == fault::Mutant::kUnprovedRaisesBar) return Invalid(std::string(push.unproved));
+  if (!push.unproved.empty() && mutant_ == fault::Mutant::kUnprovedRaisesBar)
+    return Invalid(std::string(push.unproved));
   // Line 11: decode, check, reserve. Nothing has changed when it fails.
-  if (mutant_ == fault::Mutant::kRefusedPushLeavesBit) ledger_.Record(push.closure, push.update, push.attempt);
+  if (mutant_ == fault::Mutant::kRefusedPushLeavesBit)
+    ledger_.Record(push.closure, push.update, push.attempt);
   if (!push.defect.empty()) return Invalid(absl::StrCat(push.defect, ": ", Where()));
   if (push.kind == UpdateKind::kSkip) {
-    const bool fits = push.wire == tensor::WireType::kSeveral || (settings_->slot ? tensor::WireBytes(push.wire) != 0 : push.wire == settings_->wire);
+    const bool fits =
+        push.wire == tensor::WireType::kSeveral ||
+        (settings_->slot ? tensor::WireBytes(push.wire) != 0 : push.wire == settings_->wire);
     if (!fits)
-      return Invalid(absl::StrCat("gradient dtype mismatch: ", Where(), " want=", tensor::WireTypeName(settings_->wire),
+      return Invalid(absl::StrCat("gradient dtype mismatch: ", Where(),
+                                  " want=", tensor::WireTypeName(settings_->wire),
                                   " got=", tensor::WireTypeName(push.wire)));
-    if (!push.payload.empty()) return Invalid(absl::StrCat("a skipped update carries no payload: ", Where(), " got=", push.payload.size()));
+    if (!push.payload.empty())
+      return Invalid(absl::StrCat("a skipped update carries no payload: ", Where(),
+                                  " got=", push.payload.size()));
     if (push.skip_reason.empty() || push.skip_reason.size() > kSkipReasonBytesMax) {
-      return Invalid(absl::StrCat("a skipped update needs a reason of 1 to 64 bytes: ", Where(), " got=", push.skip_reason.size()));
+      return Invalid(absl::StrCat("a skipped update needs a reason of 1 to 64 bytes: ", Where(),
+                                  " got=", push.skip_reason.size()));
     }
   }
   if (ledger_.open().size() >= kOpenClosuresMax && !ledger_.open().contains(push.closure)) {
-    return {PushCode::kBusy, lsn_, absl::StrCat("too many closures are open: ", Where(), " max=", kOpenClosuresMax)};
+    return {PushCode::kBusy, lsn_,
+            absl::StrCat("too many closures are open: ", Where(), " max=", kOpenClosuresMax)};
   }
   if (push.kind != UpdateKind::kSkip) {
-    if (auto refusal = contents_->Prepare(push, Where())) return {refusal->code, lsn_, std::move(refusal->message)};
+    if (auto refusal = contents_->Prepare(push, Where()))
+      return {refusal->code, lsn_, std::move(refusal->message)};
   }
 
   // Lines 12 and 13: from here nothing fails.
-  if (push.kind != UpdateKind::kSkip || mutant_ != fault::Mutant::kSkipLeavesNoBit) ledger_.Record(push.closure, push.update, push.attempt);
+  if (push.kind != UpdateKind::kSkip || mutant_ != fault::Mutant::kSkipLeavesNoBit)
+    ledger_.Record(push.closure, push.update, push.attempt);
   ++lsn_;
   if (push.kind == UpdateKind::kSkip) {
     if (mutant_ == fault::Mutant::kSkipApplies) {
       contents_->ApplyNothing(++updates_applied_);
     }
     const std::string reason =
-        skips_.size() < kSkipReasonsMax || skips_.contains(std::string(push.skip_reason)) ? std::string(push.skip_reason) : "other";
+        skips_.size() < kSkipReasonsMax || skips_.contains(std::string(push.skip_reason))
+            ? std::string(push.skip_reason)
+            : "other";
     ++skips_[reason];
   } else {
     // Rows that give way to this push are an event of their own (line 6).
@@ -178,9 +213,12 @@ PullResult Shard::Read(const Pull& pull) const {
   result.start = start_;
   result.vlsn = vlsn_;
   result.wire = settings_->wire;  // a slot says it with the rows
-  if ((pull.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) || (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)) {
+  if ((pull.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) ||
+      (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)) {
     result.code = PullCode::kStale;
-  } else if (pull.has && !settings_->slot && (pull.have_start == start_ || mutant_ == fault::Mutant::kUnchangedByVlsn) && pull.have_vlsn == vlsn_) {
+  } else if (pull.has && !settings_->slot &&
+             (pull.have_start == start_ || mutant_ == fault::Mutant::kUnchangedByVlsn) &&
+             pull.have_vlsn == vlsn_) {
     result.code = PullCode::kUnchanged;
   } else {
     result.code = PullCode::kValues;
@@ -189,9 +227,12 @@ PullResult Shard::Read(const Pull& pull) const {
   return result;
 }
 
-bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done, const IntervalSet& refused) {
-  if ((epoch != epoch_ || start_ > version) && mutant_ != fault::Mutant::kCloseOfAnyTime) return false;
-  if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn) return false;  // the next owner is told the whole
+bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done,
+                  const IntervalSet& refused) {
+  if ((epoch != epoch_ || start_ > version) && mutant_ != fault::Mutant::kCloseOfAnyTime)
+    return false;
+  if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)
+    return false;  // the next owner is told the whole
   if (ledger_.Close(done, refused) && mutant_ != fault::Mutant::kCloseLeavesLsn) ++lsn_;
   return true;
 }

@@ -13,20 +13,25 @@ namespace evergrad::ps_server {
 namespace {
 
 absl::Status RestoreSlice(const storage::TableSlice& slice, storage::EmbeddingTable* table) {
-  const auto wide = [](const std::vector<std::uint32_t>& narrow) { return std::vector<std::uint64_t>(narrow.begin(), narrow.end()); };
+  const auto wide = [](const std::vector<std::uint32_t>& narrow) {
+    return std::vector<std::uint64_t>(narrow.begin(), narrow.end());
+  };
   if (!slice.ids.empty()) {
     const std::vector<std::uint64_t> stamps = wide(slice.stamps), counts = wide(slice.counts);
-    EG_RETURN_IF_ERROR(table->Restore(storage::RestoredRows{slice.ids, stamps, counts, slice.values, slice.numbers}));
+    EG_RETURN_IF_ERROR(table->Restore(
+        storage::RestoredRows{slice.ids, stamps, counts, slice.values, slice.numbers}));
   }
   if (slice.waiting_ids.empty()) return absl::OkStatus();
-  const std::vector<std::uint64_t> stamps = wide(slice.waiting_stamps), counts = wide(slice.waiting_counts);
+  const std::vector<std::uint64_t> stamps = wide(slice.waiting_stamps),
+                                   counts = wide(slice.waiting_counts);
   return table->Restore(storage::RestoredWaiting{slice.waiting_ids, stamps, counts});
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromSeed(const ShardSettings& settings,
-                                                                     const std::shared_ptr<storage::MemoryBudget>& budget, fault::Mutant mutant) {
+absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromSeed(
+    const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget,
+    fault::Mutant mutant) {
   auto contents = std::make_unique<SlotContents>();
   contents->mutant_ = mutant;
   contents->wire_ = settings.slot->wire;
@@ -37,13 +42,16 @@ absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromSeed(const Shard
   return contents;
 }
 
-absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardSettings& settings, ShardCut cut, fault::Mutant mutant) {
+absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardSettings& settings,
+                                                                    ShardCut cut,
+                                                                    fault::Mutant mutant) {
   const SlotSettings& want = *settings.slot;
-  if (!cut.settings->slot || cut.settings->slot->slot != want.slot || cut.settings->slot->slots != want.slots ||
-      cut.tables.size() != want.tables.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("a cut does not fit its shard: ", settings.variable, " shard=", settings.shard.ToString(),
-                                                   " want_tables=", want.tables.size(), " got_tables=", cut.tables.size(),
-                                                   " got=", cut.settings->variable));
+  if (!cut.settings->slot || cut.settings->slot->slot != want.slot ||
+      cut.settings->slot->slots != want.slots || cut.tables.size() != want.tables.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a cut does not fit its shard: ", settings.variable,
+                     " shard=", settings.shard.ToString(), " want_tables=", want.tables.size(),
+                     " got_tables=", cut.tables.size(), " got=", cut.settings->variable));
   }
   auto contents = std::make_unique<SlotContents>();
   contents->mutant_ = mutant;
@@ -52,22 +60,28 @@ absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardS
   return contents;
 }
 
-std::string SlotContents::Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const {
+std::string SlotContents::Misfit(const TableRows& rows, std::uint64_t* bytes,
+                                 tensor::WireType* wire) const {
   if (!rows.present) return "a slot needs an id list";
   if (rows.tables.size() != rows.rows.size() || rows.tables.empty())
-    return absl::StrCat("tables and their rows do not pair: tables=", rows.tables.size(), " rows=", rows.rows.size());
+    return absl::StrCat("tables and their rows do not pair: tables=", rows.tables.size(),
+                        " rows=", rows.rows.size());
   std::uint64_t ids = 0;
   *bytes = 0;
   for (std::size_t k = 0; k < rows.tables.size(); ++k) {
     const std::uint32_t table = rows.tables[k];
-    if (table >= tables_.size()) return absl::StrCat("no such table: table=", table, " tables=", tables_.size());
-    if (k > 0 && table <= rows.tables[k - 1]) return absl::StrCat("tables do not rise: table=", table, " after=", rows.tables[k - 1]);
+    if (table >= tables_.size())
+      return absl::StrCat("no such table: table=", table, " tables=", tables_.size());
+    if (k > 0 && table <= rows.tables[k - 1])
+      return absl::StrCat("tables do not rise: table=", table, " after=", rows.tables[k - 1]);
     if (rows.rows[k] == 0) return absl::StrCat("a table without rows: table=", table);
     ids += rows.rows[k];
-    *bytes += std::uint64_t{rows.rows[k]} * tables_[table]->dimension() * tensor::WireBytes(wire_of(table));  // < 2^32 x 2^14, at most 2^12 times
+    *bytes += std::uint64_t{rows.rows[k]} * tables_[table]->dimension() *
+              tensor::WireBytes(wire_of(table));  // < 2^32 x 2^14, at most 2^12 times
     *wire = k == 0 || *wire == wire_of(table) ? wire_of(table) : tensor::WireType::kSeveral;
   }
-  if (ids != rows.ids.size()) return absl::StrCat("rows and ids differ: rows=", ids, " ids=", rows.ids.size());
+  if (ids != rows.ids.size())
+    return absl::StrCat("rows and ids differ: rows=", ids, " ids=", rows.ids.size());
   return "";
 }
 
@@ -75,13 +89,18 @@ std::optional<Contents::Refusal> SlotContents::Prepare(const Push& push, absl::s
   std::uint64_t bytes = 0;
   tensor::WireType wire = tensor::WireType::kSeveral;
   std::string defect = Misfit(push.rows_of, &bytes, &wire);
-  if (defect.empty() && push.kind != UpdateKind::kGradient) defect = "update kind mismatch: want=GRADIENT got=MOVING_AVERAGE";
+  if (defect.empty() && push.kind != UpdateKind::kGradient)
+    defect = "update kind mismatch: want=GRADIENT got=MOVING_AVERAGE";
   if (defect.empty() && push.rows != push.rows_of.ids.size())
-    defect = absl::StrCat("gradient rows mismatch: want=", push.rows_of.ids.size(), " got=", push.rows);
+    defect =
+        absl::StrCat("gradient rows mismatch: want=", push.rows_of.ids.size(), " got=", push.rows);
   if (defect.empty() && push.wire != wire)
-    defect = absl::StrCat("gradient dtype mismatch: want=", tensor::WireTypeName(wire), " got=", tensor::WireTypeName(push.wire));
-  if (defect.empty() && push.payload.size() != bytes) defect = absl::StrCat("gradient bytes mismatch: want=", bytes, " got=", push.payload.size());
-  if (defect.empty() && wire == tensor::WireType::kFloat32 && reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
+    defect = absl::StrCat("gradient dtype mismatch: want=", tensor::WireTypeName(wire),
+                          " got=", tensor::WireTypeName(push.wire));
+  if (defect.empty() && push.payload.size() != bytes)
+    defect = absl::StrCat("gradient bytes mismatch: want=", bytes, " got=", push.payload.size());
+  if (defect.empty() && wire == tensor::WireType::kFloat32 &&
+      reinterpret_cast<std::uintptr_t>(push.payload.data()) % alignof(float) != 0)
     defect = "gradient is not aligned";
   if (!defect.empty()) return Refusal{PushCode::kInvalid, absl::StrCat(defect, ": ", where)};
 
@@ -99,12 +118,14 @@ std::optional<Contents::Refusal> SlotContents::Prepare(const Push& push, absl::s
         if (mutant_ != fault::Mutant::kHalfAdmitted) {
           part.table->Cancel();
         } else {
-          while (part.table->applying()) part.table->Apply(part.wire, push.payload.data() + part.first_byte, ~0ull);
+          while (part.table->applying())
+            part.table->Apply(part.wire, push.payload.data() + part.first_byte, ~0ull);
         }
       }
       parts_.clear();
-      return Refusal{absl::IsInvalidArgument(outcome.status()) ? PushCode::kInvalid : PushCode::kOverBudget,
-                     absl::StrCat(outcome.status().message(), ": ", where, " table=", table->settings().name)};
+      return Refusal{
+          absl::IsInvalidArgument(outcome.status()) ? PushCode::kInvalid : PushCode::kOverBudget,
+          absl::StrCat(outcome.status().message(), ": ", where, " table=", table->settings().name)};
     }
     evicts_ = evicts_ || outcome->evicted() > 0;
     const tensor::WireType of = wire_of(push.rows_of.tables[k]);
@@ -175,7 +196,8 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
   preimage_bytes_max_ = preimage_bytes_max;
   for (const auto& table : tables_) {
     table->EndCut();
-    const storage::EmbeddingTable::CutInfo info = table->BeginCut(preimage_bytes_max / tables_.size());
+    const storage::EmbeddingTable::CutInfo info =
+        table->BeginCut(preimage_bytes_max / tables_.size());
     if (cut_late_) table->EndCut();
     cut->table_rows.push_back(info.rows);
     cut->table_filtered.push_back(info.waiting);
@@ -183,11 +205,13 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
   }
   // As in its file: values and numbers, and three numbers of each row or id.
   cut->table_bytes = value_bytes() + slot_bytes();
-  for (std::size_t t = 0; t < tables_.size(); ++t) cut->table_bytes += (cut->table_rows[t] + cut->table_filtered[t]) * 3 * sizeof(std::uint64_t);
+  for (std::size_t t = 0; t < tables_.size(); ++t)
+    cut->table_bytes += (cut->table_rows[t] + cut->table_filtered[t]) * 3 * sizeof(std::uint64_t);
 }
 
 absl::StatusOr<SlotSlice> SlotContents::NextSlice(std::uint64_t serial, std::uint64_t bytes_max) {
-  if (!cut_open_ || serial != cut_serial_) return absl::AbortedError("this cut of the slot has ended");
+  if (!cut_open_ || serial != cut_serial_)
+    return absl::AbortedError("this cut of the slot has ended");
   for (const auto& table : tables_) {
     if (cut_late_) table->BeginCut(preimage_bytes_max_);
   }
@@ -199,7 +223,8 @@ absl::StatusOr<SlotSlice> SlotContents::NextSlice(std::uint64_t serial, std::uin
     const bool more = table.NextSlice(bytes_max, &slice.rows);
     if (table.cut_state() == storage::EmbeddingTable::CutState::kLost) {
       EndCut(serial);
-      return absl::AbortedError(absl::StrCat("pushes changed more rows than a cut may keep apart: table=", table.settings().name));
+      return absl::AbortedError(absl::StrCat(
+          "pushes changed more rows than a cut may keep apart: table=", table.settings().name));
     }
     if (!slice.rows.ids.empty() || !slice.rows.waiting_ids.empty()) {
       if (!more) ++cut_table_;
@@ -249,7 +274,8 @@ std::uint64_t SlotContents::value_bytes() const {
 
 std::uint64_t SlotContents::slot_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& table : tables_) bytes += table->rows() * table->numbers_per_row() * sizeof(float);
+  for (const auto& table : tables_)
+    bytes += table->rows() * table->numbers_per_row() * sizeof(float);
   return bytes;
 }
 

@@ -13,9 +13,11 @@ namespace evergrad::ps_server {
 class SlotContents final : public Contents {
  public:
   // As Shard::FromSeed and Shard::Restore, which see. A cut brings whole tables (ShardCut::tables).
-  static absl::StatusOr<std::unique_ptr<SlotContents>> FromSeed(const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget,
-                                                                fault::Mutant mutant);
-  static absl::StatusOr<std::unique_ptr<SlotContents>> FromCut(const ShardSettings& settings, ShardCut cut, fault::Mutant mutant);
+  static absl::StatusOr<std::unique_ptr<SlotContents>> FromSeed(
+      const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget,
+      fault::Mutant mutant);
+  static absl::StatusOr<std::unique_ptr<SlotContents>> FromCut(const ShardSettings& settings,
+                                                               ShardCut cut, fault::Mutant mutant);
 
   std::optional<Refusal> Prepare(const Push& push, absl::string_view where) override;
   std::uint64_t Begin(const Push& push, std::uint64_t t) override;
@@ -35,13 +37,16 @@ class SlotContents final : public Contents {
   void ApplyNothing(std::uint64_t) override {}
 
  private:
-  // "" when the tables and rows that a section names are there, and are as many as its ids; then `bytes` is what their rows have on the wire, and
-  // `wire` the type of all of them, or kSeveral.
+  // "" when the tables and rows that a section names are there, and are as many as its ids; then
+  // `bytes` is what their rows have on the wire, and `wire` the type of all of them, or kSeveral.
   std::string Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const;
-  tensor::WireType wire_of(std::size_t table) const { return table < wire_.size() ? wire_[table] : tensor::WireType::kFloat32; }
+  tensor::WireType wire_of(std::size_t table) const {
+    return table < wire_.size() ? wire_[table] : tensor::WireType::kFloat32;
+  }
 
-  std::vector<tensor::WireType> wire_;                            // as SlotSettings'
-  std::vector<std::shared_ptr<storage::EmbeddingTable>> tables_;  // never null; shared with nobody once the contents are made
+  std::vector<tensor::WireType> wire_;  // as SlotSettings'
+  std::vector<std::shared_ptr<storage::EmbeddingTable>>
+      tables_;  // never null; shared with nobody once the contents are made
   struct Part {
     storage::EmbeddingTable* table = nullptr;
     tensor::WireType wire = tensor::WireType::kFloat32;

@@ -16,7 +16,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "values are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "values are written as they lie in memory");
 
 void FillInitializer(const InitializerSettings& from, v1::Initializer* to) {
   to->set_type(from.type);
@@ -113,34 +114,40 @@ absl::Status At(fault::Failpoints* failpoints, absl::string_view name) {
   return failpoints == nullptr ? absl::OkStatus() : failpoints->ErrorAt(name);
 }
 
-absl::Status AppendArray(const storage::DenseArray& array, const CutTarget& target, snapshot::ShardFileWriter* writer) {
+absl::Status AppendArray(const storage::DenseArray& array, const CutTarget& target,
+                         snapshot::ShardFileWriter* writer) {
   for (std::size_t c = 0; c < array.chunks(); ++c) {
     if (c % 4 == 0) {
       EG_RETURN_IF_ERROR(At(target.failpoints, "snapshot.write"));
-      if (target.cancelled && target.cancelled()) return absl::CancelledError("the cut is not wanted any more");
+      if (target.cancelled && target.cancelled())
+        return absl::CancelledError("the cut is not wanted any more");
     }
     EG_RETURN_IF_ERROR(writer->Append(std::as_bytes(array.chunk(c))));
   }
   return absl::OkStatus();
 }
 
-absl::Status AppendDense(const ShardCut& cut, const CutTarget& target, snapshot::ShardFileWriter* writer) {
+absl::Status AppendDense(const ShardCut& cut, const CutTarget& target,
+                         snapshot::ShardFileWriter* writer) {
   EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kValues, 0));
   EG_RETURN_IF_ERROR(AppendArray(cut.values, target, writer));
   for (std::size_t k = 0; k < cut.slots.size(); ++k) {
-    EG_RETURN_IF_ERROR(writer->BeginSection(snapshot::Section::kSlot, static_cast<std::uint32_t>(k)));
+    EG_RETURN_IF_ERROR(
+        writer->BeginSection(snapshot::Section::kSlot, static_cast<std::uint32_t>(k)));
     EG_RETURN_IF_ERROR(AppendArray(cut.slots[k], target, writer));
   }
   return absl::OkStatus();
 }
 
 // As the slices come: whatever a push is about to change has been kept for them.
-absl::Status AppendTables(const ShardCut& cut, const CutTarget& target, snapshot::ShardFileWriter* writer) {
+absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
+                          snapshot::ShardFileWriter* writer) {
   RowWriter rows_to(writer);
   std::vector<std::uint64_t> rows(cut.table_rows.size()), waiting(cut.table_rows.size());
   for (;;) {
     EG_RETURN_IF_ERROR(At(target.failpoints, "snapshot.write"));
-    if (target.cancelled && target.cancelled()) return absl::CancelledError("the cut is not wanted any more");
+    if (target.cancelled && target.cancelled())
+      return absl::CancelledError("the cut is not wanted any more");
     EG_ASSIGN_OR_RETURN(const SlotSlice slice, cut.next_slice());
     if (slice.end) break;
     const storage::TableSettings& table = cut.settings->slot->tables[slice.table];
@@ -148,24 +155,30 @@ absl::Status AppendTables(const ShardCut& cut, const CutTarget& target, snapshot
     rows[slice.table] += slice.rows.ids.size();
     waiting[slice.table] += slice.rows.waiting_ids.size();
   }
-  EG_CHECK_MSG(rows == cut.table_rows && waiting == cut.table_filtered, "a cut hands out exactly what it had");
+  EG_CHECK_MSG(rows == cut.table_rows && waiting == cut.table_filtered,
+               "a cut hands out exactly what it had");
   return absl::OkStatus();
 }
 
-// A file that has the name of this cut: left by a commit of ours that failed after all, so it may be written anew; or somebody else's.
+// A file that has the name of this cut: left by a commit of ours that failed after all, so it may
+// be written anew; or somebody else's.
 absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::FileSystem& files) {
   const auto there = snapshot::ShardFileReader::Open(files, uri);
   if (there.ok() && (*there)->header().job_uid() != cut.settings->job.value()) {
-    return absl::AlreadyExistsError(absl::StrCat("two jobs write into one folder: path=", uri, " job=", JobUidString(cut.settings->job),
-                                                 " other=", JobUidString(JobUid((*there)->header().job_uid())), " (give each a folder of its own)"));
+    return absl::AlreadyExistsError(absl::StrCat(
+        "two jobs write into one folder: path=", uri, " job=", JobUidString(cut.settings->job),
+        " other=", JobUidString(JobUid((*there)->header().job_uid())),
+        " (give each a folder of its own)"));
   }
   return files.Remove(uri);
 }
 
 }  // namespace
 
-absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTarget& target, fs::WritableFile* out) {
-  EG_ASSIGN_OR_RETURN(const auto writer, snapshot::ShardFileWriter::Begin(out, HeaderOf(cut, target.plan_fingerprint)));
+absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTarget& target,
+                                                fs::WritableFile* out) {
+  EG_ASSIGN_OR_RETURN(const auto writer, snapshot::ShardFileWriter::Begin(
+                                             out, HeaderOf(cut, target.plan_fingerprint)));
   if (cut.settings->slot)
     EG_RETURN_IF_ERROR(AppendTables(cut, target, writer.get()));
   else
@@ -177,8 +190,9 @@ absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTa
 
 absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target) {
   fs::FileSystem& files = *target.files;
-  DurableCut durable{cut.settings->job, cut.settings->shard,  cut.epoch, cut.start, cut.lsn, cut.vlsn,
-                     cut.ledger.done(), cut.ledger.refused(), "",        {}};
+  DurableCut durable{
+      cut.settings->job, cut.settings->shard,  cut.epoch, cut.start, cut.lsn, cut.vlsn,
+      cut.ledger.done(), cut.ledger.refused(), "",        {}};
   durable.file = snapshot::ShardFileName(durable.shard, durable.epoch, durable.lsn);
   const std::string uri = fs::JoinUri(target.folder, durable.file);
   EG_RETURN_IF_ERROR(files.MakeFolders(target.folder));
@@ -200,28 +214,34 @@ namespace {
 // The error of a file that is whole, and not the one that was wanted.
 auto DiffersIn(const CutSource& source) {
   return [&source](absl::string_view what, const std::string& want, const std::string& got) {
-    return absl::FailedPreconditionError(absl::StrCat("snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "snapshot file is of another ", what, ": path=", source.uri, " want=", want, " got=", got));
   };
 }
 
 // Of a slot: all of its tables, whole. Budgeted like any other table.
-absl::Status ReadTables(const ShardSettings& settings, const CutSource& source, snapshot::ShardFileReader* reader, ShardCut* cut) {
+absl::Status ReadTables(const ShardSettings& settings, const CutSource& source,
+                        snapshot::ShardFileReader* reader, ShardCut* cut) {
   const v1::ShardFileHeader& header = reader->header();
   const auto differs = DiffersIn(source);
   const SlotSettings& want = *settings.slot;
   const v1::SlotSpec& got = header.slot();
   if (got.slot() != want.slot || got.slots() != want.slots)
-    return differs("slot", absl::StrCat(want.slot, " of ", want.slots), absl::StrCat(got.slot(), " of ", got.slots()));
+    return differs("slot", absl::StrCat(want.slot, " of ", want.slots),
+                   absl::StrCat(got.slot(), " of ", got.slots()));
   if (static_cast<std::size_t>(got.tables_size()) != want.tables.size())
-    return differs("number of tables", absl::StrCat(want.tables.size()), absl::StrCat(got.tables_size()));
+    return differs("number of tables", absl::StrCat(want.tables.size()),
+                   absl::StrCat(got.tables_size()));
   for (int t = 0; t < got.tables_size(); ++t) {
-    const auto text = [](const std::string& name, std::uint32_t dimension, const std::string& optimizer) {
+    const auto text = [](const std::string& name, std::uint32_t dimension,
+                         const std::string& optimizer) {
       return absl::StrCat(name, " x ", dimension, " ", optimizer);
     };
     const storage::TableSettings& table = want.tables[static_cast<std::size_t>(t)];
     const v1::TableSpec& spec = got.tables(t);
     const std::string expected = text(table.name, table.dimension, table.optimizer.type);
-    if (const std::string found = text(spec.name(), spec.dimension(), spec.optimizer().type()); found != expected)
+    if (const std::string found = text(spec.name(), spec.dimension(), spec.optimizer().type());
+        found != expected)
       return differs("table", expected, found);
     EG_ASSIGN_OR_RETURN(auto made, storage::EmbeddingTable::Create(table, source.budget));
     cut->tables.push_back(std::move(made));
@@ -229,17 +249,24 @@ absl::Status ReadTables(const ShardSettings& settings, const CutSource& source, 
     cut->table_filtered.push_back(header.table_filtered(t));
     cut->table_steps.push_back(header.table_steps(t));
   }
-  const auto damaged = [&](absl::string_view what) { return absl::DataLossError(absl::StrCat(what, ": path=", source.uri)); };
+  const auto damaged = [&](absl::string_view what) {
+    return absl::DataLossError(absl::StrCat(what, ": path=", source.uri));
+  };
   RowBlock block;
   const auto take = [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
     EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
-    if (source.cancelled && source.cancelled()) return absl::CancelledError(absl::StrCat("the shard is not wanted any more: path=", source.uri));
+    if (source.cancelled && source.cancelled())
+      return absl::CancelledError(
+          absl::StrCat("the shard is not wanted any more: path=", source.uri));
     storage::EmbeddingTable& table = *cut->tables[piece.index];  // the reader has checked the index
     const bool rows = piece.section == snapshot::Section::kRows;
     if (!block.Parse(piece.data, rows ? table.dimension() : 0, rows ? table.numbers_per_row() : 0))
-      return damaged(absl::StrCat("block of rows is malformed: table=", table.settings().name, " bytes=", piece.data.size()));
-    const absl::Status restored = rows ? table.Restore(storage::RestoredRows{block.ids, block.stamps, block.counts, block.values, block.numbers})
-                                       : table.Restore(storage::RestoredWaiting{block.ids, block.stamps, block.counts});
+      return damaged(absl::StrCat("block of rows is malformed: table=", table.settings().name,
+                                  " bytes=", piece.data.size()));
+    const absl::Status restored =
+        rows ? table.Restore(storage::RestoredRows{block.ids, block.stamps, block.counts,
+                                                   block.values, block.numbers})
+             : table.Restore(storage::RestoredWaiting{block.ids, block.stamps, block.counts});
     if (absl::IsInvalidArgument(restored)) return damaged(restored.message());
     return restored;
   };
@@ -247,29 +274,39 @@ absl::Status ReadTables(const ShardSettings& settings, const CutSource& source, 
   for (std::size_t t = 0; t < cut->tables.size(); ++t) {
     storage::EmbeddingTable& table = *cut->tables[t];
     if (table.rows() != cut->table_rows[t] || table.waiting() != cut->table_filtered[t]) {
-      return damaged(absl::StrCat("rows of a table are missing: table=", table.settings().name, " want=", cut->table_rows[t], "+",
-                                  cut->table_filtered[t], " got=", table.rows(), "+", table.waiting()));
+      return damaged(absl::StrCat("rows of a table are missing: table=", table.settings().name,
+                                  " want=", cut->table_rows[t], "+", cut->table_filtered[t],
+                                  " got=", table.rows(), "+", table.waiting()));
     }
-    if (const absl::Status step = table.RestoreStep(cut->table_steps[t]); !step.ok()) return damaged(step.message());
+    if (const absl::Status step = table.RestoreStep(cut->table_steps[t]); !step.ok())
+      return damaged(step.message());
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadDense(const ShardSettings& settings, const CutSource& source, snapshot::ShardFileReader* reader, ShardCut* cut) {
+absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
+                       snapshot::ShardFileReader* reader, ShardCut* cut) {
   const v1::ShardFileHeader& header = reader->header();
   const auto differs = DiffersIn(source);
   const v1::ShardSpec& spec = header.dense();
-  const tensor::Shape shape(std::vector<std::uint64_t>(spec.variable().shape().begin(), spec.variable().shape().end()));
-  const auto rows = [](const std::string& name, const tensor::Shape& s, std::uint64_t begin, std::uint64_t end) {
+  const tensor::Shape shape(
+      std::vector<std::uint64_t>(spec.variable().shape().begin(), spec.variable().shape().end()));
+  const auto rows = [](const std::string& name, const tensor::Shape& s, std::uint64_t begin,
+                       std::uint64_t end) {
     return absl::StrCat(name, s.ToString(), " rows ", begin, "..", end);
   };
-  const std::string want = rows(settings.variable, settings.variable_shape, settings.row_begin, settings.row_end);
+  const std::string want =
+      rows(settings.variable, settings.variable_shape, settings.row_begin, settings.row_end);
   // Before anything is allocated: the size is that of the shard that was asked for.
-  if (const std::string got = rows(spec.variable().name(), shape, spec.row_begin(), spec.row_end()); got != want) return differs("cut", want, got);
+  if (const std::string got = rows(spec.variable().name(), shape, spec.row_begin(), spec.row_end());
+      got != want)
+    return differs("cut", want, got);
   if (header.slots() > static_cast<std::uint32_t>(optimizer::kSlotsMax))
-    return differs("optimizer", absl::StrCat("at most ", optimizer::kSlotsMax, " slots"), absl::StrCat(header.slots()));
+    return differs("optimizer", absl::StrCat("at most ", optimizer::kSlotsMax, " slots"),
+                   absl::StrCat(header.slots()));
 
-  const std::uint64_t elements = (settings.row_end - settings.row_begin) * settings.variable_shape.row_elements();
+  const std::uint64_t elements =
+      (settings.row_end - settings.row_begin) * settings.variable_shape.row_elements();
   EG_ASSIGN_OR_RETURN(cut->values, storage::DenseArray::Create(elements, source.pool));
   cut->slots.resize(header.slots());
   for (storage::DenseArray& slot : cut->slots) {
@@ -277,13 +314,17 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source, s
   }
   return reader->ReadAll([&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
     EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
-    if (source.cancelled && source.cancelled()) return absl::CancelledError(absl::StrCat("the shard is not wanted any more: path=", source.uri));
+    if (source.cancelled && source.cancelled())
+      return absl::CancelledError(
+          absl::StrCat("the shard is not wanted any more: path=", source.uri));
     // The reader has checked section, index and length against the header.
-    storage::DenseArray& array = piece.section == snapshot::Section::kValues ? cut->values : cut->slots[piece.index];
+    storage::DenseArray& array =
+        piece.section == snapshot::Section::kValues ? cut->values : cut->slots[piece.index];
     std::uint64_t at = piece.offset;
     for (std::span<const std::byte> left = piece.data; !left.empty();) {
       constexpr std::uint64_t kChunkBytes = storage::kChunkFloats * sizeof(float);
-      const std::span<std::byte> chunk = std::as_writable_bytes(array.fill_chunk(at / kChunkBytes)).subspan(at % kChunkBytes);
+      const std::span<std::byte> chunk =
+          std::as_writable_bytes(array.fill_chunk(at / kChunkBytes)).subspan(at % kChunkBytes);
       const std::size_t n = std::min(left.size(), chunk.size());
       std::memcpy(chunk.data(), left.data(), n);
       left = left.subspan(n);
@@ -296,14 +337,19 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source, s
 }  // namespace
 
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source) {
-  EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(*source.files, source.uri, source.expected));
+  EG_ASSIGN_OR_RETURN(const auto reader,
+                      snapshot::ShardFileReader::Open(*source.files, source.uri, source.expected));
   const v1::ShardFileHeader& header = reader->header();
   const auto differs = DiffersIn(source);
   if ((header.kind() == v1::SHARD_KIND_SLOT) != settings.slot.has_value())
-    return differs("kind of shard", settings.slot ? "a slot of tables" : "dense", settings.slot ? "dense" : "a slot of tables");
-  if (header.job_uid() != source.file_job.value()) return differs("job", JobUidString(source.file_job), JobUidString(JobUid(header.job_uid())));
-  if (header.plan_fingerprint() != source.plan_fingerprint) return differs("plan", source.plan_fingerprint, header.plan_fingerprint());
-  if (header.shard() != settings.shard.value()) return differs("shard", settings.shard.ToString(), absl::StrCat(header.shard()));
+    return differs("kind of shard", settings.slot ? "a slot of tables" : "dense",
+                   settings.slot ? "dense" : "a slot of tables");
+  if (header.job_uid() != source.file_job.value())
+    return differs("job", JobUidString(source.file_job), JobUidString(JobUid(header.job_uid())));
+  if (header.plan_fingerprint() != source.plan_fingerprint)
+    return differs("plan", source.plan_fingerprint, header.plan_fingerprint());
+  if (header.shard() != settings.shard.value())
+    return differs("shard", settings.shard.ToString(), absl::StrCat(header.shard()));
 
   ShardCut cut;
   auto was = std::make_shared<ShardSettings>(settings);
@@ -314,14 +360,17 @@ absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource&
   cut.start = snapshot::FromProto<MapVersion>(header.start());
   cut.lsn = header.lsn();
   cut.vlsn = header.vlsn();
-  EG_RETURN_IF_ERROR(settings.slot ? ReadTables(settings, source, reader.get(), &cut) : ReadDense(settings, source, reader.get(), &cut));
+  EG_RETURN_IF_ERROR(settings.slot ? ReadTables(settings, source, reader.get(), &cut)
+                                   : ReadDense(settings, source, reader.get(), &cut));
   cut.updates_applied = reader->counters().updates_applied();
   if (reader->counters().skips_size() > static_cast<int>(kSkipReasonsMax) + 1)
     return absl::DataLossError(absl::StrCat("too many reasons of skips: path=", source.uri));
-  for (const v1::SkipCount& skip : reader->counters().skips()) cut.skips[skip.reason()] = skip.count();
+  for (const v1::SkipCount& skip : reader->counters().skips())
+    cut.skips[skip.reason()] = skip.count();
   std::map<ClosureId, Ledger::Open> open;
   for (const v1::OpenClosure& closure : reader->ledger().open()) {
-    open[ClosureId(closure.closure())] = {snapshot::FromProto<Attempt>(closure.attempt()), {closure.bits().begin(), closure.bits().end()}};
+    open[ClosureId(closure.closure())] = {snapshot::FromProto<Attempt>(closure.attempt()),
+                                          {closure.bits().begin(), closure.bits().end()}};
   }
   cut.ledger = Ledger::Restored(reader->done(), reader->refused(), std::move(open));
   return cut;
@@ -334,13 +383,15 @@ absl::StatusOr<std::unique_ptr<Shard>> ReadShard(const RestoreOptions& options) 
   if (options.replace_ledger) {
     if (!cut.ledger.open().empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "a closure is open in the snapshot, another plan cannot begin from it: variable=", options.settings.variable,
-          " shard=", options.settings.shard.ToString(), " closure=", cut.ledger.open().begin()->first.ToString(), " path=", options.source.uri));
+          "a closure is open in the snapshot, another plan cannot begin from it: variable=",
+          options.settings.variable, " shard=", options.settings.shard.ToString(),
+          " closure=", cut.ledger.open().begin()->first.ToString(), " path=", options.source.uri));
     }
     cut.ledger = Ledger::Restored(*options.replace_ledger, {}, {});
   }
   if (options.forget_attempts) cut.ledger = cut.ledger.WithoutAttempts();
-  return Shard::Restore(options.settings, std::move(cut), options.epoch, options.start, options.refused, options.mutant);
+  return Shard::Restore(options.settings, std::move(cut), options.epoch, options.start,
+                        options.refused, options.mutant);
 }
 
 }  // namespace
@@ -348,8 +399,10 @@ absl::StatusOr<std::unique_ptr<Shard>> ReadShard(const RestoreOptions& options) 
 absl::StatusOr<std::unique_ptr<Shard>> RestoreShard(const RestoreOptions& options) {
   auto shard = ReadShard(options);
   if (shard.ok() || absl::StrContains(shard.status().message(), options.source.uri)) return shard;
-  absl::Status named(shard.status().code(), absl::StrCat(shard.status().message(), ": path=", options.source.uri));
-  shard.status().ForEachPayload([&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
+  absl::Status named(shard.status().code(),
+                     absl::StrCat(shard.status().message(), ": path=", options.source.uri));
+  shard.status().ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
   return named;
 }
 

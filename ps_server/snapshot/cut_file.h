@@ -32,15 +32,19 @@ struct CutTarget {
   fs::FileSystem* files = nullptr;
   std::string folder;                       // made when it is not there
   std::string plan_fingerprint;             // of the job's plan
-  fault::Failpoints* failpoints = nullptr;  // may be null: snapshot.write (each MiB), snapshot.before_commit, snapshot.after_commit
+  fault::Failpoints* failpoints = nullptr;  // may be null: snapshot.write (each MiB),
+                                            // snapshot.before_commit, snapshot.after_commit
   // Asked about once a MiB; true ends the writing with Cancelled. May be null.
   std::function<bool()> cancelled;
 };
-// Writes and commits it: when this returns OK the file outlives a loss of power. A file of that name from a commit of this
-// job that was not known to have succeeded is written anew. Memory: one block. The bytes are a function of the cut and the fingerprint.
+// Writes and commits it: when this returns OK the file outlives a loss of power. A file of that
+// name from a commit of this job that was not known to have succeeded is written anew. Memory: one
+// block. The bytes are a function of the cut and the fingerprint.
 absl::StatusOr<DurableCut> WriteCut(const ShardCut& cut, const CutTarget& target);
-// The same bytes to `out`, which is not committed; of `target` only fingerprint, failpoints (snapshot.write) and `cancelled` count.
-absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTarget& target, fs::WritableFile* out);
+// The same bytes to `out`, which is not committed; of `target` only fingerprint, failpoints
+// (snapshot.write) and `cancelled` count.
+absl::StatusOr<snapshot::FileDigest> WriteCutTo(const ShardCut& cut, const CutTarget& target,
+                                                fs::WritableFile* out);
 
 struct CutSource {
   fs::FileSystem* files = nullptr;
@@ -54,8 +58,9 @@ struct CutSource {
   // Asked about once a MiB; true ends the reading with Cancelled. May be null.
   std::function<bool()> cancelled = nullptr;
 };
-// DataLoss: damaged (path, offset, want, got). FailedPrecondition: whole, but of another job, plan or shard. Unimplemented: a newer version.
-// `settings`: of the shard that it is read for; rows and variable must be equal, rates may differ (the plan's fingerprint does not hold them).
+// DataLoss: damaged (path, offset, want, got). FailedPrecondition: whole, but of another job, plan
+// or shard. Unimplemented: a newer version. `settings`: of the shard that it is read for; rows and
+// variable must be equal, rates may differ (the plan's fingerprint does not hold them).
 absl::StatusOr<ShardCut> ReadCut(const ShardSettings& settings, const CutSource& source);
 
 struct RestoreOptions {
@@ -66,11 +71,13 @@ struct RestoreOptions {
   IntervalSet refused;           // added to the file's
   bool forget_attempts = false;  // line 28, resume as a new job: open[*].attempt = (0,0)
   fault::Mutant mutant = fault::Mutant::kNone;
-  // Line 28, another plan: the ledger becomes exactly this set as `done`, nothing refused (but `refused`), nothing open. FailedPrecondition, which
-  // names shard and file, while a closure is open in the file: half of it is in the values, and no ledger of another plan can say so.
+  // Line 28, another plan: the ledger becomes exactly this set as `done`, nothing refused (but
+  // `refused`), nothing open. FailedPrecondition, which names shard and file, while a closure is
+  // open in the file: half of it is in the values, and no ledger of another plan can say so.
   std::optional<IntervalSet> replace_ledger = std::nullopt;
 };
-// The whole way from a file to an owned shard. It is nobody's until this returns: hand it to its executor then. Every error names the file.
+// The whole way from a file to an owned shard. It is nobody's until this returns: hand it to its
+// executor then. Every error names the file.
 absl::StatusOr<std::unique_ptr<Shard>> RestoreShard(const RestoreOptions& options);
 
 }  // namespace evergrad::ps_server

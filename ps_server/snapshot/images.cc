@@ -11,7 +11,9 @@ namespace {
 // Beside values, slots and ledger: header, counters, footer, and 16 bytes a block.
 constexpr std::uint64_t kFrameBytes = 64 * 1024;
 
-std::uint64_t BytesOf(const ShardCut& cut) { return cut.bytes() + cut.bytes() / 1024 + kFrameBytes; }
+std::uint64_t BytesOf(const ShardCut& cut) {
+  return cut.bytes() + cut.bytes() / 1024 + kFrameBytes;
+}
 
 // Gathers what is appended.
 class MemoryFile final : public fs::WritableFile {
@@ -31,7 +33,8 @@ class MemoryFile final : public fs::WritableFile {
 
 Images::Images(Options options)
     : options_(std::move(options)),
-      limit_(*options_.registry, "evergrad_ps_server_image_bytes", "Images of stopped shards that other servers read",
+      limit_(*options_.registry, "evergrad_ps_server_image_bytes",
+             "Images of stopped shards that other servers read",
              static_cast<double>(options_.bytes_max)) {
   thread_.emplace("images", [this] { Run(); });
 }
@@ -62,13 +65,15 @@ absl::Status Images::Submit(Order order) {
       const std::uint64_t bytes = BytesOf(order.cut);
       if (bytes > options_.bytes_max) {
         limit_.refused.Add();
-        return absl::ResourceExhaustedError(
-            absl::StrCat("shard is too large to be moved: shard=", std::get<ShardId>(key).ToString(), " bytes=", bytes, " max=", options_.bytes_max));
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "shard is too large to be moved: shard=", std::get<ShardId>(key).ToString(),
+            " bytes=", bytes, " max=", options_.bytes_max));
       }
       if (bytes_ + bytes > options_.bytes_max) {
         limit_.refused.Add();
-        return absl::UnavailableError(absl::StrCat("no room for another shard's image now: shard=", std::get<ShardId>(key).ToString(),
-                                                   " bytes=", bytes, " held=", bytes_, " max=", options_.bytes_max));
+        return absl::UnavailableError(absl::StrCat(
+            "no room for another shard's image now: shard=", std::get<ShardId>(key).ToString(),
+            " bytes=", bytes, " held=", bytes_, " max=", options_.bytes_max));
       }
       bytes_ += bytes;
       limit_.current.Set(static_cast<double>(bytes_));
@@ -81,22 +86,28 @@ absl::Status Images::Submit(Order order) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<tensor::SharedBytes> Images::Read(JobUid job, ShardId shard, ShardEpoch epoch, std::uint64_t offset, std::uint64_t bytes) const {
+absl::StatusOr<tensor::SharedBytes> Images::Read(JobUid job, ShardId shard, ShardEpoch epoch,
+                                                 std::uint64_t offset, std::uint64_t bytes) const {
   if (options_.failpoints != nullptr) {
     if (const absl::Status hit = options_.failpoints->ErrorAt("move.read"); !hit.ok()) return hit;
   }
   std::shared_ptr<const Image> image;
   {
     MutexLock lock(&mu_);
-    if (const auto found = images_.find({job, shard, epoch}); found != images_.end()) image = found->second;
+    if (const auto found = images_.find({job, shard, epoch}); found != images_.end())
+      image = found->second;
   }
-  if (image == nullptr) return absl::NotFoundError(absl::StrCat("shard has no image: shard=", shard.ToString(), " epoch=", epoch.ToString()));
+  if (image == nullptr)
+    return absl::NotFoundError(
+        absl::StrCat("shard has no image: shard=", shard.ToString(), " epoch=", epoch.ToString()));
   const std::uint64_t size = image->bytes.size();
   if (bytes == 0 || bytes > kImagePieceBytesMax || offset >= size) {
-    return absl::InvalidArgumentError(absl::StrCat("piece of an image out of range: shard=", shard.ToString(), " offset=", offset, " bytes=", bytes,
-                                                   " image_bytes=", size, " bytes_max=", kImagePieceBytesMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("piece of an image out of range: shard=", shard.ToString(), " offset=", offset,
+                     " bytes=", bytes, " image_bytes=", size, " bytes_max=", kImagePieceBytesMax));
   }
-  const std::span<const std::byte> piece = std::span(image->bytes).subspan(offset, std::min(bytes, size - offset));
+  const std::span<const std::byte> piece =
+      std::span(image->bytes).subspan(offset, std::min(bytes, size - offset));
   return tensor::SharedBytes{std::move(image), piece};
 }
 
@@ -119,7 +130,8 @@ void Images::Drop(JobUid job, std::optional<ShardId> shard) {
       ended.push_back(std::move(*it));
       it = queue_.erase(it);
     }
-    if (current_ && meant(std::get<JobUid>(*current_), std::get<ShardId>(*current_))) current_dropped_ = true;
+    if (current_ && meant(std::get<JobUid>(*current_), std::get<ShardId>(*current_)))
+      current_dropped_ = true;
     for (auto it = images_.begin(); it != images_.end();) {
       if (!meant(std::get<JobUid>(it->first), std::get<ShardId>(it->first))) {
         ++it;
@@ -129,7 +141,8 @@ void Images::Drop(JobUid job, std::optional<ShardId> shard) {
       it = images_.erase(it);
     }
   }
-  for (Order& order : ended) order.done(absl::CancelledError("the shard is not to be moved any more"));
+  for (Order& order : ended)
+    order.done(absl::CancelledError("the shard is not to be moved any more"));
 }
 
 std::uint64_t Images::bytes() const {
@@ -177,12 +190,14 @@ void Images::Run() {
       return WriteCutTo(cut, target, &file);
     }();
     if (made.ok() && options_.failpoints != nullptr) {
-      if (const absl::Status hit = options_.failpoints->ErrorAt("move.stopped"); !hit.ok()) made = hit;
+      if (const absl::Status hit = options_.failpoints->ErrorAt("move.stopped"); !hit.ok())
+        made = hit;
     }
     {
       MutexLock lock(&mu_);
       const Key key = *std::exchange(current_, std::nullopt);
-      if (made.ok() && (stopping_ || current_dropped_)) made = absl::CancelledError("the shard is not to be moved any more");
+      if (made.ok() && (stopping_ || current_dropped_))
+        made = absl::CancelledError("the shard is not to be moved any more");
       Release(reserved);
       if (made.ok()) {
         image->digest = *made;

@@ -1,7 +1,9 @@
-// Images of stopped shards, in memory: what another server reads when a shard is moved to it (LEDGER line 22).
+// Images of stopped shards, in memory: what another server reads when a shard is moved to it
+// (LEDGER line 22).
 //
-// An image is the bytes of the shard's file (common/snapshot/FORMAT.md), made on one I/O thread of its own, one at a time. The shard it is of
-// has stopped, so the image is its state until it is dropped. Thread-safe. Callbacks run on the thread of the images (or the caller's of Submit, Drop
+// An image is the bytes of the shard's file (common/snapshot/FORMAT.md), made on one I/O thread of
+// its own, one at a time. The shard it is of has stopped, so the image is its state until it is
+// dropped. Thread-safe. Callbacks run on the thread of the images (or the caller's of Submit, Drop
 // and the destructor) without a lock held.
 #pragma once
 
@@ -30,9 +32,10 @@ inline constexpr std::uint64_t kImagePieceBytesMax = 512 * 1024;
 class Images {
  public:
   struct Options {
-    metrics::Registry* registry = nullptr;    // Outlives the images.
-    fault::Failpoints* failpoints = nullptr;  // May be null: move.stopped (each image made), move.read (each piece asked for)
-    std::uint64_t bytes_max = 1ull << 30;     // of all images there are
+    metrics::Registry* registry = nullptr;  // Outlives the images.
+    fault::Failpoints* failpoints =
+        nullptr;  // May be null: move.stopped (each image made), move.read (each piece asked for)
+    std::uint64_t bytes_max = 1ull << 30;  // of all images there are
   };
   struct Order {
     ShardCut cut;
@@ -46,13 +49,17 @@ class Images {
   Images(const Images&) = delete;
   Images& operator=(const Images&) = delete;
 
-  // Never blocks. An image of that shard and epoch that is there is the answer at once. Unavailable: there is no room beside the others, later there
-  // is; ResourceExhausted: it is too large by itself. Then `done` is not called.
+  // Never blocks. An image of that shard and epoch that is there is the answer at once.
+  // Unavailable: there is no room beside the others, later there is; ResourceExhausted: it is too
+  // large by itself. Then `done` is not called.
   absl::Status Submit(Order order);
-  // Bytes [offset, offset + bytes) of an image, fewer at its end; they live as long as `owner`. NotFound: there is no such image (any more).
-  // InvalidArgument: beyond its end, none, or more than kImagePieceBytesMax.
-  absl::StatusOr<tensor::SharedBytes> Read(JobUid job, ShardId shard, ShardEpoch epoch, std::uint64_t offset, std::uint64_t bytes) const;
-  // The shard, or all of a job, is not to be moved any more: images go, orders are answered Cancelled.
+  // Bytes [offset, offset + bytes) of an image, fewer at its end; they live as long as `owner`.
+  // NotFound: there is no such image (any more). InvalidArgument: beyond its end, none, or more
+  // than kImagePieceBytesMax.
+  absl::StatusOr<tensor::SharedBytes> Read(JobUid job, ShardId shard, ShardEpoch epoch,
+                                           std::uint64_t offset, std::uint64_t bytes) const;
+  // The shard, or all of a job, is not to be moved any more: images go, orders are answered
+  // Cancelled.
   void Drop(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::uint64_t bytes() const;  // of all images, and of those to be made

@@ -15,13 +15,18 @@ constexpr char kRestoresHelp[] = "Shards to be read from their files, by what be
 
 Restorer::Restorer(Options options)
     : options_(std::move(options)),
-      bytes_read_(options_.registry->GetCounter("evergrad_ps_server_restored_bytes_total", "Bytes of values and slots read from shard files")),
+      bytes_read_(options_.registry->GetCounter("evergrad_ps_server_restored_bytes_total",
+                                                "Bytes of values and slots read from shard files")),
       restored_(options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "restored"}})),
-      cancelled_(options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "cancelled"}})),
+      cancelled_(
+          options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "cancelled"}})),
       failed_(options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "failed"}})),
-      seconds_(options_.registry->GetHistogram("evergrad_ps_server_restore_seconds", "From the file of a shard to its checked state in memory",
-                                               {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
-      orders_limit_(*options_.registry, "evergrad_ps_server_restore_orders", "Shards that wait to be read from their files",
+      seconds_(
+          options_.registry->GetHistogram("evergrad_ps_server_restore_seconds",
+                                          "From the file of a shard to its checked state in memory",
+                                          {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
+      orders_limit_(*options_.registry, "evergrad_ps_server_restore_orders",
+                    "Shards that wait to be read from their files",
                     static_cast<double>(options_.orders_max)) {
   thread_.emplace("restores", [this] { Run(); });
 }
@@ -51,14 +56,16 @@ absl::Status Restorer::Submit(Order order) {
   {
     MutexLock lock(&mu_);
     if (current_ == key) current_cancelled_ = true;
-    const auto found = std::find_if(queue_.begin(), queue_.end(),
-                                    [&](const Order& waits) { return std::pair(waits.what.settings.job, waits.what.settings.shard) == key; });
+    const auto found = std::find_if(queue_.begin(), queue_.end(), [&](const Order& waits) {
+      return std::pair(waits.what.settings.job, waits.what.settings.shard) == key;
+    });
     if (found != queue_.end()) {
       replaced = std::exchange(*found, std::move(order));
     } else {
       if (queue_.size() >= options_.orders_max) {
         orders_limit_.refused.Add();
-        return absl::ResourceExhaustedError(absl::StrCat("too many shards wait to be restored: max=", options_.orders_max));
+        return absl::ResourceExhaustedError(
+            absl::StrCat("too many shards wait to be restored: max=", options_.orders_max));
       }
       queue_.push_back(std::move(order));
       orders_limit_.current.Set(static_cast<double>(queue_.size()));
@@ -127,7 +134,8 @@ void Restorer::Run() {
     }
     if (unwanted) {
       cancelled_.Add();
-      shard = absl::CancelledError("the shard is not wanted any more");  // its memory goes before the next one is read
+      shard = absl::CancelledError(
+          "the shard is not wanted any more");  // its memory goes before the next one is read
     } else if (shard.ok()) {
       restored_.Add();
       seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());

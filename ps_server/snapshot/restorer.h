@@ -1,7 +1,8 @@
 // Reads shards back from their files, on one I/O thread of its own (LEDGER lines 21, 28).
 //
-// One shard at a time: while it is being read, memory is that shard and one block. Nothing is anybody's before the last byte was checked.
-// Thread-safe. Callbacks run on the restorer's thread (or the caller's of Submit, Cancel and the destructor) without a lock held.
+// One shard at a time: while it is being read, memory is that shard and one block. Nothing is
+// anybody's before the last byte was checked. Thread-safe. Callbacks run on the restorer's thread
+// (or the caller's of Submit, Cancel and the destructor) without a lock held.
 #pragma once
 
 #include <deque>
@@ -32,10 +33,11 @@ class Restorer {
     std::size_t orders_max = 64 * 1024;        // one for each shard; far above what a server holds
   };
   struct Order {
-    // Pool, failpoints and `cancelled` of the source are the restorer's own; its files, too, unless the order brings others (which `done` keeps
-    // alive).
+    // Pool, failpoints and `cancelled` of the source are the restorer's own; its files, too, unless
+    // the order brings others (which `done` keeps alive).
     RestoreOptions what;
-    // Exactly once: the shard; or Cancelled, Aborted (a newer order took its place), or the error of RestoreShard.
+    // Exactly once: the shard; or Cancelled, Aborted (a newer order took its place), or the error
+    // of RestoreShard.
     std::function<void(absl::StatusOr<std::unique_ptr<Shard>>)> done;
   };
 
@@ -44,10 +46,12 @@ class Restorer {
   Restorer(const Restorer&) = delete;
   Restorer& operator=(const Restorer&) = delete;
 
-  // Never blocks. An order of a shard ends every earlier one of it: one that waits is answered Aborted, the one being read ends within a MiB.
-  // ResourceExhausted: orders_max wait; then `done` is not called.
+  // Never blocks. An order of a shard ends every earlier one of it: one that waits is answered
+  // Aborted, the one being read ends within a MiB. ResourceExhausted: orders_max wait; then `done`
+  // is not called.
   absl::Status Submit(Order order);
-  // The shard, or all of a job, is not wanted any more: waiting orders are answered Cancelled, the one being read ends within a MiB.
+  // The shard, or all of a job, is not wanted any more: waiting orders are answered Cancelled, the
+  // one being read ends within a MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const;

@@ -10,7 +10,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "numbers are written as they lie in memory");
 
 constexpr std::size_t kHeadBytes = 8;
 constexpr std::size_t kRowBytes = 3 * sizeof(std::uint64_t);  // id, stamp, count
@@ -23,8 +24,9 @@ void Put(std::vector<std::byte>* block, const T* from, std::size_t count) {
 
 // `floats[k]`: arrays of widths[k] floats a row, behind each other in the block.
 template <class Blocks>
-void PutRows(std::span<const std::uint32_t> rows, const std::vector<std::int64_t>& ids, const std::vector<std::uint32_t>& stamps,
-             const std::vector<std::uint32_t>& counts, const Blocks& floats, std::vector<std::byte>* block) {
+void PutRows(std::span<const std::uint32_t> rows, const std::vector<std::int64_t>& ids,
+             const std::vector<std::uint32_t>& stamps, const std::vector<std::uint32_t>& counts,
+             const Blocks& floats, std::vector<std::byte>* block) {
   block->clear();
   const std::uint32_t head[2] = {static_cast<std::uint32_t>(rows.size()), 0};
   Put(block, head, 2);
@@ -41,7 +43,8 @@ void PutRows(std::span<const std::uint32_t> rows, const std::vector<std::int64_t
 }
 
 template <class T>
-std::span<const std::byte> Get(std::span<const std::byte> bytes, std::size_t count, std::vector<T>* to) {
+std::span<const std::byte> Get(std::span<const std::byte> bytes, std::size_t count,
+                               std::vector<T>* to) {
   to->resize(count);
   if (count != 0) std::memcpy(to->data(), bytes.data(), count * sizeof(T));
   return bytes.subspan(count * sizeof(T));
@@ -56,42 +59,53 @@ absl::Status RowWriter::Begin(snapshot::Section section, std::uint32_t table) {
   return writer_.BeginSection(section, table);
 }
 
-absl::Status RowWriter::Append(std::uint32_t table, std::uint32_t dimension, const storage::TableSlice& slice) {
+absl::Status RowWriter::Append(std::uint32_t table, std::uint32_t dimension,
+                               const storage::TableSlice& slice) {
   struct Floats {
     const std::vector<float>* values;
     std::size_t width;
   };
-  const auto append = [&](snapshot::Section section, const std::vector<std::int64_t>& ids, const std::vector<std::uint32_t>& stamps,
-                          const std::vector<std::uint32_t>& counts, const std::vector<Floats>& floats) -> absl::Status {
+  const auto append = [&](snapshot::Section section, const std::vector<std::int64_t>& ids,
+                          const std::vector<std::uint32_t>& stamps,
+                          const std::vector<std::uint32_t>& counts,
+                          const std::vector<Floats>& floats) -> absl::Status {
     if (ids.empty()) return absl::OkStatus();
     EG_RETURN_IF_ERROR(Begin(section, table));
     order_.resize(ids.size());
     std::iota(order_.begin(), order_.end(), 0u);
-    std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) { return ids[a] < ids[b]; });
+    std::sort(order_.begin(), order_.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return ids[a] < ids[b]; });
     std::size_t row_bytes = kRowBytes;
     for (const Floats& f : floats) row_bytes += f.width * sizeof(float);
     const std::size_t most = (snapshot::kBlockBytes - kHeadBytes) / row_bytes;
     for (std::size_t at = 0; at < order_.size(); at += most) {
-      PutRows(std::span<const std::uint32_t>(order_).subspan(at, std::min(most, order_.size() - at)), ids, stamps, counts, floats, &block_);
+      PutRows(
+          std::span<const std::uint32_t>(order_).subspan(at, std::min(most, order_.size() - at)),
+          ids, stamps, counts, floats, &block_);
       EG_RETURN_IF_ERROR(writer_.Append(block_));
       EG_RETURN_IF_ERROR(writer_.EndBlock());
     }
     return absl::OkStatus();
   };
   const std::size_t numbers = slice.ids.empty() ? 0 : slice.numbers.size() / slice.ids.size();
-  EG_RETURN_IF_ERROR(
-      append(snapshot::Section::kRows, slice.ids, slice.stamps, slice.counts, {{&slice.values, dimension}, {&slice.numbers, numbers}}));
-  return append(snapshot::Section::kFilter, slice.waiting_ids, slice.waiting_stamps, slice.waiting_counts, {});
+  EG_RETURN_IF_ERROR(append(snapshot::Section::kRows, slice.ids, slice.stamps, slice.counts,
+                            {{&slice.values, dimension}, {&slice.numbers, numbers}}));
+  return append(snapshot::Section::kFilter, slice.waiting_ids, slice.waiting_stamps,
+                slice.waiting_counts, {});
 }
 
-bool RowBlock::Parse(std::span<const std::byte> bytes, std::uint32_t dimension, std::uint32_t numbers_per_row) {
+bool RowBlock::Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
+                     std::uint32_t numbers_per_row) {
   if (bytes.size() < kHeadBytes) return false;
   std::uint32_t head[2];
   std::memcpy(head, bytes.data(), sizeof(head));
   const std::size_t n = head[0];
   // A block is at most a MiB: nothing here overflows.
-  const std::size_t row_bytes = kRowBytes + (std::size_t{dimension} + numbers_per_row) * sizeof(float);
-  if (n == 0 || head[1] != 0 || n > bytes.size() / kRowBytes || bytes.size() != kHeadBytes + n * row_bytes) return false;
+  const std::size_t row_bytes =
+      kRowBytes + (std::size_t{dimension} + numbers_per_row) * sizeof(float);
+  if (n == 0 || head[1] != 0 || n > bytes.size() / kRowBytes ||
+      bytes.size() != kHeadBytes + n * row_bytes)
+    return false;
   std::span<const std::byte> left = bytes.subspan(kHeadBytes);
   left = Get(left, n, &ids);
   left = Get(left, n, &stamps);

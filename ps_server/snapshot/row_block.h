@@ -12,11 +12,13 @@
 
 namespace evergrad::ps_server {
 
-// Writes a slice of `table`'s cut, in self-contained blocks with rising ids. A section is begun where the last block was of another one.
+// Writes a slice of `table`'s cut, in self-contained blocks with rising ids. A section is begun
+// where the last block was of another one.
 class RowWriter {
  public:
   explicit RowWriter(snapshot::ShardFileWriter* writer) : writer_(*writer) {}  // outlives this
-  absl::Status Append(std::uint32_t table, std::uint32_t dimension, const storage::TableSlice& slice);
+  absl::Status Append(std::uint32_t table, std::uint32_t dimension,
+                      const storage::TableSlice& slice);
 
  private:
   absl::Status Begin(snapshot::Section section, std::uint32_t table);
@@ -33,8 +35,10 @@ struct RowBlock {
   std::vector<std::int64_t> ids;
   std::vector<std::uint64_t> stamps, counts;
   std::vector<float> values, numbers;  // empty in FILTER
-  // False: its length or its padding is not that of so many rows. `floats` of a row: values and numbers; FILTER has none.
-  bool Parse(std::span<const std::byte> bytes, std::uint32_t dimension, std::uint32_t numbers_per_row);
+  // False: its length or its padding is not that of so many rows. `floats` of a row: values and
+  // numbers; FILTER has none.
+  bool Parse(std::span<const std::byte> bytes, std::uint32_t dimension,
+             std::uint32_t numbers_per_row);
 };
 
 }  // namespace evergrad::ps_server

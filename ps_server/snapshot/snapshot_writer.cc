@@ -17,7 +17,8 @@ bool IsWorthARetry(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kAborted:  // a file system's; the writer's own "a newer order took its place" never comes here
+    case absl::StatusCode::kAborted:  // a file system's; the writer's own "a newer order took its
+                                      // place" never comes here
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kDataLoss: return BlameOf(status) != Blame::kUser;
     default: return false;
@@ -28,19 +29,27 @@ bool IsWorthARetry(const absl::Status& status) {
 
 SnapshotWriter::SnapshotWriter(Options options)
     : options_(std::move(options)),
-      bytes_written_(options_.registry->GetCounter("evergrad_ps_server_snapshot_bytes_total", "Bytes of shard files that became durable")),
-      durable_(
-          options_.registry->GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them", {{"result", "durable"}})),
-      unchanged_(
-          options_.registry->GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them", {{"result", "unchanged"}})),
-      dropped_(
-          options_.registry->GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them", {{"result", "dropped"}})),
-      failed_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them", {{"result", "failed"}})),
-      seconds_(options_.registry->GetHistogram("evergrad_ps_server_snapshot_seconds", "From the cut of a shard to its durable file",
+      bytes_written_(options_.registry->GetCounter("evergrad_ps_server_snapshot_bytes_total",
+                                                   "Bytes of shard files that became durable")),
+      durable_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
+                                             "Cuts of shards, by what became of them",
+                                             {{"result", "durable"}})),
+      unchanged_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
+                                               "Cuts of shards, by what became of them",
+                                               {{"result", "unchanged"}})),
+      dropped_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
+                                             "Cuts of shards, by what became of them",
+                                             {{"result", "dropped"}})),
+      failed_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
+                                            "Cuts of shards, by what became of them",
+                                            {{"result", "failed"}})),
+      seconds_(options_.registry->GetHistogram("evergrad_ps_server_snapshot_seconds",
+                                               "From the cut of a shard to its durable file",
                                                {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
-      orders_limit_(*options_.registry, "evergrad_ps_server_snapshot_orders", "Shards that wait for their cut",
-                    static_cast<double>(options_.orders_max)),
-      held_limit_(*options_.registry, "evergrad_ps_server_snapshot_bytes", "Bytes of the cut in hand", static_cast<double>(options_.bytes_max)) {
+      orders_limit_(*options_.registry, "evergrad_ps_server_snapshot_orders",
+                    "Shards that wait for their cut", static_cast<double>(options_.orders_max)),
+      held_limit_(*options_.registry, "evergrad_ps_server_snapshot_bytes",
+                  "Bytes of the cut in hand", static_cast<double>(options_.bytes_max)) {
   thread_.emplace("snapshots", [this] { Run(); });
 }
 
@@ -75,7 +84,8 @@ absl::Status SnapshotWriter::Submit(Order order) {
     } else {
       if (waiting_.size() >= options_.orders_max) {
         orders_limit_.refused.Add();
-        return absl::ResourceExhaustedError(absl::StrCat("too many shards wait for their snapshot: max=", options_.orders_max));
+        return absl::ResourceExhaustedError(
+            absl::StrCat("too many shards wait for their snapshot: max=", options_.orders_max));
       }
       waiting_.emplace(key, Waiting{std::move(order), MonoTime{0}, std::chrono::milliseconds{0}});
       queue_.push_back(key);
@@ -83,12 +93,15 @@ absl::Status SnapshotWriter::Submit(Order order) {
     }
     changed_.NotifyAll();
   }
-  if (replaced) replaced->done(absl::AbortedError("a newer order of the shard took this one's place"));
+  if (replaced)
+    replaced->done(absl::AbortedError("a newer order of the shard took this one's place"));
   return absl::OkStatus();
 }
 
 void SnapshotWriter::ForgetLast(JobUid job, std::optional<ShardId> shard) {
-  std::erase_if(last_, [&](const auto& entry) { return entry.first.first == job && (!shard || entry.first.second == *shard); });
+  std::erase_if(last_, [&](const auto& entry) {
+    return entry.first.first == job && (!shard || entry.first.second == *shard);
+  });
 }
 
 void SnapshotWriter::Cancel(JobUid job, std::optional<ShardId> shard) {
@@ -96,7 +109,9 @@ void SnapshotWriter::Cancel(JobUid job, std::optional<ShardId> shard) {
   std::shared_ptr<Arrival> awaited;
   {
     MutexLock lock(&mu_);
-    const auto meant = [&](const Key& key) { return key.first == job && (!shard || key.second == *shard); };
+    const auto meant = [&](const Key& key) {
+      return key.first == job && (!shard || key.second == *shard);
+    };
     for (auto it = waiting_.begin(); it != waiting_.end();) {
       if (!meant(it->first)) {
         ++it;
@@ -176,8 +191,11 @@ void SnapshotWriter::Perform(Waiting entry) {
     MutexLock lock(&mu_);
     const Key key = *current_;
     const bool unwanted = stopping_ || current_cancelled_;
-    if (unwanted && !result.ok()) result = absl::CancelledError(stopping_ ? "the server ends" : "the shard is not held any more");
-    if (result.ok() && !current_cancelled_) last_[key] = {entry.order.folder, entry.order.plan_fingerprint, *result};
+    if (unwanted && !result.ok())
+      result =
+          absl::CancelledError(stopping_ ? "the server ends" : "the shard is not held any more");
+    if (result.ok() && !current_cancelled_)
+      last_[key] = {entry.order.folder, entry.order.plan_fingerprint, *result};
     if (!result.ok() && !unwanted && IsWorthARetry(result.status())) {
       replaced = waiting_.contains(key);
       again = !replaced;
@@ -207,11 +225,13 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
   const auto arrival = std::make_shared<Arrival>();
   {
     MutexLock lock(&mu_);
-    if (stopping_ || current_cancelled_) return absl::CancelledError("the cut is not wanted any more");
+    if (stopping_ || current_cancelled_)
+      return absl::CancelledError("the cut is not wanted any more");
     arrival_ = arrival;
   }
   order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));
-  // The executor answers within a few turns or drops the function; Cancel and the destructor answer in its place.
+  // The executor answers within a few turns or drops the function; Cancel and the destructor answer
+  // in its place.
   absl::StatusOr<ShardCut> cut = arrival->Wait();
   MutexLock lock(&mu_);
   arrival_ = nullptr;
@@ -219,16 +239,17 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
 }
 
 absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
-  if (options_.failpoints != nullptr) EG_RETURN_IF_ERROR(options_.failpoints->ErrorAt("snapshot.before_cut"));
+  if (options_.failpoints != nullptr)
+    EG_RETURN_IF_ERROR(options_.failpoints->ErrorAt("snapshot.before_cut"));
   if (options_.pool != nullptr) options_.pool->Warm(order.bytes);
   EG_ASSIGN_OR_RETURN(const ShardCut cut, Take(order));
   EG_CHECK(cut.settings->job == order.job && cut.settings->shard == order.shard);
   const std::uint64_t bytes = cut.bytes();
   if (bytes > options_.bytes_max) {
     held_limit_.refused.Add();
-    const absl::Status status =
-        absl::ResourceExhaustedError(absl::StrCat("a cut is larger than --snapshot-bytes-max: variable=", cut.settings->variable,
-                                                  " shard=", order.shard.ToString(), " bytes=", bytes, " max=", options_.bytes_max));
+    const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
+        "a cut is larger than --snapshot-bytes-max: variable=", cut.settings->variable,
+        " shard=", order.shard.ToString(), " bytes=", bytes, " max=", options_.bytes_max));
     // A ledger shrinks again; values and slots do not.
     return bytes - cut.ledger.MemoryBytes() > options_.bytes_max ? UserError(status) : status;
   }
@@ -237,10 +258,11 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
   std::optional<Last> last;
   {
     MutexLock lock(&mu_);
-    if (const auto found = last_.find({order.job, order.shard}); found != last_.end()) last = found->second;
+    if (const auto found = last_.find({order.job, order.shard}); found != last_.end())
+      last = found->second;
   }
-  if (last && last->folder == order.folder && last->plan_fingerprint == order.plan_fingerprint && last->cut.epoch == cut.epoch &&
-      last->cut.lsn == cut.lsn) {
+  if (last && last->folder == order.folder && last->plan_fingerprint == order.plan_fingerprint &&
+      last->cut.epoch == cut.epoch && last->cut.lsn == cut.lsn) {
     // The same state: its file is there already, unless somebody took it away.
     const auto there = options_.files->Open(fs::JoinUri(order.folder, last->cut.file));
     if (there.ok() && (*there)->size() == last->cut.digest.bytes) {
@@ -250,11 +272,13 @@ absl::StatusOr<DurableCut> SnapshotWriter::TakeAndWrite(const Order& order) {
   }
   const MonoTime begin = options_.clock->Now();
   EG_ASSIGN_OR_RETURN(DurableCut durable,
-                      WriteCut(cut, {options_.files, order.folder, order.plan_fingerprint, options_.failpoints, [this] { return Unwanted(); }}));
+                      WriteCut(cut, {options_.files, order.folder, order.plan_fingerprint,
+                                     options_.failpoints, [this] { return Unwanted(); }}));
   seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());
   bytes_written_.Add(durable.digest.bytes);
   durable_.Add();
-  if (options_.failpoints != nullptr) EG_RETURN_IF_ERROR(options_.failpoints->ErrorAt("snapshot.report"));
+  if (options_.failpoints != nullptr)
+    EG_RETURN_IF_ERROR(options_.failpoints->ErrorAt("snapshot.report"));
   return durable;
 }
 

@@ -1,10 +1,11 @@
 // Writes cuts of shards to files, on one I/O thread of its own (LEDGER line 27).
 //
-// An order waits in a queue without holding anything; its cut is taken when its turn has come, so that at most one cut is held
-// and memory is bounded by the largest shard. A push never waits for any of this. A cut that cannot be written for want of
-// room, memory or disk is dropped, counted and taken anew later; what cannot get better by itself is answered. So is a shard whose values and
-// slots alone are above the bound.
-// Thread-safe. Callbacks run on the writer's thread (or the caller's of Cancel and the destructor) without a lock held.
+// An order waits in a queue without holding anything; its cut is taken when its turn has come, so
+// that at most one cut is held and memory is bounded by the largest shard. A push never waits for
+// any of this. A cut that cannot be written for want of room, memory or disk is dropped, counted
+// and taken anew later; what cannot get better by itself is answered. So is a shard whose values
+// and slots alone are above the bound. Thread-safe. Callbacks run on the writer's thread (or the
+// caller's of Cancel and the destructor) without a lock held.
 #pragma once
 
 #include <atomic>
@@ -37,10 +38,13 @@ class SnapshotWriter {
     fs::FileSystem* files = nullptr;  // All pointers outlive the writer.
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
-    fault::Failpoints* failpoints = nullptr;                        // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
-    std::shared_ptr<storage::ChunkPool> pool;                       // of the server's shards, warmed before a cut; may be null
-    std::uint64_t bytes_max = 1ull << 30;                           // of one cut: values, slots, ledger (`snapshot_bytes_max`)
-    std::size_t orders_max = 64 * 1024;                             // one for each shard; far above what a server holds
+    fault::Failpoints* failpoints =
+        nullptr;  // May be null: snapshot.before_cut, snapshot.report, and those of WriteCut.
+    std::shared_ptr<storage::ChunkPool>
+        pool;  // of the server's shards, warmed before a cut; may be null
+    std::uint64_t bytes_max = 1ull
+                              << 30;     // of one cut: values, slots, ledger (`snapshot_bytes_max`)
+    std::size_t orders_max = 64 * 1024;  // one for each shard; far above what a server holds
     std::chrono::milliseconds retry_first{1000}, retry_max{30000};  // after a dropped cut, doubling
   };
   struct Order {
@@ -48,15 +52,18 @@ class SnapshotWriter {
     ShardId shard;
     std::string folder;
     std::string plan_fingerprint;
-    // Of values and slots. The pushes after a cut write this much out of place: the spare blocks are made here before it is taken, so
-    // that no push pays for new memory. 0: not known.
+    // Of values and slots. The pushes after a cut write this much out of place: the spare blocks
+    // are made here before it is taken, so that no push pays for new memory. 0: not known.
     std::uint64_t bytes = 0;
-    // Called when it is the order's turn: arranges that `ready` gets the cut from the shard's executor, or why there is none (NotFound:
-    // not held any more). Never blocks. A `ready` destroyed without a call is Cancelled.
+    // Called when it is the order's turn: arranges that `ready` gets the cut from the shard's
+    // executor, or why there is none (NotFound: not held any more). Never blocks. A `ready`
+    // destroyed without a call is Cancelled.
     std::function<void(std::function<void(absl::StatusOr<ShardCut>)> ready)> take;
-    // Exactly once: the durable file; or Cancelled, Aborted (a newer order took its place), or an error that a retry would not mend.
+    // Exactly once: the durable file; or Cancelled, Aborted (a newer order took its place), or an
+    // error that a retry would not mend.
     std::function<void(absl::StatusOr<DurableCut>)> done;
-    // May be null. The cut was dropped for this reason and is taken anew later: called each time, on the writer's thread.
+    // May be null. The cut was dropped for this reason and is taken anew later: called each time,
+    // on the writer's thread.
     std::function<void(const absl::Status&)> dropped = nullptr;
   };
 
@@ -65,14 +72,18 @@ class SnapshotWriter {
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
-  // Never blocks. A second order of a shard takes the place of one that waits (which is answered Aborted); one that is being
-  // written goes on, and the new one comes after it. ResourceExhausted: orders_max wait; then `done` is not called.
+  // Never blocks. A second order of a shard takes the place of one that waits (which is answered
+  // Aborted); one that is being written goes on, and the new one comes after it. ResourceExhausted:
+  // orders_max wait; then `done` is not called.
   absl::Status Submit(Order order);
-  // The shard, or all of a job, is not held any more: waiting orders are answered Cancelled, the one being written ends within a MiB.
+  // The shard, or all of a job, is not held any more: waiting orders are answered Cancelled, the
+  // one being written ends within a MiB.
   void Cancel(JobUid job, std::optional<ShardId> shard = std::nullopt);
 
   std::size_t waiting() const;
-  std::uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }  // of the cut in hand
+  std::uint64_t held_bytes() const {
+    return held_bytes_.load(std::memory_order_relaxed);
+  }  // of the cut in hand
 
  private:
   using Key = std::pair<JobUid, ShardId>;
@@ -102,7 +113,8 @@ class SnapshotWriter {
   std::map<Key, Waiting> waiting_ ABSL_GUARDED_BY(mu_);
   std::optional<Key> current_ ABSL_GUARDED_BY(mu_);
   bool current_cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::shared_ptr<Arrival> arrival_ ABSL_GUARDED_BY(mu_);  // shared with the function given to the shard's executor; null: no cut is waited for
+  std::shared_ptr<Arrival> arrival_ ABSL_GUARDED_BY(
+      mu_);  // shared with the function given to the shard's executor; null: no cut is waited for
   // The newest durable file of each shard: an unchanged shard is not written again.
   struct Last {
     std::string folder, plan_fingerprint;

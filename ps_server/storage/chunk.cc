@@ -7,7 +7,8 @@
 namespace evergrad::ps_server::storage {
 
 Chunk* Chunk::Allocate(std::size_t floats) {
-  void* memory = ::operator new(sizeof(Chunk) + floats * sizeof(float), std::align_val_t(alignof(Chunk)), std::nothrow);
+  void* memory = ::operator new(sizeof(Chunk) + floats * sizeof(float),
+                                std::align_val_t(alignof(Chunk)), std::nothrow);
   return memory == nullptr ? nullptr : new (memory) Chunk(static_cast<std::uint32_t>(floats));
 }
 
@@ -42,7 +43,8 @@ ChunkPool::~ChunkPool() {
 
 void ChunkPool::Warm(std::uint64_t bytes) {
   constexpr std::uint64_t kBlockBytes = kChunkFloats * sizeof(float);
-  const std::uint64_t blocks = std::min(blocks_max_, bytes / kBlockBytes + (bytes % kBlockBytes != 0));
+  const std::uint64_t blocks =
+      std::min(blocks_max_, bytes / kBlockBytes + (bytes % kBlockBytes != 0));
   while (this->bytes() < blocks * kBlockBytes) {
     Chunk* const chunk = Chunk::Allocate(kChunkFloats);
     if (chunk == nullptr) return;

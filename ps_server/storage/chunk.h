@@ -1,7 +1,8 @@
 // Reference-counted blocks of floats: what a dense shard's values and slots are made of.
 //
-// A pull, a snapshot or a hand-over takes references; an apply writes out of place into a pooled block when someone else
-// holds the old one, in place otherwise. So nobody who reads ever sees half an update, and nobody copies to read.
+// A pull, a snapshot or a hand-over takes references; an apply writes out of place into a pooled
+// block when someone else holds the old one, in place otherwise. So nobody who reads ever sees half
+// an update, and nobody copies to read.
 #pragma once
 
 #include <atomic>
@@ -38,15 +39,18 @@ class alignas(64) Chunk {
 
   std::atomic<std::uint32_t> refs_{1};
   const std::uint32_t size_;
-  std::shared_ptr<ChunkPool> pool_;  // Shared by every chunk that returns to it; null for a chunk that is simply freed.
+  std::shared_ptr<ChunkPool>
+      pool_;  // Shared by every chunk that returns to it; null for a chunk that is simply freed.
 };
 
-// An owner of one chunk. Copying takes a reference; thread-safe between copies, as shared_ptr is. Not a shared_ptr, because
-// "am I the only owner" must be an acquire load: the reader's last access happens before our next write.
+// An owner of one chunk. Copying takes a reference; thread-safe between copies, as shared_ptr is.
+// Not a shared_ptr, because "am I the only owner" must be an acquire load: the reader's last access
+// happens before our next write.
 class ChunkRef {
  public:
   ChunkRef() = default;
-  // From `pool` when it has a spare block of this size (null pool: from the heap). Empty when there is no memory. Contents are not set.
+  // From `pool` when it has a spare block of this size (null pool: from the heap). Empty when there
+  // is no memory. Contents are not set.
   static ChunkRef New(std::size_t floats, const std::shared_ptr<ChunkPool>& pool);
   ChunkRef(const ChunkRef& other) : chunk_(other.chunk_) {
     if (chunk_ != nullptr) chunk_->refs_.fetch_add(1, std::memory_order_relaxed);
@@ -68,16 +72,18 @@ class ChunkRef {
   Chunk* chunk_ = nullptr;
 };
 
-// Spare full-size blocks, so that writing out of place costs no page faults. Thread-safe: a reader's last reference may
-// end on a transport thread. Bounded: above `bytes_max` a returned block is freed.
+// Spare full-size blocks, so that writing out of place costs no page faults. Thread-safe: a
+// reader's last reference may end on a transport thread. Bounded: above `bytes_max` a returned
+// block is freed.
 class ChunkPool {
  public:
-  explicit ChunkPool(std::uint64_t bytes_max) : blocks_max_(bytes_max / (kChunkFloats * sizeof(float))) {}
+  explicit ChunkPool(std::uint64_t bytes_max)
+      : blocks_max_(bytes_max / (kChunkFloats * sizeof(float))) {}
   ~ChunkPool();
   ChunkPool(const ChunkPool&) = delete;
   ChunkPool& operator=(const ChunkPool&) = delete;
-  // Makes spare blocks until `bytes` of them (at most the bound) are held, each touched: who needs them next pays for no page fault.
-  // Slow: not on an executor. No memory: as many as there are.
+  // Makes spare blocks until `bytes` of them (at most the bound) are held, each touched: who needs
+  // them next pays for no page fault. Slow: not on an executor. No memory: as many as there are.
   void Warm(std::uint64_t bytes);
   std::uint64_t bytes() const;    // held in spare
   std::uint64_t refused() const;  // blocks freed because of the bound

@@ -7,20 +7,25 @@
 
 namespace evergrad::ps_server::storage {
 
-absl::StatusOr<DenseArray> DenseArray::Create(std::uint64_t elements, std::shared_ptr<ChunkPool> pool) {
+absl::StatusOr<DenseArray> DenseArray::Create(std::uint64_t elements,
+                                              std::shared_ptr<ChunkPool> pool) {
   DenseArray array;
   array.elements_ = elements;
   array.pool_ = std::move(pool);
   array.chunks_.reserve((elements + kChunkFloats - 1) / kChunkFloats);
   for (std::uint64_t at = 0; at < elements; at += kChunkFloats) {
-    ChunkRef chunk = ChunkRef::New(std::min<std::uint64_t>(kChunkFloats, elements - at), array.pool_);
-    if (!chunk) return absl::ResourceExhaustedError(absl::StrCat("no memory for a shard's chunk: elements=", elements, " at=", at));
+    ChunkRef chunk =
+        ChunkRef::New(std::min<std::uint64_t>(kChunkFloats, elements - at), array.pool_);
+    if (!chunk)
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for a shard's chunk: elements=", elements, " at=", at));
     array.chunks_.push_back(std::move(chunk));
   }
   return array;
 }
 
-absl::StatusOr<DenseArray> DenseArray::Filled(std::uint64_t elements, float value, std::shared_ptr<ChunkPool> pool) {
+absl::StatusOr<DenseArray> DenseArray::Filled(std::uint64_t elements, float value,
+                                              std::shared_ptr<ChunkPool> pool) {
   absl::StatusOr<DenseArray> array = Create(elements, std::move(pool));
   if (!array.ok()) return array;
   for (std::size_t i = 0; i < array->chunks(); ++i) std::ranges::fill(array->fill_chunk(i), value);
@@ -66,7 +71,8 @@ std::uint64_t DenseArray::Digest(std::uint64_t first_index) const {
   std::uint64_t sum = 0, index = first_index;
   for (const ChunkRef& chunk : chunks_) {
     const float* data = chunk->data();
-    for (std::size_t i = 0; i < chunk->size(); ++i) sum += Mix(index++, std::bit_cast<std::uint32_t>(data[i]));
+    for (std::size_t i = 0; i < chunk->size(); ++i)
+      sum += Mix(index++, std::bit_cast<std::uint32_t>(data[i]));
   }
   return sum;
 }

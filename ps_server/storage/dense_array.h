@@ -1,7 +1,8 @@
 // The elements of one dense shard (its values, or one of its slots) in chunks.
 //
-// Copying takes references to the chunks: that is a snapshot, at the price of a pointer for each 256 KiB. Not thread-safe;
-// the shard's executor owns it. What Share() returns may be read and dropped on any thread.
+// Copying takes references to the chunks: that is a snapshot, at the price of a pointer for each
+// 256 KiB. Not thread-safe; the shard's executor owns it. What Share() returns may be read and
+// dropped on any thread.
 #pragma once
 
 #include <cstddef>
@@ -21,21 +22,28 @@ class DenseArray {
   DenseArray() = default;
   // Contents are not set. `pool` may be null. ResourceExhausted: no memory.
   static absl::StatusOr<DenseArray> Create(std::uint64_t elements, std::shared_ptr<ChunkPool> pool);
-  static absl::StatusOr<DenseArray> Filled(std::uint64_t elements, float value, std::shared_ptr<ChunkPool> pool);
-  static absl::StatusOr<DenseArray> Zeroed(std::uint64_t elements, std::shared_ptr<ChunkPool> pool) { return Filled(elements, 0, std::move(pool)); }
+  static absl::StatusOr<DenseArray> Filled(std::uint64_t elements, float value,
+                                           std::shared_ptr<ChunkPool> pool);
+  static absl::StatusOr<DenseArray> Zeroed(std::uint64_t elements,
+                                           std::shared_ptr<ChunkPool> pool) {
+    return Filled(elements, 0, std::move(pool));
+  }
 
   std::uint64_t size() const { return elements_; }
   std::size_t chunks() const { return chunks_.size(); }
   const std::shared_ptr<ChunkPool>& pool() const { return pool_; }
-  std::span<const float> chunk(std::size_t i) const { return {chunks_[i]->data(), chunks_[i]->size()}; }
+  std::span<const float> chunk(std::size_t i) const {
+    return {chunks_[i]->data(), chunks_[i]->size()};
+  }
   // Only while nobody else holds a reference: filling at the start.
   std::span<float> fill_chunk(std::size_t i) { return {chunks_[i]->data(), chunks_[i]->size()}; }
 
   // References in element order, never a copy.
   std::vector<tensor::SharedBytes> Share() const;
 
-  // Takes a spare block for every chunk that someone else holds now. False: no memory, nothing has changed. After true the
-  // writes below cannot fail: references only end meanwhile, because none is given out but from the owner's thread.
+  // Takes a spare block for every chunk that someone else holds now. False: no memory, nothing has
+  // changed. After true the writes below cannot fail: references only end meanwhile, because none
+  // is given out but from the owner's thread.
   bool ReserveWrites();
   struct Write {
     const float* from = nullptr;

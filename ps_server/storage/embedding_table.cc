@@ -27,24 +27,29 @@ namespace {
 
 using Entry = RowIndex::Entry;
 
-// What Entry::row says. A number of the arena; or kWaiting with how many pushes have named the id (0 only while a prepared push is the first).
+// What Entry::row says. A number of the arena; or kWaiting with how many pushes have named the id
+// (0 only while a prepared push is the first).
 constexpr std::uint32_t kWaiting = 1u << 31, kCountMax = (1u << 30) - 2;
 bool IsRow(const Entry& e) { return (e.row & kWaiting) == 0; }
 std::uint32_t CountOf(const Entry& e) { return e.row & ~kWaiting; }
 bool IsRow(RowIndex::Ref e) { return (e.row() & kWaiting) == 0; }
 std::uint32_t CountOf(RowIndex::Ref e) { return e.row() & ~kWaiting; }
 
-constexpr std::size_t kAheadRows = 16;  // how far ahead memory is asked for what is looked at next, where there is no group
-// Ids go through look-up and update in groups of this size, one step of a group at a time: the memory answers one group while others are worked on,
-// and a step is a loop so short that the processor has many of its misses under way (of the page's translation, too, which holds up a prefetch).
+constexpr std::size_t kAheadRows =
+    16;  // how far ahead memory is asked for what is looked at next, where there is no group
+// Ids go through look-up and update in groups of this size, one step of a group at a time: the
+// memory answers one group while others are worked on, and a step is a loop so short that the
+// processor has many of its misses under way (of the page's translation, too, which holds up a
+// prefetch).
 constexpr std::size_t kGroup = 16, kDelay = 2, kRing = 8;
 static_assert(kDelay < kRing);
 // Of a pull: as many ids under way, in more and smaller groups (measured: README.md).
 constexpr std::size_t kReadGroup = 8, kReadDelay = 4, kReadRing = 16;
 static_assert(3 * kReadDelay < kReadRing);
-constexpr std::size_t kNearBytesMax = 128u << 10;  // rows of a push that stay in the second cache from Prepare to Apply
-constexpr std::uint64_t kSweepParts = 64;          // of a sweep; a sweep takes ttl / 8 steps
-constexpr std::uint64_t kVisitsMax = 64 * 1024;    // of the index, for one slice of a cut
+constexpr std::size_t kNearBytesMax =
+    128u << 10;  // rows of a push that stay in the second cache from Prepare to Apply
+constexpr std::uint64_t kSweepParts = 64;        // of a sweep; a sweep takes ttl / 8 steps
+constexpr std::uint64_t kVisitsMax = 64 * 1024;  // of the index, for one slice of a cut
 constexpr std::uint64_t kPreimageSliceBytes = 1u << 20;
 constexpr std::uint64_t kWaitingBytes = sizeof(std::int64_t) + 2 * sizeof(std::uint32_t);
 
@@ -70,7 +75,8 @@ inline void Copy(const float* from, std::size_t floats, float* to) {
 std::uint64_t ChargedFor(std::uint64_t bytes) {
   constexpr std::uint64_t kStep = 256u << 10, kLeast = 4096;
   if (bytes == 0) return 0;
-  return bytes >= kStep ? (bytes + kStep - 1) / kStep * kStep : std::bit_ceil(std::max(bytes, kLeast));
+  return bytes >= kStep ? (bytes + kStep - 1) / kStep * kStep
+                        : std::bit_ceil(std::max(bytes, kLeast));
 }
 
 // One bit for each row.
@@ -85,9 +91,11 @@ class Bits {
   std::vector<std::uint64_t> words_;
 };
 
-// What a prepared push does to an id: it updates a row of the arena, or one of these. kAgain: nothing, the id was there before it, where their
-// gradients are summed.
-constexpr std::uint32_t kMake = kWaiting, kCount = kWaiting | 1, kAgain = kWaiting | (kCountMax + 1);  // kAgain is no count of an id that waits
+// What a prepared push does to an id: it updates a row of the arena, or one of these. kAgain:
+// nothing, the id was there before it, where their gradients are summed.
+constexpr std::uint32_t kMake = kWaiting, kCount = kWaiting | 1,
+                        kAgain =
+                            kWaiting | (kCountMax + 1);  // kAgain is no count of an id that waits
 constexpr std::uint32_t kNoNext = 0xffffffff;
 
 // Places of hashes that stand in somebody's list: open addressing, at most half full.
@@ -138,7 +146,9 @@ class Seen {
   struct View {  // for a loop: nothing of it is looked for again
     std::uint64_t* words;
     std::uint64_t mask;
-    static std::uint64_t BitsOf(std::uint64_t hash) { return std::uint64_t{1} << (hash % 64) | std::uint64_t{1} << (hash >> 6) % 64; }
+    static std::uint64_t BitsOf(std::uint64_t hash) {
+      return std::uint64_t{1} << (hash % 64) | std::uint64_t{1} << (hash >> 6) % 64;
+    }
     bool Get(std::uint64_t hash) const { return (~words[(hash >> 12) & mask] & BitsOf(hash)) == 0; }
     // Whether it was there, or looks as if it was.
     bool Set(std::uint64_t hash) {
@@ -159,14 +169,16 @@ struct Aged {
   std::uint32_t stamp;
   std::int64_t id;
   std::uint64_t hash;
-  friend bool operator<(const Aged& a, const Aged& b) { return a.stamp != b.stamp ? a.stamp < b.stamp : a.id < b.id; }
+  friend bool operator<(const Aged& a, const Aged& b) {
+    return a.stamp != b.stamp ? a.stamp < b.stamp : a.id < b.id;
+  }
 };
 
 }  // namespace
 
 std::uint64_t TableSlice::bytes() const {
-  return ids.size() * (sizeof(std::int64_t) + 2 * sizeof(std::uint32_t)) + (values.size() + numbers.size()) * sizeof(float) +
-         waiting_ids.size() * kWaitingBytes;
+  return ids.size() * (sizeof(std::int64_t) + 2 * sizeof(std::uint32_t)) +
+         (values.size() + numbers.size()) * sizeof(float) + waiting_ids.size() * kWaitingBytes;
 }
 
 void TableSlice::clear() {
@@ -175,7 +187,8 @@ void TableSlice::clear() {
 }
 
 struct EmbeddingTable::Parts {
-  Parts(const TableSettings& settings, const optimizer::Optimizer& o, std::size_t numbers, bool stamped, std::shared_ptr<MemoryBudget> budget)
+  Parts(const TableSettings& settings, const optimizer::Optimizer& o, std::size_t numbers,
+        bool stamped, std::shared_ptr<MemoryBudget> budget)
       : update(o),
         initial(settings.initializer),
         arena_share(budget),
@@ -186,8 +199,11 @@ struct EmbeddingTable::Parts {
         index(&budget->pages(), stamped),
         arena(&budget->pages(), row_floats, o.counts_per_row()) {}
 
-  // Under the bijection, with its halves exchanged: the upper bits of Mix64 are what chose the slot when the job's seed is 0.
-  std::uint64_t HashOf(std::int64_t id) const { return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32); }
+  // Under the bijection, with its halves exchanged: the upper bits of Mix64 are what chose the slot
+  // when the job's seed is 0.
+  std::uint64_t HashOf(std::int64_t id) const {
+    return std::rotl(sharding::Mix64(static_cast<std::uint64_t>(id) ^ key), 32);
+  }
   // Of at most kSize ids: in a loop of its own the multiplications are vectorised.
   template <std::size_t kSize>
   void HashesOf(const std::int64_t* of, std::size_t size, std::uint64_t* to) const {
@@ -197,7 +213,9 @@ struct EmbeddingTable::Parts {
       for (std::size_t k = 0; k < size; ++k) to[k] = HashOf(of[k]);
     }
   }
-  std::int64_t IdOf(std::uint64_t hash) const { return static_cast<std::int64_t>(Unmix64(std::rotl(hash, 32)) ^ key); }
+  std::int64_t IdOf(std::uint64_t hash) const {
+    return static_cast<std::int64_t>(Unmix64(std::rotl(hash, 32)) ^ key);
+  }
   std::uint64_t RowKey(std::uint64_t hash) const { return std::rotl(hash, 32); }
 
   const optimizer::Optimizer update;
@@ -212,7 +230,8 @@ struct EmbeddingTable::Parts {
   TableStats counted;      // only what is counted since the table is held
   HotIds hot;
 
-  // The push between Prepare and the end of Apply. What is said of an id stands at its place in the push.
+  // The push between Prepare and the end of Apply. What is said of an id stands at its place in the
+  // push.
   std::size_t ids = 0, next_id = 0;
   std::vector<std::uint64_t> hashes;
   std::vector<std::uint32_t> what;           // the row that it updates, or kMake, kCount, kAgain
@@ -229,7 +248,8 @@ struct EmbeddingTable::Parts {
   std::size_t laters = 0;
   template <bool kStamped>
   void LookUp(std::span<const std::int64_t> of);
-  // The row of the hash at `place` if it stands in this line, and its stamp is set; else a number from kWaiting on.
+  // The row of the hash at `place` if it stands in this line, and its stamp is set; else a number
+  // from kWaiting on.
   template <bool kStamped>
   std::uint32_t RowIn(RowIndex::Line* line, std::uint32_t place);
   // Only when an id is there twice: the chain of its gradients.
@@ -263,13 +283,18 @@ struct EmbeddingTable::Parts {
   };
   std::unique_ptr<Cut> cut;
 
-  bool Concerns(std::uint64_t hash) const { return cut != nullptr && cut->state == Cut::State::kOpen && !cut->swept && hash >= cut->cursor; }
-  void AppendRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp, TableSlice* slice) const;
-  void AppendWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp, TableSlice* slice) const;
+  bool Concerns(std::uint64_t hash) const {
+    return cut != nullptr && cut->state == Cut::State::kOpen && !cut->swept && hash >= cut->cursor;
+  }
+  void AppendRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp,
+                 TableSlice* slice) const;
+  void AppendWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp,
+                     TableSlice* slice) const;
   TableSlice* Preimages(std::uint64_t bytes);  // where to save that much; nullptr: the cut is lost
   void SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp);
   void SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp);
-  bool LeaveOut(std::uint64_t hash);  // a waiting id of the scan; false: it is left out already, or the cut is lost
+  bool LeaveOut(std::uint64_t hash);  // a waiting id of the scan; false: it is left out already, or
+                                      // the cut is lost
   void Lose();
 
   void Forget(bool stamped);  // Cancel
@@ -280,10 +305,13 @@ struct EmbeddingTable::Parts {
   std::uint32_t Make(std::uint64_t hash, bool stamped);
   void Drop(std::uint64_t hash);
   void Oldest(bool of_rows, std::uint64_t count);  // to `dropped`
-  std::uint64_t charged_rows_bytes(std::uint64_t high_water) const { return ChargedFor(arena.BytesOf(high_water)); }
+  std::uint64_t charged_rows_bytes(std::uint64_t high_water) const {
+    return ChargedFor(arena.BytesOf(high_water));
+  }
 };
 
-EmbeddingTable::EmbeddingTable(const TableSettings& settings, std::shared_ptr<MemoryBudget> budget) : settings_(settings) {
+EmbeddingTable::EmbeddingTable(const TableSettings& settings, std::shared_ptr<MemoryBudget> budget)
+    : settings_(settings) {
   const auto made = optimizer::Optimizer::Create(settings.optimizer);  // checked by Create
   numbers_ = static_cast<std::uint32_t>(made->row_numbers(settings.dimension));
   settings_.admit_after = std::max(1u, settings.admit_after);
@@ -294,22 +322,30 @@ EmbeddingTable::EmbeddingTable(const TableSettings& settings, std::shared_ptr<Me
 
 EmbeddingTable::~EmbeddingTable() = default;
 
-absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(const TableSettings& settings, std::shared_ptr<MemoryBudget> budget) {
+absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(
+    const TableSettings& settings, std::shared_ptr<MemoryBudget> budget) {
   const auto bad = [&](absl::string_view what, auto want, auto got) {
-    return absl::InvalidArgumentError(absl::StrCat("a table's ", what, " is out of range: table=", settings.name, " want=", want, " got=", got));
+    return absl::InvalidArgumentError(absl::StrCat("a table's ", what, " is out of range: table=",
+                                                   settings.name, " want=", want, " got=", got));
   };
   if (settings.name.empty()) return bad("name", "some bytes", "none");
   if (absl::Status checked = CheckInitializer(settings.initializer); !checked.ok()) return checked;
   const auto made = optimizer::Optimizer::Create(settings.optimizer);
   if (!made.ok()) return made.status();
-  if (made->is_moving_average()) return bad("optimizer", "one of gradients", settings.optimizer.type);
+  if (made->is_moving_average())
+    return bad("optimizer", "one of gradients", settings.optimizer.type);
   if (settings.dimension == 0 || settings.dimension > kRowFloatsMax)
     return bad("dimension", absl::StrCat("1 to ", kRowFloatsMax), settings.dimension);
-  if (const std::size_t floats = settings.dimension + made->row_numbers(settings.dimension); floats > kRowFloatsMax)
-    return bad("row with its optimizer numbers", absl::StrCat("at most ", kRowFloatsMax, " floats"), floats);
-  if (settings.admit_after > kCountMax) return bad("admit_after", absl::StrCat("at most ", kCountMax), settings.admit_after);
-  if (!std::isfinite(settings.default_row)) return bad("default_row", "a finite number", settings.default_row);
-  if (settings.ttl_steps > std::numeric_limits<std::uint32_t>::max()) return bad("ttl_steps", "below 2^32", settings.ttl_steps);
+  if (const std::size_t floats = settings.dimension + made->row_numbers(settings.dimension);
+      floats > kRowFloatsMax)
+    return bad("row with its optimizer numbers", absl::StrCat("at most ", kRowFloatsMax, " floats"),
+               floats);
+  if (settings.admit_after > kCountMax)
+    return bad("admit_after", absl::StrCat("at most ", kCountMax), settings.admit_after);
+  if (!std::isfinite(settings.default_row))
+    return bad("default_row", "a finite number", settings.default_row);
+  if (settings.ttl_steps > std::numeric_limits<std::uint32_t>::max())
+    return bad("ttl_steps", "below 2^32", settings.ttl_steps);
   return std::unique_ptr<EmbeddingTable>(new EmbeddingTable(settings, std::move(budget)));
 }
 
@@ -319,7 +355,8 @@ std::uint64_t EmbeddingTable::rows() const { return parts_->rows; }
 std::uint64_t EmbeddingTable::waiting() const { return parts_->waiting; }
 
 std::uint64_t EmbeddingTable::bytes_of(std::uint64_t rows, std::uint64_t waiting) const {
-  const std::uint64_t row = (parts_->row_floats + counts_per_row()) * sizeof(float) + kIndexBytesPerId;
+  const std::uint64_t row =
+      (parts_->row_floats + counts_per_row()) * sizeof(float) + kIndexBytesPerId;
   return rows * row + waiting * kIndexBytesPerId;
 }
 
@@ -327,7 +364,8 @@ std::uint64_t EmbeddingTable::bytes_of(std::uint64_t rows, std::uint64_t waiting
 
 void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
   float made[kRowFloatsMax];  // a row that is not there, on its way to another type
-  // Four steps: home in the index; row if the home has it; row of the few that stand in the line behind it; values.
+  // Four steps: home in the index; row if the home has it; row of the few that stand in the line
+  // behind it; values.
   struct Group {
     const Reading* of;
     std::size_t first, size;
@@ -389,9 +427,11 @@ void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
     if (step < 3 * kReadDelay) continue;
     const Group& g = ring[(step - 3 * kReadDelay) % kReadRing];
     const Parts& p = *g.of->table->parts_;
-    const std::size_t dimension = p.dimension, wire_bytes = dimension * tensor::WireBytes(g.of->wire);
+    const std::size_t dimension = p.dimension,
+                      wire_bytes = dimension * tensor::WireBytes(g.of->wire);
     std::byte* const out = g.of->out + g.first * wire_bytes;
-    const bool narrow = g.of->wire != tensor::WireType::kFloat32 || reinterpret_cast<std::uintptr_t>(out) % alignof(float) != 0;
+    const bool narrow = g.of->wire != tensor::WireType::kFloat32 ||
+                        reinterpret_cast<std::uintptr_t>(out) % alignof(float) != 0;
     float* to = narrow ? made : reinterpret_cast<float*>(out);
     const auto absent = [&](std::size_t k) {
       if (g.of->table->settings_.admit_after > 1) {
@@ -403,26 +443,32 @@ void EmbeddingTable::ReadAll(std::span<const Reading> readings) {
     if (narrow) {
       for (std::size_t k = 0; k < g.size; ++k) {
         if (g.rows[k] == nullptr) absent(k);
-        tensor::Narrow(g.of->wire, g.rows[k] != nullptr ? g.rows[k] : made, dimension, out + k * wire_bytes);
+        tensor::Narrow(g.of->wire, g.rows[k] != nullptr ? g.rows[k] : made, dimension,
+                       out + k * wire_bytes);
       }
     } else if (dimension == 16) {
-      for (std::size_t k = 0; k < g.size; ++k, to += 16) g.rows[k] != nullptr ? Copy(g.rows[k], 16, to) : absent(k);
+      for (std::size_t k = 0; k < g.size; ++k, to += 16)
+        g.rows[k] != nullptr ? Copy(g.rows[k], 16, to) : absent(k);
     } else {
-      for (std::size_t k = 0; k < g.size; ++k, to += dimension) g.rows[k] != nullptr ? Copy(g.rows[k], dimension, to) : absent(k);
+      for (std::size_t k = 0; k < g.size; ++k, to += dimension)
+        g.rows[k] != nullptr ? Copy(g.rows[k], dimension, to) : absent(k);
     }
   }
 }
 
 // ---------------------------------------------------------------- a push, its first half
 
-absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t> ids, std::uint64_t global_step) {
+absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t> ids,
+                                                    std::uint64_t global_step) {
   EG_CHECK(!applying());
   Parts& p = *parts_;
   if (global_step > std::numeric_limits<std::uint32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat("global step does not fit 32 bits: table=", settings_.name, " global_step=", global_step));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "global step does not fit 32 bits: table=", settings_.name, " global_step=", global_step));
   }
   if (ids.size() >= kCount) {
-    return absl::InvalidArgumentError(absl::StrCat("too many ids in a push: table=", settings_.name, " ids=", ids.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("too many ids in a push: table=", settings_.name, " ids=", ids.size()));
   }
   const bool stamped = stamps();
   const std::size_t n = ids.size();
@@ -436,7 +482,8 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   stamped ? p.LookUp<true>(ids) : p.LookUp<false>(ids);
   for (const std::uint32_t i : p.twice) p.what[i] = kAgain;
 
-  std::uint64_t fresh = 0, fresh_waiting = 0, new_waiting = 0;  // become rows; of them from waiting; begin to wait
+  std::uint64_t fresh = 0, fresh_waiting = 0,
+                new_waiting = 0;  // become rows; of them from waiting; begin to wait
   bool memory = true;
   const std::uint64_t homes_version = p.index.homes_version();
   for (std::size_t l = 0; l < p.laters; ++l) {
@@ -445,9 +492,12 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     if (p.what[i] == kAgain) continue;
     const std::uint64_t hash = p.hashes[i];
     // An id that was inserted may have made the index grow, and move.
-    RowIndex::Line* const home = p.index.homes_version() == homes_version ? p.later[l].home : p.index.Home(hash);
+    RowIndex::Line* const home =
+        p.index.homes_version() == homes_version ? p.later[l].home : p.index.Home(hash);
     // Nearly all stand in the next line; to find the place of any costs more.
-    if (const std::uint32_t row = stamped ? p.RowIn<true>(home + 1, i) : p.RowIn<false>(home + 1, i); row < kWaiting) {
+    if (const std::uint32_t row =
+            stamped ? p.RowIn<true>(home + 1, i) : p.RowIn<false>(home + 1, i);
+        row < kWaiting) {
       p.what[i] = row;
       continue;
     }
@@ -491,12 +541,15 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
   };
   if (!memory) return refuse("no memory for a table's index", " rows=", p.rows);
 
-  // What is too old goes in any case: a part of the index whenever the table's time passes the next 1/64 of ttl / 8.
+  // What is too old goes in any case: a part of the index whenever the table's time passes the next
+  // 1/64 of ttl / 8.
   if (n > 0 && stamped) p.step = std::max(p.step, p.stamp);
   if (settings_.ttl_steps != 0 && p.step != p.step_before) {
     const std::uint64_t period = std::max<std::uint64_t>(1, settings_.ttl_steps / 8);
-    const std::uint64_t before = p.step_before * kSweepParts / period, now = p.step * kSweepParts / period;
-    for (std::uint64_t tick = now - before >= kSweepParts ? now - kSweepParts + 1 : before + 1; tick <= now; ++tick) {
+    const std::uint64_t before = p.step_before * kSweepParts / period,
+                        now = p.step * kSweepParts / period;
+    for (std::uint64_t tick = now - before >= kSweepParts ? now - kSweepParts + 1 : before + 1;
+         tick <= now; ++tick) {
       const std::uint64_t part = tick % kSweepParts;
       p.index.ForEachFrom(part << 58, [&](const Entry& e) {
         if (e.hash >> 58 != part) return false;
@@ -509,20 +562,26 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     }
   }
 
-  // Then room: of bytes_max by content, of the server's limit as it is. Waiting ids give way before rows do.
+  // Then room: of bytes_max by content, of the server's limit as it is. Waiting ids give way before
+  // rows do.
   const std::uint64_t rows_after = p.rows - p.outcome.evicted_ttl + fresh;
-  const std::uint64_t waiting_after = p.waiting - p.outcome.waiting_dropped - fresh_waiting + new_waiting;
+  const std::uint64_t waiting_after =
+      p.waiting - p.outcome.waiting_dropped - fresh_waiting + new_waiting;
   const std::uint64_t row_bytes = bytes_of(1, 0);
-  const std::uint64_t waiting_free = waiting_after - p.outcome.ids_waiting;  // that are not named by this push
+  const std::uint64_t waiting_free =
+      waiting_after - p.outcome.ids_waiting;  // that are not named by this push
   const std::uint64_t rows_free = rows_after - p.outcome.rows_updated - fresh;
   std::uint64_t drop_waiting = 0, drop_rows = 0;
   const bool grows = fresh + new_waiting > 0;
-  if (const std::uint64_t bytes = bytes_of(rows_after, waiting_after); grows && settings_.bytes_max != 0 && bytes > settings_.bytes_max) {
+  if (const std::uint64_t bytes = bytes_of(rows_after, waiting_after);
+      grows && settings_.bytes_max != 0 && bytes > settings_.bytes_max) {
     const std::uint64_t over = bytes - settings_.bytes_max;
     drop_waiting = std::min((over + kIndexBytesPerId - 1) / kIndexBytesPerId, waiting_free);
-    if (const std::uint64_t dropped = drop_waiting * kIndexBytesPerId; dropped < over) drop_rows = (over - dropped + row_bytes - 1) / row_bytes;
+    if (const std::uint64_t dropped = drop_waiting * kIndexBytesPerId; dropped < over)
+      drop_rows = (over - dropped + row_bytes - 1) / row_bytes;
     if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
-      return refuse("table is above bytes_max", " held=", bytes_of(p.rows, p.waiting), " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows,
+      return refuse("table is above bytes_max", " held=", bytes_of(p.rows, p.waiting),
+                    " partition_bytes_max=", settings_.bytes_max, " rows=", p.rows,
                     " wanted=", fresh + new_waiting);
     }
   }
@@ -530,21 +589,27 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     const std::uint64_t room = p.arena.free_rows() + p.outcome.evicted_ttl + drop_rows;
     return fresh > room ? fresh - room : 0;
   };
-  if (grows && (p.index_share.over_limit() || !p.arena_share.TryGrowTo(p.charged_rows_bytes(p.arena.high_water() + more_rows())))) {
+  if (grows && (p.index_share.over_limit() || !p.arena_share.TryGrowTo(p.charged_rows_bytes(
+                                                  p.arena.high_water() + more_rows())))) {
     const std::uint64_t entries = fresh - fresh_waiting + new_waiting;
     drop_waiting = std::min(std::max(drop_waiting, entries), waiting_free);
     drop_rows += more_rows();
-    if (const std::uint64_t dropped = p.outcome.evicted() + p.outcome.waiting_dropped + drop_waiting; dropped < entries)
+    if (const std::uint64_t dropped =
+            p.outcome.evicted() + p.outcome.waiting_dropped + drop_waiting;
+        dropped < entries)
       drop_rows = std::max(drop_rows, entries - dropped);
     if (drop_rows > 0 && (!settings_.evict_lru || drop_rows > rows_free)) {
       const MemoryBudget& budget = p.index_share.budget();
-      return refuse("server's tables are above memory_bytes_max", " held=", budget.used(), " memory_bytes_max=", budget.limit(), " rows=", p.rows,
+      return refuse("server's tables are above memory_bytes_max", " held=", budget.used(),
+                    " memory_bytes_max=", budget.limit(), " rows=", p.rows,
                     " wanted=", fresh + new_waiting);
     }
   }
-  if (!p.arena.Reserve(std::min(fresh, p.arena.free_rows() + more_rows()))) return refuse("no memory for a table's rows", " rows=", p.rows);
+  if (!p.arena.Reserve(std::min(fresh, p.arena.free_rows() + more_rows())))
+    return refuse("no memory for a table's rows", " rows=", p.rows);
   // In batches: a scan for each push of a full table would cost more than the push.
-  if (drop_waiting > 0) drop_waiting = std::min(std::max(drop_waiting, p.waiting / 64), waiting_free);
+  if (drop_waiting > 0)
+    drop_waiting = std::min(std::max(drop_waiting, p.waiting / 64), waiting_free);
   if (drop_rows > 0) drop_rows = std::min(std::max(drop_rows, p.rows / 64), rows_free);
   if (drop_waiting > 0) p.Oldest(false, drop_waiting);
   if (drop_rows > 0) p.Oldest(true, drop_rows);
@@ -562,8 +627,9 @@ inline std::uint32_t EmbeddingTable::Parts::RowIn(RowIndex::Line* line, std::uin
   return RowIndex::RowIn<false>(line, hashes[place]);
 }
 
-// What each id is (`what`), as far as one look at its home line can say; the others, to `later`. Nothing is inserted, so every home stays where it
-// is. Without branches that depend on the ids. Ends with the ids that are there twice.
+// What each id is (`what`), as far as one look at its home line can say; the others, to `later`.
+// Nothing is inserted, so every home stays where it is. Without branches that depend on the ids.
+// Ends with the ids that are there twice.
 template <bool kStamped>
 void EmbeddingTable::Parts::LookUp(std::span<const std::int64_t> of) {
   const std::size_t n = of.size();
@@ -578,7 +644,8 @@ void EmbeddingTable::Parts::LookUp(std::span<const std::int64_t> of) {
   RowIndex::Line* ring[kRing][kGroup];
   std::size_t suspected = 0, behind = 0;
   // A push of few ids finds its rows near when it applies.
-  const std::size_t near = n * row_floats * sizeof(float) <= kNearBytesMax ? row_floats * sizeof(float) : 0;
+  const std::size_t near =
+      n * row_floats * sizeof(float) <= kNearBytesMax ? row_floats * sizeof(float) : 0;
   const std::size_t groups = (n + kGroup - 1) / kGroup;
   for (std::size_t turn = 0; turn < groups + kDelay; ++turn) {
     if (turn < groups) {
@@ -595,7 +662,8 @@ void EmbeddingTable::Parts::LookUp(std::span<const std::int64_t> of) {
       }
     }
     if (turn < kDelay) continue;
-    const std::size_t group = turn - kDelay, first = group * kGroup, size = std::min(kGroup, n - first);
+    const std::size_t group = turn - kDelay, first = group * kGroup,
+                      size = std::min(kGroup, n - first);
     RowIndex::Line* const* const home = ring[group % kRing];
     std::uint32_t* const row_of = to_what + first;
     for (std::size_t k = 0; k < size; ++k) {
@@ -614,10 +682,12 @@ void EmbeddingTable::Parts::LookUp(std::span<const std::int64_t> of) {
   FindTwice(suspected);
 }
 
-// The `count` oldest that no push names and that do not go anyway, to `dropped`. The caller knows that there are so many.
+// The `count` oldest that no push names and that do not go anyway, to `dropped`. The caller knows
+// that there are so many.
 void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   const absl::flat_hash_set<std::uint64_t> gone(dropped.begin(), dropped.end());
-  // A histogram of stamps first, so that few are looked at closely, and no memory of the size of the table is needed.
+  // A histogram of stamps first, so that few are looked at closely, and no memory of the size of
+  // the table is needed.
   std::uint32_t least = ~0u, most = 0;
   index.ForEach([&](const Entry& e) {
     if (IsRow(e) == of_rows) least = std::min(least, e.stamp), most = std::max(most, e.stamp);
@@ -631,19 +701,23 @@ void EmbeddingTable::Parts::Oldest(bool of_rows, std::uint64_t count) {
   // As many more as may turn out to be named or gone.
   const std::uint64_t enough = count + ids + gone.size();
   std::uint32_t last = 0;
-  for (std::uint64_t sum = histogram[0]; sum < enough && last + 1 < histogram.size(); sum += histogram[last]) ++last;
+  for (std::uint64_t sum = histogram[0]; sum < enough && last + 1 < histogram.size();
+       sum += histogram[last])
+    ++last;
   std::vector<Aged> candidates;
   index.ForEach([&](const Entry& e) {
-    if (IsRow(e) == of_rows && (e.stamp - least) >> shift <= last && !IsNamed(e.hash) && (gone.empty() || !gone.contains(e.hash)))
+    if (IsRow(e) == of_rows && (e.stamp - least) >> shift <= last && !IsNamed(e.hash) &&
+        (gone.empty() || !gone.contains(e.hash)))
       candidates.push_back({e.stamp, IdOf(e.hash), e.hash});
   });
   EG_CHECK(candidates.size() >= count);
-  std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(count - 1), candidates.end());
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<std::ptrdiff_t>(count - 1),
+                   candidates.end());
   for (std::uint64_t i = 0; i < count; ++i) dropped.push_back(candidates[i].hash);
 }
 
-// Which ids are there twice, exactly. Those that seemed to have been seen before are suspects, few when there is no such id; then each id that may be
-// one of theirs is looked at.
+// Which ids are there twice, exactly. Those that seemed to have been seen before are suspects, few
+// when there is no such id; then each id that may be one of theirs is looked at.
 void EmbeddingTable::Parts::BeginTwice() {
   twice.clear();
   next_source.clear();
@@ -661,7 +735,9 @@ void EmbeddingTable::Parts::FindTwice(std::size_t count) {
   for (const std::uint32_t place : std::span(suspect_places.data(), count)) {
     const std::uint64_t hash = hashes[place];
     suspicious.Set(hash);
-    if (place_of_suspect.FindOrAdd(hash, static_cast<std::uint32_t>(suspects.size()), suspect_hash) == kNoNext) suspects.push_back({hash, kNoNext});
+    if (place_of_suspect.FindOrAdd(hash, static_cast<std::uint32_t>(suspects.size()),
+                                   suspect_hash) == kNoNext)
+      suspects.push_back({hash, kNoNext});
   }
   for (std::size_t i = 0; i < ids; ++i) {
     if (!suspicious.Get(hashes[i])) continue;
@@ -679,15 +755,18 @@ bool EmbeddingTable::Parts::IsNamed(std::uint64_t hash) {
   const auto hash_at = [this](std::uint32_t place) { return hashes[place]; };
   if (!std::exchange(named_ready, true)) {
     place_of_named.Begin(ids);
-    for (std::size_t i = 0; i < ids; ++i) place_of_named.FindOrAdd(hashes[i], static_cast<std::uint32_t>(i), hash_at);
+    for (std::size_t i = 0; i < ids; ++i)
+      place_of_named.FindOrAdd(hashes[i], static_cast<std::uint32_t>(i), hash_at);
   }
   return place_of_named.Find(hash, hash_at) != kNoNext;
 }
 
-// Takes back what the look-up of the ids has left in the index. In any order: of an id that is there twice only the first place counts.
+// Takes back what the look-up of the ids has left in the index. In any order: of an id that is
+// there twice only the first place counts.
 void EmbeddingTable::Parts::Forget(bool stamped) {
   for (std::size_t i = 0; i < ids; ++i) {
-    if (what[i] == kAgain || what[i] == RowIndex::kNone || (what[i] < kWaiting && !stamped)) continue;
+    if (what[i] == kAgain || what[i] == RowIndex::kNone || (what[i] < kWaiting && !stamped))
+      continue;
     const RowIndex::Ref e = index.Find(hashes[i]);
     if (what[i] < kWaiting) {
       e.set_stamp(stamps_before[i]);
@@ -740,7 +819,8 @@ std::uint32_t EmbeddingTable::Parts::Make(std::uint64_t hash, bool stamped) {
   return row;
 }
 
-std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* gradient, std::uint64_t bytes_max) {
+std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* gradient,
+                                    std::uint64_t bytes_max) {
   EG_CHECK(applying());
   Parts& p = *parts_;
   const bool stamped = stamps(), counts = counts_per_row(), twice = !p.next_source.empty();
@@ -759,8 +839,10 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
     p.counted.duplicates += p.outcome.duplicates;
   }
   const bool cutting = p.cut != nullptr;
-  const bool convert = wire != tensor::WireType::kFloat32 || reinterpret_cast<std::uintptr_t>(gradient) % alignof(float) != 0;
-  const bool plain = !cutting && !counts && !twice && !convert;  // and a known row: nothing but its address is needed
+  const bool convert = wire != tensor::WireType::kFloat32 ||
+                       reinterpret_cast<std::uintptr_t>(gradient) % alignof(float) != 0;
+  const bool plain = !cutting && !counts && !twice &&
+                     !convert;  // and a known row: nothing but its address is needed
   const std::size_t wire_bytes = dimension * tensor::WireBytes(wire);
   // Of the rows of all groups, and of one that is added to one of them.
   if (twice || convert) p.sums.resize((kRing * kGroup + 1) * dimension);
@@ -783,8 +865,10 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
     group.count = 0;
     if (plain) {
       // At least one row; `bytes` is below `bytes_max` here or the loop is over.
-      const std::uint64_t left = bytes < bytes_max ? (bytes_max - bytes - 1) / (dimension * sizeof(float)) + 1 : 0;
-      const auto end = static_cast<std::size_t>(std::min<std::uint64_t>(left, std::min(kGroup, p.ids - p.next_id)));
+      const std::uint64_t left =
+          bytes < bytes_max ? (bytes_max - bytes - 1) / (dimension * sizeof(float)) + 1 : 0;
+      const auto end = static_cast<std::size_t>(
+          std::min<std::uint64_t>(left, std::min(kGroup, p.ids - p.next_id)));
       const std::uint32_t* const what = p.what.data() + p.next_id;
       const float* const gradients = floats_of(p.next_id, nullptr);
       std::size_t k = 0;
@@ -798,11 +882,13 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
     }
     while (p.next_id < p.ids && group.count < kGroup && bytes < bytes_max) {
       const std::size_t i = p.next_id++;
-      if (i + kAheadRows < p.ids && p.what[i + kAheadRows] >= kMake) p.index.AskFor(p.hashes[i + kAheadRows]);
+      if (i + kAheadRows < p.ids && p.what[i + kAheadRows] >= kMake)
+        p.index.AskFor(p.hashes[i + kAheadRows]);
       std::uint32_t row = p.what[i];
       if (row == kAgain) continue;
       const std::uint64_t hash = p.hashes[i];
-      float* const sum = twice || convert ? p.sums.data() + (which * kGroup + group.count) * dimension : nullptr;
+      float* const sum =
+          twice || convert ? p.sums.data() + (which * kGroup + group.count) * dimension : nullptr;
       const float* from = floats_of(i, sum);
       bytes += dimension * sizeof(float);
       if (twice && p.next_source[i] != kNoNext) {
@@ -850,7 +936,8 @@ std::uint64_t EmbeddingTable::Apply(tensor::WireType wire, const std::byte* grad
     }
     const Group& group = groups[(step - kDelay) % kRing];
     if (group.count == 0) break;  // and so are those behind it
-    p.update.ApplyRows({group.count, dimension, group.rows, group.gradients, group.t, next.count, next.rows});
+    p.update.ApplyRows(
+        {group.count, dimension, group.rows, group.gradients, group.t, next.count, next.rows});
   }
   if (p.next_id == p.ids) {
     phase_ = Phase::kIdle;
@@ -878,7 +965,8 @@ EmbeddingTable::CutState EmbeddingTable::cut_state() const {
 
 void EmbeddingTable::EndCut() { parts_->cut = nullptr; }
 
-void EmbeddingTable::Parts::AppendRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp, TableSlice* slice) const {
+void EmbeddingTable::Parts::AppendRow(std::uint64_t hash, std::uint32_t row,
+                                      std::uint32_t row_stamp, TableSlice* slice) const {
   const float* const at = arena.At(row);
   slice->ids.push_back(IdOf(hash));
   slice->stamps.push_back(row_stamp);
@@ -887,7 +975,8 @@ void EmbeddingTable::Parts::AppendRow(std::uint64_t hash, std::uint32_t row, std
   slice->numbers.insert(slice->numbers.end(), at + dimension, at + row_floats);
 }
 
-void EmbeddingTable::Parts::AppendWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp, TableSlice* slice) const {
+void EmbeddingTable::Parts::AppendWaiting(std::uint64_t hash, std::uint32_t count,
+                                          std::uint32_t waiting_stamp, TableSlice* slice) const {
   slice->waiting_ids.push_back(IdOf(hash));
   slice->waiting_stamps.push_back(waiting_stamp);
   slice->waiting_counts.push_back(count);
@@ -905,11 +994,13 @@ TableSlice* EmbeddingTable::Parts::Preimages(std::uint64_t bytes) {
     return nullptr;
   }
   cut->preimage_bytes += bytes;
-  if (cut->preimages.empty() || cut->preimages.back().bytes() >= kPreimageSliceBytes) cut->preimages.emplace_back();
+  if (cut->preimages.empty() || cut->preimages.back().bytes() >= kPreimageSliceBytes)
+    cut->preimages.emplace_back();
   return &cut->preimages.back();
 }
 
-void EmbeddingTable::Parts::SaveRow(std::uint64_t hash, std::uint32_t row, std::uint32_t row_stamp) {
+void EmbeddingTable::Parts::SaveRow(std::uint64_t hash, std::uint32_t row,
+                                    std::uint32_t row_stamp) {
   if (cut->done.Get(row)) return;
   TableSlice* const slice = Preimages(kWaitingBytes + row_floats * sizeof(float));
   if (slice == nullptr) return;
@@ -925,7 +1016,8 @@ bool EmbeddingTable::Parts::LeaveOut(std::uint64_t hash) {
   return Preimages(0) != nullptr;
 }
 
-void EmbeddingTable::Parts::SaveWaiting(std::uint64_t hash, std::uint32_t count, std::uint32_t waiting_stamp) {
+void EmbeddingTable::Parts::SaveWaiting(std::uint64_t hash, std::uint32_t count,
+                                        std::uint32_t waiting_stamp) {
   if (!LeaveOut(hash)) return;
   TableSlice* const slice = Preimages(kWaitingBytes);
   if (slice != nullptr) AppendWaiting(hash, count, waiting_stamp, slice);
@@ -963,7 +1055,8 @@ bool EmbeddingTable::NextSlice(std::uint64_t bytes_max, TableSlice* slice) {
     return true;
   });
   for (std::size_t i = 0; i < cut.picked.size(); ++i) {
-    if (i + kAheadRows < cut.picked.size()) PrefetchRow<0>(p.arena.At(cut.picked[i + kAheadRows].row), p.row_floats * sizeof(float));
+    if (i + kAheadRows < cut.picked.size())
+      PrefetchRow<0>(p.arena.At(cut.picked[i + kAheadRows].row), p.row_floats * sizeof(float));
     p.AppendRow(cut.picked[i].hash, cut.picked[i].row, cut.picked[i].stamp, slice);
   }
   return !cut.swept;
@@ -978,21 +1071,29 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
   const auto bad = [&](absl::string_view what, auto... details) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": table=", settings_.name, details...));
   };
-  if (from.stamps.size() != n || from.counts.size() != n || from.values.size() != n * p.dimension || from.numbers.size() != n * numbers_) {
-    return bad("lengths of restored rows do not fit", " ids=", n, " stamps=", from.stamps.size(), " counts=", from.counts.size(),
-               " values=", from.values.size(), " numbers=", from.numbers.size(), " dimension=", p.dimension, " numbers_per_row=", numbers_);
+  if (from.stamps.size() != n || from.counts.size() != n || from.values.size() != n * p.dimension ||
+      from.numbers.size() != n * numbers_) {
+    return bad("lengths of restored rows do not fit", " ids=", n, " stamps=", from.stamps.size(),
+               " counts=", from.counts.size(), " values=", from.values.size(),
+               " numbers=", from.numbers.size(), " dimension=", p.dimension,
+               " numbers_per_row=", numbers_);
   }
-  if (!p.arena_share.TryGrowTo(p.charged_rows_bytes(p.arena.high_water() + n)) || !p.arena.Reserve(n)) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for restored rows: table=", settings_.name, " rows=", p.rows + n));
+  if (!p.arena_share.TryGrowTo(p.charged_rows_bytes(p.arena.high_water() + n)) ||
+      !p.arena.Reserve(n)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for restored rows: table=", settings_.name, " rows=", p.rows + n));
   }
   for (std::size_t i = 0; i < n; ++i) {
     if (i + kAheadRows < n) p.index.AskFor(p.HashOf(from.ids[i + kAheadRows]));
     if ((from.stamps[i] | from.counts[i]) >> 32 != 0)
-      return bad("stamp or count of a restored row does not fit 32 bits", " id=", from.ids[i], " stamp=", from.stamps[i], " count=", from.counts[i]);
+      return bad("stamp or count of a restored row does not fit 32 bits", " id=", from.ids[i],
+                 " stamp=", from.stamps[i], " count=", from.counts[i]);
     const std::uint64_t hash = p.HashOf(from.ids[i]);
     if (p.index.Find(hash)) return bad("a restored row is there twice", " id=", from.ids[i]);
     const RowIndex::Ref e = p.index.Insert(hash);
-    if (!e) return absl::ResourceExhaustedError(absl::StrCat("no memory for a table's index: table=", settings_.name));
+    if (!e)
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for a table's index: table=", settings_.name));
     e.set_row(p.arena.Take());
     if (stamps()) {
       e.set_stamp(static_cast<std::uint32_t>(from.stamps[i]));
@@ -1001,12 +1102,14 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
     if (counts_per_row()) p.arena.Count(e.row()) = static_cast<std::uint32_t>(from.counts[i]);
     float* const at = p.arena.At(e.row());
     std::memcpy(at, from.values.data() + i * p.dimension, p.dimension * sizeof(float));
-    if (numbers_ != 0) std::memcpy(at + p.dimension, from.numbers.data() + i * numbers_, numbers_ * sizeof(float));
+    if (numbers_ != 0)
+      std::memcpy(at + p.dimension, from.numbers.data() + i * numbers_, numbers_ * sizeof(float));
     ++p.rows;
   }
   p.index_share.SetTo(p.index.bytes());
   if (p.index_share.over_limit())
-    return absl::ResourceExhaustedError(absl::StrCat("restored rows are above memory_bytes_max: table=", settings_.name, " rows=", p.rows));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "restored rows are above memory_bytes_max: table=", settings_.name, " rows=", p.rows));
   return absl::OkStatus();
 }
 
@@ -1018,18 +1121,23 @@ absl::Status EmbeddingTable::Restore(const RestoredWaiting& from) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": table=", settings_.name, details...));
   };
   if (from.stamps.size() != n || from.counts.size() != n)
-    return bad("lengths of restored waiting ids do not fit", " ids=", n, " stamps=", from.stamps.size(), " counts=", from.counts.size());
-  if (n > 0 && settings_.admit_after <= 1) return bad("restored ids wait where none has to", " ids=", n);
+    return bad("lengths of restored waiting ids do not fit", " ids=", n,
+               " stamps=", from.stamps.size(), " counts=", from.counts.size());
+  if (n > 0 && settings_.admit_after <= 1)
+    return bad("restored ids wait where none has to", " ids=", n);
   for (std::size_t i = 0; i < n; ++i) {
     if (from.stamps[i] >> 32 != 0 || from.counts[i] == 0 || from.counts[i] > kCountMax)
-      return bad("stamp or count of a restored waiting id is out of range", " id=", from.ids[i], " stamp=", from.stamps[i],
-                 " count=", from.counts[i]);
+      return bad("stamp or count of a restored waiting id is out of range", " id=", from.ids[i],
+                 " stamp=", from.stamps[i], " count=", from.counts[i]);
     const std::uint64_t hash = p.HashOf(from.ids[i]);
     if (p.index.Find(hash)) return bad("a restored id is there twice", " id=", from.ids[i]);
     const RowIndex::Ref e = p.index.Insert(hash);
-    if (!e) return absl::ResourceExhaustedError(absl::StrCat("no memory for a table's index: table=", settings_.name));
+    if (!e)
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for a table's index: table=", settings_.name));
     // A job that admits sooner than the one that was cut: the next push to it does.
-    e.set_row(kWaiting | std::min(static_cast<std::uint32_t>(from.counts[i]), settings_.admit_after - 1));
+    e.set_row(kWaiting |
+              std::min(static_cast<std::uint32_t>(from.counts[i]), settings_.admit_after - 1));
     if (stamps()) {
       e.set_stamp(static_cast<std::uint32_t>(from.stamps[i]));
       p.step = std::max(p.step, e.stamp());
@@ -1038,13 +1146,15 @@ absl::Status EmbeddingTable::Restore(const RestoredWaiting& from) {
   }
   p.index_share.SetTo(p.index.bytes());
   if (p.index_share.over_limit())
-    return absl::ResourceExhaustedError(absl::StrCat("restored waiting ids are above memory_bytes_max: table=", settings_.name));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("restored waiting ids are above memory_bytes_max: table=", settings_.name));
   return absl::OkStatus();
 }
 
 absl::Status EmbeddingTable::RestoreStep(std::uint64_t step) {
   if (step > std::numeric_limits<std::uint32_t>::max())
-    return absl::InvalidArgumentError(absl::StrCat("a table's restored step does not fit 32 bits: table=", settings_.name, " step=", step));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a table's restored step does not fit 32 bits: table=", settings_.name, " step=", step));
   if (stamps()) parts_->step = std::max(parts_->step, static_cast<std::uint32_t>(step));
   return absl::OkStatus();
 }
@@ -1071,8 +1181,12 @@ TableStats EmbeddingTable::stats() const {
 std::vector<HotId> EmbeddingTable::Hottest(std::size_t count) const {
   const HotIds& hot = parts_->hot;
   std::vector<HotId> all;
-  for (std::size_t i = 0; i < hot.size(); ++i) all.push_back({hot.id(i), hot.count(i) * HotIds::kSampledEvery, hot.error(i) * HotIds::kSampledEvery});
-  std::sort(all.begin(), all.end(), [](const HotId& a, const HotId& b) { return a.pushes != b.pushes ? a.pushes > b.pushes : a.id < b.id; });
+  for (std::size_t i = 0; i < hot.size(); ++i)
+    all.push_back(
+        {hot.id(i), hot.count(i) * HotIds::kSampledEvery, hot.error(i) * HotIds::kSampledEvery});
+  std::sort(all.begin(), all.end(), [](const HotId& a, const HotId& b) {
+    return a.pushes != b.pushes ? a.pushes > b.pushes : a.id < b.id;
+  });
   all.resize(std::min(all.size(), count));
   return all;
 }
@@ -1089,8 +1203,10 @@ EmbeddingTable::Digests EmbeddingTable::Digest() const {
     }
     const float* const at = p.arena.At(e.row);
     d.values += sharding::DigestOfRow(id, 0, {at, p.dimension});
-    d.numbers += sharding::DigestOfRow(id, static_cast<std::uint32_t>(p.dimension), {at + p.dimension, numbers_});
-    d.counters += sharding::DigestOfCounters(id, e.stamp, counts_per_row() ? p.arena.Count(e.row) : 0, false);
+    d.numbers += sharding::DigestOfRow(id, static_cast<std::uint32_t>(p.dimension),
+                                       {at + p.dimension, numbers_});
+    d.counters +=
+        sharding::DigestOfCounters(id, e.stamp, counts_per_row() ? p.arena.Count(e.row) : 0, false);
   });
   return d;
 }

@@ -14,19 +14,23 @@ void HotIds::AddOne(std::int64_t id) {
   std::size_t found = kIds;
   for (std::size_t block = 0; block < size_ && found == kIds; block += kBlock) {
     std::uint16_t equal = 0;
-    for (std::size_t i = block; i < block + kBlock; ++i) equal = static_cast<std::uint16_t>(equal | (k.tags[i] == tag));
+    for (std::size_t i = block; i < block + kBlock; ++i)
+      equal = static_cast<std::uint16_t>(equal | (k.tags[i] == tag));
     if (equal == 0) continue;
-    for (std::size_t i = block; i < std::min(block + kBlock, size_); ++i) found = k.ids[i] == id ? i : found;
+    for (std::size_t i = block; i < std::min(block + kBlock, size_); ++i)
+      found = k.ids[i] == id ? i : found;
   }
   if (found == kIds) {
     if (size_ < kIds) {
       found = size_++;
     } else {
-      // The first of those that were counted least. Counts only rise: it stands behind the last one, or all have been counted more often.
+      // The first of those that were counted least. Counts only rise: it stands behind the last
+      // one, or all have been counted more often.
       while (next_least_ < kIds && k.counts[next_least_] != least_) ++next_least_;
       if (next_least_ == kIds) {
         least_ = *std::min_element(k.counts, k.counts + kIds);
-        next_least_ = static_cast<std::size_t>(std::find(k.counts, k.counts + kIds, least_) - k.counts);
+        next_least_ =
+            static_cast<std::size_t>(std::find(k.counts, k.counts + kIds, least_) - k.counts);
       }
       found = next_least_;
       k.errors[found] = least_;

@@ -1,5 +1,6 @@
-// Which ids pushes name most, in fixed memory: Space-Saving (Metwally et al., "Efficient computation of frequent and top-k elements in data
-// streams", ICDT'05) over every 127th id that is pushed. An id that is more than 1/512 of what is sampled is always among them. Not thread-safe.
+// Which ids pushes name most, in fixed memory: Space-Saving (Metwally et al., "Efficient
+// computation of frequent and top-k elements in data streams", ICDT'05) over every 127th id that is
+// pushed. An id that is more than 1/512 of what is sampled is always among them. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +18,16 @@ class HotIds {
   // The ids of one push.
   template <class IdAt>
   void Add(std::size_t count, IdAt id_at) {
-    for (; next_ < count; next_ += kSampledEvery) AddOne(id_at(next_));  // 9 KiB are made with the first.
+    for (; next_ < count; next_ += kSampledEvery)
+      AddOne(id_at(next_));  // 9 KiB are made with the first.
     next_ -= count;
   }
   std::size_t size() const { return size_; }
   std::int64_t id(std::size_t i) const { return kept_->ids[i]; }
   std::uint64_t count(std::size_t i) const { return kept_->counts[i]; }  // of the sample
-  std::uint64_t error(std::size_t i) const { return kept_->errors[i]; }  // of count(), which is never too low
+  std::uint64_t error(std::size_t i) const {
+    return kept_->errors[i];
+  }  // of count(), which is never too low
 
  private:
   void AddOne(std::int64_t id);

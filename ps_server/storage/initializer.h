@@ -1,5 +1,6 @@
-// First values of a dense variable: a function of (job seed, variable name, element index in the whole variable), so any
-// cut over any servers gives the same values (LEDGER line 21, "none: the seed"). Pure.
+// First values of a dense variable: a function of (job seed, variable name, element index in the
+// whole variable), so any cut over any servers gives the same values (LEDGER line 21, "none: the
+// seed"). Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace evergrad::ps_server {
 
 // Names and formulas of Keras 2.9 (README.md of this room).
 struct InitializerSettings {
-  std::string type = "zeros";  // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
+  std::string type =
+      "zeros";  // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
   double value = 0, mean = 0, stddev = 0.05;
   std::uint64_t fan_in = 0, fan_out = 0, seed = 0;  // fans of the whole variable
 };
@@ -23,10 +25,13 @@ namespace storage {
 
 // InvalidArgument: unknown type, fans of zero where they are used, numbers that are not finite.
 absl::Status CheckInitializer(const InitializerSettings& settings);
-// Sets elements [first_index, first_index + array->size()) of the variable. The settings have been checked.
-void FillInitial(const InitializerSettings& settings, absl::string_view variable, std::uint64_t first_index, DenseArray* array);
+// Sets elements [first_index, first_index + array->size()) of the variable. The settings have been
+// checked.
+void FillInitial(const InitializerSettings& settings, absl::string_view variable,
+                 std::uint64_t first_index, DenseArray* array);
 
-// The same for a row of a table, whose key takes the place of (seed, name): element j is the stream of `row_key` at j.
+// The same for a row of a table, whose key takes the place of (seed, name): element j is the stream
+// of `row_key` at j.
 class RowInitializer {
  public:
   explicit RowInitializer(const InitializerSettings& settings);  // checked; fans of one row

@@ -19,12 +19,16 @@ constexpr bool kPooled = true;
 constexpr std::size_t kHuge = 2u << 20;
 
 void* MapHuge(std::size_t length) {
-  void* const got = mmap(nullptr, length + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const got = mmap(nullptr, length + kHuge, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (got == MAP_FAILED) return nullptr;
-  const auto begin = reinterpret_cast<std::uintptr_t>(got), aligned = (begin + kHuge - 1) / kHuge * kHuge;
+  const auto begin = reinterpret_cast<std::uintptr_t>(got),
+             aligned = (begin + kHuge - 1) / kHuge * kHuge;
   if (aligned != begin) munmap(got, aligned - begin);
-  if (const std::size_t rest = begin + kHuge - aligned; rest != 0) munmap(reinterpret_cast<void*>(aligned + length), rest);
-  madvise(reinterpret_cast<void*>(aligned), length, MADV_HUGEPAGE);  // a wish: small pages do as well
+  if (const std::size_t rest = begin + kHuge - aligned; rest != 0)
+    munmap(reinterpret_cast<void*>(aligned + length), rest);
+  madvise(reinterpret_cast<void*>(aligned), length,
+          MADV_HUGEPAGE);  // a wish: small pages do as well
   return reinterpret_cast<void*>(aligned);
 }
 
@@ -67,7 +71,8 @@ void* PagePool::Take(std::size_t s, std::size_t first, std::size_t pages) {
 
 void* PagePool::New(std::size_t bytes) {
   if (refuse_ && refuse_(bytes)) return nullptr;
-  if (bytes <= kHeapMax || !kPooled) return ::operator new (bytes, std::align_val_t{64}, std::nothrow);
+  if (bytes <= kHeapMax || !kPooled)
+    return ::operator new (bytes, std::align_val_t{64}, std::nothrow);
   if (bytes >= kSlab) return MapHuge(Rounded(bytes));
   const std::size_t pages = Rounded(bytes) / kPage;
   MutexLock lock(&mu_);
@@ -75,12 +80,14 @@ void* PagePool::New(std::size_t bytes) {
     const std::size_t s = last_ + k < slabs_.size() ? last_ + k : last_ + k - slabs_.size();
     Slab& slab = slabs_[s];
     if (slab.base == nullptr || slab.free < pages || slab.too_long <= pages) continue;
-    if (const std::size_t first = FindRun(slab, pages); first != kPagesOfSlab) return Take(s, first, pages);
+    if (const std::size_t first = FindRun(slab, pages); first != kPagesOfSlab)
+      return Take(s, first, pages);
     slab.too_long = pages;
   }
   void* const base = MapHuge(kSlab);
   if (base == nullptr) return nullptr;
-  auto empty = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& slab) { return slab.base == nullptr; });
+  auto empty = std::find_if(slabs_.begin(), slabs_.end(),
+                            [](const Slab& slab) { return slab.base == nullptr; });
   if (empty == slabs_.end()) empty = slabs_.insert(slabs_.end(), Slab{});
   *empty = Slab{};
   empty->base = static_cast<char*>(base);
@@ -93,10 +100,13 @@ void PagePool::Delete(void* memory, std::size_t bytes) {
     munmap(memory, Rounded(bytes));
     return;
   }
-  char* const base = reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(memory) / kSlab * kSlab);
+  char* const base =
+      reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(memory) / kSlab * kSlab);
   MutexLock lock(&mu_);
-  const auto slab = std::find_if(slabs_.begin(), slabs_.end(), [base](const Slab& s) { return s.base == base; });
-  const std::size_t first = static_cast<std::size_t>(static_cast<char*>(memory) - base) / kPage, pages = Rounded(bytes) / kPage;
+  const auto slab =
+      std::find_if(slabs_.begin(), slabs_.end(), [base](const Slab& s) { return s.base == base; });
+  const std::size_t first = static_cast<std::size_t>(static_cast<char*>(memory) - base) / kPage,
+                    pages = Rounded(bytes) / kPage;
   for (std::size_t i = first; i < first + pages; ++i) slab->used[i / 64] &= ~(1ull << (i % 64));
   slab->free += pages;
   slab->too_long = kPagesOfSlab + 1;

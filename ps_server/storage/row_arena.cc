@@ -14,7 +14,8 @@ bool RowArena::Reserve(std::uint64_t rows) {
     blocks_[made_] = pages_->New(BlockBytes(made_));
     if (blocks_[made_] == nullptr) return false;
     const std::uint32_t first = kFirstRows << made_;
-    bases_[std::countl_zero(first)] = reinterpret_cast<std::uintptr_t>(blocks_[made_]) - first * row_bytes_;
+    bases_[std::countl_zero(first)] =
+        reinterpret_cast<std::uintptr_t>(blocks_[made_]) - first * row_bytes_;
     ++made_;
   }
   return true;

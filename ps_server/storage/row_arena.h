@@ -1,5 +1,6 @@
-// Rows of equal size under small numbers, in blocks that never move. Block k holds 64 x 2^k rows: a table of ten rows costs little, one of
-// billions has few blocks, and the memory of a block is only there once its rows are. Not thread-safe.
+// Rows of equal size under small numbers, in blocks that never move. Block k holds 64 x 2^k rows: a
+// table of ten rows costs little, one of billions has few blocks, and the memory of a block is only
+// there once its rows are. Not thread-safe.
 #pragma once
 
 #include <bit>
@@ -17,7 +18,10 @@ class RowArena {
 
   // `counted`: a 32-bit number beside each row. `pages` outlives it.
   RowArena(PagePool* pages, std::size_t row_floats, bool counted)
-      : pages_(pages), row_floats_(row_floats), row_bytes_(row_floats * sizeof(float)), counted_(counted) {}
+      : pages_(pages),
+        row_floats_(row_floats),
+        row_bytes_(row_floats * sizeof(float)),
+        counted_(counted) {}
   ~RowArena();
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
@@ -34,13 +38,18 @@ class RowArena {
   }
   std::uint32_t& Count(std::uint32_t row) const {
     const Where w = Find(row);
-    return reinterpret_cast<std::uint32_t*>(blocks_[w.block])[(std::size_t{kFirstRows} << w.block) * row_floats_ + w.at];
+    return reinterpret_cast<std::uint32_t*>(
+        blocks_[w.block])[(std::size_t{kFirstRows} << w.block) * row_floats_ + w.at];
   }
 
   std::uint64_t free_rows() const { return free_rows_; }
-  std::uint64_t high_water() const { return high_water_; }  // rows below have been taken at some time
+  std::uint64_t high_water() const {
+    return high_water_;
+  }  // rows below have been taken at some time
   // What the rows below `high_water` cost.
-  std::uint64_t BytesOf(std::uint64_t high_water) const { return high_water * (row_floats_ + counted_) * sizeof(float); }
+  std::uint64_t BytesOf(std::uint64_t high_water) const {
+    return high_water * (row_floats_ + counted_) * sizeof(float);
+  }
 
  private:
   static constexpr std::uint32_t kFirstRows = 64;
@@ -54,16 +63,20 @@ class RowArena {
     const int block = std::bit_width(shifted) - 1 - kFirstBits;
     return {block, shifted - (kFirstRows << block)};
   }
-  std::size_t BlockBytes(int block) const { return (std::size_t{kFirstRows} << block) * (row_floats_ + counted_) * sizeof(float); }
+  std::size_t BlockBytes(int block) const {
+    return (std::size_t{kFirstRows} << block) * (row_floats_ + counted_) * sizeof(float);
+  }
 
   PagePool* const pages_;
   const std::size_t row_floats_, row_bytes_;
   const bool counted_;
   void* blocks_[kBlocksMax] = {};
-  // By the leading zeros of row + kFirstRows, which say its block: where that block would begin if its first row had number 0.
+  // By the leading zeros of row + kFirstRows, which say its block: where that block would begin if
+  // its first row had number 0.
   std::uintptr_t bases_[32] = {};
   int made_ = 0;
-  std::uint32_t high_water_ = 0, free_rows_ = 0, first_free_ = 0;  // a free row's first four bytes are the number of the next one
+  std::uint32_t high_water_ = 0, free_rows_ = 0,
+                first_free_ = 0;  // a free row's first four bytes are the number of the next one
 };
 
 }  // namespace evergrad::ps_server::storage

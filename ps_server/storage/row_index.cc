@@ -9,18 +9,23 @@
 namespace evergrad::ps_server::storage {
 namespace {
 
-// Beyond this load a segment grows; it is made for the lower one. Between them an id costs 15.6 to 19.7 bytes, 19.5 to 24.6 with a stamp.
+// Beyond this load a segment grows; it is made for the lower one. Between them an id costs 15.6
+// to 19.7 bytes, 19.5 to 24.6 with a stamp.
 constexpr std::uint64_t kLoadNumerator = 41, kLoadDenominator = 50;  // 0.82
 constexpr double kLoadAfter = 0.66;
 constexpr std::uint32_t kLinesMin = 4;
 constexpr std::uint32_t kDepthMax = 28;
 
-// Lines behind the last home. One segment of many has a chain that needs more at its end, and gets more.
-std::uint32_t SlackOf(std::uint32_t capacity) { return 2 + std::min<std::uint32_t>(capacity / 64, 8); }
+// Lines behind the last home. One segment of many has a chain that needs more at its end, and gets
+// more.
+std::uint32_t SlackOf(std::uint32_t capacity) {
+  return 2 + std::min<std::uint32_t>(capacity / 64, 8);
+}
 
 }  // namespace
 
-RowIndex::RowIndex(PagePool* pages, bool stamped) : pages_(pages), lanes_(stamped ? kStampedLanes : kLanes) {
+RowIndex::RowIndex(PagePool* pages, bool stamped)
+    : pages_(pages), lanes_(stamped ? kStampedLanes : kLanes) {
   Segment* const first = New(kLinesMin, SlackOf(kLinesMin), 0);
   EG_CHECK(first != nullptr);
   directory_.resize(1);
@@ -36,10 +41,14 @@ RowIndex::~RowIndex() {
 }
 
 std::uint32_t RowIndex::LinesFor(std::size_t count) const {
-  return std::max(kLinesMin, static_cast<std::uint32_t>(static_cast<double>(count) / (kLoadAfter * lanes_)) + 1);
+  return std::max(
+      kLinesMin,
+      static_cast<std::uint32_t>(static_cast<double>(count) / (kLoadAfter * lanes_)) + 1);
 }
 
-bool RowIndex::IsFull(const Segment& s) const { return (s.count + 1ull) * kLoadDenominator > std::uint64_t{s.capacity} * lanes_ * kLoadNumerator; }
+bool RowIndex::IsFull(const Segment& s) const {
+  return (s.count + 1ull) * kLoadDenominator > std::uint64_t{s.capacity} * lanes_ * kLoadNumerator;
+}
 
 RowIndex::Segment* RowIndex::New(std::uint32_t capacity, std::uint32_t slack, std::uint32_t depth) {
   Segment shape;
@@ -65,8 +74,10 @@ void RowIndex::Delete(Segment* segment) {
 }
 
 void RowIndex::SetSegments(std::uint64_t hash, Segment* segment) {
-  const std::size_t width = std::size_t{1} << (depth_ - segment->depth), first = Slot(hash) & ~(width - 1);
-  std::fill_n(directory_.begin() + static_cast<std::ptrdiff_t>(first), width, Segments{segment->lines(), segment->capacity, segment->depth});
+  const std::size_t width = std::size_t{1} << (depth_ - segment->depth),
+                    first = Slot(hash) & ~(width - 1);
+  std::fill_n(directory_.begin() + static_cast<std::ptrdiff_t>(first), width,
+              Segments{segment->lines(), segment->capacity, segment->depth});
 }
 
 RowIndex::Ref RowIndex::Insert(std::uint64_t hash) {
@@ -97,7 +108,9 @@ void RowIndex::Erase(Ref entry) {
   const Segments& s = SegmentsOf(entry.hash());
   Ref at = entry;
   // What stands behind its home moves up, until one is at home or there is nobody.
-  for (Ref next = Next(at); next.row() != kNone && (next.at_ > 0 || HomeOf(s, next.hash()) < next.line_); at = next, next = Next(next))
+  for (Ref next = Next(at);
+       next.row() != kNone && (next.at_ > 0 || HomeOf(s, next.hash()) < next.line_);
+       at = next, next = Next(next))
     Set(at, next.entry());
   Set(at, {~0ull, kNone, ~0u});
   --s.segment()->count;
@@ -105,7 +118,8 @@ void RowIndex::Erase(Ref entry) {
 }
 
 // Entries [begin, end) of `from`, in order. nullptr: no memory.
-RowIndex::Segment* RowIndex::Filled(const std::vector<Entry>& from, std::size_t begin, std::size_t end, std::uint32_t capacity, std::uint32_t depth) {
+RowIndex::Segment* RowIndex::Filled(const std::vector<Entry>& from, std::size_t begin,
+                                    std::size_t end, std::uint32_t capacity, std::uint32_t depth) {
   for (std::uint32_t slack = SlackOf(capacity);; slack *= 2) {
     Segment* const segment = New(capacity, slack, depth);
     if (segment == nullptr) return nullptr;
@@ -138,18 +152,23 @@ bool RowIndex::Grow(std::uint64_t hash) {
       moving_.push_back(place.entry());
     }
   }
-  // Hashes that somebody chose to share their upper bits must not make a directory without end: then the segment only becomes larger.
-  const bool split = old->count >= kSegmentEntries && (depth < depth_ || (depth_ < kDepthMax && (1ull << depth_) * kSegmentEntries <= 16 * size_));
+  // Hashes that somebody chose to share their upper bits must not make a directory without end:
+  // then the segment only becomes larger.
+  const bool split =
+      old->count >= kSegmentEntries &&
+      (depth < depth_ || (depth_ < kDepthMax && (1ull << depth_) * kSegmentEntries <= 16 * size_));
   if (!split) {
     Segment* segment;
     if (IsFull(*old)) {
       // Small ones are doubled.
-      const std::uint32_t capacity = std::max(LinesFor(old->count), old->capacity < 64 ? 2 * old->capacity : 0);
+      const std::uint32_t capacity =
+          std::max(LinesFor(old->count), old->capacity < 64 ? 2 * old->capacity : 0);
       segment = Filled(moving_, 0, moving_.size(), capacity, depth);
     } else {  // a chain beyond its end: more room there
       segment = New(old->capacity, 2 * old->slack, depth);
       if (segment != nullptr) {
-        std::memcpy(static_cast<void*>(segment->lines()), old->lines(), (std::size_t{old->capacity} + old->slack) * sizeof(Line));
+        std::memcpy(static_cast<void*>(segment->lines()), old->lines(),
+                    (std::size_t{old->capacity} + old->slack) * sizeof(Line));
         segment->count = old->count;
       }
     }
@@ -160,10 +179,13 @@ bool RowIndex::Grow(std::uint64_t hash) {
   }
   const std::uint64_t bit = 1ull << (63 - depth);
   const auto middle = static_cast<std::size_t>(
-      std::partition_point(moving_.begin(), moving_.end(), [bit](const Entry& e) { return (e.hash & bit) == 0; }) - moving_.begin());
+      std::partition_point(moving_.begin(), moving_.end(),
+                           [bit](const Entry& e) { return (e.hash & bit) == 0; }) -
+      moving_.begin());
   Segment* const low = Filled(moving_, 0, middle, LinesFor(middle), depth + 1);
   if (low == nullptr) return false;
-  Segment* const high = Filled(moving_, middle, moving_.size(), LinesFor(moving_.size() - middle), depth + 1);
+  Segment* const high =
+      Filled(moving_, middle, moving_.size(), LinesFor(moving_.size() - middle), depth + 1);
   if (high == nullptr) {
     Delete(low);
     return false;

@@ -1,12 +1,15 @@
 // Where the row of an id is: a hash index that is dense, sorted, and grows without a stop.
 //
-// Keys are hashes of ids under a bijection, so an id can be got back and no two ids share a hash. The upper bits choose a segment (extendible
-// hashing), the rest the home of the entry in it, a cache line; entries of a segment are sorted by hash, each as close behind the beginning of its
-// home as there was room. So the whole index can be walked in the order of the hash from any hash on, whatever has grown or moved meanwhile; a miss
-// ends at the first greater hash; and a segment that is full is copied in order into a larger one, or two: at most kSegmentEntries entries move at a
-// time. Entries that are deleted leave no mark behind. Not thread-safe.
+// Keys are hashes of ids under a bijection, so an id can be got back and no two ids share a hash.
+// The upper bits choose a segment (extendible hashing), the rest the home of the entry in it, a
+// cache line; entries of a segment are sorted by hash, each as close behind the beginning of its
+// home as there was room. So the whole index can be walked in the order of the hash from any hash
+// on, whatever has grown or moved meanwhile; a miss ends at the first greater hash; and a segment
+// that is full is copied in order into a larger one, or two: at most kSegmentEntries entries move
+// at a time. Entries that are deleted leave no mark behind. Not thread-safe.
 //
-// A line holds five entries of hash and row, or four that have a stamp besides: 12.8 or 16 bytes a place, and what a look-up costs is lines.
+// A line holds five entries of hash and row, or four that have a stamp besides: 12.8 or 16 bytes a
+// place, and what a look-up costs is lines.
 #pragma once
 
 #if defined(__AVX2__)
@@ -33,8 +36,8 @@ class RowIndex {
   static constexpr std::uint32_t kNone = 0xffffffff;
   static constexpr std::uint32_t kSegmentEntries = 4096;  // split beyond: 64 to 96 KiB
 
-  // First the hashes, then as many rows, then as many stamps if there are any. Empty places are behind the others of their line, with row kNone and
-  // a hash that ends every search.
+  // First the hashes, then as many rows, then as many stamps if there are any. Empty places are
+  // behind the others of their line, with row kNone and a hash that ends every search.
   struct alignas(64) Line {
     union {
       std::uint64_t hashes[8];
@@ -49,7 +52,9 @@ class RowIndex {
   RowIndex& operator=(const RowIndex&) = delete;
 
   std::uint64_t size() const { return size_; }
-  std::uint64_t places() const { return places_total_; }  // for entries at their homes: size() / places() is the load
+  std::uint64_t places() const {
+    return places_total_;
+  }  // for entries at their homes: size() / places() is the load
   std::uint64_t bytes() const { return bytes_ + directory_.capacity() * sizeof(Segments); }
 
   // An entry in its place; none when `line` is null. Valid until the next Insert or Erase.
@@ -60,7 +65,9 @@ class RowIndex {
     explicit operator bool() const { return line_ != nullptr; }
     std::uint64_t hash() const { return line_->hashes[at_]; }
     std::uint32_t row() const { return line_->numbers[2 * lanes_ + at_]; }
-    std::uint32_t stamp() const { return lanes_ == kStampedLanes ? line_->numbers[3 * kStampedLanes + at_] : 0; }
+    std::uint32_t stamp() const {
+      return lanes_ == kStampedLanes ? line_->numbers[3 * kStampedLanes + at_] : 0;
+    }
     void set_row(std::uint32_t row) const { line_->numbers[2 * lanes_ + at_] = row; }
     // Only in an index with stamps.
     void set_stamp(std::uint32_t stamp) const { line_->numbers[3 * kStampedLanes + at_] = stamp; }
@@ -72,9 +79,10 @@ class RowIndex {
     std::uint32_t at_ = 0, lanes_ = 0;
   };
 
-  // Where Find begins; valid until homes_version() changes. In steps, so that many look-ups can be under way: ask the memory for the home, later look
-  // at it; the few whose entries may have gone on into the next line ask for that, and look later still. (Asking for both lines at once was a third
-  // slower: lines are what is scarce.)
+  // Where Find begins; valid until homes_version() changes. In steps, so that many look-ups can be
+  // under way: ask the memory for the home, later look at it; the few whose entries may have gone
+  // on into the next line ask for that, and look later still. (Asking for both lines at once was a
+  // third slower: lines are what is scarce.)
   Line* Home(std::uint64_t hash) const { return HomeOf(SegmentsOf(hash), hash); }
   Line* AskFor(std::uint64_t hash) const {
     Line* const home = Home(hash);
@@ -91,24 +99,30 @@ class RowIndex {
   static std::uint32_t AmongFour(const Line* line, std::uint64_t hash) {
 #if defined(__AVX2__)
     const __m256i four =
-        _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(line)), _mm256_set1_epi64x(static_cast<long long>(hash)));
+        _mm256_cmpeq_epi64(_mm256_load_si256(reinterpret_cast<const __m256i*>(line)),
+                           _mm256_set1_epi64x(static_cast<long long>(hash)));
     return static_cast<std::uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(four)));
 #else
     std::uint32_t found = 0;
-    for (std::uint32_t k = 0; k < kStampedLanes; ++k) found |= std::uint32_t{line->hashes[k] == hash} << k;
+    for (std::uint32_t k = 0; k < kStampedLanes; ++k)
+      found |= std::uint32_t{line->hashes[k] == hash} << k;
     return found;
 #endif
   }
-  // The row of `hash` if it stands in this line, its home or the next one; else kNone, which says nothing about other lines.
+  // The row of `hash` if it stands in this line, its home or the next one; else kNone, which says
+  // nothing about other lines.
   template <bool kStamped>
   static std::uint32_t RowIn(const Line* line, std::uint64_t hash) {
     std::uint32_t found = AmongFour(line, hash);
     if constexpr (!kStamped) {
-      // Behind the rows stands a number that is always kNone: whether the entry is here cannot be foreseen, so nobody asks.
+      // Behind the rows stands a number that is always kNone: whether the entry is here cannot be
+      // foreseen, so nobody asks.
       found |= std::uint32_t{line->hashes[kStampedLanes] == hash} << kStampedLanes | 1u << kLanes;
       return line->numbers[2 * kLanes + static_cast<std::uint32_t>(std::countr_zero(found))];
     }
-    return found != 0 ? line->numbers[2 * kStampedLanes + static_cast<std::uint32_t>(std::countr_zero(found))] : kNone;
+    return found != 0 ? line->numbers[2 * kStampedLanes +
+                                      static_cast<std::uint32_t>(std::countr_zero(found))]
+                      : kNone;
   }
   std::uint32_t RowInHome(const Line* home, std::uint64_t hash) const {
     return lanes_ == kLanes ? RowIn<false>(home, hash) : RowIn<true>(home, hash);
@@ -120,9 +134,10 @@ class RowIndex {
     const Ref e = Find(home + 1, hash);
     return e ? e.row() : kNone;
   }
-  // In an index with stamps: RowIn, and the stamp becomes at least `now`; `before`: what it was. A number with its highest bit set counts as not
-  // there.
-  static std::uint32_t Touch(Line* line, std::uint64_t hash, std::uint32_t now, std::uint32_t* before) {
+  // In an index with stamps: RowIn, and the stamp becomes at least `now`; `before`: what it was. A
+  // number with its highest bit set counts as not there.
+  static std::uint32_t Touch(Line* line, std::uint64_t hash, std::uint32_t now,
+                             std::uint32_t* before) {
     const std::uint32_t found = AmongFour(line, hash);
     if (found == 0) return kNone;
     const auto at = static_cast<std::uint32_t>(std::countr_zero(found));
@@ -142,11 +157,13 @@ class RowIndex {
     return first.hash() == hash && first.row() != kNone ? first : Ref();
   }
   Ref Find(std::uint64_t hash) const { return Find(Home(hash), hash); }
-  // `hash` is not there. Its row must be set by the caller (and be other than kNone) at once; its stamp is 0. None: no memory, nothing has changed.
+  // `hash` is not there. Its row must be set by the caller (and be other than kNone) at once; its
+  // stamp is 0. None: no memory, nothing has changed.
   Ref Insert(std::uint64_t hash);
   void Erase(Ref entry);  // from Find
 
-  // Calls visit(Entry) -> bool (go on) for entries with hash >= `from` in rising order. False: `visit` ended it. Nothing may change meanwhile.
+  // Calls visit(Entry) -> bool (go on) for entries with hash >= `from` in rising order. False:
+  // `visit` ended it. Nothing may change meanwhile.
   template <class Visit>
   bool ForEachFrom(std::uint64_t from, Visit visit) const;
   template <class Visit>
@@ -157,7 +174,8 @@ class RowIndex {
  private:
   static constexpr std::uint32_t kLanes = 5, kStampedLanes = 4;
 
-  struct alignas(64) Segment {                                    // followed by capacity + slack + 1 lines, the last of which is always empty
+  struct alignas(
+      64) Segment {  // followed by capacity + slack + 1 lines, the last of which is always empty
     std::uint32_t capacity = 0, slack = 0, count = 0, depth = 0;  // capacity and slack in lines
     Line* lines() { return reinterpret_cast<Line*>(this + 1); }
   };
@@ -172,9 +190,12 @@ class RowIndex {
   static std::uint32_t HomeIn(std::uint32_t capacity, std::uint32_t depth, std::uint64_t hash) {
     return static_cast<std::uint32_t>((((hash << depth) >> 32) * capacity) >> 32);
   }
-  static Line* HomeOf(const Segments& s, std::uint64_t hash) { return s.lines + HomeIn(s.capacity, s.depth, hash); }
+  static Line* HomeOf(const Segments& s, std::uint64_t hash) {
+    return s.lines + HomeIn(s.capacity, s.depth, hash);
+  }
 
-  // Where an entry is behind its home cannot be foreseen, and a branch that is mispredicted is dear: so the smaller ones of a line are counted.
+  // Where an entry is behind its home cannot be foreseen, and a branch that is mispredicted is
+  // dear: so the smaller ones of a line are counted.
   std::uint32_t Below(const Line* line, std::uint64_t hash) const {
     const std::uint64_t* const h = line->hashes;
     std::uint32_t below = (h[0] < hash) + (h[1] < hash) + (h[2] < hash) + (h[3] < hash);
@@ -186,22 +207,30 @@ class RowIndex {
     while (below == lanes_) below = Below(++line, hash);
     return {line, below, lanes_};
   }
-  Ref Next(Ref r) const { return r.at_ + 1 < lanes_ ? Ref{r.line_, r.at_ + 1, lanes_} : Ref{r.line_ + 1, 0, lanes_}; }
-  Ref Before(Ref r) const { return r.at_ > 0 ? Ref{r.line_, r.at_ - 1, lanes_} : Ref{r.line_ - 1, lanes_ - 1, lanes_}; }
+  Ref Next(Ref r) const {
+    return r.at_ + 1 < lanes_ ? Ref{r.line_, r.at_ + 1, lanes_} : Ref{r.line_ + 1, 0, lanes_};
+  }
+  Ref Before(Ref r) const {
+    return r.at_ > 0 ? Ref{r.line_, r.at_ - 1, lanes_} : Ref{r.line_ - 1, lanes_ - 1, lanes_};
+  }
   void Set(Ref place, const Entry& e) const {
     place.line_->hashes[place.at_] = e.hash;
     place.set_row(e.row);
     if (lanes_ == kStampedLanes) place.set_stamp(e.stamp);
   }
 
-  static std::size_t BytesOf(const Segment& s) { return sizeof(Segment) + (std::size_t{s.capacity} + s.slack + 1) * sizeof(Line); }
+  static std::size_t BytesOf(const Segment& s) {
+    return sizeof(Segment) + (std::size_t{s.capacity} + s.slack + 1) * sizeof(Line);
+  }
   std::uint32_t LinesFor(std::size_t count) const;
   bool IsFull(const Segment& s) const;
   Segment* New(std::uint32_t capacity, std::uint32_t slack, std::uint32_t depth);
   void Delete(Segment* segment);
-  Segment* Filled(const std::vector<Entry>& from, std::size_t begin, std::size_t end, std::uint32_t capacity, std::uint32_t depth);
+  Segment* Filled(const std::vector<Entry>& from, std::size_t begin, std::size_t end,
+                  std::uint32_t capacity, std::uint32_t depth);
   bool Grow(std::uint64_t hash);
-  void SetSegments(std::uint64_t hash, Segment* segment);  // of all that `segment` stands in; `hash` is one of its own
+  void SetSegments(std::uint64_t hash,
+                   Segment* segment);  // of all that `segment` stands in; `hash` is one of its own
 
   PagePool* const pages_;
   const std::uint32_t lanes_;
@@ -230,7 +259,8 @@ bool RowIndex::ForEachFrom(std::uint64_t from, Visit visit) const {
     Segment* const segment = s.segment();
     Line* const end = s.lines + segment->capacity + segment->slack;
     const std::size_t width = std::size_t{1} << (depth_ - s.depth), first = slot & ~(width - 1);
-    for (Line* line = Slot(from) >= first && Slot(from) < first + width ? HomeOf(s, from) : s.lines; line < end; ++line) {
+    for (Line* line = Slot(from) >= first && Slot(from) < first + width ? HomeOf(s, from) : s.lines;
+         line < end; ++line) {
       for (std::uint32_t k = 0; k < lanes_; ++k) {
         const Ref place(line, k, lanes_);
         if (place.row() == kNone) break;

@@ -1,7 +1,9 @@
-// The server side of `dense_bench --servers` and `rows_bench --servers`, on a machine of its own: the shards of both, and on the next port the raw
-// TCP stream that is their rival. Serves until it is ended. It says where in one line; port 0: any two that are free.
+// The server side of `dense_bench --servers` and `rows_bench --servers`, on a machine of its own:
+// the shards of both, and on the next port the raw TCP stream that is their rival. Serves until it
+// is ended. It says where in one line; port 0: any two that are free.
 //
-//   bench_server [--insecure] HOST:PORT     off loopback only with --insecure: nobody is asked who they are
+//   bench_server [--insecure] HOST:PORT     off loopback only with --insecure: nobody is asked who
+//   they are
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -22,11 +24,15 @@ int Main(int argc, char** argv) {
   const std::string listen = argc == 2 || insecure ? argv[argc - 1] : "";
   const std::size_t colon = listen.rfind(':');
   if (colon == std::string::npos || colon == 0 || listen.rfind("--", 0) == 0) {
-    std::fprintf(stderr, "usage: bench_server [--insecure] HOST:PORT (an address of this machine; the next port is used, too)\n");
+    std::fprintf(stderr,
+                 "usage: bench_server [--insecure] HOST:PORT (an address of this machine; the next "
+                 "port is used, too)\n");
     return 2;
   }
   if (listen.rfind("127.", 0) != 0 && !insecure) {
-    std::fprintf(stderr, "bench_server: %s is not loopback, and anybody who reaches it may push to its shards; say --insecure if you mean it\n",
+    std::fprintf(stderr,
+                 "bench_server: %s is not loopback, and anybody who reaches it may push to its "
+                 "shards; say --insecure if you mean it\n",
                  listen.c_str());
     return 2;
   }
@@ -45,7 +51,10 @@ int Main(int argc, char** argv) {
     }
   }
   if (raw < 0) {
-    std::fprintf(stderr, "bench_server: cannot listen at %s: want an IPv4 address of this machine and two free ports\n", listen.c_str());
+    std::fprintf(stderr,
+                 "bench_server: cannot listen at %s: want an IPv4 address of this machine and two "
+                 "free ports\n",
+                 listen.c_str());
     return 1;
   }
   const pid_t pid = fork();  // before gRPC has threads

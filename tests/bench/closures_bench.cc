@@ -1,5 +1,6 @@
-// Closures through the pure queue core: grant and Done of every closure of a plan, beside the simplest loop that hands out
-// numbers from a queue and remembers who has what (no ledger, no repair, no fencing).
+// Closures through the pure queue core: grant and Done of every closure of a plan, beside the
+// simplest loop that hands out numbers from a queue and remembers who has what (no ledger, no
+// repair, no fencing).
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -18,7 +19,9 @@ constexpr std::uint64_t kClosures = 200'000;
 constexpr std::uint32_t kShards = 64;
 constexpr std::size_t kInHand = 128;  // 64 workers, two closures each
 
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 double OfTheBook() {
   coordinator::ClosureBook book({.closures = kClosures, .shards = kShards}, {});
@@ -35,7 +38,8 @@ double OfTheBook() {
       if (!granted) break;
       in_hand.push_back(*std::move(granted));
     }
-    if (!book.OnDone(in_hand.front().closure, in_hand.front().attempt, version, version).counted) std::abort();
+    if (!book.OnDone(in_hand.front().closure, in_hand.front().attempt, version, version).counted)
+      std::abort();
     in_hand.pop_front();
     ++ended;
   }
@@ -68,8 +72,9 @@ int Main() {
     ours.push_back(OfTheBook());
     theirs.push_back(OfTheQueue());
   }
-  bench::Print("closures through the queue core, 128 in hand, 64 shards", Median(ours), "closures/s", "a bare queue and a map of who has what",
-               Median(theirs), Median(ours) / Median(theirs), bench::kNoReach);
+  bench::Print("closures through the queue core, 128 in hand, 64 shards", Median(ours),
+               "closures/s", "a bare queue and a map of who has what", Median(theirs),
+               Median(ours) / Median(theirs), bench::kNoReach);
   return 0;
 }
 

@@ -1,9 +1,11 @@
-// Dense pushes and pulls as a worker makes them: ParameterClient, frame, credits, ledger, SGD applied, values read back; one server, one
-// client. Beside them, in the same run, interleaved: a raw TCP connection for the same bytes, our own TCP path for what goes through
-// shared memory, a bare gRPC stream under the same mutual TLS for what goes under TLS. One JSON object a line.
+// Dense pushes and pulls as a worker makes them: ParameterClient, frame, credits, ledger, SGD
+// applied, values read back; one server, one client. Beside them, in the same run, interleaved: a
+// raw TCP connection for the same bytes, our own TCP path for what goes through shared memory, a
+// bare gRPC stream under the same mutual TLS for what goes under TLS. One JSON object a line.
 //
 //   dense_bench [PART]                       only the figures whose name contains PART
-//   dense_bench --servers HOST:PORT [PART]   over TCP against a bench_server that was started elsewhere
+//   dense_bench --servers HOST:PORT [PART]   over TCP against a bench_server that was started
+//   elsewhere
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
@@ -35,7 +37,8 @@ using namespace bench;
 
 constexpr std::uint64_t kMb = 1u << 20;
 
-// ---------------------------------------------------------------- a parameter server and its client
+// ---------------------------------------------------------------- a parameter server and its
+// client
 
 void ServeShards(int out, const transport::TlsFiles& tls) {
   transport::TuneAllocator();
@@ -47,11 +50,14 @@ void ServeShards(int out, const transport::TlsFiles& tls) {
 class ShardClient {
  public:
   ShardClient(const std::string& address, transport::ChannelOptions options)
-      : client_(transport_.get(), std::move(options), "worker/0"), gradient_(std::make_shared<tensor::AlignedBuffer>(kDenseBytes[1])) {
+      : client_(transport_.get(), std::move(options), "worker/0"),
+        gradient_(std::make_shared<tensor::AlignedBuffer>(kDenseBytes[1])) {
     endpoint_.set_address(address);
     std::memset(gradient_->data(), 0, kDenseBytes[1]);
     // Not what an earlier run against the same server used.
-    const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
     next_ = static_cast<std::uint64_t>(now) << 26;
   }
   Measured Measure(const Wish& wish) {
@@ -96,7 +102,8 @@ class ShardClient {
       pull.set_shard(shard);
       *pull.mutable_epoch() = client::ToProto(kEpoch);
     }
-    client_.Send(endpoint_, std::move(header), std::move(payloads), wish_.pull, std::chrono::seconds(20),
+    client_.Send(endpoint_, std::move(header), std::move(payloads), wish_.pull,
+                 std::chrono::seconds(20),
                  [this](absl::StatusOr<client::ParameterClient::Answer> answer) {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
                    if (wish_.push > 0) EG_CHECK(answer->header->pushes(0).answer() == v1::APPLIED);
@@ -127,7 +134,8 @@ Client ConnectShards(const std::string& line, const transport::ChannelOptions& o
   return [client](const Wish& wish) { return client->Measure(wish); };
 }
 
-// ---------------------------------------------------------------- a bare gRPC stream under the same TLS
+// ---------------------------------------------------------------- a bare gRPC stream under the
+// same TLS
 
 enum class Op : std::intptr_t { kStart, kRead, kWrite, kEnd };
 void* Tag(Op op) { return reinterpret_cast<void*>(op); }
@@ -140,7 +148,8 @@ std::string Text(const std::string& path) {
   return text.str();
 }
 
-// What either side sends, from one buffer and without a copy: heads of 16 bytes (push, pull) and chunks.
+// What either side sends, from one buffer and without a copy: heads of 16 bytes (push, pull) and
+// chunks.
 class Sender {
  public:
   void AddHead(const Wish& wish) {
@@ -149,7 +158,9 @@ class Sender {
   }
   void AddBytes(std::uint64_t bytes) {
     for (std::uint64_t at = 0; at < bytes; at += kChunk)
-      messages_.push_back(grpc::Slice(buffer_.data() + at, std::min<std::uint64_t>(kChunk, bytes - at), grpc::Slice::STATIC_SLICE));
+      messages_.push_back(grpc::Slice(buffer_.data() + at,
+                                      std::min<std::uint64_t>(kChunk, bytes - at),
+                                      grpc::Slice::STATIC_SLICE));
   }
   template <class Stream>
   void Pump(Stream& stream) {
@@ -176,7 +187,8 @@ class Receiver {
       std::vector<grpc::Slice> slices;
       EG_CHECK(message.Dump(&slices).ok());
       std::string bytes;
-      for (const auto& slice : slices) bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+      for (const auto& slice : slices)
+        bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
       std::uint64_t head[2] = {};
       EG_CHECK(bytes.size() == sizeof head);
       std::memcpy(head, bytes.data(), sizeof head);
@@ -241,7 +253,8 @@ class BareClient {
     grpc::SslCredentialsOptions ssl{Text(tls.ca), Text(tls.key), Text(tls.cert)};
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-    grpc::GenericStub stub(grpc::CreateCustomChannel("127.0.0.1:" + port, grpc::SslCredentials(ssl), arguments));
+    grpc::GenericStub stub(
+        grpc::CreateCustomChannel("127.0.0.1:" + port, grpc::SslCredentials(ssl), arguments));
     stream_ = stub.PrepareCall(&context_, "/bare/Stream", &queue_);
     stream_->StartCall(Tag(Op::kStart));
     EG_CHECK(Wait() == Op::kStart);
@@ -249,7 +262,8 @@ class BareClient {
   }
   Measured Measure(const Wish& wish) {
     const auto start = Steady::now();
-    const auto end = start + std::chrono::nanoseconds(static_cast<std::int64_t>(wish.seconds * 1e9));
+    const auto end =
+        start + std::chrono::nanoseconds(static_cast<std::int64_t>(wish.seconds * 1e9));
     Measured measured;
     int live = 0;
     const auto send_one = [&] {
@@ -306,8 +320,8 @@ struct Figures {
   }
 };
 
-void Compare(const std::string& name, const char* unit, const std::vector<double>& ours, const std::string& rival, const std::vector<double>& its,
-             double reach) {
+void Compare(const std::string& name, const char* unit, const std::vector<double>& ours,
+             const std::string& rival, const std::vector<double>& its, double reach) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(ours[i] / std::max(its[i], 1e-12));
   Print(name, Median(ours), unit, rival, Median(its), Median(ratios), reach);
@@ -315,16 +329,22 @@ void Compare(const std::string& name, const char* unit, const std::vector<double
 
 constexpr int kRounds = 7;
 
-void CompareTcp(const std::string& what, const Wish& wish, const Figures& ours, const Figures& raw) {
-  Compare(what + (wish.push > 0 ? ", SGD applied, TCP" : ", TCP"), "GB/s", ours.rate, "raw TCP, same bytes", raw.rate, wish.push > 0 ? 0.6 : 0.7);
+void CompareTcp(const std::string& what, const Wish& wish, const Figures& ours,
+                const Figures& raw) {
+  Compare(what + (wish.push > 0 ? ", SGD applied, TCP" : ", TCP"), "GB/s", ours.rate,
+          "raw TCP, same bytes", raw.rate, wish.push > 0 ? 0.6 : 0.7);
 }
 
-void ForEachFigure(const std::string& only, const std::function<void(const std::string& what, const Wish& wish, double gb)>& measure) {
+void ForEachFigure(
+    const std::string& only,
+    const std::function<void(const std::string& what, const Wish& wish, double gb)>& measure) {
   for (const std::uint64_t bytes : kDenseBytes) {
     for (const bool push : {true, false}) {
-      const std::string what = std::string("dense ") + (push ? "push " : "pull ") + std::to_string(bytes / kMb) + " MB";
+      const std::string what =
+          std::string("dense ") + (push ? "push " : "pull ") + std::to_string(bytes / kMb) + " MB";
       if (what.find(only) == std::string::npos) continue;
-      measure(what, {push ? bytes : 0, push ? 0 : bytes, bytes == kDenseBytes[0] ? 4 : 2, 0.25}, static_cast<double>(bytes) * 1e-9);
+      measure(what, {push ? bytes : 0, push ? 0 : bytes, bytes == kDenseBytes[0] ? 4 : 2, 0.25},
+              static_cast<double>(bytes) * 1e-9);
     }
   }
 }
@@ -352,7 +372,8 @@ int MeasureHere(const std::string& only) {
   EG_CHECK(psctl::InitAuthority(folder.path(), "bench", 1).ok());
   const auto issued = [&](const std::string& name) {
     EG_CHECK(psctl::IssueCertificate({folder.path(), name, {"127.0.0.1"}, 1}).ok());
-    return transport::TlsFiles{folder / "ca.pem", folder / (name + ".pem"), folder / (name + ".key")};
+    return transport::TlsFiles{folder / "ca.pem", folder / (name + ".pem"),
+                               folder / (name + ".key")};
   };
   const transport::TlsFiles server_tls = issued("ps-server-0"), worker_tls = issued("worker-0");
   transport::ChannelOptions by_tcp, by_lane, by_tls;
@@ -362,7 +383,8 @@ int MeasureHere(const std::string& only) {
   Party raw(ServeRaw, ConnectRaw);
   Party tcp(serve_shards, [&](const std::string& line) { return ConnectShards(line, by_tcp); });
   Party lane(serve_shards, [&](const std::string& line) { return ConnectShards(line, by_lane); });
-  Party tls([&](int out) { ServeShards(out, server_tls); }, [&](const std::string& line) { return ConnectShards(line, by_tls); });
+  Party tls([&](int out) { ServeShards(out, server_tls); },
+            [&](const std::string& line) { return ConnectShards(line, by_tls); });
   Party bare([&](int out) { ServeBare(out, server_tls); },
              [&](const std::string& line) {
                transport::TuneAllocator();
@@ -373,7 +395,8 @@ int MeasureHere(const std::string& only) {
   ForEachFigure(only, [&](const std::string& what, const Wish& wish, double gb) {
     Figures of_raw, of_tcp, of_lane, of_tls, of_bare;
     for (int round = 0; round < kRounds + 1; ++round) {
-      const Measured a = raw.Measure(wish), b = tcp.Measure(wish), c = lane.Measure(wish), d = tls.Measure(wish), e = bare.Measure(wish);
+      const Measured a = raw.Measure(wish), b = tcp.Measure(wish), c = lane.Measure(wish),
+                     d = tls.Measure(wish), e = bare.Measure(wish);
       if (round == 0) continue;  // Warm-up: connections, page faults.
       of_raw.Add(a, gb);
       of_tcp.Add(b, gb);
@@ -383,13 +406,18 @@ int MeasureHere(const std::string& only) {
     }
     CompareTcp(what, wish, of_tcp, of_raw);
     Compare(what + ", same host", "GB/s", of_lane.rate, "our TCP path", of_tcp.rate, 1.0);
-    Compare(what + ", mutual TLS", "GB/s", of_tls.rate, "bare gRPC stream, mutual TLS", of_bare.rate, 0.8);
+    Compare(what + ", mutual TLS", "GB/s", of_tls.rate, "bare gRPC stream, mutual TLS",
+            of_bare.rate, 0.8);
     Compare(what + ", TCP: CPU of both sides", "s/GB", of_tcp.cpu, "raw TCP", of_raw.cpu, -1);
-    Compare(what + ", same host: CPU of both sides", "s/GB", of_lane.cpu, "raw TCP", of_raw.cpu, -1);
-    Compare(what + ", mutual TLS: CPU of both sides", "s/GB", of_tls.cpu, "bare gRPC stream, mutual TLS", of_bare.cpu, -1);
+    Compare(what + ", same host: CPU of both sides", "s/GB", of_lane.cpu, "raw TCP", of_raw.cpu,
+            -1);
+    Compare(what + ", mutual TLS: CPU of both sides", "s/GB", of_tls.cpu,
+            "bare gRPC stream, mutual TLS", of_bare.cpu, -1);
     const std::vector<double> all(of_tcp.faults.size(), 1e9 / 4096);
-    Compare(what + ", TCP: page faults of both sides", "/GB", of_tcp.faults, "one for each page", all, -1);
-    Compare(what + ", same host: page faults of both sides", "/GB", of_lane.faults, "one for each page", all, -1);
+    Compare(what + ", TCP: page faults of both sides", "/GB", of_tcp.faults, "one for each page",
+            all, -1);
+    Compare(what + ", same host: page faults of both sides", "/GB", of_lane.faults,
+            "one for each page", all, -1);
   });
   return 0;
 }
@@ -410,7 +438,9 @@ int Main(int argc, char** argv) {
   if (servers.empty()) return MeasureHere(only);
   const std::vector<std::string> listed = SplitServers(servers);
   if (listed.size() != 1 || RawAddressOf(listed[0]).empty()) {
-    std::fprintf(stderr, "dense_bench: --servers %s: want one HOST:PORT, the figure is that of one server\n", servers.c_str());
+    std::fprintf(
+        stderr, "dense_bench: --servers %s: want one HOST:PORT, the figure is that of one server\n",
+        servers.c_str());
     return 2;
   }
   return MeasureElsewhere(listed[0], only);

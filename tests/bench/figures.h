@@ -11,18 +11,21 @@ namespace evergrad::bench {
 
 // Of at least one value; of an even number the larger of the two in the middle.
 inline double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
   return values[values.size() / 2];
 }
 
 // One line of JSON. `reach` below 0: none.
 inline constexpr double kNoReach = -1;
-inline void Print(const std::string& name, double value, const char* unit, const std::string& reference_name, double reference_value, double ratio,
+inline void Print(const std::string& name, double value, const char* unit,
+                  const std::string& reference_name, double reference_value, double ratio,
                   double reach) {
   char text[32] = "null";
   if (reach >= 0) std::snprintf(text, sizeof text, "%.4g", reach);
   std::printf(
-      "{\"name\": \"%s\", \"value\": %.5g, \"unit\": \"%s\", \"reference_name\": \"%s\", \"reference_value\": %.5g, \"ratio\": %.3f, \"reach\": "
+      "{\"name\": \"%s\", \"value\": %.5g, \"unit\": \"%s\", \"reference_name\": \"%s\", "
+      "\"reference_value\": %.5g, \"ratio\": %.3f, \"reach\": "
       "%s}\n",
       name.c_str(), value, unit, reference_name.c_str(), reference_value, ratio, text);
   std::fflush(stdout);

@@ -1,14 +1,19 @@
-// What a GPU makes of training steps (deploy/scripts/gpu_check.sh --only bench). Prints one JSON object.
+// What a GPU makes of training steps (deploy/scripts/gpu_check.sh --only bench). Prints one JSON
+// object.
 //
-//   gpu_bench train --job FILE [--image N] [--batch N]   steps of the job's model on arrays that lie on the device, then with the batch, the weights
-//   and
-//                                                        the gradients brought over and back for each, as a worker does
-//   gpu_bench mlp [--layers N] [--width N] [--batch N]   dense layers of one width, and the same products in a bare loop of cuBLASLt
-//   gpu_bench growth                                     memory before and after many steps of a small model
+//   gpu_bench train --job FILE [--image N] [--batch N]   steps of the job's model on arrays that
+//   lie on the device, then with the batch, the weights and
+//                                                        the gradients brought over and back for
+//                                                        each, as a worker does
+//   gpu_bench mlp [--layers N] [--width N] [--batch N]   dense layers of one width, and the same
+//   products in a bare loop of cuBLASLt gpu_bench growth                                     memory
+//   before and after many steps of a small model
 //
-//   --steps N --warm-up N --device gpu:N --cuda-library FILE --precision float32|tf32|mixed_bfloat16|mixed_float16
+//   --steps N --warm-up N --device gpu:N --cuda-library FILE --precision
+//   float32|tf32|mixed_bfloat16|mixed_float16
 //
-// Rates are of the clock on the wall, over steps that follow each other; times of kernels are the device's own.
+// Rates are of the clock on the wall, over steps that follow each other; times of kernels are the
+// device's own.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -63,11 +68,13 @@ absl::StatusOr<config::ModelSpec> ModelOf(const std::string& yaml) {
 // Numbers like a model's: kernels with He's variance, scales of one, all else zero.
 std::vector<float> Initial(const Variable& variable) {
   const bool ones = variable.name.ends_with("/gamma") || variable.name.ends_with("variance");
-  const float he = std::sqrt(6.0f / static_cast<float>(std::max<std::uint64_t>(variable.fan_in, 1)));
+  const float he =
+      std::sqrt(6.0f / static_cast<float>(std::max<std::uint64_t>(variable.fan_in, 1)));
   std::vector<float> values(variable.shape.elements(), ones ? 1.0f : 0.0f);
   if (variable.name.ends_with("/kernel")) {
     const std::uint64_t key = random::KeyOf(3, variable.name);
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = he * (2 * random::Uniform(key, i) - 1);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = he * (2 * random::Uniform(key, i) - 1);
   }
   return values;
 }
@@ -80,7 +87,8 @@ struct Model {
   std::vector<float> labels;
   Batch batch;
 
-  static absl::StatusOr<std::unique_ptr<Model>> Make(config::ModelSpec spec, Backend* backend, Precision precision, std::int64_t size,
+  static absl::StatusOr<std::unique_ptr<Model>> Make(config::ModelSpec spec, Backend* backend,
+                                                     Precision precision, std::int64_t size,
                                                      std::int64_t classes) {
     auto model = std::make_unique<Model>();
     model->spec = std::move(spec);
@@ -90,7 +98,8 @@ struct Model {
       model->gradients.emplace_back(variable.shape.elements());
     }
     for (const GraphInput& input : model->graph->inputs()) {
-      std::vector<float>& values = model->inputs.emplace_back(static_cast<std::size_t>(size) * input.shape.elements());
+      std::vector<float>& values =
+          model->inputs.emplace_back(static_cast<std::size_t>(size) * input.shape.elements());
       const std::uint64_t key = random::KeyOf(5, input.name);
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = random::Uniform(key, i);
     }
@@ -108,8 +117,11 @@ struct Model {
 };
 
 // What the device says of the steps since `before`, beside the wall's seconds for them.
-json Measured(const DeviceUse& before, const DeviceUse& after, double seconds, std::int64_t steps, std::int64_t examples) {
-  const double n = static_cast<double>(std::max<std::uint64_t>(after.measured - before.measured, 1)), step = seconds / static_cast<double>(steps);
+json Measured(const DeviceUse& before, const DeviceUse& after, double seconds, std::int64_t steps,
+              std::int64_t examples) {
+  const double n = static_cast<double>(
+                   std::max<std::uint64_t>(after.measured - before.measured, 1)),
+               step = seconds / static_cast<double>(steps);
   const double kernels = (after.kernels - before.kernels) / n;
   return {{"examples_per_second", static_cast<double>(steps * examples) / seconds},
           {"step_ms", 1e3 * step},
@@ -126,7 +138,8 @@ json Measured(const DeviceUse& before, const DeviceUse& after, double seconds, s
 absl::StatusOr<json> OnDevice(Backend& backend, Model& model, const Options& options) {
   std::vector<Memory> held;
   const auto put = [&](std::span<const float> from) -> absl::StatusOr<std::span<float>> {
-    EG_ASSIGN_OR_RETURN(Memory memory, backend.Allocate(std::max<std::size_t>(from.size_bytes(), 4), "bench"));
+    EG_ASSIGN_OR_RETURN(Memory memory,
+                        backend.Allocate(std::max<std::size_t>(from.size_bytes(), 4), "bench"));
     const std::span<float> to = memory.as<float>().first(from.size());
     backend.Upload(Lane::kCompute, std::as_bytes(from), std::as_writable_bytes(to));
     held.push_back(std::move(memory));
@@ -149,7 +162,8 @@ absl::StatusOr<json> OnDevice(Backend& backend, Model& model, const Options& opt
   double begin = 0, loss = 0;
   for (std::int64_t i = 0; i < options.warm_up + options.steps; ++i) {
     if (i == options.warm_up) before = *backend.device_use(false), begin = Now();
-    EG_RETURN_IF_ERROR(model.graph->QueueTrainStep(weights, {}, batch, static_cast<std::uint64_t>(i), gradients, {}, {}));
+    EG_RETURN_IF_ERROR(model.graph->QueueTrainStep(
+        weights, {}, batch, static_cast<std::uint64_t>(i), gradients, {}, {}));
     EG_ASSIGN_OR_RETURN(const StepResult result, model.graph->FinishStep());
     loss = result.loss_sum / static_cast<double>(batch.size);
   }
@@ -165,7 +179,8 @@ absl::StatusOr<json> FromHost(Backend& backend, Model& model, const Options& opt
   std::vector<tensor::AlignedBuffer> pinned;
   std::vector<AnyOut> gradients;
   for (const auto& values : model.weights) {
-    EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer, backend.AllocateHost(values.size() * sizeof(float)));
+    EG_ASSIGN_OR_RETURN(tensor::AlignedBuffer buffer,
+                        backend.AllocateHost(values.size() * sizeof(float)));
     pinned.push_back(std::move(buffer));
     gradients.push_back(pinned.back().floats());
   }
@@ -174,11 +189,14 @@ absl::StatusOr<json> FromHost(Backend& backend, Model& model, const Options& opt
   for (std::int64_t i = 0; i < options.warm_up + options.steps; ++i) {
     if (i == options.warm_up) before = *backend.device_use(false), begin = Now();
     steps.AllChanged();
-    EG_RETURN_IF_ERROR(
-        steps.TrainStep(model.Weights(), {}, model.batch, static_cast<std::uint64_t>(i), gradients, {}, [&] { steps.BringAhead(model.batch); })
-            .status());
+    EG_RETURN_IF_ERROR(steps
+                           .TrainStep(model.Weights(), {}, model.batch,
+                                      static_cast<std::uint64_t>(i), gradients, {},
+                                      [&] { steps.BringAhead(model.batch); })
+                           .status());
   }
-  return Measured(before, *backend.device_use(false), Now() - begin, options.steps, model.batch.size);
+  return Measured(before, *backend.device_use(false), Now() - begin, options.steps,
+                  model.batch.size);
 }
 
 absl::StatusOr<DeviceChoice> ChooseGpu(const Options& options) {
@@ -191,7 +209,8 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> Device(const Options& options) {
   EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseGpu(options));
   CudaOptions cuda;
   EG_ASSIGN_OR_RETURN(std::unique_ptr<CudaBackend> backend, MakeCudaBackend(choice, cuda));
-  backend->SetReproducible(false);  // algorithms are measured, as for a job that is not deterministic
+  backend->SetReproducible(
+      false);  // algorithms are measured, as for a job that is not deterministic
   EG_RETURN_IF_ERROR(backend->CheckPrecision(options.precision));
   backend->SetTf32(options.precision == Precision::kTf32);
   return backend;
@@ -207,25 +226,32 @@ absl::StatusOr<json> Train(const Options& options) {
   config::ModelSpec spec = parsed.spec->model;
   if (options.image > 0) {
     for (config::InputSpec& input : spec.inputs)
-      if (input.shape.size() == 3) input.shape[0] = input.shape[1] = static_cast<std::uint64_t>(options.image);
+      if (input.shape.size() == 3)
+        input.shape[0] = input.shape[1] = static_cast<std::uint64_t>(options.image);
   }
   EG_ASSIGN_OR_RETURN(const std::unique_ptr<CudaBackend> backend, Device(options));
   EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                      Model::Make(std::move(spec), backend.get(), options.precision, options.batch > 0 ? options.batch : 256, 10));
-  json out = {{"device", backend->name()}, {"job", options.job}, {"batch", model->batch.size}, {"precision", options.precision}};
+                      Model::Make(std::move(spec), backend.get(), options.precision,
+                                  options.batch > 0 ? options.batch : 256, 10));
+  json out = {{"device", backend->name()},
+              {"job", options.job},
+              {"batch", model->batch.size},
+              {"precision", options.precision}};
   EG_ASSIGN_OR_RETURN(out["on_device"], OnDevice(*backend, *model, options));
   EG_ASSIGN_OR_RETURN(out["from_host"], FromHost(*backend, *model, options));
   return out;
 }
 
-// The 3 n - 1 products of n dense layers (the first one's input has no gradient), one behind the other, each by the fastest of the library's
-// algorithms.
+// The 3 n - 1 products of n dense layers (the first one's input has no gradient), one behind the
+// other, each by the fastest of the library's algorithms.
 class BareProducts {
  public:
-  BareProducts(const EgCudaApi* api, EgContext* context, Precision precision) : api_(*api), context_(context), precision_(precision) {}
+  BareProducts(const EgCudaApi* api, EgContext* context, Precision precision)
+      : api_(*api), context_(context), precision_(precision) {}
   ~BareProducts() {
     for (const Product& product : products_) api_.drop_plan(product.plan);
-    for (const std::uint64_t address : memory_) static_cast<void>(api_.release(context_, address, &error_));
+    for (const std::uint64_t address : memory_)
+      static_cast<void>(api_.release(context_, address, &error_));
     for (EgEvent* const event : {begin_, end_})
       if (event != nullptr) api_.drop_event(event);
   }
@@ -233,24 +259,35 @@ class BareProducts {
     EG_RETURN_IF_ERROR(Try(api_.make_event(context_, 1, &begin_, &error_)));
     EG_RETURN_IF_ERROR(Try(api_.make_event(context_, 1, &end_, &error_)));
     const std::uint64_t size = BytesOf(ElementOf(precision_));
-    const std::uint64_t values = static_cast<std::uint64_t>(batch * width) * size, weights = static_cast<std::uint64_t>(width * width) * size;
+    const std::uint64_t values = static_cast<std::uint64_t>(batch * width) * size,
+                        weights = static_cast<std::uint64_t>(width * width) * size;
     EG_ASSIGN_OR_RETURN(void* const x, Allocate(values));
     EG_ASSIGN_OR_RETURN(void* const y, Allocate(values));
-    EG_ASSIGN_OR_RETURN(void* const dx, Allocate(values));  // not x: what grows from pass to pass ends as NaN, which need less power than numbers
+    EG_ASSIGN_OR_RETURN(void* const dx,
+                        Allocate(values));  // not x: what grows from pass to pass ends as NaN,
+                                            // which need less power than numbers
     EG_ASSIGN_OR_RETURN(void* const w, Allocate(weights));
-    EG_ASSIGN_OR_RETURN(void* const dw, Allocate(weights * sizeof(float) / size));  // gradients of weights are float32
+    EG_ASSIGN_OR_RETURN(void* const dw, Allocate(weights * sizeof(float) /
+                                                 size));  // gradients of weights are float32
     EG_ASSIGN_OR_RETURN(workspace_, Allocate(kWorkspaceMax));
-    for (const auto& [to, bytes] : {std::pair{x, values}, std::pair{w, weights}}) {  // zeros need less power, and would be faster
+    for (const auto& [to, bytes] :
+         {std::pair{x, values},
+          std::pair{w, weights}}) {  // zeros need less power, and would be faster
       std::vector<float> floats(bytes / size);
       for (std::size_t i = 0; i < floats.size(); ++i) floats[i] = random::Uniform(9, i) - 0.5f;
       std::vector<std::byte> drawn(bytes);
-      tensor::Narrow(static_cast<tensor::WireType>(ElementOf(precision_)), floats.data(), floats.size(), drawn.data());
-      EG_RETURN_IF_ERROR(Try(api_.copy(context_, EG_LANE_COMPUTE, EG_COPY_IN, to, drawn.data(), bytes, &error_)));
+      tensor::Narrow(static_cast<tensor::WireType>(ElementOf(precision_)), floats.data(),
+                     floats.size(), drawn.data());
+      EG_RETURN_IF_ERROR(
+          Try(api_.copy(context_, EG_LANE_COMPUTE, EG_COPY_IN, to, drawn.data(), bytes, &error_)));
       EG_RETURN_IF_ERROR(Wait());
     }
-    EG_ASSIGN_OR_RETURN(const Product forward, Choose({batch, width, width, false, false}, x, w, y));
-    EG_ASSIGN_OR_RETURN(const Product by_weights, Choose({width, width, batch, true, false}, x, y, dw));
-    EG_ASSIGN_OR_RETURN(const Product by_inputs, Choose({batch, width, width, false, true}, y, w, dx));
+    EG_ASSIGN_OR_RETURN(const Product forward,
+                        Choose({batch, width, width, false, false}, x, w, y));
+    EG_ASSIGN_OR_RETURN(const Product by_weights,
+                        Choose({width, width, batch, true, false}, x, y, dw));
+    EG_ASSIGN_OR_RETURN(const Product by_inputs,
+                        Choose({batch, width, width, false, true}, y, w, dx));
     products_ = {forward, by_weights, by_inputs};
     for (std::int64_t i = 0; i < layers; ++i) order_.push_back(0);
     for (std::int64_t i = 0; i < layers; ++i) {
@@ -264,7 +301,8 @@ class BareProducts {
     EG_RETURN_IF_ERROR(Try(api_.record(context_, EG_LANE_COMPUTE, begin_, &error_)));
     for (std::int64_t i = 0; i < steps; ++i)
       for (const std::size_t which : order_)
-        EG_RETURN_IF_ERROR(Try(api_.run_plan(context_, products_[which].plan, &products_[which].arguments, &error_)));
+        EG_RETURN_IF_ERROR(Try(
+            api_.run_plan(context_, products_[which].plan, &products_[which].arguments, &error_)));
     EG_RETURN_IF_ERROR(Try(api_.record(context_, EG_LANE_COMPUTE, end_, &error_)));
     EG_RETURN_IF_ERROR(Try(api_.wait(end_, &error_)));
     float milliseconds = 0;
@@ -283,7 +321,9 @@ class BareProducts {
     std::int64_t m, n, k;
     bool transpose_a, transpose_b;
   };
-  absl::Status Try(std::int32_t kind) { return kind == EG_CUDA_OK ? absl::OkStatus() : StatusOf(error_); }
+  absl::Status Try(std::int32_t kind) {
+    return kind == EG_CUDA_OK ? absl::OkStatus() : StatusOf(error_);
+  }
   absl::Status Wait() {
     EG_RETURN_IF_ERROR(Try(api_.record(context_, EG_LANE_COMPUTE, end_, &error_)));
     return Try(api_.wait(end_, &error_));
@@ -314,7 +354,8 @@ class BareProducts {
       Product product;
       if (api_.make_plan(context_, &key, i, &product.plan, &error_) != EG_CUDA_OK) continue;
       product.arguments.a = a, product.arguments.b = b, product.arguments.d = d;
-      product.arguments.workspace = workspace_, product.arguments.workspace_bytes = infos[i].workspace_bytes;
+      product.arguments.workspace = workspace_,
+      product.arguments.workspace_bytes = infos[i].workspace_bytes;
       products_ = {product};
       order_ = {0};
       absl::StatusOr<double> seconds = Run(1);  // the first warms up
@@ -328,7 +369,8 @@ class BareProducts {
         api_.drop_plan(product.plan);
       }
     }
-    if (best.plan == nullptr) return absl::NotFoundError("cuBLASLt has no algorithm for this product");
+    if (best.plan == nullptr)
+      return absl::NotFoundError("cuBLASLt has no algorithm for this product");
     return best;
   }
 
@@ -366,26 +408,34 @@ absl::StatusOr<json> Mlp(const Options& options) {
   std::string yaml = absl::StrCat(
       "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: mlp}\nspec:\n"
       "  data: {train: {format: synthetic, examples: 8}, fields: {x: {type: float, size: ",
-      options.width, "}, y: {type: label}}, batch_size: 8}\n  model:\n    inputs: {x: {shape: [", options.width, "]}}\n    layers:\n");
+      options.width, "}, y: {type: label}}, batch_size: 8}\n  model:\n    inputs: {x: {shape: [",
+      options.width, "]}}\n    layers:\n");
   for (std::int64_t i = 0; i < options.layers; ++i)
-    absl::StrAppend(&yaml, "      - {name: dense", i, ", type: dense, units: ", options.width, ", activation: relu", i == 0 ? ", input: x" : "",
-                    "}\n");
+    absl::StrAppend(&yaml, "      - {name: dense", i, ", type: dense, units: ", options.width,
+                    ", activation: relu", i == 0 ? ", input: x" : "", "}\n");
   absl::StrAppend(&yaml, "    losses: {type: mean_squared_error, output: dense", options.layers - 1,
-                  ", labels: y}\n  optimizer: {type: sgd, learning_rate: 0.1}\n  training: {epochs: 1, steps_per_closure: 1}\n");
+                  ", labels: y}\n  optimizer: {type: sgd, learning_rate: 0.1}\n  training: "
+                  "{epochs: 1, steps_per_closure: 1}\n");
   EG_ASSIGN_OR_RETURN(config::ModelSpec spec, ModelOf(yaml));
-  json out = {{"layers", options.layers}, {"width", options.width}, {"batch", batch}, {"precision", options.precision}};
+  json out = {{"layers", options.layers},
+              {"width", options.width},
+              {"batch", batch},
+              {"precision", options.precision}};
   EG_ASSIGN_OR_RETURN(out["bare"], Bare(options, batch));
   {
     EG_ASSIGN_OR_RETURN(const std::unique_ptr<CudaBackend> backend, Device(options));
-    EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Make(std::move(spec), backend.get(), options.precision, batch, 0));
+    EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                        Model::Make(std::move(spec), backend.get(), options.precision, batch, 0));
     out["device"] = backend->name();
     EG_ASSIGN_OR_RETURN(out["on_device"], OnDevice(*backend, *model, options));
   }
-  const double flop =
-      2.0 * static_cast<double>(batch * options.width) * static_cast<double>(options.width) * static_cast<double>(3 * options.layers - 1);
+  const double flop = 2.0 * static_cast<double>(batch * options.width) *
+                      static_cast<double>(options.width) *
+                      static_cast<double>(3 * options.layers - 1);
   out["bare"]["tflops"] = 1e-9 * flop / out["bare"]["step_ms"].get<double>();
   out["on_device"]["tflops"] = 1e-9 * flop / out["on_device"]["step_ms"].get<double>();
-  out["share_of_bare"] = out["bare"]["step_ms"].get<double>() / out["on_device"]["step_ms"].get<double>();
+  out["share_of_bare"] =
+      out["bare"]["step_ms"].get<double>() / out["on_device"]["step_ms"].get<double>();
   return out;
 }
 
@@ -409,8 +459,10 @@ spec:
 )";
   EG_ASSIGN_OR_RETURN(config::ModelSpec spec, ModelOf(kYaml));
   EG_ASSIGN_OR_RETURN(const std::unique_ptr<CudaBackend> backend, Device(options));
-  EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, Model::Make(spec, backend.get(), options.precision, 16, 4));
-  EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> shorter, Model::Make(spec, backend.get(), options.precision, 5, 4));
+  EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                      Model::Make(spec, backend.get(), options.precision, 16, 4));
+  EG_ASSIGN_OR_RETURN(const std::unique_ptr<Model> shorter,
+                      Model::Make(spec, backend.get(), options.precision, 5, 4));
   HostStep steps(model->graph.get(), backend.get());
   MemoryUse before;
   constexpr std::int64_t kSettled = 50;
@@ -421,18 +473,22 @@ spec:
     const Batch& next = i % 10 == 8 ? shorter->batch : model->batch;
     steps.Changed(static_cast<std::size_t>(i) % model->weights.size());
     std::vector<AnyOut> gradients(model->gradients.begin(), model->gradients.end());
-    EG_RETURN_IF_ERROR(
-        steps.TrainStep(model->Weights(), {}, present, static_cast<std::uint64_t>(i), gradients, {}, [&] { steps.BringAhead(next); }).status());
+    EG_RETURN_IF_ERROR(steps
+                           .TrainStep(model->Weights(), {}, present, static_cast<std::uint64_t>(i),
+                                      gradients, {}, [&] { steps.BringAhead(next); })
+                           .status());
   }
   const DeviceUse after = *backend->device_use(true);
-  return json{{"device", backend->name()},
-              {"steps", options.steps},
-              {"seconds", Now() - begin},
-              {"replayed", after.replays},
-              {"used_bytes", {before.used, after.memory.used}},
-              {"reserved_bytes", {before.reserved, after.memory.reserved}},
-              {"free_bytes", {before.free, after.memory.free}},  // the whole device's: others may use it
-              {"grown_bytes", static_cast<std::int64_t>(after.memory.reserved) - static_cast<std::int64_t>(before.reserved)}};
+  return json{
+      {"device", backend->name()},
+      {"steps", options.steps},
+      {"seconds", Now() - begin},
+      {"replayed", after.replays},
+      {"used_bytes", {before.used, after.memory.used}},
+      {"reserved_bytes", {before.reserved, after.memory.reserved}},
+      {"free_bytes", {before.free, after.memory.free}},  // the whole device's: others may use it
+      {"grown_bytes", static_cast<std::int64_t>(after.memory.reserved) -
+                          static_cast<std::int64_t>(before.reserved)}};
 }
 
 absl::StatusOr<Options> Parse(int argc, char** argv) {
@@ -440,23 +496,33 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
   if (argc < 2) return absl::InvalidArgumentError("want a mode: train, mlp or growth");
   options.mode = argv[1];
   std::string precision = "float32";
-  const std::map<std::string, std::string*> texts = {
-      {"--job", &options.job}, {"--device", &options.device}, {"--cuda-library", &options.library}, {"--precision", &precision}};
-  const std::map<std::string, std::int64_t*> numbers = {{"--image", &options.image}, {"--batch", &options.batch}, {"--layers", &options.layers},
-                                                        {"--width", &options.width}, {"--steps", &options.steps}, {"--warm-up", &options.warm_up}};
+  const std::map<std::string, std::string*> texts = {{"--job", &options.job},
+                                                     {"--device", &options.device},
+                                                     {"--cuda-library", &options.library},
+                                                     {"--precision", &precision}};
+  const std::map<std::string, std::int64_t*> numbers = {
+      {"--image", &options.image}, {"--batch", &options.batch}, {"--layers", &options.layers},
+      {"--width", &options.width}, {"--steps", &options.steps}, {"--warm-up", &options.warm_up}};
   for (int i = 2; i < argc; i += 2) {
     const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
     if (const auto text = texts.find(name); text != texts.end() && i + 1 < argc) {
       *text->second = value;
-    } else if (const auto number = numbers.find(name); number == numbers.end() || !absl::SimpleAtoi(value, number->second) || *number->second < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("unknown option, or not its value: ", name, " ", value));
+    } else if (const auto number = numbers.find(name); number == numbers.end() ||
+                                                       !absl::SimpleAtoi(value, number->second) ||
+                                                       *number->second < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("unknown option, or not its value: ", name, " ", value));
     }
   }
   if (options.mode != "train" && options.mode != "mlp" && options.mode != "growth")
-    return absl::InvalidArgumentError(absl::StrCat("unknown mode; one of train, mlp, growth: ", options.mode));
-  if (options.steps < 1 || options.layers < 1 || options.width < 1) return absl::InvalidArgumentError("--steps, --layers and --width are at least 1");
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown mode; one of train, mlp, growth: ", options.mode));
+  if (options.steps < 1 || options.layers < 1 || options.width < 1)
+    return absl::InvalidArgumentError("--steps, --layers and --width are at least 1");
   const std::optional<Precision> parsed = ParsePrecision(precision);
-  if (!parsed) return absl::InvalidArgumentError(absl::StrCat("--precision: one of float32, tf32, mixed_bfloat16, mixed_float16: got=", precision));
+  if (!parsed)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--precision: one of float32, tf32, mixed_bfloat16, mixed_float16: got=", precision));
   options.precision = *parsed;
   return options;
 }

@@ -97,7 +97,8 @@ int ListenRaw(const std::string& address) {
   if (!Parse(address, &to)) return -1;
   const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
   setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-  if (bind(listener, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 && listen(listener, 4) == 0) return listener;
+  if (bind(listener, reinterpret_cast<sockaddr*>(&to), sizeof to) == 0 && listen(listener, 4) == 0)
+    return listener;
   close(listener);
   return -1;
 }
@@ -115,14 +116,17 @@ Client ConnectRaw(const std::string& line) {
   sockaddr_in address{};
   EG_CHECK_MSG(Parse(line, &address), line + " is no IPv4 address with a port");
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  EG_CHECK_MSG(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0, "no raw stream at " + line);
+  EG_CHECK_MSG(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0,
+               "no raw stream at " + line);
   NoDelay(fd);
   std::fprintf(stderr, "raw TCP: congestion control %s\n", CongestionOf(fd).c_str());
-  const auto source = std::make_shared<std::vector<char>>(kLargest, 1), sink = std::make_shared<std::vector<char>>(kLargest, 1);
+  const auto source = std::make_shared<std::vector<char>>(kLargest, 1),
+             sink = std::make_shared<std::vector<char>>(kLargest, 1);
   return [=](const Wish& wish) {
     const Request request{wish.push, wish.pull};
     const auto start = Steady::now();
-    const auto end = start + std::chrono::nanoseconds(static_cast<std::int64_t>(wish.seconds * 1e9));
+    const auto end =
+        start + std::chrono::nanoseconds(static_cast<std::int64_t>(wish.seconds * 1e9));
     Measured measured;
     int flying = 0;
     const auto send_one = [&] {

@@ -1,5 +1,6 @@
-// Rivals in processes of their own: each is a client and a server that share nothing with the others, so that CPU, page faults and
-// threads are told apart. Fork them first: nobody has threads yet. POSIX only, no gRPC.
+// Rivals in processes of their own: each is a client and a server that share nothing with the
+// others, so that CPU, page faults and threads are told apart. Fork them first: nobody has threads
+// yet. POSIX only, no gRPC.
 #pragma once
 
 #include <signal.h>
@@ -68,9 +69,10 @@ inline void SayLine(int out, const std::string& text) {
 
 class Party {
  public:
-  // `serve` runs in the server's process and writes a line (its addresses) to the descriptor, then serves until it is killed; `connect`
-  // makes the client of it in the client's process.
-  Party(const std::function<void(int out)>& serve, const std::function<Client(const std::string& line)>& connect) {
+  // `serve` runs in the server's process and writes a line (its addresses) to the descriptor, then
+  // serves until it is killed; `connect` makes the client of it in the client's process.
+  Party(const std::function<void(int out)>& serve,
+        const std::function<Client(const std::string& line)>& connect) {
     int to[2], from[2];
     EG_CHECK(pipe(to) == 0 && pipe(from) == 0);
     pid_ = fork();
@@ -102,12 +104,14 @@ class Party {
   Measured Measure(const Wish& wish) {
     Measured measured;
     EG_CHECK(write(to_, &wish, sizeof wish) == static_cast<ssize_t>(sizeof wish));
-    EG_CHECK_MSG(read(from_, &measured, sizeof measured) == static_cast<ssize_t>(sizeof measured), "a party has died");
+    EG_CHECK_MSG(read(from_, &measured, sizeof measured) == static_cast<ssize_t>(sizeof measured),
+                 "a party has died");
     return measured;
   }
 
  private:
-  static void Run(const std::function<void(int)>& serve, const std::function<Client(const std::string&)>& connect, int in, int out) {
+  static void Run(const std::function<void(int)>& serve,
+                  const std::function<Client(const std::string&)>& connect, int in, int out) {
     int lines[2];
     EG_CHECK(pipe(lines) == 0);
     const pid_t server = fork();
@@ -139,7 +143,8 @@ class Party {
 // The raw rival: one TCP connection, every byte read into one buffer. A line is "HOST:PORT", IPv4.
 Client ConnectRaw(const std::string& line);
 void ServeRaw(int out);
-// The same in pieces: a listening socket, or -1; where it listens; serves each connection in a process of its own, until it is ended.
+// The same in pieces: a listening socket, or -1; where it listens; serves each connection in a
+// process of its own, until it is ended.
 int ListenRaw(const std::string& address);
 std::string AddressOf(int listener);
 [[noreturn]] void ServeRawForEver(int listener);

@@ -1,5 +1,6 @@
-// The rival of embedding tables: what one writes in an afternoon for a table of fixed size and nothing else. One flat open-addressing array of
-// {key, row}, rows with their accumulators in one flat array, memory asked for ahead, Adagrad written out, large pages. One thread.
+// The rival of embedding tables: what one writes in an afternoon for a table of fixed size and
+// nothing else. One flat open-addressing array of {key, row}, rows with their accumulators in one
+// flat array, memory asked for ahead, Adagrad written out, large pages. One thread.
 #pragma once
 
 #include <sys/mman.h>
@@ -19,9 +20,11 @@ template <class T>
 class Pages {
  public:
   explicit Pages(std::size_t n) : bytes_((n * sizeof(T) + kHuge - 1) / kHuge * kHuge + kHuge) {
-    got_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    got_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     EG_CHECK(got_ != MAP_FAILED);
-    at_ = reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(got_) + kHuge - 1) / kHuge * kHuge);
+    at_ =
+        reinterpret_cast<T*>((reinterpret_cast<std::uintptr_t>(got_) + kHuge - 1) / kHuge * kHuge);
     madvise(at_, bytes_ - kHuge, MADV_HUGEPAGE);
   }
   ~Pages() { munmap(got_, bytes_); }
@@ -39,7 +42,11 @@ class Pages {
 template <std::size_t kDimension>
 class PlainTable {
  public:
-  explicit PlainTable(std::size_t rows) : places_(PlacesFor(rows)), mask_(places_ - 1), slots_(places_), rows_(rows * 2 * kDimension) {}
+  explicit PlainTable(std::size_t rows)
+      : places_(PlacesFor(rows)),
+        mask_(places_ - 1),
+        slots_(places_),
+        rows_(rows * 2 * kDimension) {}
 
   // Find or insert, and Adagrad.
   void Update(const std::int64_t* ids, std::size_t n, const float* gradient) {
@@ -69,7 +76,9 @@ class PlainTable {
     const float* rows[kAhead];
     for (std::size_t i = 0; i < n + 2 * kAhead; ++i) {
       if (i < n) __builtin_prefetch(slots_.get() + (Hash(ids[i]) & mask_));
-      if (i >= 2 * kAhead) std::memcpy(out + (i - 2 * kAhead) * kDimension, rows[i % kAhead], kDimension * sizeof(float));
+      if (i >= 2 * kAhead)
+        std::memcpy(out + (i - 2 * kAhead) * kDimension, rows[i % kAhead],
+                    kDimension * sizeof(float));
       if (i >= kAhead && i - kAhead < n) {
         const std::size_t j = i - kAhead;
         const float* const row = rows_.get() + std::size_t{FindOrInsert(ids[j])} * 2 * kDimension;
@@ -90,7 +99,9 @@ class PlainTable {
     while (places * 3 < rows * 4) places *= 2;
     return places;
   }
-  static std::uint64_t Hash(std::int64_t id) { return sharding::Mix64(static_cast<std::uint64_t>(id)); }
+  static std::uint64_t Hash(std::int64_t id) {
+    return sharding::Mix64(static_cast<std::uint64_t>(id));
+  }
   std::uint32_t FindOrInsert(std::int64_t id) {
     Slot* const slots = slots_.get();
     for (std::size_t at = Hash(id) & mask_;; at = (at + 1) & mask_) {

@@ -1,10 +1,11 @@
-// What a small update costs above the wire: PushPulls of 1 KB by the ParameterClient to a parameter server's shards (frame, credits,
-// fence, ledger, sgd, values read back), beside an empty message there and back over a bare bidirectional byte-buffer stream
-// of gRPC's completion-queue API, the same number in flight, in one run, interleaved. One JSON object a line. Then PushPulls of a million
-// elements in each wire type, beside float32's.
+// What a small update costs above the wire: PushPulls of 1 KB by the ParameterClient to a parameter
+// server's shards (frame, credits, fence, ledger, sgd, values read back), beside an empty message
+// there and back over a bare bidirectional byte-buffer stream of gRPC's completion-queue API, the
+// same number in flight, in one run, interleaved. One JSON object a line. Then PushPulls of a
+// million elements in each wire type, beside float32's.
 //
-// A forked child serves both. Each side has one thread of its completion queue; the server of the PushPulls has its shard's
-// executor besides.
+// A forked child serves both. Each side has one thread of its completion queue; the server of the
+// PushPulls has its shard's executor besides.
 //
 //   pushpull_bench [PART]       only the figures whose name contains PART
 #include <grpcpp/channel.h>
@@ -124,7 +125,8 @@ void ServeChild(int out) {
   options.registry = &registry;
   ps_server::ShardHost host(std::move(options));
   host.jobs().Learn(JobUid(kJob), MapVersion{1, 1}, std::size(kShards));
-  host.jobs().SetGrantKey(JobUid(kJob), kGrantKey, fault::Mutant::kNone);  // as in a cluster, each push proves its grant
+  host.jobs().SetGrantKey(JobUid(kJob), kGrantKey,
+                          fault::Mutant::kNone);  // as in a cluster, each push proves its grant
   for (std::uint32_t i = 0; i < std::size(kShards); ++i) {
     ps_server::ShardSettings shard;
     shard.job = JobUid(kJob);
@@ -135,16 +137,19 @@ void ServeChild(int out) {
     shard.optimizer.type = "sgd";
     shard.wire = kShards[i].wire;
     runtime::Event assigned;
-    host.lane(ShardId(i)).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
-      EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
-      assigned.Set();
-    });
+    host.lane(ShardId(i))
+        .Assign(shard, kEpoch, MapVersion{0, 0}, {},
+                [&](const ps_server::ShardLane::Loaded& loaded) {
+                  EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
+                  assigned.Set();
+                });
     assigned.Wait();
   }
 
   auto transport = transport::MakeGrpcTransport(nullptr);
   transport::Handlers handlers;
-  handlers.data = [&](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+  handlers.data = [&](const transport::PeerInfo&, transport::ReceivedFrame frame,
+                      std::unique_ptr<transport::DataResponder> responder) {
     host.Handle(std::move(frame), std::move(responder));
   };
   auto server = transport->Listen({}, std::move(handlers));
@@ -158,10 +163,12 @@ void ServeChild(int out) {
 
 class PushPulls {
  public:
-  PushPulls(transport::Transport* transport, std::string address, std::uint32_t shard) : client_(transport, {}, "worker/0"), shard_(shard) {
+  PushPulls(transport::Transport* transport, std::string address, std::uint32_t shard)
+      : client_(transport, {}, "worker/0"), shard_(shard) {
     endpoint_.set_address(std::move(address));
     const std::vector<float> gradient(kShards[shard].values, 1e-3f);
-    auto bytes = std::make_shared<std::vector<std::byte>>(gradient.size() * tensor::WireBytes(kShards[shard].wire));
+    auto bytes = std::make_shared<std::vector<std::byte>>(gradient.size() *
+                                                          tensor::WireBytes(kShards[shard].wire));
     tensor::Narrow(kShards[shard].wire, gradient.data(), gradient.size(), bytes->data());
     gradient_ = std::move(bytes);
   }
@@ -181,7 +188,8 @@ class PushPulls {
     }
     MutexLock lock(&mu_);
     while (live_ > 0) idle_.Wait(&mu_);
-    return static_cast<double>(next_ - before) / std::chrono::duration<double>(Clock::now() - start).count();
+    return static_cast<double>(next_ - before) /
+           std::chrono::duration<double>(Clock::now() - start).count();
   }
 
  private:
@@ -211,16 +219,19 @@ class PushPulls {
   std::string ProofOf(std::uint64_t closure) {
     MutexLock lock(&mu_);
     if (proof_.empty() || proof_of_ != closure) {
-      proof_ = grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(closure), Attempt{1, 1 + closure}, "0");
+      proof_ = grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(closure),
+                                 Attempt{1, 1 + closure}, "0");
       proof_of_ = closure;
     }
     return proof_;
   }
   void Send(v1::RequestHeader header) {
-    client_.Send(endpoint_, std::move(header), {{gradient_, *gradient_}}, gradient_->size() + 64, std::chrono::seconds(10),
+    client_.Send(endpoint_, std::move(header), {{gradient_, *gradient_}}, gradient_->size() + 64,
+                 std::chrono::seconds(10),
                  [this](absl::StatusOr<client::ParameterClient::Answer> answer) {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
-                   EG_CHECK(answer->header->pushes(0).answer() == v1::APPLIED && answer->payloads[0].size() == gradient_->size());
+                   EG_CHECK(answer->header->pushes(0).answer() == v1::APPLIED &&
+                            answer->payloads[0].size() == gradient_->size());
                    if (Clock::now() < end_) return Send(Next());
                    MutexLock lock(&mu_);
                    if (--live_ == 0) idle_.NotifyAll();
@@ -230,7 +241,8 @@ class PushPulls {
   client::ParameterClient client_;
   v1::Endpoint endpoint_;
   const std::uint32_t shard_;
-  std::shared_ptr<const std::vector<std::byte>> gradient_;  // As on the wire; shared with the frames on their way.
+  std::shared_ptr<const std::vector<std::byte>>
+      gradient_;  // As on the wire; shared with the frames on their way.
   std::atomic<std::uint64_t> next_{0};
   Clock::time_point end_;
   Mutex mu_;
@@ -246,7 +258,8 @@ class Pings {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-    grpc::GenericStub stub(grpc::CreateCustomChannel("127.0.0.1:" + port, grpc::InsecureChannelCredentials(), arguments));
+    grpc::GenericStub stub(grpc::CreateCustomChannel(
+        "127.0.0.1:" + port, grpc::InsecureChannelCredentials(), arguments));
     stream_ = stub.PrepareCall(&context_, "/ping/Stream", &queue_);
     stream_->StartCall(Tag(Op::kStart));
     EG_CHECK(Wait() == Op::kStart);
@@ -263,7 +276,8 @@ class Pings {
   }
   double Measure(int in_flight) {
     const auto start = Clock::now();
-    const auto end = start + std::chrono::nanoseconds(static_cast<std::int64_t>(kRoundSeconds * 1e9));
+    const auto end =
+        start + std::chrono::nanoseconds(static_cast<std::int64_t>(kRoundSeconds * 1e9));
     std::uint64_t done = 0;
     int unsent = in_flight, live = in_flight;
     bool writing = false;
@@ -307,7 +321,8 @@ class Pings {
   const grpc::ByteBuffer empty_{&nothing_, 1};
 };
 
-void Compare(const std::string& only, const std::string& name, PushPulls& ours, Pings& rival, int in_flight) {
+void Compare(const std::string& only, const std::string& name, PushPulls& ours, Pings& rival,
+             int in_flight) {
   if (name.find(only) == std::string::npos) return;
   std::vector<double> a, b, ratios;
   for (int round = 0; round < 8; ++round) {
@@ -317,10 +332,13 @@ void Compare(const std::string& only, const std::string& name, PushPulls& ours, 
     b.push_back(y);
     ratios.push_back(x / y);
   }
-  bench::Print(name, Median(a), "k/s", "empty stream ping, gRPC byte buffers, same number in flight", Median(b), Median(ratios), 0.8);
+  bench::Print(name, Median(a), "k/s",
+               "empty stream ping, gRPC byte buffers, same number in flight", Median(b),
+               Median(ratios), 0.8);
 }
 
-void CompareTypes(const std::string& only, const std::string& name, PushPulls& ours, PushPulls& rival) {
+void CompareTypes(const std::string& only, const std::string& name, PushPulls& ours,
+                  PushPulls& rival) {
   if (name.find(only) == std::string::npos) return;
   std::vector<double> a, b, ratios;
   for (int round = 0; round < 8; ++round) {
@@ -330,7 +348,8 @@ void CompareTypes(const std::string& only, const std::string& name, PushPulls& o
     b.push_back(y);
     ratios.push_back(x / y);
   }
-  bench::Print(name, Median(a), "M elements/s", "the same as float32", Median(b), Median(ratios), 1.2);
+  bench::Print(name, Median(a), "M elements/s", "the same as float32", Median(b), Median(ratios),
+               1.2);
 }
 
 int Main(const std::string& only) {
@@ -355,7 +374,8 @@ int Main(const std::string& only) {
     Pings rival(line.substr(0, space));
     Compare(only, "1 KB PushPulls, 64 in flight", ours, rival, 64);
     Compare(only, "1 KB PushPulls, 1 in flight", ours, rival, 1);
-    PushPulls plain(transport.get(), address, 1), bf16(transport.get(), address, 2), fp16(transport.get(), address, 3);
+    PushPulls plain(transport.get(), address, 1), bf16(transport.get(), address, 2),
+        fp16(transport.get(), address, 3);
     CompareTypes(only, "PushPulls of 1 M elements as bf16, 2 in flight", bf16, plain);
     CompareTypes(only, "PushPulls of 1 M elements as fp16, 2 in flight", fp16, plain);
   }

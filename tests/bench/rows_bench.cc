@@ -1,16 +1,20 @@
-// Rows of an embedding table over the wire: pulls, and pushes with Adagrad, of 13,312 different ids a request in 128 slots, four requests in flight,
-// over TCP, and over the shared-memory lane that tasks on one host have, to a parameter server's shards in another process (frame, credits, fence,
-// ledger, table), against one thread that finds the same rows in a plain table of its own process, without any network (plain_table.h). Interleaved,
-// medians of rounds; ids lie evenly over the table.
+// Rows of an embedding table over the wire: pulls, and pushes with Adagrad, of 13,312 different ids
+// a request in 128 slots, four requests in flight, over TCP, and over the shared-memory lane that
+// tasks on one host have, to a parameter server's shards in another process (frame, credits, fence,
+// ledger, table), against one thread that finds the same rows in a plain table of its own process,
+// without any network (plain_table.h). Interleaved, medians of rounds; ids lie evenly over the
+// table.
 //
-// Requests are built anew, as a worker builds them, from ids that lie by slot already (a worker's SlotRows does that while its batch is read;
-// ps-lite's keys are sorted, too). Rows of the answers are left where they arrived.
-// Each id's first push has a gradient of its own, so that a row says whose it is: before the rounds every batch is pulled by each way, as it is
-// later, and every number compared; a pull that is measured has one number compared as long as nothing is pushed. (Servers that were started
-// elsewhere may have rows of an earlier run: only sizes are.)
+// Requests are built anew, as a worker builds them, from ids that lie by slot already (a worker's
+// SlotRows does that while its batch is read; ps-lite's keys are sorted, too). Rows of the answers
+// are left where they arrived. Each id's first push has a gradient of its own, so that a row says
+// whose it is: before the rounds every batch is pulled by each way, as it is later, and every
+// number compared; a pull that is measured has one number compared as long as nothing is pushed.
+// (Servers that were started elsewhere may have rows of an earlier run: only sizes are.)
 //
-//   rows_bench [--seconds S] [PART]           only the figures whose name contains PART; S a round, as a profiler wants them longer
-//   rows_bench --servers HOST:PORT,… [PART]   over TCP against each bench_server that was started elsewhere: slots are spread over them
+//   rows_bench [--seconds S] [PART]           only the figures whose name contains PART; S a round,
+//   as a profiler wants them longer rows_bench --servers HOST:PORT,… [PART]   over TCP against each
+//   bench_server that was started elsewhere: slots are spread over them
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -52,7 +56,9 @@ constexpr std::size_t kIds = 13312, kBatches = 48;
 constexpr int kInFlight = 4, kRounds = 5;
 
 double MyCpu() { return bench::UsageOf(getpid()).cpu; }
-double Seconds(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double Seconds(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 // ---------------------------------------------------------------- the server
 
@@ -93,7 +99,9 @@ class Child {
 
   // GB/s of one raw stream, 1 MiB at a time.
   double Raw() const {
-    const double rate = bench::ConnectRaw(raw_)({.push = 1 << 20, .in_flight = 8, .seconds = 0.7}).rate() * (1 << 20) * 1e-9;
+    const double rate =
+        bench::ConnectRaw(raw_)({.push = 1 << 20, .in_flight = 8, .seconds = 0.7}).rate() *
+        (1 << 20) * 1e-9;
     std::fprintf(stderr, "raw TCP: %.2f GB/s\n", rate);
     return rate;
   }
@@ -112,26 +120,32 @@ struct Batch {
   const std::int64_t* data() const { return reinterpret_cast<const std::int64_t*>(ids->data()); }
 };
 
-// What the first push to `id` brings for element k, and what Adagrad, from 0 and an accumulator of 0.1, makes of it.
+// What the first push to `id` brings for element k, and what Adagrad, from 0 and an accumulator of
+// 0.1, makes of it.
 float FirstGradient(std::int64_t id, std::size_t k) {
   const std::uint64_t mixed = sharding::Mix64(static_cast<std::uint64_t>(id) + k);
-  return static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) * 0x1p-31f;  // -1 to 1: a weight for each
+  return static_cast<float>(static_cast<std::int32_t>(mixed >> 32)) *
+         0x1p-31f;  // -1 to 1: a weight for each
 }
 float FirstWeight(std::int64_t id, std::size_t k) {
   const double g = FirstGradient(id, k);
   return static_cast<float>(-0.01 * g / (std::sqrt(0.1 + g * g) + 1e-7));
 }
 void CheckWeight(float got, std::int64_t id, std::size_t k) {
-  EG_CHECK_MSG(std::abs(got - FirstWeight(id, k)) <= 1e-8f, "a row has the wrong contents: id=" + std::to_string(id) +
-                                                                " element=" + std::to_string(k) + " got=" + std::to_string(got) +
-                                                                " want=" + std::to_string(FirstWeight(id, k)));
+  EG_CHECK_MSG(std::abs(got - FirstWeight(id, k)) <= 1e-8f,
+               "a row has the wrong contents: id=" + std::to_string(id) +
+                   " element=" + std::to_string(k) + " got=" + std::to_string(got) +
+                   " want=" + std::to_string(FirstWeight(id, k)));
 }
 
-std::int64_t IdOfRank(std::uint64_t rank) { return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345)); }
+std::int64_t IdOfRank(std::uint64_t rank) {
+  return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345));
+}
 
 Batch BatchOf(const std::vector<std::int64_t>& ids) {
   const std::uint64_t key = sharding::SlotKey(kTable);
-  Batch batch{std::make_shared<tensor::AlignedBuffer>(ids.size() * sizeof(std::int64_t)), std::vector<std::uint32_t>(kSlots + 1)};
+  Batch batch{std::make_shared<tensor::AlignedBuffer>(ids.size() * sizeof(std::int64_t)),
+              std::vector<std::uint32_t>(kSlots + 1)};
   for (const std::int64_t id : ids) ++batch.first[sharding::SlotOf(key, id, kSlots) + 1];
   for (std::uint32_t slot = 0; slot < kSlots; ++slot) batch.first[slot + 1] += batch.first[slot];
   std::vector<std::uint32_t> next = batch.first;
@@ -144,20 +158,23 @@ Batch BatchOf(const std::vector<std::int64_t>& ids) {
 
 class Wire {
  public:
-  Wire(transport::Transport* transport, transport::ChannelOptions options, const std::vector<std::string>& servers, std::uint32_t dimension,
-       std::uint64_t part)
+  Wire(transport::Transport* transport, transport::ChannelOptions options,
+       const std::vector<std::string>& servers, std::uint32_t dimension, std::uint64_t part)
       : client_(transport, std::move(options), "worker/0"),
         dimension_(dimension),
         gradient_(std::make_shared<tensor::AlignedBuffer>(kIds * dimension * sizeof(float))) {
     for (const std::string& address : servers) endpoints_.emplace_back().set_address(address);
     for (float& g : gradient_->floats()) g = 0.25f;
     // Not what an earlier run against the same servers used.
-    const auto now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto now = std::chrono::duration_cast<std::chrono::seconds>(
+                         std::chrono::system_clock::now().time_since_epoch())
+                         .count();
     next_update_ = static_cast<std::uint64_t>(now) << 26 | part << 25;
   }
 
-  // Rows/s, of `batches` again and again for `seconds`; or each once when `seconds` is 0: pushed with the first gradients of its ids. `known`: the
-  // rows are as those pushes made them, and what is pulled is compared.
+  // Rows/s, of `batches` again and again for `seconds`; or each once when `seconds` is 0: pushed
+  // with the first gradients of its ids. `known`: the rows are as those pushes made them, and what
+  // is pulled is compared.
   double Measure(const std::vector<Batch>& batches, bool push, double seconds, bool known = false) {
     const auto begin = Clock::now();
     batches_ = &batches;
@@ -190,19 +207,24 @@ class Wire {
     }
     const Batch& batch = (*batches_)[number % batches_->size()];
     const std::uint64_t update = push_ ? next_update_.fetch_add(1) : 0;
-    const auto missing = std::make_shared<std::atomic<std::size_t>>(endpoints_.size());                          // shared by the answers
-    const std::shared_ptr<tensor::AlignedBuffer> gradient = push_ && once_ ? FirstGradients(batch) : gradient_;  // shared with the frame
+    const auto missing =
+        std::make_shared<std::atomic<std::size_t>>(endpoints_.size());  // shared by the answers
+    const std::shared_ptr<tensor::AlignedBuffer> gradient =
+        push_ && once_ ? FirstGradients(batch) : gradient_;  // shared with the frame
     for (std::size_t s = 0; s < endpoints_.size(); ++s) {
       auto packed = wire::Packed<v1::RequestHeader>::OfSections(kSlots / endpoints_.size());
       v1::RequestHeader& header = *packed;
       header.set_job_uid(dimension_);
       std::vector<tensor::SharedBytes> payloads, ids;
       std::uint64_t rows = 0;
-      for (std::uint32_t slot = static_cast<std::uint32_t>(s); slot < kSlots; slot += static_cast<std::uint32_t>(endpoints_.size())) {
+      for (std::uint32_t slot = static_cast<std::uint32_t>(s); slot < kSlots;
+           slot += static_cast<std::uint32_t>(endpoints_.size())) {
         const std::size_t first = batch.first[slot], count = batch.first[slot + 1] - first;
         if (count == 0) continue;
         rows += count;
-        ids.push_back({batch.ids, {batch.ids->data() + first * sizeof(std::int64_t), count * sizeof(std::int64_t)}});
+        ids.push_back(
+            {batch.ids,
+             {batch.ids->data() + first * sizeof(std::int64_t), count * sizeof(std::int64_t)}});
         if (push_) {
           v1::PushSection& section = *header.add_pushes();
           section.set_closure(update / kUpdatesPerClosureMax);
@@ -212,19 +234,26 @@ class Wire {
           section.set_dtype(v1::DTYPE_FLOAT32);
           section.set_rows(count);
           Fill(slot, count, &section);
-          payloads.push_back({gradient, {gradient->data() + first * dimension_ * sizeof(float), count * dimension_ * sizeof(float)}});
+          payloads.push_back({gradient,
+                              {gradient->data() + first * dimension_ * sizeof(float),
+                               count * dimension_ * sizeof(float)}});
         } else {
           Fill(slot, count, header.add_pulls());
         }
       }
-      const std::uint64_t answer_bytes = push_ ? 0 : (rows * dimension_ * sizeof(float) + kSlots * 64);
+      const std::uint64_t answer_bytes =
+          push_ ? 0 : (rows * dimension_ * sizeof(float) + kSlots * 64);
       client_.Send(
-          endpoints_[s], std::move(header), std::move(payloads), answer_bytes, std::chrono::seconds(30),
-          [this, &batch, s, number, rows, missing](absl::StatusOr<client::ParameterClient::Answer> answer) {
+          endpoints_[s], std::move(header), std::move(payloads), answer_bytes,
+          std::chrono::seconds(30),
+          [this, &batch, s, number, rows,
+           missing](absl::StatusOr<client::ParameterClient::Answer> answer) {
             EG_CHECK_MSG(answer.ok(), answer.status().ToString());
             std::uint64_t bytes = 0;
-            for (const auto& result : answer->header->pushes()) EG_CHECK_MSG(result.answer() == v1::APPLIED, result.message());
-            for (const auto& result : answer->header->pulls()) EG_CHECK_MSG(result.answer() == v1::VALUES, result.message());
+            for (const auto& result : answer->header->pushes())
+              EG_CHECK_MSG(result.answer() == v1::APPLIED, result.message());
+            for (const auto& result : answer->header->pulls())
+              EG_CHECK_MSG(result.answer() == v1::VALUES, result.message());
             for (const auto& payload : answer->payloads) bytes += payload.size();
             EG_CHECK(push_ || bytes == rows * dimension_ * sizeof(float));
             if (!push_ && known_) Compare(batch, s, answer->payloads, number);
@@ -235,20 +264,25 @@ class Wire {
     }
   }
   std::shared_ptr<tensor::AlignedBuffer> FirstGradients(const Batch& batch) const {
-    auto gradient = std::make_shared<tensor::AlignedBuffer>(batch.ids->size() / sizeof(std::int64_t) * dimension_ * sizeof(float));
+    auto gradient = std::make_shared<tensor::AlignedBuffer>(
+        batch.ids->size() / sizeof(std::int64_t) * dimension_ * sizeof(float));
     const std::span<float> to = gradient->floats();
-    for (std::size_t i = 0; i < to.size(); ++i) to[i] = FirstGradient(batch.data()[i / dimension_], i % dimension_);
+    for (std::size_t i = 0; i < to.size(); ++i)
+      to[i] = FirstGradient(batch.data()[i / dimension_], i % dimension_);
     return gradient;
   }
-  // Rows of `batch` that server `s` has answered with: all of their numbers, or one when the time is measured, in another place for each `number`.
-  void Compare(const Batch& batch, std::size_t s, const std::vector<std::span<const std::byte>>& payloads, std::size_t number) const {
+  // Rows of `batch` that server `s` has answered with: all of their numbers, or one when the time
+  // is measured, in another place for each `number`.
+  void Compare(const Batch& batch, std::size_t s,
+               const std::vector<std::span<const std::byte>>& payloads, std::size_t number) const {
     std::size_t section = 0;
     for (std::size_t slot = s; slot < kSlots; slot += endpoints_.size()) {
       const std::size_t first = batch.first[slot], count = batch.first[slot + 1] - first;
       if (count == 0) continue;
       const auto* const rows = reinterpret_cast<const float*>(payloads[section++].data());
       if (once_) {
-        for (std::size_t i = 0; i < count * dimension_; ++i) CheckWeight(rows[i], batch.data()[first + i / dimension_], i % dimension_);
+        for (std::size_t i = 0; i < count * dimension_; ++i)
+          CheckWeight(rows[i], batch.data()[first + i / dimension_], i % dimension_);
       } else if (slot / endpoints_.size() == number % (kSlots / endpoints_.size())) {
         const std::size_t i = number * 7919 % (count * dimension_);
         CheckWeight(rows[i], batch.data()[first + i / dimension_], i % dimension_);
@@ -279,18 +313,30 @@ class Wire {
 // ---------------------------------------------------------------- figures
 
 template <std::size_t kDimension>
-void Measure(const std::string& only, std::uint64_t rows, const std::vector<std::string>& servers, double round_seconds) {
-  const std::string name = " of dim " + std::to_string(kDimension) + ", " + std::to_string(rows / 1000000) + " M rows, depth 4";
+void Measure(const std::string& only, std::uint64_t rows, const std::vector<std::string>& servers,
+             double round_seconds) {
+  const std::string name = " of dim " + std::to_string(kDimension) + ", " +
+                           std::to_string(rows / 1000000) + " M rows, depth 4";
   struct Figure {
     std::string name;
     bool push = false, lane = false;
-    std::vector<double> ours, theirs, ratios, client_cpu, server_cpu, their_cpu;  // rows/s; CPU s per row
+    std::vector<double> ours, theirs, ratios, client_cpu, server_cpu,
+        their_cpu;  // rows/s; CPU s per row
   };
   std::vector<Figure> figures;
   for (const bool push : {false, true}) {
     for (const bool lane : {false, true}) {
       if (lane && !servers.empty()) continue;
-      Figure f{(push ? "rows push (Adagrad)" : "rows pull") + name + (lane ? ", same host" : ", TCP"), push, lane, {}, {}, {}, {}, {}, {}};
+      Figure f{
+          (push ? "rows push (Adagrad)" : "rows pull") + name + (lane ? ", same host" : ", TCP"),
+          push,
+          lane,
+          {},
+          {},
+          {},
+          {},
+          {},
+          {}};
       if (f.name.find(only) != std::string::npos) figures.push_back(std::move(f));
     }
   }
@@ -300,10 +346,12 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   if (servers.empty()) child = std::make_unique<Child>();
   const double raw = child != nullptr ? child->Raw() : 0;
   const auto transport = transport::MakeGrpcTransport(nullptr);
-  const std::vector<std::string> addresses = child != nullptr ? std::vector<std::string>{child->address()} : servers;
+  const std::vector<std::string> addresses =
+      child != nullptr ? std::vector<std::string>{child->address()} : servers;
   transport::ChannelOptions by_lane;
   by_lane.lane_ring_bytes = kLaneRingBytes;
-  Wire tcp(transport.get(), {}, addresses, kDimension, 0), lane(transport.get(), by_lane, addresses, kDimension, 1);
+  Wire tcp(transport.get(), {}, addresses, kDimension, 0),
+      lane(transport.get(), by_lane, addresses, kDimension, 1);
   bench::PlainTable<kDimension> plain(rows);
   const std::vector<float> gradient(kIds * kDimension, 0.25f);
   std::vector<float> out(kIds * kDimension);
@@ -322,8 +370,12 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   std::vector<Batch> batches;
   for (std::size_t b = 0; b < kBatches; ++b) {
     std::vector<std::int64_t> ids;
-    const std::uint64_t first = random() % rows, stride = rows / kIds;  // one of each of 13,312 equal parts: different, and anywhere
-    for (std::uint64_t i = 0; i < kIds; ++i) ids.push_back(IdOfRank((first + i * stride + random() % stride) % rows));
+    const std::uint64_t first = random() % rows,
+                        stride =
+                            rows /
+                            kIds;  // one of each of 13,312 equal parts: different, and anywhere
+    for (std::uint64_t i = 0; i < kIds; ++i)
+      ids.push_back(IdOfRank((first + i * stride + random() % stride) % rows));
     batches.push_back(BatchOf(ids));
   }
 
@@ -332,7 +384,8 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
       if (!f.push) (f.lane ? lane : tcp).Measure(batches, /*push=*/false, 0, /*known=*/true);
     }
   }
-  const bool pushes = std::any_of(figures.begin(), figures.end(), [](const Figure& f) { return f.push; });
+  const bool pushes =
+      std::any_of(figures.begin(), figures.end(), [](const Figure& f) { return f.push; });
 
   const auto alone = [&](bool push) {
     const auto begin = Clock::now();
@@ -349,7 +402,8 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
       Wire& wire = f.lane ? lane : tcp;
       const double server_cpu = child != nullptr ? child->cpu() : 0, client_cpu = MyCpu();
       const double a = wire.Measure(batches, f.push, round_seconds, child != nullptr && !pushes);
-      const double server_used = child != nullptr ? child->cpu() - server_cpu : 0, client_used = MyCpu() - client_cpu;
+      const double server_used = child != nullptr ? child->cpu() - server_cpu : 0,
+                   client_used = MyCpu() - client_cpu;
       const double before = MyCpu(), b = alone(f.push), used = MyCpu() - before;
       if (round == 0) continue;  // warm-up
       f.client_cpu.push_back(client_used / static_cast<double>(wire.rows()));
@@ -362,19 +416,24 @@ void Measure(const std::string& only, std::uint64_t rows, const std::vector<std:
   }
   for (const Figure& f : figures) {
     const double rate = Median(f.ours);
-    const char* const rival = f.push ? "one thread, find + Adagrad, no network" : "one thread, find + gather, no network";
-    bench::Print(f.name, rate * 1e-6, "M rows/s", rival, Median(f.theirs) * 1e-6, Median(f.ratios), f.push ? 0.35 : 0.45);
+    const char* const rival =
+        f.push ? "one thread, find + Adagrad, no network" : "one thread, find + gather, no network";
+    bench::Print(f.name, rate * 1e-6, "M rows/s", rival, Median(f.theirs) * 1e-6, Median(f.ratios),
+                 f.push ? 0.35 : 0.45);
     if (child != nullptr) {
-      const double cpu = (Median(f.client_cpu) + Median(f.server_cpu)) * 1e9, its = Median(f.their_cpu) * 1e9;
-      std::fprintf(stderr, "%s: CPU of a row: client %.1f ns, server %.1f ns\n", f.name.c_str(), Median(f.client_cpu) * 1e9,
-                   Median(f.server_cpu) * 1e9);
-      bench::Print(f.name + ": CPU of both sides", cpu, "ns/row", rival, its, cpu / its, bench::kNoReach);
+      const double cpu = (Median(f.client_cpu) + Median(f.server_cpu)) * 1e9,
+                   its = Median(f.their_cpu) * 1e9;
+      std::fprintf(stderr, "%s: CPU of a row: client %.1f ns, server %.1f ns\n", f.name.c_str(),
+                   Median(f.client_cpu) * 1e9, Median(f.server_cpu) * 1e9);
+      bench::Print(f.name + ": CPU of both sides", cpu, "ns/row", rival, its, cpu / its,
+                   bench::kNoReach);
     }
     if (kDimension != 16) continue;
-    // On a machine whose loopback is slower than the one that ps-lite was measured on, there is nothing to compare.
+    // On a machine whose loopback is slower than the one that ps-lite was measured on, there is
+    // nothing to compare.
     const double peer = f.push ? 8.7 : 9, reach = f.push ? 10 : 12;
-    bench::Print(f.name + " against ps-lite", rate * 1e-6, "M rows/s", "ps-lite (published figure)", peer, rate * 1e-6 / peer,
-                 raw >= 3.5 ? reach / peer : bench::kNoReach);
+    bench::Print(f.name + " against ps-lite", rate * 1e-6, "M rows/s", "ps-lite (published figure)",
+                 peer, rate * 1e-6 / peer, raw >= 3.5 ? reach / peer : bench::kNoReach);
   }
 }
 
@@ -398,13 +457,15 @@ int Main(int argc, char** argv) {
     }
   }
   if (only.empty() && servers.empty()) {
-    // Each part in a process of its own: it forks its server, which must be before gRPC has threads.
+    // Each part in a process of its own: it forks its server, which must be before gRPC has
+    // threads.
     for (const char* part : {"dim 16, 2 M", "dim 64, 2 M", "dim 16, 8 M", "dim 64, 8 M"}) {
       const std::string seconds = std::to_string(round_seconds);
       const char* const arguments[] = {argv[0], "--seconds", seconds.c_str(), part, nullptr};
       pid_t pid = 0;
       int status = 0;
-      if (posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, const_cast<char* const*>(arguments), environ) != 0 ||
+      if (posix_spawn(&pid, "/proc/self/exe", nullptr, nullptr, const_cast<char* const*>(arguments),
+                      environ) != 0 ||
           waitpid(pid, &status, 0) != pid || status != 0) {
         std::fprintf(stderr, "rows_bench: the part `%s` failed: status=%d\n", part, status);
         return 1;

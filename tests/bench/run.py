@@ -1,16 +1,24 @@
 #!/usr/bin/env python3
-"""Runs the benchmarks and prints each figure as soon as it is measured; writes results.json: a list of {name, value, unit, reference_name, reference_value,
+"""Runs the benchmarks and prints each figure as soon as it is measured; writes results.json: a list
+of {name, value, unit, reference_name, reference_value,
 ratio, reach}.
 
-  run.py --bin build/release/bin --out build/bench [--quick] [names …]     names: programs (dense_bench …), gpu, cluster, large, training; without any, all of them
-  run.py … --serve HOST:PORT [--insecure]     on each machine of a network of one's own: only what the next line measures against, until it is ended
-  run.py … --servers HOST:PORT,HOST:PORT      on another: dense values and rows over TCP against these, slots of tables spread over all of them
+  run.py --bin build/release/bin --out build/bench [--quick] [names …]     names: programs
+  (dense_bench …), gpu, cluster, large, training; without any, all of them
+  run.py … --serve HOST:PORT [--insecure]     on each machine of a network of one's own: only what
+  the next line measures against, until it is ended
+  run.py … --servers HOST:PORT,HOST:PORT      on another: dense values and rows over TCP against
+  these, slots of tables spread over all of them
 
-Every figure stands beside its reference: a rival measured in the same run (then `ratio` is ours / rival's, interleaved, medians), or a peer's published figure. `reach` is
-the ratio that we mean to reach; a ratio below it is marked, never hidden. Programs named *_bench print one such JSON object a line and are run first. What
-needs a GPU is skipped, with the reason, where there is none. A part that fails stops no other; the exit code is then 1.
+Every figure stands beside its reference: a rival measured in the same run (then `ratio` is ours /
+rival's, interleaved, medians), or a peer's published figure. `reach` is
+the ratio that we mean to reach; a ratio below it is marked, never hidden. Programs named *_bench
+print one such JSON object a line and are run first. What
+needs a GPU is skipped, with the reason, where there is none. A part that fails stops no other; the
+exit code is then 1.
 
-Before each part stands about how long the rest will take: by what each part took the last time here (OUT/seconds.json), else by what it took on two cores,
+Before each part stands about how long the rest will take: by what each part took the last time here
+(OUT/seconds.json), else by what it took on two cores,
 corrected by how fast this run has been so far.
 """
 import argparse
@@ -31,38 +39,76 @@ from cluster import Cluster, wait_for  # noqa: E402
 
 
 def entry(name, value, unit, reference_name, reference_value, ratio, reach):
-    return {"name": name, "value": value, "unit": unit, "reference_name": reference_name, "reference_value": reference_value, "ratio": ratio, "reach": reach}
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "reference_name": reference_name,
+        "reference_value": reference_value,
+        "ratio": ratio,
+        "reach": reach,
+    }
 
 
 def train(bin_folder, runs, job, workers, servers, *sets):
     """One local run; result.json."""
-    command = [os.path.join(bin_folder, "psctl"), "job", "run", os.path.join(ROOT, job), "--local", "--workers", str(workers), "--servers", str(servers), "--runs", runs]
+    command = [
+        os.path.join(bin_folder, "psctl"),
+        "job",
+        "run",
+        os.path.join(ROOT, job),
+        "--local",
+        "--workers",
+        str(workers),
+        "--servers",
+        str(servers),
+        "--runs",
+        runs,
+    ]
     for s in sets:
         command += ["--set", s]
     before = set(glob.glob(os.path.join(runs, "*", "result.json")))
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if ended.returncode != 0:
-        raise RuntimeError("psctl ended with %d\n%s%s" % (ended.returncode, ended.stdout[-2000:], ended.stderr[-2000:]))
+        raise RuntimeError(
+            "psctl ended with %d\n%s%s"
+            % (ended.returncode, ended.stdout[-2000:], ended.stderr[-2000:])
+        )
     new = set(glob.glob(os.path.join(runs, "*", "result.json"))) - before
     with open(new.pop()) as f:
         return json.load(f)
 
 
 def program(path, arguments=()):
-    """The figures that a benchmark prints, each when it is printed. What it says on stderr is shown when it fails."""
+    """The figures that a benchmark prints, each when it is printed. What it says on stderr is shown
+    when it fails."""
     with tempfile.TemporaryFile("w+") as said:
-        with subprocess.Popen([path, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True) as running:
+        with subprocess.Popen(
+            [path, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+        ) as running:
             for line in running.stdout:
                 if line.startswith("{"):
                     yield json.loads(line)
         if running.returncode != 0:
             said.seek(0)
-            raise RuntimeError("%s ended with %d\n%s" % (os.path.basename(path), running.returncode, said.read()[-2000:]))
+            raise RuntimeError(
+                "%s ended with %d\n%s"
+                % (os.path.basename(path), running.returncode, said.read()[-2000:])
+            )
 
 
 def no_gpu(bin_folder):
     """Why nothing can be measured on a GPU here; None: there is one."""
-    devices = subprocess.run([os.path.join(bin_folder, "evergrad-worker"), "--list-devices"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    devices = subprocess.run(
+        [os.path.join(bin_folder, "evergrad-worker"), "--list-devices"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
     if devices.returncode == 0 and "gpu:" in devices.stdout:
         return None
     said = (devices.stdout + devices.stderr).strip().splitlines()
@@ -70,14 +116,53 @@ def no_gpu(bin_folder):
 
 
 def gpu_figures(bin_folder, quick):
-    """gpu_bench has modes, and words of its own; `gpu_check.sh --only bench` measures more, with PyTorch beside it."""
-    bench, steps = os.path.join(bin_folder, "gpu_bench"), ["--steps", "5" if quick else "20", "--device", "gpu"]
-    for said in program(bench, ["mlp", "--layers", "8", "--width", "4096", "--batch", "8192", *steps]):
+    """gpu_bench has modes, and words of its own; `gpu_check.sh --only bench` measures more, with
+    PyTorch beside it."""
+    bench, steps = os.path.join(bin_folder, "gpu_bench"), [
+        "--steps",
+        "5" if quick else "20",
+        "--device",
+        "gpu",
+    ]
+    for said in program(
+        bench, ["mlp", "--layers", "8", "--width", "4096", "--batch", "8192", *steps]
+    ):
         ours, bare = said["on_device"]["step_ms"], said["bare"]["step_ms"]
-        yield entry("GPU: step of an MLP, 8 x 4096, batch 8192", 1000 / ours, "steps/s", "its products alone, by cuBLASLt", 1000 / bare, said["share_of_bare"], None)
-    for said in program(bench, ["train", "--job", os.path.join(ROOT, "configs", "examples", "resnet50.yaml"), "--image", "224", "--batch", "64", *steps]):
-        ours, over = said["on_device"]["examples_per_second"], said["from_host"]["examples_per_second"]
-        yield entry("GPU: ResNet-50, batch 64, 224 x 224", over, "images/s", "the same with batch and weights on the device", ours, over / ours, None)
+        yield entry(
+            "GPU: step of an MLP, 8 x 4096, batch 8192",
+            1000 / ours,
+            "steps/s",
+            "its products alone, by cuBLASLt",
+            1000 / bare,
+            said["share_of_bare"],
+            None,
+        )
+    for said in program(
+        bench,
+        [
+            "train",
+            "--job",
+            os.path.join(ROOT, "configs", "examples", "resnet50.yaml"),
+            "--image",
+            "224",
+            "--batch",
+            "64",
+            *steps,
+        ],
+    ):
+        ours, over = (
+            said["on_device"]["examples_per_second"],
+            said["from_host"]["examples_per_second"],
+        )
+        yield entry(
+            "GPU: ResNet-50, batch 64, 224 x 224",
+            over,
+            "images/s",
+            "the same with batch and weights on the device",
+            ours,
+            over / ours,
+            None,
+        )
 
 
 def rows_elsewhere(bin_folder, servers):
@@ -98,23 +183,61 @@ def cluster_figures(bin_folder, quick):
         for d in c.servers + c.workers:
             d.start()
         job = c.submit(examples=100, batch=10, epochs=1, steps_per_closure=1, step_ms=0)
-        wait_for("the first closure", lambda: int(job.show().get("closures_succeeded", 0)) > 0 or job.show()["state"] == "SUCCEEDED")
-        yield entry("start of all tasks to the first closure", time.monotonic() - begin, "s", "TensorFlow PSS (published figure)", 5.3, (time.monotonic() - begin) / 5.3, None)
+        wait_for(
+            "the first closure",
+            lambda: int(job.show().get("closures_succeeded", 0)) > 0
+            or job.show()["state"] == "SUCCEEDED",
+        )
+        yield entry(
+            "start of all tasks to the first closure",
+            time.monotonic() - begin,
+            "s",
+            "TensorFlow PSS (published figure)",
+            5.3,
+            (time.monotonic() - begin) / 5.3,
+            None,
+        )
         job.wait_state("SUCCEEDED")
         for d in c.daemons():
             with open("/proc/%d/status" % d.pid) as f:
                 rss = next(int(line.split()[1]) for line in f if line.startswith("VmRSS:")) / 1024.0
             if d.role == "coordinator" or d.identity == "0":
-                yield entry("memory of an idle %s" % d.role, rss, "MiB", "TensorFlow task (published figure)", 607, rss / 607, None)
+                yield entry(
+                    "memory of an idle %s" % d.role,
+                    rss,
+                    "MiB",
+                    "TensorFlow task (published figure)",
+                    607,
+                    rss / 607,
+                    None,
+                )
         # Closures of one step that does nothing but push: what the sessions carry.
         rates = []
         for _ in range(1 if quick else 3):
-            job = c.submit(examples=1000 if quick else 6000, batch=1, epochs=1, steps_per_closure=1, step_ms=0, shards=2)
-            c.psctl("job", "watch", job.name)  # one process that waits: asking again and again would take the cores from the cluster
+            job = c.submit(
+                examples=1000 if quick else 6000,
+                batch=1,
+                epochs=1,
+                steps_per_closure=1,
+                step_ms=0,
+                shards=2,
+            )
+            c.psctl(
+                "job", "watch", job.name
+            )  # one process that waits: asking again and again would take the cores from the cluster
             status = job.show()
-            rates.append(job.closures / max(1e-9, (status["ended_ms"] - status["started_ms"]) / 1000.0))
-        yield entry("closures through real sessions, 2 workers, one counting step each", statistics.median(rates), "closures/s", "TensorFlow PSS, trivial closures (published figure)", 1500,
-                    statistics.median(rates) / 1500, None)
+            rates.append(
+                job.closures / max(1e-9, (status["ended_ms"] - status["started_ms"]) / 1000.0)
+            )
+        yield entry(
+            "closures through real sessions, 2 workers, one counting step each",
+            statistics.median(rates),
+            "closures/s",
+            "TensorFlow PSS, trivial closures (published figure)",
+            1500,
+            statistics.median(rates) / 1500,
+            None,
+        )
 
 
 def training_figures(bin_folder, quick):
@@ -122,26 +245,82 @@ def training_figures(bin_folder, quick):
     with tempfile.TemporaryDirectory(prefix="evergrad-bench-") as runs:
         one, two = [], []
         for _ in range(rounds):
-            one.append(train(bin_folder, runs, "configs/quickstart.yaml", 1, 2, "spec.training.epochs=2")["examples_per_second"])
-            two.append(train(bin_folder, runs, "configs/quickstart.yaml", 2, 2, "spec.training.epochs=2")["examples_per_second"])
-        yield entry("quickstart, 2 workers + 2 servers", statistics.median(two), "examples/s", "the same with 1 worker, interleaved", statistics.median(one),
-                    statistics.median(b / a for a, b in zip(one, two)), 0.95)
+            one.append(
+                train(bin_folder, runs, "configs/quickstart.yaml", 1, 2, "spec.training.epochs=2")[
+                    "examples_per_second"
+                ]
+            )
+            two.append(
+                train(bin_folder, runs, "configs/quickstart.yaml", 2, 2, "spec.training.epochs=2")[
+                    "examples_per_second"
+                ]
+            )
+        yield entry(
+            "quickstart, 2 workers + 2 servers",
+            statistics.median(two),
+            "examples/s",
+            "the same with 1 worker, interleaved",
+            statistics.median(one),
+            statistics.median(b / a for a, b in zip(one, two)),
+            0.95,
+        )
         # Both with every core, in turn.
         graph, alone = [], []
         for _ in range(1 if quick else 5):
-            step = subprocess.run([os.path.join(bin_folder, "worker_bench"), "--graph", str(os.cpu_count())], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+            step = subprocess.run(
+                [os.path.join(bin_folder, "worker_bench"), "--graph", str(os.cpu_count())],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             graph.append(json.loads(step.stdout)["value"])
-            alone.append(train(bin_folder, runs, "configs/examples/fashion-cnn.yaml", 1, 1, "spec.training.epochs=1")["examples_per_second"])
-        yield entry("CNN conv16-pool-conv32-pool-dense128, batch 128, 1+1", statistics.median(alone), "examples/s", "the same graph without servers, as many threads",
-                    statistics.median(graph), statistics.median(a / b for a, b in zip(alone, graph)), 0.7)
+            alone.append(
+                train(
+                    bin_folder,
+                    runs,
+                    "configs/examples/fashion-cnn.yaml",
+                    1,
+                    1,
+                    "spec.training.epochs=1",
+                )["examples_per_second"]
+            )
+        yield entry(
+            "CNN conv16-pool-conv32-pool-dense128, batch 128, 1+1",
+            statistics.median(alone),
+            "examples/s",
+            "the same graph without servers, as many threads",
+            statistics.median(graph),
+            statistics.median(a / b for a, b in zip(alone, graph)),
+            0.7,
+        )
         cnn = train(bin_folder, runs, "configs/examples/cnn-peer.yaml", 2, 2)["examples_per_second"]
-        yield entry("CNN conv32-pool-conv64-pool-dense128, batch 128, 2+2", cnn, "examples/s", "TensorFlow PSS 2+2 on a like machine (published figure)", 7400, cnn / 7400, None)
-        deepfm = statistics.median(train(bin_folder, runs, "configs/examples/deepfm.yaml", 2, 2)["examples_per_second"] for _ in range(1 if quick else 3))
-        yield entry("DeepFM (26 features x 100 k ids x dim 16, MLP 400-400-400, Adagrad, batch 512), 2+2", deepfm, "examples/s",
-                    "TensorFlow PSS 2+2, one fused table, on a like machine (published figure)", 26000, deepfm / 26000, 30000 / 26000)
+        yield entry(
+            "CNN conv32-pool-conv64-pool-dense128, batch 128, 2+2",
+            cnn,
+            "examples/s",
+            "TensorFlow PSS 2+2 on a like machine (published figure)",
+            7400,
+            cnn / 7400,
+            None,
+        )
+        deepfm = statistics.median(
+            train(bin_folder, runs, "configs/examples/deepfm.yaml", 2, 2)["examples_per_second"]
+            for _ in range(1 if quick else 3)
+        )
+        yield entry(
+            "DeepFM (26 features x 100 k ids x dim 16, MLP 400-400-400, Adagrad, batch 512), 2+2",
+            deepfm,
+            "examples/s",
+            "TensorFlow PSS 2+2, one fused table, on a like machine (published figure)",
+            26000,
+            deepfm / 26000,
+            30000 / 26000,
+        )
 
 
-# 784 x 630,000 and 630,000 x 10 weights: 2.0 GB of float32, eight times what a server takes at once by default.
+# 784 x 630,000 and 630,000 x 10 weights: 2.0 GB of float32, eight times what a server takes at once
+# by default.
 LARGE = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: large}
@@ -172,7 +351,7 @@ def loopback_seconds(size):
                 with socket.create_connection(listener.getsockname()) as to:
                     left = size
                     while left > 0:
-                        left -= to.send(memoryview(piece)[:min(left, len(piece))])
+                        left -= to.send(memoryview(piece)[: min(left, len(piece))])
             finally:
                 os._exit(0)
         connection, _ = listener.accept()
@@ -189,7 +368,8 @@ def loopback_seconds(size):
 
 
 class Peaks:
-    """The largest resident memory of each program below a process, in GB, as long as it is looked at."""
+    """The largest resident memory of each program below a process, in GB, as long as it is looked
+    at."""
 
     def __init__(self, root):
         self.root, self.peaks = root, {}
@@ -203,7 +383,11 @@ class Peaks:
                     status = dict(line.split(":", 1) for line in f if ":" in line)
             except OSError:
                 continue  # it has ended
-            parents[int(status["Pid"])] = (int(status["PPid"]), status["Name"].strip(), int(status.get("VmHWM", "0 kB").split()[0]) / 1e6)
+            parents[int(status["Pid"])] = (
+                int(status["PPid"]),
+                status["Name"].strip(),
+                int(status.get("VmHWM", "0 kB").split()[0]) / 1e6,
+            )
         while True:
             more = {pid for pid, (parent, _, _) in parents.items() if parent in family} - family
             if not more:
@@ -220,8 +404,24 @@ def train_large(bin_folder, folder):
     with open(path, "w") as f:
         f.write(LARGE)
     with tempfile.TemporaryDirectory(dir=folder) as runs, tempfile.TemporaryFile("w+") as said:
-        running = subprocess.Popen([os.path.join(bin_folder, "psctl"), "job", "run", path, "--local", "--workers", "1", "--servers", "1", "--runs", runs],
-                                   stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        running = subprocess.Popen(
+            [
+                os.path.join(bin_folder, "psctl"),
+                "job",
+                "run",
+                path,
+                "--local",
+                "--workers",
+                "1",
+                "--servers",
+                "1",
+                "--runs",
+                runs,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+        )
         peaks = Peaks(running.pid)
         while running.poll() is None:
             peaks.look()
@@ -231,12 +431,16 @@ def train_large(bin_folder, folder):
                 pass
         said.seek(0)
         if running.returncode != 0:
-            raise RuntimeError("psctl ended with %d\n%s" % (running.returncode, said.read()[-2000:]))
+            raise RuntimeError(
+                "psctl ended with %d\n%s" % (running.returncode, said.read()[-2000:])
+            )
         with open(glob.glob(os.path.join(runs, "*", "result.json"))[0]) as f:
             result = json.load(f)
     applied = {shard["updates_applied"] for shard in result["shards"]}
     if applied != {LARGE_STEPS}:
-        raise RuntimeError("updates applied by the shards: want %d each, got %s" % (LARGE_STEPS, sorted(applied)))
+        raise RuntimeError(
+            "updates applied by the shards: want %d each, got %s" % (LARGE_STEPS, sorted(applied))
+        )
     return result["examples_per_second"] / 8, peaks.peaks
 
 
@@ -250,16 +454,44 @@ def large_figures(bin_folder, quick):
             ours.append(moved * steps / 1e9)
             server.append(peaks["evergrad-ps-ser"])
             worker.append(peaks["evergrad-worker"])
-    yield entry("2.0 GB of dense values on one server, defaults: pulled and pushed, with the step's compute", statistics.median(ours), "GB/s",
-                "as many bytes over a bare TCP connection", statistics.median(bare), statistics.median(a / b for a, b in zip(ours, bare)), None)
+    yield entry(
+        "2.0 GB of dense values on one server, defaults: pulled and pushed, with the step's compute",
+        statistics.median(ours),
+        "GB/s",
+        "as many bytes over a bare TCP connection",
+        statistics.median(bare),
+        statistics.median(a / b for a, b in zip(ours, bare)),
+        None,
+    )
     size = LARGE_BYTES / 1e9
     for name, peak in (("server", server), ("worker", worker)):
-        yield entry("2.0 GB of dense values on one server, defaults: peak memory of the %s" % name, statistics.median(peak), "GB", "the values", size, statistics.median(peak) / size, None)
+        yield entry(
+            "2.0 GB of dense values on one server, defaults: peak memory of the %s" % name,
+            statistics.median(peak),
+            "GB",
+            "the values",
+            size,
+            statistics.median(peak) / size,
+            None,
+        )
 
 
 # Seconds of each part on two cores, for the first run on a machine.
-SECONDS = {"closures_bench": 20, "dense_bench": 120, "pushpull_bench": 60, "rows_bench": 300, "sessions_bench": 90, "snapshots_bench": 60, "table_bench": 240, "transport_bench": 60,
-           "worker_bench": 60, "gpu": 60, "cluster": 60, "training": 300, "large": 240}
+SECONDS = {
+    "closures_bench": 20,
+    "dense_bench": 120,
+    "pushpull_bench": 60,
+    "rows_bench": 300,
+    "sessions_bench": 90,
+    "snapshots_bench": 60,
+    "table_bench": 240,
+    "transport_bench": 60,
+    "worker_bench": 60,
+    "gpu": 60,
+    "cluster": 60,
+    "training": 300,
+    "large": 240,
+}
 UNKNOWN_SECONDS = 60
 
 
@@ -273,7 +505,9 @@ class TimeLeft:
                 self.last = {name: float(seconds) for name, seconds in json.load(f).items()}
         except (OSError, ValueError, TypeError, AttributeError):
             self.last = {}
-        self.expected = {name: self.last.get(name) or SECONDS.get(name, UNKNOWN_SECONDS) for name in parts}
+        self.expected = {
+            name: self.last.get(name) or SECONDS.get(name, UNKNOWN_SECONDS) for name in parts
+        }
 
     def done(self, name, seconds):
         self.took[name] = seconds
@@ -282,12 +516,20 @@ class TimeLeft:
 
     def seconds(self):
         left = sum(seconds for name, seconds in self.expected.items() if name not in self.took)
-        pace = sum(self.took.values()) / sum(self.expected[name] for name in self.took) if self.took else 1
+        pace = (
+            sum(self.took.values()) / sum(self.expected[name] for name in self.took)
+            if self.took
+            else 1
+        )
         return left * pace
 
     def text(self):
         seconds = self.seconds()
-        return "about %d min left" % max(1, round(seconds / 60)) if seconds >= 90 else "about %d s left" % max(1, round(seconds))
+        return (
+            "about %d min left" % max(1, round(seconds / 60))
+            if seconds >= 90
+            else "about %d s left" % max(1, round(seconds))
+        )
 
 
 NAME_WIDTH = 78
@@ -295,18 +537,35 @@ NAME_WIDTH = 78
 
 def row(r):
     below = r["reach"] is not None and r["ratio"] is not None and r["ratio"] < r["reach"]
-    return ("%-*s  %12.4g %-11s  %8s  %-8s %s %s" % (
-        NAME_WIDTH, r["name"], r["value"], r["unit"], "%.2f x" % r["ratio"] if r["ratio"] is not None else "", ">= %g" % r["reach"] if r["reach"] is not None else "",
-        "BELOW " if below else "      ", "%s: %.4g" % (r["reference_name"], r["reference_value"]) if r["reference_name"] else "")).rstrip()
+    return (
+        "%-*s  %12.4g %-11s  %8s  %-8s %s %s"
+        % (
+            NAME_WIDTH,
+            r["name"],
+            r["value"],
+            r["unit"],
+            "%.2f x" % r["ratio"] if r["ratio"] is not None else "",
+            ">= %g" % r["reach"] if r["reach"] is not None else "",
+            "BELOW " if below else "      ",
+            "%s: %.4g" % (r["reference_name"], r["reference_value"]) if r["reference_name"] else "",
+        )
+    ).rstrip()
 
 
 def plan(bin_folder, names, quick, servers):
-    """What is to be measured: name -> a function that gives its figures. And why parts were left out."""
+    """What is to be measured: name -> a function that gives its figures. And why parts were left
+    out."""
     if servers:
-        parts = {"dense_bench %s" % server: lambda server=server: dense_elsewhere(bin_folder, server) for server in servers.split(",")}
+        parts = {
+            "dense_bench %s" % server: lambda server=server: dense_elsewhere(bin_folder, server)
+            for server in servers.split(",")
+        }
         parts["rows_bench"] = lambda: rows_elsewhere(bin_folder, servers)
         return parts, []
-    found = {os.path.basename(path): path for path in sorted(glob.glob(os.path.join(bin_folder, "*_bench")))}
+    found = {
+        os.path.basename(path): path
+        for path in sorted(glob.glob(os.path.join(bin_folder, "*_bench")))
+    }
     on_gpu = found.pop("gpu_bench", None)
     parts = {name: lambda path=path: program(path) for name, path in found.items()}
     skipped = []
@@ -321,13 +580,17 @@ def plan(bin_folder, names, quick, servers):
     parts["training"] = lambda: training_figures(bin_folder, quick)
     unknown = [name for name in names if name not in parts and name not in ("gpu", "gpu_bench")]
     if unknown:
-        raise SystemExit("bench: nothing is called %s; there are: %s" % (", ".join(unknown), ", ".join(sorted(set(parts) | {"gpu"}))))
+        raise SystemExit(
+            "bench: nothing is called %s; there are: %s"
+            % (", ".join(unknown), ", ".join(sorted(set(parts) | {"gpu"})))
+        )
     wanted = set(names) | ({"gpu"} if "gpu_bench" in names else set())
     return {name: part for name, part in parts.items() if not names or name in wanted}, skipped
 
 
 def measure(parts, out, quick):
-    """Runs the parts; prints each figure and what fails. Returns the figures and the names of what failed."""
+    """Runs the parts; prints each figure and what fails. Returns the figures and the names of what
+    failed."""
     results, failed = [], []
     left = TimeLeft(os.path.join(out, "seconds-quick.json" if quick else "seconds.json"), parts)
     for number, (name, part) in enumerate(parts.items(), 1):
@@ -348,17 +611,34 @@ def measure(parts, out, quick):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bin", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds of gpu, cluster, large and training")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer rounds of gpu, cluster, large and training"
+    )
     parser.add_argument("--serve", metavar="HOST:PORT")
-    parser.add_argument("--insecure", action="store_true", help="with --serve: off loopback, too, where nobody is asked who they are")
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="with --serve: off loopback, too, where nobody is asked who they are",
+    )
     parser.add_argument("--servers", metavar="HOST:PORT,…")
-    parser.add_argument("names", nargs="*", help="programs (*_bench), gpu, cluster, large, training")
+    parser.add_argument(
+        "names", nargs="*", help="programs (*_bench), gpu, cluster, large, training"
+    )
     a = parser.parse_args()
     bin_folder = os.path.abspath(a.bin)
-    if (a.serve or a.servers) and (a.names or a.quick) or a.serve and a.servers or a.insecure and not a.serve:
+    if (
+        (a.serve or a.servers)
+        and (a.names or a.quick)
+        or a.serve
+        and a.servers
+        or a.insecure
+        and not a.serve
+    ):
         parser.error("--serve goes with --insecure alone, --servers with nothing else")
     if a.serve:
         server = os.path.join(bin_folder, "bench_server")
@@ -374,7 +654,10 @@ def main():
     os.makedirs(a.out, exist_ok=True)
     results, failed = measure(parts, a.out, a.quick)
     if a.servers and len(failed) > 0:
-        print("bench: no figures against --servers %s: is `bench --serve HOST:PORT` running at each of them?" % a.servers)
+        print(
+            "bench: no figures against --servers %s: is `bench --serve HOST:PORT` running at each of them?"
+            % a.servers
+        )
     print("written: %s" % os.path.join(a.out, "results.json"))
     if failed:
         print("failed: %s" % ", ".join(failed))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""run.py with benchmarks that only pretend: figures are shown when they are measured, what needs a GPU is skipped with the reason, failures are counted.
+"""run.py with benchmarks that only pretend: figures are shown when they are measured, what needs a
+GPU is skipped with the reason, failures are counted.
 
   run_test.py
 """
@@ -26,7 +27,17 @@ esac
 
 
 def line(name, ratio=2.0, reach=None):
-    return json.dumps({"name": name, "value": 1.5, "unit": "GB/s", "reference_name": "a rival", "reference_value": 0.75, "ratio": ratio, "reach": reach})
+    return json.dumps(
+        {
+            "name": name,
+            "value": 1.5,
+            "unit": "GB/s",
+            "reference_name": "a rival",
+            "reference_value": 0.75,
+            "ratio": ratio,
+            "reach": reach,
+        }
+    )
 
 
 class Run(unittest.TestCase):
@@ -45,8 +56,21 @@ class Run(unittest.TestCase):
         os.chmod(path, 0o755)
 
     def start(self, *arguments):
-        return subprocess.Popen([sys.executable, os.path.join(HERE, "run.py"), "--bin", self.bin, "--out", self.out, *arguments], stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return subprocess.Popen(
+            [
+                sys.executable,
+                os.path.join(HERE, "run.py"),
+                "--bin",
+                self.bin,
+                "--out",
+                self.out,
+                *arguments,
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
     def ended(self, *arguments):
         with self.start(*arguments) as running:
@@ -60,7 +84,11 @@ class Run(unittest.TestCase):
     def test_each_figure_is_shown_and_written_while_the_next_one_is_measured(self):
         gate = os.path.join(self.bin, "gate")
         os.mkfifo(gate)
-        self.program("first_bench", "#!/bin/sh\necho '%s'\nread go <'%s'\necho '%s'\n" % (line("early"), gate, line("late")))
+        self.program(
+            "first_bench",
+            "#!/bin/sh\necho '%s'\nread go <'%s'\necho '%s'\n"
+            % (line("early"), gate, line("late")),
+        )
         opened = os.open(gate, os.O_RDWR)  # neither end waits for the other
         self.addCleanup(os.close, opened)
         with self.start("first_bench") as running:
@@ -90,10 +118,16 @@ class Run(unittest.TestCase):
         self.program("evergrad-worker", ONE_GPU)
         code, said = self.ended("gpu")
         self.assertEqual(code, 0, said)
-        self.assertEqual([(r["name"].split(":")[0], r["value"], r["ratio"]) for r in self.results()], [("GPU", 100.0, 0.8), ("GPU", 1500.0, 0.75)])
+        self.assertEqual(
+            [(r["name"].split(":")[0], r["value"], r["ratio"]) for r in self.results()],
+            [("GPU", 100.0, 0.8), ("GPU", 1500.0, 0.75)],
+        )
 
     def test_a_benchmark_that_fails_stops_no_other_and_makes_the_exit_code_1(self):
-        self.program("first_bench", "#!/bin/sh\necho '%s'\necho 'no room' >&2\nexit 3\n" % line("before it failed"))
+        self.program(
+            "first_bench",
+            "#!/bin/sh\necho '%s'\necho 'no room' >&2\nexit 3\n" % line("before it failed"),
+        )
         self.program("second_bench", "#!/bin/sh\necho '%s'\n" % line("short", ratio=0.5, reach=0.9))
         code, said = self.ended("first_bench", "second_bench")
         self.assertEqual(code, 1, said)
@@ -103,7 +137,10 @@ class Run(unittest.TestCase):
         self.assertEqual([r["name"] for r in self.results()], ["before it failed", "short"])
         code, said = self.ended("frist_bench")
         self.assertEqual(code, 1)
-        self.assertIn("nothing is called frist_bench; there are: cluster, first_bench, gpu, large, second_bench, training", said)
+        self.assertIn(
+            "nothing is called frist_bench; there are: cluster, first_bench, gpu, large, second_bench, training",
+            said,
+        )
 
     def test_the_time_left_follows_what_the_parts_took_here(self):
         self.program("first_bench", "#!/bin/sh\necho '%s'\n" % line("early"))
@@ -111,10 +148,13 @@ class Run(unittest.TestCase):
         code, said = self.ended("first_bench", "second_bench")
         self.assertEqual(code, 0, said)
         self.assertIn("== first_bench (1 of 2), about 2 min left\n", said)  # nobody knows these two
-        self.assertIn("== second_bench (2 of 2), about 1 s left\n", said)   # but the first was quick
+        self.assertIn("== second_bench (2 of 2), about 1 s left\n", said)  # but the first was quick
         with open(os.path.join(self.out, "seconds.json"), "w") as f:
             json.dump({"first_bench": 600, "second_bench": 1200}, f)
-        self.assertIn("== first_bench (1 of 2), about 30 min left\n", self.ended("first_bench", "second_bench")[1])
+        self.assertIn(
+            "== first_bench (1 of 2), about 30 min left\n",
+            self.ended("first_bench", "second_bench")[1],
+        )
 
     def test_time_left_is_corrected_by_the_pace_of_this_run(self):
         os.mkdir(self.out)
@@ -129,7 +169,9 @@ class Run(unittest.TestCase):
             self.assertEqual(json.load(f), {"a": 20, "b": 300, "other": 7})
         with open(path, "w") as f:
             f.write("[broken")
-        self.assertEqual(run.TimeLeft(path, ["worker_bench"]).seconds(), run.SECONDS["worker_bench"])
+        self.assertEqual(
+            run.TimeLeft(path, ["worker_bench"]).seconds(), run.SECONDS["worker_bench"]
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-// Trivial closures per second over real sessions: the coordinator's daemon with its journal on (SQLite, synchronous=FULL, group commit),
-// among 1,000 simulated workers that do at once what they are granted, each over a session and a connection of its own. All of them live
-// in this process, on the one thread of its transport, on the same cores. Counted are DoneAnswers that arrive: closures whose end is on disk.
+// Trivial closures per second over real sessions: the coordinator's daemon with its journal on
+// (SQLite, synchronous=FULL, group commit), among 1,000 simulated workers that do at once what they
+// are granted, each over a session and a connection of its own. All of them live in this process,
+// on the one thread of its transport, on the same cores. Counted are DoneAnswers that arrive:
+// closures whose end is on disk.
 //
-// The rival, in turns with it: the simplest loop that can say the same over the same transport: it hands out the next number, checks
-// that a Done is of what it handed out, and answers at once. No ledger, no fencing, no repair, no journal.
+// The rival, in turns with it: the simplest loop that can say the same over the same transport: it
+// hands out the next number, checks that a Done is of what it handed out, and answers at once. No
+// ledger, no fencing, no repair, no journal.
 //
-//   sessions_bench [--workers N] [--seconds S] [--rounds R] [--only ours|rival] [-- FLAGS of the coordinator …]
+//   sessions_bench [--workers N] [--seconds S] [--rounds R] [--only ours|rival] [-- FLAGS of the
+//   coordinator …]
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -45,11 +49,14 @@ using bench::Median;
 using Clock = std::chrono::steady_clock;
 namespace pb = google::protobuf;
 
-constexpr std::uint64_t kClosures = 20'000'000;  // of the job: more than can be done while it is measured
-constexpr std::uint32_t kOpen = 16384;           // the coordinator's --closures-open-max, by default
+constexpr std::uint64_t kClosures =
+    20'000'000;                         // of the job: more than can be done while it is measured
+constexpr std::uint32_t kOpen = 16384;  // the coordinator's --closures-open-max, by default
 constexpr std::chrono::milliseconds kHeartbeat{375};
 
-double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double Since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 // Seconds of both kinds that a process has computed.
 double CpuOf(pid_t pid) {
@@ -58,7 +65,8 @@ double CpuOf(pid_t pid) {
   const std::size_t after_name = text.rfind(')');
   if (after_name == std::string::npos) return 0;
   unsigned long user = 0, system = 0;
-  std::sscanf(text.c_str() + after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system);
+  std::sscanf(text.c_str() + after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu",
+              &user, &system);
   return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
@@ -83,7 +91,8 @@ class Rival {
  public:
   explicit Rival(std::uint32_t ahead) : ahead_(ahead) {}
 
-  std::optional<transport::MessageStreamEvents> Open(std::shared_ptr<transport::MessageStream> stream) {
+  std::optional<transport::MessageStreamEvents> Open(
+      std::shared_ptr<transport::MessageStream> stream) {
     transport::MessageStreamEvents events;
     events.on_message = [this, stream](const std::string& bytes) {
       pb::Arena arena;
@@ -137,7 +146,8 @@ class Rival {
   auto transport = transport::MakeGrpcTransport(nullptr);
   Rival rival(ahead);
   transport::Handlers handlers;
-  handlers.stream = [&](const transport::PeerInfo&, absl::string_view, std::shared_ptr<transport::MessageStream> stream) {
+  handlers.stream = [&](const transport::PeerInfo&, absl::string_view,
+                        std::shared_ptr<transport::MessageStream> stream) {
     return rival.Open(std::move(stream));
   };
   auto server = transport->Listen({}, std::move(handlers));
@@ -155,7 +165,8 @@ class Rival {
 // One session. Everything on the transport's thread.
 class Task {
  public:
-  Task(transport::Transport* transport, const std::string& address, v1::Role role, std::uint64_t number, std::atomic<std::uint64_t>* answered)
+  Task(transport::Transport* transport, const std::string& address, v1::Role role,
+       std::uint64_t number, std::atomic<std::uint64_t>* answered)
       : answered_(answered) {
     auto channel = transport->Dial({address, ""}, {});
     EG_CHECK_MSG(channel.ok(), channel.status().ToString());
@@ -175,7 +186,9 @@ class Task {
 
   // From any thread: said for itself only where nothing else was said for so long.
   void HeartbeatIfQuiet() {
-    if (!registered_.load() || Clock::now().time_since_epoch().count() - last_said_.load() < std::chrono::nanoseconds(kHeartbeat).count()) return;
+    if (!registered_.load() || Clock::now().time_since_epoch().count() - last_said_.load() <
+                                   std::chrono::nanoseconds(kHeartbeat).count())
+      return;
     v1::TaskBatch batch;
     batch.add_messages()->mutable_heartbeat()->set_sequence(1);
     Send(batch);
@@ -201,7 +214,9 @@ class Task {
           rejected_ = true;
           break;
         case v1::CoordinatorMessage::kDoneAnswer: answers += !m.done_answer().superseded(); break;
-        case v1::CoordinatorMessage::kGrant: Work(m.grant(), out->add_messages()->mutable_done()); break;
+        case v1::CoordinatorMessage::kGrant:
+          Work(m.grant(), out->add_messages()->mutable_done());
+          break;
         case v1::CoordinatorMessage::kAssign: {
           v1::Assigned* assigned = out->add_messages()->mutable_assigned();
           assigned->set_job_uid(m.assign().job_uid());
@@ -270,28 +285,32 @@ struct Settings {
 };
 
 struct Figures {
-  double rate = 0;       // closures/s
-  double server_us = 0;  // CPU microseconds per closure of the coordinator's process, of the rival's
+  double rate = 0;  // closures/s
+  double server_us =
+      0;  // CPU microseconds per closure of the coordinator's process, of the rival's
   double driver_us = 0;  // of this one
   double batch = 0;      // closures per message
 };
 
-pid_t StartCoordinator(const Settings& settings, const std::string& folder, const std::string& address_file) {
-  std::vector<std::string> words{(std::filesystem::read_symlink("/proc/self/exe").parent_path() / "evergrad-coordinator").string(),
-                                 "--address-file",
-                                 address_file,
-                                 "--state-dir",
-                                 folder + "/state",
-                                 "--runs",
-                                 folder + "/runs",
-                                 "--log-file",
-                                 folder + "/coordinator.log",
-                                 "--log-level",
-                                 "warning",
-                                 "--tasks-max",
-                                 std::to_string(settings.workers + 24),
-                                 "--failpoints",
-                                 "none"};  // counting jobs; no failpoint is armed
+pid_t StartCoordinator(const Settings& settings, const std::string& folder,
+                       const std::string& address_file) {
+  std::vector<std::string> words{
+      (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "evergrad-coordinator")
+          .string(),
+      "--address-file",
+      address_file,
+      "--state-dir",
+      folder + "/state",
+      "--runs",
+      folder + "/runs",
+      "--log-file",
+      folder + "/coordinator.log",
+      "--log-level",
+      "warning",
+      "--tasks-max",
+      std::to_string(settings.workers + 24),
+      "--failpoints",
+      "none"};  // counting jobs; no failpoint is armed
   words.insert(words.end(), settings.flags.begin(), settings.flags.end());
   const pid_t child = ::fork();
   if (child != 0) return child;
@@ -327,10 +346,13 @@ Figures Measure(const Settings& settings, bool rival, int round) {
   const pid_t child = [&] {
     if (!rival) return StartCoordinator(settings, folder, address_file);
     const pid_t pid = ::fork();
-    if (pid == 0) ServeRival(address_file, static_cast<std::uint32_t>(std::max<std::uint64_t>(2, kOpen / settings.workers)));
+    if (pid == 0)
+      ServeRival(address_file,
+                 static_cast<std::uint32_t>(std::max<std::uint64_t>(2, kOpen / settings.workers)));
     return pid;
   }();
-  EG_CHECK_MSG(Waiting::For([&] { return std::filesystem::exists(address_file); }), "the server did not start");
+  EG_CHECK_MSG(Waiting::For([&] { return std::filesystem::exists(address_file); }),
+               "the server did not start");
   std::string address;
   std::getline(std::ifstream(address_file), address);
 
@@ -346,12 +368,16 @@ Figures Measure(const Settings& settings, bool rival, int round) {
       auto transport = transport::MakeGrpcTransport(nullptr);
       std::atomic<std::uint64_t> answered{0};
       std::vector<std::unique_ptr<Task>> tasks;
-      if (!rival) tasks.push_back(std::make_unique<Task>(transport.get(), address, v1::ROLE_PS_SERVER, 0, &answered));
+      if (!rival)
+        tasks.push_back(
+            std::make_unique<Task>(transport.get(), address, v1::ROLE_PS_SERVER, 0, &answered));
       for (std::uint64_t i = 0; i < settings.workers; ++i)
-        tasks.push_back(std::make_unique<Task>(transport.get(), address, v1::ROLE_WORKER, i, &answered));
+        tasks.push_back(
+            std::make_unique<Task>(transport.get(), address, v1::ROLE_WORKER, i, &answered));
       const auto all = [&] {
         for (auto& task : tasks) task->HeartbeatIfQuiet();
-        return std::all_of(tasks.begin(), tasks.end(), [](const auto& task) { return task->registered(); });
+        return std::all_of(tasks.begin(), tasks.end(),
+                           [](const auto& task) { return task->registered(); });
       };
       EG_CHECK_MSG(Waiting::For(all), "not every session was accepted");
       if (!rival) {
@@ -359,10 +385,13 @@ Figures Measure(const Settings& settings, bool rival, int round) {
         EG_CHECK(channel.ok());
         v1::SubmitJobRequest request;
         request.set_yaml(
-            "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: bench}\nspec:\n  type: counting\n  counting: {examples: " +
+            "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: "
+            "bench}\nspec:\n  type: counting\n  counting: {examples: " +
             std::to_string(kClosures) +
-            ", shards: 4}\n  data: {batch_size: 1, shuffle: {seed: 7}}\n  training: {epochs: 1, steps_per_closure: 1}\n  checkpoint: off\n");
-        const auto answer = transport::UnaryAndWait(**channel, client::kSubmitJob, request.SerializeAsString(), std::chrono::seconds(30));
+            ", shards: 4}\n  data: {batch_size: 1, shuffle: {seed: 7}}\n  training: {epochs: 1, "
+            "steps_per_closure: 1}\n  checkpoint: off\n");
+        const auto answer = transport::UnaryAndWait(
+            **channel, client::kSubmitJob, request.SerializeAsString(), std::chrono::seconds(30));
         EG_CHECK_MSG(answer.ok(), answer.status().ToString());
       }
       EG_CHECK_MSG(Waiting::For([&] {
@@ -388,7 +417,9 @@ Figures Measure(const Settings& settings, bool rival, int round) {
       figures.batch = closures / static_cast<double>(Task::messages.load() - messages_before);
       figures.server_us = (CpuOf(child) - server_before) / closures * 1e6;
       figures.driver_us = (CpuOf(::getpid()) - driver_before) / closures * 1e6;
-      EG_CHECK_MSG(std::none_of(tasks.begin(), tasks.end(), [](const auto& task) { return task->rejected(); }), "a session was refused meanwhile");
+      EG_CHECK_MSG(std::none_of(tasks.begin(), tasks.end(),
+                                [](const auto& task) { return task->rejected(); }),
+                   "a session was refused meanwhile");
       EG_CHECK(::write(ends[1], &figures, sizeof(figures)) == sizeof(figures));
       ::kill(child, SIGKILL);
     }
@@ -403,13 +434,19 @@ Figures Measure(const Settings& settings, bool rival, int round) {
   ::waitpid(child, nullptr, 0);
   if (!read) {
     std::ifstream log(folder + "/coordinator.log");
-    std::fprintf(stderr, "%s\n", std::string((std::istreambuf_iterator<char>(log)), std::istreambuf_iterator<char>()).c_str());
+    std::fprintf(
+        stderr, "%s\n",
+        std::string((std::istreambuf_iterator<char>(log)), std::istreambuf_iterator<char>())
+            .c_str());
     std::exit(1);
   }
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
-  std::fprintf(stderr, "%s, round %d: %.0f closures/s, CPU us per closure: server %.1f, driver %.1f; closures per message %.1f\n",
-               rival ? "rival" : "ours", round, figures.rate, figures.server_us, figures.driver_us, figures.batch);
+  std::fprintf(stderr,
+               "%s, round %d: %.0f closures/s, CPU us per closure: server %.1f, driver %.1f; "
+               "closures per message %.1f\n",
+               rival ? "rival" : "ours", round, figures.rate, figures.server_us, figures.driver_us,
+               figures.batch);
   return figures;
 }
 
@@ -454,12 +491,14 @@ int Main(int argc, char** argv) {
     ratios.push_back(b.rate > 0 ? a.rate / b.rate : 0);
   }
   const std::string workers = std::to_string(settings.workers) + " simulated workers";
-  bench::Print("closures over real sessions, " + workers + ", journal on", Median(ours), "closures/s", "what it must reach", 50000,
-               Median(ours) / 50000, 1);
-  bench::Print("the same beside a bare loop", Median(ours), "closures/s", "numbers handed out over the same sessions, no journal", Median(theirs),
+  bench::Print("closures over real sessions, " + workers + ", journal on", Median(ours),
+               "closures/s", "what it must reach", 50000, Median(ours) / 50000, 1);
+  bench::Print("the same beside a bare loop", Median(ours), "closures/s",
+               "numbers handed out over the same sessions, no journal", Median(theirs),
                Median(ratios), bench::kNoReach);
-  bench::Print("coordinator's CPU per closure", Median(ours_cpu), "us", "the bare loop's", Median(theirs_cpu),
-               Median(ours_cpu) / std::max(1e-9, Median(theirs_cpu)), bench::kNoReach);
+  bench::Print("coordinator's CPU per closure", Median(ours_cpu), "us", "the bare loop's",
+               Median(theirs_cpu), Median(ours_cpu) / std::max(1e-9, Median(theirs_cpu)),
+               bench::kNoReach);
   return 0;
 }
 

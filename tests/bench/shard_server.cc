@@ -10,17 +10,21 @@
 
 namespace evergrad::bench {
 
-ShardServer::ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs, transport::TlsFiles tls) {
+ShardServer::ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs,
+                         transport::TlsFiles tls) {
   for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    executors_.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"shards-" + std::to_string(i)}));
+    executors_.push_back(std::make_unique<runtime::ThreadExecutor>(
+        runtime::ThreadExecutor::Options{"shards-" + std::to_string(i)}));
   ps_server::ShardHost::Options options;
   for (const auto& executor : executors_) options.executors.push_back(executor.get());
   options.registry = &registry_;
   host_ = std::make_unique<ps_server::ShardHost>(std::move(options));
-  for (const std::uint64_t job : jobs) job == kDenseJob ? AssignDense() : AssignSlots(static_cast<std::uint32_t>(job));
+  for (const std::uint64_t job : jobs)
+    job == kDenseJob ? AssignDense() : AssignSlots(static_cast<std::uint32_t>(job));
   transport_ = transport::MakeGrpcTransport(nullptr);
   transport::Handlers handlers;
-  handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+  handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame,
+                         std::unique_ptr<transport::DataResponder> responder) {
     host_->Handle(std::move(frame), std::move(responder));
   };
   transport::ServerOptions server;
@@ -34,7 +38,8 @@ ShardServer::ShardServer(const std::string& listen, const std::vector<std::uint6
 }
 
 void ShardServer::AssignDense() {
-  host_->jobs().Learn(JobUid(kDenseJob), MapVersion{1, 1}, static_cast<std::uint32_t>(std::size(kDenseBytes)));
+  host_->jobs().Learn(JobUid(kDenseJob), MapVersion{1, 1},
+                      static_cast<std::uint32_t>(std::size(kDenseBytes)));
   for (std::uint32_t i = 0; i < std::size(kDenseBytes); ++i) {
     ps_server::ShardSettings shard;
     shard.job = JobUid(kDenseJob);
@@ -65,10 +70,11 @@ void ShardServer::AssignSlots(std::uint32_t dimension) {
 
 void ShardServer::Assign(ps_server::ShardSettings shard) {
   runtime::Event assigned;
-  host_->lane(shard.shard).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
-    EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
-    assigned.Set();
-  });
+  host_->lane(shard.shard)
+      .Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
+        EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
+        assigned.Set();
+      });
   assigned.Wait();
 }
 

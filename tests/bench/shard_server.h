@@ -1,4 +1,5 @@
-// The server side of dense_bench and rows_bench: a parameter server's shards without daemon and coordinator, in this process.
+// The server side of dense_bench and rows_bench: a parameter server's shards without daemon and
+// coordinator, in this process.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,15 @@ inline constexpr std::uint64_t kDenseBytes[] = {4u << 20, 64u << 20};
 // Jobs 16 and 64: a table `kTable` of that dimension, Adagrad, in kSlots slots.
 inline constexpr std::uint32_t kSlots = sharding::kSlotsDefault;
 inline constexpr char kTable[] = "items";
-inline constexpr std::uint64_t kLaneBytesMax = 64u << 20, kLaneRingBytes = 2u << 20;  // as the daemons have by default
+inline constexpr std::uint64_t kLaneBytesMax = 64u << 20,
+                               kLaneRingBytes = 2u << 20;  // as the daemons have by default
 
 class ShardServer {
  public:
-  // Of the jobs above those in `jobs`. An executor for each core. Checks that it can listen, off loopback, too: the caller has asked for that.
-  ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs, transport::TlsFiles tls = {});
+  // Of the jobs above those in `jobs`. An executor for each core. Checks that it can listen, off
+  // loopback, too: the caller has asked for that.
+  ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs,
+              transport::TlsFiles tls = {});
   std::string address() const { return server_->address(); }
 
  private:

@@ -1,7 +1,8 @@
-// What a push waits beside snapshots: 16 MiB pushed one after another by the ParameterClient over loopback to a parameter server that
-// writes its shards to disk without a pause, beside the same pushes while it writes none, in turns in one run. Shards under Adam, so
-// that what is written is three times what is pushed. 99th percentiles in milliseconds; the ratio is (without / with), the reach 1 / 1.5.
-// A forked child serves and writes. One JSON object a line.
+// What a push waits beside snapshots: 16 MiB pushed one after another by the ParameterClient over
+// loopback to a parameter server that writes its shards to disk without a pause, beside the same
+// pushes while it writes none, in turns in one run. Shards under Adam, so that what is written is
+// three times what is pushed. 99th percentiles in milliseconds; the ratio is (without / with), the
+// reach 1 / 1.5. A forked child serves and writes. One JSON object a line.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -68,12 +69,15 @@ class Saver {
     order.folder = folder_;
     order.plan_fingerprint = "plan";
     order.bytes = 3 * kValues * sizeof(float);
-    order.take = [this, shard](ps_server::ShardLane::CutReady ready) { host_->lane(shard).Cut({kJob, shard}, kEpoch, std::move(ready)); };
+    order.take = [this, shard](ps_server::ShardLane::CutReady ready) {
+      host_->lane(shard).Cut({kJob, shard}, kEpoch, std::move(ready));
+    };
     order.done = [this, shard](absl::StatusOr<ps_server::DurableCut> durable) {
       EG_CHECK_MSG(durable.ok(), durable.status().ToString());
       std::error_code ignored;
       if (!stopping_) {
-        std::filesystem::remove(folder_ + "/" + last_[shard.value()], ignored);  // the one before, as a coordinator would
+        std::filesystem::remove(folder_ + "/" + last_[shard.value()],
+                                ignored);  // the one before, as a coordinator would
         last_[shard.value()] = durable->file;
         return Submit(shard);
       }
@@ -114,10 +118,12 @@ void ServeChild(int in, int out, std::uint32_t shards, const std::string& folder
     shard.row_end = kValues / shards * (i + 1);
     shard.optimizer.type = "adam";
     runtime::Event assigned;
-    host.lane(ShardId(i)).Assign(shard, kEpoch, MapVersion{0, 0}, {}, [&](const ps_server::ShardLane::Loaded& loaded) {
-      EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
-      assigned.Set();
-    });
+    host.lane(ShardId(i))
+        .Assign(shard, kEpoch, MapVersion{0, 0}, {},
+                [&](const ps_server::ShardLane::Loaded& loaded) {
+                  EG_CHECK_MSG(loaded.status.ok(), loaded.status.ToString());
+                  assigned.Set();
+                });
     assigned.Wait();
   }
   ps_server::SnapshotWriter::Options writing;
@@ -130,12 +136,15 @@ void ServeChild(int in, int out, std::uint32_t shards, const std::string& folder
 
   auto transport = transport::MakeGrpcTransport(nullptr);
   transport::Handlers handlers;
-  handlers.data = [&](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+  handlers.data = [&](const transport::PeerInfo&, transport::ReceivedFrame frame,
+                      std::unique_ptr<transport::DataResponder> responder) {
     host.Handle(std::move(frame), std::move(responder));
   };
   auto server = transport->Listen({}, std::move(handlers));
   EG_CHECK_MSG(server.ok(), server.status().ToString());
-  const auto say = [out](const std::string& line) { EG_CHECK(write(out, line.data(), line.size()) == static_cast<ssize_t>(line.size())); };
+  const auto say = [out](const std::string& line) {
+    EG_CHECK(write(out, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
+  };
   say((*server)->address() + "\n");
   for (;;) {
     const std::string order = ReadLine(in);
@@ -150,7 +159,8 @@ void ServeChild(int in, int out, std::uint32_t shards, const std::string& folder
 
 class Pushes {
  public:
-  Pushes(transport::Transport* transport, std::string address, std::uint32_t shards) : client_(transport, {}, "worker/0"), shards_(shards) {
+  Pushes(transport::Transport* transport, std::string address, std::uint32_t shards)
+      : client_(transport, {}, "worker/0"), shards_(shards) {
     endpoint_.set_address(std::move(address));
     gradient_ = std::make_shared<const std::vector<float>>(kValues / shards, 1e-3f);
   }
@@ -176,7 +186,8 @@ class Pushes {
     client_.Send(endpoint_, std::move(header), std::move(payloads), 0, std::chrono::seconds(30),
                  [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
                    EG_CHECK_MSG(answer.ok(), answer.status().ToString());
-                   for (const v1::PushResult& result : answer->header->pushes()) EG_CHECK(result.answer() == v1::APPLIED);
+                   for (const v1::PushResult& result : answer->header->pushes())
+                     EG_CHECK(result.answer() == v1::APPLIED);
                    answered.Set();
                  });
     answered.Wait();
@@ -199,7 +210,8 @@ double Percentile(std::vector<double>& values, std::size_t percent) {
 
 // In a process of its own, which forks before gRPC has a thread.
 void Measure(std::uint32_t shards) {
-  std::string folder = (std::filesystem::temp_directory_path() / "evergrad-snapshots-bench-XXXXXX").string();
+  std::string folder =
+      (std::filesystem::temp_directory_path() / "evergrad-snapshots-bench-XXXXXX").string();
   EG_CHECK(mkdtemp(folder.data()) != nullptr);
   int to[2], from[2];
   EG_CHECK(pipe(to) == 0 && pipe(from) == 0);
@@ -231,9 +243,11 @@ void Measure(std::uint32_t shards) {
     }
   }
   const double with = Percentile(beside, 99), without = Percentile(alone, 99);
-  std::fprintf(stderr, "%u shards: median %.1f ms beside snapshots, %.1f ms without\n", shards, Percentile(beside, 50), Percentile(alone, 50));
-  bench::Print("p99 of a 16 MiB push to " + std::to_string(shards) + (shards == 1 ? " shard" : " shards") + " beside snapshots", with, "ms",
-               "the same without snapshots", without, without / with, 0.667);
+  std::fprintf(stderr, "%u shards: median %.1f ms beside snapshots, %.1f ms without\n", shards,
+               Percentile(beside, 50), Percentile(alone, 50));
+  bench::Print("p99 of a 16 MiB push to " + std::to_string(shards) +
+                   (shards == 1 ? " shard" : " shards") + " beside snapshots",
+               with, "ms", "the same without snapshots", without, without / with, 0.667);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   std::filesystem::remove_all(folder);

@@ -1,7 +1,8 @@
-// Tables alone: find-or-insert with Adagrad, and find with gather, over ten million rows of dimension 16 on one core, against the plain loops of
-// plain_table.h. Batches of 13,312 different ids, as a worker of 26 features and 512 examples sends them, by Zipf's law
-// (1.05) and evenly. Then what growth does to single reads, what a row costs, and the update rules against STREAM's triad in bytes moved.
-// Rounds are interleaved, medians. One JSON object a line.
+// Tables alone: find-or-insert with Adagrad, and find with gather, over ten million rows of
+// dimension 16 on one core, against the plain loops of plain_table.h. Batches of 13,312 different
+// ids, as a worker of 26 features and 512 examples sends them, by Zipf's law (1.05) and evenly.
+// Then what growth does to single reads, what a row costs, and the update rules against STREAM's
+// triad in bytes moved. Rounds are interleaved, medians. One JSON object a line.
 #include <sched.h>
 
 #include <algorithm>
@@ -34,9 +35,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kDimension = 16, kBatch = 13312, kBatches = 48, kRounds = 7;
 
-double Seconds(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double Seconds(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
-// Of this thread's own time: one core is what is measured, and another process that takes it is nobody's merit.
+// Of this thread's own time: one core is what is measured, and another process that takes it is
+// nobody's merit.
 class CpuTimer {
  public:
   double Seconds() const { return Now() - begin_; }
@@ -52,16 +56,21 @@ class CpuTimer {
 
 // ---------------------------------------------------------------- ids
 
-std::int64_t IdOfRank(std::uint64_t rank) { return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345)); }
+std::int64_t IdOfRank(std::uint64_t rank) {
+  return static_cast<std::int64_t>(sharding::Mix64(rank * 0x9e3779b97f4a7c15ull + 12345));
+}
 
 // Ranks by rejection from the inverse of the integral (Hormann and Derflinger, 1996).
 class Zipf {
  public:
-  Zipf(double exponent, std::uint64_t n) : s_(exponent), n_(static_cast<double>(n)), h_least_(H(1.5) - 1), h_most_(H(n_ + 0.5)) {}
+  Zipf(double exponent, std::uint64_t n)
+      : s_(exponent), n_(static_cast<double>(n)), h_least_(H(1.5) - 1), h_most_(H(n_ + 0.5)) {}
   std::uint64_t operator()(std::mt19937_64& random) const {
     for (;;) {
-      const double u = h_most_ + std::uniform_real_distribution<double>()(random) * (h_least_ - h_most_);
-      const double x = std::pow((1 - s_) * u + 1, 1 / (1 - s_)), k = std::clamp(std::floor(x + 0.5), 1.0, n_);
+      const double u =
+          h_most_ + std::uniform_real_distribution<double>()(random) * (h_least_ - h_most_);
+      const double x = std::pow((1 - s_) * u + 1, 1 / (1 - s_)),
+                   k = std::clamp(std::floor(x + 0.5), 1.0, n_);
       if (u >= H(k + 0.5) - std::pow(k, -s_)) return static_cast<std::uint64_t>(k) - 1;
     }
   }
@@ -92,7 +101,8 @@ ps_server::storage::TableSettings Settings() {
   return s;
 }
 
-void Push(EmbeddingTable* table, const std::int64_t* ids, std::size_t n, const float* gradient, std::uint64_t step = 0) {
+void Push(EmbeddingTable* table, const std::int64_t* ids, std::size_t n, const float* gradient,
+          std::uint64_t step = 0) {
   EG_CHECK(table->Prepare({ids, n}, step).ok());
   while (table->applying()) table->Apply(gradient, ~0ull);
 }
@@ -120,12 +130,14 @@ void MeasureTable(std::uint64_t rows) {
   }
   const std::string size = std::to_string(rows / 1000000) + " M rows of 16";
   const auto count = static_cast<double>(rows);
-  Print("table: " + size + " made (zeros, Adagrad), growing from none", count / ours * 1e-6, "M rows/s", "plain loop, made in its final size",
-        count / theirs * 1e-6, theirs / ours, kNoReach);
+  Print("table: " + size + " made (zeros, Adagrad), growing from none", count / ours * 1e-6,
+        "M rows/s", "plain loop, made in its final size", count / theirs * 1e-6, theirs / ours,
+        kNoReach);
 
   for (const bool zipf : {true, false}) {
     const Zipf by_rank(1.05, rows);
-    const std::vector<std::int64_t> batches = Batches([&] { return zipf ? by_rank(random) : random() % rows; });
+    const std::vector<std::int64_t> batches =
+        Batches([&] { return zipf ? by_rank(random) : random() % rows; });
     std::vector<double> push[2], read[2];
     for (std::size_t round = 0; round < kRounds; ++round) {
       double seconds[2][2] = {};  // push or read; who
@@ -153,19 +165,25 @@ void MeasureTable(std::uint64_t rows) {
           seconds[1][who] += timer.Seconds();
         }
       }
-      for (const int who : {0, 1}) push[who].push_back(seconds[0][who]), read[who].push_back(seconds[1][who]);
+      for (const int who : {0, 1})
+        push[who].push_back(seconds[0][who]), read[who].push_back(seconds[1][who]);
     }
-    const auto rate = [](const std::vector<double>& s) { return static_cast<double>(kBatches * kBatch) / Median(s) * 1e-6; };
+    const auto rate = [](const std::vector<double>& s) {
+      return static_cast<double>(kBatches * kBatch) / Median(s) * 1e-6;
+    };
     const std::string law = zipf ? ", Zipf 1.05" : ", even";
-    Print("table: find or insert + Adagrad, " + size + law, rate(push[0]), "M rows/s", "plain prefetched open-addressing loop", rate(push[1]),
-          rate(push[0]) / rate(push[1]), 0.8);
-    Print("table: find + gather, " + size + law, rate(read[0]), "M rows/s", "plain prefetched open-addressing loop", rate(read[1]),
-          rate(read[0]) / rate(read[1]), 0.8);
+    Print("table: find or insert + Adagrad, " + size + law, rate(push[0]), "M rows/s",
+          "plain prefetched open-addressing loop", rate(push[1]), rate(push[0]) / rate(push[1]),
+          0.8);
+    Print("table: find + gather, " + size + law, rate(read[0]), "M rows/s",
+          "plain prefetched open-addressing loop", rate(read[1]), rate(read[0]) / rate(read[1]),
+          0.8);
   }
   const auto stats = table->stats();
   const double per_row = static_cast<double>(stats.index_bytes) / static_cast<double>(rows);
-  Print("table: index and key of a row, load " + std::to_string(stats.index_load()).substr(0, 4), per_row, "bytes", "allowed at 80 % load", 20,
-        20 / (per_row * stats.index_load() / 0.8), 0.98);
+  Print("table: index and key of a row, load " + std::to_string(stats.index_load()).substr(0, 4),
+        per_row, "bytes", "allowed at 80 % load", 20, 20 / (per_row * stats.index_load() / 0.8),
+        0.98);
 }
 
 double Percentile(std::vector<double>* v, double p) {
@@ -174,8 +192,9 @@ double Percentile(std::vector<double>* v, double p) {
   return (*v)[at];
 }
 
-// Single reads between pushes of 20 ids each: new ones, so that the table grows from one million rows to three; or known ones. Several rounds, each
-// with a table of its own, on one core: a round that the machine disturbs does not decide.
+// Single reads between pushes of 20 ids each: new ones, so that the table grows from one million
+// rows to three; or known ones. Several rounds, each with a table of its own, on one core: a round
+// that the machine disturbs does not decide.
 void MeasureGrowth() {
   constexpr std::uint64_t kBegin = 1000000, kReads = 100000, kPush = 20;
   cpu_set_t here;
@@ -186,7 +205,9 @@ void MeasureGrowth() {
   std::vector<std::int64_t> ids(kBatch);
   struct Figure {
     std::vector<double> with, without, ratio;
-    void Add(double a, double b) { with.push_back(a), without.push_back(b), ratio.push_back(b / a); }
+    void Add(double a, double b) {
+      with.push_back(a), without.push_back(b), ratio.push_back(b / a);
+    }
   } middle, tail, push_tail;
   for (std::size_t round = 0; round < kRounds; ++round) {
     auto table = EmbeddingTable::Create(Settings(), nullptr).value();
@@ -201,7 +222,8 @@ void MeasureGrowth() {
     std::mt19937_64 random(2 + round);
     for (const int growing : {0, 1}) {
       for (std::uint64_t i = 0; i < kReads; ++i) {
-        for (std::uint64_t k = 0; k < kPush; ++k) ids[k] = IdOfRank(growing != 0 ? made++ : random() % made);
+        for (std::uint64_t k = 0; k < kPush; ++k)
+          ids[k] = IdOfRank(growing != 0 ? made++ : random() % made);
         auto begin = Clock::now();
         Push(table.get(), ids.data(), kPush, gradient.data());
         pushes[growing].push_back(Seconds(begin) * 1e6);
@@ -215,7 +237,8 @@ void MeasureGrowth() {
     tail.Add(Percentile(&reads[1], 0.999), Percentile(&reads[0], 0.999));
     push_tail.Add(Percentile(&pushes[1], 0.999), Percentile(&pushes[0], 0.999));
   }
-  const auto print = [](const std::string& name, const Figure& f, const char* reference, double reach) {
+  const auto print = [](const std::string& name, const Figure& f, const char* reference,
+                        double reach) {
     Print(name, Median(f.with), "us", reference, Median(f.without), Median(f.ratio), reach);
   };
   print("table: a single read while it grows, median", middle, "the same without growth", kNoReach);
@@ -223,7 +246,8 @@ void MeasureGrowth() {
   print("table: a push of 20 new ids, p99.9", push_tail, "of 20 known ids", kNoReach);
 }
 
-// The cost of batches that give way, of a sweep, and of a slice of a cut: what one turn of the executor may meet.
+// The cost of batches that give way, of a sweep, and of a slice of a cut: what one turn of the
+// executor may meet.
 void MeasureTurns() {
   ps_server::storage::TableSettings s = Settings();
   constexpr std::uint64_t kRows = 80000;
@@ -242,8 +266,8 @@ void MeasureTurns() {
     (table->stats().evicted_lru > before ? evicting : plain).push_back(Seconds(begin) * 1e6);
   }
   const double turn = Median(evicting), usual = Median(plain);
-  Print("table: a push of 100 new ids that drops the oldest 1/64 of 80,000 rows", turn, "us", "the same when there is room", usual, usual / turn,
-        kNoReach);
+  Print("table: a push of 100 new ids that drops the oldest 1/64 of 80,000 rows", turn, "us",
+        "the same when there is room", usual, usual / turn, kNoReach);
   std::vector<double> slices;
   table->BeginCut(~0ull);
   ps_server::storage::TableSlice slice;
@@ -273,24 +297,28 @@ void MeasureKernels(std::size_t bytes) {
     const char* name;
     double momentum;
   };
-  for (const Rule& rule :
-       {Rule{"sgd", 0}, Rule{"sgd", 0.9}, Rule{"adagrad", 0}, Rule{"rmsprop", 0}, Rule{"adam", 0}, Rule{"adamw", 0}, Rule{"ftrl", 0}}) {
+  for (const Rule& rule : {Rule{"sgd", 0}, Rule{"sgd", 0.9}, Rule{"adagrad", 0}, Rule{"rmsprop", 0},
+                           Rule{"adam", 0}, Rule{"adamw", 0}, Rule{"ftrl", 0}}) {
     ps_server::OptimizerSettings settings;
     settings.type = rule.name;
     settings.learning_rate = 1e-6;
     settings.momentum = rule.momentum;
     const auto optimizer = ps_server::optimizer::Optimizer::Create(settings).value();
-    const auto slots = static_cast<std::size_t>(optimizer.slots()), n = floats / (2 + slots) / 65536 * 65536,
+    const auto slots = static_cast<std::size_t>(optimizer.slots()),
+               n = floats / (2 + slots) / 65536 * 65536,
                apart = n + 1040;  // not all in the same places of the caches
     const auto update = [&] {
       const CpuTimer timer;
       const auto step = optimizer.Begin(1);
       for (std::size_t at = 0; at < n; at += 65536) {  // chunk by chunk, as a shard does
-        ps_server::optimizer::Run run{65536, memory + at, memory + apart + at, memory + apart + at, {}, {}};
-        for (std::size_t k = 0; k < slots; ++k) run.slot_from[k] = run.slot_to[k] = memory + (2 + k) * apart + at;
+        ps_server::optimizer::Run run{65536, memory + at, memory + apart + at, memory + apart + at,
+                                      {},    {}};
+        for (std::size_t k = 0; k < slots; ++k)
+          run.slot_from[k] = run.slot_to[k] = memory + (2 + k) * apart + at;
         optimizer.Apply(step, run);
       }
-      return static_cast<double>(n) * static_cast<double>(4 * (3 + 2 * slots)) / timer.Seconds() * 1e-9;
+      return static_cast<double>(n) * static_cast<double>(4 * (3 + 2 * slots)) / timer.Seconds() *
+             1e-9;
     };
     std::vector<double> ours, theirs;
     for (std::size_t round = 0; round < kRounds; ++round) {
@@ -298,8 +326,10 @@ void MeasureKernels(std::size_t bytes) {
       ours.push_back(update());
       theirs.push_back(triad());
     }
-    Print(std::string("optimizer: ") + rule.name + (rule.momentum != 0 ? " with momentum" : "") + " over " + std::to_string(bytes >> 20) + " MB",
-          Median(ours), "GB/s", "STREAM triad, bytes moved", Median(theirs), Median(ours) / Median(theirs), 0.8);
+    Print(std::string("optimizer: ") + rule.name + (rule.momentum != 0 ? " with momentum" : "") +
+              " over " + std::to_string(bytes >> 20) + " MB",
+          Median(ours), "GB/s", "STREAM triad, bytes moved", Median(theirs),
+          Median(ours) / Median(theirs), 0.8);
   }
 }
 
@@ -309,7 +339,9 @@ void MeasureKernels(std::size_t bytes) {
 // table_bench [table] [growth] [turns] [kernels]: all of them without arguments.
 int main(int argc, char** argv) {
   const auto wanted = [&](const char* name) {
-    return argc == 1 || std::any_of(argv + 1, argv + argc, [name](const char* arg) { return std::strcmp(arg, name) == 0; });
+    return argc == 1 || std::any_of(argv + 1, argv + argc, [name](const char* arg) {
+             return std::strcmp(arg, name) == 0;
+           });
   };
   if (wanted("table")) evergrad::MeasureTable(10000000);
   if (wanted("growth")) evergrad::MeasureGrowth();

@@ -1,5 +1,6 @@
-// Bare data streams: what the transport alone does, without shards. Over loopback against raw TCP for the same bytes, by a unix socket and
-// through shared memory against our TCP path; what announcing early is worth. In one run, interleaved. One JSON object a line.
+// Bare data streams: what the transport alone does, without shards. Over loopback against raw TCP
+// for the same bytes, by a unix socket and through shared memory against our TCP path; what
+// announcing early is worth. In one run, interleaved. One JSON object a line.
 //
 //   transport_bench [PART]       only the figures whose name contains PART
 #include <atomic>
@@ -32,7 +33,8 @@ void ServeStreams(int out, const std::string& unix_path) {
   const auto source = Touched(kLargest);
   auto transport = MakeGrpcTransport(nullptr);
   Handlers handlers;
-  handlers.data = [source](const PeerInfo&, ReceivedFrame frame, std::unique_ptr<DataResponder> responder) {
+  handlers.data = [source](const PeerInfo&, ReceivedFrame frame,
+                           std::unique_ptr<DataResponder> responder) {
     std::uint64_t pull = 0;
     EG_CHECK(frame.bytes.size() >= sizeof pull);
     std::memcpy(&pull, frame.bytes.data(), sizeof pull);
@@ -85,8 +87,8 @@ Measured MeasureStream(DataStream& data, const Wish& wish) {
     state->live = wish.in_flight;
   }
   std::function<void()> issue = [&] {
-    data.Call(0, {{{body, {body->data(), std::max<std::size_t>(wish.push, 8)}}}}, {.response_bytes_max = wish.pull},
-              [&, state](absl::StatusOr<ReceivedFrame> result) {
+    data.Call(0, {{{body, {body->data(), std::max<std::size_t>(wish.push, 8)}}}},
+              {.response_bytes_max = wish.pull}, [&, state](absl::StatusOr<ReceivedFrame> result) {
                 EG_CHECK_MSG(result.ok(), result.status().ToString());
                 EG_CHECK(result->bytes.size() == wish.pull);
                 *result = {};
@@ -106,11 +108,15 @@ Measured MeasureStream(DataStream& data, const Wish& wish) {
 }
 
 Client ConnectStream(const Address& address, const ChannelOptions& options) {
-  return [dialled = Dial(address, options)](const Wish& wish) { return MeasureStream(*dialled->data, wish); };
+  return [dialled = Dial(address, options)](const Wish& wish) {
+    return MeasureStream(*dialled->data, wish);
+  };
 }
 
-// A worker's step by itself: computes, then pushes and pulls. Steps per second; `early` announces before the computing begins.
-double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microseconds compute, bool early, double seconds) {
+// A worker's step by itself: computes, then pushes and pulls. Steps per second; `early` announces
+// before the computing begins.
+double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microseconds compute,
+                    bool early, double seconds) {
   const auto body = Touched(bytes);
   const std::uint64_t wanted = bytes;
   std::memcpy(body->data(), &wanted, sizeof wanted);
@@ -122,10 +128,11 @@ double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microsecon
     for (const auto computed = Steady::now() + compute; Steady::now() < computed;) {
     }
     runtime::Event answered;
-    data.Call(ticket, {{{body, {body->data(), bytes}}}}, options, [&](absl::StatusOr<ReceivedFrame> result) {
-      EG_CHECK_MSG(result.ok(), result.status().ToString());
-      answered.Set();
-    });
+    data.Call(ticket, {{{body, {body->data(), bytes}}}}, options,
+              [&](absl::StatusOr<ReceivedFrame> result) {
+                EG_CHECK_MSG(result.ok(), result.status().ToString());
+                answered.Set();
+              });
     answered.Wait();
   }
   return steps / std::chrono::duration<double>(Steady::now() - start).count();
@@ -135,7 +142,8 @@ double MeasureSteps(DataStream& data, std::size_t bytes, std::chrono::microsecon
 Client ConnectSteps(const Address& address) {
   return [dialled = Dial(address, {})](const Wish& wish) {
     Measured measured;
-    measured.calls = MeasureSteps(*dialled->data, wish.push, std::chrono::microseconds(wish.pull), wish.in_flight == 2, wish.seconds);
+    measured.calls = MeasureSteps(*dialled->data, wish.push, std::chrono::microseconds(wish.pull),
+                                  wish.in_flight == 2, wish.seconds);
     measured.seconds = 1;
     return measured;
   };
@@ -143,17 +151,20 @@ Client ConnectSteps(const Address& address) {
 
 // ---------------------------------------------------------------- the figures
 
-void CompareEarly(const std::string& only, const std::string& name, Party& party, std::uint64_t bytes, std::uint64_t compute_us) {
+void CompareEarly(const std::string& only, const std::string& name, Party& party,
+                  std::uint64_t bytes, std::uint64_t compute_us) {
   if (name.find(only) == std::string::npos) return;
   std::vector<double> early, late, ratios;
   for (int round = 0; round < 8; ++round) {
-    const double a = party.Measure({bytes, compute_us, 2, 0.25}).rate(), b = party.Measure({bytes, compute_us, 1, 0.25}).rate();
+    const double a = party.Measure({bytes, compute_us, 2, 0.25}).rate(),
+                 b = party.Measure({bytes, compute_us, 1, 0.25}).rate();
     if (round == 0) continue;
     early.push_back(a);
     late.push_back(b);
     ratios.push_back(a / b);
   }
-  Print(name, Median(early), "steps/s", "announced by the call", Median(late), Median(ratios), kNoReach);
+  Print(name, Median(early), "steps/s", "announced by the call", Median(late), Median(ratios),
+        kNoReach);
 }
 
 int Main(const std::string& only) {
@@ -163,16 +174,29 @@ int Main(const std::string& only) {
   by_socket.use_unix = true;
   by_lane.lane_ring_bytes = 2 * kMb;
   Party raw(ServeRaw, ConnectRaw);
-  Party tcp([](int out) { ServeStreams(out, ""); }, [](const std::string& line) { return ConnectStream({line, ""}, {}); });
-  Party by_unix([&](int out) { ServeStreams(out, path); }, [&](const std::string& line) { return ConnectStream({line, path}, by_socket); });
-  Party lane([](int out) { ServeStreams(out, ""); }, [&](const std::string& line) { return ConnectStream({line, ""}, by_lane); });
-  Party steps([](int out) { ServeStreams(out, ""); }, [](const std::string& line) { return ConnectSteps({line, ""}); });
+  Party tcp([](int out) { ServeStreams(out, ""); },
+            [](const std::string& line) {
+              return ConnectStream({line, ""}, {});
+            });
+  Party by_unix([&](int out) { ServeStreams(out, path); },
+                [&](const std::string& line) {
+                  return ConnectStream({line, path}, by_socket);
+                });
+  Party lane([](int out) { ServeStreams(out, ""); },
+             [&](const std::string& line) {
+               return ConnectStream({line, ""}, by_lane);
+             });
+  Party steps([](int out) { ServeStreams(out, ""); },
+              [](const std::string& line) {
+                return ConnectSteps({line, ""});
+              });
 
   const struct {
     const char* name;
     std::uint64_t bytes;
     int in_flight;
-  } sizes[] = {{"64 KB", 64u << 10, 16}, {"1 MB", kMb, 8}, {"4 MB", 4 * kMb, 4}, {"64 MB", 64 * kMb, 2}};
+  } sizes[] = {
+      {"64 KB", 64u << 10, 16}, {"1 MB", kMb, 8}, {"4 MB", 4 * kMb, 4}, {"64 MB", 64 * kMb, 2}};
   for (const auto& size : sizes) {
     for (const bool push : {true, false}) {
       const std::string what = std::string("stream, ") + (push ? "push " : "pull ") + size.name;
@@ -183,20 +207,26 @@ int Main(const std::string& only) {
       for (int round = 0; round < 6; ++round) {
         double got[4];
         int i = 0;
-        for (Party* party : {&raw, &tcp, &by_unix, &lane}) got[i++] = party->Measure(wish).rate() * gb;
+        for (Party* party : {&raw, &tcp, &by_unix, &lane})
+          got[i++] = party->Measure(wish).rate() * gb;
         if (round == 0) continue;  // Warm-up.
         for (i = 0; i < 4; ++i) rates[i].push_back(got[i]);
         ratios[0].push_back(got[1] / got[0]);
         ratios[1].push_back(got[2] / got[1]);
         ratios[2].push_back(got[3] / got[1]);
       }
-      Print(what + ", TCP", Median(rates[1]), "GB/s", "raw TCP, same bytes", Median(rates[0]), Median(ratios[0]), kNoReach);
-      Print(what + ", unix socket", Median(rates[2]), "GB/s", "our TCP path", Median(rates[1]), Median(ratios[1]), kNoReach);
-      Print(what + ", shared memory", Median(rates[3]), "GB/s", "our TCP path", Median(rates[1]), Median(ratios[2]), kNoReach);
+      Print(what + ", TCP", Median(rates[1]), "GB/s", "raw TCP, same bytes", Median(rates[0]),
+            Median(ratios[0]), kNoReach);
+      Print(what + ", unix socket", Median(rates[2]), "GB/s", "our TCP path", Median(rates[1]),
+            Median(ratios[1]), kNoReach);
+      Print(what + ", shared memory", Median(rates[3]), "GB/s", "our TCP path", Median(rates[1]),
+            Median(ratios[2]), kNoReach);
     }
   }
-  CompareEarly(only, "step of 2 ms and a PushPull of 512 KB, announced early", steps, kMb / 2, 2000);
-  CompareEarly(only, "step of 20 ms and a PushPull of 4 MB, announced early", steps, 4 * kMb, 20000);
+  CompareEarly(only, "step of 2 ms and a PushPull of 512 KB, announced early", steps, kMb / 2,
+               2000);
+  CompareEarly(only, "step of 20 ms and a PushPull of 4 MB, announced early", steps, 4 * kMb,
+               20000);
   return 0;
 }
 

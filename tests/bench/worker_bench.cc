@@ -1,10 +1,13 @@
-// A worker's training step of the CNN conv16-pool-conv32-pool-dense128-dense10, batch 128, beside what no implementation on
-// oneDNN can beat: the sum of the primitives that it needs, each timed alone on warm memory, in the layouts that oneDNN likes best,
-// without a reorder, loss, copy or check. One thread, as each of two workers on two cores has. Both sides in turn, medians, in
-// processor time of this thread, so that a busy machine slows neither. Prints one JSON object a line (tests/bench/run.py).
+// A worker's training step of the CNN conv16-pool-conv32-pool-dense128-dense10, batch 128, beside
+// what no implementation on oneDNN can beat: the sum of the primitives that it needs, each timed
+// alone on warm memory, in the layouts that oneDNN likes best, without a reorder, loss, copy or
+// check. One thread, as each of two workers on two cores has. Both sides in turn, medians, in
+// processor time of this thread, so that a busy machine slows neither. Prints one JSON object a
+// line (tests/bench/run.py).
 //
 //   worker_bench [--detail]          each primitive's time on standard error
-//   worker_bench --graph THREADS     only the step, by the clock on the wall, in examples/s: the graph without servers beside a whole cluster
+//   worker_bench --graph THREADS     only the step, by the clock on the wall, in examples/s: the
+//   graph without servers beside a whole cluster
 #include <time.h>
 
 #include <algorithm>
@@ -67,24 +70,32 @@ class Primitives {
   }
 
  private:
-  static memory::desc Desc(memory::dims dims, Tag tag = Tag::any) { return {std::move(dims), memory::data_type::f32, tag}; }
+  static memory::desc Desc(memory::dims dims, Tag tag = Tag::any) {
+    return {std::move(dims), memory::data_type::f32, tag};
+  }
   memory Memory(const memory::desc& desc) {
     memory made(desc, engine_);
     float* values = static_cast<float*>(made.get_data_handle());
-    for (std::size_t i = 0; i < desc.get_size() / sizeof(float); ++i) values[i] = random::Uniform(1, i) - 0.5f;
+    for (std::size_t i = 0; i < desc.get_size() / sizeof(float); ++i)
+      values[i] = random::Uniform(1, i) - 0.5f;
     return made;
   }
   void Add(std::string name, dnnl::primitive primitive, std::unordered_map<int, memory> arguments) {
-    runs_.emplace_back(std::move(name), [this, primitive, arguments] { primitive.execute(stream_, arguments); });
+    runs_.emplace_back(std::move(name),
+                       [this, primitive, arguments] { primitive.execute(stream_, arguments); });
   }
   // The derivative of a relu over its output.
   void ReluBackward(const std::string& name, const memory::desc& desc) {
-    const dnnl::eltwise_forward::primitive_desc forward({dnnl::prop_kind::forward_training, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f},
-                                                        engine_);
-    const dnnl::eltwise_backward::primitive_desc made({dnnl::algorithm::eltwise_relu, desc, desc, 0.0f, 0.0f}, engine_, forward);
+    const dnnl::eltwise_forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, dnnl::algorithm::eltwise_relu, desc, 0.0f, 0.0f},
+        engine_);
+    const dnnl::eltwise_backward::primitive_desc made(
+        {dnnl::algorithm::eltwise_relu, desc, desc, 0.0f, 0.0f}, engine_, forward);
     const memory gradient = Memory(desc);
     Add(name + " relu backward", dnnl::eltwise_backward(made),
-        {{DNNL_ARG_SRC, Memory(desc)}, {DNNL_ARG_DIFF_DST, gradient}, {DNNL_ARG_DIFF_SRC, gradient}});
+        {{DNNL_ARG_SRC, Memory(desc)},
+         {DNNL_ARG_DIFF_DST, gradient},
+         {DNNL_ARG_DIFF_SRC, gradient}});
   }
   static dnnl::primitive_attr FusedRelu(bool relu) {
     dnnl::post_ops ops;
@@ -95,28 +106,32 @@ class Primitives {
   }
 
   // Returns the layout that it leaves.
-  memory::desc Convolution(const std::string& name, std::int64_t in, std::int64_t channels, std::int64_t filters, bool backward_data) {
+  memory::desc Convolution(const std::string& name, std::int64_t in, std::int64_t channels,
+                           std::int64_t filters, bool backward_data) {
     const std::int64_t out = in - 2;
-    const auto x = Desc({kBatch, channels, in, in}), w = Desc({filters, channels, 3, 3}), y = Desc({kBatch, filters, out, out}),
-               b = Desc({filters}, Tag::x);
+    const auto x = Desc({kBatch, channels, in, in}), w = Desc({filters, channels, 3, 3}),
+               y = Desc({kBatch, filters, out, out}), b = Desc({filters}, Tag::x);
     const dnnl::memory::dims one{1, 1}, none{0, 0};
     const dnnl::convolution_forward::primitive_desc forward(
-        {dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, x, w, b, y, one, none, none}, FusedRelu(true), engine_);
+        {dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, x, w, b, y, one,
+         none, none},
+        FusedRelu(true), engine_);
     Add(name + " forward+relu", dnnl::convolution_forward(forward),
         {{DNNL_ARG_SRC, Memory(forward.src_desc())},
          {DNNL_ARG_WEIGHTS, Memory(forward.weights_desc())},
          {DNNL_ARG_BIAS, Memory(b)},
          {DNNL_ARG_DST, Memory(forward.dst_desc())}});
     ReluBackward(name, forward.dst_desc());
-    const dnnl::convolution_backward_weights::primitive_desc weights({dnnl::algorithm::convolution_direct, x, w, b, y, one, none, none}, engine_,
-                                                                     forward);
+    const dnnl::convolution_backward_weights::primitive_desc weights(
+        {dnnl::algorithm::convolution_direct, x, w, b, y, one, none, none}, engine_, forward);
     Add(name + " backward weights", dnnl::convolution_backward_weights(weights),
         {{DNNL_ARG_SRC, Memory(weights.src_desc())},
          {DNNL_ARG_DIFF_WEIGHTS, Memory(weights.diff_weights_desc())},
          {DNNL_ARG_DIFF_BIAS, Memory(b)},
          {DNNL_ARG_DIFF_DST, Memory(weights.diff_dst_desc())}});
     if (!backward_data) return forward.dst_desc();
-    const dnnl::convolution_backward_data::primitive_desc data({dnnl::algorithm::convolution_direct, x, w, y, one, none, none}, engine_, forward);
+    const dnnl::convolution_backward_data::primitive_desc data(
+        {dnnl::algorithm::convolution_direct, x, w, y, one, none, none}, engine_, forward);
     Add(name + " backward data", dnnl::convolution_backward_data(data),
         {{DNNL_ARG_DIFF_SRC, Memory(data.diff_src_desc())},
          {DNNL_ARG_WEIGHTS, Memory(data.weights_desc())},
@@ -124,31 +139,39 @@ class Primitives {
     return forward.dst_desc();
   }
 
-  void Pool(const std::string& name, std::int64_t in, std::int64_t channels, const memory::desc& x) {
+  void Pool(const std::string& name, std::int64_t in, std::int64_t channels,
+            const memory::desc& x) {
     const std::int64_t out = in / 2;
     const dnnl::memory::dims two{2, 2}, none{0, 0};
     const dnnl::pooling_forward::primitive_desc forward(
-        {dnnl::prop_kind::forward_training, dnnl::algorithm::pooling_max, x, Desc({kBatch, channels, out, out}), two, two, none, none}, engine_);
+        {dnnl::prop_kind::forward_training, dnnl::algorithm::pooling_max, x,
+         Desc({kBatch, channels, out, out}), two, two, none, none},
+        engine_);
     const memory::desc y = forward.dst_desc();
     const memory from = Memory(x), to = Memory(y), workspace(forward.workspace_desc(), engine_);
-    const std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, from}, {DNNL_ARG_DST, to}, {DNNL_ARG_WORKSPACE, workspace}};
+    const std::unordered_map<int, memory> arguments = {
+        {DNNL_ARG_SRC, from}, {DNNL_ARG_DST, to}, {DNNL_ARG_WORKSPACE, workspace}};
     Add(name + " forward", dnnl::pooling_forward(forward), arguments);
     runs_.back().second();  // fills the workspace that backward reads
-    const dnnl::pooling_backward::primitive_desc backward({dnnl::algorithm::pooling_max, x, y, two, two, none, none}, engine_, forward);
+    const dnnl::pooling_backward::primitive_desc backward(
+        {dnnl::algorithm::pooling_max, x, y, two, two, none, none}, engine_, forward);
     Add(name + " backward", dnnl::pooling_backward(backward),
         {{DNNL_ARG_DIFF_SRC, Memory(x)}, {DNNL_ARG_DIFF_DST, to}, {DNNL_ARG_WORKSPACE, workspace}});
   }
 
   void Dense(const std::string& name, std::int64_t in, std::int64_t out, bool relu) {
-    const auto x = Desc({kBatch, in}, Tag::ab), w = Desc({out, in}), y = Desc({kBatch, out}, Tag::ab), b = Desc({out}, Tag::x);
-    const dnnl::inner_product_forward::primitive_desc forward({dnnl::prop_kind::forward_training, x, w, b, y}, FusedRelu(relu), engine_);
+    const auto x = Desc({kBatch, in}, Tag::ab), w = Desc({out, in}),
+               y = Desc({kBatch, out}, Tag::ab), b = Desc({out}, Tag::x);
+    const dnnl::inner_product_forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, x, w, b, y}, FusedRelu(relu), engine_);
     Add(name + " forward", dnnl::inner_product_forward(forward),
         {{DNNL_ARG_SRC, Memory(forward.src_desc())},
          {DNNL_ARG_WEIGHTS, Memory(forward.weights_desc())},
          {DNNL_ARG_BIAS, Memory(b)},
          {DNNL_ARG_DST, Memory(forward.dst_desc())}});
     if (relu) ReluBackward(name, forward.dst_desc());
-    const dnnl::inner_product_backward_weights::primitive_desc weights({x, w, b, y}, engine_, forward);
+    const dnnl::inner_product_backward_weights::primitive_desc weights({x, w, b, y}, engine_,
+                                                                       forward);
     Add(name + " backward weights", dnnl::inner_product_backward_weights(weights),
         {{DNNL_ARG_SRC, Memory(weights.src_desc())},
          {DNNL_ARG_DIFF_WEIGHTS, Memory(weights.diff_weights_desc())},
@@ -185,7 +208,8 @@ config::ModelSpec Cnn() {
     layer.pool_h = layer.pool_w = layer.stride_h = layer.stride_w = 2;
     return layer;
   };
-  const auto dense = [](const char* name, const char* input, std::uint64_t units, const char* activation) {
+  const auto dense = [](const char* name, const char* input, std::uint64_t units,
+                        const char* activation) {
     auto layer = Layer("dense", name, input);
     layer.units = units, layer.activation = activation;
     return layer;
@@ -198,7 +222,8 @@ config::ModelSpec Cnn() {
                   dense("dense1", "flat", 128, "relu"),
                   dense("logits", "dense1", 10, "linear")};
   config::LossSpec loss;
-  loss.type = "sparse_categorical_crossentropy", loss.from_logits = true, loss.output = "logits", loss.labels = "label";
+  loss.type = "sparse_categorical_crossentropy", loss.from_logits = true, loss.output = "logits",
+  loss.labels = "label";
   model.losses = {loss};
   model.metrics = {"accuracy"};
   return model;
@@ -212,7 +237,8 @@ class Step {
     for (const worker::Variable& variable : graph_->variables()) {
       weights_.emplace_back(variable.shape.elements());
       gradients_.emplace_back(variable.shape.elements());
-      for (std::size_t i = 0; i < weights_.back().size(); ++i) weights_.back()[i] = 0.2f * random::Uniform(random::KeyOf(1, variable.name), i) - 0.1f;
+      for (std::size_t i = 0; i < weights_.back().size(); ++i)
+        weights_.back()[i] = 0.2f * random::Uniform(random::KeyOf(1, variable.name), i) - 0.1f;
     }
     images_.resize(kBatch * 784);
     for (std::size_t i = 0; i < images_.size(); ++i) images_[i] = random::Uniform(2, i);
@@ -248,8 +274,10 @@ int Graph(int threads) {
   for (int i = 0; i < 20; ++i) step.Run();
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < kSteps; ++i) step.Run();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::printf("{\"name\": \"graph\", \"value\": %.1f, \"unit\": \"examples/s\"}\n", static_cast<double>(kSteps * kBatch) / seconds);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  std::printf("{\"name\": \"graph\", \"value\": %.1f, \"unit\": \"examples/s\"}\n",
+              static_cast<double>(kSteps * kBatch) / seconds);
   return 0;
 }
 
@@ -278,9 +306,11 @@ int Main(int argc, char** argv) {
     ours.push_back(Median(steps));
   }
   const double rate = kBatch / Median(ours), reference = kBatch / Median(theirs);
-  std::fprintf(stderr, "%s: step %.3f ms, its primitives alone %.3f ms\n", step.backend().c_str(), Median(ours) * 1e3, Median(theirs) * 1e3);
-  bench::Print("training step, CNN conv16-pool-conv32-pool-dense128, batch 128, one thread", rate, "examples/CPU s",
-               "sum of its oneDNN primitives timed alone", reference, rate / reference, 0.6);
+  std::fprintf(stderr, "%s: step %.3f ms, its primitives alone %.3f ms\n", step.backend().c_str(),
+               Median(ours) * 1e3, Median(theirs) * 1e3);
+  bench::Print("training step, CNN conv16-pool-conv32-pool-dense128, batch 128, one thread", rate,
+               "examples/CPU s", "sum of its oneDNN primitives timed alone", reference,
+               rate / reference, 0.6);
   return 0;
 }
 

@@ -4,12 +4,18 @@
   acceptance.py --bin build/release/bin --data data [--quick] [names …]
   acceptance.py --bin build/release/bin --data data --kills 20 [--seed S]
 
-Full size: the MLP on Fashion-MNIST with 1+1, 2+2 and 2 workers + 3 servers (>= 86.0 %), and with 2+2 on a copy of the training file sorted by class
-(>= 85.5 %). `--quick` is what `./evergrad test` runs: the 12k subset, 2+2 (>= 83.5 %), median of three seeds. Asynchronous Adam at one update of
-staleness ends at 85.0 % there with a standard deviation of 1.1 points over seeds and runs (a NumPy simulation of it agrees, and 0.9 without staleness),
-so three runs fall short by chance every thirtieth time: then six more seeds are run, and the median of all nine decides. In a 2+2 run each server holds
->= 30 % of the bytes, and each worker did >= 30 % of the steps (of several runs in the median: another process may hold up one worker for a while).
-`--kills`: the quickstart on 2+2 with a checkpoint each 5 s, while so many processes of any role are killed (>= 85.5 %, and an exact audit).
+Full size: the MLP on Fashion-MNIST with 1+1, 2+2 and 2 workers + 3 servers (>= 86.0 %), and with
+2+2 on a copy of the training file sorted by class
+(>= 85.5 %). `--quick` is what `./evergrad test` runs: the 12k subset, 2+2 (>= 83.5 %), median of
+three seeds. Asynchronous Adam at one update of
+staleness ends at 85.0 % there with a standard deviation of 1.1 points over seeds and runs (a NumPy
+simulation of it agrees, and 0.9 without staleness),
+so three runs fall short by chance every thirtieth time: then six more seeds are run, and the median
+of all nine decides. In a 2+2 run each server holds
+>= 30 % of the bytes, and each worker did >= 30 % of the steps (of several runs in the median:
+another process may hold up one worker for a while).
+`--kills`: the quickstart on 2+2 with a checkpoint each 5 s, while so many processes of any role are
+killed (>= 85.5 %, and an exact audit).
 """
 import argparse
 import glob
@@ -27,11 +33,14 @@ from cluster import Cluster, Failure, wait_for  # noqa: E402
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
-#        name            job                              data set         workers servers accuracy seeds, and more when their median falls short
-FULL = [("mlp-1+1", "configs/quickstart.yaml", "fashion-mnist", 1, 1, 0.860, 1, 0),
-        ("mlp-2+2", "configs/quickstart.yaml", "fashion-mnist", 2, 2, 0.860, 1, 0),
-        ("mlp-2+3", "configs/quickstart.yaml", "fashion-mnist", 2, 3, 0.860, 1, 0),
-        ("mlp-sorted", "configs/quickstart.yaml", "fashion-mnist-sorted", 2, 2, 0.855, 1, 0)]
+#        name            job                              data set         workers servers accuracy
+#        seeds, and more when their median falls short
+FULL = [
+    ("mlp-1+1", "configs/quickstart.yaml", "fashion-mnist", 1, 1, 0.860, 1, 0),
+    ("mlp-2+2", "configs/quickstart.yaml", "fashion-mnist", 2, 2, 0.860, 1, 0),
+    ("mlp-2+3", "configs/quickstart.yaml", "fashion-mnist", 2, 3, 0.860, 1, 0),
+    ("mlp-sorted", "configs/quickstart.yaml", "fashion-mnist-sorted", 2, 2, 0.855, 1, 0),
+]
 QUICK = [("mlp-12k", "configs/examples/mlp-12k.yaml", "fashion-mnist-12k", 2, 2, 0.835, 3, 6)]
 
 
@@ -54,7 +63,9 @@ def run(case, bin_folder, data, runs):
             break
         print("short  %s: accuracy %.4f, the median of %s" % (name, accuracy, accuracies))
     else:
-        problems.append("accuracy: want >= %g got %g, the median of %s" % (line, accuracy, accuracies))
+        problems.append(
+            "accuracy: want >= %g got %g, the median of %s" % (line, accuracy, accuracies)
+        )
     least = []  # share of the steps that a worker did, in each run
     for result in results:
         steps = {t["identity"]: t["steps"] for t in result["tasks"] if t["role"] == "worker"}
@@ -62,15 +73,31 @@ def run(case, bin_folder, data, runs):
         held = {}
         for shard in result["shards"]:
             held[shard["server"]] = held.get(shard["server"], 0) + shard["bytes"]
-        if workers == 2 and servers == 2 and (len(held) != 2 or min(held.values()) < 0.3 * sum(held.values())):
+        if (
+            workers == 2
+            and servers == 2
+            and (len(held) != 2 or min(held.values()) < 0.3 * sum(held.values()))
+        ):
             problems.append("each server holds >= 30 %% of the bytes: %s" % held)
     if workers == 2 and servers == 2 and statistics.median(least) < 0.3:
-        problems.append("each worker does >= 30 %% of the steps: the lesser one did %s" % ", ".join("%.0f %%" % (100 * share) for share in least))
+        problems.append(
+            "each worker does >= 30 %% of the steps: the lesser one did %s"
+            % ", ".join("%.0f %%" % (100 * share) for share in least)
+        )
     for problem in problems:
         print("FAILED %s: %s" % (name, problem))
     if not problems:
-        print("ok     %-10s accuracy %.4f (line %.3f), %.0f examples/s, steps %s, bytes %s" % (
-            name, accuracy, line, statistics.median(r["examples_per_second"] for r in results), steps, held))
+        print(
+            "ok     %-10s accuracy %.4f (line %.3f), %.0f examples/s, steps %s, bytes %s"
+            % (
+                name,
+                accuracy,
+                line,
+                statistics.median(r["examples_per_second"] for r in results),
+                steps,
+                held,
+            )
+        )
     sys.stdout.flush()
     return not problems
 
@@ -78,27 +105,57 @@ def run(case, bin_folder, data, runs):
 def data_settings(data, data_set):
     folder, settings = os.path.join(data, data_set), []
     for part, prefix in (("train", "train"), ("eval", "t10k")):
-        for kind, suffix in (("images", "images-idx3-ubyte.gz"), ("labels", "labels-idx1-ubyte.gz")):
-            settings += ["--set", "spec.data.%s.%s=%s" % (part, kind, json.dumps(os.path.abspath(os.path.join(folder, "%s-%s" % (prefix, suffix)))))]
+        for kind, suffix in (
+            ("images", "images-idx3-ubyte.gz"),
+            ("labels", "labels-idx1-ubyte.gz"),
+        ):
+            settings += [
+                "--set",
+                "spec.data.%s.%s=%s"
+                % (
+                    part,
+                    kind,
+                    json.dumps(os.path.abspath(os.path.join(folder, "%s-%s" % (prefix, suffix)))),
+                ),
+            ]
     return settings
 
 
 def train(case, seed, bin_folder, data, runs):
     """One job on a local cluster of its own; result.json, or None when psctl did not end with 0."""
     name, job, data_set, workers, servers = case[:5]
-    command = [os.path.join(bin_folder, "psctl"), "job", "run", os.path.join(ROOT, job), "--local", "--workers", str(workers), "--servers", str(servers),
-               "--runs", runs, "--set", "spec.data.shuffle.seed=%d" % seed, "--set", "spec.training.seed=%d" % seed]
+    command = [
+        os.path.join(bin_folder, "psctl"),
+        "job",
+        "run",
+        os.path.join(ROOT, job),
+        "--local",
+        "--workers",
+        str(workers),
+        "--servers",
+        str(servers),
+        "--runs",
+        runs,
+        "--set",
+        "spec.data.shuffle.seed=%d" % seed,
+        "--set",
+        "spec.training.seed=%d" % seed,
+    ]
     command += data_settings(data, data_set)
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if ended.returncode != 0:
-        print("FAILED %s: psctl ended with %d\n%s\n%s" % (name, ended.returncode, ended.stdout[-3000:], ended.stderr[-3000:]))
+        print(
+            "FAILED %s: psctl ended with %d\n%s\n%s"
+            % (name, ended.returncode, ended.stdout[-3000:], ended.stderr[-3000:])
+        )
         return None
     with open(glob.glob(os.path.join(runs, "*", "result.json"))[0]) as f:
         return json.load(f)
 
 
 def kills(count, seed, bin_folder, data):
-    """The quickstart while random processes are killed, at even distances of steps; True, False, or None when its data is not there."""
+    """The quickstart while random processes are killed, at even distances of steps; True, False, or
+    None when its data is not there."""
     if not os.path.exists(os.path.join(data, "fashion-mnist", "train-images-idx3-ubyte.gz")):
         print("skipped: no fashion-mnist in %s (./evergrad data)" % data)
         return None
@@ -109,30 +166,72 @@ def kills(count, seed, bin_folder, data):
         with Cluster(bin_folder, seed=seed, scale=2.5) as c:
             c.up()
             begun = time.monotonic()
-            c.psctl("job", "submit", os.path.join(ROOT, "configs/quickstart.yaml"), "--set", "spec.checkpoint={every: 5s}", *data_settings(data, "fashion-mnist"))
+            c.psctl(
+                "job",
+                "submit",
+                os.path.join(ROOT, "configs/quickstart.yaml"),
+                "--set",
+                "spec.checkpoint={every: 5s}",
+                *data_settings(data, "fashion-mnist")
+            )
 
             def job():
                 return c.psctl_json("job", "show", "fashion-mlp")
+
             for i in range(count):
-                status = wait_for("the job to get on", lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") or s["steps_total"] > 0 and
-                                                                s["steps_done"] * (count + 1) >= s["steps_total"] * (i + 1) else None)(job()), 600)
+                status = wait_for(
+                    "the job to get on",
+                    lambda: (
+                        lambda s: s
+                        if s["state"] not in ("QUEUED", "STARTING", "RUNNING")
+                        or s["steps_total"] > 0
+                        and s["steps_done"] * (count + 1) >= s["steps_total"] * (i + 1)
+                        else None
+                    )(job()),
+                    600,
+                )
                 if status["state"] != "RUNNING":
                     break
                 victim = draw.choice(c.workers + c.servers + [c.coordinator])
                 victim.kill()
                 victim.start()
                 killed[victim.role] += 1
-            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") else None)(job()), 900)
+            status = wait_for(
+                "the job to end",
+                lambda: (
+                    lambda s: s if s["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") else None
+                )(job()),
+                900,
+            )
             took = time.monotonic() - begun
             if status["state"] != "SUCCEEDED":
                 raise Failure("the job is %s: %s" % (status["state"], status["first_cause"]))
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
                 result = json.load(f)
-            audit = c.psctl("job", "audit", "--checkpoint", result["checkpoint"]["path"], "--output", "json", expect=None)
+            audit = c.psctl(
+                "job",
+                "audit",
+                "--checkpoint",
+                result["checkpoint"]["path"],
+                "--output",
+                "json",
+                expect=None,
+            )
             accuracy = result["metrics"]["accuracy"]
-            print("killed: %s; %.0f s; accuracy %.4f (line 0.855); repair %s; %d attempts for %d closures; %d duplicates refused; %d deaths; audit %s"
-                  % (", ".join("%d times a %s" % (n, role) for role, n in killed.items()), took, accuracy, result["repair"], result["closures"]["attempts"],
-                     result["closures"]["succeeded"], result["duplicates_refused"], len(result["deaths"]), "exact" if audit.returncode == 0 else audit.stdout + audit.stderr))
+            print(
+                "killed: %s; %.0f s; accuracy %.4f (line 0.855); repair %s; %d attempts for %d closures; %d duplicates refused; %d deaths; audit %s"
+                % (
+                    ", ".join("%d times a %s" % (n, role) for role, n in killed.items()),
+                    took,
+                    accuracy,
+                    result["repair"],
+                    result["closures"]["attempts"],
+                    result["closures"]["succeeded"],
+                    result["duplicates_refused"],
+                    len(result["deaths"]),
+                    "exact" if audit.returncode == 0 else audit.stdout + audit.stderr,
+                )
+            )
             if sum(killed.values()) < count:
                 raise Failure("the job ended after %d of %d kills" % (sum(killed.values()), count))
             if accuracy < 0.855 or audit.returncode != 0:
@@ -145,20 +244,33 @@ def kills(count, seed, bin_folder, data):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bin", required=True)
-    parser.add_argument("--data", default=os.environ.get("EVERGRAD_DATA", os.path.join(ROOT, "data")))
+    parser.add_argument(
+        "--data", default=os.environ.get("EVERGRAD_DATA", os.path.join(ROOT, "data"))
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--kills", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big"))
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big"),
+    )
     parser.add_argument("names", nargs="*")
     a = parser.parse_args()
     if a.kills:
         return {True: 0, False: 1, None: 77}[kills(a.kills, a.seed, os.path.abspath(a.bin), a.data)]
     cases = [c for c in (QUICK if a.quick else FULL) if not a.names or c[0] in a.names]
-    with tempfile.TemporaryDirectory(prefix="evergrad acceptance ") as runs:  # With a space: paths may have them.
+    with tempfile.TemporaryDirectory(
+        prefix="evergrad acceptance "
+    ) as runs:  # With a space: paths may have them.
         outcomes = [run(c, os.path.abspath(a.bin), a.data, runs) for c in cases]
-    print("%d passed, %d failed, %d skipped" % (outcomes.count(True), outcomes.count(False), outcomes.count(None)))
+    print(
+        "%d passed, %d failed, %d skipped"
+        % (outcomes.count(True), outcomes.count(False), outcomes.count(None))
+    )
     if outcomes.count(False):
         return 1
     return 77 if outcomes and all(o is None for o in outcomes) else 0

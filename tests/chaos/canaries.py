@@ -1,6 +1,7 @@
 """All power is lost, and the canaries: faults built in on purpose that the checks must find.
 
-A canary passes only if the check of its sibling, which is the same without the fault, fails, and for the reason that was built in.
+A canary passes only if the check of its sibling, which is the same without the fault, fails, and
+for the reason that was built in.
 """
 import os
 import time
@@ -37,20 +38,29 @@ def start_all(c):
 
 
 def demand_kept(c, job, told):
-    """What psctl said before the power went is so afterwards: asked of the coordinator before anybody else is there to tell it."""
+    """What psctl said before the power went is so afterwards: asked of the coordinator before
+    anybody else is there to tell it."""
     newest = manifests(folder_left(c, job))[-1:]
     if told["checkpoint"]["manifests"] > 0 and not newest:
-        raise Failure("lost with the power: every checkpoint, of %d that were told" % told["checkpoint"]["manifests"])
+        raise Failure(
+            "lost with the power: every checkpoint, of %d that were told"
+            % told["checkpoint"]["manifests"]
+        )
     for path in newest:
         check_agrees(job, verified(c, path))
     c.coordinator.start()
     r = c.psctl("job", "show", job.name, "--output", "json", expect=None)
     if r.returncode != 0:
-        raise Failure("lost with the power: the job, of which %s closures had succeeded: %s" % (told["closures_succeeded"], r.stderr.strip()))
+        raise Failure(
+            "lost with the power: the job, of which %s closures had succeeded: %s"
+            % (told["closures_succeeded"], r.stderr.strip())
+        )
     after = job.show()
     for key in ("closures_succeeded", "steps_done"):
         if int(after[key]) < int(told[key]):
-            raise Failure("lost with the power: %s was %s, and is %s" % (key, told[key], after[key]))
+            raise Failure(
+                "lost with the power: %s was %s, and is %s" % (key, told[key], after[key])
+            )
     if told["state"] == "SUCCEEDED" and after["state"] != told["state"]:
         raise Failure("lost with the power: the job had SUCCEEDED, and is %s" % after["state"])
 
@@ -69,7 +79,8 @@ def through_a_loss_of_power(c, r, survives):
         job.wait_steps(r.randint(20, 60))
         wait_saved(job)
         told = job.show()
-        # `job show` does not wait for the disk, a submission does: once that is answered, all that was shown before is durable.
+        # `job show` does not wait for the disk, a submission does: once that is answered, all that
+        # was shown before is durable.
         after = c.submit(examples=50)
         lost = lose_power(c, survives)
         if told["state"] == "RUNNING":
@@ -91,19 +102,28 @@ def through_a_loss_of_power(c, r, survives):
     demand_kept(c, job, told)
     job.check_exact()
     if lines(told) != written:
-        raise Failure("lost with the power: lines of metrics.jsonl, of a job whose result.json had been told")
+        raise Failure(
+            "lost with the power: lines of metrics.jsonl, of a job whose result.json had been told"
+        )
     start_all(c)
     c.wait_tasks()
     return lost, again
 
 
-@scenario("power", "P1", "all hosts lose power in the middle of a job and after its end: what was synced is left, of the rest nothing, or anything")
+@scenario(
+    "power",
+    "P1",
+    "all hosts lose power in the middle of a job and after its end: what was synced is left, of the rest nothing, or anything",
+)
 def p1(c, r):
     survives = None if r.random() < 0.5 else r
     lost, again = through_a_loss_of_power(c, r, survives)
-    print("       %s that was not synced was kept: %d bytes and %d names in the middle, %d and %d at the end"
-          % ("nothing" if survives is None else "some", *lost, *again))
-    # The records that all this rests on are complete: everybody ends by himself, and they agree with the disk.
+    print(
+        "       %s that was not synced was kept: %d bytes and %d names in the middle, %d and %d at the end"
+        % ("nothing" if survives is None else "some", *lost, *again)
+    )
+    # The records that all this rests on are complete: everybody ends by himself, and they agree
+    # with the disk.
     for d in everybody(c):
         d.terminate()
     c.disk.check()
@@ -136,7 +156,9 @@ def p1_journal(c, r):
     c.submit(examples=200).finish()
 
 
-@scenario("power", "P1-shards", "the same with the sync of shard files left out: the check must fail")
+@scenario(
+    "power", "P1-shards", "the same with the sync of shard files left out: the check must fail"
+)
 def p1_shards(c, r):
     for s in c.servers:
         restart(s, "fs.sync=drop")
@@ -147,12 +169,17 @@ def p1_shards(c, r):
     c.submit(examples=200).finish()
 
 
-@scenario("checker", "V0-off", "with V0 not compared, an attempt that a rollback overtakes must be found inexact; with it compared it is exact")
+@scenario(
+    "checker",
+    "V0-off",
+    "with V0 not compared, an attempt that a rollback overtakes must be found inexact; with it compared it is exact",
+)
 def v0_off(c, r):
     others = c.workers[1:]
     for w in others:
         w.kill()
-    # One closure, one worker, and a server that dies after so many of its pushes: the attempt began before the rollback and ends after it.
+    # One closure, one worker, and a server that dies after so many of its pushes: the attempt began
+    # before the rollback and ends after it.
     victim, hit = r.choice(c.servers), r.randint(20, 150)
     for spec in ("coordinator.ignore_v0=on", None):
         restart(c.coordinator, spec)

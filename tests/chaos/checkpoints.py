@@ -1,4 +1,5 @@
-"""Scenarios of checkpoints: K1 to K9, and the servers' that need them (S1 to S4, S7 to S9, E1). Registered with the others of scenarios.py."""
+"""Scenarios of checkpoints: K1 to K9, and the servers' that need them (S1 to S4, S7 to S9, E1).
+Registered with the others of scenarios.py."""
 import json
 import os
 import random
@@ -9,14 +10,30 @@ import time
 import urllib.request
 
 from cluster import Failure, wait_for
-from saved import (block_starts, check_agrees, check_restored, exported, flip, folder_of, manifests, members, rollbacks, tool, verified, wait_saved)
+from saved import (
+    block_starts,
+    check_agrees,
+    check_restored,
+    exported,
+    flip,
+    folder_of,
+    manifests,
+    members,
+    rollbacks,
+    tool,
+    verified,
+    wait_saved,
+)
 from stage import METRICS, events, names_death, only_these_died, restart, scenario
 
-OFTEN = "{every: 50ms, keep: 20}"  # kept so long that what a scenario looks at is not swept meanwhile
+OFTEN = (
+    "{every: 50ms, keep: 20}"  # kept so long that what a scenario looks at is not swept meanwhile
+)
 
 
 def disturb_saved(c, steps, fault, undo=None, **shape):
-    """As Cluster.disturb, once the job was saved in the middle, too. A disk may be slow: each next job is twice as long."""
+    """As Cluster.disturb, once the job was saved in the middle, too. A disk may be slow: each next
+    job is twice as long."""
     shape = dict(dict(examples=2400, step_ms=3, checkpoint=OFTEN), **shape)
     for _ in range(6):
         job = c.submit(**shape)
@@ -24,7 +41,9 @@ def disturb_saved(c, steps, fault, undo=None, **shape):
         wait_saved(job)
         fault(job)
         status = job.show()
-        if status["state"] == "RUNNING" and int(status["steps_done"]) < job.steps:  # so something was in hand
+        if (
+            status["state"] == "RUNNING" and int(status["steps_done"]) < job.steps
+        ):  # so something was in hand
             return job
         if undo is not None:
             undo()
@@ -41,6 +60,7 @@ def kill_saved(c, victims, steps, **shape):
     def start():
         for victim in victims:
             victim.start()
+
     return disturb_saved(c, steps, kill, start, **shape)
 
 
@@ -49,7 +69,8 @@ def names_of(said):
 
 
 def saved_often(c, count, **shape):
-    """A job that has ended and has `count` checkpoints at least, no two with the same files; by manifest what `verify` says of each."""
+    """A job that has ended and has `count` checkpoints at least, no two with the same files; by
+    manifest what `verify` says of each."""
     for _ in range(6):
         job = c.submit(**shape)
         job.finish()
@@ -57,7 +78,9 @@ def saved_often(c, count, **shape):
         said = {}
         for path in manifests(folder):
             one = verified(c, path)
-            if any(names_of(one) == names_of(other) for other in said.values()):  # the last one of a job may hold what the one before does
+            if any(
+                names_of(one) == names_of(other) for other in said.values()
+            ):  # the last one of a job may hold what the one before does
                 os.unlink(path)
             else:
                 said[path] = one
@@ -69,7 +92,12 @@ def saved_often(c, count, **shape):
 
 # ------------------------------------------------------------------ servers
 
-@scenario("servers", "S1", "kill a server under load; it comes back (same index, other address), its shards from their newest snapshots")
+
+@scenario(
+    "servers",
+    "S1",
+    "kill a server under load; it comes back (same index, other address), its shards from their newest snapshots",
+)
 def s1(c, r):
     victim = r.choice(c.servers)
     before = c.pids()
@@ -83,8 +111,13 @@ def s1(c, r):
     names_death(result, victim)
     repair = check_restored(job, result)
     if not 0 < repair["closures_rerun"] < job.closures:
-        raise Failure("want some of %d closures to be run again, not all: %s" % (job.closures, repair))
-    print("       %d shards restored, %d of %d closures run again" % (repair["shards_rolled_back"], repair["closures_rerun"], job.closures))
+        raise Failure(
+            "want some of %d closures to be run again, not all: %s" % (job.closures, repair)
+        )
+    print(
+        "       %d shards restored, %d of %d closures run again"
+        % (repair["shards_rolled_back"], repair["closures_rerun"], job.closures)
+    )
 
 
 @scenario("servers", "S2", "kill a server while a worker recovers")
@@ -97,6 +130,7 @@ def s2(c, r):
         worker.start()
         victim.kill()
         victim.start()
+
     job = disturb_saved(c, r.randint(20, 60), fault)
     result = job.finish()
     only_these_died(before, c, victim, worker)
@@ -119,33 +153,50 @@ def s3(c, r):
         raise Failure("not every shard was restored: %s of %d" % (repair, 2 * job.shards))
 
 
-@scenario("servers", "S4", "SIGSTOP a server, SIGCONT, for less and for more than server_lost_after")
+@scenario(
+    "servers", "S4", "SIGSTOP a server, SIGCONT, for less and for more than server_lost_after"
+)
 def s4(c, r):
     victim = r.choice(c.servers)
     pids = c.pids()
     lost_after = 1.5 * c.scale
-    # Less: its session may end, nothing else does. Where the machine itself takes too long between the two signals, it was not less: again.
+    # Less: its session may end, nothing else does. Where the machine itself takes too long between
+    # the two signals, it was not less: again.
     for _ in range(8):
         since = [0.0]
 
         def fault(_):
             since[0] = time.monotonic()
             victim.stop()
-        job = c.disturb(r.randint(10, 40), fault, victim.resume, examples=1000, step_ms=3, checkpoint=OFTEN)
+
+        job = c.disturb(
+            r.randint(10, 40), fault, victim.resume, examples=1000, step_ms=3, checkpoint=OFTEN
+        )
         if r.random() < 0.5:
-            wait_for("its session to end", lambda: events(job, "away", victim.name) or time.monotonic() - since[0] > 0.8 * lost_after)
+            wait_for(
+                "its session to end",
+                lambda: events(job, "away", victim.name)
+                or time.monotonic() - since[0] > 0.8 * lost_after,
+            )
         victim.resume()
         took = time.monotonic() - since[0]
         result = job.finish()
         if not events(job, "rollback"):
-            if result["repair"] != {"shards_rolled_back": 0, "closures_rerun": 0, "updates_redone": 0}:
+            if result["repair"] != {
+                "shards_rolled_back": 0,
+                "closures_rerun": 0,
+                "updates_redone": 0,
+            }:
                 raise Failure("something was run again: %s" % result["repair"])
             break
         if took + c.pauses.longest < 0.8 * lost_after:
-            raise Failure("stopped for %.2f s of %.2f: %s" % (took, lost_after, events(job, "rollback")))
+            raise Failure(
+                "stopped for %.2f s of %.2f: %s" % (took, lost_after, events(job, "rollback"))
+            )
     else:
         raise Failure("eight times it was stopped for longer than meant")
-    # More: whatever it acknowledged since its last snapshot is void, and it learns so when it wakes.
+    # More: whatever it acknowledged since its last snapshot is void, and it learns so when it
+    # wakes.
     job = disturb_saved(c, r.randint(20, 60), lambda _: victim.stop(), victim.resume)
     try:
         if len(c.servers) > 1:
@@ -158,24 +209,38 @@ def s4(c, r):
     only_these_died(pids, c)
     if len(c.servers) > 1 or rollbacks(job):
         check_restored(job, result)
-    elif result["repair"]["closures_rerun"]:  # nobody else had its shards: it keeps them as they are
+    elif result["repair"][
+        "closures_rerun"
+    ]:  # nobody else had its shards: it keeps them as they are
         raise Failure("something was run again: %s" % result["repair"])
     c.wait_tasks()
 
 
-@scenario("servers", "S7", "kill the server again, a worker, and the coordinator while its shards are under repair")
+@scenario(
+    "servers",
+    "S7",
+    "kill the server again, a worker, and the coordinator while its shards are under repair",
+)
 def s7(c, r):
     victim, worker = r.choice(c.servers), r.choice(c.workers)
     # Saved at the beginning only: a long repair.
     for slower in (1, 2, 4, 8, 16):
         before = c.pids()
-        job = c.disturb(r.randint(60, 100), lambda _: victim.kill(), victim.start, examples=3000, epochs=1, step_ms=int(6 * c.scale * slower),
-                        checkpoint="{every: 10m}")
+        job = c.disturb(
+            r.randint(60, 100),
+            lambda _: victim.kill(),
+            victim.start,
+            examples=3000,
+            epochs=1,
+            step_ms=int(6 * c.scale * slower),
+            checkpoint="{every: 10m}",
+        )
         victim.start()
 
         def repairing():
             status = job.show()
             return status["state"] != "RUNNING" or int(status["closures_rerun"]) > 0
+
         wait_for("the repair to begin", repairing)
         again = max([n for _, _, n in rollbacks(job)] or [0])
         under_way = not job.ended() and int(job.show()["closures_rerun"]) < again
@@ -201,7 +266,13 @@ def s8(c, r):
 
     replacement = None
     try:
-        job = disturb_saved(c, r.randint(20, 60), lambda _: victim.session_proxy.cut(), victim.session_proxy.heal, examples=4000)
+        job = disturb_saved(
+            c,
+            r.randint(20, 60),
+            lambda _: victim.session_proxy.cut(),
+            victim.session_proxy.heal,
+            examples=4000,
+        )
         if len(c.servers) == 1:
             replacement = c.add("ps_server", "7", ["--index", "7"])
         # Workers reach it still, and it acknowledges what they push: all of that is void.
@@ -221,15 +292,24 @@ def s8(c, r):
 
     def held():
         return {t["identity"]: t["shards"] for t in c.tasks() if t["role"] == "ps_server"}
-    wait_for("the server that was cut to drop what it held: %s" % held(), lambda: not any(held().values()))
+
+    wait_for(
+        "the server that was cut to drop what it held: %s" % held(),
+        lambda: not any(held().values()),
+    )
 
 
-@scenario("servers", "S9", "kill a server while attempts are in mid-closure; one worker, one long closure, step by seed")
+@scenario(
+    "servers",
+    "S9",
+    "kill a server while attempts are in mid-closure; one worker, one long closure, step by seed",
+)
 def s9(c, r):
     others = c.workers[1:]
     for w in others:
         w.kill()
-    # Before the job, so that the seed alone says which update of the closure is the last that this life applies.
+    # Before the job, so that the seed alone says which update of the closure is the last that this
+    # life applies.
     victim = r.choice(c.servers)
     restart(victim, "server.after_apply=%d*kill" % r.randint(20, 150))
     c.wait_usable()
@@ -244,36 +324,71 @@ def s9(c, r):
         raise Failure("the job does not say that %s was rolled back" % victim.name)
     # With snapshots: the first pushes of the attempt are in them, the last ones are not.
     for steps in (80, 160, 320, 640, 1280):
-        job = c.submit(examples=10 * steps, batch=10, epochs=1, steps_per_closure=steps, step_ms=int(8 * c.scale), checkpoint=OFTEN)
-        partial = wait_for("a checkpoint in mid-closure, or the end", lambda: updates_saved(c, job) or (job.ended() and -1))
+        job = c.submit(
+            examples=10 * steps,
+            batch=10,
+            epochs=1,
+            steps_per_closure=steps,
+            step_ms=int(8 * c.scale),
+            checkpoint=OFTEN,
+        )
+        partial = wait_for(
+            "a checkpoint in mid-closure, or the end",
+            lambda: updates_saved(c, job) or (job.ended() and -1),
+        )
         victim.kill()
         victim.start()
         result = job.finish()
-        # "up to 1 closure that had ended is run again": the only one had ended between the checkpoint and the death, which is S1's case.
-        if partial > 0 and rollbacks(job) and result["repair"]["closures_rerun"] > 0 and not any(again for _, _, again in rollbacks(job)):
+        # "up to 1 closure that had ended is run again": the only one had ended between the
+        # checkpoint and the death, which is S1's case.
+        if (
+            partial > 0
+            and rollbacks(job)
+            and result["repair"]["closures_rerun"] > 0
+            and not any(again for _, _, again in rollbacks(job))
+        ):
             break
     else:
         raise Failure("five closures had ended before the server was killed")
     repair = check_restored(job, result)
     if result["duplicates_refused"] == 0:
-        raise Failure("%d updates of the closure were in each snapshot: %s, no duplicate refused" % (partial, repair))
-    print("       at least %d updates of the closure in each shard's snapshot, %d duplicates refused" % (partial, result["duplicates_refused"]))
+        raise Failure(
+            "%d updates of the closure were in each snapshot: %s, no duplicate refused"
+            % (partial, repair)
+        )
+    print(
+        "       at least %d updates of the closure in each shard's snapshot, %d duplicates refused"
+        % (partial, result["duplicates_refused"])
+    )
     for w in others:
         w.start()
     c.wait_tasks()
 
 
 def updates_saved(c, job):
-    """Of closures that have not ended, in each shard of the newest checkpoint that every update touches."""
+    """Of closures that have not ended, in each shard of the newest checkpoint that every update
+    touches."""
     saved = job.show()["checkpoint"]
-    code, said, _ = tool(c, "verify", saved["path"]) if saved is not None and saved["manifests"] > 0 else (1, None, "")
+    code, said, _ = (
+        tool(c, "verify", saved["path"])
+        if saved is not None and saved["manifests"] > 0
+        else (1, None, "")
+    )
     if code != 0:
         return 0
     check_agrees(job, said)
-    return min(sum(len(members(o["updates"])) for o in f.get("open", [])) for f in said["files"] if f.get("variable", "counting/updates") == "counting/updates")
+    return min(
+        sum(len(members(o["updates"])) for o in f.get("open", []))
+        for f in said["files"]
+        if f.get("variable", "counting/updates") == "counting/updates"
+    )
 
 
-@scenario("servers", "E1", "a server is rolled back during the evaluation: the metric equals the undisturbed one exactly")
+@scenario(
+    "servers",
+    "E1",
+    "a server is rolled back during the evaluation: the metric equals the undisturbed one exactly",
+)
 def e1(c, r):
     quiet = c.submit(checkpoint=OFTEN).finish()
     victim = r.choice(c.servers)
@@ -287,12 +402,20 @@ def e1(c, r):
         victim.kill()
         victim.start()
         result = job.finish()
-        if result["metrics"]["count"] != job.examples or quiet["metrics"]["count"] != 2 * job.examples:
-            raise Failure("the metric differs: %s, undisturbed (two epochs) %s" % (result["metrics"], quiet["metrics"]))
+        if (
+            result["metrics"]["count"] != job.examples
+            or quiet["metrics"]["count"] != 2 * job.examples
+        ):
+            raise Failure(
+                "the metric differs: %s, undisturbed (two epochs) %s"
+                % (result["metrics"], quiet["metrics"])
+            )
         if events(job, "rollback", "evaluating begins again"):
             break
     else:
-        raise Failure("five evaluations were over before the server died: %s" % events(job, "rollback"))
+        raise Failure(
+            "five evaluations were over before the server died: %s" % events(job, "rollback")
+        )
     check_restored(job, result)
     for w in c.workers:
         restart(w)
@@ -306,17 +429,30 @@ def stopped(d):
 
 def pulls(c, server):
     """How this process has answered pulls of one shard."""
-    address = next(t["metrics_address"] for t in c.tasks() if t["role"] == "ps_server" and t["pid"] == server.pid)
+    address = next(
+        t["metrics_address"]
+        for t in c.tasks()
+        if t["role"] == "ps_server" and t["pid"] == server.pid
+    )
     with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as answer:
-        found = re.findall(r'^evergrad_ps_server_pulls_total\{answer="(\w+)"\} (\d+)', answer.read().decode(), re.M)
+        found = re.findall(
+            r'^evergrad_ps_server_pulls_total\{answer="(\w+)"\} (\d+)', answer.read().decode(), re.M
+        )
     return {kind: int(n) for kind, n in found}
 
 
 def pulls_after_climbing_back(c, r, failpoints=None):
-    """A worker holds every shard as of (start, vlsn). One server's shards go back to the seed and climb to the same vlsn under another start while that
-    worker is stopped; then it pulls. Its one closure makes the count the same: no Close comes in between."""
+    """A worker holds every shard as of (start, vlsn). One server's shards go back to the seed and
+    climb to the same vlsn under another start while that
+    worker is stopped; then it pulls. Its one closure makes the count the same: no Close comes in
+    between.
+    """
     first, victim = c.workers[0], r.choice(c.servers)
-    helper = c.workers[1] if len(c.workers) > 1 else c.add("worker", "helper", ["--name", "helper", "--threads", "1"])
+    helper = (
+        c.workers[1]
+        if len(c.workers) > 1
+        else c.add("worker", "helper", ["--name", "helper", "--threads", "1"])
+    )
     for w in [helper] + c.workers[1:]:
         if w.alive():
             w.kill()
@@ -325,20 +461,43 @@ def pulls_after_climbing_back(c, r, failpoints=None):
     restart(first, "worker.evaluate=1*stop")
     c.wait_usable()
     steps = r.randint(3, 8)
-    job = c.submit(examples=10 * steps, batch=10, epochs=1, steps_per_closure=steps, step_ms=1, checkpoint="off")
+    job = c.submit(
+        examples=10 * steps,
+        batch=10,
+        epochs=1,
+        steps_per_closure=steps,
+        step_ms=1,
+        checkpoint="off",
+    )
 
     def shards():
         listed = c.psctl_json("variable", "list", "--job", job.name)
-        rows = [s for v in (listed["variables"] if isinstance(listed, dict) else listed) for s in v["shards"]]
-        return {s["shard"]: (s["start"], s["vlsn"]) for s in rows if s["server"] == victim.identity or s["server"] == victim.name}
+        rows = [
+            s
+            for v in (listed["variables"] if isinstance(listed, dict) else listed)
+            for s in v["shards"]
+        ]
+        return {
+            s["shard"]: (s["start"], s["vlsn"])
+            for s in rows
+            if s["server"] == victim.identity or s["server"] == victim.name
+        }
+
     wait_for("%s to have read every shard, and stop" % first.name, lambda: stopped(first))
     before = shards()
     restart(victim, failpoints, METRICS)
     helper.start("worker.evaluate=1*stop")
     wait_for("the repair, and %s to come to the evaluation" % helper.name, lambda: stopped(helper))
     after = shards()
-    if not before or set(before) != set(after) or any(after[p][0] == before[p][0] or after[p][1] != before[p][1] for p in before):
-        raise Failure("the shards of %s did not climb back to the same counts under other starts: %s, then %s" % (victim.name, before, after))
+    if (
+        not before
+        or set(before) != set(after)
+        or any(after[p][0] == before[p][0] or after[p][1] != before[p][1] for p in before)
+    ):
+        raise Failure(
+            "the shards of %s did not climb back to the same counts under other starts: %s, then %s"
+            % (victim.name, before, after)
+        )
     told = {s.name: pulls(c, s) for s in c.servers}
     helper.resume()
     helper.kill()
@@ -349,8 +508,10 @@ def pulls_after_climbing_back(c, r, failpoints=None):
         values = now["values"] - told[s.name]["values"]
         want = len(before) if s is victim else 0
         if values != want:
-            raise Failure("%s holds %d shards that climbed back, and pulls of them got values %d times, %d times `unchanged`"
-                          % (s.name, want, values, now["unchanged"] - told[s.name]["unchanged"]))
+            raise Failure(
+                "%s holds %d shards that climbed back, and pulls of them got values %d times, %d times `unchanged`"
+                % (s.name, want, values, now["unchanged"] - told[s.name]["unchanged"])
+            )
     if helper in c.extras:
         c.extras.remove(helper)
     for d in c.servers + c.workers:
@@ -358,12 +519,20 @@ def pulls_after_climbing_back(c, r, failpoints=None):
     c.wait_usable()
 
 
-@scenario("servers", "S11", "a worker with cached values pulls after a rollback that climbed back to the same count: it gets them")
+@scenario(
+    "servers",
+    "S11",
+    "a worker with cached values pulls after a rollback that climbed back to the same count: it gets them",
+)
 def s11(c, r):
     pulls_after_climbing_back(c, r)
 
 
-@scenario("checker", "S11-off", "with `start` not compared the same pulls must be found answered `unchanged`")
+@scenario(
+    "checker",
+    "S11-off",
+    "with `start` not compared the same pulls must be found answered `unchanged`",
+)
 def s11_off(c, r):
     try:
         pulls_after_climbing_back(c, r, "pull.ignore_start=on")
@@ -382,15 +551,33 @@ def s11_off(c, r):
 
 # ------------------------------------------------------------------ checkpoints
 
+
 @scenario("checkpoints", "K1", "kill whoever writes a checkpoint at every named point of it")
 def k1(c, r):
     before = c.pids()
-    points = [(c.servers, name, hits) for name, hits in (("snapshot.before_cut", 20), ("snapshot.write", 20), ("snapshot.before_commit", 20),
-                                                        ("snapshot.after_commit", 20), ("snapshot.report", 20), ("fs.write", 60), ("fs.sync", 20), ("fs.link", 20), ("fs.sync_folder", 20))]
-    points += [([c.coordinator], name, 4) for name in ("fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove")]
+    points = [
+        (c.servers, name, hits)
+        for name, hits in (
+            ("snapshot.before_cut", 20),
+            ("snapshot.write", 20),
+            ("snapshot.before_commit", 20),
+            ("snapshot.after_commit", 20),
+            ("snapshot.report", 20),
+            ("fs.write", 60),
+            ("fs.sync", 20),
+            ("fs.link", 20),
+            ("fs.sync_folder", 20),
+        )
+    ]
+    points += [
+        ([c.coordinator], name, 4)
+        for name in ("fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove")
+    ]
     r.shuffle(points)
     if c.forms == 1:  # all of them in the long form
-        points = [p for p in points if p[0] is c.servers][:2] + [p for p in points if p[0] is not c.servers][:1]
+        points = [p for p in points if p[0] is c.servers][:2] + [
+            p for p in points if p[0] is not c.servers
+        ][:1]
     job, died = None, 0
     for who, name, hits in points:
         victim = r.choice(who)
@@ -399,8 +586,13 @@ def k1(c, r):
             if job is None or job.ended():
                 if job is not None:
                     job.finish()
-                job = c.submit(examples=3000, epochs=1, step_ms=3, checkpoint="{every: 30ms, keep: 1}")
-            wait_for("%s to end %s, or the job to end" % (name, victim.name), lambda: not victim.alive() or job_ended(c, job))
+                job = c.submit(
+                    examples=3000, epochs=1, step_ms=3, checkpoint="{every: 30ms, keep: 1}"
+                )
+            wait_for(
+                "%s to end %s, or the job to end" % (name, victim.name),
+                lambda: not victim.alive() or job_ended(c, job),
+            )
             if not victim.alive():
                 break
         else:
@@ -408,7 +600,9 @@ def k1(c, r):
         died += 1
         if victim is c.coordinator:
             # Nobody sweeps now: the newest is whole, and what it says is what its files hold.
-            for path in manifests(os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint"))[-1:]:
+            for path in manifests(
+                os.path.join(c.runs, "%s-%s" % (job.name, job.uid), "checkpoint")
+            )[-1:]:
                 check_agrees(job, verified(c, path))
         restart(victim)
     if not job.ended():
@@ -417,7 +611,9 @@ def k1(c, r):
     said = verified(c, folder_of(job))
     check_agrees(job, said)
     if not said["manifest"]["complete"]:
-        raise Failure("the last checkpoint of a finished job is not complete: %s" % said["manifest"])
+        raise Failure(
+            "the last checkpoint of a finished job is not complete: %s" % said["manifest"]
+        )
     only_these_died(before, c, c.coordinator, *c.servers)
     print("       killed at %d points" % died)
     c.wait_usable()
@@ -437,17 +633,29 @@ def must_name(c, folder, path, what):
     """verify of the folder ends with 1 and names the file, and where in it."""
     code, said, errors = tool(c, "verify", folder)
     if code == 1 and said is not None and not said["whole"]:
-        errors = said["passed_over"] + [f["error"] for f in said["files"] if f["state"] == "damaged"]
-        if len(errors) == 1 and os.path.basename(path) in errors[0] and ("offset=" in errors[0] or "size" in errors[0] or "bytes" in errors[0]):
+        errors = said["passed_over"] + [
+            f["error"] for f in said["files"] if f["state"] == "damaged"
+        ]
+        if (
+            len(errors) == 1
+            and os.path.basename(path) in errors[0]
+            and ("offset=" in errors[0] or "size" in errors[0] or "bytes" in errors[0])
+        ):
             return
     raise Failure("%s of %s: exit code %d: %s" % (what, os.path.basename(path), code, errors))
 
 
-@scenario("checkpoints", "K2", "flip one bit, truncate at any block: named with file and place; the checkpoint before is used, and that is said")
+@scenario(
+    "checkpoints",
+    "K2",
+    "flip one bit, truncate at any block: named with file and place; the checkpoint before is used, and that is said",
+)
 def k2(c, r):
     store = os.path.join(c.folder, "store %d" % c.jobs)
     shape = dict(examples=2400, epochs=2, step_ms=2)
-    job, said = saved_often(c, 2, checkpoint="{every: 50ms, keep: 20, directory: %r}" % store, **shape)
+    job, said = saved_often(
+        c, 2, checkpoint="{every: 50ms, keep: 20, directory: %r}" % store, **shape
+    )
     shape["examples"] = job.examples
     newest = max(said)
     folder = os.path.dirname(newest)
@@ -460,13 +668,20 @@ def k2(c, r):
             if r.random() < 0.5:
                 what = "bit flipped in byte %d" % flip(path, r)
             else:
-                edges = [e for start, end, _ in block_starts(path) for e in (start, end)] or [64, os.path.getsize(path) - 1]
+                edges = [e for start, end, _ in block_starts(path) for e in (start, end)] or [
+                    64,
+                    os.path.getsize(path) - 1,
+                ]
                 size = r.choice(edges + [r.randrange(os.path.getsize(path)), 0])
                 os.truncate(path, min(size, os.path.getsize(path) - 1))
                 what = "cut to %d bytes" % size
             must_name(c, copy, path, what)
     # What resume takes then.
-    only_new = sorted(names_of(said[newest]).difference(*(names_of(said[path]) for path in said if path != newest)))
+    only_new = sorted(
+        names_of(said[newest]).difference(
+            *(names_of(said[path]) for path in said if path != newest)
+        )
+    )
     kind = r.choice(("manifest", "values", "ends"))
     if kind == "manifest":
         path = newest
@@ -478,16 +693,31 @@ def k2(c, r):
             flip(path, r, start + 32, end)
         else:
             os.truncate(path, os.path.getsize(path) - r.randint(1, 64))
-    job = c.submit(name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true, directory: %r}" % store, **shape)
+    job = c.submit(
+        name=job.name,
+        checkpoint="{every: 50ms, keep: 20, resume: true, directory: %r}" % store,
+        **shape
+    )
     result = job.finish()
-    if not events(job, "warning", "passed over") or os.path.basename(path) not in str(events(job, "warning", "passed over")):
+    if not events(job, "warning", "passed over") or os.path.basename(path) not in str(
+        events(job, "warning", "passed over")
+    ):
         raise Failure("it is not said that %s was passed over: %s" % (path, job.show()["events"]))
-    if result["resumed_from"] is None or os.path.basename(result["resumed_from"]) == os.path.basename(newest):
+    if result["resumed_from"] is None or os.path.basename(
+        result["resumed_from"]
+    ) == os.path.basename(newest):
         raise Failure("resumed from %s, of which %s is damaged" % (result["resumed_from"], path))
-    print("       damaged %s (%s): %s" % (os.path.basename(path), kind, events(job, "state", "resumed at step")[0][:60]))
+    print(
+        "       damaged %s (%s): %s"
+        % (os.path.basename(path), kind, events(job, "state", "resumed at step")[0][:60])
+    )
 
 
-@scenario("checkpoints", "K3", "save on these servers, resume on 1, 3 and 4: values and slots are bit-equal")
+@scenario(
+    "checkpoints",
+    "K3",
+    "save on these servers, resume on 1, 3 and 4: values and slots are bit-equal",
+)
 def k3(c, r):
     job = c.submit(examples=1200, epochs=1, step_ms=1, checkpoint=OFTEN)
     result = job.finish()
@@ -506,20 +736,48 @@ def k3(c, r):
             wanted = {str(i) for i in range(count)}
 
             def alive():
-                return {t["identity"] for t in c.tasks() if t["role"] == "ps_server" and t["state"] == "alive"} == wanted
+                return {
+                    t["identity"]
+                    for t in c.tasks()
+                    if t["role"] == "ps_server" and t["state"] == "alive"
+                } == wanted
+
             wait_for("%d servers" % count, alive)
-            again = c.submit(examples=1200, epochs=1, step_ms=1, name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true}")
+            again = c.submit(
+                examples=1200,
+                epochs=1,
+                step_ms=1,
+                name=job.name,
+                checkpoint="{every: 50ms, keep: 20, resume: true}",
+            )
             result = again.finish()
             used = {s["server"] for s in result["shards"]}
             if len(used) != count:
                 raise Failure("resumed on %d servers, used %s" % (count, used))
-            if result["closures"]["attempts"] != 0 or not events(again, "state", "resumed at step %d of %d" % (job.steps, job.steps)):
+            if result["closures"]["attempts"] != 0 or not events(
+                again, "state", "resumed at step %d of %d" % (job.steps, job.steps)
+            ):
                 raise Failure("something was trained: %s" % result["closures"])
             said = verified(c, folder_of(again))
-            if [(f["shard"], f["digest"], f["slot_digest"], f["done"]) for f in said["files"]] != digests:
-                raise Failure("not bit-equal on %d servers:\n%s\n%s" % (count, digests, [(f["shard"], f["digest"], f["slot_digest"], f["done"]) for f in said["files"]]))
+            if [
+                (f["shard"], f["digest"], f["slot_digest"], f["done"]) for f in said["files"]
+            ] != digests:
+                raise Failure(
+                    "not bit-equal on %d servers:\n%s\n%s"
+                    % (
+                        count,
+                        digests,
+                        [
+                            (f["shard"], f["digest"], f["slot_digest"], f["done"])
+                            for f in said["files"]
+                        ],
+                    )
+                )
             there = exported(c, folder_of(again))
-            if sorted(there) != sorted(arrays) or any(there[n].tobytes() != arrays[n].tobytes() or there[n].shape != arrays[n].shape for n in arrays):
+            if sorted(there) != sorted(arrays) or any(
+                there[n].tobytes() != arrays[n].tobytes() or there[n].shape != arrays[n].shape
+                for n in arrays
+            ):
                 raise Failure("exported arrays differ on %d servers" % count)
         finally:
             for d in more:
@@ -531,21 +789,40 @@ def k3(c, r):
         c.wait_tasks()
 
 
-@scenario("checkpoints", "K4", "checkpoints one after another under full load: ledger and values agree in every one")
+@scenario(
+    "checkpoints",
+    "K4",
+    "checkpoints one after another under full load: ledger and values agree in every one",
+)
 def k4(c, r):
     long = c.forms > 1
-    job, every = saved_often(c, 3, examples=12000 if long else 3000, epochs=2, step_ms=4 if long else 2, steps_per_closure=r.choice((4, 16)),
-                             checkpoint="{every: %s, keep: 100}" % ("1s" if long else "50ms"))
+    job, every = saved_often(
+        c,
+        3,
+        examples=12000 if long else 3000,
+        epochs=2,
+        step_ms=4 if long else 2,
+        steps_per_closure=r.choice((4, 16)),
+        checkpoint="{every: %s, keep: 100}" % ("1s" if long else "50ms"),
+    )
     partial, incomplete = 0, 0
     for path, said in every.items():
         partial += check_agrees(job, said)
         incomplete += not said["manifest"]["complete"]
-        if all(f["state"] == "whole" for f in said["files"]) and path in (max(every), sorted(every)[len(every) // 2]):
+        if all(f["state"] == "whole" for f in said["files"]) and path in (
+            max(every),
+            sorted(every)[len(every) // 2],
+        ):
             values = exported(c, path)["counting/updates"].ravel()
-            want = [f["updates_applied"] for f in said["files"] if f["variable"] == "counting/updates"]
+            want = [
+                f["updates_applied"] for f in said["files"] if f["variable"] == "counting/updates"
+            ]
             if list(values) != want:
                 raise Failure("export of %s: want %s got %s" % (path, want, list(values)))
-    print("       %d checkpoints, %d of them of different moments, %d updates of open closures in them" % (len(every), incomplete, partial))
+    print(
+        "       %d checkpoints, %d of them of different moments, %d updates of open closures in them"
+        % (len(every), incomplete, partial)
+    )
 
 
 def cancelled(c, steps, shape):
@@ -563,28 +840,52 @@ def cancelled(c, steps, shape):
     raise Failure("six jobs ended before they were cancelled")
 
 
-@scenario("checkpoints", "K5", "cancel, resubmit with `resume: true`: it continues at the step where it was, exact over both")
+@scenario(
+    "checkpoints",
+    "K5",
+    "cancel, resubmit with `resume: true`: it continues at the step where it was, exact over both",
+)
 def k5(c, r):
     shape = dict(examples=3000, epochs=1, step_ms=3, steps_per_closure=r.choice((4, 10)))
     job = cancelled(c, r.randint(60, 150), shape)
     said = verified(c, folder_of(job))
     partial = check_agrees(job, said)
-    whole = set(members(said["files"][0]["done"])).intersection(*(members(f["done"]) for f in said["files"]))
-    steps = sum(min(job.steps_per_closure, job.steps - closure * job.steps_per_closure) for closure in whole)
+    whole = set(members(said["files"][0]["done"])).intersection(
+        *(members(f["done"]) for f in said["files"])
+    )
+    steps = sum(
+        min(job.steps_per_closure, job.steps - closure * job.steps_per_closure) for closure in whole
+    )
     if not 0 < steps < job.steps:
-        raise Failure("the checkpoint of the cancelled job holds %d of %d steps" % (steps, job.steps))
+        raise Failure(
+            "the checkpoint of the cancelled job holds %d of %d steps" % (steps, job.steps)
+        )
     again = c.submit(name=job.name, checkpoint="{every: 50ms, keep: 20, resume: true}", **shape)
     result = again.finish()  # every sample once, over both
     if not events(again, "state", "resumed at step %d of %d from " % (steps, job.steps)):
         raise Failure("want it to resume at step %d: %s" % (steps, events(again, "state")))
     if result["resumed_from"] != said["manifest"]["path"]:
-        raise Failure("resumed from %s, the newest is %s" % (result["resumed_from"], said["manifest"]["path"]))
-    if result["closures"]["attempts"] < again.closures - len(whole) or (partial and not result["duplicates_refused"]):
-        raise Failure("%d closures were done and %d updates of others: %s, %d duplicates" % (len(whole), partial, result["closures"], result["duplicates_refused"]))
-    print("       resumed at step %d of %d, %d updates of open closures kept" % (steps, job.steps, partial))
+        raise Failure(
+            "resumed from %s, the newest is %s" % (result["resumed_from"], said["manifest"]["path"])
+        )
+    if result["closures"]["attempts"] < again.closures - len(whole) or (
+        partial and not result["duplicates_refused"]
+    ):
+        raise Failure(
+            "%d closures were done and %d updates of others: %s, %d duplicates"
+            % (len(whole), partial, result["closures"], result["duplicates_refused"])
+        )
+    print(
+        "       resumed at step %d of %d, %d updates of open closures kept"
+        % (steps, job.steps, partial)
+    )
 
 
-@scenario("checkpoints", "K6", "the newest file of a lost shard is damaged: the one before is used, that is said, no other shard goes further back")
+@scenario(
+    "checkpoints",
+    "K6",
+    "the newest file of a lost shard is damaged: the one before is used, that is said, no other shard goes further back",
+)
 def k6(c, r):
     victim = r.choice(c.servers)
     for examples in (2400, 4800, 9600, 19200):
@@ -593,15 +894,31 @@ def k6(c, r):
         def fault(job):
             held[:] = [s["shard"] for s in job_shards(c, job) if s["server"] == victim.identity]
             victim.kill()
-        job = disturb_saved(c, r.randint(40, 80), fault, victim.start, examples=examples, checkpoint="{every: 50ms, keep: 100}")
+
+        job = disturb_saved(
+            c,
+            r.randint(40, 80),
+            fault,
+            victim.start,
+            examples=examples,
+            checkpoint="{every: 50ms, keep: 100}",
+        )
         folder = folder_of(job)
-        # A file may be durable that nobody was told of: all that are newer than the manifest before count as the newest.
+        # A file may be durable that nobody was told of: all that are newer than the manifest before
+        # count as the newest.
         written = manifests(folder)
         last = {f["shard"]: f for f in verified(c, written[-1])["files"]}
         older = {}
-        for path in reversed(written[:-1]):  # the first that differs: the server must not be given up meanwhile
-            older = {f["shard"]: f for f in verified(c, path)["files"]
-                     if f["state"] == "whole" and f["shard"] in held and f["file"] != last[f["shard"]].get("file")}
+        for path in reversed(
+            written[:-1]
+        ):  # the first that differs: the server must not be given up meanwhile
+            older = {
+                f["shard"]: f
+                for f in verified(c, path)["files"]
+                if f["state"] == "whole"
+                and f["shard"] in held
+                and f["file"] != last[f["shard"]].get("file")
+            }
             if older:
                 break
         damaged = 0
@@ -609,7 +926,10 @@ def k6(c, r):
             shard = r.choice(sorted(older))
             keep = older[shard]
             for name in sorted(os.listdir(folder)):
-                if name.startswith("shard-%05d." % shard) and int(name.split(".lsn-")[1].split(".")[0]) > keep["lsn"]:
+                if (
+                    name.startswith("shard-%05d." % shard)
+                    and int(name.split(".lsn-")[1].split(".")[0]) > keep["lsn"]
+                ):
                     flip(os.path.join(folder, name), r)
                     damaged += 1
         if damaged and not events(job, "rollback", "is lost"):
@@ -617,12 +937,22 @@ def k6(c, r):
         victim.start()
         job.finish()
     else:
-        raise Failure("four jobs had no shard of %s that was saved twice, or its files were read before they were damaged" % victim.name)
+        raise Failure(
+            "four jobs had no shard of %s that was saved twice, or its files were read before they were damaged"
+            % victim.name
+        )
     victim.start()
     result = job.finish()
     said = events(job, "rollback", "shard %d cannot be restored from its snapshot" % shard)
-    if not said or ("the one before is used: %s" % keep["file"]) not in said[-1] or len(said) > damaged:
-        raise Failure("want the file %s to be used after %d damaged ones: %s" % (keep["file"], damaged, events(job, "rollback")))
+    if (
+        not said
+        or ("the one before is used: %s" % keep["file"]) not in said[-1]
+        or len(said) > damaged
+    ):
+        raise Failure(
+            "want the file %s to be used after %d damaged ones: %s"
+            % (keep["file"], damaged, events(job, "rollback"))
+        )
     if [e for e in events(job, "rollback", "cannot be restored") if e not in said]:
         raise Failure("another shard went further back: %s" % events(job, "rollback"))
     check_restored(job, result)
@@ -632,7 +962,7 @@ def job_shards(c, job):
     """Who holds which shard now."""
     listed = c.psctl_json("variable", "list", "--job", job.name)
     found = []
-    for variable in (listed["variables"] if isinstance(listed, dict) else listed):
+    for variable in listed["variables"] if isinstance(listed, dict) else listed:
         found += variable["shards"]
     return found
 
@@ -642,20 +972,28 @@ def write_images(folder, seed):
     draw = random.Random(seed)
     images, labels = os.path.join(folder, "k7-images"), os.path.join(folder, "k7-labels")
     with open(images, "wb") as f:
-        f.write(struct.pack(">IIII", 0x803, 40, 4, 4) + bytes(draw.randrange(256) for _ in range(40 * 16)))
+        f.write(
+            struct.pack(">IIII", 0x803, 40, 4, 4)
+            + bytes(draw.randrange(256) for _ in range(40 * 16))
+        )
     with open(labels, "wb") as f:
         f.write(struct.pack(">II", 0x801, 40) + bytes(i % 3 for i in range(40)))
     return images, labels
 
 
-@scenario("checkpoints", "K7", "a data file changed before a repair: named with file and examples, and `on_lost_updates` decides")
+@scenario(
+    "checkpoints",
+    "K7",
+    "a data file changed before a repair: named with file and examples, and `on_lost_updates` decides",
+)
 def k7(c, r):
     for policy in ("fail", "report"):
         for longer in (1, 2, 4, 8, 16):
             images, labels = write_images(c.folder, c.seed)
             path = os.path.join(c.folder, "k7.yaml")
             with open(path, "w") as f:
-                f.write("""apiVersion: evergrad.dev/v1alpha1
+                f.write(
+                    """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: k7-%s-%d}
 spec:
@@ -675,7 +1013,9 @@ spec:
   optimizer: {type: sgd, learning_rate: 0.1}
   training: {epochs: 1, steps_per_closure: 2, on_lost_updates: %s}
   checkpoint: {every: 1h}
-""" % (policy, longer, images, labels, images, labels, policy))
+"""
+                    % (policy, longer, images, labels, images, labels, policy)
+                )
             for w in c.workers:
                 restart(w, "worker.evaluate=1*delay(%d)" % int(1200 * c.scale * longer))
             c.wait_usable()
@@ -683,6 +1023,7 @@ spec:
 
             def show():
                 return c.psctl_json("job", "show", name)
+
             wait_for("the evaluation", lambda: int(show()["steps_done"]) == 4)
             for s in c.servers:
                 s.kill()
@@ -691,8 +1032,13 @@ spec:
                 w.kill()
             for d in c.servers + c.workers:
                 d.start()
-            status = wait_for("the end of %s" % name, lambda: (lambda s: s if s["state"] in ("SUCCEEDED", "FAILED") else None)(show()))
-            if int(status["shards_rolled_back"]) > 0 and (status["state"] == "FAILED" or int(status["closures_lost"]) > 0):
+            status = wait_for(
+                "the end of %s" % name,
+                lambda: (lambda s: s if s["state"] in ("SUCCEEDED", "FAILED") else None)(show()),
+            )
+            if int(status["shards_rolled_back"]) > 0 and (
+                status["state"] == "FAILED" or int(status["closures_lost"]) > 0
+            ):
                 break
         else:
             raise Failure("five evaluations were over before the servers died: %s" % status)
@@ -701,33 +1047,66 @@ spec:
         shards = len(result["shards"])
         if policy == "fail":
             cause = status["first_cause"] or {"message": ""}
-            if status["state"] != "FAILED" or cause["kind"] != "user" or images not in cause["message"] or "examples" not in cause["message"]:
+            if (
+                status["state"] != "FAILED"
+                or cause["kind"] != "user"
+                or images not in cause["message"]
+                or "examples" not in cause["message"]
+            ):
                 raise Failure("want a user's error that names file and examples: %s" % status)
             continue
         lost = result["lost"]
         # A shard at a time, or both together.
-        named = {e["text"].split(" are lost in ")[0] for e in status["events"] if e["kind"] == "lost" and images in e["text"]}
-        if status["state"] != "SUCCEEDED" or lost != {"closures": 2, "updates": 4 * shards} or named != {"updates of closure 0", "updates of closure 1"}:
-            raise Failure("want two closures named and all their updates lost: %s, %s" % (result, status["events"]))
-        if result["closures"]["succeeded"] != 2 or any(s["updates_applied"] != 0 for s in result["shards"]):
-            raise Failure("want both closures succeeded, and nothing of them in a shard: %s" % result)
+        named = {
+            e["text"].split(" are lost in ")[0]
+            for e in status["events"]
+            if e["kind"] == "lost" and images in e["text"]
+        }
+        if (
+            status["state"] != "SUCCEEDED"
+            or lost != {"closures": 2, "updates": 4 * shards}
+            or named != {"updates of closure 0", "updates of closure 1"}
+        ):
+            raise Failure(
+                "want two closures named and all their updates lost: %s, %s"
+                % (result, status["events"])
+            )
+        if result["closures"]["succeeded"] != 2 or any(
+            s["updates_applied"] != 0 for s in result["shards"]
+        ):
+            raise Failure(
+                "want both closures succeeded, and nothing of them in a shard: %s" % result
+            )
         audit = json.loads(c.psctl("job", "audit", "--job", name, "--output", "json").stdout)
         if not audit["exact"] or audit["closures_done"] != 0:
             raise Failure("psctl job audit: %s" % audit)
     c.wait_tasks()
 
 
-@scenario("checkpoints", "K8", "resume in the middle of an epoch under another batch size is refused with the reason; more epochs are not")
+@scenario(
+    "checkpoints",
+    "K8",
+    "resume in the middle of an epoch under another batch size is refused with the reason; more epochs are not",
+)
 def k8(c, r):
     shape = dict(examples=3000, epochs=1, step_ms=3)
     job = cancelled(c, r.randint(20, 60), shape)
     resume = "{every: 50ms, keep: 20, resume: true}"
-    for change, word in ((dict(batch=20), "spec.data.batch_size was=10 is=20"), (dict(seed=8), "spec.data.shuffle.seed was=7 is=8"),
-                         (dict(steps_per_closure=5), "spec.training.steps_per_closure was=4 is=5"), (dict(examples=2990), "examples was=%d is=2990" % shape["examples"])):
+    for change, word in (
+        (dict(batch=20), "spec.data.batch_size was=10 is=20"),
+        (dict(seed=8), "spec.data.shuffle.seed was=7 is=8"),
+        (dict(steps_per_closure=5), "spec.training.steps_per_closure was=4 is=5"),
+        (dict(examples=2990), "examples was=%d is=2990" % shape["examples"]),
+    ):
         again = c.submit(name=job.name, checkpoint=resume, **dict(shape, **change))
         status = again.wait_state("FAILED", "SUCCEEDED", "CANCELLED")
         cause = status["first_cause"] or {"message": "", "kind": ""}
-        if status["state"] != "FAILED" or cause["kind"] != "user" or "cannot resume" not in cause["message"] or word not in cause["message"]:
+        if (
+            status["state"] != "FAILED"
+            or cause["kind"] != "user"
+            or "cannot resume" not in cause["message"]
+            or word not in cause["message"]
+        ):
             raise Failure("resume with %s: %s %s" % (change, status["state"], cause))
     again = c.submit(name=job.name, checkpoint=resume, **dict(shape, epochs=2))
     again.finish()
@@ -746,7 +1125,10 @@ def k9(c, r):
         before = c.pids()
         job = kill_saved(c, [victim], steps=r.randint(20, 60), examples=3000)
         victim.start("snapshot.restore=%d*kill" % r.randint(1, 4))
-        wait_for("%s to be killed while it restores" % victim.name, lambda: not victim.alive() or job.ended())
+        wait_for(
+            "%s to be killed while it restores" % victim.name,
+            lambda: not victim.alive() or job.ended(),
+        )
         if not victim.alive():
             break
         # Its shards went to others: it came back too late.

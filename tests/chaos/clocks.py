@@ -1,4 +1,5 @@
-"""Hosts whose wall clocks jump: daemons run with wallclock.cc preloaded, each with a clock of its own."""
+"""Hosts whose wall clocks jump: daemons run with wallclock.cc preloaded, each with a clock of its
+own."""
 import mmap
 import os
 import struct

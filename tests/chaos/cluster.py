@@ -1,6 +1,8 @@
-"""A real cluster of daemons for the fault scenarios: started, killed, stopped and asked from here, on loopback, never by fixed ports.
+"""A real cluster of daemons for the fault scenarios: started, killed, stopped and asked from here,
+on loopback, never by fixed ports.
 
-Everything waits for conditions with a deadline; nothing sleeps for luck. Only processes started here are ever signalled, by pid.
+Everything waits for conditions with a deadline; nothing sleeps for luck. Only processes started
+here are ever signalled, by pid.
 """
 import ctypes
 import io
@@ -25,9 +27,12 @@ class Failure(Exception):
 
 
 def wait_for(what, condition, seconds=60.0):
-    """Polls `condition` until it gives something true, which is returned. The pause between polls is a wait on an event nobody sets.
+    """Polls `condition` until it gives something true, which is returned. The pause between polls
+    is a wait on an event nobody sets.
 
-    The deadline only ends what hangs: it is far beyond what a slow machine takes, and costs nothing where the condition comes."""
+    The deadline only ends what hangs: it is far beyond what a slow machine takes, and costs nothing
+    where the condition comes.
+    """
     pause = threading.Event()
     deadline = time.monotonic() + seconds
     while True:
@@ -48,7 +53,8 @@ def mix(index, bits):
 
 
 def die_with_parent():
-    """In the child: a script that is ended from outside (a test's timeout) leaves no daemon behind to disturb the next one. Called from the main thread."""
+    """In the child: a script that is ended from outside (a test's timeout) leaves no daemon behind
+    to disturb the next one. Called from the main thread."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
@@ -70,14 +76,28 @@ class Daemon:
         return os.path.join(self.cluster.folder, "%s-%s.log" % (self.role, self.identity))
 
     def start(self, failpoints=None, extra=()):
-        """Returns once it listens (a worker: once it runs). One that is known, and that a failpoint ends before that, was started too."""
+        """Returns once it listens (a worker: once it runs). One that is known, and that a failpoint
+        ends before that, was started too."""
         if self.process is not None and self.process.poll() is None:
             raise Failure("%s runs already" % self.name)
         self.starts += 1
-        address_file = os.path.join(self.cluster.folder, "%s-%s.%d.address" % (self.role, self.identity, self.starts))
-        binary = {"coordinator": "evergrad-coordinator", "ps_server": "evergrad-ps-server", "worker": self.cluster.worker_binary}[self.role]
-        command = self.prefix + [os.path.join(self.cluster.bin, binary), "--address-file", address_file, "--failpoint-seed", str(self.cluster.seed)]
-        # `none` arms nothing, but says that this cluster is one for tests: counting jobs are accepted.
+        address_file = os.path.join(
+            self.cluster.folder, "%s-%s.%d.address" % (self.role, self.identity, self.starts)
+        )
+        binary = {
+            "coordinator": "evergrad-coordinator",
+            "ps_server": "evergrad-ps-server",
+            "worker": self.cluster.worker_binary,
+        }[self.role]
+        command = self.prefix + [
+            os.path.join(self.cluster.bin, binary),
+            "--address-file",
+            address_file,
+            "--failpoint-seed",
+            str(self.cluster.seed),
+        ]
+        # `none` arms nothing, but says that this cluster is one for tests: counting jobs are
+        # accepted.
         command += ["--failpoints", failpoints or "none"]
         if self.role != "coordinator":
             command += ["--coordinator", self._coordinator()]
@@ -90,10 +110,19 @@ class Daemon:
         with open(self.log_path, "ab") as log:
             log.write(("---- start %d: %s\n" % (self.starts, " ".join(command[1:]))).encode())
             log.flush()
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.cluster.folder,
-                                            preexec_fn=die_with_parent, env=self.cluster.environment(self))
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.cluster.folder,
+                preexec_fn=die_with_parent,
+                env=self.cluster.environment(self),
+            )
         if self.role != "worker":
-            self.address = wait_for("%s to listen" % self.name, lambda: self._read_address(address_file, failpoints))
+            self.address = wait_for(
+                "%s to listen" % self.name, lambda: self._read_address(address_file, failpoints)
+            )
         if self.data_proxy:
             self.data_proxy.to = self.address
         return self
@@ -116,7 +145,10 @@ class Daemon:
             return ""
         if failpoints and self.address and self.process.returncode == -signal.SIGKILL:
             return self.address
-        raise Failure("%s ended with %d before it listened:\n%s" % (self.name, self.process.returncode, self.tail()))
+        raise Failure(
+            "%s ended with %d before it listened:\n%s"
+            % (self.name, self.process.returncode, self.tail())
+        )
 
     def tail(self, lines=15):
         with open(self.log_path, errors="replace") as f:
@@ -148,7 +180,9 @@ class Daemon:
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise Failure("%s did not end %d s after SIGTERM:\n%s" % (self.name, seconds, self.tail()))
+            raise Failure(
+                "%s did not end %d s after SIGTERM:\n%s" % (self.name, seconds, self.tail())
+            )
 
 
 def power_library(bin_folder):
@@ -158,7 +192,8 @@ def power_library(bin_folder):
 
 
 class Pauses:
-    """How long the machine let this process wait at most, for whoever reads of a failure: a lease can end in such a pause."""
+    """How long the machine let this process wait at most, for whoever reads of a failure: a lease
+    can end in such a pause."""
 
     def __init__(self):
         self.longest, self.stop = 0.0, threading.Event()
@@ -177,29 +212,76 @@ class Pauses:
 
 
 class Cluster:
-    """`proxied`: each task reaches the coordinator through a proxy of its own (`session_proxy`), and workers reach each server through that
-    server's (`data_proxy`); they pass everything on until a scenario says otherwise. `powered`: what each task asks of the disk is written down (`disk`),
+    """`proxied`: each task reaches the coordinator through a proxy of its own (`session_proxy`),
+    and workers reach each server through that
+    server's (`data_proxy`); they pass everything on until a scenario says otherwise. `powered`:
+    what each task asks of the disk is written down (`disk`),
     so that it can lose power."""
 
-    def __init__(self, bin_folder, servers=2, workers=2, seed=1, scale=1.0, coordinator_arguments=(), worker_arguments=(), keep=False, proxied=False,
-                 powered=False, worker_binary="evergrad-worker"):
+    def __init__(
+        self,
+        bin_folder,
+        servers=2,
+        workers=2,
+        seed=1,
+        scale=1.0,
+        coordinator_arguments=(),
+        worker_arguments=(),
+        keep=False,
+        proxied=False,
+        powered=False,
+        worker_binary="evergrad-worker",
+    ):
         self.bin, self.seed, self.scale, self.keep = os.path.abspath(bin_folder), seed, scale, keep
         self.worker_binary = worker_binary
         self.folder = tempfile.mkdtemp(prefix="evergrad-chaos-")
         self.runs = os.path.join(self.folder, "runs")
-        self.disk = Disk(power_library(self.bin), self.folder, ("state", "runs")) if powered else None
-        self.clocks = None  # WallClocks: each process that is started from now on has a wall clock of its own
+        self.disk = (
+            Disk(power_library(self.bin), self.folder, ("state", "runs")) if powered else None
+        )
+        self.clocks = (
+            None  # WallClocks: each process that is started from now on has a wall clock of its own
+        )
         lease = int(600 * scale)
         self.lease_seconds = lease / 1000.0
-        self.coordinator = Daemon(self, "coordinator", "0", ["--runs", self.runs, "--lease", "%dms" % lease, "--window", "%dms" % int(200 * scale),
-                                                            "--server-lost-after", "%dms" % int(1500 * scale), "--seal-timeout", "%dms" % int(1500 * scale),
-                                                            "--state-dir", os.path.join(self.folder, "state")] + list(coordinator_arguments))
-        self.servers = [Daemon(self, "ps_server", str(i), ["--index", str(i)]) for i in range(servers)]
-        self.workers = [Daemon(self, "worker", str(i), ["--name", str(i), "--threads", "1"] + list(worker_arguments)) for i in range(workers)]
+        self.coordinator = Daemon(
+            self,
+            "coordinator",
+            "0",
+            [
+                "--runs",
+                self.runs,
+                "--lease",
+                "%dms" % lease,
+                "--window",
+                "%dms" % int(200 * scale),
+                "--server-lost-after",
+                "%dms" % int(1500 * scale),
+                "--seal-timeout",
+                "%dms" % int(1500 * scale),
+                "--state-dir",
+                os.path.join(self.folder, "state"),
+            ]
+            + list(coordinator_arguments),
+        )
+        self.servers = [
+            Daemon(self, "ps_server", str(i), ["--index", str(i)]) for i in range(servers)
+        ]
+        self.workers = [
+            Daemon(
+                self,
+                "worker",
+                str(i),
+                ["--name", str(i), "--threads", "1"] + list(worker_arguments),
+            )
+            for i in range(workers)
+        ]
         self.extras = []
         self.proxied, self.proxies = proxied, []
         self.jobs, self.forms = 0, 1
-        self.shape = {}  # what every counting job of a scenario has besides, whatever it asks for itself
+        self.shape = (
+            {}
+        )  # what every counting job of a scenario has besides, whatever it asks for itself
         self.pauses = Pauses()
 
     def environment(self, daemon):
@@ -252,7 +334,10 @@ class Cluster:
     def __exit__(self, kind, value, trace):
         self.pauses.end()
         if kind is not None:
-            print("---- the longest pause of this machine was %.2f s, load %s" % (self.pauses.longest, "%.1f %.1f %.1f" % os.getloadavg()))
+            print(
+                "---- the longest pause of this machine was %.2f s, load %s"
+                % (self.pauses.longest, "%.1f %.1f %.1f" % os.getloadavg())
+            )
             for d in self.daemons():
                 if os.path.exists(d.log_path):
                     print("---- tail of %s's log" % d.name)
@@ -262,10 +347,24 @@ class Cluster:
     # ---- psctl
 
     def psctl(self, *arguments, expect=0, timeout=60):
-        command = [os.path.join(self.bin, "psctl")] + list(arguments) + ["--coordinator", self.coordinator_address()]
-        r = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout, cwd=self.folder)
+        command = (
+            [os.path.join(self.bin, "psctl")]
+            + list(arguments)
+            + ["--coordinator", self.coordinator_address()]
+        )
+        r = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=self.folder,
+        )
         if expect is not None and r.returncode != expect:
-            raise Failure("psctl %s: want exit code %s got %d\n%s%s" % (" ".join(arguments), expect, r.returncode, r.stdout, r.stderr))
+            raise Failure(
+                "psctl %s: want exit code %s got %d\n%s%s"
+                % (" ".join(arguments), expect, r.returncode, r.stdout, r.stderr)
+            )
         return r
 
     def psctl_json(self, *arguments, expect=0):
@@ -277,9 +376,19 @@ class Cluster:
 
     def psctl_files(self, *arguments):
         """A verb that asks nobody: it reads files."""
-        r = subprocess.run([os.path.join(self.bin, "psctl")] + list(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, cwd=self.folder)
+        r = subprocess.run(
+            [os.path.join(self.bin, "psctl")] + list(arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=self.folder,
+        )
         if r.returncode != 0:
-            raise Failure("psctl %s: want exit code 0 got %d\n%s%s" % (" ".join(arguments), r.returncode, r.stdout, r.stderr))
+            raise Failure(
+                "psctl %s: want exit code 0 got %d\n%s%s"
+                % (" ".join(arguments), r.returncode, r.stdout, r.stderr)
+            )
         return r.stdout
 
     def tasks(self):
@@ -287,17 +396,29 @@ class Cluster:
         return found["tasks"] if isinstance(found, dict) else found
 
     def wait_tasks(self):
-        """Until every server and worker that runs is registered as the process that it is now, not as one that was killed a moment ago."""
+        """Until every server and worker that runs is registered as the process that it is now, not
+        as one that was killed a moment ago."""
         wanted = {(d.name, d.pid) for d in self.servers + self.workers if d.alive()}
 
         def there():
-            return wanted <= {("%s/%s" % (t["role"], t["identity"]), t["pid"]) for t in self.tasks() if t["state"] == "alive"}
-        wait_for("all tasks to register: %s" % ", ".join("%s (pid %d)" % w for w in sorted(wanted)), there)
+            return wanted <= {
+                ("%s/%s" % (t["role"], t["identity"]), t["pid"])
+                for t in self.tasks()
+                if t["state"] == "alive"
+            }
+
+        wait_for(
+            "all tasks to register: %s" % ", ".join("%s (pid %d)" % w for w in sorted(wanted)),
+            there,
+        )
 
     def wait_usable(self):
         """As wait_tasks, and none of them backs off after short lives: each will be given work."""
         self.wait_tasks()
-        wait_for("nobody to back off", lambda: not any("backs off" in t.get("activity", "") for t in self.tasks()))
+        wait_for(
+            "nobody to back off",
+            lambda: not any("backs off" in t.get("activity", "") for t in self.tasks()),
+        )
 
     def pids(self):
         return {d.name: d.pid for d in self.daemons() if d.alive()}
@@ -305,9 +426,11 @@ class Cluster:
     # ---- the counting job
 
     def submit_until(self, what, happened, **shape):
-        """Submits counting jobs, one after another, until `happened()` while one of them is under way, and returns that one.
+        """Submits counting jobs, one after another, until `happened()` while one of them is under
+        way, and returns that one.
 
-        Who does which part of a job is nobody's promise: on a busy machine a worker may be given too little of one job for its failpoint to come.
+        Who does which part of a job is nobody's promise: on a busy machine a worker may be given
+        too little of one job for its failpoint to come.
         A job that ends without is checked as every other."""
         for _ in range(6):
             job = self.submit(**shape)
@@ -320,13 +443,15 @@ class Cluster:
                     looked[0] = time.monotonic()
                     return "ended" if job.ended() else None
                 return None
+
             if wait_for("%s, or %s to end" % (what, job.name), over) == "happened" or happened():
                 return job
             job.finish()
         raise Failure("six jobs ended, and not: %s" % what)
 
     def disturb(self, steps, fault, undo=None, **shape):
-        """Does `fault(job)` in the middle of a job, once `steps` of its steps are done, and returns that job. Where the job turns out to have ended by
+        """Does `fault(job)` in the middle of a job, once `steps` of its steps are done, and returns
+        that job. Where the job turns out to have ended by
         then, so that the fault met nothing, `undo()` and another job."""
         for _ in range(6):
             job = self.submit(**shape)
@@ -337,12 +462,39 @@ class Cluster:
             if undo is not None:
                 undo()
             job.finish()
-        raise Failure("six jobs had ended before the fault came, %d steps after their beginning" % steps)
+        raise Failure(
+            "six jobs had ended before the fault came, %d steps after their beginning" % steps
+        )
 
-    def submit(self, examples=600, batch=10, epochs=2, steps_per_closure=4, step_ms=2, shards=8, seed=7, name=None, checkpoint="", resources="", **tables):
+    def submit(
+        self,
+        examples=600,
+        batch=10,
+        epochs=2,
+        steps_per_closure=4,
+        step_ms=2,
+        shards=8,
+        seed=7,
+        name=None,
+        checkpoint="",
+        resources="",
+        **tables
+    ):
         self.jobs += 1
-        job = CountingJob(self, name or "count-%d" % self.jobs, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint, resources,
-                          **dict(self.shape, **tables))
+        job = CountingJob(
+            self,
+            name or "count-%d" % self.jobs,
+            examples,
+            batch,
+            epochs,
+            steps_per_closure,
+            step_ms,
+            shards,
+            seed,
+            checkpoint,
+            resources,
+            **dict(self.shape, **tables)
+        )
         path = os.path.join(self.folder, job.name + ".yaml")
         with open(path, "w") as f:
             f.write(job.yaml())
@@ -351,11 +503,45 @@ class Cluster:
 
 
 class CountingJob:
-    def __init__(self, cluster, name, examples, batch, epochs, steps_per_closure, step_ms, shards, seed, checkpoint="", resources="", tables=0, table_ids=200,
-                 table_slots=16, table_bytes_max=0, wire_dtype="float32", training=""):
-        self.cluster, self.name, self.examples, self.batch, self.epochs = cluster, name, examples, batch, epochs
-        self.steps_per_closure, self.step_ms, self.shards, self.seed = steps_per_closure, step_ms, shards, seed
-        self.tables, self.table_ids, self.table_slots, self.table_bytes_max = tables, table_ids, table_slots, table_bytes_max
+    def __init__(
+        self,
+        cluster,
+        name,
+        examples,
+        batch,
+        epochs,
+        steps_per_closure,
+        step_ms,
+        shards,
+        seed,
+        checkpoint="",
+        resources="",
+        tables=0,
+        table_ids=200,
+        table_slots=16,
+        table_bytes_max=0,
+        wire_dtype="float32",
+        training="",
+    ):
+        self.cluster, self.name, self.examples, self.batch, self.epochs = (
+            cluster,
+            name,
+            examples,
+            batch,
+            epochs,
+        )
+        self.steps_per_closure, self.step_ms, self.shards, self.seed = (
+            steps_per_closure,
+            step_ms,
+            shards,
+            seed,
+        )
+        self.tables, self.table_ids, self.table_slots, self.table_bytes_max = (
+            tables,
+            table_ids,
+            table_slots,
+            table_bytes_max,
+        )
         self.wire_dtype, self.training = wire_dtype, training
         self.uid = ""
         self.resources = resources  # "{share: 2}"
@@ -373,23 +559,45 @@ spec:
   counting: {examples: %d, shards: %d, step_ms: %d%s}
   data: {batch_size: %d, shuffle: {seed: %d}}
   training: {epochs: %d, steps_per_closure: %d, wire_dtype: %s%s}
-%s%s%s""" % (self.name, self.examples, self.shards, self.step_ms,
-           ", tables: %d, table_ids: %d, table_bytes_max: %d" % (self.tables, self.table_ids, self.table_bytes_max) if self.tables else "",
-           self.batch, self.seed, self.epochs, self.steps_per_closure, self.wire_dtype, self.training,
-           "  strategy: {table_slots: %d}\n" % self.table_slots if self.tables else "",
-         "  checkpoint: %s\n" % self.checkpoint if self.checkpoint else "", "  resources: %s\n" % self.resources if self.resources else "")
+%s%s%s""" % (
+            self.name,
+            self.examples,
+            self.shards,
+            self.step_ms,
+            ", tables: %d, table_ids: %d, table_bytes_max: %d"
+            % (self.tables, self.table_ids, self.table_bytes_max)
+            if self.tables
+            else "",
+            self.batch,
+            self.seed,
+            self.epochs,
+            self.steps_per_closure,
+            self.wire_dtype,
+            self.training,
+            "  strategy: {table_slots: %d}\n" % self.table_slots if self.tables else "",
+            "  checkpoint: %s\n" % self.checkpoint if self.checkpoint else "",
+            "  resources: %s\n" % self.resources if self.resources else "",
+        )
 
     def show(self):
         return self.cluster.psctl_json("job", "show", self.name)
 
     def ended(self):
         """Whether it is known to have ended; nobody may be there to ask."""
-        r = self.cluster.psctl("job", "show", self.name, "--output", "json", "--timeout", "2s", expect=None)
-        return r.returncode == 0 and json.loads(r.stdout)["state"] not in ("QUEUED", "STARTING", "RUNNING")
+        r = self.cluster.psctl(
+            "job", "show", self.name, "--output", "json", "--timeout", "2s", expect=None
+        )
+        return r.returncode == 0 and json.loads(r.stdout)["state"] not in (
+            "QUEUED",
+            "STARTING",
+            "RUNNING",
+        )
 
     def wait_steps(self, steps, seconds=60):
         """Until at least `steps` steps are known to be done."""
-        wait_for("%s to do %d steps" % (self.name, steps), lambda: self.progress() >= steps, seconds)
+        wait_for(
+            "%s to do %d steps" % (self.name, steps), lambda: self.progress() >= steps, seconds
+        )
 
     def progress(self):
         status = self.show()
@@ -398,7 +606,11 @@ spec:
         return int(status.get("steps_done", 0))
 
     def wait_state(self, *states, seconds=90):
-        return wait_for("%s to be %s" % (self.name, " or ".join(states)), lambda: (lambda s: s if s["state"] in states else None)(self.show()), seconds)
+        return wait_for(
+            "%s to be %s" % (self.name, " or ".join(states)),
+            lambda: (lambda s: s if s["state"] in states else None)(self.show()),
+            seconds,
+        )
 
     def result(self):
         folder = self.show()["runs_folder"]
@@ -406,10 +618,14 @@ spec:
             return json.load(f)
 
     def wait_miscounted(self, seconds=120):
-        """Of a job with a fault that was built in: waits for the end; "" or what the job itself found by its number of updates."""
+        """Of a job with a fault that was built in: waits for the end; "" or what the job itself
+        found by its number of updates."""
         status = self.wait_state("SUCCEEDED", "FAILED", seconds=seconds)
         cause = str(status.get("first_cause"))
-        if status["state"] != "SUCCEEDED" and "does not hold the updates that the workers reported" not in cause:
+        if (
+            status["state"] != "SUCCEEDED"
+            and "does not hold the updates that the workers reported" not in cause
+        ):
             raise Failure("%s is %s: %s" % (self.name, status["state"], cause))
         return "" if status["state"] == "SUCCEEDED" else cause
 
@@ -427,30 +643,51 @@ spec:
             return [json.loads(line) for line in f]
 
     def check_lines(self):
-        """No step, epoch or end is missing in metrics.jsonl or stands there twice, and the steps are in order."""
+        """No step, epoch or end is missing in metrics.jsonl or stands there twice, and the steps
+        are in order."""
         lines = self.lines()
-        of = {kind: [line for line in lines if line["kind"] == kind] for kind in ("step", "epoch", "end", "event")}
+        of = {
+            kind: [line for line in lines if line["kind"] == kind]
+            for kind in ("step", "epoch", "end", "event")
+        }
         dropped = sum(line["step_lines_dropped"] for line in of["end"])
         steps = [line["step"] for line in of["step"]]
         if len(of["end"]) != 1 or lines[-1]["kind"] != "end":
             raise Failure("metrics.jsonl: want one end line, the last; got %d" % len(of["end"]))
         if steps != sorted(set(steps)) or len(steps) + dropped != self.steps:
-            raise Failure("metrics.jsonl: want each of %d steps once, in order; got %d lines, %d of them different, %d left out"
-                          % (self.steps, len(steps), len(set(steps)), dropped))
+            raise Failure(
+                "metrics.jsonl: want each of %d steps once, in order; got %d lines, %d of them different, %d left out"
+                % (self.steps, len(steps), len(set(steps)), dropped)
+            )
         if [line["epoch"] for line in of["epoch"]] != list(range(1, self.epochs + 1)):
-            raise Failure("metrics.jsonl: want epochs 1 to %d, got %s" % (self.epochs, [line["epoch"] for line in of["epoch"]]))
+            raise Failure(
+                "metrics.jsonl: want epochs 1 to %d, got %s"
+                % (self.epochs, [line["epoch"] for line in of["epoch"]])
+            )
         if sum(line["text"] == "submitted" for line in of["event"]) != 1:
             raise Failure("metrics.jsonl: the submission does not stand there once")
 
     def check_audit(self):
-        """The ledgers of the newest checkpoint, read from its files, say that every example of every epoch was applied once (P3)."""
-        audit = json.loads(self.cluster.psctl("job", "audit", "--checkpoint", self.show()["checkpoint"]["path"], "--output", "json").stdout)
+        """The ledgers of the newest checkpoint, read from its files, say that every example of
+        every epoch was applied once (P3)."""
+        audit = json.loads(
+            self.cluster.psctl(
+                "job",
+                "audit",
+                "--checkpoint",
+                self.show()["checkpoint"]["path"],
+                "--output",
+                "json",
+            ).stdout
+        )
         if not audit["exact"] or any(e["applied"] != self.examples for e in audit["epochs"]):
             raise Failure("psctl job audit: %s" % audit)
 
     def check_exact(self):
-        """Every sample was counted once an epoch, every update once on every shard, in values, slots and ledger counters (P1, P2, P3)."""
+        """Every sample was counted once an epoch, every update once on every shard, in values,
+        slots and ledger counters (P1, P2, P3)."""
         import numpy
+
         if self.checkpoint != "off":
             self.check_audit()
         folder = self.show()["runs_folder"]
@@ -461,21 +698,36 @@ spec:
             raise Failure("counting/samples: want %d rows got %d" % (self.examples, len(samples)))
         wrong = numpy.flatnonzero(samples != self.epochs)
         if len(wrong):
-            raise Failure("samples not counted exactly %d times: %d of them; first: sample %d counted %g times" % (self.epochs, len(wrong), wrong[0], samples[wrong[0]]))
+            raise Failure(
+                "samples not counted exactly %d times: %d of them; first: sample %d counted %g times"
+                % (self.epochs, len(wrong), wrong[0], samples[wrong[0]])
+            )
         wrong = numpy.flatnonzero(updates != self.steps)
         if len(wrong):
-            raise Failure("updates: shard %d: want %d got %g" % (wrong[0], self.steps, updates[wrong[0]]))
+            raise Failure(
+                "updates: shard %d: want %d got %g" % (wrong[0], self.steps, updates[wrong[0]])
+            )
         result = self.result()
         closures = result["closures"]
-        if (closures["succeeded"], closures["failed"], closures["cancelled"]) != (self.closures, 0, 0):
-            raise Failure("closures: want %d succeeded, none failed, none cancelled; got %s" % (self.closures, closures))
+        if (closures["succeeded"], closures["failed"], closures["cancelled"]) != (
+            self.closures,
+            0,
+            0,
+        ):
+            raise Failure(
+                "closures: want %d succeeded, none failed, none cancelled; got %s"
+                % (self.closures, closures)
+            )
         for shard in result["shards"]:
             if shard["variable"] == "counting/updates" and shard["updates_applied"] != self.steps:
-                raise Failure("shard %s: want %d updates applied got %s" % (shard["shard"], self.steps, shard["updates_applied"]))
+                raise Failure(
+                    "shard %s: want %d updates applied got %s"
+                    % (shard["shard"], self.steps, shard["updates_applied"])
+                )
         listed = self.cluster.psctl_json("variable", "list", "--job", self.name)
         if self.tables:
             self.check_tables(result, listed["variables"])
-        for variable in (listed["variables"] if isinstance(listed, dict) else listed):
+        for variable in listed["variables"] if isinstance(listed, dict) else listed:
             if variable["name"].startswith("counting/table"):
                 continue
             values = {"counting/samples": samples, "counting/updates": updates}[variable["name"]]
@@ -485,7 +737,9 @@ spec:
                 got = variable[key]
                 got = int(got, 16) if isinstance(got, str) else int(got)
                 if got != want:
-                    raise Failure("%s of %s: want %016x got %016x" % (key, variable["name"], want, got))
+                    raise Failure(
+                        "%s of %s: want %016x got %016x" % (key, variable["name"], want, got)
+                    )
 
     def steps_of(self, closure):
         per_epoch = -(-self.examples // self.batch)
@@ -493,19 +747,30 @@ spec:
         return min(self.steps_per_closure, per_epoch - first)
 
     def check_tables(self, result, listed):
-        """Each row of each table has exactly the sum of what was pushed to it, its slot twice that, no other row is there, and every slot has applied the updates that touch it, and
+        """Each row of each table has exactly the sum of what was pushed to it, its slot twice that,
+        no other row is there, and every slot has applied the updates that touch it, and
         no others."""
         from tables import Expected, dimension_of, name_of
+
         updates = [(c, u) for c in range(self.closures) for u in range(self.steps_of(c))]
         expected = Expected(self, updates)
         found = {v["name"]: v for v in listed}
         for table in range(self.tables):
             row = found[name_of(table)]
-            if not row["complete"] or row["shape"] != [len(expected.rows[table]), dimension_of(table)]:
-                raise Failure("%s: want %d rows counted, got %s" % (name_of(table), len(expected.rows[table]), row["shape"]))
+            if not row["complete"] or row["shape"] != [
+                len(expected.rows[table]),
+                dimension_of(table),
+            ]:
+                raise Failure(
+                    "%s: want %d rows counted, got %s"
+                    % (name_of(table), len(expected.rows[table]), row["shape"])
+                )
             for key, want in zip(("digest", "slot_digest"), expected.digests(table)):
                 if int(row[key], 16) != want:
-                    raise Failure("%s of %s: rows not counted exactly: want %016x got %s" % (key, name_of(table), want, row[key]))
+                    raise Failure(
+                        "%s of %s: rows not counted exactly: want %016x got %s"
+                        % (key, name_of(table), want, row[key])
+                    )
         shards = {s["shard"]: s for s in result["shards"]}
         first = len(shards) - self.table_slots
         for slot, want in enumerate(expected.touched):
@@ -514,4 +779,6 @@ spec:
                 raise Failure("slot %d: want %d updates applied got %s" % (slot, want, got))
         # Most steps touch few slots, so what is missing cannot be read off an update's absence.
         if sum(expected.touched) >= self.steps * self.table_slots / 2:
-            raise Failure("these tables are not sparse: %s of %d steps" % (expected.touched, self.steps))
+            raise Failure(
+                "these tables are not sparse: %s of %d steps" % (expected.touched, self.steps)
+            )

@@ -1,4 +1,5 @@
-"""Scenarios of notices: a server or a worker that must leave, and what dies in the middle of a move. Registered with the others of scenarios.py."""
+"""Scenarios of notices: a server or a worker that must leave, and what dies in the middle of a
+move. Registered with the others of scenarios.py."""
 import os
 import signal
 import time
@@ -14,7 +15,10 @@ def ends(c, victim, since, code=0, within=10.0):
     wait_for("%s to end" % victim.name, lambda: not victim.alive(), 30)
     took = time.monotonic() - since
     if victim.process.returncode != code:
-        raise Failure("%s: want exit code %d after its notice, got %s:\n%s" % (victim.name, code, victim.process.returncode, victim.tail()))
+        raise Failure(
+            "%s: want exit code %d after its notice, got %s:\n%s"
+            % (victim.name, code, victim.process.returncode, victim.tail())
+        )
     if took > within + c.pauses.longest:
         raise Failure("%s took %.1f s to leave:\n%s" % (victim.name, took, victim.tail()))
     return took
@@ -28,31 +32,44 @@ def leaves(c, job, victim, notice, undo):
         since = time.monotonic()
         notice()
         took[0] = ends(c, victim, since)
+
     return c.disturb(job.pop("steps"), leave, undo, **job), took[0]
 
 
 def handed_over(c, job, result, victim, pids):
-    """Its shards were moved: nothing was rolled back or run again, and nobody's death is counted."""
+    """Its shards were moved: nothing was rolled back or run again, and nobody's death is
+    counted."""
     only_these_died(pids, c, victim)
     if result["repair"] != NOTHING or events(job, "rollback"):
-        raise Failure("a notice cost something: %s %s" % (result["repair"], events(job, "rollback")))
+        raise Failure(
+            "a notice cost something: %s %s" % (result["repair"], events(job, "rollback"))
+        )
     if result["deaths"]:
         raise Failure("a notice was taken for a death: %s" % result["deaths"])
     if not events(job, "drain", "%s has handed over" % victim.name):
-        raise Failure("the job does not say that %s has handed over: %s\n%s" % (victim.name, events(job, "drain"), victim.tail(40)))
+        raise Failure(
+            "the job does not say that %s has handed over: %s\n%s"
+            % (victim.name, events(job, "drain"), victim.tail(40))
+        )
 
 
 def could_not(job, victim):
     if not events(job, "warning", "%s leaves, and what it holds cannot be moved" % victim.name):
-        raise Failure("the job does not say that nobody could take what %s holds: %s" % (victim.name, events(job, "warning")))
+        raise Failure(
+            "the job does not say that nobody could take what %s holds: %s"
+            % (victim.name, events(job, "warning"))
+        )
 
 
 def server_leaves(c, r, victim, notice, before=lambda: None, **shape):
-    """One whole scenario of a server that leaves in good order; where it is the only one, it says that it cannot hand over."""
+    """One whole scenario of a server that leaves in good order; where it is the only one, it says
+    that it cannot hand over."""
+
     def undo():
         before()
         victim.start()
         c.wait_tasks()
+
     pids = c.pids()
     shape = dict(dict(steps=r.randint(10, 60), examples=1600, step_ms=3), **shape)
     job, took = leaves(c, shape, victim, notice, undo)
@@ -64,14 +81,27 @@ def server_leaves(c, r, victim, notice, before=lambda: None, **shape):
         return
     result = job.finish()
     handed_over(c, job, result, victim, pids)
-    print("       %s left %.2f s after its notice: %s" % (victim.name, took, "; ".join(events(job, "drain", "handed over"))))
+    print(
+        "       %s left %.2f s after its notice: %s"
+        % (victim.name, took, "; ".join(events(job, "drain", "handed over")))
+    )
     undo()
 
 
-@scenario("drain", "D1", "SIGTERM to a server in mid-job: its shards move to another, nothing is run again")
+@scenario(
+    "drain",
+    "D1",
+    "SIGTERM to a server in mid-job: its shards move to another, nothing is run again",
+)
 def d1(c, r):
     victim = r.choice(c.servers)
-    server_leaves(c, r, victim, lambda: victim.signal(signal.SIGTERM), checkpoint=r.choice(("", "{every: 50ms, keep: 3}", "off")))
+    server_leaves(
+        c,
+        r,
+        victim,
+        lambda: victim.signal(signal.SIGTERM),
+        checkpoint=r.choice(("", "{every: 50ms, keep: 3}", "off")),
+    )
 
 
 @scenario("drain", "D2", "a server's preemption notice, by file; psctl task drain does the same")
@@ -88,6 +118,7 @@ def d2(c, r):
     def forget():
         if os.path.exists(path):
             os.unlink(path)
+
     server_leaves(c, r, victim, write, forget)
     if not any("preemption notice" in line for line in victim.tail(400).splitlines()):
         raise Failure("%s does not say why it left:\n%s" % (victim.name, victim.tail(40)))
@@ -103,8 +134,13 @@ def d3(c, r):
         f.write("of a former life\n")
     restart(victim, extra=("--preemption-notice-file", path))
     c.wait_usable()
-    # What is there already is none; from here on its being written anew is one, whether or not it was seen to be gone.
-    wait_for("the watch to begin", lambda: "the preemption notice file is there already: it counts once it is written anew" in victim.tail())
+    # What is there already is none; from here on its being written anew is one, whether or not it
+    # was seen to be gone.
+    wait_for(
+        "the watch to begin",
+        lambda: "the preemption notice file is there already: it counts once it is written anew"
+        in victim.tail(),
+    )
     os.unlink(path)
 
     def write():
@@ -116,26 +152,40 @@ def d3(c, r):
             os.unlink(path)
         victim.start(extra=("--preemption-notice-file", path))
         c.wait_usable()
+
     shape = dict(steps=r.randint(8, 30), examples=1200, epochs=1, steps_per_closure=8, step_ms=10)
     job, _ = leaves(c, shape, victim, write, undo)
     if len(c.workers) == 1:
         undo()
     result = job.finish()
     if not events(job, "drain", "%s leaves: preemption notice" % victim.name):
-        raise Failure("the job does not say why %s leaves: %s" % (victim.name, events(job, "drain")))
+        raise Failure(
+            "the job does not say why %s leaves: %s" % (victim.name, events(job, "drain"))
+        )
     if any(victim.name in str(d) for d in result["deaths"]) or events(job, "requeue", victim.name):
-        raise Failure("a notice was taken for a death: deaths %s, requeued %s" % (result["deaths"], events(job, "requeue")))
+        raise Failure(
+            "a notice was taken for a death: deaths %s, requeued %s"
+            % (result["deaths"], events(job, "requeue"))
+        )
     restart(victim)
     c.wait_tasks()
 
 
-@scenario("drain", "D4", "SIGKILL of the server that leaves, or of the one that its shards go to, in the middle of a move")
+@scenario(
+    "drain",
+    "D4",
+    "SIGKILL of the server that leaves, or of the one that its shards go to, in the middle of a move",
+)
 def d4(c, r):
     if len(c.servers) == 1:
-        return server_leaves(c, r, c.servers[0], lambda: c.servers[0].signal(signal.SIGTERM))  # nobody to move to
+        return server_leaves(
+            c, r, c.servers[0], lambda: c.servers[0].signal(signal.SIGTERM)
+        )  # nobody to move to
     leaver = r.choice(c.servers)
     target = r.choice([s for s in c.servers if s is not leaver])
-    victim, point = r.choice(((leaver, "move.stopped"), (leaver, "move.read"), (target, "move.received")))
+    victim, point = r.choice(
+        ((leaver, "move.stopped"), (leaver, "move.read"), (target, "move.received"))
+    )
     restart(victim, "%s=%d*kill" % (point, r.randint(1, 3)))
     c.wait_tasks()
     pids = c.pids()
@@ -143,7 +193,11 @@ def d4(c, r):
     def leave(_):
         since = time.monotonic()
         leaver.signal(signal.SIGTERM)
-        wait_for("the failpoint %s to kill %s" % (point, victim.name), lambda: not victim.alive() or not leaver.alive(), 20)
+        wait_for(
+            "the failpoint %s to kill %s" % (point, victim.name),
+            lambda: not victim.alive() or not leaver.alive(),
+            20,
+        )
         if victim.alive():
             return  # the job had ended
         victim.start()
@@ -157,7 +211,15 @@ def d4(c, r):
                 s.start()
         restart(victim, "%s=%d*kill" % (point, r.randint(1, 3)))
         c.wait_tasks()
-    job = c.disturb(r.randint(10, 50), leave, undo, examples=1600, step_ms=3, checkpoint="{every: 50ms, keep: 20}")
+
+    job = c.disturb(
+        r.randint(10, 50),
+        leave,
+        undo,
+        examples=1600,
+        step_ms=3,
+        checkpoint="{every: 50ms, keep: 20}",
+    )
     job.finish()
     only_these_died(pids, c, leaver, target)
     for s in c.servers:
@@ -167,7 +229,11 @@ def d4(c, r):
     c.wait_tasks()
 
 
-@scenario("drain", "D5", "SIGKILL of the coordinator in the middle of a move; started again, the move goes on")
+@scenario(
+    "drain",
+    "D5",
+    "SIGKILL of the coordinator in the middle of a move; started again, the move goes on",
+)
 def d5(c, r):
     victim = r.choice(c.servers)
     point = r.choice(("move.before_commit", "move.after_commit"))
@@ -179,7 +245,11 @@ def d5(c, r):
     def leave(job):
         since = time.monotonic()
         victim.signal(signal.SIGTERM)
-        wait_for("the failpoint to kill the coordinator, or %s to end" % victim.name, lambda: not c.coordinator.alive() or not victim.alive(), 20)
+        wait_for(
+            "the failpoint to kill the coordinator, or %s to end" % victim.name,
+            lambda: not c.coordinator.alive() or not victim.alive(),
+            20,
+        )
         if not c.coordinator.alive():
             c.coordinator.start()
         ends(c, victim, since)
@@ -189,7 +259,15 @@ def d5(c, r):
             victim.start()
         restart(c.coordinator, armed)
         c.wait_tasks()
-    job = c.disturb(r.randint(10, 50), leave, undo, examples=1600, step_ms=3, checkpoint="{every: 50ms, keep: 20}")
+
+    job = c.disturb(
+        r.randint(10, 50),
+        leave,
+        undo,
+        examples=1600,
+        step_ms=3,
+        checkpoint="{every: 50ms, keep: 20}",
+    )
     if len(c.servers) == 1:
         victim.start()
     job.finish()

@@ -1,10 +1,13 @@
-// FAULTS S5 on a real cluster: many pushers, each with a connection of its own, push the whole of a job's largest shard at once.
+// FAULTS S5 on a real cluster: many pushers, each with a connection of its own, push the whole of a
+// job's largest shard at once.
 //
-//   evergrad-fast-pushers --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--pushers 64] [--each 2] [--again 64] [--lane BYTES]
+//   evergrad-fast-pushers --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--pushers 64]
+//   [--each 2] [--again 64] [--lane BYTES]
 //
-// Zeros, so that the job's values stay what they are, under a grant of a worker that this program registers: its servers take nothing else. The job's
-// number of updates is then not the plan's, so it can only be cancelled. Every push must be applied; then so many pushers send their last one again,
-// which the server must know. Prints what came of it; exit 0: nothing lost.
+// Zeros, so that the job's values stay what they are, under a grant of a worker that this program
+// registers: its servers take nothing else. The job's number of updates is then not the plan's, so
+// it can only be cancelled. Every push must be applied; then so many pushers send their last one
+// again, which the server must know. Prints what came of it; exit 0: nothing lost.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -40,7 +43,8 @@ struct Held {
 std::optional<Held> LargestShard(transport::Channel& coordinator, const std::string& job) {
   v1::ListVariablesRequest request;
   request.set_job(job);
-  const auto answer = transport::UnaryAndWait(coordinator, client::kListVariables, request.SerializeAsString(), kAskDeadline);
+  const auto answer = transport::UnaryAndWait(coordinator, client::kListVariables,
+                                              request.SerializeAsString(), kAskDeadline);
   v1::ListVariablesResponse variables;
   if (!answer.ok() || !variables.ParseFromString(*answer)) {
     std::fprintf(stderr, "no list of variables: %s\n", answer.status().ToString().c_str());
@@ -49,7 +53,8 @@ std::optional<Held> LargestShard(transport::Channel& coordinator, const std::str
   std::optional<Held> largest;
   for (const v1::VariableRow& variable : variables.variables()) {
     for (int i = 0; i < variable.shards_size(); ++i) {
-      if (!largest || variable.shards(i).bytes() > largest->state.bytes()) largest = Held{variable.shards(i), variable.servers(i)};
+      if (!largest || variable.shards(i).bytes() > largest->state.bytes())
+        largest = Held{variable.shards(i), variable.servers(i)};
     }
   }
   return largest;
@@ -82,12 +87,13 @@ void Push(Team& team, client::ParameterClient& client, int pusher, int from, int
   push.set_kind(v1::GRADIENT);
   push.set_dtype(v1::DTYPE_FLOAT32);
   push.set_rows(team.held.state.row_end() - team.held.state.row_begin());
-  client.Send(team.endpoint, std::move(header), {{team.zeros, std::span(*team.zeros)}}, 0, kPushDeadline,
-              [&team, &client, pusher, from, to](auto answer) {
+  client.Send(team.endpoint, std::move(header), {{team.zeros, std::span(*team.zeros)}}, 0,
+              kPushDeadline, [&team, &client, pusher, from, to](auto answer) {
                 const bool good = answer.ok() && answer->header->pushes(0).answer() == team.want;
                 if (!good)
                   std::fprintf(stderr, "pusher %d: %s\n", pusher,
-                               answer.ok() ? answer->header->ShortDebugString().c_str() : answer.status().ToString().c_str());
+                               answer.ok() ? answer->header->ShortDebugString().c_str()
+                                           : answer.status().ToString().c_str());
                 ++(good ? team.good : team.other);
                 if (good && from + 1 < to) return Push(team, client, pusher, from + 1, to);
                 if (--team.live == 0) team.over.Set();
@@ -109,8 +115,10 @@ int main(int argc, char** argv) {
     if (flag == "--pushers") pushers = std::atoi(value.c_str());
     if (flag == "--each") each = std::atoi(value.c_str());
     if (flag == "--again") again_max = std::atoi(value.c_str());
-    if (flag == "--lane") options.lane_ring_bytes = static_cast<std::uint64_t>(std::atoll(value.c_str()));
-    if (flag == "--server") servers[value.substr(0, value.find('='))] = value.substr(value.find('=') + 1);
+    if (flag == "--lane")
+      options.lane_ring_bytes = static_cast<std::uint64_t>(std::atoll(value.c_str()));
+    if (flag == "--server")
+      servers[value.substr(0, value.find('='))] = value.substr(value.find('=') + 1);
   }
   std::atomic<int> lanes{0};
   options.on_lane = [&lanes](const absl::Status& status) { lanes += status.ok(); };
@@ -130,7 +138,8 @@ int main(int argc, char** argv) {
   }
   std::vector<std::unique_ptr<client::ParameterClient>> clients;
   for (int i = 0; i < pushers; ++i) {
-    clients.push_back(std::make_unique<client::ParameterClient>(transport.get(), options, "worker/fast-" + std::to_string(i)));
+    clients.push_back(std::make_unique<client::ParameterClient>(
+        transport.get(), options, "worker/fast-" + std::to_string(i)));
   }
   const auto zeros = std::make_shared<const std::vector<std::byte>>(before->state.bytes());
   const auto run = [&](int count, int from, v1::PushAnswer want) {
@@ -143,7 +152,8 @@ int main(int argc, char** argv) {
     team.each = each;
     team.want = want;
     team.live = count;
-    for (int i = 0; i < count; ++i) Push(team, *clients[static_cast<std::size_t>(i)], i, from, each);
+    for (int i = 0; i < count; ++i)
+      Push(team, *clients[static_cast<std::size_t>(i)], i, from, each);
     team.over.Wait();
     return std::pair<int, int>(team.good, team.other);
   };
@@ -153,11 +163,15 @@ int main(int argc, char** argv) {
   if (!after) return 2;
   const auto known = after->state.duplicates_refused() - before->state.duplicates_refused();
   const auto counted = after->state.updates_applied() - before->state.updates_applied();
-  std::printf("bytes=%llu pushed=%d applied=%d other=%d sent_again=%d known=%llu updates_more=%llu lanes=%d\n",
-              static_cast<unsigned long long>(before->state.bytes()), pushers * each, first.first, first.second, again.first,
-              static_cast<unsigned long long>(known), static_cast<unsigned long long>(counted), lanes.load());
+  std::printf(
+      "bytes=%llu pushed=%d applied=%d other=%d sent_again=%d known=%llu updates_more=%llu "
+      "lanes=%d\n",
+      static_cast<unsigned long long>(before->state.bytes()), pushers * each, first.first,
+      first.second, again.first, static_cast<unsigned long long>(known),
+      static_cast<unsigned long long>(counted), lanes.load());
   // The job's own updates are counted, too.
-  const bool good = first == std::pair(pushers * each, 0) && again == std::pair(again_max, 0) && known == static_cast<std::uint64_t>(again_max) &&
+  const bool good = first == std::pair(pushers * each, 0) && again == std::pair(again_max, 0) &&
+                    known == static_cast<std::uint64_t>(again_max) &&
                     counted >= static_cast<std::uint64_t>(pushers * each);
   return good ? 0 : 1;
 }

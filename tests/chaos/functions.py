@@ -1,6 +1,8 @@
-"""Scenarios of functions jobs: closures that a client schedules, with the functions of examples/functions, on real daemons.
+"""Scenarios of functions jobs: closures that a client schedules, with the functions of
+examples/functions, on real daemons.
 
-Each step of `fit` pushes -1 to the variable `steps`, which plain SGD of rate 1 turns into +1: its value, its digest and every shard's counter of applied
+Each step of `fit` pushes -1 to the variable `steps`, which plain SGD of rate 1 turns into +1: its
+value, its digest and every shard's counter of applied
 updates say exactly how often each step was applied.
 """
 import json
@@ -39,8 +41,17 @@ class FunctionsJob:
         with open(path, "w") as f:
             f.write(YAML % (self.name, queue_limit, checkpoint))
         cluster.psctl_json("job", "submit", path)
-        self.client = subprocess.Popen([os.path.join(cluster.bin, "evergrad-functions-client"), cluster.coordinator_address(), self.name],
-                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=die_with_parent, cwd=cluster.folder)
+        self.client = subprocess.Popen(
+            [
+                os.path.join(cluster.bin, "evergrad-functions-client"),
+                cluster.coordinator_address(),
+                self.name,
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            preexec_fn=die_with_parent,
+            cwd=cluster.folder,
+        )
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.client.stdout, selectors.EVENT_READ)
         self.fits = 0  # steps scheduled
@@ -67,7 +78,10 @@ class FunctionsJob:
         end = time.monotonic() + seconds
         while b"\n" not in self.buffer:
             if not self.selector.select(max(0, end - time.monotonic())):
-                raise Failure("%s: no answer within %d s; it waits for: %s" % (self.name, seconds, self.show().get("waiting_for")))
+                raise Failure(
+                    "%s: no answer within %d s; it waits for: %s"
+                    % (self.name, seconds, self.show().get("waiting_for"))
+                )
             got = os.read(self.client.stdout.fileno(), 65536)
             if not got:
                 raise Failure("%s: its client has ended" % self.name)
@@ -113,16 +127,30 @@ class FunctionsJob:
             raise Failure("%s: %d steps scheduled, %d applied" % (self.name, self.fits, steps))
         self.ask("finish")
         status = self.show()
-        if status["state"] != "SUCCEEDED" or int(status["closures_succeeded"]) != int(status["closures_total"]):
-            raise Failure("%s is %s: %s of %s closures" % (self.name, status["state"], status["closures_succeeded"], status["closures_total"]))
+        if status["state"] != "SUCCEEDED" or int(status["closures_succeeded"]) != int(
+            status["closures_total"]
+        ):
+            raise Failure(
+                "%s is %s: %s of %s closures"
+                % (
+                    self.name,
+                    status["state"],
+                    status["closures_succeeded"],
+                    status["closures_total"],
+                )
+            )
         with open(os.path.join(status["runs_folder"], "result.json")) as f:
             result = json.load(f)
         for shard in result["shards"]:
             if shard["updates_applied"] != self.fits:
-                raise Failure("shard %s of %s: want %d updates applied got %s" % (shard["shard"], shard["variable"], self.fits, shard["updates_applied"]))
+                raise Failure(
+                    "shard %s of %s: want %d updates applied got %s"
+                    % (shard["shard"], shard["variable"], self.fits, shard["updates_applied"])
+                )
         listed = self.cluster.psctl_json("variable", "list", "--job", self.name)
         import numpy
-        for variable in (listed["variables"] if isinstance(listed, dict) else listed):
+
+        for variable in listed["variables"] if isinstance(listed, dict) else listed:
             if variable["name"] != "steps":
                 continue
             want = mix(0, int(numpy.array([self.fits], "<f4").view("<u4")[0])) & MASK
@@ -130,10 +158,16 @@ class FunctionsJob:
             if (int(got, 16) if isinstance(got, str) else int(got)) != want:
                 raise Failure("the digest of steps is not that of %d" % self.fits)
         audit = self.cluster.psctl_json("job", "audit", "--job", self.name)
-        if not audit["exact"] or audit["closures_done"] != int(status["closures_succeeded"]) or audit["closures_open"]:
+        if (
+            not audit["exact"]
+            or audit["closures_done"] != int(status["closures_succeeded"])
+            or audit["closures_open"]
+        ):
             raise Failure("psctl job audit: %s" % audit)
         if result["functions"]["updates_lost_of"]:
-            raise Failure("updates were lost of closures %s" % result["functions"]["updates_lost_of"])
+            raise Failure(
+                "updates were lost of closures %s" % result["functions"]["updates_lost_of"]
+            )
         return result
 
 
@@ -167,7 +201,10 @@ def u1(c, r):
         # Who runs which closure is nobody's promise.
         for _ in range(6):
             job.fit(60, 8, wait=False)
-            wait_for("the failpoint to kill it, or all steps to be done", lambda: not victim.alive() or job.steps_done() >= job.fits)
+            wait_for(
+                "the failpoint to kill it, or all steps to be done",
+                lambda: not victim.alive() or job.steps_done() >= job.fits,
+            )
             if not victim.alive():
                 break
             job.heard_ok()
@@ -182,7 +219,11 @@ def u1(c, r):
     c.wait_usable()
 
 
-@scenario("functions", "U2", "kill a server while closures run; it comes back and what it lost is run again from kept arguments")
+@scenario(
+    "functions",
+    "U2",
+    "kill a server while closures run; it comes back and what it lost is run again from kept arguments",
+)
 def u2(c, r):
     victim = r.choice(c.servers)
     with FunctionsJob(c) as job:
@@ -196,7 +237,11 @@ def u2(c, r):
         raise Failure("no shard was rolled back")
 
 
-@scenario("functions", "U3", "kill the coordinator while a client schedules: no closure is lost or doubled, the client goes on")
+@scenario(
+    "functions",
+    "U3",
+    "kill the coordinator while a client schedules: no closure is lost or doubled, the client goes on",
+)
 def u3(c, r):
     with FunctionsJob(c) as job:
         job.fit(150, 4, wait=False)
@@ -212,7 +257,11 @@ def u3(c, r):
             raise Failure("want 151 closures got %s" % result["closures"])
 
 
-@scenario("functions", "U4", "a user's error while a worker is killed: it is told once, and then all goes on")
+@scenario(
+    "functions",
+    "U4",
+    "a user's error while a worker is killed: it is told once, and then all goes on",
+)
 def u4(c, r):
     with FunctionsJob(c) as job:
         job.fit(4, 2)
@@ -226,7 +275,11 @@ def u4(c, r):
         job.say("join")
         answers = [job.hear() for _ in range(4)]
         told = [text for fine, text in answers if not fine]
-        if len(told) != 1 or "want=BATCHES POINTS got=not a number" not in told[0] or "INVALID_ARGUMENT" not in told[0]:
+        if (
+            len(told) != 1
+            or "want=BATCHES POINTS got=not a number" not in told[0]
+            or "INVALID_ARGUMENT" not in told[0]
+        ):
             raise Failure("want the user's error, once; got %s" % answers)
         job.ask("join")
         # Of what was cancelled each update was applied at most once, and nothing more of it is.
@@ -249,12 +302,18 @@ def u4(c, r):
     c.wait_usable()
 
 
-@scenario("functions", "U5", "a queue of two and many closures (long form: a thousand): no deadlock, flat memory")
+@scenario(
+    "functions",
+    "U5",
+    "a queue of two and many closures (long form: a thousand): no deadlock, flat memory",
+)
 def u5(c, r):
     many = 800 if c.forms > 1 else 250
+
     def resident():
         with open("/proc/%d/statm" % c.coordinator.pid) as f:
             return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
     with FunctionsJob(c, queue_limit=2, checkpoint="{every: 500ms}") as job:
         for _ in range(2):
             job.fit(100, 1)
@@ -280,7 +339,9 @@ def u6(c, r):
         c.wait_tasks()
         result = job.check_exact()
         if result["repair"]["closures_rerun"] or not result["repair"]["shards_rolled_back"]:
-            raise Failure("want shards rolled back and nothing run again, got %s" % result["repair"])
+            raise Failure(
+                "want shards rolled back and nothing run again, got %s" % result["repair"]
+            )
 
 
 @scenario("functions", "U-off", "with the ledger switched off the check must fail")

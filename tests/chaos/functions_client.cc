@@ -19,16 +19,19 @@ namespace {
 using evergrad::closures::ClusterCoordinator;
 using evergrad::closures::RemoteValue;
 
-absl::StatusOr<std::string> Do(ClusterCoordinator& cluster, const std::string& line, std::vector<RemoteValue>* handles) {
+absl::StatusOr<std::string> Do(ClusterCoordinator& cluster, const std::string& line,
+                               std::vector<RemoteValue>* handles) {
   const std::vector<std::string> words = absl::StrSplit(line, absl::MaxSplits(' ', 3));
   const auto handle = [&]() -> absl::StatusOr<RemoteValue> {
     std::size_t index = 0;
-    if (words.size() < 2 || !absl::SimpleAtoi(words[1], &index) || index >= handles->size()) return absl::OutOfRangeError("no such handle");
+    if (words.size() < 2 || !absl::SimpleAtoi(words[1], &index) || index >= handles->size())
+      return absl::OutOfRangeError("no such handle");
     return (*handles)[index];
   };
   if (words[0] == "schedule" && words.size() >= 3) {
     std::size_t count = 0;
-    if (!absl::SimpleAtoi(words[2], &count)) return absl::InvalidArgumentError("COUNT is no number");
+    if (!absl::SimpleAtoi(words[2], &count))
+      return absl::InvalidArgumentError("COUNT is no number");
     const std::size_t first = handles->size();
     for (std::size_t i = 0; i < count; ++i) {
       auto value = cluster.Schedule(words[1], words.size() > 3 ? words[3] : "");

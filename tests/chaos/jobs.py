@@ -1,6 +1,8 @@
-"""Scenarios of several jobs side by side: equal variable names, shares, quotas, and whatever dies meanwhile. Registered with the others of scenarios.py.
+"""Scenarios of several jobs side by side: equal variable names, shares, quotas, and whatever dies
+meanwhile. Registered with the others of scenarios.py.
 
-Their coordinator runs two jobs at once and gives a worker that two of them want to the other one after 300 ms (`ARGUMENTS`).
+Their coordinator runs two jobs at once and gives a worker that two of them want to the other one
+after 300 ms (`ARGUMENTS`).
 """
 import signal
 import time
@@ -20,11 +22,29 @@ def listed(c, *jobs):
 
 
 def run_both(c, fault, undo=lambda: None, steps=20, **shape):
-    """Two jobs of equal variable names; `fault(a, b)` once both have done some steps. Again with two others if one of them had ended by then."""
+    """Two jobs of equal variable names; `fault(a, b)` once both have done some steps. Again with
+    two others if one of them had ended by then."""
     for _ in range(6):
-        a = c.submit(**dict(dict(examples=1600, step_ms=3, checkpoint="{every: 50ms, keep: 20}"), **shape))
-        b = c.submit(**dict(dict(examples=1200, batch=8, shards=5, seed=11, step_ms=3, checkpoint="{every: 50ms, keep: 20}"), **shape))
-        wait_for("both jobs to do %d steps" % steps, lambda: all(row["steps_done"] >= steps for row in listed(c, a, b)))
+        a = c.submit(
+            **dict(dict(examples=1600, step_ms=3, checkpoint="{every: 50ms, keep: 20}"), **shape)
+        )
+        b = c.submit(
+            **dict(
+                dict(
+                    examples=1200,
+                    batch=8,
+                    shards=5,
+                    seed=11,
+                    step_ms=3,
+                    checkpoint="{every: 50ms, keep: 20}",
+                ),
+                **shape
+            )
+        )
+        wait_for(
+            "both jobs to do %d steps" % steps,
+            lambda: all(row["steps_done"] >= steps for row in listed(c, a, b)),
+        )
         fault(a, b)
         if not a.ended() and not b.ended():
             return a, b
@@ -41,7 +61,11 @@ def finish_both(a, b):
     return results
 
 
-@scenario("jobs", "J1", "two jobs with equal variable names side by side; a worker, a server and the coordinator killed: both exact")
+@scenario(
+    "jobs",
+    "J1",
+    "two jobs with equal variable names side by side; a worker, a server and the coordinator killed: both exact",
+)
 def j1(c, r):
     worker, server = r.choice(c.workers), r.choice(c.servers)
     before = c.pids()
@@ -51,40 +75,86 @@ def j1(c, r):
             victim.kill()
             victim.start()
             wanted = [row["steps_done"] + 5 for row in listed(c, a, b)]
-            wait_for("both jobs to go on, or one to end", lambda: any(row["state"] != "RUNNING" for row in listed(c, a, b)) or
-                     all(row["steps_done"] >= want for row, want in zip(listed(c, a, b), wanted)))
+            wait_for(
+                "both jobs to go on, or one to end",
+                lambda: any(row["state"] != "RUNNING" for row in listed(c, a, b))
+                or all(row["steps_done"] >= want for row, want in zip(listed(c, a, b), wanted)),
+            )
+
     a, b = run_both(c, kill)
     results = finish_both(a, b)
     only_these_died(before, c, worker, server, c.coordinator)
     for job, result in zip((a, b), results):
         if not any(server.name in str(d) for d in result["deaths"]):
-            raise Failure("%s names no death of %s, which held shards of both: %s" % (job.name, server.name, result["deaths"]))
+            raise Failure(
+                "%s names no death of %s, which held shards of both: %s"
+                % (job.name, server.name, result["deaths"])
+            )
     if sum(worker.name in str(d) for result in results for d in result["deaths"]) > 1:
-        raise Failure("the one death of %s is counted by both jobs: %s" % (worker.name, [result["deaths"] for result in results]))
+        raise Failure(
+            "the one death of %s is counted by both jobs: %s"
+            % (worker.name, [result["deaths"] for result in results])
+        )
 
 
 def shares(c, a, b):
-    """While 3 workers serve `a` and 1 serves `b`: how many steps and worker-seconds either got in some time, and whom each worker serves at its end. None: a job
+    """While 3 workers serve `a` and 1 serves `b`: how many steps and worker-seconds either got in
+    some time, and whom each worker serves at its end. None: a job
     ended meanwhile."""
+
     def row_if(what):
         def look():
             rows = listed(c, a, b)
-            return rows if what(rows) or any(row["state"] not in ("QUEUED", "STARTING", "RUNNING") for row in rows) else None
+            return (
+                rows
+                if what(rows)
+                or any(row["state"] not in ("QUEUED", "STARTING", "RUNNING") for row in rows)
+                else None
+            )
+
         return look
-    before = wait_for("3 and 1 workers to serve the two jobs", row_if(lambda rows: [row["workers_serving"] for row in rows] == [3, 1]))
-    after = wait_for("120 more steps of the larger share", row_if(lambda rows: rows[0]["steps_done"] >= before[0]["steps_done"] + 120))
-    whose = sorted(t["jobs"][0]["name"] for t in c.tasks() if t["role"] == "worker" and t["state"] == "alive" and t["jobs"])
+
+    before = wait_for(
+        "3 and 1 workers to serve the two jobs",
+        row_if(lambda rows: [row["workers_serving"] for row in rows] == [3, 1]),
+    )
+    after = wait_for(
+        "120 more steps of the larger share",
+        row_if(lambda rows: rows[0]["steps_done"] >= before[0]["steps_done"] + 120),
+    )
+    whose = sorted(
+        t["jobs"][0]["name"]
+        for t in c.tasks()
+        if t["role"] == "worker" and t["state"] == "alive" and t["jobs"]
+    )
     if any(row["state"] != "RUNNING" for row in listed(c, a, b)):
         return None
-    return tuple([late[key] - early[key] for early, late in zip(before, after)] for key in ("steps_done", "worker_seconds")) + (whose,)
+    return tuple(
+        [late[key] - early[key] for early, late in zip(before, after)]
+        for key in ("steps_done", "worker_seconds")
+    ) + (whose,)
 
 
-@scenario("jobs", "J2", "shares of 3 to 1: of four workers three serve the one job and one the other, each second and closure")
+@scenario(
+    "jobs",
+    "J2",
+    "shares of 3 to 1: of four workers three serve the one job and one the other, each second and closure",
+)
 def j2(c, r):
-    extras = [c.add("worker", "extra-%d-%d" % (c.jobs, i), ["--name", "extra-%d-%d" % (c.jobs, i), "--threads", "1"]) for i in range(4 - len(c.workers))]
+    extras = [
+        c.add(
+            "worker",
+            "extra-%d-%d" % (c.jobs, i),
+            ["--name", "extra-%d-%d" % (c.jobs, i), "--threads", "1"],
+        )
+        for i in range(4 - len(c.workers))
+    ]
     try:
-        big = dict(examples=3600, epochs=2, step_ms=4, shards=2, steps_per_closure=2, checkpoint="off")
-        # Each of the four must have the machine to itself for that long: on a busy one two jobs are measured again, and twice as long ones where they ended meanwhile.
+        big = dict(
+            examples=3600, epochs=2, step_ms=4, shards=2, steps_per_closure=2, checkpoint="off"
+        )
+        # Each of the four must have the machine to itself for that long: on a busy one two jobs are
+        # measured again, and twice as long ones where they ended meanwhile.
         for _ in range(5):
             a, b = c.submit(resources="{share: 3}", **big), c.submit(resources="{share: 1}", **big)
             measured = shares(c, a, b)
@@ -94,17 +164,25 @@ def j2(c, r):
                 big["examples"] *= 2
                 continue
             steps, seconds, whose = measured
-            if abs(seconds[0] - 3 * seconds[1]) <= 1e-6 * seconds[0] and 1.5 * steps[1] <= steps[0] <= 6 * steps[1] and whose == sorted([a.name] * 3 + [b.name]):
+            if (
+                abs(seconds[0] - 3 * seconds[1]) <= 1e-6 * seconds[0]
+                and 1.5 * steps[1] <= steps[0] <= 6 * steps[1]
+                and whose == sorted([a.name] * 3 + [b.name])
+            ):
                 break
         else:
-            raise Failure("shares of 3 to 1: got %s (steps, worker-seconds, who serves whom)" % (measured,))
+            raise Failure(
+                "shares of 3 to 1: got %s (steps, worker-seconds, who serves whom)" % (measured,)
+            )
         print("       %d and %d steps, %.2f and %.2f worker-seconds" % tuple(steps + seconds))
     finally:
         for extra in extras:
             extra.kill()
 
 
-@scenario("jobs", "J3", "a job beyond its byte quota is refused with the numbers, the other one goes on")
+@scenario(
+    "jobs", "J3", "a job beyond its byte quota is refused with the numbers, the other one goes on"
+)
 def j3(c, r):
     a = c.submit(examples=1600, step_ms=3)
     a.wait_steps(5)
@@ -112,31 +190,48 @@ def j3(c, r):
     cause = b.wait_state("FAILED", "SUCCEEDED").get("first_cause") or {}
     # 600 rows and one of each of 4 shards, in values and in slots, of 4 bytes.
     want = 2 * 4 * (600 + 4)
-    if "bytes=%d spec.resources.server_memory_bytes_max=4096" % want not in cause.get("message", "") or cause.get("kind") != "user":
+    if (
+        "bytes=%d spec.resources.server_memory_bytes_max=4096" % want
+        not in cause.get("message", "")
+        or cause.get("kind") != "user"
+    ):
         raise Failure("the quota is not named: %s" % cause)
-    if any(job["name"] == b.name for t in c.tasks() for job in t["jobs"] if t["role"] == "ps_server"):
+    if any(
+        job["name"] == b.name for t in c.tasks() for job in t["jobs"] if t["role"] == "ps_server"
+    ):
         raise Failure("a server holds something of a job that was refused")
     a.finish()
 
 
-@scenario("jobs", "J4", "one of two jobs is cancelled, what waits for its slot begins, the other one goes on")
+@scenario(
+    "jobs",
+    "J4",
+    "one of two jobs is cancelled, what waits for its slot begins, the other one goes on",
+)
 def j4(c, r):
     third = []
 
     def cancel(a, b):
         third[:] = [c.submit(examples=300)]
         row = listed(c, third[0])[0]
-        if row["state"] == "QUEUED" and row["waiting_for"] != "a slot: 2 running of 2 (--jobs-running-max)":
+        if (
+            row["state"] == "QUEUED"
+            and row["waiting_for"] != "a slot: 2 running of 2 (--jobs-running-max)"
+        ):
             raise Failure("a queued job does not say what it waits for: %s" % row["waiting_for"])
         c.psctl("job", "cancel", b.name)
 
     def over(a, b):
         cancel(a, b)
         return b.wait_state("CANCELLED", "SUCCEEDED")
+
     for _ in range(6):
         a = c.submit(examples=1600, step_ms=3)
         b = c.submit(examples=1600, step_ms=3)
-        wait_for("both jobs to do 10 steps", lambda: all(row["steps_done"] >= 10 for row in listed(c, a, b)))
+        wait_for(
+            "both jobs to do 10 steps",
+            lambda: all(row["steps_done"] >= 10 for row in listed(c, a, b)),
+        )
         state = over(a, b)["state"]
         third[0].finish()
         a.finish()
@@ -144,10 +239,17 @@ def j4(c, r):
             break
     else:
         raise Failure("six times the job had ended before it was cancelled")
-    wait_for("the servers to have dropped what they held", lambda: not any(t["shards"] for t in c.tasks() if t["role"] == "ps_server"))
+    wait_for(
+        "the servers to have dropped what they held",
+        lambda: not any(t["shards"] for t in c.tasks() if t["role"] == "ps_server"),
+    )
 
 
-@scenario("jobs", "J5", "a server given notice hands over its shards of both jobs, and leaves once both have")
+@scenario(
+    "jobs",
+    "J5",
+    "a server given notice hands over its shards of both jobs, and leaves once both have",
+)
 def j5(c, r):
     if len(c.servers) == 1:
         return
@@ -162,16 +264,28 @@ def j5(c, r):
     def undo():
         victim.start()
         c.wait_tasks()
+
     a, b = run_both(c, leave, undo)
     results = finish_both(a, b)
     only_these_died(pids, c, victim)
     for job, result in zip((a, b), results):
-        if result["deaths"] or any(result["repair"].values()) or not events(job, "drain", "%s has handed over" % victim.name):
-            raise Failure("%s: %s %s %s" % (job.name, result["deaths"], result["repair"], events(job, "drain")))
+        if (
+            result["deaths"]
+            or any(result["repair"].values())
+            or not events(job, "drain", "%s has handed over" % victim.name)
+        ):
+            raise Failure(
+                "%s: %s %s %s"
+                % (job.name, result["deaths"], result["repair"], events(job, "drain"))
+            )
     undo()
 
 
-@scenario("functions", "U7", "closures that a client schedules beside a training job: each has workers, a death of either is repaired, both exact")
+@scenario(
+    "functions",
+    "U7",
+    "closures that a client schedules beside a training job: each has workers, a death of either is repaired, both exact",
+)
 def u7(c, r):
     with FunctionsJob(c) as job:
         other = c.submit(examples=1600, step_ms=3)

@@ -1,4 +1,5 @@
-"""Scenarios under the limits of control groups (v1 or v2), where this machine lets us make some; else they are skipped by name, and counted."""
+"""Scenarios under the limits of control groups (v1 or v2), where this machine lets us make some;
+else they are skipped by name, and counted."""
 import os
 import re
 import subprocess
@@ -20,7 +21,10 @@ class Group:
         self.path = os.path.join(self.top, "evergrad-chaos-%d" % os.getpid())
         limit = self._limit_file()
         try:
-            if self.unified and kind not in open(os.path.join(TOP, "cgroup.subtree_control")).read().split():
+            if (
+                self.unified
+                and kind not in open(os.path.join(TOP, "cgroup.subtree_control")).read().split()
+            ):
                 raise Skipped("no %s controller for groups of ours" % kind)
             os.mkdir(self.path)
         except OSError as why:
@@ -30,7 +34,12 @@ class Group:
             raise Skipped("control groups here have no %s" % limit)
 
     def _limit_file(self):
-        return {("cpu", True): "cpu.max", ("cpu", False): "cpu.cfs_quota_us", ("memory", True): "memory.max", ("memory", False): "memory.limit_in_bytes"}[self.kind, self.unified]
+        return {
+            ("cpu", True): "cpu.max",
+            ("cpu", False): "cpu.cfs_quota_us",
+            ("memory", True): "memory.max",
+            ("memory", False): "memory.limit_in_bytes",
+        }[self.kind, self.unified]
 
     def _write(self, name, text):
         with open(os.path.join(self.path, name), "w") as f:
@@ -45,12 +54,15 @@ class Group:
             self._write(self._limit_file(), str(value))
 
     def starter(self):
-        """A Daemon's `prefix`: the process is in the group before it is the daemon, so that it finds the group's limit when it looks for one."""
+        """A Daemon's `prefix`: the process is in the group before it is the daemon, so that it
+        finds the group's limit when it looks for one."""
         return ["sh", "-c", 'echo $$ > "$0" && exec "$@"', os.path.join(self.path, "cgroup.procs")]
 
     def killed(self):
         """How many of its processes the kernel has ended for its memory."""
-        with open(os.path.join(self.path, "memory.events" if self.unified else "memory.oom_control")) as f:
+        with open(
+            os.path.join(self.path, "memory.events" if self.unified else "memory.oom_control")
+        ) as f:
             return int(dict(line.split() for line in f)["oom_kill"])
 
     def add(self, daemon):
@@ -62,9 +74,11 @@ class Group:
 
     def end(self):
         """Those who are in it go back to the top."""
+
         def members():
             with open(os.path.join(self.path, "cgroup.procs")) as f:
                 return f.read().split()
+
         for pid in members():
             with open(os.path.join(self.top, "cgroup.procs"), "w") as out:
                 out.write(pid)
@@ -72,20 +86,31 @@ class Group:
         os.rmdir(self.path)
 
 
-@scenario("limits", "L1", "a worker and a server get 3 % of a core by their control group, and all of it back")
+@scenario(
+    "limits",
+    "L1",
+    "a worker and a server get 3 % of a core by their control group, and all of it back",
+)
 def l1(c, r):
     worker, server = r.choice(c.workers), r.choice(c.servers)
     c.wait_usable()
     before = c.pids()
     group = Group("cpu")
     try:
+
         def narrow(_):
             group.limit(0.03)
             for d in (worker, server):
                 group.add(d)
-        job = c.disturb(r.randint(10, 40), narrow, lambda: group.limit(1.0), examples=1600, step_ms=3)
+
+        job = c.disturb(
+            r.randint(10, 40), narrow, lambda: group.limit(1.0), examples=1600, step_ms=3
+        )
         since = time.monotonic()
-        wait_for("the group to be held back for a while", lambda: group.throttled() > 3 and time.monotonic() - since > 1.0 * c.scale)
+        wait_for(
+            "the group to be held back for a while",
+            lambda: group.throttled() > 3 and time.monotonic() - since > 1.0 * c.scale,
+        )
         group.limit(1.0)
         job.finish()
     finally:
@@ -94,18 +119,32 @@ def l1(c, r):
     c.wait_usable()
 
 
-@scenario("limits", "L2", "a worker runs out of its control group's memory and is killed by the kernel; started again it goes on")
+@scenario(
+    "limits",
+    "L2",
+    "a worker runs out of its control group's memory and is killed by the kernel; started again it goes on",
+)
 def l2(c, r):
     victim = r.choice(c.workers)
     c.wait_usable()
     before = c.pids()
-    # A worker that has all the pages that it needs never asks for one more: each next time it gets less.
+    # A worker that has all the pages that it needs never asks for one more: each next time it gets
+    # less.
     for room in (32 << 10, 8 << 10, 4 << 10):
         group = Group("memory")
         try:
             group.limit(room)
-            job = c.disturb(r.randint(10, 40), lambda _: group.add(victim), lambda: restart(victim), examples=3000, step_ms=3)
-            wait_for("the kernel to kill %s, or the job to end" % victim.name, lambda: not victim.alive() or job.ended())
+            job = c.disturb(
+                r.randint(10, 40),
+                lambda _: group.add(victim),
+                lambda: restart(victim),
+                examples=3000,
+                step_ms=3,
+            )
+            wait_for(
+                "the kernel to kill %s, or the job to end" % victim.name,
+                lambda: not victim.alive() or job.ended(),
+            )
             if not victim.alive():
                 break
             job.finish()
@@ -114,7 +153,9 @@ def l2(c, r):
     else:
         raise Failure("%s did a whole job with 4 KiB more than it had" % victim.name)
     if victim.process.returncode != -9:
-        raise Failure("%s ended with %d, not by the kernel" % (victim.name, victim.process.returncode))
+        raise Failure(
+            "%s ended with %d, not by the kernel" % (victim.name, victim.process.returncode)
+        )
     victim.start()
     result = job.finish()
     names_death(result, victim)
@@ -135,17 +176,37 @@ def gauge(address, name):
         return float(re.search(r"^%s (\S+)" % name, answer.read().decode(), re.M).group(1))
 
 
-@scenario("limits", "S5", "64 pushers of 16 MiB each at one server, through the socket and through shared memory: its memory is bounded, nothing is lost")
+@scenario(
+    "limits",
+    "S5",
+    "64 pushers of 16 MiB each at one server, through the socket and through shared memory: its memory is bounded, nothing is lost",
+)
 def s5(c, r):
     budget, lanes = 64 * MIB, 32 * MIB
     for s in c.servers:
         restart(s, extra=("--budget-bytes-max", "64MiB", "--lane-bytes-max", "32MiB") + METRICS)
     c.wait_usable()
     before = c.pids()
-    # One variable of 16 MiB in one shard; its workers have little to do, for longer than this lasts.
-    job = c.submit(examples=4 << 20, batch=1 << 16, epochs=8, steps_per_closure=1, shards=1, step_ms=int(500 * c.scale), checkpoint="off")
+    # One variable of 16 MiB in one shard; its workers have little to do, for longer than this
+    # lasts.
+    job = c.submit(
+        examples=4 << 20,
+        batch=1 << 16,
+        epochs=8,
+        steps_per_closure=1,
+        shards=1,
+        step_ms=int(500 * c.scale),
+        checkpoint="off",
+    )
     job.wait_steps(1)
-    metrics = {s.identity: next(t["metrics_address"] for t in c.tasks() if t["role"] == "ps_server" and t["pid"] == s.pid) for s in c.servers}
+    metrics = {
+        s.identity: next(
+            t["metrics_address"]
+            for t in c.tasks()
+            if t["role"] == "ps_server" and t["pid"] == s.pid
+        )
+        for s in c.servers
+    }
     try:
         for lane in (0, 2 * MIB):
             base = {}
@@ -153,13 +214,37 @@ def s5(c, r):
                 base[s] = status_bytes(s.pid, "VmRSS")
                 with open("/proc/%d/clear_refs" % s.pid, "w") as f:
                     f.write("5")  # VmHWM from here on
-            command = [os.path.join(c.bin, "evergrad-fast-pushers"), "--coordinator", c.coordinator_address(), "--job", job.name, "--lane", str(lane), "--each", "1", "--again", "8"]
+            command = [
+                os.path.join(c.bin, "evergrad-fast-pushers"),
+                "--coordinator",
+                c.coordinator_address(),
+                "--job",
+                job.name,
+                "--lane",
+                str(lane),
+                "--each",
+                "1",
+                "--again",
+                "8",
+            ]
             for s in c.servers:
                 command += ["--server", "%s=%s" % (s.identity, s.address)]
-            pushers = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            pushers = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             try:
-                waiting = wait_for("pushers to wait for their grants, or to end",
-                                   lambda: pushers.poll() is not None or max(gauge(metrics[s.identity], "evergrad_ps_server_budget_bytes_waiting") for s in c.servers))
+                waiting = wait_for(
+                    "pushers to wait for their grants, or to end",
+                    lambda: pushers.poll() is not None
+                    or max(
+                        gauge(metrics[s.identity], "evergrad_ps_server_budget_bytes_waiting")
+                        for s in c.servers
+                    ),
+                )
                 out, err = pushers.communicate(timeout=240)
             finally:
                 pushers.kill()
@@ -172,10 +257,22 @@ def s5(c, r):
             for s in c.servers:
                 peak, bound = status_bytes(s.pid, "VmHWM"), base[s] + 3 * budget + lanes
                 if peak > bound and not c.sanitized():
-                    raise Failure("%s grew from %d to %d MiB, want at most %d (base, budget, twice the budget for gRPC, lanes)" % (s.name, base[s] // MIB, peak // MIB, bound // MIB))
-            print("    %s; the server grew by at most %d MiB of %d" % (
-                out.strip(), max(status_bytes(s.pid, "VmHWM") - base[s] for s in c.servers) // MIB, (3 * budget + lanes) // MIB), flush=True)
-            if any(gauge(metrics[s.identity], "evergrad_ps_server_refused_total") for s in c.servers):
+                    raise Failure(
+                        "%s grew from %d to %d MiB, want at most %d (base, budget, twice the budget for gRPC, lanes)"
+                        % (s.name, base[s] // MIB, peak // MIB, bound // MIB)
+                    )
+            print(
+                "    %s; the server grew by at most %d MiB of %d"
+                % (
+                    out.strip(),
+                    max(status_bytes(s.pid, "VmHWM") - base[s] for s in c.servers) // MIB,
+                    (3 * budget + lanes) // MIB,
+                ),
+                flush=True,
+            )
+            if any(
+                gauge(metrics[s.identity], "evergrad_ps_server_refused_total") for s in c.servers
+            ):
                 raise Failure("a server refused a push for a limit")
     finally:
         c.psctl("job", "cancel", job.name, expect=None)

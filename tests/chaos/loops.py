@@ -1,7 +1,9 @@
-"""Scenarios of tasks that come and go without end: a crash loop, sessions that never say a word, two processes with one name. Registered with the others
+"""Scenarios of tasks that come and go without end: a crash loop, sessions that never say a word,
+two processes with one name. Registered with the others
 of scenarios.py.
 
-Their coordinator fails a job after 20 deaths (`ARGUMENTS`), so that half a minute shows what an hour would at the default of 100: deaths that are no fault of
+Their coordinator fails a job after 20 deaths (`ARGUMENTS`), so that half a minute shows what an
+hour would at the default of 100: deaths that are no fault of
 the job's must not be counted at all.
 """
 import json
@@ -15,13 +17,16 @@ from cluster import Failure, wait_for
 from stage import METRICS, events, only_these_died, scenario
 
 ARGUMENTS = ("--deaths-max", "20") + METRICS
-LIFE_SECONDS = 0.35 * float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))  # a sanitizer's build needs longer to register at all
+LIFE_SECONDS = 0.35 * float(
+    os.environ.get("EVERGRAD_TIME_SCALE", "1")
+)  # a sanitizer's build needs longer to register at all
 SHORT_SECONDS, LONG_SECONDS, LONG_AGAIN_SECONDS = 30, 600, 60
 _long_form_was_run = []
 
 
 def duration(c):
-    """Seconds of a scenario: the ten minutes of the long form once, beside two healthy workers, not in each of its forms."""
+    """Seconds of a scenario: the ten minutes of the long form once, beside two healthy workers, not
+    in each of its forms."""
     if c.forms == 1:
         return SHORT_SECONDS
     if len(c.workers) < 2 or _long_form_was_run:
@@ -36,7 +41,11 @@ def submit_for(c, seconds):
     return c.submit(examples=10 * steps, epochs=1, step_ms=40, checkpoint="{every: 2s}")
 
 
-@scenario("loops", "W18", "a worker that is killed 0.35 s after each start, beside healthy ones, for 30 s (long form: 10 minutes)")
+@scenario(
+    "loops",
+    "W18",
+    "a worker that is killed 0.35 s after each start, beside healthy ones, for 30 s (long form: 10 minutes)",
+)
 def w18(c, r):
     seconds = duration(c)
     before = c.pids()
@@ -54,10 +63,20 @@ def w18(c, r):
         if lives % 10 == 0:
             shown += [b for b in job.show()["backing_off"] if b["task"] == "worker/loop"]
     c.extras.remove(loop)
-    registered = next((t["registrations"] for t in c.tasks() if t["role"] == "worker" and t["identity"] == "loop"), 0)
+    registered = next(
+        (
+            t["registrations"]
+            for t in c.tasks()
+            if t["role"] == "worker" and t["identity"] == "loop"
+        ),
+        0,
+    )
     deaths = events(job, "death", "worker/loop")
     result = job.finish(seconds=4 * seconds + 120)
-    print("       %d lives, %d of them registered; %d deaths were told, backing off seen %d times" % (lives, registered, len(deaths), len(shown)))
+    print(
+        "       %d lives, %d of them registered; %d deaths were told, backing off seen %d times"
+        % (lives, registered, len(deaths), len(shown))
+    )
     only_these_died(before, c, loop)
     # The first four deaths with work, then one after 1, 2, 4 … 60 s.
     if len(deaths) > 4 + 6 + seconds / 60 + 1:
@@ -79,13 +98,28 @@ def metric(c, name):
     raise Failure("the coordinator has no metric %s" % name)
 
 
-@scenario("loops", "W19", "sessions that say only Hello, hundreds of them: they get nothing, are limited, and cost the job nothing")
+@scenario(
+    "loops",
+    "W19",
+    "sessions that say only Hello, hundreds of them: they get nothing, are limited, and cost the job nothing",
+)
 def w19(c, r):
     before = c.pids()
     job = submit_for(c, 12)
     job.wait_steps(1)
-    run = subprocess.run([os.path.join(c.bin, "evergrad-silent-sessions"), "--coordinator", c.coordinator_address(), "--sessions", "600"],
-                         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(
+        [
+            os.path.join(c.bin, "evergrad-silent-sessions"),
+            "--coordinator",
+            c.coordinator_address(),
+            "--sessions",
+            "600",
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     said = json.loads(run.stdout)
     print("       %s" % said)
     if said["failed"] or said["registered"] + said["limited"] != 600:
@@ -93,29 +127,46 @@ def w19(c, r):
     if said["grants"]:
         raise Failure("a session that has said nothing was given work: %s" % said)
     if said["registered"] < 100 or said["limited"] < 100 or said["told_when"] != said["limited"]:
-        raise Failure("sessions that say only Hello are not limited, or not told when to come again: %s" % said)
+        raise Failure(
+            "sessions that say only Hello are not limited, or not told when to come again: %s"
+            % said
+        )
     if metric(c, "evergrad_coordinator_registrations_recent_refused_total") < said["limited"]:
         raise Failure("the metric of refused registrations does not count them")
     if "registrations are refused for a while" not in c.coordinator.tail(4000):
-        raise Failure("the coordinator's log says nothing of refused registrations:\n" + c.coordinator.tail())
+        raise Failure(
+            "the coordinator's log says nothing of refused registrations:\n" + c.coordinator.tail()
+        )
     # A process of a cluster's own comes back at once all the same.
     victim = c.workers[0]
     since = time.monotonic()
     victim.kill()
     victim.start()
-    wait_for("%s to be registered" % victim.name, lambda: any(t["pid"] == victim.pid and t["state"] == "alive" for t in c.tasks()))
+    wait_for(
+        "%s to be registered" % victim.name,
+        lambda: any(t["pid"] == victim.pid and t["state"] == "alive" for t in c.tasks()),
+    )
     if time.monotonic() - since > 5 * c.scale + c.pauses.longest:
-        raise Failure("a worker that was started again waited %.1f s beside them" % (time.monotonic() - since))
+        raise Failure(
+            "a worker that was started again waited %.1f s beside them" % (time.monotonic() - since)
+        )
     job.finish()
     only_these_died(before, c, victim)
     told = [e for e in events(job, "death") + events(job, "requeue") if "worker/f" in e]
     if told:
         raise Failure("the job tells of sessions that it had nothing to do with: %s" % told[:3])
     # Their tokens come back by time.
-    wait_for("the limit of registrations to be free again", lambda: metric(c, "evergrad_coordinator_registrations_recent_current") < 1000)
+    wait_for(
+        "the limit of registrations to be free again",
+        lambda: metric(c, "evergrad_coordinator_registrations_recent_current") < 1000,
+    )
 
 
-@scenario("loops", "W20", "two processes with one name, each started again whenever the other has replaced it")
+@scenario(
+    "loops",
+    "W20",
+    "two processes with one name, each started again whenever the other has replaced it",
+)
 def w20(c, r):
     job = submit_for(c, 15)
     job.wait_steps(1)
@@ -124,16 +175,23 @@ def w20(c, r):
 
     def gone():
         return next((w for w in (mine, other) if not w.alive()), None)
+
     for _ in range(8):
         replaced = wait_for("one of the two to leave", gone)
         if replaced.process.returncode != 7:
-            raise Failure("the older worker: want exit code 7 (replaced) got %s" % replaced.process.returncode)
+            raise Failure(
+                "the older worker: want exit code 7 (replaced) got %s" % replaced.process.returncode
+            )
         if job.ended():
             break
         replaced.start()
     wait_for("one of the two to leave", gone)
     told = events(job, "warning", "replace each other")
-    if not told or "two processes have the name worker/%s" % mine.identity not in told[0] or told[0].count(" on host ") != 2:
+    if (
+        not told
+        or "two processes have the name worker/%s" % mine.identity not in told[0]
+        or told[0].count(" on host ") != 2
+    ):
         raise Failure("nobody is told of two processes with one name: %s" % events(job, "warning"))
     if other.alive():
         other.terminate()

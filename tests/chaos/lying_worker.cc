@@ -1,4 +1,5 @@
-// A worker that reports Done for all training work that it is granted and does none of it, for a while.
+// A worker that reports Done for all training work that it is granted and does none of it, for a
+// while.
 //
 //   evergrad-lying-worker --coordinator ADDR --lies N
 //
@@ -26,29 +27,30 @@ int main(int argc, char** argv) {
   std::atomic<int> said{0};
   runtime::Event enough;
   {
-    test::GrantHolder worker(transport.get(), coordinator, "liar", [&](const v1::Grant& grant, const v1::Stamp& version) {
-      v1::TaskMessage message;
-      if (grant.kind() != v1::TRAIN || said.load() >= lies) {
-        v1::AttemptDropped& dropped = *message.mutable_dropped();
-        dropped.set_job_uid(grant.job_uid());
-        dropped.set_closure(grant.closure());
-        *dropped.mutable_attempt() = grant.attempt();
-        return std::optional(std::move(message));
-      }
-      v1::Done& done = *message.mutable_done();
-      done.set_job_uid(grant.job_uid());
-      done.set_closure(grant.closure());
-      *done.mutable_attempt() = grant.attempt();
-      done.set_kind(grant.kind());
-      done.set_all_targets(grant.all_targets());
-      *done.mutable_targets() = grant.targets();
-      *done.mutable_v0() = *done.mutable_v1() = version;
-      done.mutable_metrics()->set_examples(40);
-      done.mutable_metrics()->set_steps(4);
-      done.mutable_touched();
-      if (++said == lies) enough.Set();
-      return std::optional(std::move(message));
-    });
+    test::GrantHolder worker(transport.get(), coordinator, "liar",
+                             [&](const v1::Grant& grant, const v1::Stamp& version) {
+                               v1::TaskMessage message;
+                               if (grant.kind() != v1::TRAIN || said.load() >= lies) {
+                                 v1::AttemptDropped& dropped = *message.mutable_dropped();
+                                 dropped.set_job_uid(grant.job_uid());
+                                 dropped.set_closure(grant.closure());
+                                 *dropped.mutable_attempt() = grant.attempt();
+                                 return std::optional(std::move(message));
+                               }
+                               v1::Done& done = *message.mutable_done();
+                               done.set_job_uid(grant.job_uid());
+                               done.set_closure(grant.closure());
+                               *done.mutable_attempt() = grant.attempt();
+                               done.set_kind(grant.kind());
+                               done.set_all_targets(grant.all_targets());
+                               *done.mutable_targets() = grant.targets();
+                               *done.mutable_v0() = *done.mutable_v1() = version;
+                               done.mutable_metrics()->set_examples(40);
+                               done.mutable_metrics()->set_steps(4);
+                               done.mutable_touched();
+                               if (++said == lies) enough.Set();
+                               return std::optional(std::move(message));
+                             });
     enough.WaitFor(std::chrono::seconds(30));
   }
   std::printf("lies=%d\n", said.load());

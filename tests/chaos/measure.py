@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""How long a fault is felt, and whether anything grows with faults: measured on real daemons, at the default times.
+"""How long a fault is felt, and whether anything grows with faults: measured on real daemons, at
+the default times.
 
-  measure.py --bin build/release/bin [--seed S] takeover [-n 200]   from a worker's SIGKILL to the first push of its closure by another worker
-  measure.py --bin build/release/bin [--seed S] restart  [-n 50]    from the coordinator's start to its first grant; the longest time without an example meanwhile
-  measure.py --bin build/release/bin [--seed S] cycles   [-n 500]   kills of each role in turn, while memory, descriptors and threads of the others are watched
+  measure.py --bin build/release/bin [--seed S] takeover [-n 200]   from a worker's SIGKILL to the
+  first push of its closure by another worker
+  measure.py --bin build/release/bin [--seed S] restart  [-n 50]    from the coordinator's start to
+  its first grant; the longest time without an example meanwhile
+  measure.py --bin build/release/bin [--seed S] cycles   [-n 500]   kills of each role in turn,
+  while memory, descriptors and threads of the others are watched
 
-Each prints its figures and ends with 1 where one is beyond its bound (`--no-bound`: never). A job that was disturbed is checked as in every scenario.
+Each prints its figures and ends with 1 where one is beyond its bound (`--no-bound`: never). A job
+that was disturbed is checked as in every scenario.
 """
 import argparse
 import calendar
@@ -22,7 +27,9 @@ from cluster import Cluster, Failure, wait_for  # noqa: E402
 from scenarios import METRICS, Trainers  # noqa: E402
 
 SCALE = 2.5  # lease 1.5 s, window 0.5 s: the daemons' own settings
-LINE = re.compile(r"^(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)\.(\d+)Z debug \S+ job=\S+ closure=(\S+) (attempt begins|first push of an attempt leaves|attempt ends): attempt=(\d+)\.(\d+)")
+LINE = re.compile(
+    r"^(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)\.(\d+)Z debug \S+ job=\S+ closure=(\S+) (attempt begins|first push of an attempt leaves|attempt ends): attempt=(\d+)\.(\d+)"
+)
 
 
 def distribution(name, values, unit="s"):
@@ -30,7 +37,11 @@ def distribution(name, values, unit="s"):
 
     def at(share):
         return v[min(len(v) - 1, int(len(v) * share))]
-    print("%-52s n=%d  median %.3f  90 %% %.3f  99 %% %.3f  max %.3f %s" % (name, len(v), at(0.5), at(0.9), at(0.99), v[-1], unit))
+
+    print(
+        "%-52s n=%d  median %.3f  90 %% %.3f  99 %% %.3f  max %.3f %s"
+        % (name, len(v), at(0.5), at(0.9), at(0.99), v[-1], unit)
+    )
     return at(0.99)
 
 
@@ -54,7 +65,14 @@ class Attempts:
             m = LINE.match(line)
             if m:
                 y, mo, d, h, mi, s, ms = (int(g) for g in m.groups()[:7])
-                self.found.append((calendar.timegm((y, mo, d, h, mi, s)) + ms / 1000.0, m.group(8), m.group(9).split()[1], (int(m.group(10)), int(m.group(11)))))
+                self.found.append(
+                    (
+                        calendar.timegm((y, mo, d, h, mi, s)) + ms / 1000.0,
+                        m.group(8),
+                        m.group(9).split()[1],
+                        (int(m.group(10)), int(m.group(11))),
+                    )
+                )
         return self.found
 
     def running(self):
@@ -75,7 +93,14 @@ def takeover(bin_folder, seed, n, bound):
             if job is None or job.ended() or job.progress() > job.steps - 1500:
                 if job is not None:
                     job.finish()
-                job = c.submit(examples=100000, batch=10, epochs=1, steps_per_closure=4, step_ms=20, checkpoint="off")
+                job = c.submit(
+                    examples=100000,
+                    batch=10,
+                    epochs=1,
+                    steps_per_closure=4,
+                    step_ms=20,
+                    checkpoint="off",
+                )
                 job.wait_steps(100)
             c.wait_usable()
             # What the last one left behind is done by now: a death by itself is measured.
@@ -94,12 +119,19 @@ def takeover(bin_folder, seed, n, bound):
                             if which == closure and what == "push" and number > attempt:
                                 return when
                     return None
-                when = wait_for("closure %s of %s to be pushed by another" % (closure, victim.name), taken)
+
+                when = wait_for(
+                    "closure %s of %s to be pushed by another" % (closure, victim.name), taken
+                )
                 times.append(when - killed)
             else:
                 idle += 1
             # A new identity each time: the same one would back off after so many short lives.
-            next_one = c.add("worker", "w%d" % named, ["--name", "w%d" % named, "--threads", "1", "--log-level", "debug"])
+            next_one = c.add(
+                "worker",
+                "w%d" % named,
+                ["--name", "w%d" % named, "--threads", "1", "--log-level", "debug"],
+            )
             named += 1
             workers.append(next_one)
             logs[next_one] = Attempts(next_one)
@@ -109,8 +141,10 @@ def takeover(bin_folder, seed, n, bound):
                 c.workers.remove(victim)
         c.psctl("job", "cancel", job.name)
         job.wait_state("CANCELLED")
-        print("6 workers, 2 servers, closures of 4 steps of 20 ms, kills 1.5 s apart; %d more kills hit a worker between two closures; longest pause of the machine %.2f s, load %.1f"
-              % (idle, c.pauses.longest, os.getloadavg()[0]))
+        print(
+            "6 workers, 2 servers, closures of 4 steps of 20 ms, kills 1.5 s apart; %d more kills hit a worker between two closures; longest pause of the machine %.2f s, load %.1f"
+            % (idle, c.pauses.longest, os.getloadavg()[0])
+        )
     p99 = distribution("worker's death to its closure's first push elsewhere", times)
     if bound and p99 > 1.0:
         raise Failure("99 %% of the closures were taken over within %.2f s, want 1 s" % p99)
@@ -136,7 +170,10 @@ def restarts(bin_folder, seed, n, bound):
                 c.coordinator.kill()
                 started = time.monotonic()
                 c.coordinator.start()
-                wait_for("the next dispatch", lambda: int(job.show()["attempts"]) > attempts or job.ended())
+                wait_for(
+                    "the next dispatch",
+                    lambda: int(job.show()["attempts"]) > attempts or job.ended(),
+                )
                 dispatched = time.monotonic()
                 moment(0.2)
                 if job.ended():
@@ -146,7 +183,10 @@ def restarts(bin_folder, seed, n, bound):
         result = job.finish()
         if result["deaths"]:
             raise Failure("somebody died: %s" % result["deaths"])
-        print("2 workers, 2 servers, steps of 4 ms; longest pause of the machine %.2f s, load %.1f" % (c.pauses.longest, os.getloadavg()[0]))
+        print(
+            "2 workers, 2 servers, steps of 4 ms; longest pause of the machine %.2f s, load %.1f"
+            % (c.pauses.longest, os.getloadavg()[0])
+        )
     distribution("coordinator's start to its first grant", dispatches)
     distribution("longest time without a step meanwhile", pauses)
     if bound and (max(dispatches) >= 3 or max(pauses) >= 1):
@@ -155,11 +195,16 @@ def restarts(bin_folder, seed, n, bound):
 
 # ------------------------------------------------------------------ growth
 
+
 def figures(pid):
     """Resident KiB, descriptors, threads."""
     with open("/proc/%d/status" % pid) as f:
         status = dict(line.split(":", 1) for line in f)
-    return int(status["VmRSS"].split()[0]), len(os.listdir("/proc/%d/fd" % pid)), int(status["Threads"])
+    return (
+        int(status["VmRSS"].split()[0]),
+        len(os.listdir("/proc/%d/fd" % pid)),
+        int(status["Threads"]),
+    )
 
 
 def cycles(bin_folder, seed, n, bound):
@@ -171,12 +216,28 @@ def cycles(bin_folder, seed, n, bound):
 
         def under_way():
             if job[0] is not None:
-                if deaths[0] < 60 and not job[0].ended() and job[0].progress() < job[0].steps - 300:  # a job stands 100 deaths
+                if (
+                    deaths[0] < 60 and not job[0].ended() and job[0].progress() < job[0].steps - 300
+                ):  # a job stands 100 deaths
                     return
                 job[0].finish()
-            job[0], deaths[0] = c.submit(examples=15000, batch=10, epochs=1, step_ms=4, checkpoint="{every: 200ms, keep: 2}"), 0
+            job[0], deaths[0] = (
+                c.submit(
+                    examples=15000,
+                    batch=10,
+                    epochs=1,
+                    step_ms=4,
+                    checkpoint="{every: 200ms, keep: 2}",
+                ),
+                0,
+            )
             job[0].wait_steps(20)
-        for role, victims in (("worker", c.workers), ("ps_server", c.servers), ("coordinator", [c.coordinator])):
+
+        for role, victims in (
+            ("worker", c.workers),
+            ("ps_server", c.servers),
+            ("coordinator", [c.coordinator]),
+        ):
             watched = [d for d in c.daemons() if d.role != role]
             if role == "worker":
                 watched = [c.coordinator] + c.servers
@@ -191,40 +252,72 @@ def cycles(bin_folder, seed, n, bound):
                 deaths[0] += 1
                 victim.start()
                 c.wait_tasks()
-                wait_for("a step after the kill of %s" % victim.name, lambda: job[0].ended() or job[0].progress() > before)
+                wait_for(
+                    "a step after the kill of %s" % victim.name,
+                    lambda: job[0].ended() or job[0].progress() > before,
+                )
                 for d in watched:
                     seen[d.name].append(figures(d.pid))
                 if cycle % 25 == 0:
-                    print("       %d kills of a %s, %.0f s" % (cycle, role, time.monotonic() - begun))
+                    print(
+                        "       %d kills of a %s, %.0f s" % (cycle, role, time.monotonic() - begun)
+                    )
                     sys.stdout.flush()
             for d in watched:
-                warm = seen[d.name][len(seen[d.name]) // 5:]
+                warm = seen[d.name][len(seen[d.name]) // 5 :]
                 quarter = max(1, len(warm) // 4)
-                first, last = ([statistics.median(v[i] for v in part) for i in range(3)] for part in (warm[:quarter], warm[-quarter:]))
+                first, last = (
+                    [statistics.median(v[i] for v in part) for i in range(3)]
+                    for part in (warm[:quarter], warm[-quarter:])
+                )
                 rows.append((role, d.name, times, first, last))
-                # What a process holds differs by what it is doing in the moment in which it is looked at: some MiB of chunks, a connection, a stream.
-                for what, i, room in (("resident KiB", 0, 4096 + 0.1 * first[0]), ("descriptors", 1, 3), ("threads", 2, 1)):
+                # What a process holds differs by what it is doing in the moment in which it is
+                # looked at: some MiB of chunks, a connection, a stream.
+                for what, i, room in (
+                    ("resident KiB", 0, 4096 + 0.1 * first[0]),
+                    ("descriptors", 1, 3),
+                    ("threads", 2, 1),
+                ):
                     if last[i] > first[i] + room:
-                        problems.append("%s grew under %d kills of a %s: %s %d -> %d" % (d.name, times, role, what, first[i], last[i]))
+                        problems.append(
+                            "%s grew under %d kills of a %s: %s %d -> %d"
+                            % (d.name, times, role, what, first[i], last[i])
+                        )
         result = job[0].finish()
-        print("2 workers, 2 servers; medians of the first and of the last quarter of the cycles, the first fifth left out; %d jobs, each exact, the last: %d rollbacks of shards"
-              % (c.jobs, result["repair"]["shards_rolled_back"]))
-        print("%-13s %-15s %6s   %-22s %-18s %s" % ("killed", "watched", "cycles", "resident KiB", "descriptors", "threads"))
+        print(
+            "2 workers, 2 servers; medians of the first and of the last quarter of the cycles, the first fifth left out; %d jobs, each exact, the last: %d rollbacks of shards"
+            % (c.jobs, result["repair"]["shards_rolled_back"])
+        )
+        print(
+            "%-13s %-15s %6s   %-22s %-18s %s"
+            % ("killed", "watched", "cycles", "resident KiB", "descriptors", "threads")
+        )
         for role, name, times, first, last in rows:
-            print("%-13s %-15s %6d   %8d -> %8d   %6g -> %6g   %4g -> %4g" % (role, name, times, first[0], last[0], first[1], last[1], first[2], last[2]))
+            print(
+                "%-13s %-15s %6d   %8d -> %8d   %6g -> %6g   %4g -> %4g"
+                % (role, name, times, first[0], last[0], first[1], last[1], first[2], last[2])
+            )
     if problems and bound:
         raise Failure("\n".join(problems))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bin", required=True)
-    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big"))
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big"),
+    )
     parser.add_argument("--no-bound", action="store_true", help="only tell")
     parser.add_argument("what", choices=("takeover", "restart", "cycles"))
     parser.add_argument("-n", type=int)
     a = parser.parse_args()
-    run, n = {"takeover": (takeover, 200), "restart": (restarts, 50), "cycles": (cycles, 500)}[a.what]
+    run, n = {"takeover": (takeover, 200), "restart": (restarts, 50), "cycles": (cycles, 500)}[
+        a.what
+    ]
     print("seed=%d" % a.seed)
     try:
         run(a.bin, a.seed, a.n or n, not a.no_bound)

@@ -1,15 +1,20 @@
-// Writes down, beside a daemon, what it asks of the disk: which bytes it wrote, which files it named, and which of them it synced.
+// Writes down, beside a daemon, what it asks of the disk: which bytes it wrote, which files it
+// named, and which of them it synced.
 //
-// Preloaded into a daemon (LD_PRELOAD) by tests/chaos/power.py, which makes of these records what a loss of power would have left. A SIGKILL alone
-// proves nothing about fsync: the kernel keeps what was written. Nothing in the daemons knows of this.
+// Preloaded into a daemon (LD_PRELOAD) by tests/chaos/power.py, which makes of these records what a
+// loss of power would have left. A SIGKILL alone proves nothing about fsync: the kernel keeps what
+// was written. Nothing in the daemons knows of this.
 //
-// EVERGRAD_POWER_ROOTS: folders, separated by ':'. EVERGRAD_POWER_LOG: the file that records are appended to:
-//   u32 bytes of the rest | u8 kind | u64 time (CLOCK_MONOTONIC, ns) | u64 inode | u64 offset or size |
-//   u32 length of a path | path | u32 length of a second path | second path | data
-// A record is written after its call has returned, a sync's before its caller knows: who was told of something had it recorded.
+// EVERGRAD_POWER_ROOTS: folders, separated by ':'. EVERGRAD_POWER_LOG: the file that records are
+// appended to:
+//   u32 bytes of the rest | u8 kind | u64 time (CLOCK_MONOTONIC, ns) | u64 inode | u64 offset or
+//   size | u32 length of a path | path | u32 length of a second path | second path | data
+// A record is written after its call has returned, a sync's before its caller knows: who was told
+// of something had it recorded.
 //
-// Looked at: open(at), write(v), pwrite, ftruncate, f(data)sync, link(at), rename(at), unlink(at), remove, mkdir(at), rmdir, f(d)open,
-// mkstemp. What is written through stdio is not seen piece by piece: such a file is recorded whole when it is synced.
+// Looked at: open(at), write(v), pwrite, ftruncate, f(data)sync, link(at), rename(at), unlink(at),
+// remove, mkdir(at), rmdir, f(d)open, mkstemp. What is written through stdio is not seen piece by
+// piece: such a file is recorded whole when it is synced.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -74,26 +79,33 @@ struct Log {
     const char* file = ::getenv("EVERGRAD_POWER_LOG");
     if (listed == nullptr || file == nullptr) return;
     std::string rest = listed;
-    for (std::size_t at; !rest.empty(); rest = at == std::string::npos ? std::string() : rest.substr(at + 1)) {
+    for (std::size_t at; !rest.empty();
+         rest = at == std::string::npos ? std::string() : rest.substr(at + 1)) {
       at = rest.find(':');
       roots.push_back(rest.substr(0, at));
     }
-    fd = static_cast<int>(::syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    fd = static_cast<int>(
+        ::syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   }
   bool Covers(const std::string& path) const {
     if (fd < 0) return false;
     for (const std::string& root : roots) {
-      if (path.compare(0, root.size(), root) == 0 && (path.size() == root.size() || path[root.size()] == '/')) return true;
+      if (path.compare(0, root.size(), root) == 0 &&
+          (path.size() == root.size() || path[root.size()] == '/'))
+        return true;
     }
     return false;
   }
-  void Put(Kind kind, std::uint64_t inode, std::uint64_t number, const std::string& path, const std::string& other, const void* data,
-           std::size_t bytes) {
+  void Put(Kind kind, std::uint64_t inode, std::uint64_t number, const std::string& path,
+           const std::string& other, const void* data, std::size_t bytes) {
     timespec now;
     ::clock_gettime(CLOCK_MONOTONIC, &now);
-    const std::uint64_t time = static_cast<std::uint64_t>(now.tv_sec) * 1000000000u + static_cast<std::uint64_t>(now.tv_nsec);
+    const std::uint64_t time = static_cast<std::uint64_t>(now.tv_sec) * 1000000000u +
+                               static_cast<std::uint64_t>(now.tv_nsec);
     std::string record(4, '\0');
-    const auto add = [&record](const void* from, std::size_t size) { record.append(static_cast<const char*>(from), size); };
+    const auto add = [&record](const void* from, std::size_t size) {
+      record.append(static_cast<const char*>(from), size);
+    };
     const auto add_text = [&](const std::string& text) {
       const auto size = static_cast<std::uint32_t>(text.size());
       add(&size, 4);
@@ -139,12 +151,15 @@ std::string PathAt(int folder, const char* name) {
   if (name[0] == '/') return name;
   if (folder == AT_FDCWD) {
     char here[PATH_MAX];
-    return ::getcwd(here, sizeof(here)) == nullptr ? std::string(name) : std::string(here) + "/" + name;
+    return ::getcwd(here, sizeof(here)) == nullptr ? std::string(name)
+                                                   : std::string(here) + "/" + name;
   }
   return PathOf(folder) + "/" + name;
 }
 
-bool Watched(int fd) { return fd >= 0 && fd < kFdsMax && watched[fd].load(std::memory_order_relaxed); }
+bool Watched(int fd) {
+  return fd >= 0 && fd < kFdsMax && watched[fd].load(std::memory_order_relaxed);
+}
 
 void Forget(int fd) {
   if (fd >= 0 && fd < kFdsMax) watched[fd].store(false, std::memory_order_relaxed);
@@ -165,7 +180,8 @@ int Opened(int fd, int folder, const char* name, int flags, bool was_there) {
   KeepErrno keep;
   if (fd < 0 || fd >= kFdsMax || TheLog().fd < 0) return fd;
   // A descriptor that is opened once more goes by the path of what it stands for.
-  const std::string path = ::strncmp(name, "/proc/self/fd/", 14) == 0 ? PathOf(fd) : PathAt(folder, name);
+  const std::string path =
+      ::strncmp(name, "/proc/self/fd/", 14) == 0 ? PathOf(fd) : PathAt(folder, name);
   struct stat info;
   if (!TheLog().Covers(path) || ::fstat(fd, &info) != 0) return fd;
   if (!S_ISREG(info.st_mode)) {
@@ -192,13 +208,16 @@ int OpenAt(int folder, const char* name, int flags, Call call) {
 void Wrote(int fd, const void* data, ssize_t bytes, std::int64_t offset) {
   KeepErrno keep;
   if (bytes <= 0 || !Watched(fd)) return;
-  if (offset < 0) offset = ::lseek(fd, 0, SEEK_CUR) - bytes;  // Behind an append the position is the end.
-  TheLog().Put(kWrite, InodeOf(fd), static_cast<std::uint64_t>(offset), "", "", data, static_cast<std::size_t>(bytes));
+  if (offset < 0)
+    offset = ::lseek(fd, 0, SEEK_CUR) - bytes;  // Behind an append the position is the end.
+  TheLog().Put(kWrite, InodeOf(fd), static_cast<std::uint64_t>(offset), "", "", data,
+               static_cast<std::size_t>(bytes));
 }
 
 int Sized(int result, int fd, std::int64_t size) {
   KeepErrno keep;
-  if (result == 0 && Watched(fd)) TheLog().Put(kSize, InodeOf(fd), static_cast<std::uint64_t>(size), "", "", nullptr, 0);
+  if (result == 0 && Watched(fd))
+    TheLog().Put(kSize, InodeOf(fd), static_cast<std::uint64_t>(size), "", "", nullptr, 0);
   return result;
 }
 
@@ -232,7 +251,9 @@ void Changed(Kind kind, const std::string& path, const std::string& other = "") 
 
 bool Writes(const char* mode) { return mode[0] != 'r' || ::strchr(mode, '+') != nullptr; }
 
-int ModeOf(int flags, va_list arguments) { return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, int) : 0; }
+int ModeOf(int flags, va_list arguments) {
+  return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(arguments, int) : 0;
+}
 
 }  // namespace
 
@@ -255,17 +276,19 @@ int ModeOf(int flags, va_list arguments) { return (flags & O_CREAT) != 0 || (fla
     return OpenAt(folder, path, flags, [&] { return real(folder, path, flags, mode); }); \
   }
 
-#define EG_FOPEN(name)                                                                                                         \
-  FILE* name(const char* path, const char* mode) {                                                                             \
-    static auto* real = Real<FILE*(const char*, const char*)>(#name);                                                          \
-    const bool was_there = IsThere(AT_FDCWD, path);                                                                            \
-    FILE* file = real(path, mode);                                                                                             \
-    KeepErrno keep;                                                                                                            \
-    struct stat info;                                                                                                          \
-    if (file == nullptr || !Writes(mode) || !TheLog().Covers(PathAt(AT_FDCWD, path)) || ::stat(path, &info) != 0) return file; \
-    if (!was_there) TheLog().Put(kNew, info.st_ino, 0, PathAt(AT_FDCWD, path), "", nullptr, 0);                                \
-    TheLog().Buffered(info.st_ino);                                                                                            \
-    return file;                                                                                                               \
+#define EG_FOPEN(name)                                                                          \
+  FILE* name(const char* path, const char* mode) {                                              \
+    static auto* real = Real<FILE*(const char*, const char*)>(#name);                           \
+    const bool was_there = IsThere(AT_FDCWD, path);                                             \
+    FILE* file = real(path, mode);                                                              \
+    KeepErrno keep;                                                                             \
+    struct stat info;                                                                           \
+    if (file == nullptr || !Writes(mode) || !TheLog().Covers(PathAt(AT_FDCWD, path)) ||         \
+        ::stat(path, &info) != 0)                                                               \
+      return file;                                                                              \
+    if (!was_there) TheLog().Put(kNew, info.st_ino, 0, PathAt(AT_FDCWD, path), "", nullptr, 0); \
+    TheLog().Buffered(info.st_ino);                                                             \
+    return file;                                                                                \
   }
 
 extern "C" {
@@ -326,7 +349,8 @@ ssize_t writev(int fd, const iovec* pieces, int count) {
   const ssize_t n = real(fd, pieces, count);
   if (n > 0 && Watched(fd)) {
     std::string all;
-    for (int i = 0; i < count; ++i) all.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
+    for (int i = 0; i < count; ++i)
+      all.append(static_cast<const char*>(pieces[i].iov_base), pieces[i].iov_len);
     Wrote(fd, all.data(), n, -1);
   }
   return n;
@@ -387,7 +411,8 @@ int rename(const char* from, const char* to) noexcept {
   return result;
 }
 
-int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned int flags) noexcept {
+int renameat2(int from_folder, const char* from, int to_folder, const char* to,
+              unsigned int flags) noexcept {
   static auto* real = Real<int(int, const char*, int, const char*, unsigned int)>("renameat2");
   const int result = real(from_folder, from, to_folder, to, flags);
   if (result == 0) Changed(kRename, PathAt(from_folder, from), PathAt(to_folder, to));

@@ -1,7 +1,9 @@
 """What a loss of power leaves of a cluster's disk.
 
-Daemons run with power.cc preloaded, which writes down what they write, name and sync. Of that a strict disk is computed: bytes are safe once their file was
-synced, names once their folder was; of all else nothing survives, or, with a Random, whatever it draws (writes whole, torn or not at all, in any order;
+Daemons run with power.cc preloaded, which writes down what they write, name and sync. Of that a
+strict disk is computed: bytes are safe once their file was
+synced, names once their folder was; of all else nothing survives, or, with a Random, whatever it
+draws (writes whole, torn or not at all, in any order;
 names up to any point of each folder's changes).
 """
 import glob
@@ -35,7 +37,16 @@ class File:
         left = bytearray(self.safe)
         for kind, at, data in self.pending if r is not None else ():
             if r.random() < 0.5:
-                apply(left, (kind, at, data if data is None or r.random() < 0.8 else data[:r.randrange(len(data) + 1)]))
+                apply(
+                    left,
+                    (
+                        kind,
+                        at,
+                        data
+                        if data is None or r.random() < 0.8
+                        else data[: r.randrange(len(data) + 1)],
+                    ),
+                )
         return bytes(left)
 
 
@@ -47,7 +58,7 @@ def apply(contents, operation):
         data = bytes(data)
     contents.extend(bytes(max(0, at - len(contents))))
     if kind == "w":
-        contents[at:at + len(data)] = data
+        contents[at : at + len(data)] = data
 
 
 FOLDER = "folder"
@@ -72,8 +83,12 @@ class Disk:
     def environment(self):
         """For the next process."""
         self.lives += 1
-        return dict(os.environ, LD_PRELOAD=self.library, EVERGRAD_POWER_ROOTS=":".join(self.roots),
-                    EVERGRAD_POWER_LOG=os.path.join(self.folder, "power-%d.log" % self.lives))
+        return dict(
+            os.environ,
+            LD_PRELOAD=self.library,
+            EVERGRAD_POWER_ROOTS=":".join(self.roots),
+            EVERGRAD_POWER_LOG=os.path.join(self.folder, "power-%d.log" % self.lives),
+        )
 
     def _records(self, until):
         found = []
@@ -82,22 +97,34 @@ class Disk:
                 data = f.read()
             at = 0
             while at + 4 <= len(data):
-                size, = struct.unpack_from("<I", data, at)
+                (size,) = struct.unpack_from("<I", data, at)
                 if at + 4 + size > len(data):
                     break  # its process was killed in the middle of it
                 _, kind, when, inode, number = HEAD.unpack_from(data, at)
                 place, texts = at + HEAD.size, []
                 for _ in range(2):
-                    length, = struct.unpack_from("<I", data, place)
-                    texts.append(data[place + 4:place + 4 + length].decode())
+                    (length,) = struct.unpack_from("<I", data, place)
+                    texts.append(data[place + 4 : place + 4 + length].decode())
                     place += 4 + length
                 if when <= until:
-                    found.append((when, len(found), chr(kind), inode, number, texts[0], texts[1], data[place:at + 4 + size]))
+                    found.append(
+                        (
+                            when,
+                            len(found),
+                            chr(kind),
+                            inode,
+                            number,
+                            texts[0],
+                            texts[1],
+                            data[place : at + 4 + size],
+                        )
+                    )
                 at += 4 + size
         return sorted(found)
 
     def _replay(self, until):
-        """What was seen at `until`, what was safe, and the changes of names that were not, in order."""
+        """What was seen at `until`, what was safe, and the changes of names that were not, in
+        order."""
         now, safe = dict(self.base), dict(self.base)
         inodes, pending = dict(self.inodes), []
 
@@ -105,6 +132,7 @@ class Disk:
             # In the order of a folder: (its folder, what is taken away, what is put there)
             now[path] = what
             pending.append((os.path.dirname(path), None, path, what))
+
         for _, _, kind, inode, number, path, other, data in self._records(until):
             if kind == "n":
                 inodes[inode] = File()
@@ -112,7 +140,9 @@ class Disk:
                     name(path, inodes[inode])
             elif kind in "wts":
                 if inode not in inodes:
-                    raise Mismatch("the disk's records: a file that nobody opened: inode %d" % inode)
+                    raise Mismatch(
+                        "the disk's records: a file that nobody opened: inode %d" % inode
+                    )
                 if kind == "s":
                     inodes[inode].sync()
                 else:
@@ -134,19 +164,29 @@ class Disk:
         return now, safe, pending
 
     def check(self):
-        """With every daemon ended by itself: the records and the disk agree, so nothing was done that they do not know."""
+        """With every daemon ended by itself: the records and the disk agree, so nothing was done
+        that they do not know."""
         now, _, _ = self._replay(time.monotonic_ns())
-        there = {os.path.join(f, n) for root in self.roots for f, _, names in os.walk(root) for n in names}
+        there = {
+            os.path.join(f, n)
+            for root in self.roots
+            for f, _, names in os.walk(root)
+            for n in names
+        }
         known = {path for path, what in now.items() if what is not FOLDER}
         if there != known:
-            raise Mismatch("the disk's records: not known to them %s, not there %s" % (sorted(there - known), sorted(known - there)))
+            raise Mismatch(
+                "the disk's records: not known to them %s, not there %s"
+                % (sorted(there - known), sorted(known - there))
+            )
         for path in there:
             with open(path, "rb") as f:
                 if f.read() != now[path].now:
                     raise Mismatch("the disk's records: they do not hold what is in %s" % path)
 
     def lose_power(self, at, r=None):
-        """With every daemon dead: makes of the folders what was safe at `at` (time.monotonic_ns), and of the rest what `r` draws. Returns how many bytes
+        """With every daemon dead: makes of the folders what was safe at `at` (time.monotonic_ns),
+        and of the rest what `r` draws. Returns how many bytes
         and names were lost."""
         _, safe, pending = self._replay(at)
         kept = {}
@@ -154,7 +194,11 @@ class Disk:
             last = kept.setdefault(change[0], r.randint(0, len(pending)) if r is not None else -1)
             if number < last:
                 rename(safe, change)
-        lost = sum(len(operation[2] or b"") for what in set(safe.values()) - {FOLDER} for operation in what.pending)
+        lost = sum(
+            len(operation[2] or b"")
+            for what in set(safe.values()) - {FOLDER}
+            for operation in what.pending
+        )
         left = {}
         for path, what in sorted(safe.items()):
             if self._hangs_on(path, safe):

@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
-"""A TCP proxy that makes a network bad, by seed: delay, jitter, a narrow link, stalls, half-open connections, resets, torn writes.
+"""A TCP proxy that makes a network bad, by seed: delay, jitter, a narrow link, stalls, half-open
+connections, resets, torn writes.
 
-  proxy.py --listen 127.0.0.1:0 --to 127.0.0.1:7000 [--seed 7] [--delay 5ms..200ms] [--rate 256KiB] [--split 1..100]
-           [--stall 0.1%] [--stall-for 200ms..2s] [--reset 0.1%] [--half-open 5%] [--address-file FILE]
+  proxy.py --listen 127.0.0.1:0 --to 127.0.0.1:7000 [--seed 7] [--delay 5ms..200ms] [--rate 256KiB]
+  [--split 1..100]
+           [--stall 0.1%] [--stall-for 200ms..2s] [--reset 0.1%] [--half-open 5%] [--address-file
+           FILE]
 
-Put it between any two tasks: a task's --coordinator is the proxy's address, or a server's --advertise is. Each connection draws from the seed and its own
-number, each direction for itself, so that a seed repeats the choices as far as the bytes come in the same pieces. Bytes are never lost, changed or
+Put it between any two tasks: a task's --coordinator is the proxy's address, or a server's
+--advertise is. Each connection draws from the seed and its own
+number, each direction for itself, so that a seed repeats the choices as far as the bytes come in
+the same pieces. Bytes are never lost, changed or
 reordered within a connection, as TCP promises; a connection may be late, slow, silent or reset.
 
-On SIGUSR1 nothing passes any more, either way, and connections begun meanwhile wait; on SIGUSR2 all goes on. On SIGINT or SIGTERM it tells what it did.
+On SIGUSR1 nothing passes any more, either way, and connections begun meanwhile wait; on SIGUSR2 all
+goes on. On SIGINT or SIGTERM it tells what it did.
 """
 import argparse
 import asyncio
@@ -21,21 +27,30 @@ import struct
 import sys
 import threading
 
-PIECE = 64 * 1024   # read at once
-PIECES_MAX = 64     # waiting in one direction of one connection; beyond it the sender is not read
+PIECE = 64 * 1024  # read at once
+PIECES_MAX = 64  # waiting in one direction of one connection; beyond it the sender is not read
 
 
 class Rules:
     """What a connection meets. Spans are (low, high) and drawn anew each time; shares are of 1."""
 
-    def __init__(self, delay=(0.0, 0.0), rate=0, split=None, stall=0.0, stall_for=(0.2, 2.0), reset=0.0, half_open=0.0):
-        self.delay = delay            # seconds by which a piece comes later
-        self.rate = rate              # bytes a second and direction; 0: as fast as it goes
-        self.split = split            # bytes of one write; None: as they were read
-        self.stall = stall            # of the pieces: nothing more passes in that direction for
-        self.stall_for = stall_for    # … so many seconds
-        self.reset = reset            # of the pieces: the connection is reset instead
-        self.half_open = half_open    # of the connections: one direction becomes silent for ever
+    def __init__(
+        self,
+        delay=(0.0, 0.0),
+        rate=0,
+        split=None,
+        stall=0.0,
+        stall_for=(0.2, 2.0),
+        reset=0.0,
+        half_open=0.0,
+    ):
+        self.delay = delay  # seconds by which a piece comes later
+        self.rate = rate  # bytes a second and direction; 0: as fast as it goes
+        self.split = split  # bytes of one write; None: as they were read
+        self.stall = stall  # of the pieces: nothing more passes in that direction for
+        self.stall_for = stall_for  # … so many seconds
+        self.reset = reset  # of the pieces: the connection is reset instead
+        self.half_open = half_open  # of the connections: one direction becomes silent for ever
 
 
 class Connection:
@@ -50,7 +65,9 @@ class Connection:
             await gate.wait()
         host, port = self.proxy.to.rsplit(":", 1)
         try:
-            far_reader, self.far_writer = await asyncio.open_connection(host.strip("[]"), int(port), limit=PIECE)
+            far_reader, self.far_writer = await asyncio.open_connection(
+                host.strip("[]"), int(port), limit=PIECE
+            )
         except OSError:
             self.proxy.count("refused")
             return self.reset()
@@ -58,8 +75,15 @@ class Connection:
             writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         draw = random.Random("%s/%d" % (self.proxy.seed, self.number))
         # After how many bytes which direction falls silent.
-        self.falls = (draw.choice(("up", "down")), draw.randint(0, 200000)) if draw.random() < self.proxy.rules.half_open else (None, 0)
-        both = [asyncio.ensure_future(self.pass_on("up", self.reader, self.far_writer)), asyncio.ensure_future(self.pass_on("down", far_reader, self.writer))]
+        self.falls = (
+            (draw.choice(("up", "down")), draw.randint(0, 200000))
+            if draw.random() < self.proxy.rules.half_open
+            else (None, 0)
+        )
+        both = [
+            asyncio.ensure_future(self.pass_on("up", self.reader, self.far_writer)),
+            asyncio.ensure_future(self.pass_on("down", far_reader, self.writer)),
+        ]
         try:
             await asyncio.gather(*both)
         except OSError:  # One side reset it, or we did: the other side is told so.
@@ -74,11 +98,14 @@ class Connection:
         for writer in (self.writer, self.far_writer):
             if writer is None or writer.transport.is_closing():
                 continue
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             writer.transport.abort()
 
     async def pass_on(self, direction, reader, writer):
-        """Reads as fast as it may, so that a delay is not a narrow link, and writes each piece when it is due."""
+        """Reads as fast as it may, so that a delay is not a narrow link, and writes each piece when
+        it is due."""
         pieces = asyncio.Queue(PIECES_MAX)
         draw = random.Random("%s/%d/%s" % (self.proxy.seed, self.number, direction))
         writing = asyncio.ensure_future(self.write_when_due(direction, pieces, writer, draw))
@@ -111,7 +138,9 @@ class Connection:
                 return
             at = 0
             while at < len(data):
-                rules = self.proxy.rules  # those of now, also for what has been under way for a while
+                rules = (
+                    self.proxy.rules
+                )  # those of now, also for what has been under way for a while
                 size = min(draw.randint(*rules.split) if rules.split else len(data), len(data) - at)
                 if draw.random() < rules.reset:
                     self.proxy.count("reset")
@@ -119,13 +148,17 @@ class Connection:
                 if draw.random() < rules.stall:
                     self.proxy.count("stalled")
                     await asyncio.sleep(draw.uniform(*rules.stall_for))
-                if self.falls[0] == direction and passed >= self.falls[1] and not self.silent[direction]:
+                if (
+                    self.falls[0] == direction
+                    and passed >= self.falls[1]
+                    and not self.silent[direction]
+                ):
                     self.proxy.count("half-open")
                     self.silent[direction] = True
                 if rules.rate:
                     await asyncio.sleep(size / rules.rate)
                 await self.passes(direction)
-                writer.write(data[at:at + size])
+                writer.write(data[at : at + size])
                 await writer.drain()
                 at += size
                 passed += size
@@ -138,12 +171,20 @@ class Connection:
 
 
 class Proxy:
-    """Runs on a thread of its own. `to` and `rules` may be changed at any time; `to` is where new connections go."""
+    """Runs on a thread of its own. `to` and `rules` may be changed at any time; `to` is where new
+    connections go."""
 
     def __init__(self, to="", rules=None, seed=1, listen="127.0.0.1:0"):
         self.to, self.rules, self.seed, self.listen = to, rules or Rules(), seed, listen
         self.address = ""
-        self.counts = {"connections": 0, "pieces": 0, "reset": 0, "stalled": 0, "half-open": 0, "refused": 0}
+        self.counts = {
+            "connections": 0,
+            "pieces": 0,
+            "reset": 0,
+            "stalled": 0,
+            "half-open": 0,
+            "refused": 0,
+        }
         self.connections = set()
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -169,7 +210,8 @@ class Proxy:
         self.stop()
 
     def cut(self, *directions):
-        """Nothing passes in these directions ("up": to the server, "down": from it; left out: both) until heal()."""
+        """Nothing passes in these directions ("up": to the server, "down": from it; left out: both)
+        until heal()."""
         self._in_loop(self._gate(directions or ("up", "down"), False))
 
     def heal(self):
@@ -177,7 +219,8 @@ class Proxy:
         self._in_loop(self._gate(("up", "down"), True))
 
     def silence(self, direction):
-        """As a machine that went without a word: the connections of now never again carry a byte in this direction. New ones do. Returns how many."""
+        """As a machine that went without a word: the connections of now never again carry a byte in
+        this direction. New ones do. Returns how many."""
         return self._in_loop(self._silence(direction))
 
     def reset_all(self):
@@ -198,7 +241,9 @@ class Proxy:
         for gate in self.gates.values():
             gate.set()
         host, port = self.listen.rsplit(":", 1)
-        self.server = await asyncio.start_server(self._accepted, host.strip("[]"), int(port), limit=PIECE)
+        self.server = await asyncio.start_server(
+            self._accepted, host.strip("[]"), int(port), limit=PIECE
+        )
         name = self.server.sockets[0].getsockname()
         self.address = "%s:%d" % ("[%s]" % name[0] if ":" in name[0] else name[0], name[1])
 
@@ -240,8 +285,10 @@ class Proxy:
 
 # ------------------------------------------------------------------ by hand
 
+
 def span(one):
     """`5ms..200ms` or `5ms..0.2s` -> the two ends; `5ms` is both."""
+
     def read(text):
         ends = re.split(r"\.\.\.?|…", text)
         if len(ends) > 2:
@@ -250,6 +297,7 @@ def span(one):
         if low > high:
             raise argparse.ArgumentTypeError("want LOW..HIGH, got %s" % text)
         return low, high
+
     return read
 
 
@@ -271,21 +319,72 @@ def size(text):
     found = re.fullmatch(r"(\d+)(B|KiB|MiB|GiB)?", text)
     if not found or int(found.group(1)) == 0:
         raise argparse.ArgumentTypeError("want a size such as 256KiB, got %s" % text)
-    return int(found.group(1)) * {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[found.group(2)]
+    return (
+        int(found.group(1))
+        * {None: 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[found.group(2)]
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="port 0 is any free one, and is printed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:0",
+        metavar="HOST:PORT",
+        help="port 0 is any free one, and is printed",
+    )
     parser.add_argument("--to", required=True, metavar="HOST:PORT")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--delay", type=span(seconds), default=(0.0, 0.0), metavar="TIME[..TIME]", help="each piece comes later by this")
-    parser.add_argument("--rate", type=size, default=0, metavar="SIZE", help="bytes a second, each direction of each connection")
-    parser.add_argument("--split", type=span(size), metavar="SIZE[..SIZE]", help="writes of this size, whatever was read")
-    parser.add_argument("--stall", type=share, default=0.0, metavar="SHARE", help="of the pieces: nothing more passes in their direction for a while")
-    parser.add_argument("--stall-for", type=span(seconds), default=(0.2, 2.0), metavar="TIME[..TIME]", help="… which is this (default 200ms..2s)")
-    parser.add_argument("--reset", type=share, default=0.0, metavar="SHARE", help="of the pieces: the connection is reset instead")
-    parser.add_argument("--half-open", type=share, default=0.0, metavar="SHARE", help="of the connections: one direction becomes silent for ever")
+    parser.add_argument(
+        "--delay",
+        type=span(seconds),
+        default=(0.0, 0.0),
+        metavar="TIME[..TIME]",
+        help="each piece comes later by this",
+    )
+    parser.add_argument(
+        "--rate",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="bytes a second, each direction of each connection",
+    )
+    parser.add_argument(
+        "--split",
+        type=span(size),
+        metavar="SIZE[..SIZE]",
+        help="writes of this size, whatever was read",
+    )
+    parser.add_argument(
+        "--stall",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="of the pieces: nothing more passes in their direction for a while",
+    )
+    parser.add_argument(
+        "--stall-for",
+        type=span(seconds),
+        default=(0.2, 2.0),
+        metavar="TIME[..TIME]",
+        help="… which is this (default 200ms..2s)",
+    )
+    parser.add_argument(
+        "--reset",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="of the pieces: the connection is reset instead",
+    )
+    parser.add_argument(
+        "--half-open",
+        type=share,
+        default=0.0,
+        metavar="SHARE",
+        help="of the connections: one direction becomes silent for ever",
+    )
     parser.add_argument("--address-file", help="gets the address once it listens")
     a = parser.parse_args()
     rules = Rules(a.delay, a.rate, a.split, a.stall, a.stall_for, a.reset, a.half_open)

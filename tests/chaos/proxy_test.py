@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The proxy itself: bytes come whole under every rule, faults are those that were asked for, a seed repeats them, and a person can run it.
+"""The proxy itself: bytes come whole under every rule, faults are those that were asked for, a seed
+repeats them, and a person can run it.
 
   proxy_test.py [unittest arguments]
 """
@@ -35,7 +36,9 @@ class Echo:
     def _accept(self):
         try:
             while True:
-                threading.Thread(target=self._serve, args=(self.socket.accept()[0],), daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(self.socket.accept()[0],), daemon=True
+                ).start()
         except OSError:
             pass  # close()
 
@@ -74,7 +77,9 @@ class ProxyTest(unittest.TestCase):
     def round_trip(self, address, size):
         data = random.Random(size).randbytes(size)
         with dial(address) as s:
-            sender = threading.Thread(target=lambda: (s.sendall(data), s.shutdown(socket.SHUT_WR)), daemon=True)
+            sender = threading.Thread(
+                target=lambda: (s.sendall(data), s.shutdown(socket.SHUT_WR)), daemon=True
+            )
             sender.start()
             got = hashlib.sha256()
             while True:
@@ -86,8 +91,13 @@ class ProxyTest(unittest.TestCase):
         self.assertEqual(got.hexdigest(), hashlib.sha256(data).hexdigest())
 
     def test_bytes_come_whole_and_in_order_under_every_rule(self):
-        for rules, at_least in ((Rules(), 0), (Rules(delay=(0.03, 0.05)), 0.06), (Rules(split=(1, 400)), 0), (Rules(rate=1 << 20), 0.28),
-                                (Rules(stall=1.0, stall_for=(0.02, 0.03)), 0.04)):
+        for rules, at_least in (
+            (Rules(), 0),
+            (Rules(delay=(0.03, 0.05)), 0.06),
+            (Rules(split=(1, 400)), 0),
+            (Rules(rate=1 << 20), 0.28),
+            (Rules(stall=1.0, stall_for=(0.02, 0.03)), 0.04),
+        ):
             with self.subTest(vars(rules)), Proxy(self.echo.address, rules, seed=3) as proxy:
                 begun = time.monotonic()
                 self.round_trip(proxy.address, 300000)
@@ -138,6 +148,7 @@ class ProxyTest(unittest.TestCase):
                 except TimeoutError:
                     return proxy.counts["half-open"] == 1
                 self.fail("the connection was closed")
+
             wait_for("a direction to fall silent", fallen_silent)
         with Proxy(self.echo.address, Rules(reset=1.0)) as proxy, dial(proxy.address) as s:
             self.assertRaises(ConnectionResetError, asks, s)
@@ -162,16 +173,41 @@ class ProxyTest(unittest.TestCase):
                                 break
                         counts.append(n)
             return counts
+
         self.assertEqual(resets(1), resets(1))
         self.assertNotEqual(resets(1), resets(2))
 
     def test_a_person_runs_it_and_cuts_and_heals_by_signals(self):
         with tempfile.TemporaryDirectory(prefix="evergrad proxy-") as folder:
             file = os.path.join(folder, "address")
-            command = [sys.executable, PROXY, "--listen", "127.0.0.1:0", "--to", self.echo.address, "--seed", "5", "--delay", "1ms..2ms", "--split", "1..1KiB", "--address-file", file]
-            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            command = [
+                sys.executable,
+                PROXY,
+                "--listen",
+                "127.0.0.1:0",
+                "--to",
+                self.echo.address,
+                "--seed",
+                "5",
+                "--delay",
+                "1ms..2ms",
+                "--split",
+                "1..1KiB",
+                "--address-file",
+                file,
+            ]
+            with subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            ) as process:
                 try:
-                    wait_for("the proxy to listen", lambda: os.path.exists(file) or process.poll() is not None)
+                    wait_for(
+                        "the proxy to listen",
+                        lambda: os.path.exists(file) or process.poll() is not None,
+                    )
                     with open(file) as f:
                         address = f.read().strip()
                     self.round_trip(address, 50000)
@@ -187,6 +223,7 @@ class ProxyTest(unittest.TestCase):
                                 return not s.recv(1)
                             except TimeoutError:
                                 return True
+
                         wait_for("the cut", silent)
                         process.send_signal(signal.SIGUSR2)
                         s.settimeout(60)
@@ -199,9 +236,23 @@ class ProxyTest(unittest.TestCase):
             self.assertRegex(said, r"connections 2, pieces \d+")
 
     def test_what_it_does_not_understand_is_refused(self):
-        for wrong in (["--delay", "5"], ["--delay", "9ms..1ms"], ["--reset", "0.1"], ["--reset", "101%"], ["--rate", "0"], ["--split", "x"], ["--listen", "127.0.0.1:0"]):
+        for wrong in (
+            ["--delay", "5"],
+            ["--delay", "9ms..1ms"],
+            ["--reset", "0.1"],
+            ["--reset", "101%"],
+            ["--rate", "0"],
+            ["--split", "x"],
+            ["--listen", "127.0.0.1:0"],
+        ):
             to = ["--to", "127.0.0.1:1"] if wrong[0] != "--listen" else []
-            r = subprocess.run([sys.executable, PROXY] + to + wrong, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+            r = subprocess.run(
+                [sys.executable, PROXY] + to + wrong,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             self.assertEqual(r.returncode, 2, wrong)
             self.assertIn("usage", r.stderr)
 

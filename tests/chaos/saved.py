@@ -1,6 +1,8 @@
-"""Checkpoints as the scenarios read them: through `psctl checkpoint`, and against what the plan of a counting job says.
+"""Checkpoints as the scenarios read them: through `psctl checkpoint`, and against what the plan of
+a counting job says.
 
-The plan's order (common/plan, common/random) is computed here a second time, so that a snapshot is judged by other code than the one that made it.
+The plan's order (common/plan, common/random) is computed here a second time, so that a snapshot is
+judged by other code than the one that made it.
 """
 import glob
 import io
@@ -17,9 +19,11 @@ from tables import Expected
 
 # ------------------------------------------------------------------ what the plan says
 
+
 def philox(key, low, high):
     """Philox 4x32-10, the first word, for arrays of counters."""
     import numpy
+
     word = numpy.uint64(0xFFFFFFFF)
     half = numpy.uint64(32)
     c0, c1 = low & word, low >> half
@@ -28,7 +32,12 @@ def philox(key, low, high):
     k0, k1 = key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
         p0, p1 = numpy.uint64(0xD2511F53) * c0, numpy.uint64(0xCD9E8D57) * c2
-        c0, c1, c2, c3 = (p1 >> half) ^ c1 ^ numpy.uint64(k0), p1 & word, (p0 >> half) ^ c3 ^ numpy.uint64(k1), p0 & word
+        c0, c1, c2, c3 = (
+            (p1 >> half) ^ c1 ^ numpy.uint64(k0),
+            p1 & word,
+            (p0 >> half) ^ c3 ^ numpy.uint64(k1),
+            p0 & word,
+        )
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
     return c0
 
@@ -44,6 +53,7 @@ def key_of(seed, name):
 
 def permutation(n, key):
     import numpy
+
     bits = 1
     while bits < 32 and (n - 1) >> (2 * bits):
         bits += 1
@@ -60,7 +70,7 @@ def permutation(n, key):
 
 
 def members(text):
-    """"0-4,7" as a list."""
+    """ "0-4,7" as a list."""
     found = []
     for part in text.split(",") if text else []:
         first, _, last = part.partition("-")
@@ -81,19 +91,37 @@ class CountingPlan:
     def samples(self, closure, updates):
         """The samples of these updates of a closure, all of them in one array."""
         import numpy
-        epoch, first = closure // self.closures_per_epoch, closure % self.closures_per_epoch * self.job.steps_per_closure
+
+        epoch, first = (
+            closure // self.closures_per_epoch,
+            closure % self.closures_per_epoch * self.job.steps_per_closure,
+        )
         if epoch not in self.orders:
-            self.orders[epoch] = permutation(self.job.examples, key_of(self.job.seed, "epoch/%d" % epoch))
-        batches = [self.orders[epoch][(first + u) * self.job.batch:(first + u + 1) * self.job.batch] for u in updates]
+            self.orders[epoch] = permutation(
+                self.job.examples, key_of(self.job.seed, "epoch/%d" % epoch)
+            )
+        batches = [
+            self.orders[epoch][(first + u) * self.job.batch : (first + u + 1) * self.job.batch]
+            for u in updates
+        ]
         return numpy.concatenate(batches) if batches else numpy.empty(0, dtype=numpy.int64)
 
 
 # ------------------------------------------------------------------ files
 
+
 def tool(cluster, verb, path, *arguments):
-    """psctl checkpoint VERB: its exit code, and what it says as JSON (None where it prints none)."""
-    r = subprocess.run([os.path.join(cluster.bin, "psctl"), "checkpoint", verb, path, "--output", "json"] + list(arguments), stdin=subprocess.DEVNULL,
-                       capture_output=True, text=True, timeout=120, cwd=cluster.folder)
+    """psctl checkpoint VERB: its exit code, and what it says as JSON (None where it prints
+    none)."""
+    r = subprocess.run(
+        [os.path.join(cluster.bin, "psctl"), "checkpoint", verb, path, "--output", "json"]
+        + list(arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cluster.folder,
+    )
     try:
         said = json.loads(r.stdout)
     except ValueError:
@@ -118,15 +146,19 @@ def verified(cluster, path):
 
 
 def check_agrees(job, said):
-    """Ledger, values, slots and counters of each shard file of a manifest say the same: what its ledger has recorded, and nothing else, was applied once.
+    """Ledger, values, slots and counters of each shard file of a manifest say the same: what its
+    ledger has recorded, and nothing else, was applied once.
 
     Returns how many updates of closures that had not ended were in it."""
     import numpy
+
     plan, partial = CountingPlan(job), 0
     for entry in said["files"]:
         if entry["state"] == "seed":
             continue
-        applied = [(c, list(range(plan.steps(c)))) for c in members(entry["done"])] + [(o["closure"], members(o["updates"])) for o in entry["open"]]
+        applied = [(c, list(range(plan.steps(c)))) for c in members(entry["done"])] + [
+            (o["closure"], members(o["updates"])) for o in entry["open"]
+        ]
         partial += sum(len(members(o["updates"])) for o in entry["open"])
         if entry["refused"]:
             raise Failure("a closure was refused: %s" % entry)
@@ -134,17 +166,37 @@ def check_agrees(job, said):
             slot = entry["shard"] - (len(said["files"]) - job.table_slots)
             expected = Expected(job, [(c, u) for c, updates in applied for u in updates], slot)
             if entry["updates_applied"] != expected.touched[slot]:
-                raise Failure("updates applied: want %d got %d in %s" % (expected.touched[slot], entry["updates_applied"], entry["file"]))
-            both = [sum(sums) & MASK for sums in zip(*[expected.digests(t) for t in range(job.tables)])]
+                raise Failure(
+                    "updates applied: want %d got %d in %s"
+                    % (expected.touched[slot], entry["updates_applied"], entry["file"])
+                )
+            both = [
+                sum(sums) & MASK for sums in zip(*[expected.digests(t) for t in range(job.tables)])
+            ]
             if [int(entry["digest"], 16), int(entry["slot_digest"], 16)] != both:
-                raise Failure("the rows in %s are not what its ledger says: want %016x %016x got %s %s; done %s, open %s"
-                              % (entry["file"], both[0], both[1], entry["digest"], entry["slot_digest"], entry["done"], entry["open"]))
+                raise Failure(
+                    "the rows in %s are not what its ledger says: want %016x %016x got %s %s; done %s, open %s"
+                    % (
+                        entry["file"],
+                        both[0],
+                        both[1],
+                        entry["digest"],
+                        entry["slot_digest"],
+                        entry["done"],
+                        entry["open"],
+                    )
+                )
             continue
         begin, end = entry["row_begin"], entry["row_end"]
         if entry["variable"] == "counting/updates":
-            want = numpy.full(end - begin, sum(len(updates) for _, updates in applied), dtype=numpy.int64)
+            want = numpy.full(
+                end - begin, sum(len(updates) for _, updates in applied), dtype=numpy.int64
+            )
             if entry["updates_applied"] != want[0]:
-                raise Failure("updates applied: want %d got %d in %s" % (want[0], entry["updates_applied"], entry["file"]))
+                raise Failure(
+                    "updates applied: want %d got %d in %s"
+                    % (want[0], entry["updates_applied"], entry["file"])
+                )
         else:
             want = numpy.zeros(job.examples, dtype=numpy.int64)
             for closure, updates in applied:
@@ -154,14 +206,17 @@ def check_agrees(job, said):
             bits = (want * factor).astype("<f4").view("<u4")
             digest = sum(mix(begin + i, int(b)) for i, b in enumerate(bits)) & MASK
             if int(entry[key], 16) != digest:
-                raise Failure("%s of %s is not what its ledger says: want %016x got %s; done %s, open %s"
-                              % (key, entry["file"], digest, entry[key], entry["done"], entry["open"]))
+                raise Failure(
+                    "%s of %s is not what its ledger says: want %016x got %s; done %s, open %s"
+                    % (key, entry["file"], digest, entry[key], entry["done"], entry["open"])
+                )
     return partial
 
 
 def exported(cluster, path, name="exported"):
     """The arrays of `psctl checkpoint export`."""
     import numpy
+
     to = os.path.join(cluster.folder, name + ".npz")
     code, _, errors = tool(cluster, "export", path, "--to", to)
     if code != 0:
@@ -187,17 +242,20 @@ def block_starts(path):
         data = f.read()
     at = 64 + (int.from_bytes(data[16:20], "little") + 31) // 32 * 32
     found = []
-    while data[at:at + 4] == b"EGBK":
-        size = int.from_bytes(data[at + 12:at + 16], "little")
-        found.append((at, at + 32 + size, int.from_bytes(data[at + 4:at + 8], "little")))
+    while data[at : at + 4] == b"EGBK":
+        size = int.from_bytes(data[at + 12 : at + 16], "little")
+        found.append((at, at + 32 + size, int.from_bytes(data[at + 4 : at + 8], "little")))
         at += 32 + (size + 31) // 32 * 32
     return found
 
 
 # ------------------------------------------------------------------ a running job's
 
+
 def wait_saved(job, count=2, closures=1):
-    """Until `count` manifests were written, and in the newest each shard has ended `closures` closures at least. False where the job ended before."""
+    """Until `count` manifests were written, and in the newest each shard has ended `closures`
+    closures at least. False where the job ended before."""
+
     def there():
         status = job.show()
         if status["state"] not in ("QUEUED", "STARTING", "RUNNING"):
@@ -208,33 +266,63 @@ def wait_saved(job, count=2, closures=1):
         code, said, _ = tool(job.cluster, "describe", saved["path"])
         if code != 0:  # swept meanwhile, or the next one is there
             return None
-        return "saved" if all(len(members(entry.get("done", ""))) >= closures for entry in said["files"]) else None
-    return wait_for("%d checkpoints of %s with %d closures in each shard" % (count, job.name, closures), there) == "saved"
+        return (
+            "saved"
+            if all(len(members(entry.get("done", ""))) >= closures for entry in said["files"])
+            else None
+        )
+
+    return (
+        wait_for(
+            "%d checkpoints of %s with %d closures in each shard" % (count, job.name, closures),
+            there,
+        )
+        == "saved"
+    )
 
 
 def rollbacks(job):
-    """What the job says about each: how many shards went back to a snapshot, to the seed, and how many closures are run again."""
+    """What the job says about each: how many shards went back to a snapshot, to the seed, and how
+    many closures are run again."""
     found = []
     for text in events(job, "rollback"):
-        number = [re.search(pattern, text) for pattern in (r"(\d+) shards? go(?:es)? back to the newest snapshot", r"(\d+) shards? go(?:es)? back to the seed",
-                                                          r"up to (\d+) closure")]
+        number = [
+            re.search(pattern, text)
+            for pattern in (
+                r"(\d+) shards? go(?:es)? back to the newest snapshot",
+                r"(\d+) shards? go(?:es)? back to the seed",
+                r"up to (\d+) closure",
+            )
+        ]
         if number[0] or number[1]:
             found.append(tuple(int(n.group(1)) if n else 0 for n in number))
     return found
 
 
 def check_restored(job, result, at_least=1):
-    """Everything that was lost came from snapshots, less than all was run again, and result.json says so."""
+    """Everything that was lost came from snapshots, less than all was run again, and result.json
+    says so."""
     found = rollbacks(job)
     if len(found) < at_least or sum(snapshots for snapshots, _, _ in found) == 0:
-        raise Failure("want at least %d rollbacks to snapshots: %s" % (at_least, events(job, "rollback")))
+        raise Failure(
+            "want at least %d rollbacks to snapshots: %s" % (at_least, events(job, "rollback"))
+        )
     if any(seeds for _, seeds, _ in found):
-        raise Failure("shards went back to the seed, though they were saved: %s" % events(job, "rollback"))
+        raise Failure(
+            "shards went back to the seed, though they were saved: %s" % events(job, "rollback")
+        )
     repair = result["repair"]
     if repair["shards_rolled_back"] != sum(snapshots for snapshots, _, _ in found):
         raise Failure("result.json: %s, and the events: %s" % (repair, events(job, "rollback")))
     if any(again >= job.closures for _, _, again in found):
-        raise Failure("everything was run again, though there were snapshots: %s" % events(job, "rollback"))
-    if (len(found) == 1 and repair["closures_rerun"] < found[0][2]) or (repair["updates_redone"] > 0) != (repair["closures_rerun"] > 0):
-        raise Failure("result.json does not count what was run again: %s, events %s" % (repair, events(job, "rollback")))
+        raise Failure(
+            "everything was run again, though there were snapshots: %s" % events(job, "rollback")
+        )
+    if (len(found) == 1 and repair["closures_rerun"] < found[0][2]) or (
+        repair["updates_redone"] > 0
+    ) != (repair["closures_rerun"] > 0):
+        raise Failure(
+            "result.json does not count what was run again: %s, events %s"
+            % (repair, events(job, "rollback"))
+        )
     return repair

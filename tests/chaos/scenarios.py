@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands exact counts.
+"""The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands
+exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain workers|poison|servers|checkpoints|network|proxy|coordinator|power|limits|tables|functions|jobs|loops|checker] [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain
+  workers|poison|servers|checkpoints|network|proxy|coordinator|power|limits|tables|functions|jobs|loops|checker]
+  [--long] [names …]
 
-Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at real times. The seed is printed and replays the choices.
-$SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7 KILLS=1000`).
+Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at
+real times. The seed is printed and replays the choices.
+$SEED and $KILLS are the seed and R1's number of kills, all forms together (`make chaos SEED=7
+KILLS=1000`).
 """
 import argparse
 import contextlib
@@ -24,12 +29,28 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from clocks import HOUR, WallClocks, clock_library  # noqa: E402
 from cluster import Cluster, Failure, power_library, wait_for  # noqa: E402
 from proxy import Rules  # noqa: E402
-from stage import (CHAINS, METRICS, SCENARIOS, Skipped, back, events, granted_again, names_death, only_these_died, others_or_restart, restart, scenario,  # noqa: E402
-                   until_killed)
+from stage import (
+    CHAINS,
+    METRICS,
+    SCENARIOS,
+    Skipped,
+    back,
+    events,
+    granted_again,
+    names_death,
+    only_these_died,
+    others_or_restart,
+    restart,
+    scenario,  # noqa: E402
+    until_killed,
+)
 
 # ------------------------------------------------------------------ workers
 
-@scenario("workers", "W1", "kill an idle worker between two jobs' batches of closures, start it again")
+
+@scenario(
+    "workers", "W1", "kill an idle worker between two jobs' batches of closures, start it again"
+)
 def w1(c, r):
     c.submit().finish()
     victim = r.choice(c.workers)
@@ -38,7 +59,10 @@ def w1(c, r):
     c.wait_tasks()
     result = c.submit().finish()
     if result["duplicates_refused"] or any(victim.name in str(d) for d in result["deaths"]):
-        raise Failure("a death between two jobs shows in the second: %s duplicates, deaths %s" % (result["duplicates_refused"], result["deaths"]))
+        raise Failure(
+            "a death between two jobs shows in the second: %s duplicates, deaths %s"
+            % (result["duplicates_refused"], result["deaths"])
+        )
 
 
 @scenario("workers", "W2", "kill a worker in mid-closure, after a seeded number of its pushes")
@@ -68,7 +92,10 @@ def w3(c, r):
     others_or_restart(c, victim)
     result = job.finish()
     if result["duplicates_refused"] < 1:
-        raise Failure("the half push was not met again: duplicates_refused is %s" % result["duplicates_refused"])
+        raise Failure(
+            "the half push was not met again: duplicates_refused is %s"
+            % result["duplicates_refused"]
+        )
     back(victim)
     c.wait_tasks()
 
@@ -82,8 +109,12 @@ def w4(c, r):
     def start():
         for w in c.workers:
             w.start()
+
     job = c.disturb(r.randint(5, 30), kill, start, examples=1200, step_ms=3)
-    wait_for("the job to say that it waits for workers", lambda: "worker" in job.show().get("waiting_for", ""))
+    wait_for(
+        "the job to say that it waits for workers",
+        lambda: "worker" in job.show().get("waiting_for", ""),
+    )
     start()
     job.finish()
 
@@ -107,7 +138,9 @@ def w6(c, r):
         return
     victim = c.workers[-1]
     before = c.pids()
-    job = c.disturb(r.randint(5, 30), lambda _: victim.kill(), victim.start, examples=1200, step_ms=3)
+    job = c.disturb(
+        r.randint(5, 30), lambda _: victim.kill(), victim.start, examples=1200, step_ms=3
+    )
     done, since = job.progress(), time.monotonic()
     job.wait_steps(min(done + 1, job.steps))
     # They end a step in milliseconds; a bound for a machine that has other things to do, too.
@@ -128,8 +161,11 @@ def w7(c, r):
     others_or_restart(c, victim)
     result = job.finish()
     names_death(result, victim)
-    # Whoever describes the job opens the data for that, and trains on what it has opened: its range is then the describe closure's.
-    order = [e["text"] for e in job.show()["events"] if e["kind"] == "death" or "described:" in e["text"]]
+    # Whoever describes the job opens the data for that, and trains on what it has opened: its range
+    # is then the describe closure's.
+    order = [
+        e["text"] for e in job.show()["events"] if e["kind"] == "death" or "described:" in e["text"]
+    ]
     if "described:" in order[0]:
         granted_again(result, job)
     back(victim)
@@ -138,7 +174,8 @@ def w7(c, r):
 
 @scenario("poison", "W9", "a closure that kills whoever runs it, at one step")
 def w9(c, r):
-    # One worker at a time, so that its next life is given the same closure first. A step is long enough to be reported before it ends.
+    # One worker at a time, so that its next life is given the same closure first. A step is long
+    # enough to be reported before it ends.
     victim, others = c.workers[0], c.workers[1:]
     for w in others:
         w.kill()
@@ -148,19 +185,32 @@ def w9(c, r):
     servers = {s.name: s.pid for s in c.servers}
     job = c.submit(examples=200, epochs=1, step_ms=int(300 * c.scale))
     lives = 1
-    while job.wait_state("FAILED", "SUCCEEDED", "RUNNING", "STARTING")["state"] in ("RUNNING", "STARTING"):
+    while job.wait_state("FAILED", "SUCCEEDED", "RUNNING", "STARTING")["state"] in (
+        "RUNNING",
+        "STARTING",
+    ):
         if not victim.alive():
             if lives > 9:
-                raise Failure("%d lives ended at one step and the closure is not called poison" % lives)
+                raise Failure(
+                    "%d lives ended at one step and the closure is not called poison" % lives
+                )
             victim.start("worker.step=%d*kill" % (step + 1))
             lives += 1
     status = job.wait_state("FAILED", "SUCCEEDED")
     cause = str(status["first_cause"])
-    # It dies before step `step` begins. It had reported the one before, or, in the milliseconds between the two, this one: such a report
-    # begins the row of three anew.
+    # It dies before step `step` begins. It had reported the one before, or, in the milliseconds
+    # between the two, this one: such a report begins the row of three anew.
     where = ("step=%d " % (step - 1), "step=%d " % step)
-    if status["state"] != "FAILED" or "poison closure" not in cause or "closure=0" not in cause or not any(w in cause for w in where):
-        raise Failure("want FAILED by poison closure=0 step=%d, got %s: %s" % (step - 1, status["state"], cause))
+    if (
+        status["state"] != "FAILED"
+        or "poison closure" not in cause
+        or "closure=0" not in cause
+        or not any(w in cause for w in where)
+    ):
+        raise Failure(
+            "want FAILED by poison closure=0 step=%d, got %s: %s"
+            % (step - 1, status["state"], cause)
+        )
     if "deaths=3" not in cause or "examples" not in cause:
         raise Failure("the cause does not name the deaths and the range: %s" % cause)
     if {s.name: s.pid for s in c.servers} != servers:
@@ -181,7 +231,12 @@ def w8(c, r):
         job = c.submit(examples=1200, step_ms=3)
         if victim is not bad:
             # The user's error may come at any step, before the first closure has ended too.
-            wait_for("the job to run", lambda: (lambda j: int(j["steps_done"]) > 0 or j["state"] in ("FAILED", "SUCCEEDED"))(job.show()))
+            wait_for(
+                "the job to run",
+                lambda: (
+                    lambda j: int(j["steps_done"]) > 0 or j["state"] in ("FAILED", "SUCCEEDED")
+                )(job.show()),
+            )
             victim.kill()
         status = job.wait_state("FAILED", "SUCCEEDED")
         if status["state"] == "FAILED":
@@ -189,7 +244,10 @@ def w8(c, r):
         victim.start()
     if status["state"] != "FAILED":
         raise Failure("want FAILED by the user's error, got %s" % status["state"])
-    if "failpoint" not in str(status["first_cause"]) or "transport" in str(status["first_cause"]).lower():
+    if (
+        "failpoint" not in str(status["first_cause"])
+        or "transport" in str(status["first_cause"]).lower()
+    ):
         raise Failure("the first cause is not the user's error: %s" % status["first_cause"])
     restart(bad)
     if not victim.alive():
@@ -198,7 +256,9 @@ def w8(c, r):
     c.submit(examples=200).finish()
 
 
-@scenario("workers", "W10", "SIGSTOP a worker past its lease, let another finish the closure, SIGCONT")
+@scenario(
+    "workers", "W10", "SIGSTOP a worker past its lease, let another finish the closure, SIGCONT"
+)
 def w10(c, r):
     if len(c.workers) < 2:
         return
@@ -209,12 +269,23 @@ def w10(c, r):
     steps = r.randint(5, 20)
     for _ in range(6):
         job = c.submit(examples=1200, step_ms=3)
-        wait_for("%s to work" % victim.name, lambda: any(w["identity"] == victim.identity and int(w["steps"]) > 0 for w in job.show()["workers"]) or job.ended())
+        wait_for(
+            "%s to work" % victim.name,
+            lambda: any(
+                w["identity"] == victim.identity and int(w["steps"]) > 0
+                for w in job.show()["workers"]
+            )
+            or job.ended(),
+        )
         job.wait_steps(steps)
         victim.stop()
         try:
-            # Past its lease: a worker that is only suspected keeps its work, and may come back before anything is granted again.
-            wait_for("what the stopped worker held to be granted again", lambda: events(job, "requeue", victim.name) or job.ended())
+            # Past its lease: a worker that is only suspected keeps its work, and may come back
+            # before anything is granted again.
+            wait_for(
+                "what the stopped worker held to be granted again",
+                lambda: events(job, "requeue", victim.name) or job.ended(),
+            )
             moved = events(job, "requeue", victim.name)
             if moved:
                 job.wait_steps(min(job.steps, job.progress() + 30))
@@ -239,7 +310,10 @@ def w11(c, r):
     job.wait_steps(5)
     older = c.workers[0]
     newer = c.add("worker", older.identity + "", ["--name", older.identity, "--threads", "1"])
-    code = wait_for("the older worker to leave", lambda: None if older.alive() else older.process.returncode or -1000)
+    code = wait_for(
+        "the older worker to leave",
+        lambda: None if older.alive() else older.process.returncode or -1000,
+    )
     if code != 7:
         raise Failure("the older worker: want exit code 7 (replaced) got %s" % code)
     if "replaced" not in older.tail(40):
@@ -252,7 +326,8 @@ def w11(c, r):
 
 
 def steps_per_second(c, job, steps, wanted):
-    """The best stretch of `steps` steps, by the workers' own counters; measured until it reaches `wanted` or the job comes to its end."""
+    """The best stretch of `steps` steps, by the workers' own counters; measured until it reaches
+    `wanted` or the job comes to its end."""
     trainers = Trainers(c)
     best = 0.0
     while True:
@@ -263,11 +338,16 @@ def steps_per_second(c, job, steps, wanted):
             return best
 
 
-@scenario("workers", "W12", "workers join late and leave early at random; a step waits 20 ms (long form: 60 s)")
+@scenario(
+    "workers",
+    "W12",
+    "workers join late and leave early at random; a step waits 20 ms (long form: 60 s)",
+)
 def w12(c, r):
     long = c.scale > 1.5
-    # A step waits 20 ms, so one worker does 50 a second and four do 200, whatever the machine does; a busy one has stretches in which nobody gets that far,
-    # so that a stretch is measured again, and in another job where one has ended.
+    # A step waits 20 ms, so one worker does 50 a second and four do 200, whatever the machine does;
+    # a busy one has stretches in which nobody gets that far, so that a stretch is measured again,
+    # and in another job where one has ended.
     for _ in range(4):
         for w in c.workers[1:]:
             w.terminate()
@@ -275,8 +355,19 @@ def w12(c, r):
         job = c.submit(examples=90000 if long else 2800, epochs=1, step_ms=20)
         job.wait_steps(1)
         alone = min(steps_per_second(c, job, 25, 0), 50.0)
-        late = [c.add("worker", "late-%d-%d" % (c.jobs, i), ["--name", "late-%d-%d" % (c.jobs, i), "--threads", "1"] + list(METRICS)) for i in range(3)]
-        wait_for("the late ones to work", lambda: len([w for w in job.show()["workers"] if int(w["steps"]) > 0]) >= 4 or job.ended())
+        late = [
+            c.add(
+                "worker",
+                "late-%d-%d" % (c.jobs, i),
+                ["--name", "late-%d-%d" % (c.jobs, i), "--threads", "1"] + list(METRICS),
+            )
+            for i in range(3)
+        ]
+        wait_for(
+            "the late ones to work",
+            lambda: len([w for w in job.show()["workers"] if int(w["steps"]) > 0]) >= 4
+            or job.ended(),
+        )
         together = steps_per_second(c, job, 30, 1.8 * alone) if not job.ended() else 0.0
         if together >= 1.8 * alone:
             break
@@ -315,14 +406,20 @@ def w13(c, r):
         code = victim.terminate(10)
         gone = time.monotonic() - since
         if code != 0:
-            raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (victim.name, code, victim.tail()))
+            raise Failure(
+                "%s: want exit code 0 after SIGTERM, got %s:\n%s"
+                % (victim.name, code, victim.tail())
+            )
         if gone > 5 * c.scale + c.pauses.longest:
             raise Failure("a step takes 10 ms, and %s took %.1f s to leave" % (victim.name, gone))
 
     def return_():
         victim.start()
         c.wait_usable()
-    job = c.disturb(r.randint(8, 30), leave, return_, examples=1200, epochs=1, steps_per_closure=8, step_ms=10)
+
+    job = c.disturb(
+        r.randint(8, 30), leave, return_, examples=1200, epochs=1, steps_per_closure=8, step_ms=10
+    )
     others_or_restart(c, victim)
     result = job.finish()
     # Where it is the only one it comes back at once, and is never found gone.
@@ -330,7 +427,10 @@ def w13(c, r):
         raise Failure("the job does not say that %s left" % victim.name)
     # Handed back by itself: nobody had to find out, and nobody's death is counted.
     if any(victim.name in str(d) for d in result["deaths"]) or events(job, "requeue", victim.name):
-        raise Failure("a notice was taken for a death: deaths %s, requeued %s" % (result["deaths"], events(job, "requeue")))
+        raise Failure(
+            "a notice was taken for a death: deaths %s, requeued %s"
+            % (result["deaths"], events(job, "requeue"))
+        )
     back(victim)
     c.wait_tasks()
 
@@ -346,7 +446,10 @@ def w15(c, r):
     def stopped():
         with open("/proc/%d/stat" % victim.pid) as f:
             return f.read().rsplit(")", 1)[1].split()[0] == "T"
-    job = c.submit_until("the failpoint to stop %s" % victim.name, stopped, examples=1200, step_ms=3)
+
+    job = c.submit_until(
+        "the failpoint to stop %s" % victim.name, stopped, examples=1200, step_ms=3
+    )
     since = time.monotonic()
     wait_for("a lease and ten Closes", lambda: time.monotonic() - since > c.lease_seconds + 1.1)
     victim.resume()
@@ -355,10 +458,15 @@ def w15(c, r):
     c.wait_tasks()
 
 
-@scenario("workers", "W16", "kill a worker at the very start of the job; another between the last closure and the final result")
+@scenario(
+    "workers",
+    "W16",
+    "kill a worker at the very start of the job; another between the last closure and the final result",
+)
 def w16(c, r):
     first, last = c.workers[0], c.workers[-1]
-    # The evaluation lies between the last closure and the final result; who does it is nobody's promise.
+    # The evaluation lies between the last closure and the final result; who does it is nobody's
+    # promise.
     for _ in range(6):
         restart(first, "worker.open_data=1*kill")
         if last is not first:
@@ -368,12 +476,17 @@ def w16(c, r):
         wait_for("the first worker to die at the start", lambda: not first.alive() or job.ended())
         if not first.alive():
             first.start("worker.evaluate=1*kill" if last is first else None)
-            wait_for("the last worker to die after the last closure", lambda: not last.alive() or job.ended())
+            wait_for(
+                "the last worker to die after the last closure",
+                lambda: not last.alive() or job.ended(),
+            )
             if not last.alive():
                 break
         job.finish()
     else:
-        raise Failure("in six jobs %s did not open the data, or %s did not evaluate" % (first.name, last.name))
+        raise Failure(
+            "in six jobs %s did not open the data, or %s did not evaluate" % (first.name, last.name)
+        )
     if job.progress() < job.steps:
         raise Failure("%s died at step %d of %d" % (last.name, job.progress(), job.steps))
     if last is first:
@@ -399,15 +512,26 @@ def w17(c, r):
     job = until_killed(c, victim)
     victim.start()
     disturbed = job.finish()
-    if disturbed["metrics"]["count"] != quiet["metrics"]["count"] or disturbed["metrics"]["count"] != job.examples * job.epochs:
-        raise Failure("the metric differs: undisturbed %s, disturbed %s, exact %d" % (quiet["metrics"], disturbed["metrics"], job.examples * job.epochs))
+    if (
+        disturbed["metrics"]["count"] != quiet["metrics"]["count"]
+        or disturbed["metrics"]["count"] != job.examples * job.epochs
+    ):
+        raise Failure(
+            "the metric differs: undisturbed %s, disturbed %s, exact %d"
+            % (quiet["metrics"], disturbed["metrics"], job.examples * job.epochs)
+        )
     restart(victim)
     c.wait_tasks()
 
 
 # ------------------------------------------------------------------ work that stands still
 
-@scenario("workers", "X1", "a worker that lives and does not get on: it loses its work, is set aside, and comes back")
+
+@scenario(
+    "workers",
+    "X1",
+    "a worker that lives and does not get on: it loses its work, is set aside, and comes back",
+)
 def x1(c, r):
     victim = c.workers[0]
     restart(c.coordinator, extra=("--step-timeout", "%dms" % int(500 * c.scale)))
@@ -421,20 +545,35 @@ def x1(c, r):
             c.wait_usable()
             pids = c.pids()
             job = c.submit(examples=1500, step_ms=int(8 * c.scale))
-            wait_for("what hangs to be taken away", lambda: events(job, "stall", victim.name) or job.ended())
+            wait_for(
+                "what hangs to be taken away",
+                lambda: events(job, "stall", victim.name) or job.ended(),
+            )
             stalls = events(job, "stall", victim.name)
             since = victim_steps(job, victim)
-            wait_for("it to come back to work", lambda: victim_steps(job, victim) > since or job.ended())
+            wait_for(
+                "it to come back to work", lambda: victim_steps(job, victim) > since or job.ended()
+            )
             returned = victim_steps(job, victim) > since
             result = job.finish()
             if stalls and returned:
                 break
             # The others had all of it meanwhile.
         else:
-            raise Failure("four times %s did not stand still, or did not come back: %s" % (victim.name, events(job, "stall")))
+            raise Failure(
+                "four times %s did not stand still, or did not come back: %s"
+                % (victim.name, events(job, "stall"))
+            )
         only_these_died(pids, c)
-        if not any("taken away" in e for e in stalls) or opening and not any("may be given work again" in e for e in events(job, "stall", victim.name)):
-            raise Failure("the job does not say what was taken away, or that it came back: %s" % events(job, "stall"))
+        if (
+            not any("taken away" in e for e in stalls)
+            or opening
+            and not any("may be given work again" in e for e in events(job, "stall", victim.name))
+        ):
+            raise Failure(
+                "the job does not say what was taken away, or that it came back: %s"
+                % events(job, "stall")
+            )
         if any(victim.name in str(d) for d in result["deaths"]):
             raise Failure("standing still was taken for a death: %s" % result["deaths"])
         if not opening:
@@ -449,7 +588,9 @@ def victim_steps(job, victim):
     return sum(int(w["steps"]) for w in job.show()["workers"] if w["identity"] == victim.identity)
 
 
-@scenario("servers", "S6", "wrong bytes at a server: a typed refusal, state unchanged, the server lives")
+@scenario(
+    "servers", "S6", "wrong bytes at a server: a typed refusal, state unchanged, the server lives"
+)
 def s6(c, r):
     server = r.choice(c.servers)
     pid = server.pid
@@ -470,7 +611,12 @@ def send_wrong_bytes(c, r, job, server):
     """False where the job ended before everything was sent."""
     host, port = server.address.rsplit(":", 1)
     # Bytes that are not HTTP/2, a torn preface, and noise behind a good preface.
-    for payload in (b"GET / HTTP/1.0\r\n\r\n", b"PRI * HTT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(r.randrange(256) for _ in range(4096)), b"\0" * 65536):
+    for payload in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"PRI * HTT",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(r.randrange(256) for _ in range(4096)),
+        b"\0" * 65536,
+    ):
         with socket.create_connection((host.strip("[]"), int(port)), timeout=5) as s:
             try:
                 s.sendall(payload)
@@ -480,8 +626,8 @@ def send_wrong_bytes(c, r, job, server):
                     pass
             except OSError:  # The server may close first.
                 pass
-    # What can be understood and is wrong: over a real stream, first while the workers push, then while they are held, so that not a bit
-    # may differ afterwards.
+    # What can be understood and is wrong: over a real stream, first while the workers push, then
+    # while they are held, so that not a bit may differ afterwards.
     if not wrong_pushes(c, r, job):
         return False
     for w in c.workers:
@@ -495,14 +641,26 @@ def send_wrong_bytes(c, r, job, server):
 
 def wrong_pushes(c, r, job, *flags):
     """False where the job ended meanwhile."""
-    command = [os.path.join(c.bin, "evergrad-wrong-pushes"), "--coordinator", c.coordinator_address(), "--job", job.name, "--seed", str(r.randint(0, 999))]
+    command = [
+        os.path.join(c.bin, "evergrad-wrong-pushes"),
+        "--coordinator",
+        c.coordinator_address(),
+        "--job",
+        job.name,
+        "--seed",
+        str(r.randint(0, 999)),
+    ]
     for s in c.servers:
         command += ["--server", "%s=%s" % (s.identity, s.address)]
-    done = subprocess.run(command + list(flags), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command + list(flags), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
     if job.show()["state"] != "RUNNING":
         return False  # A shard that is gone answers otherwise.
     if done.returncode != 0:
-        raise Failure("wrong pushes: exit code %d\n%s%s" % (done.returncode, done.stdout, done.stderr))
+        raise Failure(
+            "wrong pushes: exit code %d\n%s%s" % (done.returncode, done.stdout, done.stderr)
+        )
     return True
 
 
@@ -510,7 +668,11 @@ def worker_steps(job):
     status = job.show()
     if status["state"] in ("FAILED", "CANCELLED"):
         raise Failure("%s is %s: %s" % (job.name, status["state"], status.get("first_cause")))
-    return 10 ** 9 if status["state"] == "SUCCEEDED" else sum(int(w["steps"]) for w in status.get("workers", []))
+    return (
+        10**9
+        if status["state"] == "SUCCEEDED"
+        else sum(int(w["steps"]) for w in status.get("workers", []))
+    )
 
 
 @scenario("servers", "S12", "start a second server of a living identity")
@@ -519,7 +681,10 @@ def s12(c, r):
     job.wait_steps(5)
     first = c.servers[0]
     second = c.add("ps_server", first.identity + "-second", ["--index", first.identity])
-    wait_for("the second to say for whom it waits", lambda: "identity" in second.tail(40) and first.identity in second.tail(40))
+    wait_for(
+        "the second to say for whom it waits",
+        lambda: "identity" in second.tail(40) and first.identity in second.tail(40),
+    )
     result = job.finish()
     if [d for d in result["deaths"] if first.name in str(d)]:
         raise Failure("the first server lost its place: %s" % result["deaths"])
@@ -529,18 +694,38 @@ def s12(c, r):
     c.extras.remove(second)
 
 
-@scenario("servers", "S13", "a worker reports work that it did not do: the job fails and says where updates are missing, the next one is not touched")
+@scenario(
+    "servers",
+    "S13",
+    "a worker reports work that it did not do: the job fails and says where updates are missing, the next one is not touched",
+)
 def s13(c, r):
     job = c.submit(examples=1600, step_ms=int(3 * c.scale))
     job.wait_steps(5)
     lies = r.randint(1, 4)
-    done = subprocess.run([os.path.join(c.bin, "evergrad-lying-worker"), "--coordinator", c.coordinator_address(), "--lies", str(lies)],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [
+            os.path.join(c.bin, "evergrad-lying-worker"),
+            "--coordinator",
+            c.coordinator_address(),
+            "--lies",
+            str(lies),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     if done.returncode != 0:
-        raise Failure("the lying worker ended with %d\n%s%s" % (done.returncode, done.stdout, done.stderr))
+        raise Failure(
+            "the lying worker ended with %d\n%s%s" % (done.returncode, done.stdout, done.stderr)
+        )
     found = job.wait_miscounted()
     if "expected=%d" % job.steps not in found or "found=" not in found:
-        raise Failure("%d closures were reported and not worked at, and the job says: %s" % (lies, found or "SUCCEEDED"))
+        raise Failure(
+            "%d closures were reported and not worked at, and the job says: %s"
+            % (lies, found or "SUCCEEDED")
+        )
     c.wait_tasks()
     c.submit(examples=300).finish()
 
@@ -556,14 +741,20 @@ import loops  # noqa: E402
 
 # ------------------------------------------------------------------ network
 
+
 @scenario("network", "N3", "cut worker from coordinator but not from server")
 def n3(c, r):
-    # Cut in mid-closure, and again at each of its next hellos, until its lease has ended; it goes on with what it holds meanwhile. Messages are counted from
-    # its start, and may all be spent before the job has begun, or between two closures.
+    # Cut in mid-closure, and again at each of its next hellos, until its lease has ended; it goes
+    # on with what it holds meanwhile. Messages are counted from its start, and may all be spent
+    # before the job has begun, or between two closures.
     victim = c.workers[0]
     for _ in range(6):
         first = r.randint(6, 16)
-        restart(victim, "session.cut=" + ",".join("%d*error" % n for n in range(first, first + (7 if c.scale > 1.5 else 5))))
+        restart(
+            victim,
+            "session.cut="
+            + ",".join("%d*error" % n for n in range(first, first + (7 if c.scale > 1.5 else 5))),
+        )
         c.wait_usable()
         pid = victim.pid
         job = c.submit(examples=1200, steps_per_closure=8, step_ms=int(10 * c.scale))
@@ -573,7 +764,10 @@ def n3(c, r):
         if moved and (len(c.workers) == 1 or result["duplicates_refused"]):
             break
     else:
-        raise Failure("six times no closure of the cut worker moved, or no push of the two attempts met the other: %s" % result)
+        raise Failure(
+            "six times no closure of the cut worker moved, or no push of the two attempts met the other: %s"
+            % result
+        )
     if len(c.workers) > 1:
         granted_again(result, job)
     if victim.pid != pid or not victim.alive():
@@ -598,9 +792,10 @@ def n4(c, r):
 
 @contextlib.contextmanager
 def bad_network(r, proxies, rules=None):
-    """Within it these proxies do as `rules` say, by a seed of this scenario; after it they pass everything on."""
+    """Within it these proxies do as `rules` say, by a seed of this scenario; after it they pass
+    everything on."""
     for proxy in proxies:
-        proxy.seed, proxy.rules = r.randrange(10 ** 6), rules or Rules()
+        proxy.seed, proxy.rules = r.randrange(10**6), rules or Rules()
     try:
         yield proxies
     finally:
@@ -610,7 +805,8 @@ def bad_network(r, proxies, rules=None):
 
 
 def settled(c):
-    """Until the last reset has been heard of by both of its ends: a job goes by in which nobody is away."""
+    """Until the last reset has been heard of by both of its ends: a job goes by in which nobody is
+    away."""
     for _ in range(6):
         c.wait_tasks()
         job = c.submit(examples=50)
@@ -632,12 +828,15 @@ def all_lived(c, pids, result):
 
 @scenario("proxy", "N1", "cut the workers from a server, both ways, then heal")
 def n1(c, r):
-    # In the long form for so long that the connections are given up, in the short one for longer than a call may take, so that all is sent again.
+    # In the long form for so long that the connections are given up, in the short one for longer
+    # than a call may take, so that all is sent again.
     cut_for = 6.0 if c.scale > 1.5 else 1.3
     c.wait_usable()
     pids = c.pids()
     with bad_network(r, [r.choice(c.servers).data_proxy]) as (proxy,):
-        job = c.disturb(r.randint(10, 60), lambda _: proxy.cut(), proxy.heal, examples=1600, step_ms=3)
+        job = c.disturb(
+            r.randint(10, 60), lambda _: proxy.cut(), proxy.heal, examples=1600, step_ms=3
+        )
         since = time.monotonic()
         wait_for("the calls to run out of time", lambda: time.monotonic() - since > cut_for)
         steps = worker_steps(job)
@@ -648,15 +847,22 @@ def n1(c, r):
         result = job.finish()
     all_lived(c, pids, result)
     if events(job, "rollback"):
-        raise Failure("a server that was cut from workers only was rolled back: %s" % events(job, "rollback"))
+        raise Failure(
+            "a server that was cut from workers only was rolled back: %s" % events(job, "rollback")
+        )
     if steps >= job.steps:
         raise Failure("the job went on without one of its servers")
-    print("       from healing to the next step %.2f s, %d duplicates refused" % (took, result["duplicates_refused"]))
+    print(
+        "       from healing to the next step %.2f s, %d duplicates refused"
+        % (took, result["duplicates_refused"])
+    )
     if took > 2 + c.pauses.longest:
         raise Failure("progress came %.1f s after healing" % took)
 
 
-@scenario("proxy", "N2", "one way between workers and servers falls silent for ever, without a word")
+@scenario(
+    "proxy", "N2", "one way between workers and servers falls silent for ever, without a word"
+)
 def n2(c, r):
     direction = r.choice(("up", "down"))
     c.wait_usable()
@@ -668,6 +874,7 @@ def n2(c, r):
             begun[0] = total(proxies, "connections")
             if not all([proxy.silence(direction) for proxy in proxies]):
                 raise Failure("no worker had a connection to some server")
+
         job = c.disturb(r.randint(10, 60), silence, examples=1000, step_ms=3)
         since = time.monotonic()
         result = job.finish()
@@ -675,20 +882,32 @@ def n2(c, r):
     all_lived(c, pids, result)
     if total(proxies, "connections") <= begun[0]:
         raise Failure("nobody dialled anew, and the job ended: the silence met nothing")
-    print("       %s: longest pause of training %.2f s, %d duplicates refused" % (direction, pause, result["duplicates_refused"]))
+    print(
+        "       %s: longest pause of training %.2f s, %d duplicates refused"
+        % (direction, pause, result["duplicates_refused"])
+    )
     # Keepalive: 1 s, and 1.5 s for its answer; then a new connection.
     if pause > 6 + c.pauses.longest:
         raise Failure("the silence was noticed after %.1f s" % pause)
 
 
-@scenario("proxy", "X3", "resets, torn writes and delays on every connection: tasks to coordinator, workers to servers")
+@scenario(
+    "proxy",
+    "X3",
+    "resets, torn writes and delays on every connection: tasks to coordinator, workers to servers",
+)
 def x3(c, r):
     for _ in range(5):
         c.wait_usable()
         pids = c.pids()
-        # A reset of a session costs a redial, of a data stream a call; both come often, and the job ends all the same.
-        sessions, data = Rules(delay=(0.0, 0.004), split=(1, 500), reset=0.012), Rules(delay=(0.0, 0.002), split=(1, 3000), reset=0.006)
-        with bad_network(r, [d.session_proxy for d in c.servers + c.workers], sessions) as near, bad_network(r, [s.data_proxy for s in c.servers], data) as far:
+        # A reset of a session costs a redial, of a data stream a call; both come often, and the job
+        # ends all the same.
+        sessions, data = Rules(delay=(0.0, 0.004), split=(1, 500), reset=0.012), Rules(
+            delay=(0.0, 0.002), split=(1, 3000), reset=0.006
+        )
+        with bad_network(
+            r, [d.session_proxy for d in c.servers + c.workers], sessions
+        ) as near, bad_network(r, [s.data_proxy for s in c.servers], data) as far:
             before = total(near, "reset"), total(far, "reset")
             job = c.submit(examples=2500 if c.scale > 1.5 else 400, step_ms=3)
             result = job.finish()
@@ -696,8 +915,10 @@ def x3(c, r):
         settled(c)
         only_these_died(pids, c)
         job.check_lines()
-        print("       %d sessions and %d connections to servers were reset, %d attempts for %d closures, %d duplicates refused"
-              % (*resets, result["closures"]["attempts"], job.closures, result["duplicates_refused"]))
+        print(
+            "       %d sessions and %d connections to servers were reset, %d attempts for %d closures, %d duplicates refused"
+            % (*resets, result["closures"]["attempts"], job.closures, result["duplicates_refused"])
+        )
         if all(resets):
             return
     raise Failure("in five jobs no session, or no connection to a server, was reset")
@@ -707,17 +928,23 @@ def x3(c, r):
 def x4(c, r):
     c.wait_usable()
     pids = c.pids()
-    with bad_network(r, [r.choice(c.servers).data_proxy], Rules(delay=(0.002, 0.01), rate=96 << 10)) as (proxy,):
+    with bad_network(
+        r, [r.choice(c.servers).data_proxy], Rules(delay=(0.002, 0.01), rate=96 << 10)
+    ) as (proxy,):
         before = proxy.counts["pieces"]
         job = c.submit(examples=2000 if c.scale > 1.5 else 300, step_ms=1)
         result = job.finish()
         passed = proxy.counts["pieces"] - before
     all_lived(c, pids, result)
     if not passed or events(job, "rollback"):
-        raise Failure("pieces over the slow link: %d, rolled back: %s" % (passed, events(job, "rollback")))
+        raise Failure(
+            "pieces over the slow link: %d, rolled back: %s" % (passed, events(job, "rollback"))
+        )
 
 
-@scenario("proxy", "X5", "cut a worker from the coordinator by the network, past its lease, then heal")
+@scenario(
+    "proxy", "X5", "cut a worker from the coordinator by the network, past its lease, then heal"
+)
 def x5(c, r):
     victim = c.workers[0]
     c.wait_usable()
@@ -725,9 +952,20 @@ def x5(c, r):
     directions = r.choice((("up",), ("down",), ("up", "down")))
     with bad_network(r, [victim.session_proxy]) as (proxy,):
         for _ in range(6):
-            job = c.disturb(r.randint(5, 30), lambda _: proxy.cut(*directions), proxy.heal, examples=1200, step_ms=3)
-            # With the lease its closures move. It goes on with what it holds meanwhile, which may be all that is left.
-            wait_for("the cut worker to be gone", lambda: any(t["pid"] == victim.pid and t["state"] == "gone" for t in c.tasks()) or job.ended())
+            job = c.disturb(
+                r.randint(5, 30),
+                lambda _: proxy.cut(*directions),
+                proxy.heal,
+                examples=1200,
+                step_ms=3,
+            )
+            # With the lease its closures move. It goes on with what it holds meanwhile, which may
+            # be all that is left.
+            wait_for(
+                "the cut worker to be gone",
+                lambda: any(t["pid"] == victim.pid and t["state"] == "gone" for t in c.tasks())
+                or job.ended(),
+            )
             moved = events(job, "requeue", victim.name)
             proxy.heal()
             job.finish()
@@ -750,7 +988,12 @@ def nothing_left(c):
         except OSError:
             continue
         raise Failure("somebody listens at %s's address after its end: %s" % (d.name, d.address))
-    left = [os.path.join(f, n) for f, _, names in os.walk(c.folder) for n in names if n.endswith((".sock", ".lock", ".pid", ".partial", ".tmp", "-wal", "-shm"))]
+    left = [
+        os.path.join(f, n)
+        for f, _, names in os.walk(c.folder)
+        for n in names
+        if n.endswith((".sock", ".lock", ".pid", ".partial", ".tmp", "-wal", "-shm"))
+    ]
     if left:
         raise Failure("left behind: %s" % left)
 
@@ -760,12 +1003,18 @@ def c6(c, r):
     for d in [c.coordinator] + c.servers + c.workers:
         code = d.terminate()
         if code != 0:
-            raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail()))
+            raise Failure(
+                "%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail())
+            )
     nothing_left(c)
     c.up()
 
 
-@scenario("network", "X2", "SIGTERM to everybody at once in the middle of a job; started again, the job goes on")
+@scenario(
+    "network",
+    "X2",
+    "SIGTERM to everybody at once in the middle of a job; started again, the job goes on",
+)
 def x2(c, r):
     everybody = [c.coordinator] + c.servers + c.workers
 
@@ -776,12 +1025,15 @@ def x2(c, r):
         for d in everybody:
             code = d.terminate()
             if code != 0:
-                raise Failure("%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail()))
+                raise Failure(
+                    "%s: want exit code 0 after SIGTERM, got %s:\n%s" % (d.name, code, d.tail())
+                )
         took = time.monotonic() - since
         if took > 10 * c.scale + c.pauses.longest:
             raise Failure("from SIGTERM to the end of the last one: %.1f s" % took)
         nothing_left(c)
         c.up()
+
     job = c.disturb(r.randint(5, 60), end, examples=1600, step_ms=3)
     job.finish()
     job.check_lines()
@@ -794,12 +1046,18 @@ def r1(c, r):
     killed = {"worker": 0, "ps_server": 0, "coordinator": 0}
     recovery = {"worker": [], "ps_server": [], "coordinator": []}
     while done < kills:
-        job = c.submit(examples=1500, epochs=2, step_ms=int(6 * c.scale), checkpoint="{every: %dms}" % r.choice((100, 300, 1000)))
+        job = c.submit(
+            examples=1500,
+            epochs=2,
+            step_ms=int(6 * c.scale),
+            checkpoint="{every: %dms}" % r.choice((100, 300, 1000)),
+        )
         job.wait_steps(1)
         before = c.pids()
         for _ in range(min(6, kills - done)):
             victim = r.choice(c.workers + c.servers + [c.coordinator])
-            # A seeded number of further looks at the job: kills land at any moment of it, but not after its end.
+            # A seeded number of further looks at the job: kills land at any moment of it, but not
+            # after its end.
             for _ in range(r.randint(0, 12)):
                 job.progress()
             status = job.show()
@@ -812,32 +1070,54 @@ def r1(c, r):
             killed[victim.role] += 1
             done += 1
             if done % 3 == 0:
-                # From the kill to the next step that ends anywhere; two kills of three come before that.
+                # From the kill to the next step that ends anywhere; two kills of three come before
+                # that.
                 steps = worker_steps(job)
-                wait_for("a step to end after %s was killed" % victim.name, lambda: worker_steps(job) > steps, 60)
+                wait_for(
+                    "a step to end after %s was killed" % victim.name,
+                    lambda: worker_steps(job) > steps,
+                    60,
+                )
                 recovery[victim.role].append(time.monotonic() - since)
         for name, pid in c.pids().items():
             if before.get(name, pid) != pid:
                 raise Failure("%s restarted by itself" % name)
         result = job.finish()
-        print("       %d kills so far, job %s: %s, %d deaths, %s duplicates refused"
-              % (done, job.name, result["closures"], len(result["deaths"]), result["duplicates_refused"]))
-    print("       killed: %s" % ", ".join("%d times a %s" % (n, role) for role, n in killed.items()))
+        print(
+            "       %d kills so far, job %s: %s, %d deaths, %s duplicates refused"
+            % (
+                done,
+                job.name,
+                result["closures"],
+                len(result["deaths"]),
+                result["duplicates_refused"],
+            )
+        )
+    print(
+        "       killed: %s" % ", ".join("%d times a %s" % (n, role) for role, n in killed.items())
+    )
     for role, times in recovery.items():
         if times:
             times.sort()
-            print("       recovery after a %s: n=%d median %.2f s, 90 %% %.2f s, max %.2f s"
-                  % (role, len(times), times[len(times) // 2], times[len(times) * 9 // 10], times[-1]))
+            print(
+                "       recovery after a %s: n=%d median %.2f s, 90 %% %.2f s, max %.2f s"
+                % (role, len(times), times[len(times) // 2], times[len(times) * 9 // 10], times[-1])
+            )
 
 
 # ------------------------------------------------------------------ coordinator
+
 
 class Trainers:
     """Watches the workers' own counters of steps, which go on without any coordinator."""
 
     def __init__(self, cluster):
         living = {d.pid for d in cluster.daemons() if d.role == "worker" and d.alive()}
-        self.addresses = [t["metrics_address"] for t in cluster.tasks() if t["role"] == "worker" and t["pid"] in living and t["metrics_address"]]
+        self.addresses = [
+            t["metrics_address"]
+            for t in cluster.tasks()
+            if t["role"] == "worker" and t["pid"] in living and t["metrics_address"]
+        ]
         if len(self.addresses) != len(living):
             raise Failure("not every worker shows metrics: %s" % self.addresses)
         self.samples = []
@@ -895,7 +1175,9 @@ def c1(c, r):
             begun = time.monotonic()
             c.coordinator.start()
             before[c.coordinator.name] = c.coordinator.pid
-            wait_for("the next dispatch", lambda: int(job.show()["attempts"]) > attempts or job.ended())
+            wait_for(
+                "the next dispatch", lambda: int(job.show()["attempts"]) > attempts or job.ended()
+            )
             dispatched = time.monotonic()
             left = not job.ended()
             result = job.finish()
@@ -911,21 +1193,37 @@ def c1(c, r):
         raise Failure("five jobs had nothing left to dispatch when the coordinator died")
     # Where the machine itself stood still, nobody could do better.
     if dispatched - begun >= 3 * c.scale + c.pauses.longest:
-        raise Failure("from start to dispatch: want < %.1f s got %.2f" % (3 * c.scale, dispatched - begun))
+        raise Failure(
+            "from start to dispatch: want < %.1f s got %.2f" % (3 * c.scale, dispatched - begun)
+        )
     # Up to the dispatch: near the end of a job nothing is left to train.
     pause = trainers.longest_pause(killed, min(dispatched + 0.2, ended))
     if pause >= 1 + c.pauses.longest and "EVERGRAD_TIME_SCALE" not in os.environ:
         raise Failure("training stood still for %.2f s while the coordinator was away" % pause)
-    print("       start to dispatch %.2f s, longest pause of training %.2f s, %d attempts for %d closures, %d duplicates refused"
-          % (dispatched - begun, pause, result["closures"]["attempts"], job.closures, result["duplicates_refused"]))
+    print(
+        "       start to dispatch %.2f s, longest pause of training %.2f s, %d attempts for %d closures, %d duplicates refused"
+        % (
+            dispatched - begun,
+            pause,
+            result["closures"]["attempts"],
+            job.closures,
+            result["duplicates_refused"],
+        )
+    )
 
 
 @scenario("coordinator", "C2", "kill it between every two steps of its journal")
 def c2(c, r):
     job = c.submit(examples=2400, epochs=1, step_ms=3)
     before = c.pids()
-    for name, hits in (("journal.before_commit", r.randint(1, 12)), ("journal.after_commit", r.randint(1, 12)), ("journal.checkpoint", 1), ("journal.term", 1),
-                       ("coordinator.before_done_answer", r.randint(1, 6)), ("coordinator.before_grant", r.randint(1, 6))):
+    for name, hits in (
+        ("journal.before_commit", r.randint(1, 12)),
+        ("journal.after_commit", r.randint(1, 12)),
+        ("journal.checkpoint", 1),
+        ("journal.term", 1),
+        ("coordinator.before_done_answer", r.randint(1, 6)),
+        ("coordinator.before_grant", r.randint(1, 6)),
+    ):
         restart(c.coordinator, "%s=%d*kill" % (name, hits))
         wait_for("%s to end it" % name, lambda: not c.coordinator.alive() or job.ended())
     restart(c.coordinator)
@@ -935,7 +1233,8 @@ def c2(c, r):
 
 
 def written_bytes(wal):
-    """How far SQLite's log goes: behind its last frame may lie frames of before it was last begun anew, which have other salts."""
+    """How far SQLite's log goes: behind its last frame may lie frames of before it was last begun
+    anew, which have other salts."""
     with open(wal, "rb") as f:
         salts, frames = f.read(32)[16:24], 0
         while True:
@@ -968,7 +1267,8 @@ def c3(c, r):
 @scenario("coordinator", "C4", "disk full under the journal")
 def c4(c, r):
     before = c.pids()
-    # A small disk of its own needs rights that not every machine gives; else the journal is told that there is no room.
+    # A small disk of its own needs rights that not every machine gives; else the journal is told
+    # that there is no room.
     state = os.path.join(c.folder, "state")
     address = c.coordinator.address
     job = c.submit(examples=5000, epochs=1, step_ms=3)
@@ -977,7 +1277,12 @@ def c4(c, r):
     kept = os.path.join(c.folder, "kept")
     shutil.move(state, kept)
     os.mkdir(state)
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", state], capture_output=True).returncode == 0
+    mounted = (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", state], capture_output=True
+        ).returncode
+        == 0
+    )
     try:
         for name in os.listdir(kept):
             shutil.copy(os.path.join(kept, name), state)
@@ -992,13 +1297,28 @@ def c4(c, r):
                     pass
         else:
             c.coordinator.start("journal.full=20+error")
-        wait_for("the coordinator to say so", lambda: "no room for the coordinator's journal" in c.coordinator.tail(400))
-        refused = c.psctl("job", "submit", os.path.join(c.folder, job.name + ".yaml"), "--set", "metadata.name=another", expect=None)
+        wait_for(
+            "the coordinator to say so",
+            lambda: "no room for the coordinator's journal" in c.coordinator.tail(400),
+        )
+        refused = c.psctl(
+            "job",
+            "submit",
+            os.path.join(c.folder, job.name + ".yaml"),
+            "--set",
+            "metadata.name=another",
+            expect=None,
+        )
         if refused.returncode == 0 or "no room for the coordinator's journal" not in refused.stderr:
-            raise Failure("a job was taken without room for it: %d %s" % (refused.returncode, refused.stderr))
+            raise Failure(
+                "a job was taken without room for it: %d %s" % (refused.returncode, refused.stderr)
+            )
         shown = job.show()
         if "no room" not in shown["waiting_for"]:
-            raise Failure("the job does not say what it waits for: %s %s" % (shown["state"], shown["waiting_for"]))
+            raise Failure(
+                "the job does not say what it waits for: %s %s"
+                % (shown["state"], shown["waiting_for"])
+            )
         pid = c.coordinator.pid
         if mounted:
             os.unlink(full)
@@ -1025,11 +1345,29 @@ def c4(c, r):
 @scenario("coordinator", "C5", "two coordinators on one state folder")
 def c5(c, r):
     job = c.submit(examples=800, step_ms=2)
-    second = subprocess.run([os.path.join(c.bin, "evergrad-coordinator"), "--runs", c.runs, "--state-dir", os.path.join(c.folder, "state")],
-                            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    second = subprocess.run(
+        [
+            os.path.join(c.bin, "evergrad-coordinator"),
+            "--runs",
+            c.runs,
+            "--state-dir",
+            os.path.join(c.folder, "state"),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     said = second.stdout + second.stderr
-    if second.returncode != 2 or "another coordinator holds this state folder: holder=pid %d on host" % c.coordinator.pid not in said:
-        raise Failure("the second coordinator: want exit code 2 and the holder's name, got %d:\n%s" % (second.returncode, said))
+    if (
+        second.returncode != 2
+        or "another coordinator holds this state folder: holder=pid %d on host" % c.coordinator.pid
+        not in said
+    ):
+        raise Failure(
+            "the second coordinator: want exit code 2 and the holder's name, got %d:\n%s"
+            % (second.returncode, said)
+        )
     job.finish()
 
 
@@ -1044,17 +1382,27 @@ def c7(c, r):
     c.coordinator.resume()
     result = job.finish()
     only_these_died(before, c)
-    # At the end of the plan an idle worker may take over what another has not begun: attempts more, and nothing pushed twice.
+    # At the end of the plan an idle worker may take over what another has not begun: attempts more,
+    # and nothing pushed twice.
     moved = events(job, "requeue") + events(job, "rollback")
     if result["deaths"] or result["duplicates_refused"] or moved:
-        raise Failure("something was requeued or rolled back: %s %s %s %d" % (result["deaths"], moved, result["closures"], result["duplicates_refused"]))
+        raise Failure(
+            "something was requeued or rolled back: %s %s %s %d"
+            % (result["deaths"], moved, result["closures"], result["duplicates_refused"])
+        )
 
 
-@scenario("coordinator", "C8", "wall clocks jump one hour either way, of one host and of all: nothing happens")
+@scenario(
+    "coordinator",
+    "C8",
+    "wall clocks jump one hour either way, of one host and of all: nothing happens",
+)
 def c8(c, r):
     library = clock_library(c.bin)
     if library is None:
-        raise Skipped("this build has no libevergrad-wallclock.so (a sanitizer wants to be preloaded itself)")
+        raise Skipped(
+            "this build has no libevergrad-wallclock.so (a sanitizer wants to be preloaded itself)"
+        )
     everybody = [c.coordinator] + c.servers + c.workers
     c.clocks = WallClocks(library, c.folder)
     for d in everybody:
@@ -1067,36 +1415,69 @@ def c8(c, r):
         r.shuffle(hosts)
         hosts = hosts if c.forms > 1 else hosts[:2]
         first = r.choice((HOUR, -HOUR))
-        shape = dict(examples=3000 * len(hosts) * len(c.workers) // 2, epochs=1, step_ms=4, checkpoint="{every: 50ms, keep: 3}")
+        shape = dict(
+            examples=3000 * len(hosts) * len(c.workers) // 2,
+            epochs=1,
+            step_ms=4,
+            checkpoint="{every: 50ms, keep: 3}",
+        )
         for _ in range(4):
             job = c.submit(**shape)
             job.wait_steps(10)
             jumps = 0
-            # Ahead and back to the true time, back and ahead to it: the second half of each is the jump the other way.
+            # Ahead and back to the true time, back and ahead to it: the second half of each is the
+            # jump the other way.
             for jumping, way in zip(hosts, (first, -first, first)):
                 for seconds in (way, 0):
                     manifests, steps = job.show()["checkpoint"]["manifests"], job.progress()
                     for d in jumping:
                         c.clocks.set(d.name, seconds)
-                    wait_for("steps and a checkpoint after a jump of %s" % ", ".join(d.name for d in jumping),
-                             lambda: (job.progress() >= steps + 10 and job.show()["checkpoint"]["manifests"] > manifests) or job.ended(), 30)
+                    wait_for(
+                        "steps and a checkpoint after a jump of %s"
+                        % ", ".join(d.name for d in jumping),
+                        lambda: (
+                            job.progress() >= steps + 10
+                            and job.show()["checkpoint"]["manifests"] > manifests
+                        )
+                        or job.ended(),
+                        30,
+                    )
                     jumps += not job.ended()
             result = job.finish()
             if jumps == 2 * len(hosts):
                 break
             shape["examples"] *= 2
         else:
-            raise Failure("four jobs had ended before the clocks had jumped %d times" % (2 * len(hosts)))
+            raise Failure(
+                "four jobs had ended before the clocks had jumped %d times" % (2 * len(hosts))
+            )
         only_these_died(before, c)
         now = {(t["role"], t["identity"]): t["registrations"] for t in c.tasks()}
         if now != registered:
             raise Failure("somebody registered anew: %s, then %s" % (registered, now))
-        odd = sum((events(job, kind) for kind in ("requeue", "rollback", "away", "death", "warning", "drain")), [])
+        odd = sum(
+            (
+                events(job, kind)
+                for kind in ("requeue", "rollback", "away", "death", "warning", "drain")
+            ),
+            [],
+        )
         if result["deaths"] or result["duplicates_refused"] or odd:
-            raise Failure("something happened: deaths %s, duplicates %s, %s" % (result["deaths"], result["duplicates_refused"], odd))
+            raise Failure(
+                "something happened: deaths %s, duplicates %s, %s"
+                % (result["deaths"], result["duplicates_refused"], odd)
+            )
         job.check_lines()
-        # What the journal holds was written at several times; a life of yet another one takes it up.
-        job = c.disturb(20, lambda _: c.coordinator.kill(), c.coordinator.start, examples=600, epochs=1, step_ms=4)
+        # What the journal holds was written at several times; a life of yet another one takes it
+        # up.
+        job = c.disturb(
+            20,
+            lambda _: c.coordinator.kill(),
+            c.coordinator.start,
+            examples=600,
+            epochs=1,
+            step_ms=4,
+        )
         c.clocks.set(c.coordinator.name, r.choice((HOUR, -HOUR)))
         c.coordinator.start()
         if job.finish()["deaths"]:
@@ -1108,7 +1489,11 @@ def c8(c, r):
         c.clocks = None  # who is started from now on has the machine's
 
 
-@scenario("coordinator", "C9", "cut a server's session around the moment of its Assigns, and the coordinator too")
+@scenario(
+    "coordinator",
+    "C9",
+    "cut a server's session around the moment of its Assigns, and the coordinator too",
+)
 def c9(c, r):
     server = r.choice(c.servers)
     restart(server, "session.cut=%d*error" % r.randint(1, 6))
@@ -1121,7 +1506,9 @@ def c9(c, r):
     c.wait_tasks()
 
 
-@scenario("coordinator", "C10", "cancel a job while a server is away, the coordinator dies meanwhile")
+@scenario(
+    "coordinator", "C10", "cancel a job while a server is away, the coordinator dies meanwhile"
+)
 def c10(c, r):
     server = r.choice(c.servers)
     job = c.disturb(20, lambda _: server.stop(), server.resume, examples=6000, epochs=1, step_ms=3)
@@ -1137,7 +1524,11 @@ def c10(c, r):
 
     def shards():
         return {t["identity"]: t["shards"] for t in c.tasks() if t["role"] == "ps_server"}
-    wait_for("the server that was away to drop what it held: %s" % shards(), lambda: not any(shards().values()))
+
+    wait_for(
+        "the server that was away to drop what it held: %s" % shards(),
+        lambda: not any(shards().values()),
+    )
     after = job.show()
     if after["state"] != "CANCELLED" or int(after["closures_succeeded"]) != closures["succeeded"]:
         raise Failure("a cancelled job went on: %s" % after)
@@ -1145,6 +1536,7 @@ def c10(c, r):
 
 
 # ------------------------------------------------------------------ the checker itself
+
 
 @scenario("checker", "checker", "with the ledger switched off the check must fail")
 def checker(c, r):
@@ -1170,6 +1562,7 @@ import tabled  # noqa: E402,F401  (last: it has those of all others)
 
 # ------------------------------------------------------------------ running
 
+
 def run_one(name, cluster, seed):
     function, what = SCENARIOS[name]
     begin = time.monotonic()
@@ -1188,9 +1581,15 @@ def run_one(name, cluster, seed):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--bin", required=True)
-    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big"))
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(3), "big"),
+    )
     parser.add_argument("--chain", choices=sorted(CHAINS))
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--keep", action="store_true", help="keep the folder with the logs")
@@ -1198,7 +1597,9 @@ def main():
     a = parser.parse_args()
     unknown = [n for n in a.names if n not in SCENARIOS]
     if unknown:
-        parser.error("unknown scenario %s; there are: %s" % (", ".join(unknown), ", ".join(SCENARIOS)))
+        parser.error(
+            "unknown scenario %s; there are: %s" % (", ".join(unknown), ", ".join(SCENARIOS))
+        )
     try:
         import numpy  # noqa: F401
     except ImportError:
@@ -1208,25 +1609,51 @@ def main():
     print("seed=%d" % a.seed)
     scale = 2.5 if a.long else float(os.environ.get("EVERGRAD_TIME_SCALE", "1"))
     try:
-        # The scenarios that need proxies, a disk that can lose power, workers with functions, or several jobs at once, have clusters of their own.
+        # The scenarios that need proxies, a disk that can lose power, workers with functions, or
+        # several jobs at once, have clusters of their own.
         apart = ("proxy", "power", "functions", "jobs", "loops")
         groups = [[n for n in names if n in CHAINS[chain]] for chain in apart]
-        groups = [g for g in [[n for n in names if not any(n in CHAINS[chain] for chain in apart)]] + groups if g]
+        groups = [
+            g
+            for g in [[n for n in names if not any(n in CHAINS[chain] for chain in apart)]] + groups
+            if g
+        ]
         left_out = []
         if power_library(a.bin) is None and any(n in CHAINS["power"] for n in names):
             left_out = [n for n in names if n in CHAINS["power"]]
-            print("skipped: %s: this build has no libevergrad-power.so (a sanitizer wants to be preloaded itself)" % ", ".join(left_out))
+            print(
+                "skipped: %s: this build has no libevergrad-power.so (a sanitizer wants to be preloaded itself)"
+                % ", ".join(left_out)
+            )
             groups = [g for g in groups if g[0] not in left_out]
 
         def cluster(servers, workers, group):
             proxied = group[0] in CHAINS["proxy"]
             more = ("--call-deadline", "%dms" % int(1000 * scale)) if proxied else ()
-            c = Cluster(a.bin, servers, workers, a.seed, scale, worker_arguments=METRICS + more, keep=a.keep, proxied=proxied,
-                        coordinator_arguments=jobs.ARGUMENTS if group[0] in CHAINS["jobs"] + CHAINS["functions"] else loops.ARGUMENTS if group[0] in CHAINS["loops"] else (),
-                        powered=group[0] in CHAINS["power"],
-                        worker_binary="evergrad-example-worker" if group[0] in CHAINS["functions"] else "evergrad-worker").up()
-            c.forms = 4 if a.long else 1  # in which each scenario runs: KILLS is for all of them together
+            c = Cluster(
+                a.bin,
+                servers,
+                workers,
+                a.seed,
+                scale,
+                worker_arguments=METRICS + more,
+                keep=a.keep,
+                proxied=proxied,
+                coordinator_arguments=jobs.ARGUMENTS
+                if group[0] in CHAINS["jobs"] + CHAINS["functions"]
+                else loops.ARGUMENTS
+                if group[0] in CHAINS["loops"]
+                else (),
+                powered=group[0] in CHAINS["power"],
+                worker_binary="evergrad-example-worker"
+                if group[0] in CHAINS["functions"]
+                else "evergrad-worker",
+            ).up()
+            c.forms = (
+                4 if a.long else 1
+            )  # in which each scenario runs: KILLS is for all of them together
             return c
+
         for servers, workers in ((1, 1), (2, 2)) if a.long else ((2, 2),):
             for group in groups:
                 for n in group if a.long else ():
@@ -1243,7 +1670,13 @@ def main():
         traceback.print_exc()
         return 1
     left_out = set(left_out)
-    print("%d scenarios passed, 0 failed%s" % (len(set(names) - left_out), ", %d skipped: %s" % (len(left_out), ", ".join(sorted(left_out))) if left_out else ""))
+    print(
+        "%d scenarios passed, 0 failed%s"
+        % (
+            len(set(names) - left_out),
+            ", %d skipped: %s" % (len(left_out), ", ".join(sorted(left_out))) if left_out else "",
+        )
+    )
     return 77 if left_out and not set(names) - left_out else 0
 
 

@@ -2,8 +2,9 @@
 //
 //   evergrad-silent-sessions --coordinator ADDR [--sessions 150] [--name f] [--life MS]
 //
-// One after another: Hello of a worker with a name of its own, then the coordinator's answer is waited for, then the session is cut after --life.
-// Prints how many were registered, how many were refused as a limit, how many were told when to come again, and how many grants came.
+// One after another: Hello of a worker with a name of its own, then the coordinator's answer is
+// waited for, then the session is cut after --life. Prints how many were registered, how many were
+// refused as a limit, how many were told when to come again, and how many grants came.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -29,11 +30,13 @@ constexpr milliseconds kAnswerWithin{10000};
 struct Heard {
   Mutex mu;
   int registered ABSL_GUARDED_BY(mu) = 0;
-  int limited ABSL_GUARDED_BY(mu) = 0, told_when ABSL_GUARDED_BY(mu) = 0, other ABSL_GUARDED_BY(mu) = 0;
+  int limited ABSL_GUARDED_BY(mu) = 0, told_when ABSL_GUARDED_BY(mu) = 0,
+              other ABSL_GUARDED_BY(mu) = 0;
   int grants ABSL_GUARDED_BY(mu) = 0;
 };
 
-bool OneSession(transport::Transport& transport, const std::string& coordinator, const std::string& name, milliseconds life, Heard& heard) {
+bool OneSession(transport::Transport& transport, const std::string& coordinator,
+                const std::string& name, milliseconds life, Heard& heard) {
   auto channel = transport.Dial({coordinator, ""}, {});
   if (!channel.ok()) return false;
   runtime::Event answered;
@@ -100,9 +103,12 @@ int main(int argc, char** argv) {
   const auto transport = transport::MakeGrpcTransport(nullptr);
   Heard heard;
   int failed = 0;
-  for (int i = 0; i < sessions; ++i) failed += !OneSession(*transport, coordinator, absl::StrCat(name, i), life, heard);
+  for (int i = 0; i < sessions; ++i)
+    failed += !OneSession(*transport, coordinator, absl::StrCat(name, i), life, heard);
   MutexLock lock(&heard.mu);
-  std::printf("{\"registered\": %d, \"limited\": %d, \"told_when\": %d, \"refused_otherwise\": %d, \"grants\": %d, \"failed\": %d}\n",
-              heard.registered, heard.limited, heard.told_when, heard.other, heard.grants, failed);
+  std::printf(
+      "{\"registered\": %d, \"limited\": %d, \"told_when\": %d, \"refused_otherwise\": %d, "
+      "\"grants\": %d, \"failed\": %d}\n",
+      heard.registered, heard.limited, heard.told_when, heard.other, heard.grants, failed);
   return 0;
 }

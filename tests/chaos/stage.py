@@ -2,7 +2,23 @@
 from cluster import Failure
 
 SCENARIOS = {}
-CHAINS = {"workers": [], "poison": [], "servers": [], "checkpoints": [], "drain": [], "network": [], "proxy": [], "coordinator": [], "power": [], "limits": [], "tables": [], "functions": [], "jobs": [], "loops": [], "checker": []}
+CHAINS = {
+    "workers": [],
+    "poison": [],
+    "servers": [],
+    "checkpoints": [],
+    "drain": [],
+    "network": [],
+    "proxy": [],
+    "coordinator": [],
+    "power": [],
+    "limits": [],
+    "tables": [],
+    "functions": [],
+    "jobs": [],
+    "loops": [],
+    "checker": [],
+}
 
 METRICS = ("--metrics-listen", "127.0.0.1:0")
 
@@ -16,6 +32,7 @@ def scenario(chain, name, what):
         SCENARIOS[name] = (function, what)
         CHAINS[chain].append(name)
         return function
+
     return register
 
 
@@ -37,7 +54,9 @@ def only_these_died(before, cluster, *dead):
 
 def events(job, kind, words=""):
     """The job's events of one kind, oldest first."""
-    return [e["text"] for e in job.show().get("events", []) if e["kind"] == kind and words in e["text"]]
+    return [
+        e["text"] for e in job.show().get("events", []) if e["kind"] == kind and words in e["text"]
+    ]
 
 
 def granted_again(result, job):
@@ -51,8 +70,11 @@ def names_death(result, victim):
 
 
 def until_killed(cluster, victim, **shape):
-    """Jobs, until the failpoint under which `victim` was started has killed it; the job in which it did."""
-    return cluster.submit_until("the failpoint to kill %s" % victim.name, lambda: not victim.alive(), **shape)
+    """Jobs, until the failpoint under which `victim` was started has killed it; the job in which it
+    did."""
+    return cluster.submit_until(
+        "the failpoint to kill %s" % victim.name, lambda: not victim.alive(), **shape
+    )
 
 
 def others_or_restart(cluster, victim):

@@ -1,7 +1,9 @@
-"""Scenarios in which the counting jobs have embedding tables, too: those of the other files, and the canary of the check itself. Registered with the others of
+"""Scenarios in which the counting jobs have embedding tables, too: those of the other files, and
+the canary of the check itself. Registered with the others of
 scenarios.py.
 
-The ids that a step pushes are a function of (closure, step, table), with ids that are twice in a push and in many pushes, so what each row must hold at the end is known exactly;
+The ids that a step pushes are a function of (closure, step, table), with ids that are twice in a
+push and in many pushes, so what each row must hold at the end is known exactly;
 a step touches few of the slots."""
 from cluster import Failure, wait_for
 from saved import check_agrees, verified
@@ -26,32 +28,66 @@ for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
     with_tables(name)
 
 
-@scenario("tables", "S10", "a byte budget is reached in the middle of a push to several tables: it is refused whole, and the job fails or waits, by its setting")
+@scenario(
+    "tables",
+    "S10",
+    "a byte budget is reached in the middle of a push to several tables: it is refused whole, and the job fails or waits, by its setting",
+)
 def s10(c, r):
-    # The last table of a slot has room for some rows, so a push that makes one more is refused after the tables before it were found to have room.
-    limited = dict(SHAPE, table_bytes_max=16 * 48 * r.randint(6, 9), step_ms=1, checkpoint="{every: 50ms, keep: 20}")
+    # The last table of a slot has room for some rows, so a push that makes one more is refused
+    # after the tables before it were found to have room.
+    limited = dict(
+        SHAPE,
+        table_bytes_max=16 * 48 * r.randint(6, 9),
+        step_ms=1,
+        checkpoint="{every: 50ms, keep: 20}",
+    )
 
     def whole(status):
         if status["checkpoint"] is None:
             raise Failure("%s was not saved" % status["name"])
         said = verified(c, status["checkpoint"]["path"])
         check_agrees(job, said)
-        if not any(entry["kind"] == "table" and entry["updates_applied"] for entry in said["files"] if entry["state"] != "seed"):
+        if not any(
+            entry["kind"] == "table" and entry["updates_applied"]
+            for entry in said["files"]
+            if entry["state"] != "seed"
+        ):
             raise Failure("no slot has applied anything")
         return said
+
     job = c.submit(training=", on_over_budget: fail", **limited)
     status = job.wait_state("FAILED", "SUCCEEDED")
-    if status["state"] != "FAILED" or "no room" not in str(status["first_cause"]) or "counting/table2" not in str(status["first_cause"]):
-        raise Failure("want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"]))
+    if (
+        status["state"] != "FAILED"
+        or "no room" not in str(status["first_cause"])
+        or "counting/table2" not in str(status["first_cause"])
+    ):
+        raise Failure(
+            "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
+        )
     whole(status)
-    # Submitted again with less room it has to stop once more: its rows are there, and none can be made.
-    status = c.submit(name=job.name, **dict(limited, table_bytes_max=16 * 48, checkpoint="{every: 50ms, keep: 20, resume: true}")).wait_state("FAILED", "SUCCEEDED")
+    # Submitted again with less room it has to stop once more: its rows are there, and none can be
+    # made.
+    status = c.submit(
+        name=job.name,
+        **dict(limited, table_bytes_max=16 * 48, checkpoint="{every: 50ms, keep: 20, resume: true}")
+    ).wait_state("FAILED", "SUCCEEDED")
     if status["state"] != "FAILED" or "no room" not in str(status["first_cause"]):
-        raise Failure("want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"]))
-    # Submitted again with more room it goes on where it had to stop, and everything is counted once.
-    c.submit(name=job.name, **dict(limited, table_bytes_max=0, checkpoint="{every: 50ms, keep: 20, resume: true}")).finish()
+        raise Failure(
+            "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
+        )
+    # Submitted again with more room it goes on where it had to stop, and everything is counted
+    # once.
+    c.submit(
+        name=job.name,
+        **dict(limited, table_bytes_max=0, checkpoint="{every: 50ms, keep: 20, resume: true}")
+    ).finish()
     job = c.submit(training=", on_over_budget: pause", **limited)
-    wait_for("the job to say that it waits for room", lambda: "room" in job.show().get("waiting_for", "") or job.ended())
+    wait_for(
+        "the job to say that it waits for room",
+        lambda: "room" in job.show().get("waiting_for", "") or job.ended(),
+    )
     if job.ended():
         raise Failure("the job did not wait: %s" % job.show()["state"])
     at = job.progress()
@@ -77,7 +113,9 @@ def tables_off(c, r):
         if "rows not counted exactly" not in str(why):
             raise Failure("the check failed for another reason: %s" % why)
     else:
-        raise Failure("the ledger was off, pushes were duplicated, and the check of the tables saw nothing")
+        raise Failure(
+            "the ledger was off, pushes were duplicated, and the check of the tables saw nothing"
+        )
     for s in c.servers:
         restart(s)
     c.wait_tasks()

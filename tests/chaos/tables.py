@@ -1,4 +1,5 @@
-"""What a counting job's embedding tables must hold: common/plan/counting_rows.h, common/sharding/slots.h and the digests of ps_server/storage, computed here a
+"""What a counting job's embedding tables must hold: common/plan/counting_rows.h,
+common/sharding/slots.h and the digests of ps_server/storage, computed here a
 second time from which updates are in a state."""
 import struct
 
@@ -27,12 +28,15 @@ def dimension_of(table):
 
 
 def pushed(closure, update, table, table_ids):
-    """(id, value of its element 0) of each row that this update pushes to the table; element e has e more."""
+    """(id, value of its element 0) of each row that this update pushes to the table; element e has
+    e more."""
     key = mix((4096 * closure + update) & MASK, table)
     rows = []
     for i in range(key % 8):
         drawn = mix(key, i + 1)
-        rows.append((rows[-1][0] if i % 3 == 2 else mix(drawn % table_ids, table), 1 + (drawn >> 32) % 3))
+        rows.append(
+            (rows[-1][0] if i % 3 == 2 else mix(drawn % table_ids, table), 1 + (drawn >> 32) % 3)
+        )
     return rows
 
 
@@ -45,10 +49,13 @@ def bits(value):
 
 
 class Expected:
-    """The rows that these updates leave behind: of each table, or of what lies in one slot of it; and how many of them touch each slot."""
+    """The rows that these updates leave behind: of each table, or of what lies in one slot of it;
+    and how many of them touch each slot."""
 
     def __init__(self, job, updates, slot=None):
-        self.rows = [{} for _ in range(job.tables)]  # id -> [sum of element 0, how many rows were pushed]
+        self.rows = [
+            {} for _ in range(job.tables)
+        ]  # id -> [sum of element 0, how many rows were pushed]
         self.touched = [0] * job.table_slots
         slots = {}
         for closure, update in updates:

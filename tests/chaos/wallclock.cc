@@ -1,10 +1,13 @@
-// A host whose wall clock jumps, for scenario C8: preloaded into a daemon (LD_PRELOAD), which knows nothing of it.
+// A host whose wall clock jumps, for scenario C8: preloaded into a daemon (LD_PRELOAD), which knows
+// nothing of it.
 //
-// EVERGRAD_WALL_CLOCK names a file of one int64 (little endian): nanoseconds by which this host's CLOCK_REALTIME is ahead. It is mapped, so a write
-// to it is a jump. All other clocks are the kernel's, as when somebody sets the time of a machine.
+// EVERGRAD_WALL_CLOCK names a file of one int64 (little endian): nanoseconds by which this host's
+// CLOCK_REALTIME is ahead. It is mapped, so a write to it is a jump. All other clocks are the
+// kernel's, as when somebody sets the time of a machine.
 //
-// Waits until a time of that clock (pthread_cond_timedwait, pthread_cond_clockwait, sem_timedwait, and futex with FUTEX_CLOCK_REALTIME, as Abseil has
-// it) end when this host's clock gets there: a jump ahead ends them at once, one back makes them last longer. So they are made of short waits.
+// Waits until a time of that clock (pthread_cond_timedwait, pthread_cond_clockwait, sem_timedwait,
+// and futex with FUTEX_CLOCK_REALTIME, as Abseil has it) end when this host's clock gets there: a
+// jump ahead ends them at once, one back makes them last longer. So they are made of short waits.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -57,15 +60,18 @@ bool IsWall(clockid_t clock) { return clock == CLOCK_REALTIME || clock == CLOCK_
 std::int64_t Wall() { return Kernel(CLOCK_REALTIME) + Ahead(); }
 
 std::int64_t Nanoseconds(const timespec& t) { return t.tv_sec * kSecond + t.tv_nsec; }
-timespec Spec(std::int64_t ns) { return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)}; }
+timespec Spec(std::int64_t ns) {
+  return {static_cast<time_t>(ns / kSecond), static_cast<long>(ns % kSecond)};
+}
 
-// `wait(until)`: until a time of the kernel's monotonic clock; whether it timed out. Returns as it did, or once this host's clock has come to
-// `deadline`.
+// `wait(until)`: until a time of the kernel's monotonic clock; whether it timed out. Returns as it
+// did, or once this host's clock has come to `deadline`.
 template <typename Wait>
 int Sliced(std::int64_t deadline, int timed_out, Wait wait) {
   for (;;) {
     const std::int64_t left = deadline - Wall();
-    const int result = wait(Spec(Kernel(CLOCK_MONOTONIC) + std::clamp<std::int64_t>(left, 0, kSlice)));
+    const int result =
+        wait(Spec(Kernel(CLOCK_MONOTONIC) + std::clamp<std::int64_t>(left, 0, kSlice)));
     if (result != timed_out || Wall() >= deadline) return result;
   }
 }
@@ -94,14 +100,19 @@ time_t time(time_t* out) {
   return now;
 }
 
-int pthread_cond_clockwait(pthread_cond_t* cond, pthread_mutex_t* mutex, clockid_t clock, const timespec* deadline) {
-  static auto* const real = Real<int(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*)>("pthread_cond_clockwait");
+int pthread_cond_clockwait(pthread_cond_t* cond, pthread_mutex_t* mutex, clockid_t clock,
+                           const timespec* deadline) {
+  static auto* const real =
+      Real<int(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*)>(
+          "pthread_cond_clockwait");
   if (!IsWall(clock)) return real(cond, mutex, clock, deadline);
-  return Sliced(Nanoseconds(*deadline), ETIMEDOUT, [&](const timespec& until) { return real(cond, mutex, CLOCK_MONOTONIC, &until); });
+  return Sliced(Nanoseconds(*deadline), ETIMEDOUT,
+                [&](const timespec& until) { return real(cond, mutex, CLOCK_MONOTONIC, &until); });
 }
 
 int pthread_cond_timedwait(pthread_cond_t* cond, pthread_mutex_t* mutex, const timespec* deadline) {
-  static auto* const real = Real<int(pthread_cond_t*, pthread_mutex_t*, const timespec*)>("pthread_cond_timedwait");
+  static auto* const real =
+      Real<int(pthread_cond_t*, pthread_mutex_t*, const timespec*)>("pthread_cond_timedwait");
   // Its clock is an attribute, which glibc keeps in this bit (nptl/pthread_cond_common.c).
   if ((cond->__data.__wrefs & 2) != 0) return real(cond, mutex, deadline);
   return pthread_cond_clockwait(cond, mutex, CLOCK_REALTIME, deadline);
@@ -109,8 +120,9 @@ int pthread_cond_timedwait(pthread_cond_t* cond, pthread_mutex_t* mutex, const t
 
 int sem_timedwait(sem_t* sem, const timespec* deadline) {
   static auto* const real = Real<int(sem_t*, clockid_t, const timespec*)>("sem_clockwait");
-  const int result =
-      Sliced(Nanoseconds(*deadline), ETIMEDOUT, [&](const timespec& until) { return real(sem, CLOCK_MONOTONIC, &until) == 0 ? 0 : errno; });
+  const int result = Sliced(Nanoseconds(*deadline), ETIMEDOUT, [&](const timespec& until) {
+    return real(sem, CLOCK_MONOTONIC, &until) == 0 ? 0 : errno;
+  });
   if (result == 0) return 0;
   errno = result;
   return -1;
@@ -125,10 +137,14 @@ long syscall(long number, ...) {
   va_end(list);
   constexpr long kUntilWall = FUTEX_WAIT_BITSET | FUTEX_CLOCK_REALTIME;
   const auto* deadline = reinterpret_cast<const timespec*>(a[3]);
-  if (number != SYS_futex || (a[1] & ~static_cast<long>(FUTEX_PRIVATE_FLAG)) != kUntilWall || deadline == nullptr)
+  if (number != SYS_futex || (a[1] & ~static_cast<long>(FUTEX_PRIVATE_FLAG)) != kUntilWall ||
+      deadline == nullptr)
     return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
   const int result = Sliced(Nanoseconds(*deadline), ETIMEDOUT, [&](const timespec& until) {
-    return real(number, a[0], a[1] & ~static_cast<long>(FUTEX_CLOCK_REALTIME), a[2], &until, a[4], a[5]) == 0 ? 0 : errno;
+    return real(number, a[0], a[1] & ~static_cast<long>(FUTEX_CLOCK_REALTIME), a[2], &until, a[4],
+                a[5]) == 0
+               ? 0
+               : errno;
   });
   if (result == 0) return 0;
   errno = result;

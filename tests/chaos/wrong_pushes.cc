@@ -1,11 +1,14 @@
-// FAULTS S6 on a real cluster: everything that a push can have wrong, over a real gRPC stream, while a job runs.
+// FAULTS S6 on a real cluster: everything that a push can have wrong, over a real gRPC stream,
+// while a job runs.
 //
-//   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet]      (the job: counting, with at least two tables if it
-//   has any)
+//   evergrad-wrong-pushes --coordinator ADDR --job NAME --server IDENTITY=ADDR … [--quiet] (the
+//   job: counting, with at least two tables if it has any)
 //
-// Each case must get the typed answer that it deserves. With --quiet (nobody trains meanwhile) every shard's digests of values and
-// slots, lsn, vlsn, counters and ledger sizes must be the same before and after. Prints a line a case; exit 0: all as wanted. This program registers
-// as a worker and keeps what it is granted while it runs: what has no other fault than that nobody granted it is told apart from what is malformed.
+// Each case must get the typed answer that it deserves. With --quiet (nobody trains meanwhile)
+// every shard's digests of values and slots, lsn, vlsn, counters and ledger sizes must be the same
+// before and after. Prints a line a case; exit 0: all as wanted. This program registers as a worker
+// and keeps what it is granted while it runs: what has no other fault than that nobody granted it
+// is told apart from what is malformed.
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -33,7 +36,8 @@ using namespace evergrad;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kDeadline{10000};
-constexpr char kNotGranted[] = "the coordinator has not granted this attempt to the sender of the push";
+constexpr char kNotGranted[] =
+    "the coordinator has not granted this attempt to the sender of the push";
 
 struct Cluster {
   std::unique_ptr<transport::Transport> transport = transport::MakeGrpcTransport(nullptr);
@@ -61,7 +65,8 @@ void Say(bool good, const std::string& name, const std::string& got) {
 std::optional<std::vector<Held>> Shards(Cluster& cluster) {
   v1::ListVariablesRequest request;
   request.set_job(cluster.job);
-  const auto answer = transport::UnaryAndWait(*cluster.coordinator, client::kListVariables, request.SerializeAsString(), kDeadline);
+  const auto answer = transport::UnaryAndWait(*cluster.coordinator, client::kListVariables,
+                                              request.SerializeAsString(), kDeadline);
   v1::ListVariablesResponse variables;
   if (!answer.ok() || !variables.ParseFromString(*answer)) {
     std::fprintf(stderr, "no list of variables: %s\n", answer.status().ToString().c_str());
@@ -70,7 +75,8 @@ std::optional<std::vector<Held>> Shards(Cluster& cluster) {
   std::vector<Held> shards;
   for (const v1::VariableRow& variable : variables.variables()) {
     if (!variable.complete()) return std::nullopt;
-    for (int i = 0; i < variable.shards_size(); ++i) shards.push_back({variable.shards(i), variable.servers(i)});
+    for (int i = 0; i < variable.shards_size(); ++i)
+      shards.push_back({variable.shards(i), variable.servers(i)});
   }
   return shards.empty() ? std::nullopt : std::optional(std::move(shards));
 }
@@ -84,7 +90,8 @@ std::string Text(std::vector<Held> shards) {
   return text;
 }
 
-// Until nothing has changed for three of the coordinator's rounds of Closes (100 ms): what was on its way has arrived.
+// Until nothing has changed for three of the coordinator's rounds of Closes (100 ms): what was on
+// its way has arrived.
 std::optional<std::vector<Held>> SettledShards(Cluster& cluster) {
   constexpr milliseconds kRest{300}, kGiveUp{10000};
   runtime::Event never;
@@ -101,8 +108,11 @@ std::optional<std::vector<Held>> SettledShards(Cluster& cluster) {
   return std::nullopt;
 }
 
-absl::StatusOr<client::ParameterClient::Answer> Send(client::ParameterClient& client, const std::string& address, v1::RequestHeader header,
-                                                     std::vector<tensor::SharedBytes> payloads, std::vector<tensor::SharedBytes> ids = {}) {
+absl::StatusOr<client::ParameterClient::Answer> Send(client::ParameterClient& client,
+                                                     const std::string& address,
+                                                     v1::RequestHeader header,
+                                                     std::vector<tensor::SharedBytes> payloads,
+                                                     std::vector<tensor::SharedBytes> ids = {}) {
   v1::Endpoint endpoint;
   endpoint.set_address(address);
   std::optional<absl::StatusOr<client::ParameterClient::Answer>> got;
@@ -119,7 +129,8 @@ absl::StatusOr<client::ParameterClient::Answer> Send(client::ParameterClient& cl
   return *std::move(got);
 }
 
-absl::StatusOr<transport::ReceivedFrame> SendRaw(transport::DataStream& stream, transport::Frame frame) {
+absl::StatusOr<transport::ReceivedFrame> SendRaw(transport::DataStream& stream,
+                                                 transport::Frame frame) {
   std::optional<absl::StatusOr<transport::ReceivedFrame>> got;
   runtime::Event done;
   stream.Call(0, std::move(frame), {1 << 16, kDeadline}, [&](auto answer) {
@@ -135,7 +146,8 @@ tensor::SharedBytes Bytes(std::vector<std::byte> bytes) {
   return {owned, std::span<const std::byte>(*owned)};
 }
 
-// One good push of ones to `held`, to be spoiled. Its update is above those of the job, so that it would be applied if only it were not wrong.
+// One good push of ones to `held`, to be spoiled. Its update is above those of the job, so that it
+// would be applied if only it were not wrong.
 v1::RequestHeader Good(const Held& held, std::vector<tensor::SharedBytes>* payloads) {
   v1::RequestHeader header = proved;
   header.set_job_uid(held.state.job_uid());
@@ -157,17 +169,21 @@ v1::RequestHeader Good(const Held& held, std::vector<tensor::SharedBytes>* paylo
   return header;
 }
 
-void Judge(const std::string& name, const absl::StatusOr<client::ParameterClient::Answer>& answer, v1::PushAnswer want, const char* words) {
-  if (!answer.ok() || answer->header->pushes_size() != 1) return Say(false, name, answer.ok() ? "no section" : answer.status().ToString());
+void Judge(const std::string& name, const absl::StatusOr<client::ParameterClient::Answer>& answer,
+           v1::PushAnswer want, const char* words) {
+  if (!answer.ok() || answer->header->pushes_size() != 1)
+    return Say(false, name, answer.ok() ? "no section" : answer.status().ToString());
   const v1::PushResult& got = answer->header->pushes(0);
   Say(got.answer() == want && got.message().find(words) != std::string::npos, name,
       absl::StrCat(v1::PushAnswer_Name(got.answer()), " ", got.message()));
 }
 
-void Sections(Cluster& cluster, client::ParameterClient& client, const Held& held, const Held& elsewhere, std::uint32_t shards) {
+void Sections(Cluster& cluster, client::ParameterClient& client, const Held& held,
+              const Held& elsewhere, std::uint32_t shards) {
   struct Case {
     const char* name;
-    std::function<void(v1::RequestHeader&, v1::PushSection&, std::vector<tensor::SharedBytes>&)> spoil;
+    std::function<void(v1::RequestHeader&, v1::PushSection&, std::vector<tensor::SharedBytes>&)>
+        spoil;
     v1::PushAnswer want;
     const char* words;
   };
@@ -175,23 +191,36 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
   using P = v1::PushSection&;
   using B = std::vector<tensor::SharedBytes>&;
   const std::vector<Case> cases = {
-      {"too few bytes for the shape", [](H, P, B b) { b[0].bytes = b[0].bytes.first(b[0].bytes.size() - 4); }, v1::INVALID,
+      {"too few bytes for the shape",
+       [](H, P, B b) { b[0].bytes = b[0].bytes.first(b[0].bytes.size() - 4); }, v1::INVALID,
        "gradient bytes mismatch"},
-      {"too many bytes for the shape", [](H, P, B b) { b[0] = Bytes(std::vector<std::byte>(b[0].bytes.size() + 4)); }, v1::INVALID,
+      {"too many bytes for the shape",
+       [](H, P, B b) { b[0] = Bytes(std::vector<std::byte>(b[0].bytes.size() + 4)); }, v1::INVALID,
        "gradient bytes mismatch"},
       {"no bytes", [](H, P, B b) { b[0] = {}; }, v1::INVALID, "gradient bytes mismatch"},
-      {"a million times as large", [](H, P, B b) { b[0] = Bytes(std::vector<std::byte>(70 << 20)); }, v1::INVALID, "gradient bytes mismatch"},
-      {"wrong rows", [](H, P p, B) { p.set_rows(p.rows() + 1); }, v1::INVALID, "gradient rows mismatch"},
-      {"rows that overflow", [](H, P p, B) { p.set_rows(~0ull); }, v1::INVALID, "gradient rows mismatch"},
-      {"wrong dtype", [](H, P p, B) { p.set_dtype(v1::DTYPE_INT64); }, v1::INVALID, "gradient dtype mismatch"},
-      {"dtype from the future", [](H, P p, B) { p.set_dtype(static_cast<v1::DType>(4711)); }, v1::INVALID, "gradient dtype mismatch"},
+      {"a million times as large",
+       [](H, P, B b) { b[0] = Bytes(std::vector<std::byte>(70 << 20)); }, v1::INVALID,
+       "gradient bytes mismatch"},
+      {"wrong rows", [](H, P p, B) { p.set_rows(p.rows() + 1); }, v1::INVALID,
+       "gradient rows mismatch"},
+      {"rows that overflow", [](H, P p, B) { p.set_rows(~0ull); }, v1::INVALID,
+       "gradient rows mismatch"},
+      {"wrong dtype", [](H, P p, B) { p.set_dtype(v1::DTYPE_INT64); }, v1::INVALID,
+       "gradient dtype mismatch"},
+      {"dtype from the future", [](H, P p, B) { p.set_dtype(static_cast<v1::DType>(4711)); },
+       v1::INVALID, "gradient dtype mismatch"},
       {"no dtype", [](H, P p, B) { p.clear_dtype(); }, v1::INVALID, "gradient dtype mismatch"},
-      {"codec", [](H, P p, B) { p.set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID, "codec is not built"},
-      {"kind ASSIGN", [](H, P p, B) { p.set_kind(v1::ASSIGN); }, v1::INVALID, "update kind is not built"},
-      {"kind MOVING_AVERAGE", [](H, P p, B) { p.set_kind(v1::MOVING_AVERAGE); }, v1::INVALID, "update kind mismatch"},
+      {"codec", [](H, P p, B) { p.set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID,
+       "codec is not built"},
+      {"kind ASSIGN", [](H, P p, B) { p.set_kind(v1::ASSIGN); }, v1::INVALID,
+       "update kind is not built"},
+      {"kind MOVING_AVERAGE", [](H, P p, B) { p.set_kind(v1::MOVING_AVERAGE); }, v1::INVALID,
+       "update kind mismatch"},
       {"no kind", [](H, P p, B) { p.clear_kind(); }, v1::INVALID, "update kind is not built"},
-      {"kind from the future", [](H, P p, B) { p.set_kind(static_cast<v1::UpdateKind>(77)); }, v1::INVALID, "update kind is not built"},
-      {"ids for a dense shard", [](H, P p, B) { p.mutable_ids(); }, v1::INVALID, "takes no id list"},
+      {"kind from the future", [](H, P p, B) { p.set_kind(static_cast<v1::UpdateKind>(77)); },
+       v1::INVALID, "update kind is not built"},
+      {"ids for a dense shard", [](H, P p, B) { p.mutable_ids(); }, v1::INVALID,
+       "takes no id list"},
       {"skip with bytes",
        [](H, P p, B) {
          p.set_kind(v1::SKIP);
@@ -205,11 +234,15 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
          b[0] = {};
        },
        v1::INVALID, "needs a reason"},
-      {"update number", [](H, P p, B) { p.set_update(4096); }, v1::INVALID, "update number out of range"},
+      {"update number", [](H, P p, B) { p.set_update(4096); }, v1::INVALID,
+       "update number out of range"},
       {"closure number", [](H, P p, B) { p.set_closure(~0ull); }, v1::INVALID, kNotGranted},
-      {"a closure that nobody was granted", [](H, P p, B) { p.set_closure(1000000000); }, v1::INVALID, kNotGranted},
+      {"a closure that nobody was granted", [](H, P p, B) { p.set_closure(1000000000); },
+       v1::INVALID, kNotGranted},
       {"closure 2^63", [](H, P p, B) { p.set_closure(1ull << 63); }, v1::INVALID, kNotGranted},
-      {"an attempt that nobody was granted", [](H, P p, B) { p.mutable_attempt()->set_n(p.attempt().n() + 1); }, v1::INVALID, kNotGranted},
+      {"an attempt that nobody was granted",
+       [](H, P p, B) { p.mutable_attempt()->set_n(p.attempt().n() + 1); }, v1::INVALID,
+       kNotGranted},
       {"an attempt above all others",
        [](H h, P p, B) {
          p.mutable_attempt()->set_term(9);
@@ -217,8 +250,10 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
          *h.mutable_grants(0)->mutable_attempt() = p.attempt();
        },
        v1::INVALID, kNotGranted},
-      {"the true attempt, of another worker", [](H h, P, B) { h.set_client_name("worker/mallory"); }, v1::INVALID, kNotGranted},
-      {"the true attempt, without its proof", [](H h, P, B) { h.clear_grants(); }, v1::INVALID, kNotGranted},
+      {"the true attempt, of another worker",
+       [](H h, P, B) { h.set_client_name("worker/mallory"); }, v1::INVALID, kNotGranted},
+      {"the true attempt, without its proof", [](H h, P, B) { h.clear_grants(); }, v1::INVALID,
+       kNotGranted},
       {"a skip that nobody was granted",
        [](H, P p, B b) {
          p.set_closure(p.closure() + 1);
@@ -228,13 +263,17 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
          b[0] = {};
        },
        v1::INVALID, kNotGranted},
-      {"older epoch", [](H, P p, B) { p.mutable_epoch()->set_n(p.epoch().n() - 1); }, v1::STALE, ""},
-      {"epoch to come", [](H, P p, B) { p.mutable_epoch()->set_n(p.epoch().n() + 1); }, v1::STALE, ""},
-      {"epoch of another term", [](H, P p, B) { p.mutable_epoch()->set_term(p.epoch().term() + 1); }, v1::STALE, ""},
+      {"older epoch", [](H, P p, B) { p.mutable_epoch()->set_n(p.epoch().n() - 1); }, v1::STALE,
+       ""},
+      {"epoch to come", [](H, P p, B) { p.mutable_epoch()->set_n(p.epoch().n() + 1); }, v1::STALE,
+       ""},
+      {"epoch of another term",
+       [](H, P p, B) { p.mutable_epoch()->set_term(p.epoch().term() + 1); }, v1::STALE, ""},
       {"no epoch", [](H, P p, B) { p.clear_epoch(); }, v1::STALE, ""},
       {"another job", [](H h, P, B) { h.set_job_uid(h.job_uid() + 1); }, v1::STALE, ""},
       {"no job", [](H h, P, B) { h.clear_job_uid(); }, v1::STALE, ""},
-      {"a partition that does not exist", [&](H, P p, B) { p.set_shard(shards); }, v1::INVALID, "unknown shard"},
+      {"a partition that does not exist", [&](H, P p, B) { p.set_shard(shards); }, v1::INVALID,
+       "unknown shard"},
   };
   const std::string& address = cluster.servers.at(held.server);
   const auto one = [&](const Case& c, const Held& of) {
@@ -259,7 +298,8 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
     header.mutable_pushes(0)->clear_attempt();
     header.mutable_pushes(0)->set_rows(0);
     const auto answer = Send(client, address, std::move(header), std::move(payloads));
-    ++answers[answer.ok() ? v1::PushAnswer_Name(answer->header->pushes(0).answer()) : answer.status().ToString()];
+    ++answers[answer.ok() ? v1::PushAnswer_Name(answer->header->pushes(0).answer())
+                          : answer.status().ToString()];
   }
   std::string seen;
   int typed = 0;
@@ -270,11 +310,13 @@ void Sections(Cluster& cluster, client::ParameterClient& client, const Held& hel
   Say(typed == 64, "attempt (0,0) over 64 closures", seen);
 }
 
-// Of a slot of a counting job: two rows of the tables 0 and 1, which have 1 and 2 elements, spoiled one way at a time.
+// Of a slot of a counting job: two rows of the tables 0 and 1, which have 1 and 2 elements, spoiled
+// one way at a time.
 void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) {
   struct Case {
     const char* words;
-    std::function<void(v1::PushSection&, std::vector<std::int64_t>&, std::size_t& payload_bytes)> spoil;
+    std::function<void(v1::PushSection&, std::vector<std::int64_t>&, std::size_t& payload_bytes)>
+        spoil;
   };
   using P = v1::PushSection&;
   using I = std::vector<std::int64_t>&;
@@ -283,7 +325,8 @@ void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) 
       {"a slot needs an id list", [](P, I ids, B) { ids.clear(); }},
       {"rows and ids differ: rows=2 ids=3", [](P, I ids, B) { ids.push_back(3); }},
       {"rows and ids differ: rows=4294967296 ids=2", [](P p, I, B) { p.set_table_rows(1, ~0u); }},
-      {"tables and their rows do not pair: tables=2 rows=1", [](P p, I, B) { p.mutable_table_rows()->RemoveLast(); }},
+      {"tables and their rows do not pair: tables=2 rows=1",
+       [](P p, I, B) { p.mutable_table_rows()->RemoveLast(); }},
       {"no such table: table=4294967295", [](P p, I, B) { p.set_tables(1, ~0u); }},
       {"tables do not rise: table=0 after=0", [](P p, I, B) { p.set_tables(1, 0); }},
       {"a table without rows: table=1", [](P p, I, B) { p.set_table_rows(1, 0); }},
@@ -306,14 +349,15 @@ void Slots(Cluster& cluster, client::ParameterClient& client, const Held& slot) 
     c.spoil(*push, ids, bytes);
     std::vector<std::byte> list(ids.size() * sizeof(std::int64_t));
     if (!list.empty()) std::memcpy(list.data(), ids.data(), list.size());
-    const auto answer =
-        Send(client, cluster.servers.at(slot.server), std::move(header), {Bytes(std::vector<std::byte>(bytes))}, {Bytes(std::move(list))});
+    const auto answer = Send(client, cluster.servers.at(slot.server), std::move(header),
+                             {Bytes(std::vector<std::byte>(bytes))}, {Bytes(std::move(list))});
     Judge(absl::StrCat("slot: ", c.words), answer, v1::INVALID, c.words);
   }
 }
 
 void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
-  auto channel = cluster.transport->Dial({cluster.servers.at(held.server), ""}, {.frame_bytes_max = 4ull << 30});
+  auto channel = cluster.transport->Dial({cluster.servers.at(held.server), ""},
+                                         {.frame_bytes_max = 4ull << 30});
   if (!channel.ok()) return Say(false, "channel", channel.status().ToString());
   const auto stream = (*channel)->OpenData();
   std::vector<tensor::SharedBytes> payloads;
@@ -331,30 +375,42 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
     std::memcpy(bytes.data() + 4, text.data(), text.size());
     return bytes;
   };
-  const auto refused = [&](const std::string& name, std::vector<std::byte> bytes, const char* words) {
+  const auto refused = [&](const std::string& name, std::vector<std::byte> bytes,
+                           const char* words) {
     const auto got = SendRaw(*stream, {{Bytes(std::move(bytes))}});
     if (!got.ok()) return Say(false, name, got.status().ToString());
     const auto parsed = wire::ParseResponse({got->bytes.data(), got->bytes.size()});
-    const bool typed = parsed.ok() && parsed->header->has_error() && parsed->header->pushes_size() == 0 && !parsed->header->error().retryable();
+    const bool typed = parsed.ok() && parsed->header->has_error() &&
+                       parsed->header->pushes_size() == 0 && !parsed->header->error().retryable();
     Say(typed && parsed->header->error().message().find(words) != std::string::npos, name,
         parsed.ok() ? parsed->header->error().message() : parsed.status().ToString());
   };
-  refused("bytes beyond the frame", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(1 << 20); }), "leave the frame");
-  refused("bytes that overflow", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(~0ull); }), "leave the frame");
+  refused("bytes beyond the frame",
+          frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(1 << 20); }),
+          "leave the frame");
+  refused("bytes that overflow",
+          frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(~0ull); }),
+          "leave the frame");
   refused("ids beyond the frame", frame([](v1::RequestHeader& h) {
             h.mutable_pushes(0)->mutable_ids()->set_count(1 << 20);
             h.mutable_pushes(0)->mutable_ids()->set_offset(256);
             h.mutable_pushes(0)->mutable_ids()->set_bytes(8 << 20);
           }),
           "ids");
-  refused("an offset inside the header", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_offset(0); }), "overlap");
-  refused("an offset that is not aligned", frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_offset(257); }), "not aligned");
+  refused("an offset inside the header",
+          frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_offset(0); }),
+          "overlap");
+  refused("an offset that is not aligned",
+          frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_offset(257); }),
+          "not aligned");
   std::vector<std::byte> torn = frame([](v1::RequestHeader&) {});
   torn.resize(100);
   refused("a frame cut short", torn, "");
   std::vector<std::byte> noise(5000);
   std::uint64_t state = seed;
-  for (std::byte& b : noise) b = static_cast<std::byte>((state = state * 6364136223846793005ull + 1442695040888963407ull) >> 56);
+  for (std::byte& b : noise)
+    b = static_cast<std::byte>((state = state * 6364136223846793005ull + 1442695040888963407ull) >>
+                               56);
   refused("noise", noise, "");
   refused("nothing", {}, "");
 
@@ -363,7 +419,8 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
   const tensor::SharedBytes piece = Bytes(std::vector<std::byte>(16 << 20));
   for (int i = 0; i < 80; ++i) huge.pieces.push_back(piece);
   const auto got = SendRaw(*stream, std::move(huge));
-  Say(!got.ok() && got.status().code() != absl::StatusCode::kUnavailable && got.status().code() != absl::StatusCode::kDeadlineExceeded,
+  Say(!got.ok() && got.status().code() != absl::StatusCode::kUnavailable &&
+          got.status().code() != absl::StatusCode::kDeadlineExceeded,
       "1.25 GiB, above the limit of a frame", got.ok() ? "answered" : got.status().ToString());
   refused("noise again: the stream lives", noise, "");
 }
@@ -387,7 +444,8 @@ int Run(int argc, char** argv) {
     } else if (flag == "--seed") {
       seed = std::strtoull(value.c_str(), nullptr, 10);
     } else if (flag == "--server") {
-      const std::pair<std::string, std::string> pair = absl::StrSplit(value, absl::MaxSplits('=', 1));
+      const std::pair<std::string, std::string> pair =
+          absl::StrSplit(value, absl::MaxSplits('=', 1));
       cluster.servers.insert(pair);
     } else {
       std::fprintf(stderr, "unknown option %s\n", flag.c_str());
@@ -413,17 +471,20 @@ int Run(int argc, char** argv) {
   }
   const auto before = quiet ? SettledShards(cluster) : Shards(cluster);
   if (!before) {
-    std::fprintf(stderr, "the shards of %s did not all answer, or did not come to rest\n", cluster.job.c_str());
+    std::fprintf(stderr, "the shards of %s did not all answer, or did not come to rest\n",
+                 cluster.job.c_str());
     return 2;
   }
   std::vector<const Held*> dense, slots;
-  for (const Held& one : *before) (one.state.variable().rfind("slot ", 0) == 0 ? slots : dense).push_back(&one);
+  for (const Held& one : *before)
+    (one.state.variable().rfind("slot ", 0) == 0 ? slots : dense).push_back(&one);
   const Held& held = *dense[seed % dense.size()];
   const Held* elsewhere = &held;
   for (const Held* other : dense) {
     if (other->server != held.server) elsewhere = other;
   }
-  std::printf("shard %u of %s on server %s, bytes=%llu\n", held.state.shard(), held.state.variable().c_str(), held.server.c_str(),
+  std::printf("shard %u of %s on server %s, bytes=%llu\n", held.state.shard(),
+              held.state.variable().c_str(), held.server.c_str(),
               static_cast<unsigned long long>(held.state.bytes()));
   {
     client::ParameterClient client(cluster.transport.get(), {}, "wrong-pushes");
@@ -435,7 +496,8 @@ int Run(int argc, char** argv) {
     const auto after = Shards(cluster);
     const bool same = after && Text(*before) == Text(*after);
     Say(same, "values, slots, ledgers unchanged", absl::StrCat(before->size(), " shards"));
-    if (!same && after) std::printf("before:\n%safter:\n%s", Text(*before).c_str(), Text(*after).c_str());
+    if (!same && after)
+      std::printf("before:\n%safter:\n%s", Text(*before).c_str(), Text(*after).c_str());
   }
   return failures == 0 ? 0 : 1;
 }

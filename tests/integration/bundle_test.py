@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The bundle: it is made, it is small, and it checks and trains in a chroot that has a C library, a shell and nothing else. bundle_test.py --bin DIR [Class[.test]]"""
+"""The bundle: it is made, it is small, and it checks and trains in a chroot that has a C library, a
+shell and nothing else. bundle_test.py --bin DIR [Class[.test]]"""
 import json
 import os
 import re
@@ -13,15 +14,20 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import support  # noqa: E402
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-TOOLS = ("bash sh env cat ls head tail grep sed sort awk cut dirname readlink mktemp rm mkdir nproc date find uname tr install sleep timeout").split()
+TOOLS = (
+    "bash sh env cat ls head tail grep sed sort awk cut dirname readlink mktemp rm mkdir nproc date find uname tr install sleep timeout"
+).split()
 
 
 def run(*command, **more):
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, **more)
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, **more
+    )
 
 
 def bare(folder):
-    """A root folder with the C library, a shell and the tools that the scripts call, and with no C++ library."""
+    """A root folder with the C library, a shell and the tools that the scripts call, and with no
+    C++ library."""
     for name in ("proc", "dev", "tmp", "etc", "bin", "usr/bin", "opt"):
         os.makedirs(os.path.join(folder, name), exist_ok=True)
     needed = set()
@@ -29,7 +35,15 @@ def bare(folder):
         path = os.path.realpath(shutil.which(tool))
         shutil.copy(path, os.path.join(folder, "bin", tool))
         needed.update(re.findall(r"(/\S+\.so\S*)", run("ldd", path).stdout))
-    for library in ("libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libresolv.so.2", "libnss_files.so.2"):
+    for library in (
+        "libc.so.6",
+        "libm.so.6",
+        "libpthread.so.0",
+        "libdl.so.2",
+        "librt.so.1",
+        "libresolv.so.2",
+        "libnss_files.so.2",
+    ):
         needed.add(os.path.join("/lib/x86_64-linux-gnu", library))
     for path in needed:
         if os.path.exists(path) and "stdc++" not in path:
@@ -44,7 +58,13 @@ class Bundle(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="evergrad-bundle-")
         cls.addClassCleanup(shutil.rmtree, cls.folder)
-        cls.made = run(os.path.join(ROOT, "deploy", "scripts", "bundle.sh"), "--bin", support.BIN, "--out", os.path.join(cls.folder, "out"))
+        cls.made = run(
+            os.path.join(ROOT, "deploy", "scripts", "bundle.sh"),
+            "--bin",
+            support.BIN,
+            "--out",
+            os.path.join(cls.folder, "out"),
+        )
         if cls.made.returncode == 0:
             cls.root = os.path.join(cls.folder, "root")
             bare(cls.root)
@@ -55,10 +75,19 @@ class Bundle(unittest.TestCase):
         self.assertEqual(self.made.returncode, 0, self.made.stdout + self.made.stderr)
 
     def inside(self, *command):
-        """In the chroot, with /proc and /dev of its own mount namespace, which ends with the command."""
+        """In the chroot, with /proc and /dev of its own mount namespace, which ends with the
+        command."""
         if os.geteuid() != 0:
             self.skipTest("a chroot needs root")
-        apart, mount = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"), 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev"'
+        apart, mount = (
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+        ), 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev"'
         tried = run(*apart, mount, self.root)
         if tried.returncode != 0:
             self.skipTest("no mounts of our own here: " + tried.stderr.strip())
@@ -83,11 +112,21 @@ class Bundle(unittest.TestCase):
         ended, said, checked = self.check("--only", "train")
         self.assertEqual(ended.returncode, 0, said)
         rows = {row["name"]: row for row in checked["rows"]}
-        self.assertEqual((rows["train: mlp"]["verdict"], rows["train: cnn"]["verdict"]), ("ok", "ok"), said)
-        self.assertRegex(rows["faults: workers and servers killed"]["detail"], "^4 deaths; exact: in each of epochs 1 to 20 every example was applied exactly once", said)
+        self.assertEqual(
+            (rows["train: mlp"]["verdict"], rows["train: cnn"]["verdict"]), ("ok", "ok"), said
+        )
+        self.assertRegex(
+            rows["faults: workers and servers killed"]["detail"],
+            "^4 deaths; exact: in each of epochs 1 to 20 every example was applied exactly once",
+            said,
+        )
         if rows["device"]["verdict"] == "skipped":
-            self.assertRegex(rows["device"]["detail"], r"libevergrad_cuda\.so|no CUDA driver|no device")
-            self.assertRegex(rows["train: mlp"]["detail"], r"^\d+ examples/s, loss 0\.\d+.*computes on cpu: ")
+            self.assertRegex(
+                rows["device"]["detail"], r"libevergrad_cuda\.so|no CUDA driver|no device"
+            )
+            self.assertRegex(
+                rows["train: mlp"]["detail"], r"^\d+ examples/s, loss 0\.\d+.*computes on cpu: "
+            )
             self.assertEqual((checked["gpu"], checked["skipped"]), ("", 4))
 
     def test_without_the_cuda_library_it_says_that_it_is_not_there(self):
@@ -100,7 +139,18 @@ class Bundle(unittest.TestCase):
             ended = self.inside("/opt/evergrad/run", "evergrad-worker", "--list-devices")
             self.assertNotEqual(ended.returncode, 0)
             self.assertIn("libevergrad_cuda.so is not there", ended.stdout + ended.stderr)
-            refused = self.inside("/opt/evergrad/run", "psctl", "job", "run", "/opt/evergrad/jobs/mlp.yaml", "--local", "--device", "gpu", "--runs", "/tmp/runs")
+            refused = self.inside(
+                "/opt/evergrad/run",
+                "psctl",
+                "job",
+                "run",
+                "/opt/evergrad/jobs/mlp.yaml",
+                "--local",
+                "--device",
+                "gpu",
+                "--runs",
+                "/tmp/runs",
+            )
             self.assertNotEqual(refused.returncode, 0)
             self.assertIn("libevergrad_cuda.so is not there", refused.stdout + refused.stderr)
         finally:
@@ -113,17 +163,31 @@ class Bundle(unittest.TestCase):
         parity = next(row for row in checked["rows"] if row["name"] == "parity")
         if checked["gpu"] == "":
             self.assertEqual(parity["verdict"], "skipped", said)
-            self.assertRegex(parity["detail"], r"^[1-9]\d* cases: no GPU: .*(libevergrad_cuda\.so|cudart|no device)")
+            self.assertRegex(
+                parity["detail"],
+                r"^[1-9]\d* cases: no GPU: .*(libevergrad_cuda\.so|cudart|no device)",
+            )
         else:
             self.assertRegex(parity["detail"], "assertions")
 
     def test_bad_flags_are_refused(self):
         script = os.path.join(ROOT, "deploy", "scripts", "gpu_check.sh")
-        for arguments, words in ((("--only", "all"), "want parity, train or bench"), (("--device", "tpu"), "want auto, cpu, gpu or gpu:N"), (("--loud",), "unknown option --loud"), (("--seconds", "5m"), "--seconds 5m: want a whole number above 0")):
+        for arguments, words in (
+            (("--only", "all"), "want parity, train or bench"),
+            (("--device", "tpu"), "want auto, cpu, gpu or gpu:N"),
+            (("--loud",), "unknown option --loud"),
+            (("--seconds", "5m"), "--seconds 5m: want a whole number above 0"),
+        ):
             ended = run(script, *arguments)
             self.assertEqual(ended.returncode, 2)
             self.assertIn(words, ended.stderr)
-        ended = run(os.path.join(ROOT, "deploy", "scripts", "bundle.sh"), "--bin", self.folder, "--out", os.path.join(self.folder, "other"))
+        ended = run(
+            os.path.join(ROOT, "deploy", "scripts", "bundle.sh"),
+            "--bin",
+            self.folder,
+            "--out",
+            os.path.join(self.folder, "other"),
+        )
         self.assertEqual(ended.returncode, 1)
         self.assertIn("no evergrad-coordinator in", ended.stderr)
 

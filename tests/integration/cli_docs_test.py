@@ -19,7 +19,13 @@ SCRIPT = os.path.join(ROOT, "deploy", "scripts", "cli_docs.py")
 
 class Page(Case):
     def test_the_page_is_what_the_programs_say(self):
-        r = subprocess.run([sys.executable, SCRIPT, "--bin", support.BIN, "--check"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=500)
+        r = subprocess.run(
+            [sys.executable, SCRIPT, "--bin", support.BIN, "--check"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=500,
+        )
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
     def test_every_command_line_that_sets_a_value_is_accepted_and_does_what_it_says(self):
@@ -30,13 +36,23 @@ class Page(Case):
                 arguments = shlex.split(line)
                 self.psctl(*arguments, cwd=ROOT)
                 effective = self.psctl(*arguments, "--effective", cwd=ROOT).stdout
-                self.assertNotEqual(effective, self.psctl(*arguments[:3], "--effective", cwd=ROOT).stdout)
+                self.assertNotEqual(
+                    effective, self.psctl(*arguments[:3], "--effective", cwd=ROOT).stdout
+                )
                 for path, value in (a.split("=", 1) for a in arguments if "=" in a):
                     if path.endswith(".units"):
                         self.assertRegex(effective, r"name: deep1\b[^}]*?units: %s\b" % value)
 
     def test_an_entry_of_a_list_that_is_not_there_is_refused_with_the_names_that_are(self):
-        r = self.psctl("job", "validate", "configs/examples/adult.yaml", "--set", "spec.model.layers.deeep.units=3", cwd=ROOT, expect=2)
+        r = self.psctl(
+            "job",
+            "validate",
+            "configs/examples/adult.yaml",
+            "--set",
+            "spec.model.layers.deeep.units=3",
+            cwd=ROOT,
+            expect=2,
+        )
         self.assertIn("deeep", r.stderr + r.stdout)
 
 

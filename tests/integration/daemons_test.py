@@ -21,7 +21,14 @@ DAEMONS = ["evergrad-coordinator", "evergrad-ps-server", "evergrad-worker"]
 
 
 def run(*command, **kw):
-    return subprocess.run([os.path.join(BIN, command[0])] + list(command[1:]), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, **kw)
+    return subprocess.run(
+        [os.path.join(BIN, command[0])] + list(command[1:]),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        **kw
+    )
 
 
 class Doors(unittest.TestCase):
@@ -36,7 +43,11 @@ class Doors(unittest.TestCase):
 
     def test_an_unknown_option_ends_with_2_and_the_nearest_name(self):
         for name in DAEMONS:
-            r = run(name, "--coordinator", "127.0.0.1:1", "--lissten", "127.0.0.1:0") if name != DAEMONS[0] else run(name, "--lissten", "127.0.0.1:0")
+            r = (
+                run(name, "--coordinator", "127.0.0.1:1", "--lissten", "127.0.0.1:0")
+                if name != DAEMONS[0]
+                else run(name, "--lissten", "127.0.0.1:0")
+            )
             self.assertEqual(r.returncode, 2, name + r.stderr)
             self.assertIn("listen", r.stderr, name)
 
@@ -60,24 +71,51 @@ class Doors(unittest.TestCase):
 
     def test_the_example_settings_name_every_setting_and_serve_as_they_stand(self):
         for name in DAEMONS:
-            with open(os.path.join(CONFIGS, name[len("evergrad-"):] + ".yaml")) as f:
+            with open(os.path.join(CONFIGS, name[len("evergrad-") :] + ".yaml")) as f:
                 text = f.read()
-            text = re.sub(r"^tls:\n(  .*\n)+", "", text, flags=re.M)   # two_machines_test.py is about certificates
-            text = re.sub(r"^# (\w+: .*)$", r"\1", text, flags=re.M)    # with every default written out
+            text = re.sub(
+                r"^tls:\n(  .*\n)+", "", text, flags=re.M
+            )  # two_machines_test.py is about certificates
+            text = re.sub(
+                r"^# (\w+: .*)$", r"\1", text, flags=re.M
+            )  # with every default written out
             keys = set(re.findall(r"^(\w+):", text, flags=re.M))
-            flags = set(re.findall(r"^  --([\w-]+)", run(name, "--help").stdout, flags=re.M)) - {"help", "version", "list-devices", "config", "tls-ca", "tls-cert", "tls-key"}
+            flags = set(re.findall(r"^  --([\w-]+)", run(name, "--help").stdout, flags=re.M)) - {
+                "help",
+                "version",
+                "list-devices",
+                "config",
+                "tls-ca",
+                "tls-cert",
+                "tls-key",
+            }
             self.assertEqual(keys, {flag.replace("-", "_") for flag in flags}, name)
             with tempfile.TemporaryDirectory() as folder:
                 address = os.path.join(folder, "address")
-                for key, value in (("listen", "127.0.0.1:0"), ("metrics_listen", "127.0.0.1:0"), ("coordinator", "127.0.0.1:1"), ("address_file", address), ("runs", folder),
-                                   ("data_root", "[%s]" % folder), ("checkpoint_root", "[%s]" % folder)):
+                for key, value in (
+                    ("listen", "127.0.0.1:0"),
+                    ("metrics_listen", "127.0.0.1:0"),
+                    ("coordinator", "127.0.0.1:1"),
+                    ("address_file", address),
+                    ("runs", folder),
+                    ("data_root", "[%s]" % folder),
+                    ("checkpoint_root", "[%s]" % folder),
+                ):
                     text = re.sub(r"^%s: .*$" % key, "%s: %s" % (key, value), text, flags=re.M)
                 path = os.path.join(folder, "settings.yaml")
                 with open(path, "w") as f:
                     f.write(text)
-                with subprocess.Popen([os.path.join(BIN, name), "--config", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as daemon:
+                with subprocess.Popen(
+                    [os.path.join(BIN, name), "--config", path],
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                ) as daemon:
                     try:
-                        wait_for(name + " to listen", lambda: os.path.exists(address) or daemon.poll() is not None)
+                        wait_for(
+                            name + " to listen",
+                            lambda: os.path.exists(address) or daemon.poll() is not None,
+                        )
                     finally:
                         daemon.terminate()
                     _, log = daemon.communicate(timeout=60)
@@ -94,7 +132,11 @@ class Running(unittest.TestCase):
             for d in c.servers + c.workers:
                 d.start()
             for d in c.servers + c.workers:
-                wait_for("%s to say that it waits for the coordinator" % d.name, lambda d=d: "waiting for the coordinator" in d.tail(30) and address in d.tail(30))
+                wait_for(
+                    "%s to say that it waits for the coordinator" % d.name,
+                    lambda d=d: "waiting for the coordinator" in d.tail(30)
+                    and address in d.tail(30),
+                )
             c.coordinator.start()
             c.wait_tasks()
             for d in [c.coordinator] + c.servers + c.workers:
@@ -107,10 +149,18 @@ class Running(unittest.TestCase):
             c.up()
             c.submit(examples=100).finish()
             rows = {"%s/%s" % (t["role"], t["identity"]): t for t in c.tasks()}
-            addresses = {n: rows[n]["metrics_address"] for n in rows if rows[n].get("metrics_address")}
-            addresses["coordinator/0"] = re.search(r"http://([^/]+)/metrics", c.coordinator.tail(1000)).group(1)
+            addresses = {
+                n: rows[n]["metrics_address"] for n in rows if rows[n].get("metrics_address")
+            }
+            addresses["coordinator/0"] = re.search(
+                r"http://([^/]+)/metrics", c.coordinator.tail(1000)
+            ).group(1)
             for name in ("coordinator/0", "ps_server/0", "worker/0"):
-                text = urllib.request.urlopen("http://%s/metrics" % addresses[name], timeout=60).read().decode()
+                text = (
+                    urllib.request.urlopen("http://%s/metrics" % addresses[name], timeout=60)
+                    .read()
+                    .decode()
+                )
                 role = name.split("/")[0]
                 self.assertIn("evergrad_%s_" % role, text, name)
                 limits = re.findall(r"^(evergrad_\w+)_limit(?:\{[^}]*\})? ", text, re.M)
@@ -126,36 +176,65 @@ class Running(unittest.TestCase):
 
             def served():
                 [address] = [t["metrics_address"] for t in c.tasks() if t["role"] == "worker"]
-                text = urllib.request.urlopen("http://%s/metrics" % address, timeout=60).read().decode()
-                return re.findall(r'^evergrad_worker_serves_job\{job="([^"]*)",job_uid="([^"]*)"\} 1$', text, re.M)
+                text = (
+                    urllib.request.urlopen("http://%s/metrics" % address, timeout=60)
+                    .read()
+                    .decode()
+                )
+                return re.findall(
+                    r'^evergrad_worker_serves_job\{job="([^"]*)",job_uid="([^"]*)"\} 1$', text, re.M
+                )
+
             self.assertEqual(served(), [])
             for name in ("this", "that"):
                 job = c.submit(examples=20000, name=name)
-                self.assertEqual(wait_for("the worker to say that it serves %s" % name, served), [(name, job.uid)])
+                self.assertEqual(
+                    wait_for("the worker to say that it serves %s" % name, served),
+                    [(name, job.uid)],
+                )
                 c.psctl("job", "cancel", name)
                 wait_for("the worker to serve none", lambda: not served())
 
     def test_a_job_beyond_the_coordinators_limit_of_bytes_on_servers_is_refused_by_it(self):
-        with Cluster(BIN, 1, 1, seed=1, coordinator_arguments=("--job-server-memory-bytes-max", "4KiB")).up() as c:
+        with Cluster(
+            BIN, 1, 1, seed=1, coordinator_arguments=("--job-server-memory-bytes-max", "4KiB")
+        ).up() as c:
             small = c.submit(examples=100, shards=1)
             small.finish()
             large = c.submit(examples=10000, shards=4)
-            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] == "FAILED" else None)(c.psctl_json("job", "show", large.name)))
+            status = wait_for(
+                "the job to end",
+                lambda: (lambda s: s if s["state"] == "FAILED" else None)(
+                    c.psctl_json("job", "show", large.name)
+                ),
+            )
             self.assertEqual(status["first_cause"]["kind"], "user")
-            self.assertIn("coordinator's --job-server-memory-bytes-max=4096", status["first_cause"]["message"])
+            self.assertIn(
+                "coordinator's --job-server-memory-bytes-max=4096", status["first_cause"]["message"]
+            )
             # A limit of the job's own that is lower counts, and is the one that is named.
             tighter = c.submit(examples=100, shards=1, resources="{server_memory_bytes_max: 100}")
-            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] == "FAILED" else None)(c.psctl_json("job", "show", tighter.name)))
-            self.assertIn("spec.resources.server_memory_bytes_max=100", status["first_cause"]["message"])
+            status = wait_for(
+                "the job to end",
+                lambda: (lambda s: s if s["state"] == "FAILED" else None)(
+                    c.psctl_json("job", "show", tighter.name)
+                ),
+            )
+            self.assertIn(
+                "spec.resources.server_memory_bytes_max=100", status["first_cause"]["message"]
+            )
             self.assertTrue(all(t["shards"] == 0 for t in c.tasks() if t["role"] == "ps_server"))
 
     def test_json_logs_carry_task_and_job(self):
         import json
+
         with Cluster(BIN, 1, 1, seed=1) as c:
             c.workers[0].arguments += ["--log-format", "json"]
             c.up()
             c.submit(examples=50).finish()
-            lines = [json.loads(line) for line in open(c.workers[0].log_path) if line.startswith("{")]
+            lines = [
+                json.loads(line) for line in open(c.workers[0].log_path) if line.startswith("{")
+            ]
             self.assertTrue(any(line["task"] == "worker/0" for line in lines))
             self.assertTrue(any(line.get("job") for line in lines))
 
@@ -184,18 +263,34 @@ class Running(unittest.TestCase):
             queued = c.submit(examples=100)
             self.assertEqual(queued.show()["state"], "QUEUED")
             c.psctl("job", "cancel", job.name)
-            self.assertEqual(job.wait_state("CANCELLED", "SUCCEEDED", "FAILED")["state"], "CANCELLED")
+            self.assertEqual(
+                job.wait_state("CANCELLED", "SUCCEEDED", "FAILED")["state"], "CANCELLED"
+            )
             queued.finish()
 
     def test_a_counting_job_is_refused_by_daemons_without_failpoints(self):
         with Cluster(BIN, 1, 1, seed=1) as c:
-            command = [os.path.join(BIN, "evergrad-coordinator"), "--runs", c.runs, "--address-file", os.path.join(c.folder, "plain.address")]
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            command = [
+                os.path.join(BIN, "evergrad-coordinator"),
+                "--runs",
+                c.runs,
+                "--address-file",
+                os.path.join(c.folder, "plain.address"),
+            ]
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             try:
                 path = os.path.join(c.folder, "plain.address")
-                c.coordinator.address = wait_for("the address", lambda: os.path.exists(path) and open(path).read().strip())
+                c.coordinator.address = wait_for(
+                    "the address", lambda: os.path.exists(path) and open(path).read().strip()
+                )
                 job = os.path.join(c.folder, "counting.yaml")
                 from cluster import CountingJob
+
                 with open(job, "w") as f:
                     f.write(CountingJob(c, "refused", 10, 5, 1, 1, 0, 2, 1).yaml())
                 r = c.psctl("job", "submit", job, expect=2)
@@ -209,5 +304,5 @@ if __name__ == "__main__":
     if "--bin" in sys.argv:
         at = sys.argv.index("--bin")
         BIN = os.path.abspath(sys.argv[at + 1])
-        del sys.argv[at:at + 2]
+        del sys.argv[at : at + 2]
     unittest.main()

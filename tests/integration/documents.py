@@ -6,14 +6,19 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 def blocks(document, language):
-    """The texts of all blocks of `document` (a path below the checkout) that are fenced as `language`, in order."""
+    """The texts of all blocks of `document` (a path below the checkout) that are fenced as
+    `language`, in order."""
     with open(os.path.join(ROOT, document)) as f:
-        return re.findall(r"^```%s\n(.*?)^```$" % re.escape(language), f.read(), re.MULTILINE | re.DOTALL)
+        return re.findall(
+            r"^```%s\n(.*?)^```$" % re.escape(language), f.read(), re.MULTILINE | re.DOTALL
+        )
 
 
 def block(document, language, words):
     """The one block with `words` in it."""
     found = [b for b in blocks(document, language) if words in b]
     if len(found) != 1:
-        raise AssertionError("want one block of %s with %r in %s, got %d" % (language, words, document, len(found)))
+        raise AssertionError(
+            "want one block of %s with %r in %s, got %d" % (language, words, document, len(found))
+        )
     return found[0]

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""./evergrad, called from another folder than its own: what a person names is meant from where they stand.
+"""./evergrad, called from another folder than its own: what a person names is meant from where they
+stand.
 
   front_door_test.py --bin build/release/bin
 
-The checkout is a copy whose binaries are those of --bin; its set-up and its build have nothing to do.
+The checkout is a copy whose binaries are those of --bin; its set-up and its build have nothing to
+do.
 """
 import lzma
 import os
@@ -27,7 +29,12 @@ class FrontDoor(Case):
         self.checkout = self.path("check out")
         self.caller = self.path("some where")
         scripts = os.path.join(self.checkout, "deploy", "scripts")
-        for folder in (scripts, self.caller, self.path("tools"), os.path.join(self.checkout, "build", "release")):
+        for folder in (
+            scripts,
+            self.caller,
+            self.path("tools"),
+            os.path.join(self.checkout, "build", "release"),
+        ):
             os.makedirs(folder)
         shutil.copy(os.path.join(ROOT, "evergrad"), self.checkout)
         for name in ("data.py", "ratings.py", "failed_tests.py", "fresh.sh"):
@@ -40,11 +47,23 @@ class FrontDoor(Case):
             os.chmod(write(self.path("tools", tool), "#!/bin/sh\n"), 0o755)
 
     def evergrad(self, *arguments, env=None, command=None):
-        environment = dict(os.environ, PATH=self.path("tools") + ":" + os.environ["PATH"], **(env or {}))
-        return subprocess.run([command or os.path.join(self.checkout, "evergrad"), *arguments], cwd=self.caller, env=environment, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120)
+        environment = dict(
+            os.environ, PATH=self.path("tools") + ":" + os.environ["PATH"], **(env or {})
+        )
+        return subprocess.run(
+            [command or os.path.join(self.checkout, "evergrad"), *arguments],
+            cwd=self.caller,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=120,
+        )
 
-    @unittest.skipUnless(os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed")
+    @unittest.skipUnless(
+        os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed"
+    )
     def test_train_takes_job_data_and_runs_from_where_it_is_called(self):
         os.makedirs(os.path.join(self.caller, "my jobs"))
         job = job_yaml("mine", epochs=5).replace("fashion-mnist-12k", "fashion-mnist")
@@ -52,46 +71,104 @@ class FrontDoor(Case):
         # Through a link, as one in ~/bin would be.
         door = self.path("tools", "eg")
         os.symlink(os.path.join(self.checkout, "evergrad"), door)
-        r = self.evergrad("train", "my jobs/a.yaml", "--set", "spec.training.epochs=1", "--threads", "1", "--workers", "1", env={"EVERGRAD_DATA": "sets"}, command=door)
+        r = self.evergrad(
+            "train",
+            "my jobs/a.yaml",
+            "--set",
+            "spec.training.epochs=1",
+            "--threads",
+            "1",
+            "--workers",
+            "1",
+            env={"EVERGRAD_DATA": "sets"},
+            command=door,
+        )
         self.assertEqual(r.returncode, 0, r.stdout)
         self.assertIn("2 servers, 1 worker\n", r.stdout)
         self.assertIn("== train (my jobs/a.yaml)", r.stdout)
-        self.assertTrue(os.path.exists(os.path.join(self.caller, "sets", "fashion-mnist", "train-images-idx3-ubyte.gz")))
+        self.assertTrue(
+            os.path.exists(
+                os.path.join(self.caller, "sets", "fashion-mnist", "train-images-idx3-ubyte.gz")
+            )
+        )
         run = self.run_folder(os.path.join(self.caller, "runs"))
         self.assertIn("the run's files: runs/" + os.path.basename(run), r.stdout)
         self.assertTrue(os.path.exists(os.path.join(run, "report.html")))
-        self.assertEqual(sorted(os.listdir(self.checkout)), ["build", "configs", "deploy", "evergrad", "examples"])
+        self.assertEqual(
+            sorted(os.listdir(self.checkout)),
+            ["build", "configs", "deploy", "evergrad", "examples"],
+        )
 
-    @unittest.skipUnless(os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed")
+    @unittest.skipUnless(
+        os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed"
+    )
     def test_the_readmes_job_trains_wherever_it_is_saved(self):
         job = write(os.path.join(self.caller, "my.yaml"), block("README.md", "yaml", "my-mlp"))
-        r = self.evergrad("train", "my.yaml", "--set", "spec.training.epochs=1", "--threads", "1", env={"EVERGRAD_DATA": ""})
+        r = self.evergrad(
+            "train",
+            "my.yaml",
+            "--set",
+            "spec.training.epochs=1",
+            "--threads",
+            "1",
+            env={"EVERGRAD_DATA": ""},
+        )
         self.assertEqual(r.returncode, 0, r.stdout)
-        self.assertRegex(r.stdout, r"(?m)^.*2 workers, 2 servers, 469 steps, each applied exactly once$")
+        self.assertRegex(
+            r.stdout, r"(?m)^.*2 workers, 2 servers, 469 steps, each applied exactly once$"
+        )
         self.assertEqual(os.listdir(os.path.join(self.checkout, "data")), ["fashion-mnist"])
         self.assertEqual(sorted(os.listdir(self.caller)), [os.path.basename(job), "runs"])
 
     def test_train_gets_the_data_that_a_job_names(self):
         examples = os.path.join(self.checkout, "configs", "examples")
-        for example, needs, says in (("adult", "adult", "auc 0."), ("matrix_factorization", "ratings", "root_mean_squared_error 0.")):
-            r = self.evergrad("train", os.path.join(examples, example + ".yaml"), "--set", "spec.training.epochs=1", "--threads", "1", env={"EVERGRAD_DATA": "sets"})
+        for example, needs, says in (
+            ("adult", "adult", "auc 0."),
+            ("matrix_factorization", "ratings", "root_mean_squared_error 0."),
+        ):
+            r = self.evergrad(
+                "train",
+                os.path.join(examples, example + ".yaml"),
+                "--set",
+                "spec.training.epochs=1",
+                "--threads",
+                "1",
+                env={"EVERGRAD_DATA": "sets"},
+            )
             self.assertEqual(r.returncode, 0, r.stdout)
             self.assertIn(says, r.stdout)
             self.assertIn(needs, os.listdir(os.path.join(self.caller, "sets")))
-        self.assertEqual(sorted(os.listdir(os.path.join(self.caller, "sets"))), ["adult", "ratings"])
+        self.assertEqual(
+            sorted(os.listdir(os.path.join(self.caller, "sets"))), ["adult", "ratings"]
+        )
         # What nobody may pass on: where the user gets it, and nothing is started.
-        r = self.evergrad("train", os.path.join(examples, "matrix_factorization.yaml"), "--set", "spec.data.train.path=${EVERGRAD_DATA}/ml-latest-small/ratings.csv",
-                          env={"EVERGRAD_DATA": "sets"})
+        r = self.evergrad(
+            "train",
+            os.path.join(examples, "matrix_factorization.yaml"),
+            "--set",
+            "spec.data.train.path=${EVERGRAD_DATA}/ml-latest-small/ratings.csv",
+            env={"EVERGRAD_DATA": "sets"},
+        )
         self.assertEqual(r.returncode, 2, r.stdout)
-        self.assertIn("Get ml-latest-small.zip from https://grouplens.org/datasets/movielens/ and unpack it in %s" % os.path.join(self.caller, "sets"), r.stdout)
+        self.assertIn(
+            "Get ml-latest-small.zip from https://grouplens.org/datasets/movielens/ and unpack it in %s"
+            % os.path.join(self.caller, "sets"),
+            r.stdout,
+        )
         self.assertIn("SHA-256 of ratings.csv: aa289ca8", r.stdout)
         self.assertNotIn("local cluster", r.stdout)
 
-    @unittest.skipUnless(os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed")
+    @unittest.skipUnless(
+        os.path.isdir(PACKAGE), "Debian's package dataset-fashion-mnist is not installed"
+    )
     def test_every_file_that_an_example_names_is_one_that_data_provides(self):
         configs = os.path.join(self.checkout, "configs")
-        jobs = [os.path.join(configs, name) for name in ("quickstart.yaml", "reference.yaml")] + sorted(
-            os.path.join(configs, "examples", name) for name in os.listdir(os.path.join(configs, "examples")))
+        jobs = [
+            os.path.join(configs, name) for name in ("quickstart.yaml", "reference.yaml")
+        ] + sorted(
+            os.path.join(configs, "examples", name)
+            for name in os.listdir(os.path.join(configs, "examples"))
+        )
         self.assertGreater(len(jobs), 10)
         r = self.evergrad("data", env={"EVERGRAD_DATA": "sets"})
         self.assertEqual(r.returncode, 0, r.stdout)
@@ -103,9 +180,18 @@ class FrontDoor(Case):
             named = re.findall(r'"\$\{EVERGRAD_DATA[^}]*\}/([^"]+)"', text)
             self.assertEqual(len(named), text.count('"${EVERGRAD_DATA'), job)
             for path in named:
-                self.assertTrue(os.path.exists(os.path.join(self.caller, "sets", path)), "%s names %s, which ./evergrad data does not make" % (job, path))
+                self.assertTrue(
+                    os.path.exists(os.path.join(self.caller, "sets", path)),
+                    "%s names %s, which ./evergrad data does not make" % (job, path),
+                )
             # Nothing of an example lies anywhere else.
-            self.assertEqual(re.findall(r'\b(?:images|labels|path): *"?(?!\$\{EVERGRAD_DATA)[^\s,}"]*/[^\s,}]*', text), [], job)
+            self.assertEqual(
+                re.findall(
+                    r'\b(?:images|labels|path): *"?(?!\$\{EVERGRAD_DATA)[^\s,}"]*/[^\s,}]*', text
+                ),
+                [],
+                job,
+            )
 
     def test_data_is_checked_and_what_is_there_is_left_alone(self):
         packed = os.path.join(self.checkout, "examples", "data", "adult", "adult.data.xz")
@@ -117,7 +203,9 @@ class FrontDoor(Case):
         self.assertFalse(os.path.exists(os.path.join(self.caller, "sets", "adult")))
         os.makedirs(os.path.join(self.caller, "sets", "ratings"))
         mine = write(os.path.join(self.caller, "sets", "ratings", "ratings.csv"), "mine\n")
-        self.assertEqual(self.evergrad("data", "ratings", env={"EVERGRAD_DATA": "sets"}).returncode, 0)
+        self.assertEqual(
+            self.evergrad("data", "ratings", env={"EVERGRAD_DATA": "sets"}).returncode, 0
+        )
         with open(mine) as f:
             self.assertEqual(f.read(), "mine\n")
         r = self.evergrad("data", "rating")
@@ -127,7 +215,13 @@ class FrontDoor(Case):
     @unittest.skipUnless(os.geteuid() == 0, "a chroot needs root")
     def test_fresh_makes_the_folder_that_it_is_told_and_removes_only_what_is_its_own(self):
         subprocess.run(["git", "init", "-q", self.checkout], check=True)
-        os.chmod(write(self.path("tools", "debootstrap"), '#!/bin/sh\nmkdir -p "$4"\necho "asked for $4"\nexit 1\n'), 0o755)
+        os.chmod(
+            write(
+                self.path("tools", "debootstrap"),
+                '#!/bin/sh\nmkdir -p "$4"\necho "asked for $4"\nexit 1\n',
+            ),
+            0o755,
+        )
         for folder in ("not yet/there", "there"):
             if folder == "there":
                 os.makedirs(os.path.join(self.caller, folder))
@@ -149,11 +243,20 @@ class FrontDoor(Case):
             self.assertNotIn("set-up", r.stdout)
 
     def test_what_failed_is_told_again_at_the_end_and_ctests_summary_is_last(self):
-        write(os.path.join(self.checkout, "deploy", "scripts", "data.py"), "")  # no data is needed here
+        write(
+            os.path.join(self.checkout, "deploy", "scripts", "data.py"), ""
+        )  # no data is needed here
         long_name = "a name as long as a sentence, which would fill every other line with dots; with a semicolon"
-        tests = {"good": "echo fine", long_name: "seq -f 'line %.0f' 100; echo the reason '<&>'; exit 3", "silent": "exit 1"}
-        write(os.path.join(self.checkout, "build", "release", "CTestTestfile.cmake"),
-              "".join("add_test([==[%s]==] sh -c [==[%s]==])\n" % t for t in tests.items()) + "set_tests_properties(good PROPERTIES LABELS easy)\n")
+        tests = {
+            "good": "echo fine",
+            long_name: "seq -f 'line %.0f' 100; echo the reason '<&>'; exit 3",
+            "silent": "exit 1",
+        }
+        write(
+            os.path.join(self.checkout, "build", "release", "CTestTestfile.cmake"),
+            "".join("add_test([==[%s]==] sh -c [==[%s]==])\n" % t for t in tests.items())
+            + "set_tests_properties(good PROPERTIES LABELS easy)\n",
+        )
         r = self.evergrad("test")
         self.assertEqual(r.returncode, 8, r.stdout)
         self.assertNotIn("....", r.stdout)
@@ -161,9 +264,9 @@ class FrontDoor(Case):
         self.assertRegex(ctest, r"(?m)^1/3 Test #1: good \.\.\. +Passed ")
         self.assertIn("== test", ctest)
         self.assertIn("line 1\n", ctest)
-        summary = ctest[ctest.index("33% tests passed, 2 tests failed out of 3"):].strip()
+        summary = ctest[ctest.index("33% tests passed, 2 tests failed out of 3") :].strip()
         self.assertTrue(end.endswith(summary + "\n"), "the last lines are not ctest's own:\n" + end)
-        told = end[:-len(summary) - 1]
+        told = end[: -len(summary) - 1]
         self.assertTrue(told.startswith(long_name), told)
         self.assertNotIn("line 41\n", told)
         self.assertEqual(told.count("\nline "), 59)
@@ -177,7 +280,10 @@ class FrontDoor(Case):
         self.assertNotIn("== failed", good.stdout)
         self.assertEqual(good.stdout.count("tests passed"), 1)
         # What failed an hour ago does not fail now.
-        write(os.path.join(self.checkout, "build", "release", "CTestTestfile.cmake"), "no_such_command()\n")
+        write(
+            os.path.join(self.checkout, "build", "release", "CTestTestfile.cmake"),
+            "no_such_command()\n",
+        )
         none = self.evergrad("test")
         self.assertNotEqual(none.returncode, 0, none.stdout)
         self.assertIn("ctest left no list", none.stdout)

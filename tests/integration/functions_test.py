@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""examples/functions as its README says, on real daemons: the client's output, the job's end, the numbers in its files.
+"""examples/functions as its README says, on real daemons: the client's output, the job's end, the
+numbers in its files.
 
   functions_test.py --bin build/release/bin [unittest arguments]
 """
@@ -27,18 +28,31 @@ def free_port():
 
 class Documented(Case):
     def test_the_readmes_block_runs_when_it_is_pasted_as_a_whole(self):
-        """The lines of examples/functions/README.md, all at once: nobody waits for the coordinator by hand."""
+        """The lines of examples/functions/README.md, all at once: nobody waits for the coordinator
+        by hand."""
         lines = block("examples/functions/README.md", "sh", "evergrad-example-client")
         self.assertIn("127.0.0.1:7000", lines)
-        # The port is whichever is free, and the checkout is one whose binaries are those of this build.
+        # The port is whichever is free, and the checkout is one whose binaries are those of this
+        # build.
         lines = lines.replace(":7000", ":%d" % free_port())
         checkout = self.path("check out")
         os.makedirs(os.path.join(checkout, "build", "release"))
-        os.symlink(os.path.dirname(binary("psctl")), os.path.join(checkout, "build", "release", "bin"))
+        os.symlink(
+            os.path.dirname(binary("psctl")), os.path.join(checkout, "build", "release", "bin")
+        )
         os.symlink(os.path.join(ROOT, "configs"), os.path.join(checkout, "configs"))
         with open(self.path("said"), "w") as said:
-            # In a process group of its own, so that what a failed block leaves running can be ended.
-            shell = subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=said, stderr=subprocess.STDOUT, text=True, cwd=checkout, start_new_session=True)
+            # In a process group of its own, so that what a failed block leaves running can be
+            # ended.
+            shell = subprocess.Popen(
+                ["bash"],
+                stdin=subprocess.PIPE,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                text=True,
+                cwd=checkout,
+                start_new_session=True,
+            )
         try:
             shell.communicate(lines + "wait\n", timeout=120)
         finally:
@@ -52,7 +66,10 @@ class Documented(Case):
         documented = blocks("examples/functions/README.md", "text")[0].splitlines()
         for line in documented:
             self.assertIn(re.split(r"[0-9]+\.[0-9]", line)[0], said)
-        fitted = [float(n) for n in re.search(r"slope, height and steps applied: (.*?)   ", said).group(1).split()]
+        fitted = [
+            float(n)
+            for n in re.search(r"slope, height and steps applied: (.*?)   ", said).group(1).split()
+        ]
         numpy.testing.assert_allclose(fitted, [3, -2, 0.5, 400], atol=0.1)
         runs = os.listdir(os.path.join(checkout, "runs"))
         self.assertEqual(len([r for r in runs if r.startswith("plane-")]), 1, runs)
@@ -61,19 +78,33 @@ class Documented(Case):
 
 class Example(Case):
     def test_a_plane_is_fitted_by_closures_that_a_client_schedules(self):
-        """Two workers and two servers: the error falls, each step is applied once, a mistake is told once, the job succeeds."""
+        """Two workers and two servers: the error falls, each step is applied once, a mistake is
+        told once, the job succeeds."""
         with Cluster(binary(""), 2, 2, worker_binary="evergrad-example-worker").up() as c:
             c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
-            wait_for("the job to wait for closures", lambda: c.psctl_json("job", "show", "plane")["waiting_for"] == "closures to be scheduled")
-            client = subprocess.run([binary("evergrad-example-client"), c.coordinator_address(), "plane"], stdin=subprocess.DEVNULL,
-                                    capture_output=True, text=True, timeout=120)
+            wait_for(
+                "the job to wait for closures",
+                lambda: c.psctl_json("job", "show", "plane")["waiting_for"]
+                == "closures to be scheduled",
+            )
+            client = subprocess.run(
+                [binary("evergrad-example-client"), c.coordinator_address(), "plane"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             self.assertEqual(client.returncode, 0, client.stdout + client.stderr)
             lines = client.stdout.splitlines()
             self.assertEqual(len(lines), 4, client.stdout)
-            first, last = (float(re.search(r"last batch ([0-9.]+)$", line).group(1)) for line in lines[:2])
+            first, last = (
+                float(re.search(r"last batch ([0-9.]+)$", line).group(1)) for line in lines[:2]
+            )
             self.assertLess(last, 0.05)
             self.assertLess(last, first)
-            slope0, slope1, height, steps = (float(w) for w in lines[2].split(": ")[1].split("   ")[0].split())
+            slope0, slope1, height, steps = (
+                float(w) for w in lines[2].split(": ")[1].split("   ")[0].split()
+            )
             self.assertEqual(steps, 400)
             numpy.testing.assert_allclose([slope0, slope1, height], [3, -2, 0.5], atol=0.1)
             self.assertIn("failed: function=fit", lines[3])
@@ -85,22 +116,38 @@ class Example(Case):
                 result = json.load(f)
             self.assertEqual(result["closures"]["succeeded"], 41)
             self.assertEqual(result["closures"]["failed"], 1)
-            self.assertEqual([s["updates_applied"] for s in result["shards"]], [400] * len(result["shards"]))
+            self.assertEqual(
+                [s["updates_applied"] for s in result["shards"]], [400] * len(result["shards"])
+            )
             weights = numpy.load(os.path.join(status["runs_folder"], "weights.npz"))
             self.assertEqual(weights["steps"][0], 400)
             # A second client of a job that has ended hears so.
-            again = subprocess.run([binary("evergrad-example-client"), c.coordinator_address(), "plane"], stdin=subprocess.DEVNULL,
-                                   capture_output=True, text=True, timeout=60)
+            again = subprocess.run(
+                [binary("evergrad-example-client"), c.coordinator_address(), "plane"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             self.assertEqual(again.returncode, 1)
             self.assertIn("the job has ended", again.stderr)
 
     def test_a_worker_without_the_function_gets_nothing_and_the_job_says_what_it_waits_for(self):
         with Cluster(binary(""), 1, 1).up() as c:
             c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
-            client = subprocess.Popen([binary("evergrad-example-client"), c.coordinator_address(), "plane", "2", "2"], stdin=subprocess.DEVNULL,
-                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            client = subprocess.Popen(
+                [binary("evergrad-example-client"), c.coordinator_address(), "plane", "2", "2"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             try:
-                wait_for("the job to name the function", lambda: "none of those here has function `fit`" in c.psctl_json("job", "show", "plane").get("waiting_for", ""))
+                wait_for(
+                    "the job to name the function",
+                    lambda: "none of those here has function `fit`"
+                    in c.psctl_json("job", "show", "plane").get("waiting_for", ""),
+                )
                 c.worker_binary = "evergrad-example-worker"
                 c.add("worker", "late", ["--name", "late", "--threads", "1"])
                 out, err = client.communicate(timeout=60)

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Workers on GPUs: chosen, refused with the reason, and a job on them. The device is emulated (tests/unit/worker/backend/cuda/emulated_library.cc), so that
-this runs everywhere: the worker's whole half is real, and so are the daemons. gpu_test.py --bin DIR [Class[.test]]"""
+"""Workers on GPUs: chosen, refused with the reason, and a job on them. The device is emulated
+(tests/unit/worker/backend/cuda/emulated_library.cc), so that
+this runs everywhere: the worker's whole half is real, and so are the daemons. gpu_test.py --bin DIR
+[Class[.test]]"""
 import json
 import os
 import re
@@ -23,7 +25,17 @@ class Gpus(unittest.TestCase):
         self.emulated = os.path.join(os.path.abspath(support.BIN), "libworker_cuda_emulated.so")
 
     def worker(self, *arguments):
-        return subprocess.run([os.path.join(support.BIN, "evergrad-worker"), "--coordinator", "127.0.0.1:1", *arguments], capture_output=True, text=True, timeout=30)
+        return subprocess.run(
+            [
+                os.path.join(support.BIN, "evergrad-worker"),
+                "--coordinator",
+                "127.0.0.1:1",
+                *arguments,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
 
     def test_a_gpu_that_cannot_be_had_is_refused_with_the_reason_and_listed_as_none(self):
         r = self.worker("--device", "gpu", "--cuda-library", "/nowhere.so")
@@ -39,10 +51,23 @@ class Gpus(unittest.TestCase):
         self.assertTrue(r.stdout.startswith("gpu:0 emulated"), r.stdout)
 
     def ends(self, workers, library, name, log, precision="float32", **job):
-        with Cluster(support.BIN, servers=2, workers=workers, worker_arguments=("--device", "auto", "--cuda-library", library)).up() as c:
-            path = support.write(os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, epochs=2, **job))
+        with Cluster(
+            support.BIN,
+            servers=2,
+            workers=workers,
+            worker_arguments=("--device", "auto", "--cuda-library", library),
+        ).up() as c:
+            path = support.write(
+                os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, epochs=2, **job)
+            )
             c.psctl("job", "submit", path, "--set", "spec.training.precision=" + precision)
-            status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", name)), 120)
+            status = wait_for(
+                "%s to end" % name,
+                lambda: (
+                    lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None
+                )(c.psctl_json("job", "show", name)),
+                120,
+            )
             self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
             for w in c.workers:
                 with open(w.log_path, encoding="utf-8") as f:
@@ -50,43 +75,93 @@ class Gpus(unittest.TestCase):
             return status["epoch_rows"]
 
     def test_a_job_on_two_gpu_workers_succeeds(self):
-        self.assertEqual(len(self.ends(2, self.emulated, "on-gpus", "computes on gpu:0 emulated")), 2)
+        self.assertEqual(
+            len(self.ends(2, self.emulated, "on-gpus", "computes on gpu:0 emulated")), 2
+        )
 
     def test_a_deterministic_job_learns_on_a_gpu_what_it_learns_on_a_cpu(self):
-        gpu = self.ends(1, self.emulated, "on-a-gpu", "computes on gpu:0 emulated", deterministic=True)
-        cpu = self.ends(1, "/nowhere.so", "on-a-cpu", "computes on cpu: /nowhere.so is not there", deterministic=True)
+        gpu = self.ends(
+            1, self.emulated, "on-a-gpu", "computes on gpu:0 emulated", deterministic=True
+        )
+        cpu = self.ends(
+            1,
+            "/nowhere.so",
+            "on-a-cpu",
+            "computes on cpu: /nowhere.so is not there",
+            deterministic=True,
+        )
         self.assertEqual((len(gpu), len(cpu)), (2, 2))
         for on_gpu, on_cpu in zip(gpu, cpu):
             for loss in ("train_loss", "eval_loss"):
-                self.assertLess(abs(on_gpu[loss] - on_cpu[loss]), 1e-3 * on_cpu[loss], (on_gpu, on_cpu))
+                self.assertLess(
+                    abs(on_gpu[loss] - on_cpu[loss]), 1e-3 * on_cpu[loss], (on_gpu, on_cpu)
+                )
 
     def test_a_job_in_mixed_precision_learns_what_it_learns_in_float32(self):
         cpu = self.ends(1, "/nowhere.so", "wide", "computes on cpu: ", deterministic=True)
         for precision in ("mixed_bfloat16", "mixed_float16"):
-            gpu = self.ends(1, self.emulated, precision.replace("_", "-"), "computes on gpu:0 emulated", precision=precision, deterministic=True)
+            gpu = self.ends(
+                1,
+                self.emulated,
+                precision.replace("_", "-"),
+                "computes on gpu:0 emulated",
+                precision=precision,
+                deterministic=True,
+            )
             self.assertEqual((len(gpu), len(cpu)), (2, 2))
             for narrow, wide in zip(gpu, cpu):
                 for loss in ("train_loss", "eval_loss"):
-                    self.assertLess(abs(narrow[loss] - wide[loss]), 2e-2 * wide[loss], (precision, narrow, wide))
+                    self.assertLess(
+                        abs(narrow[loss] - wide[loss]), 2e-2 * wide[loss], (precision, narrow, wide)
+                    )
 
     def test_a_precision_that_a_worker_has_not_fails_the_job_before_anything_is_written(self):
-        with Cluster(support.BIN, servers=1, workers=1, worker_arguments=("--device", "cpu")).up() as c:
-            path = support.write(os.path.join(c.folder, "not-here.yaml"), support.job_yaml(name="not-here"))
+        with Cluster(
+            support.BIN, servers=1, workers=1, worker_arguments=("--device", "cpu")
+        ).up() as c:
+            path = support.write(
+                os.path.join(c.folder, "not-here.yaml"), support.job_yaml(name="not-here")
+            )
             c.psctl("job", "submit", path, "--set", "spec.training.precision=mixed_float16")
-            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", "not-here")), 60)
+            status = wait_for(
+                "the job to end",
+                lambda: (
+                    lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None
+                )(c.psctl_json("job", "show", "not-here")),
+                60,
+            )
             self.assertEqual(status["state"], "FAILED", status)
-            for words in ("training.precision=mixed_float16 device=cpu (oneDNN", "no float16 products for processors"):
+            for words in (
+                "training.precision=mixed_float16 device=cpu (oneDNN",
+                "no float16 products for processors",
+            ):
                 self.assertIn(words, json.dumps(status["first_cause"]))
             self.assertEqual(status["epoch_rows"], [])
-            self.assertFalse(os.path.exists(os.path.join(status["runs_folder"], "checkpoints")), status["runs_folder"])
+            self.assertFalse(
+                os.path.exists(os.path.join(status["runs_folder"], "checkpoints")),
+                status["runs_folder"],
+            )
 
     def test_a_precision_that_one_of_two_workers_has_not_is_computed_by_the_other(self):
-        with Cluster(support.BIN, servers=1, workers=2, worker_arguments=("--device", "auto", "--cuda-library", self.emulated)) as c:
+        with Cluster(
+            support.BIN,
+            servers=1,
+            workers=2,
+            worker_arguments=("--device", "auto", "--cuda-library", self.emulated),
+        ) as c:
             c.workers[0].arguments = ["cpu" if a == "auto" else a for a in c.workers[0].arguments]
             c.up()
-            path = support.write(os.path.join(c.folder, "there.yaml"), support.job_yaml(name="there", epochs=2))
+            path = support.write(
+                os.path.join(c.folder, "there.yaml"), support.job_yaml(name="there", epochs=2)
+            )
             c.psctl("job", "submit", path, "--set", "spec.training.precision=mixed_float16")
-            status = wait_for("the job to end", lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", "there")), 120)
+            status = wait_for(
+                "the job to end",
+                lambda: (
+                    lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None
+                )(c.psctl_json("job", "show", "there")),
+                120,
+            )
             self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
             said = [e["text"] for e in status["events"] if "cannot take part" in e["text"]]
             self.assertLessEqual(len(said), 1, said)  # none: nothing was granted to it
@@ -94,17 +169,39 @@ class Gpus(unittest.TestCase):
             self.assertEqual(steps.get("0", 0), 0, status["workers"])
             self.assertGreater(steps["1"], 0, status["workers"])
 
-    def test_a_worker_whose_device_fails_in_a_job_ends_with_9_and_the_others_do_its_work_exactly_once(self):
-        with Cluster(support.BIN, servers=2, workers=2, worker_arguments=("--device", "gpu", "--cuda-library", self.emulated)) as c:
+    def test_a_worker_whose_device_fails_in_a_job_ends_with_9_and_the_others_do_its_work_exactly_once(
+        self,
+    ):
+        with Cluster(
+            support.BIN,
+            servers=2,
+            workers=2,
+            worker_arguments=("--device", "gpu", "--cuda-library", self.emulated),
+        ) as c:
             victim = c.workers[0]
             victim.prefix = ["env", "EVERGRAD_EMULATED_FAIL_AFTER_COPIES=300"]
             c.up()
             for i in range(6):  # who does how much of a job is nobody's promise
                 name = "device-%d" % i
-                c.psctl("job", "submit", support.write(os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, epochs=4)))
-                status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", name)), 120)
+                c.psctl(
+                    "job",
+                    "submit",
+                    support.write(
+                        os.path.join(c.folder, name + ".yaml"),
+                        support.job_yaml(name=name, epochs=4),
+                    ),
+                )
+                status = wait_for(
+                    "%s to end" % name,
+                    lambda: (
+                        lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None
+                    )(c.psctl_json("job", "show", name)),
+                    120,
+                )
                 self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
-                with open(os.path.join(status["runs_folder"], "result.json"), encoding="utf-8") as f:
+                with open(
+                    os.path.join(status["runs_folder"], "result.json"), encoding="utf-8"
+                ) as f:
                     self.assertEqual({s["updates_applied"] for s in json.load(f)["shards"]}, {200})
                 if any("the device has failed" in e["text"] for e in status["events"]):
                     break
@@ -112,7 +209,10 @@ class Gpus(unittest.TestCase):
                 self.fail("in six jobs nothing was copied to the device 300 times")
             wait_for("the worker to end", lambda: not victim.alive())
             self.assertEqual(victim.process.returncode, 9, victim.tail())
-            self.assertIn("ends, to be started again: its device has failed: code=9 cause=backend could not compute: ", victim.tail(40))
+            self.assertIn(
+                "ends, to be started again: its device has failed: code=9 cause=backend could not compute: ",
+                victim.tail(40),
+            )
             victim.prefix = []
             victim.start()
             c.wait_tasks()
@@ -125,10 +225,15 @@ class Gpus(unittest.TestCase):
         for name in ("psctl", "evergrad-coordinator", "evergrad-ps-server", "evergrad-worker"):
             shutil.copy(os.path.join(support.BIN, name), bin_folder)
         psctl = os.path.join(bin_folder, "psctl")
-        run = lambda *a: subprocess.run([psctl, *a], cwd=folder, capture_output=True, text=True, timeout=60)
+        run = lambda *a: subprocess.run(
+            [psctl, *a], cwd=folder, capture_output=True, text=True, timeout=60
+        )
         r = run("cluster", "up", "--gpus")
         self.assertEqual(r.returncode, 2, r.stderr)
-        self.assertIn("--gpus: no worker can have a GPU here: evergrad-worker: no GPU: libevergrad_cuda.so is not there", r.stderr)
+        self.assertIn(
+            "--gpus: no worker can have a GPU here: evergrad-worker: no GPU: libevergrad_cuda.so is not there",
+            r.stderr,
+        )
         r = run("cluster", "up", "--gpus", "--workers", "2")
         self.assertIn("--gpus together with --workers: give one of them", r.stderr)
         # Beside the daemons a library is found by itself.
@@ -145,31 +250,77 @@ class Gpus(unittest.TestCase):
     def test_two_gpus_are_two_workers_each_on_its_own(self):
         folder = self.with_emulated()
         env = {**os.environ, "EVERGRAD_EMULATED_DEVICES": "2"}
-        run = lambda *a: subprocess.run([os.path.join(folder, "psctl"), *a], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        run = lambda *a: subprocess.run(
+            [os.path.join(folder, "psctl"), *a],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         try:
             r = run("cluster", "up", "--gpus", "--servers", "1")
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
             self.assertIn("1 server, 2 workers", r.stdout)
             for n in range(2):
-                with open(os.path.join(folder, ".evergrad", "worker-%d.log" % n), encoding="utf-8") as f:
+                with open(
+                    os.path.join(folder, ".evergrad", "worker-%d.log" % n), encoding="utf-8"
+                ) as f:
                     self.assertIn("computes on gpu:%d emulated" % n, f.read())
         finally:
             run("cluster", "down")
 
-    def test_a_batch_that_a_gpu_has_no_memory_for_says_what_was_asked_what_is_free_and_which_would_fit(self):
+    def test_a_batch_that_a_gpu_has_no_memory_for_says_what_was_asked_what_is_free_and_which_would_fit(
+        self,
+    ):
         folder = self.with_emulated()
         env = {**os.environ, "EVERGRAD_EMULATED_MEMORY_BYTES": str(24 << 20)}
-        job = support.write(os.path.join(folder, "large.yaml"), support.job_yaml(name="large", epochs=1))
-        r = subprocess.run([os.path.join(folder, "psctl"), "job", "run", job, "--local", "--workers", "1", "--servers", "1", "--device", "gpu", "--runs", os.path.join(folder, "runs"),
-                            "--set", "spec.data.batch_size=8000"], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        job = support.write(
+            os.path.join(folder, "large.yaml"), support.job_yaml(name="large", epochs=1)
+        )
+        r = subprocess.run(
+            [
+                os.path.join(folder, "psctl"),
+                "job",
+                "run",
+                job,
+                "--local",
+                "--workers",
+                "1",
+                "--servers",
+                "1",
+                "--device",
+                "gpu",
+                "--runs",
+                os.path.join(folder, "runs"),
+                "--set",
+                "spec.data.batch_size=8000",
+            ],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         self.assertNotEqual(r.returncode, 0, r.stdout)
-        self.assertRegex(r.stdout + r.stderr, r"no memory for a batch: examples=8000 bytes_per_example=\d+ examples_that_may_fit=[1-9]\d* cause=no memory: what=\S+ bytes=\d+ free=\d+")
+        self.assertRegex(
+            r.stdout + r.stderr,
+            r"no memory for a batch: examples=8000 bytes_per_example=\d+ examples_that_may_fit=[1-9]\d* cause=no memory: what=\S+ bytes=\d+ free=\d+",
+        )
 
     def with_emulated(self, *more):
-        """The programs with the emulated device's library beside them, where a worker finds it by itself."""
+        """The programs with the emulated device's library beside them, where a worker finds it by
+        itself."""
         folder = tempfile.mkdtemp(prefix="evergrad-gpus-")
         self.addCleanup(shutil.rmtree, folder)
-        for name in ("psctl", "evergrad-coordinator", "evergrad-ps-server", "evergrad-worker") + more:
+        for name in (
+            "psctl",
+            "evergrad-coordinator",
+            "evergrad-ps-server",
+            "evergrad-worker",
+        ) + more:
             shutil.copy(os.path.join(support.BIN, name), folder)
         shutil.copy(self.emulated, os.path.join(folder, "libevergrad_cuda.so"))
         return folder
@@ -177,8 +328,17 @@ class Gpus(unittest.TestCase):
     def test_job_run_local_gpus_starts_one_worker_a_gpu_or_says_why_not(self):
         folder = self.with_emulated()
         psctl = os.path.join(folder, "psctl")
-        job = support.write(os.path.join(folder, "job.yaml"), support.job_yaml(name="gpus", epochs=1))
-        run = lambda *a: subprocess.run([psctl, "job", "run", job, *a], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        job = support.write(
+            os.path.join(folder, "job.yaml"), support.job_yaml(name="gpus", epochs=1)
+        )
+        run = lambda *a: subprocess.run(
+            [psctl, "job", "run", job, *a],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         r = run("--gpus")
         self.assertEqual(r.returncode, 2, r.stderr)
         self.assertIn("--gpus needs --local", r.stderr)
@@ -189,7 +349,11 @@ class Gpus(unittest.TestCase):
         r = run("--local", "--gpus", "--servers", "1", "--runs", os.path.join(folder, "runs"))
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
         self.assertIn("1 server, 1 worker\n", r.stdout)
-        logs = subprocess.run(["grep", "-rhoE", "computes on .*", os.path.join(folder, "runs")], capture_output=True, text=True).stdout
+        logs = subprocess.run(
+            ["grep", "-rhoE", "computes on .*", os.path.join(folder, "runs")],
+            capture_output=True,
+            text=True,
+        ).stdout
         self.assertIn("computes on gpu:0 emulated", logs)
         os.remove(os.path.join(folder, "libevergrad_cuda.so"))
         r = run("--local", "--gpus", "--runs", os.path.join(folder, "runs"))
@@ -198,10 +362,23 @@ class Gpus(unittest.TestCase):
 
     def test_job_show_says_what_a_gpu_did_and_nothing_of_a_cpu(self):
         for library, device in ((self.emulated, True), ("/nowhere.so", False)):
-            with Cluster(support.BIN, servers=1, workers=1, worker_arguments=("--device", "auto", "--cuda-library", library)).up() as c:
-                path = support.write(os.path.join(c.folder, "shown.yaml"), support.job_yaml(name="shown", epochs=1))
+            with Cluster(
+                support.BIN,
+                servers=1,
+                workers=1,
+                worker_arguments=("--device", "auto", "--cuda-library", library),
+            ).up() as c:
+                path = support.write(
+                    os.path.join(c.folder, "shown.yaml"), support.job_yaml(name="shown", epochs=1)
+                )
                 c.psctl("job", "submit", path)
-                status = wait_for("shown to end", lambda: (lambda s: s if s["state"] == "SUCCEEDED" else None)(c.psctl_json("job", "show", "shown")), 120)
+                status = wait_for(
+                    "shown to end",
+                    lambda: (lambda s: s if s["state"] == "SUCCEEDED" else None)(
+                        c.psctl_json("job", "show", "shown")
+                    ),
+                    120,
+                )
                 text = c.psctl("job", "show", "shown").stdout
                 self.assertEqual("device" in status["workers"][0], device)
                 self.assertEqual("kernels," in text, device, text)
@@ -217,7 +394,14 @@ class Gpus(unittest.TestCase):
         folder = self.with_emulated()
         script = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh")
         out = os.path.join(folder, "check.json")
-        r = subprocess.run([script, "--only", "train", "--tiny", "--bin", folder, "--out", out], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
+        r = subprocess.run(
+            [script, "--only", "train", "--tiny", "--bin", folder, "--out", out],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
         with open(out, encoding="utf-8") as f:
             rows = {row["name"]: row for row in json.load(f)["rows"]}
@@ -225,21 +409,51 @@ class Gpus(unittest.TestCase):
         for name in ("mlp", "cnn"):
             self.assertIn("computes on gpu:0 emulated", rows["train: " + name]["detail"])
             for precision, bound in (("float32", 1e-3), ("mixed_bfloat16", 2e-2)):
-                differs = re.match(r"losses of 100 steps differ from the CPU's by at most ([0-9.]+), bound", rows["curve: %s, %s" % (name, precision)]["detail"])
+                differs = re.match(
+                    r"losses of 100 steps differ from the CPU's by at most ([0-9.]+), bound",
+                    rows["curve: %s, %s" % (name, precision)]["detail"],
+                )
                 self.assertLessEqual(float(differs.group(1)), bound)
-        self.assertRegex(rows["faults: workers and servers killed"]["detail"], "^4 deaths; exact: in each of epochs 1 to 2 every example was applied exactly once")
+        self.assertRegex(
+            rows["faults: workers and servers killed"]["detail"],
+            "^4 deaths; exact: in each of epochs 1 to 2 every example was applied exactly once",
+        )
 
-    def test_a_device_that_fails_in_training_is_told_by_gpu_check_with_its_words_and_the_workers_logs(self):
+    def test_a_device_that_fails_in_training_is_told_by_gpu_check_with_its_words_and_the_workers_logs(
+        self,
+    ):
         folder = self.with_emulated()
         out = os.path.join(folder, "check.json")
-        # The last part of training would wait for workers that are gone, until there is no time left.
-        r = subprocess.run([os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"), "--only", "train", "--tiny", "--seconds", "40", "--bin", folder, "--out", out], cwd=folder,
-                           env={**os.environ, "EVERGRAD_EMULATED_FAIL_AFTER_COPIES": "100"}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        # The last part of training would wait for workers that are gone, until there is no time
+        # left.
+        r = subprocess.run(
+            [
+                os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"),
+                "--only",
+                "train",
+                "--tiny",
+                "--seconds",
+                "40",
+                "--bin",
+                folder,
+                "--out",
+                out,
+            ],
+            cwd=folder,
+            env={**os.environ, "EVERGRAD_EMULATED_FAIL_AFTER_COPIES": "100"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         self.assertEqual(r.returncode, 1, r.stdout + r.stderr)
         with open(out, encoding="utf-8") as f:
             rows = {row["name"]: row for row in json.load(f)["rows"]}
         self.assertEqual(rows["train: mlp"]["verdict"], "failed")
-        self.assertRegex(rows["train: mlp"]["detail"], r"^rc=1: backend could not compute: layer=\S* phase=\w+ primitive=\w+ cause=the device has failed: made to fail.* \|\| ")
+        self.assertRegex(
+            rows["train: mlp"]["detail"],
+            r"^rc=1: backend could not compute: layer=\S* phase=\w+ primitive=\w+ cause=the device has failed: made to fail.* \|\| ",
+        )
         with open(os.path.join(folder, "check.log"), encoding="utf-8") as f:
             log = f.read()
         self.assertRegex(log, r"(?m)^==== train: mlp: mlp/mlp-made-[0-9a-f]+/logs/worker-0.log$")
@@ -252,42 +466,109 @@ class Gpus(unittest.TestCase):
         for name, script in programs.items():
             support.write(os.path.join(folder, name), "#!/bin/sh\n" + script + "\n")
             os.chmod(os.path.join(folder, name), 0o755)
-        script, out = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"), os.path.join(folder, "check.json")
+        script, out = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"), os.path.join(
+            folder, "check.json"
+        )
         begin = time.monotonic()
-        r = subprocess.run([script, "--tiny", "--bin", folder, "--out", out, *arguments], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
-                           env={**os.environ, "PATH": folder + ":" + os.environ["PATH"]})
+        r = subprocess.run(
+            [script, "--tiny", "--bin", folder, "--out", out, *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env={**os.environ, "PATH": folder + ":" + os.environ["PATH"]},
+        )
         with open(out, encoding="utf-8") as f:
             checked = json.load(f)
         return r, checked, {row["name"]: row for row in checked["rows"]}, time.monotonic() - begin
 
     def test_gpu_check_has_one_clock_and_says_what_there_was_no_time_for(self):
         for_ever, device = "exec tail -f /dev/null", "echo 'gpu:0 slow'"
-        # One part that hangs, then parts that would not fit; what is cut off is told from what was never begun.
+        # One part that hangs, then parts that would not fit; what is cut off is told from what was
+        # never begun.
         r, checked, rows, took = self.check_with(
-            {"psctl": '[ "$1" = --version ] || ' + for_ever, "evergrad-worker": device, "worker_backend_gpu_test": for_ever, "gpu_bench": for_ever, "python3": "exit 3", "compute-sanitizer": for_ever},
-            "--seconds", "2")
+            {
+                "psctl": '[ "$1" = --version ] || ' + for_ever,
+                "evergrad-worker": device,
+                "worker_backend_gpu_test": for_ever,
+                "gpu_bench": for_ever,
+                "python3": "exit 3",
+                "compute-sanitizer": for_ever,
+            },
+            "--seconds",
+            "2",
+        )
         self.assertEqual(r.returncode, 4, r.stdout + r.stderr)
         self.assertLess(took, 2 + 30)
-        self.assertRegex(rows["parity"]["detail"], "^no time: cut off after [12] s, of the 240 s that it may take$")
-        for name in ("train: mlp", "train: cnn", "train: mlp-on-cpu", "train: cnn-on-cpu", "faults", "bench: ResNet-50", "bench: PyTorch", "bench: MLP against bare cuBLASLt",
-                     "bench: memory over 60 steps", "bench: transfers hidden", "memory checker"):
+        self.assertRegex(
+            rows["parity"]["detail"],
+            "^no time: cut off after [12] s, of the 240 s that it may take$",
+        )
+        for name in (
+            "train: mlp",
+            "train: cnn",
+            "train: mlp-on-cpu",
+            "train: cnn-on-cpu",
+            "faults",
+            "bench: ResNet-50",
+            "bench: PyTorch",
+            "bench: MLP against bare cuBLASLt",
+            "bench: memory over 60 steps",
+            "bench: transfers hidden",
+            "memory checker",
+        ):
             self.assertRegex(rows[name]["detail"], "^no time: 0 s of 2 s are left$", name)
-        self.assertEqual({row["verdict"] for name, row in rows.items() if name not in ("device", "driver")}, {"not run"}, r.stdout)
+        self.assertEqual(
+            {row["verdict"] for name, row in rows.items() if name not in ("device", "driver")},
+            {"not run"},
+            r.stdout,
+        )
         self.assertEqual((checked["failed"], checked["not_run"]), (0, 12))
         self.assertIn("0 failed, 0 skipped, 12 not run for want of time", r.stdout)
-        # What fails is failed, whatever there was no time for; a cluster that does not come up is cut off and taken down.
+        # What fails is failed, whatever there was no time for; a cluster that does not come up is
+        # cut off and taken down.
         r, checked, rows, took = self.check_with(
-            {"psctl": 'case "$1 $2" in "--version "|"job run") exit 0 ;; "cluster down") touch "$5.down" "$4.down"; exit 0 ;; esac; ' + for_ever,
-             "evergrad-worker": device, "worker_backend_gpu_test": "exit 1", "gpu_bench": "echo broken >&2; exit 7", "python3": "exit 3", "compute-sanitizer": for_ever}, "--only", "bench", "--seconds", "3")
+            {
+                "psctl": 'case "$1 $2" in "--version "|"job run") exit 0 ;; "cluster down") touch "$5.down" "$4.down"; exit 0 ;; esac; '
+                + for_ever,
+                "evergrad-worker": device,
+                "worker_backend_gpu_test": "exit 1",
+                "gpu_bench": "echo broken >&2; exit 7",
+                "python3": "exit 3",
+                "compute-sanitizer": for_ever,
+            },
+            "--only",
+            "bench",
+            "--seconds",
+            "3",
+        )
         self.assertEqual(r.returncode, 1, r.stdout + r.stderr)
         self.assertLess(took, 3 + 30)
-        self.assertEqual((rows["bench: ResNet-50"]["verdict"], rows["bench: ResNet-50"]["detail"]), ("failed", "rc=7: broken"))
+        self.assertEqual(
+            (rows["bench: ResNet-50"]["verdict"], rows["bench: ResNet-50"]["detail"]),
+            ("failed", "rc=7: broken"),
+        )
         self.assertEqual(rows["bench: PyTorch"]["verdict"], "skipped")
         self.assertEqual(rows["bench: transfers hidden"]["verdict"], "not run", r.stdout)
         self.assertRegex(rows["bench: transfers hidden"]["detail"], "^no time: cut off after")
         # With time enough for the part itself its own limit decides.
-        r, checked, rows, _ = self.check_with({"psctl": "exit 0", "evergrad-worker": "exit 1", "worker_backend_gpu_test": "echo 'All 3 assertions passed'"}, "--only", "parity", "--seconds", "20")
-        self.assertEqual((r.returncode, checked["not_run"], rows["parity"]["verdict"]), (0, 0, "ok"), r.stdout + r.stderr)
+        r, checked, rows, _ = self.check_with(
+            {
+                "psctl": "exit 0",
+                "evergrad-worker": "exit 1",
+                "worker_backend_gpu_test": "echo 'All 3 assertions passed'",
+            },
+            "--only",
+            "parity",
+            "--seconds",
+            "20",
+        )
+        self.assertEqual(
+            (r.returncode, checked["not_run"], rows["parity"]["verdict"]),
+            (0, 0, "ok"),
+            r.stdout + r.stderr,
+        )
 
     def test_gpu_check_names_each_failing_case_with_its_values_and_the_device_s_words(self):
         cases = """
@@ -301,38 +582,92 @@ case "$*" in
   *) echo -------; echo 'two [fails]'; echo -------; echo 'a_test.cc:7:'; echo 'a_test.cc:7: FAILED:'; echo '  CHECK( worst <= tolerance )'; echo -------; echo 'four crashes'; echo -------
     echo 'a_test.cc:9: FAILED:'; echo =======; echo 'test cases: 4 | 1 passed | 3 failed'; echo 'assertions: 9 | 6 passed | 3 failed'; exit 3 ;;
 esac"""
-        r, checked, rows, _ = self.check_with({"psctl": "exit 0", "evergrad-worker": "echo 'gpu:0 broken'", "worker_backend_gpu_test": cases}, "--only", "parity", "--seconds", "60")
-        self.assertEqual((r.returncode, checked["complete"], checked["failed"]), (1, True, 4), r.stdout + r.stderr)
-        self.assertEqual(rows["parity"]["detail"], "in one process: rc=3: assertions: 9 | 6 passed | 3 failed; 1 of 4 cases pass, each in a process of its own; first of it: "
-                         'in "two [fails]": a_test.cc:7: FAILED: | CHECK( worst <= tolerance )')
-        self.assertEqual(rows["parity: two [fails]"]["detail"],
-                         'rc=1: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000 || a_test.cc:7: FAILED: | CHECK( worst <= tolerance ) | '
-                         'with expansion: | nan <= 0.0001 | with messages: | left: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000')
+        r, checked, rows, _ = self.check_with(
+            {
+                "psctl": "exit 0",
+                "evergrad-worker": "echo 'gpu:0 broken'",
+                "worker_backend_gpu_test": cases,
+            },
+            "--only",
+            "parity",
+            "--seconds",
+            "60",
+        )
+        self.assertEqual(
+            (r.returncode, checked["complete"], checked["failed"]),
+            (1, True, 4),
+            r.stdout + r.stderr,
+        )
+        self.assertEqual(
+            rows["parity"]["detail"],
+            "in one process: rc=3: assertions: 9 | 6 passed | 3 failed; 1 of 4 cases pass, each in a process of its own; first of it: "
+            'in "two [fails]": a_test.cc:7: FAILED: | CHECK( worst <= tolerance )',
+        )
+        self.assertEqual(
+            rows["parity: two [fails]"]["detail"],
+            'rc=1: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000 || a_test.cc:7: FAILED: | CHECK( worst <= tolerance ) | '
+            'with expansion: | nan <= 0.0001 | with messages: | left: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000',
+        )
         self.assertEqual(rows["parity: three hangs"]["detail"], "no end within 3 s: ")
-        self.assertTrue(rows["parity: four crashes"]["detail"].startswith("killed by signal 11: due to a fatal error condition: | SIGSEGV"), rows)
+        self.assertTrue(
+            rows["parity: four crashes"]["detail"].startswith(
+                "killed by signal 11: due to a fatal error condition: | SIGSEGV"
+            ),
+            rows,
+        )
         with open(os.path.join(self.checked_in, checked["log"]), encoding="utf-8") as f:
             log = f.read()
-        for words in ("==== host", "==== evergrad-worker --list-devices", "gpu:0 broken", "==== parity: all cases in one process", "==== parity: two [fails] (rc=1)", "==== parity: four crashes (killed by signal 11)"):
+        for words in (
+            "==== host",
+            "==== evergrad-worker --list-devices",
+            "gpu:0 broken",
+            "==== parity: all cases in one process",
+            "==== parity: two [fails] (rc=1)",
+            "==== parity: four crashes (killed by signal 11)",
+        ):
             self.assertIn(words, log)
 
     def test_a_part_of_gpu_check_that_fails_in_whatever_way_stops_no_other(self):
-        # A job that says nothing that can be counted with, benchmarks that say nothing, and one that crashes.
+        # A job that says nothing that can be counted with, benchmarks that say nothing, and one
+        # that crashes.
         r, checked, rows, _ = self.check_with(
-            {"psctl": 'case "$1 $2" in "job show") echo "{\\"state\\":\\"SUCCEEDED\\"}" ;; esac; exit 0', "evergrad-worker": "echo 'gpu:0 odd'", "worker_backend_gpu_test": "exit 1",
-             "gpu_bench": 'case "$1" in mlp) kill -SEGV $$ ;; growth) echo "no JSON" ;; *) echo "{}" ;; esac', "python3": "exit 3", "compute-sanitizer": "echo '========= ERROR SUMMARY: 0 errors'"})
+            {
+                "psctl": 'case "$1 $2" in "job show") echo "{\\"state\\":\\"SUCCEEDED\\"}" ;; esac; exit 0',
+                "evergrad-worker": "echo 'gpu:0 odd'",
+                "worker_backend_gpu_test": "exit 1",
+                "gpu_bench": 'case "$1" in mlp) kill -SEGV $$ ;; growth) echo "no JSON" ;; *) echo "{}" ;; esac',
+                "python3": "exit 3",
+                "compute-sanitizer": "echo '========= ERROR SUMMARY: 0 errors'",
+            }
+        )
         self.assertEqual((r.returncode, checked["complete"]), (1, True), r.stdout + r.stderr)
-        self.assertEqual(rows["parity"]["detail"], "in one process: rc=1: no end of it; 0 of 0 cases pass, each in a process of its own; first of it: ")
-        self.assertEqual(rows["bench: MLP against bare cuBLASLt"]["detail"], "killed by signal 11: ")
+        self.assertEqual(
+            rows["parity"]["detail"],
+            "in one process: rc=1: no end of it; 0 of 0 cases pass, each in a process of its own; first of it: ",
+        )
+        self.assertEqual(
+            rows["bench: MLP against bare cuBLASLt"]["detail"], "killed by signal 11: "
+        )
         self.assertEqual(rows["growth"]["detail"], "its last line is not JSON: no JSON")
-        self.assertRegex(rows["bench: transfers hidden"]["detail"], r"^the check itself ended with \d+ at line \d+: kernels=")
-        for name in ("train: mlp", "train: cnn"):  # there is a GPU, and nothing says that it was used
+        self.assertRegex(
+            rows["bench: transfers hidden"]["detail"],
+            r"^the check itself ended with \d+ at line \d+: kernels=",
+        )
+        for name in (
+            "train: mlp",
+            "train: cnn",
+        ):  # there is a GPU, and nothing says that it was used
             self.assertEqual(rows[name]["verdict"], "failed", rows[name])
         self.assertEqual(rows["memory checker"]["verdict"], "ok", r.stdout)
 
     def test_what_gpu_check_has_found_is_there_when_it_is_killed_and_says_at_what(self):
         folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, folder)
-        for name, script in (("psctl", "exit 0"), ("evergrad-worker", "echo 'gpu:0 slow'"), ("worker_backend_gpu_test", "exec tail -f /dev/null")):
+        for name, script in (
+            ("psctl", "exit 0"),
+            ("evergrad-worker", "echo 'gpu:0 slow'"),
+            ("worker_backend_gpu_test", "exec tail -f /dev/null"),
+        ):
             support.write(os.path.join(folder, name), "#!/bin/sh\n" + script + "\n")
             os.chmod(os.path.join(folder, name), 0o755)
         out = os.path.join(folder, "check.json")
@@ -345,12 +680,26 @@ esac"""
             except (OSError, ValueError):
                 return None
 
-        check = subprocess.Popen([os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"), "--bin", folder, "--out", out], cwd=folder, stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        check = subprocess.Popen(
+            [
+                os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh"),
+                "--bin",
+                folder,
+                "--out",
+                out,
+            ],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         try:
             checked = wait_for("parity to run", found)
         finally:
-            for pid in subprocess.run(["ps", "-o", "pid=", "-s", str(check.pid)], capture_output=True, text=True).stdout.split():  # timeout has a group of its own
+            for pid in subprocess.run(
+                ["ps", "-o", "pid=", "-s", str(check.pid)], capture_output=True, text=True
+            ).stdout.split():  # timeout has a group of its own
                 os.kill(int(pid), signal.SIGKILL)
             check.wait()
         self.assertFalse(checked["complete"])
@@ -361,22 +710,45 @@ esac"""
         folder = self.with_emulated("gpu_bench")
         script = os.path.join(support.ROOT, "deploy", "scripts", "gpu_check.sh")
         out = os.path.join(folder, "check.json")
-        r = subprocess.run([script, "--only", "bench", "--tiny", "--bin", folder, "--out", out], cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280)
+        r = subprocess.run(
+            [script, "--only", "bench", "--tiny", "--bin", folder, "--out", out],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
         with open(out, encoding="utf-8") as f:
             checked = json.load(f)
         rows = {row["name"]: row for row in checked["rows"]}
-        for name in ("ResNet-50, batch 2, mixed_bfloat16", "time outside kernels", "MLP against bare cuBLASLt", "memory over 60 steps", "transfers hidden"):
+        for name in (
+            "ResNet-50, batch 2, mixed_bfloat16",
+            "time outside kernels",
+            "MLP against bare cuBLASLt",
+            "memory over 60 steps",
+            "transfers hidden",
+        ):
             self.assertEqual(rows["bench: " + name]["verdict"], "ok", r.stdout)
         torch = next(row for name, row in rows.items() if name.startswith("bench: PyTorch"))
-        self.assertTrue(torch["verdict"] == "ok" or torch["detail"].startswith("not available: "), torch)
+        self.assertTrue(
+            torch["verdict"] == "ok" or torch["detail"].startswith("not available: "), torch
+        )
         self.assertEqual(checked["bench"]["growth"]["grown_bytes"], 0)
         self.assertGreater(checked["bench"]["resnet50"]["on_device"]["examples_per_second"], 0)
         self.assertGreater(checked["bench"]["mlp"]["share_of_bare"], 0)
         self.assertRegex(rows["bench: transfers hidden"]["detail"], r"^-?\d+\.\d\d: a step of")
-        refused = subprocess.run([os.path.join(folder, "gpu_bench"), "train", "--precision", "bf61"], capture_output=True, text=True, timeout=30)
+        refused = subprocess.run(
+            [os.path.join(folder, "gpu_bench"), "train", "--precision", "bf61"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
         self.assertEqual((refused.returncode, refused.stdout), (2, ""))
-        self.assertIn("--precision: one of float32, tf32, mixed_bfloat16, mixed_float16: got=bf61", refused.stderr)
+        self.assertIn(
+            "--precision: one of float32, tf32, mixed_bfloat16, mixed_float16: got=bf61",
+            refused.stderr,
+        )
 
 
 if __name__ == "__main__":

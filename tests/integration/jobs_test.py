@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Jobs side by side on one cluster end as they end alone: the same bits, in values and in optimizer slots. jobs_test.py --bin DIR [Class[.test]]"""
+"""Jobs side by side on one cluster end as they end alone: the same bits, in values and in optimizer
+slots. jobs_test.py --bin DIR [Class[.test]]"""
 import os
 import sys
 import unittest
@@ -12,29 +13,46 @@ from cluster import Cluster, wait_for  # noqa: E402
 
 class SideBySide(unittest.TestCase):
     def bits(self, c, name, folder):
-        """Everything that a job leaves: digests of values and slots of each variable, and the bytes of the exported arrays."""
-        digests = {v["name"]: (v["complete"], v["digest"], v["slot_digest"]) for v in c.psctl_json("variable", "list", "--job", name)["variables"]}
+        """Everything that a job leaves: digests of values and slots of each variable, and the bytes
+        of the exported arrays."""
+        digests = {
+            v["name"]: (v["complete"], v["digest"], v["slot_digest"])
+            for v in c.psctl_json("variable", "list", "--job", name)["variables"]
+        }
         with zipfile.ZipFile(os.path.join(folder, "weights.npz")) as z:
             arrays = {n: z.read(n) for n in z.namelist()}
         self.assertTrue(digests and all(complete for complete, _, _ in digests.values()), digests)
         return digests, arrays
 
     def submit(self, c, name, job):
-        path = support.write(os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, **job))
+        path = support.write(
+            os.path.join(c.folder, name + ".yaml"), support.job_yaml(name=name, **job)
+        )
         c.psctl("job", "submit", path)
 
     def ended(self, c, name):
-        status = wait_for("%s to end" % name, lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(c.psctl_json("job", "show", name)), 120)
+        status = wait_for(
+            "%s to end" % name,
+            lambda: (lambda s: s if s["state"] not in ("QUEUED", "STARTING", "RUNNING") else None)(
+                c.psctl_json("job", "show", name)
+            ),
+            120,
+        )
         self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
         return self.bits(c, name, status["runs_folder"])
 
-    def test_two_deterministic_jobs_with_equal_variable_names_end_with_the_bits_that_each_has_alone(self):
+    def test_two_deterministic_jobs_with_equal_variable_names_end_with_the_bits_that_each_has_alone(
+        self,
+    ):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
-        # The same names of variables: of equal shapes in the first two, with other values (learning rate); of other shapes in the third.
+        # The same names of variables: of equal shapes in the first two, with other values (learning
+        # rate); of other shapes in the third.
         kinds = [dict(epochs=4), dict(epochs=4, learning_rate="0.003"), dict(epochs=4, units=24)]
         for kind in kinds:
             kind["deterministic"] = True
-        with Cluster(support.BIN, servers=2, workers=2, coordinator_arguments=("--jobs-running-max", "2")).up() as c:
+        with Cluster(
+            support.BIN, servers=2, workers=2, coordinator_arguments=("--jobs-running-max", "2")
+        ).up() as c:
             alone = []
             for i, kind in enumerate(kinds):
                 self.submit(c, "alone-%d" % i, kind)
@@ -43,7 +61,8 @@ class SideBySide(unittest.TestCase):
                 for other in range(one):
                     self.assertNotEqual(alone[one], alone[other])
             for one, other in ((0, 1), (0, 2)):
-                # A pair of which one ended before both were seen to train says nothing of jobs side by side: another pair, whose results count too.
+                # A pair of which one ended before both were seen to train says nothing of jobs side
+                # by side: another pair, whose results count too.
                 met = False
                 for i in range(10):
                     names = "beside-%d-%d-%d" % (one, other, i), "beside-%d-%d-%d" % (other, one, i)
@@ -51,11 +70,33 @@ class SideBySide(unittest.TestCase):
                     self.submit(c, names[1], kinds[other])
 
                     def both_or_one_ended():
-                        rows = [row for row in c.psctl_json("job", "list")["jobs"] if row["name"] in names]
-                        if all(row["state"] == "RUNNING" and row["steps_done"] > 0 and row["workers_serving"] == 1 for row in rows):
+                        rows = [
+                            row
+                            for row in c.psctl_json("job", "list")["jobs"]
+                            if row["name"] in names
+                        ]
+                        if all(
+                            row["state"] == "RUNNING"
+                            and row["steps_done"] > 0
+                            and row["workers_serving"] == 1
+                            for row in rows
+                        ):
                             return "both"
-                        return "ended" if any(row["state"] not in ("QUEUED", "STARTING", "RUNNING") for row in rows) else None
-                    met = wait_for("both jobs to train at the same time, or one to end", both_or_one_ended) == "both"
+                        return (
+                            "ended"
+                            if any(
+                                row["state"] not in ("QUEUED", "STARTING", "RUNNING")
+                                for row in rows
+                            )
+                            else None
+                        )
+
+                    met = (
+                        wait_for(
+                            "both jobs to train at the same time, or one to end", both_or_one_ended
+                        )
+                        == "both"
+                    )
                     self.assertEqual(self.ended(c, names[0]), alone[one])
                     self.assertEqual(self.ended(c, names[1]), alone[other])
                     if met:

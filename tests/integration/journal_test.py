@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""A coordinator's journal that has lost a job, and a server that is started again, with real processes.
+"""A coordinator's journal that has lost a job, and a server that is started again, with real
+processes.
 
   journal_test.py --bin build/release/bin [unittest arguments]
 """
@@ -11,17 +12,43 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from support import COORDINATOR, COUNTING, PS_SERVER, WORKER, Case, main, read, wait_for, write  # noqa: E402
+from support import (
+    COORDINATOR,
+    COUNTING,
+    PS_SERVER,
+    WORKER,
+    Case,
+    main,
+    read,
+    wait_for,
+    write,
+)  # noqa: E402
 
 JOURNAL = 10  # common/daemon/exit_codes.h
 
 
 class LostJournal(Case):
-    """One server and one worker outlive the coordinator's journal; an address that stays lets them find the next coordinator."""
+    """One server and one worker outlive the coordinator's journal; an address that stays lets them
+    find the next coordinator."""
 
     def coordinator(self, name, *arguments):
-        return self.start(COORDINATOR, name, "--failpoints", "none", "--runs", self.path("runs"), "--state-dir", self.path("state"), "--address-file", self.path("address"),
-                          "--listen", self.address, "--window", "2s", *arguments)
+        return self.start(
+            COORDINATOR,
+            name,
+            "--failpoints",
+            "none",
+            "--runs",
+            self.path("runs"),
+            "--state-dir",
+            self.path("state"),
+            "--address-file",
+            self.path("address"),
+            "--listen",
+            self.address,
+            "--window",
+            "2s",
+            *arguments
+        )
 
     def setUp(self):
         super().setUp()
@@ -29,14 +56,20 @@ class LostJournal(Case):
         first = self.coordinator("coordinator")
         self.address = first.wait_address(self.path("address"))
         self.to = ["--coordinator", self.address]
-        self.server = self.start(PS_SERVER, "server", "--failpoints", "none", "--index", 0, *self.to)
-        self.worker = self.start(WORKER, "worker", "--failpoints", "none", "--name", 0, "--threads", 1, *self.to)
+        self.server = self.start(
+            PS_SERVER, "server", "--failpoints", "none", "--index", 0, *self.to
+        )
+        self.worker = self.start(
+            WORKER, "worker", "--failpoints", "none", "--name", 0, "--threads", 1, *self.to
+        )
         job = write(self.path("job.yaml"), COUNTING % ("lives", 4000, 5, 1))
         self.psctl("job", "submit", job, *self.to)
         wait_for("the job to train", lambda: self.status()["steps_done"] > 10)
         first.process.send_signal(signal.SIGKILL)
         first.process.wait()
-        self.database, self.wal = self.path("state", "journal.sqlite"), self.path("state", "journal.sqlite-wal")
+        self.database, self.wal = self.path("state", "journal.sqlite"), self.path(
+            "state", "journal.sqlite-wal"
+        )
         self.assertGreater(os.path.getsize(self.wal), 0)
         shutil.copytree(self.path("state"), self.path("backup"))
 
@@ -44,10 +77,14 @@ class LostJournal(Case):
         return self.psctl_json("job", "show", "lives", *self.to)
 
     def ends(self, process):
-        return wait_for("%s to end" % process.name, lambda: process.process.poll() is not None and (process.process.returncode,))[0]
+        return wait_for(
+            "%s to end" % process.name,
+            lambda: process.process.poll() is not None and (process.process.returncode,),
+        )[0]
 
     def assert_goes_on(self):
-        """With the journal back, the job ends as if nothing had been: the server held its shards all the time."""
+        """With the journal back, the job ends as if nothing had been: the server held its shards
+        all the time."""
         shutil.rmtree(self.path("state"))
         shutil.copytree(self.path("backup"), self.path("state"))
         self.coordinator("restored").wait_log("coordinating")
@@ -81,15 +118,36 @@ class LostJournal(Case):
         os.truncate(self.database, 0)
         self.coordinator("anew", "--forget-unknown-jobs").wait_log("coordinating")
         self.assertTrue(os.path.exists(self.wal + ".orphaned"))
-        wait_for("the server to have dropped the job", lambda: [t["shards"] for t in self.psctl_json("task", "list", *self.to)["tasks"] if t["role"] == "ps_server"] == [0])
+        wait_for(
+            "the server to have dropped the job",
+            lambda: [
+                t["shards"]
+                for t in self.psctl_json("task", "list", *self.to)["tasks"]
+                if t["role"] == "ps_server"
+            ]
+            == [0],
+        )
         self.assertEqual(self.psctl_json("job", "list", *self.to)["jobs"], [])
-        self.psctl("job", "run", write(self.path("next.yaml"), COUNTING % ("next", 200, 0, 1)), *self.to)
+        self.psctl(
+            "job", "run", write(self.path("next.yaml"), COUNTING % ("next", 200, 0, 1)), *self.to
+        )
 
 
 class RestartedServer(Case):
-    def test_a_server_that_is_killed_and_started_again_on_its_host_does_not_wait_for_the_lease_of_its_former_process(self):
+    def test_a_server_that_is_killed_and_started_again_on_its_host_does_not_wait_for_the_lease_of_its_former_process(
+        self,
+    ):
         # A lease that no loaded machine waits for by mistake.
-        process, address = self.start_listening(COORDINATOR, "coordinator", "--runs", self.path("runs"), "--lease", "300s", "--server-lost-after", "300s")
+        process, address = self.start_listening(
+            COORDINATOR,
+            "coordinator",
+            "--runs",
+            self.path("runs"),
+            "--lease",
+            "300s",
+            "--server-lost-after",
+            "300s",
+        )
         to = ["--coordinator", address]
         for life in range(3):
             server = self.start(PS_SERVER, "server %d" % life, "--index", 0, *to)
@@ -101,7 +159,12 @@ class RestartedServer(Case):
                 self.assertIn("its lease runs", server.log())
             server.process.send_signal(signal.SIGKILL)
             server.process.wait()
-        ids = [int(n) for n in re.findall(r"registered: task=ps_server/0 registration=\d+\.(\d+)", read(process.log_path))]
+        ids = [
+            int(n)
+            for n in re.findall(
+                r"registered: task=ps_server/0 registration=\d+\.(\d+)", read(process.log_path)
+            )
+        ]
         self.assertEqual(len(ids), 3, read(process.log_path))
 
 

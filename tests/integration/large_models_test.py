@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Models that are larger than what a server takes at once: real processes, loopback, no fixed ports.
+"""Models that are larger than what a server takes at once: real processes, loopback, no fixed
+ports.
 
   large_models_test.py --bin build/release/bin [unittest arguments]
 """
@@ -45,7 +46,11 @@ class LargeModels(unittest.TestCase):
     def cluster(self):
         cluster = Cluster(BIN, servers=0, workers=1, scale=SCALE)
         cluster.coordinator.start()
-        cluster.add("ps_server", "0", ["--index", "0", "--budget-bytes-max", str(BUDGET), "--metrics-listen", "127.0.0.1:0"])
+        cluster.add(
+            "ps_server",
+            "0",
+            ["--index", "0", "--budget-bytes-max", str(BUDGET), "--metrics-listen", "127.0.0.1:0"],
+        )
         for worker in cluster.workers:
             worker.start()
         cluster.wait_tasks()
@@ -56,7 +61,11 @@ class LargeModels(unittest.TestCase):
         with open(path, "w") as f:
             f.write(JOB % {"name": name, "features": features, "units": units})
         c.psctl("job", "submit", path)
-        return wait_for("%s to end" % name, lambda: (lambda s: s if has_ended(s) else None)(c.psctl_json("job", "show", name)), seconds * SCALE)
+        return wait_for(
+            "%s to end" % name,
+            lambda: (lambda s: s if has_ended(s) else None)(c.psctl_json("job", "show", name)),
+            seconds * SCALE,
+        )
 
     def test_160_mb_of_dense_values_train_against_a_budget_of_16_mib(self):
         with self.cluster() as c:
@@ -76,8 +85,11 @@ class LargeModels(unittest.TestCase):
             self.assertEqual(status["state"], "FAILED")
             cause = status["first_cause"]
             self.assertEqual(cause["kind"], "user")
-            self.assertEqual(cause["message"], "variable wide/kernel: one row is larger than ps_server/0 takes in one request: row_bytes=20000000 max=%d; start that server with "
-                             "more than --budget-bytes-max %d" % (BUDGET - (64 << 10), BUDGET))
+            self.assertEqual(
+                cause["message"],
+                "variable wide/kernel: one row is larger than ps_server/0 takes in one request: row_bytes=20000000 max=%d; start that server with "
+                "more than --budget-bytes-max %d" % (BUDGET - (64 << 10), BUDGET),
+            )
             self.assertEqual(status["steps_done"], 0)
             self.assertFalse(any("again" in e["text"] for e in status["events"]), status["events"])
 
@@ -86,5 +98,5 @@ if __name__ == "__main__":
     if "--bin" in sys.argv:
         at = sys.argv.index("--bin")
         BIN = os.environ["EVERGRAD_BIN_DIR"] = sys.argv[at + 1]
-        del sys.argv[at:at + 2]
+        del sys.argv[at : at + 2]
     unittest.main(verbosity=2)

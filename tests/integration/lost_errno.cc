@@ -1,8 +1,9 @@
-// Preloaded into a program (LD_PRELOAD): the first EVERGRAD_LOST_ERRNO connections over TCP that are under way lose the reason why connect()
-// returned.
+// Preloaded into a program (LD_PRELOAD): the first EVERGRAD_LOST_ERRNO connections over TCP that
+// are under way lose the reason why connect() returned.
 //
-// gRPC looks at errno only after it has put the socket into its epoll set. Anything that it calls in between may change errno, as reading a file of
-// /sys that is missing in a bare chroot did: the connection was then given up with "No such file or directory". Here that happens each time.
+// gRPC looks at errno only after it has put the socket into its epoll set. Anything that it calls
+// in between may change errno, as reading a file of /sys that is missing in a bare chroot did: the
+// connection was then given up with "No such file or directory". Here that happens each time.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -40,7 +41,8 @@ int connect(int fd, const sockaddr* address, socklen_t bytes) {
   ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &size);
   const int result = real(fd, address, bytes);
   const int why = errno;
-  under_way = result < 0 && why == EINPROGRESS && kind == SOCK_STREAM && address->sa_family != AF_UNIX && Left().fetch_sub(1) > 0;
+  under_way = result < 0 && why == EINPROGRESS && kind == SOCK_STREAM &&
+              address->sa_family != AF_UNIX && Left().fetch_sub(1) > 0;
   errno = why;
   return result;
 }

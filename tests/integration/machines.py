@@ -1,6 +1,7 @@
 """Network namespaces as machines, for the tests that need addresses off loopback.
 
-They need root, or a user namespace (`unshare -Urnm`), in which a test file then runs itself again: call `run_inside_if_needed()` first in its
+They need root, or a user namespace (`unshare -Urnm`), in which a test file then runs itself again:
+call `run_inside_if_needed()` first in its
 main. Tests are skipped, with the reason, where neither can be had.
 """
 import os
@@ -14,19 +15,36 @@ INSIDE = "EVERGRAD_TEST_INSIDE_USER_NAMESPACE"
 
 
 def can(*command):
-    return subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+    return (
+        subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ).returncode
+        == 0
+    )
 
 
 def run_inside_if_needed():
-    """Without root the whole file runs again in a user namespace of its own, where machines can be made."""
-    if not os.environ.get(INSIDE) and not can("unshare", "-n", "true") and can("unshare", "-Urnm", "true"):
+    """Without root the whole file runs again in a user namespace of its own, where machines can be
+    made."""
+    if (
+        not os.environ.get(INSIDE)
+        and not can("unshare", "-n", "true")
+        and can("unshare", "-Urnm", "true")
+    ):
         # The namespace's own loopback is down until somebody raises it.
-        os.execvpe("unshare", ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable] + sys.argv, dict(os.environ, **{INSIDE: "1"}))
+        os.execvpe(
+            "unshare",
+            ["unshare", "-Urnm", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable]
+            + sys.argv,
+            dict(os.environ, **{INSIDE: "1"}),
+        )
 
 
 def skip_without_namespaces(*kinds):
     if not can("unshare", "-n", *kinds, "true"):
-        raise unittest.SkipTest("namespaces need root or `unshare -Urnm`, and neither is to be had here")
+        raise unittest.SkipTest(
+            "namespaces need root or `unshare -Urnm`, and neither is to be had here"
+        )
 
 
 MOUNT = """set -e
@@ -37,14 +55,20 @@ exec cat
 
 
 class Machine:
-    """A network namespace, held by a process that waits on its stdin: it ends with the test, however the test ends.
+    """A network namespace, held by a process that waits on its stdin: it ends with the test,
+    however the test ends.
 
-    With `name` and `disk` the machine also has that host name, and under the path `disk` a file system that no other machine sees.
+    With `name` and `disk` the machine also has that host name, and under the path `disk` a file
+    system that no other machine sees.
     """
 
     def __init__(self, test, name=None, disk=None):
         self.name, self.disk = name, disk
-        command = ["unshare", "-n", "cat"] if disk is None else ["unshare", "-n", "-m", "-u", "sh", "-c", MOUNT, "sh", disk, name]
+        command = (
+            ["unshare", "-n", "cat"]
+            if disk is None
+            else ["unshare", "-n", "-m", "-u", "sh", "-c", MOUNT, "sh", disk, name]
+        )
         self.holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         test.addCleanup(self._end)
         own = os.readlink("/proc/self/ns/net")
@@ -53,12 +77,24 @@ class Machine:
             # `unshare` becomes `cat` once it is in its own namespace, and the disk is mounted.
             if self.holder.poll() is not None:
                 test.fail("the process that holds a machine ended with %s" % self.holder.returncode)
-            return os.readlink("/proc/%d/ns/net" % self.holder.pid) != own and read("/proc/%d/comm" % self.holder.pid).strip() == "cat"
+            return (
+                os.readlink("/proc/%d/ns/net" % self.holder.pid) != own
+                and read("/proc/%d/comm" % self.holder.pid).strip() == "cat"
+            )
+
         wait_for("a network namespace", entered)
         if disk is None:
             self.prefix = ["nsenter", "--net=/proc/%d/ns/net" % self.holder.pid]
         else:
-            self.prefix = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount", "--uts", "--wd=" + disk]
+            self.prefix = [
+                "nsenter",
+                "--target",
+                str(self.holder.pid),
+                "--net",
+                "--mount",
+                "--uts",
+                "--wd=" + disk,
+            ]
         subprocess.run(self.prefix + ["ip", "link", "set", "lo", "up"], check=True)
 
     def address(self, device, address):
@@ -76,18 +112,63 @@ class Machine:
 
 def wire(near, far):
     """Joins two (machine, address) by a wire; the addresses are of one /24."""
-    subprocess.run(near[0].prefix + ["ip", "link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", str(far[0].holder.pid)], check=True)
+    subprocess.run(
+        near[0].prefix
+        + [
+            "ip",
+            "link",
+            "add",
+            "wire",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "wire",
+            "netns",
+            str(far[0].holder.pid),
+        ],
+        check=True,
+    )
     for machine, address in (near, far):
         machine.address("wire", address + "/24")
 
 
 def signed_by_openssl(certs, name, host, days, uri=None, authority="ca"):
-    """A certificate of the authority in `certs`, made by another tool than psctl; `days` -1: its last day was yesterday."""
-    key, request, out, extensions = (os.path.join(certs, name + e) for e in (".key", ".csr", ".pem", ".ext"))
+    """A certificate of the authority in `certs`, made by another tool than psctl; `days` -1: its
+    last day was yesterday."""
+    key, request, out, extensions = (
+        os.path.join(certs, name + e) for e in (".key", ".csr", ".pem", ".ext")
+    )
     with open(extensions, "w") as f:
-        f.write("subjectAltName=IP:%s%s\nextendedKeyUsage=serverAuth,clientAuth\n" % (host, ",URI:" + uri if uri else ""))
-    for command in (["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key],
-                    ["openssl", "req", "-new", "-key", key, "-subj", "/CN=" + name, "-out", request],
-                    ["openssl", "x509", "-req", "-in", request, "-CA", os.path.join(certs, authority + ".pem"), "-CAkey", os.path.join(certs, authority + ".key"),
-                     "-days", str(days), "-extfile", extensions, "-out", out]):
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        f.write(
+            "subjectAltName=IP:%s%s\nextendedKeyUsage=serverAuth,clientAuth\n"
+            % (host, ",URI:" + uri if uri else "")
+        )
+    for command in (
+        ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key],
+        ["openssl", "req", "-new", "-key", key, "-subj", "/CN=" + name, "-out", request],
+        [
+            "openssl",
+            "x509",
+            "-req",
+            "-in",
+            request,
+            "-CA",
+            os.path.join(certs, authority + ".pem"),
+            "-CAkey",
+            os.path.join(certs, authority + ".key"),
+            "-days",
+            str(days),
+            "-extfile",
+            extensions,
+            "-out",
+            out,
+        ],
+    ):
+        subprocess.run(
+            command,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )

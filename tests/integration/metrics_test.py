@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The metrics listeners of all three daemons: who may read them off loopback, with and without TLS, and that Prometheus' own checker takes the text.
+"""The metrics listeners of all three daemons: who may read them off loopback, with and without TLS,
+and that Prometheus' own checker takes the text.
 
   metrics_test.py --bin build/release/bin [unittest arguments]
 """
@@ -15,14 +16,20 @@ import unittest
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from machines import Machine, run_inside_if_needed, signed_by_openssl, skip_without_namespaces  # noqa: E402
+from machines import (
+    Machine,
+    run_inside_if_needed,
+    signed_by_openssl,
+    skip_without_namespaces,
+)  # noqa: E402
 from support import COORDINATOR, PS_SERVER, ROOT, WORKER, Case, binary, main, wait_for  # noqa: E402
 
 ADDRESS = "10.213.78.1"
 
 
 def fetch(scheme, address, path, authority=None, certificate=None):
-    """(status, text), or (None, the error) where no answer came. Run in the daemons' network namespace."""
+    """(status, text), or (None, the error) where no answer came. Run in the daemons' network
+    namespace."""
     host, port = address.rsplit(":", 1)
     try:
         if scheme == "https":
@@ -40,7 +47,8 @@ def fetch(scheme, address, path, authority=None, certificate=None):
 
 
 class OffLoopback(Case):
-    """One machine whose address is not loopback's: daemons with each of the ways to open their metrics there."""
+    """One machine whose address is not loopback's: daemons with each of the ways to open their
+    metrics there."""
 
     def setUp(self):
         super().setUp()
@@ -49,8 +57,14 @@ class OffLoopback(Case):
         self.machine.address("lo", ADDRESS + "/32")
 
     def get(self, *arguments):
-        r = subprocess.run(self.machine.prefix + [sys.executable, os.path.abspath(__file__), "--fetch", *[a or "" for a in arguments]], stdin=subprocess.DEVNULL,
-                           capture_output=True, text=True, timeout=120)
+        r = subprocess.run(
+            self.machine.prefix
+            + [sys.executable, os.path.abspath(__file__), "--fetch", *[a or "" for a in arguments]],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         self.assertEqual(r.returncode, 0, r.stderr)
         return tuple(json.loads(r.stdout))
 
@@ -59,24 +73,60 @@ class OffLoopback(Case):
         return self.files(name, folder)
 
     def files(self, name, folder="certs"):
-        return ["--tls-ca", self.path(folder, "ca.pem"), "--tls-cert", self.path(folder, name + ".pem"), "--tls-key", self.path(folder, name + ".key")]
+        return [
+            "--tls-ca",
+            self.path(folder, "ca.pem"),
+            "--tls-cert",
+            self.path(folder, name + ".pem"),
+            "--tls-key",
+            self.path(folder, name + ".key"),
+        ]
 
     def daemons(self, listen, flags):
-        """The three daemons with `listen(name)`; yields (process, address of its metrics, scheme) as they say it in their logs."""
-        coordinator, address = self.start_listening(COORDINATOR, "coordinator", *listen("coordinator"), *flags, "--metrics-listen", ADDRESS + ":0", "--runs", self.path("runs"), prefix=self.machine.prefix)
+        """The three daemons with `listen(name)`; yields (process, address of its metrics, scheme)
+        as they say it in their logs."""
+        coordinator, address = self.start_listening(
+            COORDINATOR,
+            "coordinator",
+            *listen("coordinator"),
+            *flags,
+            "--metrics-listen",
+            ADDRESS + ":0",
+            "--runs",
+            self.path("runs"),
+            prefix=self.machine.prefix
+        )
         started = [coordinator]
-        for program, name, more in ((PS_SERVER, "ps-server-0", ["--index", 0]), (WORKER, "worker-0", ["--name", 0, "--threads", 1])):
-            process, _ = self.start_listening(program, name, *listen(name), *flags, *more, "--coordinator", address, "--metrics-listen", ADDRESS + ":0", prefix=self.machine.prefix)
+        for program, name, more in (
+            (PS_SERVER, "ps-server-0", ["--index", 0]),
+            (WORKER, "worker-0", ["--name", 0, "--threads", 1]),
+        ):
+            process, _ = self.start_listening(
+                program,
+                name,
+                *listen(name),
+                *flags,
+                *more,
+                "--coordinator",
+                address,
+                "--metrics-listen",
+                ADDRESS + ":0",
+                prefix=self.machine.prefix
+            )
             started.append(process)
         for process in started:
             process.wait_log("metrics at ")
             url = process.log().split("metrics at ", 1)[1].split()[0]
             self.assertTrue(url.endswith("/metrics"), url)
             scheme, rest = url.split("://")
-            yield process, rest[:-len("/metrics")], scheme
+            yield process, rest[: -len("/metrics")], scheme
 
-    @unittest.skipUnless(shutil.which("openssl"), "no openssl to make a certificate that has expired")
-    def test_with_tls_healthz_answers_everybody_and_metrics_want_a_certificate_of_the_authority(self):
+    @unittest.skipUnless(
+        shutil.which("openssl"), "no openssl to make a certificate that has expired"
+    )
+    def test_with_tls_healthz_answers_everybody_and_metrics_want_a_certificate_of_the_authority(
+        self,
+    ):
         self.psctl("cert", "init", "--folder", "certs")
         self.psctl("cert", "init", "--folder", "others")
         for name in ("coordinator", "ps-server-0", "worker-0", "prometheus"):
@@ -84,13 +134,22 @@ class OffLoopback(Case):
         self.certificate("stranger", folder="others")
         signed_by_openssl(self.path("certs"), "late", ADDRESS, -1, "evergrad://user/late")
         authority = self.path("certs", "ca.pem")
-        for process, address, scheme in self.daemons(lambda name: ["--listen", ADDRESS + ":0"] + self.files(name), []):
+        for process, address, scheme in self.daemons(
+            lambda name: ["--listen", ADDRESS + ":0"] + self.files(name), []
+        ):
             self.assertEqual(scheme, "https", process.name)
-            for certificate, said in (("certs/prometheus", None), ("certs/worker-0", None), (None, "no certificate was given"),
-                                      ("others/stranger", "certificate verify failed"), ("certs/late", "certificate has expired")):
+            for certificate, said in (
+                ("certs/prometheus", None),
+                ("certs/worker-0", None),
+                (None, "no certificate was given"),
+                ("others/stranger", "certificate verify failed"),
+                ("certs/late", "certificate has expired"),
+            ):
                 with self.subTest(daemon=process.name, certificate=certificate):
                     file = certificate and self.path(*certificate.split("/"))
-                    self.assertEqual(self.get("https", address, "/healthz", authority, file), (200, "ok\n"))
+                    self.assertEqual(
+                        self.get("https", address, "/healthz", authority, file), (200, "ok\n")
+                    )
                     status, text = self.get("https", address, "/metrics", authority, file)
                     if said is None:
                         self.assertEqual(status, 200, text)
@@ -114,11 +173,15 @@ class OffLoopback(Case):
         self.psctl("cert", "init", "--folder", "certs")
         for name in ("coordinator", "ps-server-0", "worker-0"):
             self.certificate(name)
-        for process, address, scheme in self.daemons(lambda name: ["--listen", ADDRESS + ":0"] + self.files(name), ["--insecure-metrics"]):
+        for process, address, scheme in self.daemons(
+            lambda name: ["--listen", ADDRESS + ":0"] + self.files(name), ["--insecure-metrics"]
+        ):
             self.check_plain(process, address, scheme, "--insecure-metrics")
 
     def test_insecure_listen_makes_the_metrics_plain_http_and_warns(self):
-        for process, address, scheme in self.daemons(lambda name: ["--insecure-listen", ADDRESS + ":0"], []):
+        for process, address, scheme in self.daemons(
+            lambda name: ["--insecure-listen", ADDRESS + ":0"], []
+        ):
             self.check_plain(process, address, scheme, "--insecure-listen")
 
     def test_insecure_metrics_opens_the_metrics_alone_of_a_cluster_on_loopback(self):
@@ -133,48 +196,111 @@ class OffLoopback(Case):
             status, text = self.get("http", address, "/metrics")
             self.assertEqual(status, 200)
             self.assertIn("\nevergrad_", text)
-            process.wait_log("%s: anyone who reaches %s can read this daemon's metrics" % (flag, address))
+            process.wait_log(
+                "%s: anyone who reaches %s can read this daemon's metrics" % (flag, address)
+            )
             self.assertIsNone(self.get("https", address, "/healthz", self.path("none.pem"))[0])
 
-    def test_metrics_off_loopback_that_nothing_opens_are_refused_and_the_message_names_the_flag(self):
+    def test_metrics_off_loopback_that_nothing_opens_are_refused_and_the_message_names_the_flag(
+        self,
+    ):
         for name in (COORDINATOR, PS_SERVER, WORKER):
             extra = [] if name == COORDINATOR else ["--coordinator", "127.0.0.1:1"]
-            r = subprocess.run(self.machine.prefix + [binary(name), "--metrics-listen", ADDRESS + ":0"] + extra, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, cwd=self.folder)
+            r = subprocess.run(
+                self.machine.prefix + [binary(name), "--metrics-listen", ADDRESS + ":0"] + extra,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=90,
+                cwd=self.folder,
+            )
             self.assertEqual(r.returncode, 2, r.stderr)
             self.assertIn("--insecure-metrics", r.stderr)
             self.assertIn("--tls-ca", r.stderr)
-            r = subprocess.run([binary(name), "--insecure-metrics"] + extra, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90, cwd=self.folder)
+            r = subprocess.run(
+                [binary(name), "--insecure-metrics"] + extra,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=90,
+                cwd=self.folder,
+            )
             self.assertEqual(r.returncode, 2, r.stderr)
             self.assertIn("give --metrics-listen", r.stderr)
 
 
-PROMTOOL = next((p for p in (os.path.join(ROOT, "build", "tools", "promtool"), shutil.which("promtool")) if p and os.access(p, os.X_OK)), None)
+PROMTOOL = next(
+    (
+        p
+        for p in (os.path.join(ROOT, "build", "tools", "promtool"), shutil.which("promtool"))
+        if p and os.access(p, os.X_OK)
+    ),
+    None,
+)
 
 
 class Prometheus(Case):
-    @unittest.skipUnless(PROMTOOL, "no promtool (deploy/scripts/promtool.sh puts it into build/tools)")
+    @unittest.skipUnless(
+        PROMTOOL, "no promtool (deploy/scripts/promtool.sh puts it into build/tools)"
+    )
     def test_promtool_accepts_the_metrics_of_all_three_daemons_while_a_job_runs(self):
         flags = ["--metrics-listen", "127.0.0.1:0"]
-        coordinator, address = self.start_listening(COORDINATOR, "coordinator", *flags, "--runs", self.path("runs"), "--state-dir", self.path("state"))
-        server, _ = self.start_listening(PS_SERVER, "server", *flags, "--index", 0, "--coordinator", address)
-        worker, _ = self.start_listening(WORKER, "worker", *flags, "--name", 0, "--threads", 1, "--coordinator", address)
+        coordinator, address = self.start_listening(
+            COORDINATOR,
+            "coordinator",
+            *flags,
+            "--runs",
+            self.path("runs"),
+            "--state-dir",
+            self.path("state")
+        )
+        server, _ = self.start_listening(
+            PS_SERVER, "server", *flags, "--index", 0, "--coordinator", address
+        )
+        worker, _ = self.start_listening(
+            WORKER, "worker", *flags, "--name", 0, "--threads", 1, "--coordinator", address
+        )
         # Tables and dense variables, on data that the workers make.
-        self.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "deepfm.yaml"), "--set", "spec.training.epochs=10000", "--set", "metadata.name=checked",
-                   "--set", "spec.checkpoint.every=1s", "--coordinator", address)
+        self.psctl(
+            "job",
+            "submit",
+            os.path.join(ROOT, "configs", "examples", "deepfm.yaml"),
+            "--set",
+            "spec.training.epochs=10000",
+            "--set",
+            "metadata.name=checked",
+            "--set",
+            "spec.checkpoint.every=1s",
+            "--coordinator",
+            address,
+        )
 
         def text(process):
             url = process.log().split("metrics at ", 1)[1].split()[0]
             with urllib.request.urlopen(url, timeout=60) as answer:
                 return answer.read().decode()
 
-        wait_for("a snapshot that is on disk", lambda: re.search(r'(?m)^evergrad_ps_server_snapshots_total\{result="durable"\} [1-9]', text(server)))
+        wait_for(
+            "a snapshot that is on disk",
+            lambda: re.search(
+                r'(?m)^evergrad_ps_server_snapshots_total\{result="durable"\} [1-9]', text(server)
+            ),
+        )
         for process in (coordinator, server, worker):
             with self.subTest(daemon=process.name):
                 scraped = text(process)
                 self.assertGreater(scraped.count("# TYPE evergrad_"), 10)
-                r = subprocess.run([PROMTOOL, "check", "metrics"], input=scraped, capture_output=True, text=True, timeout=90)
+                r = subprocess.run(
+                    [PROMTOOL, "check", "metrics"],
+                    input=scraped,
+                    capture_output=True,
+                    text=True,
+                    timeout=90,
+                )
                 self.assertEqual((r.returncode, r.stdout + r.stderr), (0, ""))
-        self.assertEqual(self.psctl_json("job", "show", "checked", "--coordinator", address)["state"], "RUNNING")
+        self.assertEqual(
+            self.psctl_json("job", "show", "checked", "--coordinator", address)["state"], "RUNNING"
+        )
         self.psctl("job", "cancel", "checked", "--coordinator", address)
 
 

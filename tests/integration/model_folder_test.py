@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The folder `model` of a run: load.py, with NumPy alone, gives what the workers measured. model_folder_test.py --bin DIR [Class[.test]]"""
+"""The folder `model` of a run: load.py, with NumPy alone, gives what the workers measured.
+model_folder_test.py --bin DIR [Class[.test]]"""
 import importlib.util
 import json
 import os
@@ -40,17 +41,24 @@ class Records(unittest.TestCase):
 
     def test_hash_has_the_test_vectors_of_the_page(self):
         with open(os.path.join(ROOT, "docs", "data.md"), encoding="utf-8") as f:
-            rows = [[c.strip() for c in line.strip().strip("|").split("|")] for line in f if line.startswith("| ") and "| 0x" in line]
+            rows = [
+                [c.strip() for c in line.strip().strip("|").split("|")]
+                for line in f
+                if line.startswith("| ") and "| 0x" in line
+            ]
         self.assertGreaterEqual(len(rows), 8)
         for text, full, of_1000, of_2_32 in rows:
             value = "" if text == "(empty)" else text.split("`")[1] if "`" in text else int(text)
-            self.assertEqual(self.load.key_of(0, self.load.as_bytes(str(value))), int(full, 16), text)
+            self.assertEqual(
+                self.load.key_of(0, self.load.as_bytes(str(value))), int(full, 16), text
+            )
             self.assertEqual(self.load.hash_bucket(value, 1000), int(of_1000), text)
             self.assertEqual(self.load.hash_bucket(value, 1 << 32), int(of_2_32), text)
 
     def test_records_are_read_as_rfc_4180_has_them(self):
         def read(text, separator=",", quoting=True):
             return list(self.load.csv_records(text.encode(), separator, quoting))
+
         self.assertEqual(read(""), [])
         self.assertEqual(read("\n\r\n\n"), [])
         self.assertEqual(read("a,b\r\nc,d"), [["a", "b"], ["c", "d"]])
@@ -65,37 +73,87 @@ class Records(unittest.TestCase):
                 read(text)
 
     def field(self, kind, *transforms, default=None, vocabulary=None):
-        return self.load.FieldReader({"name": "f", "type": kind, "columns": ["0"], "list": False, "default": default, "transforms": list(transforms)}, [""], vocabulary)
+        return self.load.FieldReader(
+            {
+                "name": "f",
+                "type": kind,
+                "columns": ["0"],
+                "list": False,
+                "default": default,
+                "transforms": list(transforms),
+            },
+            [""],
+            vocabulary,
+        )
 
     def test_transforms_are_those_of_the_page(self):
-        cases = [(self.field("float", {"type": "scale", "value": 0.5}), "3", 1.5), (self.field("int", {"type": "offset", "value": -1}), "3", 2),
-                 (self.field("int", {"type": "offset", "value": 0.5}), "3", 3.5), (self.field("float", {"type": "log1p"}), "-1", -0.6931471805599453),
-                 (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "17", 0), (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "18", 1),
-                 (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "99", 3), (self.field("string", {"type": "hash", "buckets": 1000}), "a", 490),
-                 (self.field("int", {"type": "hash", "buckets": 1000}), "39", 173), (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "y", 2),
-                 (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "z", 0), (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "", 0),
-                 (self.field("int", {"type": "vocabulary"}, vocabulary=["7"]), "7", 1), (self.field("string", {"type": "map", "entries": [["no", 0], ["yes", 1]]}), "yes", 1),
-                 (self.field("string", {"type": "map", "entries": [["no", 0.5], ["yes", 1]]}), "yes", 1.0), (self.field("int", default="5"), "", 5)]
+        cases = [
+            (self.field("float", {"type": "scale", "value": 0.5}), "3", 1.5),
+            (self.field("int", {"type": "offset", "value": -1}), "3", 2),
+            (self.field("int", {"type": "offset", "value": 0.5}), "3", 3.5),
+            (self.field("float", {"type": "log1p"}), "-1", -0.6931471805599453),
+            (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "17", 0),
+            (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "18", 1),
+            (self.field("float", {"type": "bucketize", "bounds": [18, 25, 30]}), "99", 3),
+            (self.field("string", {"type": "hash", "buckets": 1000}), "a", 490),
+            (self.field("int", {"type": "hash", "buckets": 1000}), "39", 173),
+            (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "y", 2),
+            (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "z", 0),
+            (self.field("string", {"type": "vocabulary"}, vocabulary=["x", "y"]), "", 0),
+            (self.field("int", {"type": "vocabulary"}, vocabulary=["7"]), "7", 1),
+            (self.field("string", {"type": "map", "entries": [["no", 0], ["yes", 1]]}), "yes", 1),
+            (
+                self.field("string", {"type": "map", "entries": [["no", 0.5], ["yes", 1]]}),
+                "yes",
+                1.0,
+            ),
+            (self.field("int", default="5"), "", 5),
+        ]
         for field, text, want in cases:
             got = field.value(text)
             self.assertEqual((got, type(got)), (want, type(want)), (field.field, text))
-        for field, text in ((self.field("int"), "x"), (self.field("float"), "nan"), (self.field("int"), ""), (self.field("string", {"type": "map", "entries": [["no", 0]]}), "yes")):
+        for field, text in (
+            (self.field("int"), "x"),
+            (self.field("float"), "nan"),
+            (self.field("int"), ""),
+            (self.field("string", {"type": "map", "entries": [["no", 0]]}), "yes"),
+        ):
             with self.assertRaisesRegex(self.load.ModelError, "field `f`"):
                 field.value(text)
 
     def test_numbers_that_the_workers_refuse_are_refused(self):
-        for field, text in ((self.field("int"), " 39 "), (self.field("float"), "1.5 "), (self.field("int", {"type": "offset", "value": 2}), str(2 ** 63 - 1))):
+        for field, text in (
+            (self.field("int"), " 39 "),
+            (self.field("float"), "1.5 "),
+            (self.field("int", {"type": "offset", "value": 2}), str(2**63 - 1)),
+        ):
             with self.subTest(text), self.assertRaises(self.load.ModelError):
                 field.value(text)
 
     def test_the_loss_of_logits_far_from_zero_is_the_workers(self):
         def loss(kind, logits, outputs, labels):
-            return self.load.measure({"type": kind, "from_logits": logits}, [], numpy.array(outputs, numpy.float32), numpy.array(labels))["loss"]
-        self.assertAlmostEqual(loss("binary_crossentropy", True, [[-20.0], [20.0]], [1, 0]), 20.0, places=6)
-        self.assertAlmostEqual(loss("sparse_categorical_crossentropy", True, [[0.0, 30.0, 0.0]], [0]), 30.0, places=6)
+            return self.load.measure(
+                {"type": kind, "from_logits": logits},
+                [],
+                numpy.array(outputs, numpy.float32),
+                numpy.array(labels),
+            )["loss"]
+
+        self.assertAlmostEqual(
+            loss("binary_crossentropy", True, [[-20.0], [20.0]], [1, 0]), 20.0, places=6
+        )
+        self.assertAlmostEqual(
+            loss("sparse_categorical_crossentropy", True, [[0.0, 30.0, 0.0]], [0]), 30.0, places=6
+        )
         # Probabilities are kept 1e-7 away from 0 and 1, as Keras does.
-        self.assertAlmostEqual(loss("binary_crossentropy", False, [[0.0]], [1]), -numpy.log(2e-7), places=6)
-        self.assertAlmostEqual(loss("sparse_categorical_crossentropy", False, [[0.25, 0.75]], [0]), -numpy.log(0.25), places=6)
+        self.assertAlmostEqual(
+            loss("binary_crossentropy", False, [[0.0]], [1]), -numpy.log(2e-7), places=6
+        )
+        self.assertAlmostEqual(
+            loss("sparse_categorical_crossentropy", False, [[0.25, 0.75]], [0]),
+            -numpy.log(0.25),
+            places=6,
+        )
 
     def test_what_it_does_not_know_is_refused_by_name(self):
         with self.assertRaisesRegex(self.load.ModelError, "`embolden`"):
@@ -105,7 +163,8 @@ class Records(unittest.TestCase):
 
 
 class Models(Case):
-    """Models on a cluster, then from the folder alone: the loss and the metrics that the workers measured."""
+    """Models on a cluster, then from the folder alone: the loss and the metrics that the workers
+    measured."""
 
     def setUp(self):
         super().setUp()
@@ -114,7 +173,22 @@ class Models(Case):
 
     def train(self, job, *arguments, env=None):
         runs = self.path("runs")
-        self.psctl("job", "run", job, "--local", "--workers", 1, "--servers", 2, "--threads", 1, "--runs", runs, *arguments, env=env)
+        self.psctl(
+            "job",
+            "run",
+            job,
+            "--local",
+            "--workers",
+            1,
+            "--servers",
+            2,
+            "--threads",
+            1,
+            "--runs",
+            runs,
+            *arguments,
+            env=env
+        )
         run = self.run_folder(runs)
         with open(os.path.join(run, "result.json")) as f:
             metrics = json.load(f)["metrics"]
@@ -124,7 +198,13 @@ class Models(Case):
         return alone, metrics
 
     def evaluate(self, folder, *arguments):
-        r = subprocess.run([PYTHON, os.path.join(folder, "load.py"), "--evaluate"] + list(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+        r = subprocess.run(
+            [PYTHON, os.path.join(folder, "load.py"), "--evaluate"] + list(arguments),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         self.assertEqual(r.returncode, 0, r.stderr)
         return json.loads(r.stdout)
 
@@ -132,17 +212,28 @@ class Models(Case):
         test = os.path.join(data_folder(), "adult", "adult.test")
         if not os.path.exists(test):
             self.skipTest("adult/adult.test is missing: `./evergrad data` makes it")
-        folder, metrics = self.train(os.path.join(ROOT, "configs", "examples", "adult.yaml"), env={"EVERGRAD_DATA": data_folder()})
+        folder, metrics = self.train(
+            os.path.join(ROOT, "configs", "examples", "adult.yaml"),
+            env={"EVERGRAD_DATA": data_folder()},
+        )
         measured = self.evaluate(folder, test)
         self.assertEqual(measured["examples"], 16281)
         with self.subTest("a reader that takes only the first predictions causes no complaint"):
-            r = subprocess.Popen([PYTHON, os.path.join(folder, "load.py"), test], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            r = subprocess.Popen(
+                [PYTHON, os.path.join(folder, "load.py"), test],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             self.assertTrue(r.stdout.readline())
             r.stdout.close()
             self.assertEqual((r.stderr.read(), r.wait(300)), ("", 0))
             r.stderr.close()
         # A record or two may lie on the edge.
-        self.assertAlmostEqual(measured["binary_accuracy"], metrics["binary_accuracy"], delta=2.5 / 16281)
+        self.assertAlmostEqual(
+            measured["binary_accuracy"], metrics["binary_accuracy"], delta=2.5 / 16281
+        )
         self.assertAlmostEqual(measured["auc"], metrics["auc"], delta=1e-4)
         self.assertAlmostEqual(measured["loss"], metrics["loss"], delta=1e-5)
         self.assertGreater(measured["binary_accuracy"], 0.84)
@@ -151,14 +242,24 @@ class Models(Case):
         few = self.path("few.csv")
         with open(few, "wb") as f:
             f.write(b"\n".join(lines[:3]))
-        r = subprocess.run([PYTHON, os.path.join(folder, "load.py"), few], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90)
+        r = subprocess.run(
+            [PYTHON, os.path.join(folder, "load.py"), few],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
         self.assertEqual(len(r.stdout.split()), 3, r.stderr)
         self.assertTrue(all(0 < float(p) < 1 for p in r.stdout.split()), r.stdout)
 
     def test_layers_of_images_give_what_the_workers_measured(self):
         data = os.path.join(data_folder(), "fashion-mnist-12k")
-        images, labels = (os.path.join(data, "%%s-%s-ubyte.gz" % n) for n in ("images-idx3", "labels-idx1"))
-        job = write(self.path("images.yaml"), """apiVersion: evergrad.dev/v1alpha1
+        images, labels = (
+            os.path.join(data, "%%s-%s-ubyte.gz" % n) for n in ("images-idx3", "labels-idx1")
+        )
+        job = write(
+            self.path("images.yaml"),
+            """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: images}
 spec:
@@ -187,11 +288,15 @@ spec:
     metrics: [accuracy]
   optimizer: {type: adam, learning_rate: 0.003}
   training: {epochs: 1, steps_per_closure: 8}
-""" % (images % "train", labels % "train", images % "t10k", labels % "t10k"))
+"""
+            % (images % "train", labels % "train", images % "t10k", labels % "t10k"),
+        )
         folder, metrics = self.train(job)
         measured = self.evaluate(folder, images % "t10k", "--labels", labels % "t10k")
         self.assertAlmostEqual(measured["loss"], metrics["loss"], delta=1e-5)
-        self.assertAlmostEqual(measured["accuracy"], metrics["accuracy"], delta=2.5 / measured["examples"])
+        self.assertAlmostEqual(
+            measured["accuracy"], metrics["accuracy"], delta=2.5 / measured["examples"]
+        )
 
     def test_layers_of_ids_and_numbers_give_what_the_workers_measured(self):
         draw = random.Random(7)
@@ -204,10 +309,20 @@ spec:
             word = draw.choice(["red", "green", "blue", "", "w%d" % draw.randrange(300)])
             numbers = [round(draw.gauss(0, 1), 3) for _ in range(4)]
             y = round(sum(i % 5 for i in ids) / 10 + numbers[0] + (word == "red"), 4)
-            return ",".join([str(i) for i in ids] + [word] + [str(abs(n)) for n in numbers] + [str(y)])
+            return ",".join(
+                [str(i) for i in ids] + [word] + [str(abs(n)) for n in numbers] + [str(y)]
+            )
+
         for name, n, unseen in (("train.csv", 1000, False), ("eval.csv", 300, True)):
-            write(self.path(name), "i0,i1,i2,i3,word,n0,n1,n2,n3,y\n" + "\n".join(record(unseen) for _ in range(n)) + "\n")
-        job = write(self.path("ids.yaml"), """apiVersion: evergrad.dev/v1alpha1
+            write(
+                self.path(name),
+                "i0,i1,i2,i3,word,n0,n1,n2,n3,y\n"
+                + "\n".join(record(unseen) for _ in range(n))
+                + "\n",
+            )
+        job = write(
+            self.path("ids.yaml"),
+            """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: ids}
 spec:
@@ -249,11 +364,16 @@ spec:
   optimizer: {type: adam, learning_rate: 0.01}
   strategy: {table_slots: 4}
   training: {epochs: 3, steps_per_closure: 2}
-""")
+""",
+        )
         folder, metrics = self.train(job)
         measured = self.evaluate(folder, self.path("eval.csv"))
-        self.assertAlmostEqual(measured["loss"], metrics["loss"], delta=1e-5 * max(1, metrics["loss"]))
-        self.assertAlmostEqual(measured["root_mean_squared_error"], metrics["root_mean_squared_error"], delta=1e-5)
+        self.assertAlmostEqual(
+            measured["loss"], metrics["loss"], delta=1e-5 * max(1, metrics["loss"])
+        )
+        self.assertAlmostEqual(
+            measured["root_mean_squared_error"], metrics["root_mean_squared_error"], delta=1e-5
+        )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""report.html of a real run, opened in headless Chromium: its curves are drawn, it shows what happened, and nothing outside the file is asked for.
+"""report.html of a real run, opened in headless Chromium: its curves are drawn, it shows what
+happened, and nothing outside the file is asked for.
 
   report_test.py --bin build/release/bin
 
@@ -17,7 +18,14 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from support import Case, data_folder, job_yaml, main, write  # noqa: E402
 
-CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome")) if p), None)
+CHROMIUM = next(
+    (
+        p
+        for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))
+        if p
+    ),
+    None,
+)
 
 
 class Report(Case):
@@ -25,21 +33,57 @@ class Report(Case):
         """The page as it is after its script ran."""
         log = self.path("chromium.log")
         with open(log, "wb") as errors:
-            # Every name but localhost resolves to nothing: a page that needs the network fails here.
-            r = subprocess.run([CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--user-data-dir=" + self.path("profile"),
-                                "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom", "file://" + page],
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=180)
+            # Every name but localhost resolves to nothing: a page that needs the network fails
+            # here.
+            r = subprocess.run(
+                [
+                    CHROMIUM,
+                    "--headless",
+                    "--no-sandbox",
+                    "--disable-gpu",
+                    "--disable-dev-shm-usage",
+                    "--no-first-run",
+                    "--user-data-dir=" + self.path("profile"),
+                    "--host-resolver-rules=MAP * ~NOTFOUND",
+                    "--enable-logging=stderr",
+                    "--virtual-time-budget=2000",
+                    "--dump-dom",
+                    "file://" + page,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                timeout=180,
+            )
         self.assertEqual(r.returncode, 0, r.stdout[:500])
         with open(log, errors="replace") as f:
-            self.assertEqual([line for line in f if "CONSOLE" in line], [], "the page's script complains")
+            self.assertEqual(
+                [line for line in f if "CONSOLE" in line], [], "the page's script complains"
+            )
         return r.stdout
 
     @unittest.skipUnless(CHROMIUM, "no chromium is installed (apt-get install chromium)")
     def test_the_report_draws_its_curves_in_a_browser_that_has_no_network(self):
         data = data_folder()
-        # However short: training of one epoch takes less than the half second between two samples of the rate.
+        # However short: training of one epoch takes less than the half second between two samples
+        # of the rate.
         job = write(self.path("job.yaml"), job_yaml("drawn", epochs=1))
-        self.psctl("job", "run", job, "--local", "--workers", 2, "--servers", 2, "--threads", 1, "--runs", "all runs", env={"EVERGRAD_DATA": data})
+        self.psctl(
+            "job",
+            "run",
+            job,
+            "--local",
+            "--workers",
+            2,
+            "--servers",
+            2,
+            "--threads",
+            1,
+            "--runs",
+            "all runs",
+            env={"EVERGRAD_DATA": data},
+        )
         page = os.path.join(self.run_folder(self.path("all runs")), "report.html")
         dom = self.browse(page)
         for name in ("loss", "metric-0", "rate", "workers"):
@@ -47,15 +91,27 @@ class Report(Case):
             self.assertTrue(drawn, "no place for the curve: " + name)
             self.assertIn("<svg", drawn.group(1), "not drawn: " + name)
             self.assertNotIn("nothing was measured", drawn.group(1))
-            self.assertRegex(drawn.group(1), r"<path[^>]*d=\"M[\d.]+ [\d.]+" if name != "workers" else r"<rect")
+            self.assertRegex(
+                drawn.group(1), r"<path[^>]*d=\"M[\d.]+ [\d.]+" if name != "workers" else r"<rect"
+            )
             self.assertNotIn("NaN", drawn.group(1))
-        for words in ("What happened", "worker/0", "worker/1", "ps_server/1", "dense1/kernel", "SUCCEEDED"):
+        for words in (
+            "What happened",
+            "worker/0",
+            "worker/1",
+            "ps_server/1",
+            "dense1/kernel",
+            "SUCCEEDED",
+        ):
             self.assertIn(words, dom)
 
-        # The same page with a loss that diverged: what came before it shows too, and the labels stay in their margin.
+        # The same page with a loss that diverged: what came before it shows too, and the labels
+        # stay in their margin.
         data_block = re.compile(r'("loss_by_step":)\[.*?\]\]')
         with open(page) as f:
-            diverged, replaced = data_block.subn(r"\1[[0,2.3],[1,2.0],[2,1.7],[3,40.0],[4,1e12],[5,3e38]]", f.read())
+            diverged, replaced = data_block.subn(
+                r"\1[[0,2.3],[1,2.0],[2,1.7],[3,40.0],[4,1e12],[5,3e38]]", f.read()
+            )
         self.assertEqual(replaced, 1)
         dom = self.browse(write(self.path("diverged.html"), diverged))
         loss = re.search(r'<div id="?loss"?[^>]*>(.*?)</section>', dom, re.S).group(1)
@@ -69,10 +125,17 @@ class Report(Case):
         self.assertLessEqual(max(map(len, labels)), 7, labels)
 
     @unittest.skipUnless(CHROMIUM, "no chromium is installed (apt-get install chromium)")
-    def test_events_the_metrics_asked_for_and_epochs_too_short_to_time_look_right_in_a_browser(self):
+    def test_events_the_metrics_asked_for_and_epochs_too_short_to_time_look_right_in_a_browser(
+        self,
+    ):
         # Forty examples, two hundred epochs: each is over before a clock could tell.
-        write(self.path("rows.csv"), "x,y,rich\n" + "".join("%d,%d,%d\n" % (i % 7, i % 5, i % 2) for i in range(40)))
-        job = write(self.path("job.yaml"), """apiVersion: evergrad.dev/v1alpha1
+        write(
+            self.path("rows.csv"),
+            "x,y,rich\n" + "".join("%d,%d,%d\n" % (i % 7, i % 5, i % 2) for i in range(40)),
+        )
+        job = write(
+            self.path("job.yaml"),
+            """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: quick}
 spec:
@@ -90,10 +153,25 @@ spec:
     metrics: [auc, binary_accuracy]
   optimizer: {type: sgd, learning_rate: 0.1}
   training: {epochs: 200, steps_per_closure: 1, evaluate_every: 200 epochs}
-""")
-        shown = self.psctl("job", "run", job, "--local", "--workers", 1, "--servers", 1, "--threads", 1, "--runs", "all runs").stdout
+""",
+        )
+        shown = self.psctl(
+            "job",
+            "run",
+            job,
+            "--local",
+            "--workers",
+            1,
+            "--servers",
+            1,
+            "--threads",
+            1,
+            "--runs",
+            "all runs",
+        ).stdout
         page = os.path.join(self.run_folder(self.path("all runs")), "report.html")
-        # What a browser makes of the style is read off by a script of this test, behind the page's own.
+        # What a browser makes of the style is read off by a script of this test, behind the page's
+        # own.
         with open(page) as f:
             text = f.read()
         probe = """<script>
@@ -105,7 +183,11 @@ document.title = JSON.stringify({cells: cells.length, text: cells.map(c => c.tex
         seen = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom, re.S).group(1)))
         self.assertGreater(seen["cells"], 2)
         self.assertEqual(set(seen["text"]), {"state"})
-        self.assertEqual(set(seen["display"]), {"table-cell"}, "a kind of event looks like the badge of the header")
+        self.assertEqual(
+            set(seen["display"]),
+            {"table-cell"},
+            "a kind of event looks like the badge of the header",
+        )
         self.assertEqual(set(seen["background"]), {"rgba(0, 0, 0, 0)"})
         self.assertEqual(set(seen["radius"]), {"0px"})
         self.assertEqual(set(seen["color"]), {seen["soft"]}, "the text of the kind cannot be read")
@@ -113,10 +195,18 @@ document.title = JSON.stringify({cells: cells.length, text: cells.map(c => c.tex
         with self.subTest("the metrics that the job asked for, the first one first"):
             labels = re.findall(r'class="label">([^<]*)<', dom)
             self.assertEqual(labels[:3], ["test AUC", "test binary accuracy", "test loss"])
-            self.assertEqual(re.findall(r"<h2>(Test [^<]*)</h2>", dom), ["Test AUC per epoch", "Test binary accuracy per epoch"])
+            self.assertEqual(
+                re.findall(r"<h2>(Test [^<]*)</h2>", dom),
+                ["Test AUC per epoch", "Test binary accuracy per epoch"],
+            )
             for name in ("metric-0", "metric-1"):
-                self.assertIn("<svg", re.search(r'<div id="%s">(.*?)</section>' % name, dom, re.S).group(1))
-            self.assertRegex(shown, r"(?m)^auc 0\.\d{4}, binary_accuracy \d+\.\d\d %, 1 worker, 1 server, 400 steps")
+                self.assertIn(
+                    "<svg", re.search(r'<div id="%s">(.*?)</section>' % name, dom, re.S).group(1)
+                )
+            self.assertRegex(
+                shown,
+                r"(?m)^auc 0\.\d{4}, binary_accuracy \d+\.\d\d %, 1 worker, 1 server, 400 steps",
+            )
 
         with self.subTest("epochs too short to time"):
             with open(os.path.join(os.path.dirname(page), "metrics.jsonl")) as f:

@@ -1,6 +1,8 @@
-"""What the integration tests share: processes that end with the test, a job on real data, and an answer for what cannot run here.
+"""What the integration tests share: processes that end with the test, a job on real data, and an
+answer for what cannot run here.
 
-Nothing sleeps and no port is fixed: a listener takes port 0 and says which one it got (--address-file). Only processes started here
+Nothing sleeps and no port is fixed: a listener takes port 0 and says which one it got
+(--address-file). Only processes started here
 are ever signalled, by pid.
 """
 import os
@@ -16,8 +18,15 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests", "chaos"))
 from cluster import Failure, wait_for  # noqa: E402,F401
 
-BIN = os.path.abspath(os.environ.get("EVERGRAD_BIN_DIR", os.path.join(ROOT, "build", "release", "bin")))
-COORDINATOR, PS_SERVER, WORKER, PSCTL = "evergrad-coordinator", "evergrad-ps-server", "evergrad-worker", "psctl"
+BIN = os.path.abspath(
+    os.environ.get("EVERGRAD_BIN_DIR", os.path.join(ROOT, "build", "release", "bin"))
+)
+COORDINATOR, PS_SERVER, WORKER, PSCTL = (
+    "evergrad-coordinator",
+    "evergrad-ps-server",
+    "evergrad-worker",
+    "psctl",
+)
 SKIPPED = 77
 
 
@@ -33,8 +42,18 @@ def data_folder():
     return folder
 
 
-def job_yaml(name="small", epochs=1, batch=200, partitioner="{type: min_size, min_shard_bytes: 16KiB}", units=32, learning_rate="0.001", deterministic=False, extra=""):
-    """A job of 10,000 real images and 25,450 parameters: 50 steps an epoch, done in under a second."""
+def job_yaml(
+    name="small",
+    epochs=1,
+    batch=200,
+    partitioner="{type: min_size, min_shard_bytes: 16KiB}",
+    units=32,
+    learning_rate="0.001",
+    deterministic=False,
+    extra="",
+):
+    """A job of 10,000 real images and 25,450 parameters: 50 steps an epoch, done in under a
+    second."""
     image = "${EVERGRAD_DATA:-data}/fashion-mnist-12k/%s-images-idx3-ubyte.gz"
     label = "${EVERGRAD_DATA:-data}/fashion-mnist-12k/%s-labels-idx1-ubyte.gz"
     return """apiVersion: evergrad.dev/v1alpha1
@@ -59,7 +78,20 @@ spec:
   optimizer: {type: adam, learning_rate: %s}
   strategy: {mode: async, pipeline: 0, deterministic: %s, partitioner: %s}
   training: {epochs: %d, steps_per_closure: 8, evaluate_every: 1 epoch}
-%s""" % (name, image % "train", label % "train", image % "t10k", label % "t10k", batch, units, learning_rate, "true" if deterministic else "false", partitioner, epochs, extra)
+%s""" % (
+        name,
+        image % "train",
+        label % "train",
+        image % "t10k",
+        label % "t10k",
+        batch,
+        units,
+        learning_rate,
+        "true" if deterministic else "false",
+        partitioner,
+        epochs,
+        extra,
+    )
 
 
 COUNTING = """apiVersion: evergrad.dev/v1alpha1
@@ -89,6 +121,7 @@ def read(path):
 
 def read_json_lines(path):
     import json
+
     with open(path) as f:
         return [json.loads(line) for line in f]
 
@@ -103,7 +136,8 @@ def alive(pid):
 
 
 def processes_naming(folder):
-    """Pids of every process that names `folder` on its command line, but for this one: what a test might have left running."""
+    """Pids of every process that names `folder` on its command line, but for this one: what a test
+    might have left running."""
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -125,7 +159,14 @@ class Process:
         self.name = name
         self.log_path = os.path.join(folder, name + ".log")
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(list(prefix) + command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=env)
+            self.process = subprocess.Popen(
+                list(prefix) + command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env=env,
+            )
         test.addCleanup(self.end)
         test.processes.append(self)
 
@@ -134,13 +175,18 @@ class Process:
 
     def wait_log(self, text):
         """Until the log has `text`, ended or not."""
+
         def there():
             ended = self.process.poll() is not None
             if text.lower() in self.log().lower():
                 return True
             if ended:
-                raise Failure("%s ended with %d and never said `%s`:\n%s" % (self.name, self.process.returncode, text, self.log()))
+                raise Failure(
+                    "%s ended with %d and never said `%s`:\n%s"
+                    % (self.name, self.process.returncode, text, self.log())
+                )
             return False
+
         try:
             wait_for("%s to say `%s`" % (self.name, text), there)
         except Failure as why:
@@ -150,8 +196,12 @@ class Process:
         def there():
             text = read(path).strip()
             if not text and self.process.poll() is not None:
-                raise Failure("%s ended with %d before it listened:\n%s" % (self.name, self.process.returncode, self.log()))
+                raise Failure(
+                    "%s ended with %d before it listened:\n%s"
+                    % (self.name, self.process.returncode, self.log())
+                )
             return text
+
         return wait_for("%s to listen" % self.name, there)
 
     def end(self):
@@ -163,7 +213,9 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-                raise Failure("%s did not end within 30 s of SIGTERM:\n%s" % (self.name, self.log()))
+                raise Failure(
+                    "%s did not end within 30 s of SIGTERM:\n%s" % (self.name, self.log())
+                )
         return self.process.returncode
 
 
@@ -171,22 +223,36 @@ class Case(unittest.TestCase):
     """A test with a folder of its own (its name has a space) that is gone afterwards."""
 
     def setUp(self):
-        # Cleanups run last in, first out: the folder goes after the processes that were started in it.
+        # Cleanups run last in, first out: the folder goes after the processes that were started in
+        # it.
         self.folder = tempfile.mkdtemp(prefix="evergrad it-")
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.processes = []
 
     def tearDown(self):
         # What the processes said explains a failure; a subtest's counts too.
-        if any(error for _, error in getattr(self._outcome, "errors", [])) or any(t.id() == self.id() for t, _ in self._outcome.result.failures + self._outcome.result.errors):
+        if any(error for _, error in getattr(self._outcome, "errors", [])) or any(
+            t.id() == self.id()
+            for t, _ in self._outcome.result.failures + self._outcome.result.errors
+        ):
             for process in self.processes:
-                print("---- tail of %s: %s" % (process.name, "".join(process.log().splitlines(True)[-12:])))
+                print(
+                    "---- tail of %s: %s"
+                    % (process.name, "".join(process.log().splitlines(True)[-12:]))
+                )
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
 
     def start(self, binary_name, name, *arguments, prefix=(), env=None):
-        return Process(self, name, [binary(binary_name)] + [str(a) for a in arguments], self.folder, prefix, env)
+        return Process(
+            self,
+            name,
+            [binary(binary_name)] + [str(a) for a in arguments],
+            self.folder,
+            prefix,
+            env,
+        )
 
     def start_listening(self, binary_name, name, *arguments, prefix=(), address_file=None):
         """A daemon that listens; returns (process, address as advertised)."""
@@ -196,19 +262,33 @@ class Case(unittest.TestCase):
 
     def psctl(self, *arguments, expect=0, prefix=(), env=None, timeout=120, cwd=None):
         environment = dict(os.environ, **(env or {}))
-        r = subprocess.run(list(prefix) + [binary(PSCTL)] + [str(a) for a in arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                           timeout=timeout, cwd=cwd or self.folder, env=environment)
+        r = subprocess.run(
+            list(prefix) + [binary(PSCTL)] + [str(a) for a in arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=cwd or self.folder,
+            env=environment,
+        )
         if expect is not None:
-            self.assertEqual(r.returncode, expect, "psctl %s\n%s%s" % (" ".join(str(a) for a in arguments), r.stdout, r.stderr))
+            self.assertEqual(
+                r.returncode,
+                expect,
+                "psctl %s\n%s%s" % (" ".join(str(a) for a in arguments), r.stdout, r.stderr),
+            )
         return r
 
     def psctl_json(self, *arguments, **kw):
         import json
+
         text = self.psctl(*arguments, "--output", "json", **kw).stdout
         try:
             return json.loads(text)
         except ValueError:
-            self.fail("psctl %s printed no JSON: %r" % (" ".join(str(a) for a in arguments), text[:500]))
+            self.fail(
+                "psctl %s printed no JSON: %r" % (" ".join(str(a) for a in arguments), text[:500])
+            )
 
     def run_folder(self, runs):
         """The one job folder in `runs`."""
@@ -218,14 +298,17 @@ class Case(unittest.TestCase):
 
 
 def main():
-    """unittest.main with --bin; exit code 77 when nothing failed and every test was skipped. Reasons are printed."""
+    """unittest.main with --bin; exit code 77 when nothing failed and every test was skipped.
+    Reasons are printed."""
     global BIN
     arguments = sys.argv[1:]
     if "--bin" in arguments:
         at = arguments.index("--bin")
         BIN = os.path.abspath(arguments[at + 1])
-        del arguments[at:at + 2]
-    program = unittest.main(module="__main__", argv=[sys.argv[0]] + arguments, exit=False, verbosity=2)
+        del arguments[at : at + 2]
+    program = unittest.main(
+        module="__main__", argv=[sys.argv[0]] + arguments, exit=False, verbosity=2
+    )
     result = program.result
     for test, reason in result.skipped:
         print("skipped: %s: %s" % (test, reason))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Embedding tables on a real cluster: the matrix factorization of the examples, undisturbed and through deaths. tables_test.py --bin DIR [Class[.test]]"""
+"""Embedding tables on a real cluster: the matrix factorization of the examples, undisturbed and
+through deaths. tables_test.py --bin DIR [Class[.test]]"""
 import ast
 import collections
 import json
@@ -16,7 +17,14 @@ from cluster import MASK, Cluster, Failure, mix, wait_for  # noqa: E402
 from limits import Group  # noqa: E402
 from stage import Skipped  # noqa: E402
 
-EXAMPLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs", "examples", "matrix_factorization.yaml")
+EXAMPLE = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)),
+    "..",
+    "..",
+    "configs",
+    "examples",
+    "matrix_factorization.yaml",
+)
 RMSE_MAX = 0.640  # biases alone reach 0.786 on these ratings
 
 
@@ -31,7 +39,8 @@ def has_ended(status):
 
 
 def server_dies(c, name):
-    """Kills server 0 and starts it again. True: in the midst of the job, steps of it were still to be done."""
+    """Kills server 0 and starts it again. True: in the midst of the job, steps of it were still to
+    be done."""
     c.servers[0].kill()
     status = c.psctl_json("job", "show", name)
     c.servers[0].start()
@@ -46,7 +55,11 @@ class MatrixFactorization(unittest.TestCase):
         c.psctl(*arguments)
 
     def result(self, c, name):
-        status = wait_for("%s to end" % name, lambda: (lambda s: s if has_ended(s) else None)(c.psctl_json("job", "show", name)), 120)
+        status = wait_for(
+            "%s to end" % name,
+            lambda: (lambda s: s if has_ended(s) else None)(c.psctl_json("job", "show", name)),
+            120,
+        )
         self.assertEqual(status["state"], "SUCCEEDED", status.get("first_cause"))
         with open(os.path.join(status["runs_folder"], "result.json")) as f:
             return json.load(f)
@@ -62,11 +75,19 @@ class MatrixFactorization(unittest.TestCase):
         self.assertEqual(table["value_bytes"], 610 * 16 * 4)
         self.assertGreater(table["memory_bytes"], table["value_bytes"] + table["slot_bytes"])
         self.assertEqual((table["evicted_ttl"], table["evicted_lru"], table["refused"]), (0, 0, 0))
-        # Each slot's traffic is what its ledger says; values come back for the pulls of training and of evaluation.
+        # Each slot's traffic is what its ledger says; values come back for the pulls of training
+        # and of evaluation.
         self.assertEqual([s["pushes"] for s in users["shards"]], counts)
-        self.assertTrue(all(s["pulls"] >= n and s["bytes_in"] > 0 and s["bytes_out"] > 0 for s, n in zip(users["shards"], counts)))
+        self.assertTrue(
+            all(
+                s["pulls"] >= n and s["bytes_in"] > 0 and s["bytes_out"] > 0
+                for s, n in zip(users["shards"], counts)
+            )
+        )
         traffic = users["traffic"]
-        self.assertEqual(sorted((s["server"], s["shards"]) for s in traffic["servers"]), [("0", 64), ("1", 64)])
+        self.assertEqual(
+            sorted((s["server"], s["shards"]) for s in traffic["servers"]), [("0", 64), ("1", 64)]
+        )
         self.assertEqual(sum(s["pushes"] for s in traffic["servers"]), sum(counts))
         self.assertGreaterEqual(traffic["shard_skew"]["pushes"], 1)
         # Users that rated most are among those that a sample of the pushes names most.
@@ -75,17 +96,28 @@ class MatrixFactorization(unittest.TestCase):
         hottest = [hot["id"] for hot in users["table"]["hottest"]]
         self.assertTrue(hottest and set(hottest) <= set(ratings))
         text = c.psctl("variable", "describe", "users", "--job", job).stdout
-        for words in ("users: embedding table of job %s" % job, "610 of 16 x float32", "hottest ids", "largest / median", "index load"):
+        for words in (
+            "users: embedding table of job %s" % job,
+            "610 of 16 x float32",
+            "hottest ids",
+            "largest / median",
+            "index load",
+        ):
             self.assertIn(words, text)
         top = c.psctl_json("variable", "top", "movies", "--job", job, "--count", "5")
         self.assertEqual((top["seconds"], len(top["busiest_shards"])), (None, 5))
         self.assertEqual(sum(s["pushes"] for s in top["servers"]), sum(counts))
-        self.assertIn("since the servers hold the shards", c.psctl("variable", "top", "movies", "--once", "--job", job).stdout)
+        self.assertIn(
+            "since the servers hold the shards",
+            c.psctl("variable", "top", "movies", "--once", "--job", job).stdout,
+        )
         refused = c.psctl("variable", "describe", "user", "--job", job, expect=2).stderr
         self.assertIn("no such variable: variable=user job=%s; it has" % job, refused)
         self.assertIn("users", refused)
 
-    def test_with_16_bit_rows_on_the_wire_the_example_reaches_its_target_and_the_bytes_of_values_halve(self):
+    def test_with_16_bit_rows_on_the_wire_the_example_reaches_its_target_and_the_bytes_of_values_halve(
+        self,
+    ):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         needs_data("ratings/ratings.csv")
         out, in_ = {}, {}
@@ -97,19 +129,32 @@ class MatrixFactorization(unittest.TestCase):
                 self.assertLessEqual(result["metrics"]["root_mean_squared_error"], RMSE_MAX, wire)
                 # Of a slot as a whole: each table's row shows that of its shards.
                 shards = c.psctl_json("variable", "list", "--job", name)["variables"][0]["shards"]
-                out[wire], in_[wire] = sum(s["bytes_out"] for s in shards), sum(s["bytes_in"] for s in shards)
+                out[wire], in_[wire] = sum(s["bytes_out"] for s in shards), sum(
+                    s["bytes_in"] for s in shards
+                )
                 self.assertEqual(self.tables(c, name)["users"], (True, [610, 16]))
-            refused = c.psctl("job", "run", EXAMPLE, "--set", "spec.training.wire_dtype=[{match: nobody, dtype: bf16}]", expect=1)
+            refused = c.psctl(
+                "job",
+                "run",
+                EXAMPLE,
+                "--set",
+                "spec.training.wire_dtype=[{match: nobody, dtype: bf16}]",
+                expect=1,
+            )
             self.assertIn("no variable and no table of this name: match=nobody", refused.stdout)
         plain, half, mixed = out.values()
-        self.assertAlmostEqual(2 * half / plain, 1, delta=0.01)  # a pull that is asked for again is answered, and counted, again
+        self.assertAlmostEqual(
+            2 * half / plain, 1, delta=0.01
+        )  # a pull that is asked for again is answered, and counted, again
         # 17 of 34 elements of a pair of ids are users', 2 of them biases.
         self.assertAlmostEqual(mixed / plain, 1 - 0.5 * 2 / 34, delta=0.01)
         plain, half, mixed = in_.values()
         self.assertLess(half, 0.7 * plain)
         self.assertLess(mixed, plain)
 
-    def test_the_example_reaches_its_target_also_when_a_worker_and_a_server_die_and_each_slot_applies_each_update_once(self):
+    def test_the_example_reaches_its_target_also_when_a_worker_and_a_server_die_and_each_slot_applies_each_update_once(
+        self,
+    ):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         needs_data("ratings/ratings.csv")
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
@@ -119,35 +164,48 @@ class MatrixFactorization(unittest.TestCase):
             counts = [s["updates_applied"] for s in calm["shards"]]
             self.assertEqual(len(counts), 128)
             self.assertEqual(calm["duplicates_refused"], 0)
-            # A row for each user and movie of the training examples, no more: evaluation makes none.
+            # A row for each user and movie of the training examples, no more: evaluation makes
+            # none.
             shapes = self.tables(c, "calm")
             self.assertEqual(shapes["users"], (True, [610, 16]))
             self.assertEqual(shapes["user_biases"], (True, [610, 1]))
             self.assertEqual(shapes["movies"][1][0], shapes["movie_biases"][1][0])
             self.described(c, "calm", counts)
 
-            # How fast an epoch is over is nobody's promise: where the steps were all done before the server died, another job, of twice as many.
+            # How fast an epoch is over is nobody's promise: where the steps were all done before
+            # the server died, another job, of twice as many.
             for epochs in (10, 20, 40, 80, 160):
                 name = "deaths-%d" % epochs
-                self.submit(c, name, "spec.checkpoint.every=100ms", "spec.training.epochs=%d" % epochs)
+                self.submit(
+                    c, name, "spec.checkpoint.every=100ms", "spec.training.epochs=%d" % epochs
+                )
                 show = lambda: c.psctl_json("job", "show", name)  # noqa: E731
                 wait_for("the first epoch", lambda: show()["steps_done"] > 93)
                 c.workers[0].kill()
                 c.workers[0].start()
-                wait_for("a checkpoint to begin from, or the end", lambda: (lambda s: s["checkpoint"] or has_ended(s))(show()))
+                wait_for(
+                    "a checkpoint to begin from, or the end",
+                    lambda: (lambda s: s["checkpoint"] or has_ended(s))(show()),
+                )
                 at = show()["steps_done"]
-                wait_for("more steps, or the end", lambda: (lambda s: s["steps_done"] > at or has_ended(s))(show()))
+                wait_for(
+                    "more steps, or the end",
+                    lambda: (lambda s: s["steps_done"] > at or has_ended(s))(show()),
+                )
                 in_its_midst = server_dies(c, name)
                 deaths = self.result(c, name)
                 if in_its_midst:
                     break
             else:
                 self.fail("five jobs had done their steps before the server died")
-            self.assertEqual([s["updates_applied"] for s in deaths["shards"]], [epochs // 5 * n for n in counts])
+            self.assertEqual(
+                [s["updates_applied"] for s in deaths["shards"]], [epochs // 5 * n for n in counts]
+            )
             self.assertEqual(deaths["repair"]["shards_rolled_back"], 64)
             self.assertEqual(self.tables(c, name), shapes)
 
-            # Requests twice and in another order, the coordinator killed, and a server that is told to leave: its slots move, nothing is run again.
+            # Requests twice and in another order, the coordinator killed, and a server that is told
+            # to leave: its slots move, nothing is run again.
             for server in c.servers:
                 server.kill()
                 server.start("push.duplicate=20%on;push.reorder=20%on")
@@ -160,7 +218,9 @@ class MatrixFactorization(unittest.TestCase):
             c.wait_tasks()
             c.psctl("task", "drain", "ps_server/1")
             network = self.result(c, "network")
-            self.assertEqual([s["updates_applied"] for s in network["shards"]], [2 * n for n in counts])
+            self.assertEqual(
+                [s["updates_applied"] for s in network["shards"]], [2 * n for n in counts]
+            )
             self.assertGreater(network["duplicates_refused"], 0)
             self.assertEqual(network["repair"]["shards_rolled_back"], 0)
             self.assertEqual(self.tables(c, "network"), shapes)
@@ -172,7 +232,9 @@ class MatrixFactorization(unittest.TestCase):
 
             # With the example's own number of epochs the error is held, too.
             self.submit(c, "one-death")
-            wait_for("some steps", lambda: c.psctl_json("job", "show", "one-death")["steps_done"] > 20)
+            wait_for(
+                "some steps", lambda: c.psctl_json("job", "show", "one-death")["steps_done"] > 20
+            )
             c.workers[1].kill()
             c.workers[1].start()
             one = self.result(c, "one-death")
@@ -181,11 +243,14 @@ class MatrixFactorization(unittest.TestCase):
 
 
 def digest_of(ids, rows):
-    """Of a table, as `psctl variable list` shows it (ps_server/storage, DigestOfRow): what rows there are and their bits, in no order."""
+    """Of a table, as `psctl variable list` shows it (ps_server/storage, DigestOfRow): what rows
+    there are and their bits, in no order."""
+
     def mix64(x):  # common/sharding/slots.h
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
         x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
         return x ^ (x >> 31)
+
     total = 0
     for i, bits in zip(ids, rows):
         row = mix64(i & MASK)
@@ -194,17 +259,22 @@ def digest_of(ids, rows):
 
 
 def arrays(path):
-    """An .npz by the standard library alone: name -> (dtype, shape, numbers; of float32 their bits)."""
+    """An .npz by the standard library alone: name -> (dtype, shape, numbers; of float32 their
+    bits)."""
     found = {}
     with zipfile.ZipFile(path) as z:
         assert z.testzip() is None
         for name in z.namelist():
             raw = z.read(name)
             length = struct.unpack("<H", raw[8:10])[0]
-            head = ast.literal_eval(raw[10:10 + length].decode())
-            data = raw[10 + length:]
+            head = ast.literal_eval(raw[10 : 10 + length].decode())
+            data = raw[10 + length :]
             kind = {"<i8": "q", "<f4": "I"}[head["descr"]]
-            found[name[:-len(".npy")]] = (head["descr"], head["shape"], struct.unpack("<%d%s" % (len(data) // struct.calcsize(kind), kind), data))
+            found[name[: -len(".npy")]] = (
+                head["descr"],
+                head["shape"],
+                struct.unpack("<%d%s" % (len(data) // struct.calcsize(kind), kind), data),
+            )
     return found
 
 
@@ -213,10 +283,10 @@ def parts_of(found, table):
     ids, rows = [], []
     for key in sorted(k for k in found if k == table + "/ids" or k.startswith(table + "/ids.")):
         _, (n,), numbers = found[key]
-        _, (m, dimension), bits = found[table + "/rows" + key[len(table + "/ids"):]]
+        _, (m, dimension), bits = found[table + "/rows" + key[len(table + "/ids") :]]
         assert n == m == len(numbers)
         ids += numbers
-        rows += [bits[i * dimension:(i + 1) * dimension] for i in range(n)]
+        rows += [bits[i * dimension : (i + 1) * dimension] for i in range(n)]
     return ids, rows
 
 
@@ -249,15 +319,23 @@ spec:
 
 class Tables(unittest.TestCase):
     def submit(self, c, name, **settings):
-        values = dict(name=name, examples=10000, ids=20000, dimension=16, epochs=1, table="", training="")
+        values = dict(
+            name=name, examples=10000, ids=20000, dimension=16, epochs=1, table="", training=""
+        )
         values.update(settings)
-        c.psctl("job", "submit", support.write(os.path.join(c.folder, name + ".yaml"), WIDE % values))
+        c.psctl(
+            "job", "submit", support.write(os.path.join(c.folder, name + ".yaml"), WIDE % values)
+        )
 
     def show(self, c, name):
         return c.psctl_json("job", "show", name)
 
     def ended(self, c, name, state="SUCCEEDED"):
-        status = wait_for("%s to end" % name, lambda: (lambda s: s if has_ended(s) else None)(self.show(c, name)), 120)
+        status = wait_for(
+            "%s to end" % name,
+            lambda: (lambda s: s if has_ended(s) else None)(self.show(c, name)),
+            120,
+        )
         self.assertEqual(status["state"], state, status.get("first_cause"))
         return status
 
@@ -267,7 +345,13 @@ class Tables(unittest.TestCase):
 
 class Examples(Tables):
     def run_example(self, c, example, name, *settings):
-        arguments = ["job", "submit", os.path.join(os.path.dirname(EXAMPLE), example + ".yaml"), "--set", "metadata.name=" + name]
+        arguments = [
+            "job",
+            "submit",
+            os.path.join(os.path.dirname(EXAMPLE), example + ".yaml"),
+            "--set",
+            "metadata.name=" + name,
+        ]
         for setting in settings:
             arguments += ["--set", setting]
         c.psctl(*arguments)
@@ -276,26 +360,51 @@ class Examples(Tables):
         with open(os.path.join(status["runs_folder"], "result.json")) as f:
             return json.load(f)
 
-    def test_a_model_of_clicks_over_a_csv_file_with_missing_values_and_vocabularies_reaches_the_published_target(self):
+    def test_a_model_of_clicks_over_a_csv_file_with_missing_values_and_vocabularies_reaches_the_published_target(
+        self,
+    ):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         needs_data("adult/adult.data")
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
             self.run_example(c, "adult", "adult")
             metrics = self.result(self.ended(c, "adult"))["metrics"]
-            self.assertGreaterEqual(metrics["auc"], 0.900)  # the published target of a DeepFM on these data, and of its accuracy
+            self.assertGreaterEqual(
+                metrics["auc"], 0.900
+            )  # the published target of a DeepFM on these data, and of its accuracy
             self.assertGreaterEqual(metrics["binary_accuracy"], 0.845)
-            rows = {v["name"]: v["shape"][0] for v in c.psctl_json("variable", "list", "--job", "adult")["variables"] if v["name"].endswith("s")}
+            rows = {
+                v["name"]: v["shape"][0]
+                for v in c.psctl_json("variable", "list", "--job", "adult")["variables"]
+                if v["name"].endswith("s")
+            }
             # 8 kinds of work that more than one has, and id 0: missing, or of one alone.
             self.assertEqual((rows["works"], rows["maritals"], rows["relationships"]), (9, 7, 6))
 
-    def test_two_towers_with_admission_age_and_a_byte_limit_count_each_update_once_through_the_death_of_a_server(self):
+    def test_two_towers_with_admission_age_and_a_byte_limit_count_each_update_once_through_the_death_of_a_server(
+        self,
+    ):
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
-            # Twice as long where the steps were all done before the server died: how fast they are is nobody's promise.
+            # Twice as long where the steps were all done before the server died: how fast they are
+            # is nobody's promise.
             for epochs in (2, 4, 8, 16):
                 name = "towers-%d" % epochs
-                self.run_example(c, "two_towers", name, "spec.data.train.examples=100000", "spec.data.eval.examples=5000", "spec.training.epochs=%d" % epochs,
-                                 "spec.checkpoint.every=100ms", "spec.model.tables.users.ttl_steps=100", "spec.model.tables.words.bytes_max=768KiB")
-                wait_for("a checkpoint after some steps, or the end", lambda: (lambda s: (s["steps_done"] > 100 and s["checkpoint"]) or has_ended(s))(self.show(c, name)))
+                self.run_example(
+                    c,
+                    "two_towers",
+                    name,
+                    "spec.data.train.examples=100000",
+                    "spec.data.eval.examples=5000",
+                    "spec.training.epochs=%d" % epochs,
+                    "spec.checkpoint.every=100ms",
+                    "spec.model.tables.users.ttl_steps=100",
+                    "spec.model.tables.words.bytes_max=768KiB",
+                )
+                wait_for(
+                    "a checkpoint after some steps, or the end",
+                    lambda: (lambda s: (s["steps_done"] > 100 and s["checkpoint"]) or has_ended(s))(
+                        self.show(c, name)
+                    ),
+                )
                 in_its_midst = server_dies(c, name)
                 status = self.ended(c, name)
                 if in_its_midst:
@@ -317,24 +426,51 @@ class Examples(Tables):
 
 
 class Export(Tables):
-    def test_a_table_is_exported_by_rising_ids_with_the_bits_that_the_servers_have_whole_and_in_parts_however_many_servers_there_were(self):
+    def test_a_table_is_exported_by_rising_ids_with_the_bits_that_the_servers_have_whole_and_in_parts_however_many_servers_there_were(
+        self,
+    ):
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
             self.submit(c, "wide", examples=4000)
             status = self.ended(c, "wide")
-            self.assertTrue(any("psctl checkpoint export" in e["text"] for e in status["events"]), status["events"])
+            self.assertTrue(
+                any("psctl checkpoint export" in e["text"] for e in status["events"]),
+                status["events"],
+            )
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
                 result = json.load(f)
             described = self.table(c, "wide")
-            self.assertEqual(result["tables"], [{"table": "vectors", "dimension": 16, "rows": described["table"]["rows"]}])
+            self.assertEqual(
+                result["tables"],
+                [{"table": "vectors", "dimension": 16, "rows": described["table"]["rows"]}],
+            )
             # A slot is said to hold the rows that it holds, not none.
-            self.assertEqual(sum(s["rows"] for s in result["shards"] if s["variable"].startswith("slot ")), described["table"]["rows"])
+            self.assertEqual(
+                sum(s["rows"] for s in result["shards"] if s["variable"].startswith("slot ")),
+                described["table"]["rows"],
+            )
             self.assertIn("psctl checkpoint export", c.psctl("job", "show", "wide").stdout)
             # What is exported is what the servers said they held.
             whole = os.path.join(c.folder, "whole.npz")
-            said = json.loads(c.psctl_files("checkpoint", "export", status["runs_folder"], "--to", whole, "--output", "json"))
-            self.assertEqual(said["tables"], [{"name": "vectors", "rows": described["table"]["rows"], "dimension": 16, "parts": 1}])
+            said = json.loads(
+                c.psctl_files(
+                    "checkpoint", "export", status["runs_folder"], "--to", whole, "--output", "json"
+                )
+            )
+            self.assertEqual(
+                said["tables"],
+                [
+                    {
+                        "name": "vectors",
+                        "rows": described["table"]["rows"],
+                        "dimension": 16,
+                        "parts": 1,
+                    }
+                ],
+            )
             found = arrays(whole)
-            self.assertEqual(set(found), {"logit/kernel", "logit/bias", "vectors/ids", "vectors/rows"})
+            self.assertEqual(
+                set(found), {"logit/kernel", "logit/bias", "vectors/ids", "vectors/rows"}
+            )
             self.assertEqual((found["vectors/ids"][0], found["vectors/rows"][0]), ("<i8", "<f4"))
             ids, rows = parts_of(found, "vectors")
             self.assertEqual(len(ids), described["table"]["rows"])
@@ -342,7 +478,15 @@ class Export(Tables):
             self.assertEqual(digest_of(ids, rows), described["digest"])
             # In parts, and as safetensors: the same rows.
             parted = os.path.join(c.folder, "parted.npz")
-            c.psctl_files("checkpoint", "export", status["runs_folder"], "--to", parted, "--part-bytes", "256KiB")
+            c.psctl_files(
+                "checkpoint",
+                "export",
+                status["runs_folder"],
+                "--to",
+                parted,
+                "--part-bytes",
+                "256KiB",
+            )
             self.assertGreater(sum(k.startswith("vectors/ids.") for k in arrays(parted)), 3)
             self.assertEqual(parts_of(arrays(parted), "vectors"), (ids, rows))
             tensors = os.path.join(c.folder, "whole.safetensors")
@@ -350,12 +494,17 @@ class Export(Tables):
             with open(tensors, "rb") as f:
                 raw = f.read()
             size = struct.unpack("<Q", raw[:8])[0]
-            head = json.loads(raw[8:8 + size])
+            head = json.loads(raw[8 : 8 + size])
             begin, end = head["vectors/ids"]["data_offsets"]
             self.assertEqual(head["vectors/ids"]["dtype"], "I64")
-            self.assertEqual(list(struct.unpack("<%dq" % len(ids), raw[8 + size + begin:8 + size + end])), ids)
+            self.assertEqual(
+                list(struct.unpack("<%dq" % len(ids), raw[8 + size + begin : 8 + size + end])), ids
+            )
             begin, end = head["vectors/rows"]["data_offsets"]
-            self.assertEqual(raw[8 + size + begin:8 + size + end], b"".join(struct.pack("<%dI" % len(bits), *bits) for bits in rows))
+            self.assertEqual(
+                raw[8 + size + begin : 8 + size + end],
+                b"".join(struct.pack("<%dI" % len(bits), *bits) for bits in rows),
+            )
             try:
                 import numpy
             except ImportError:
@@ -366,7 +515,8 @@ class Export(Tables):
 
 
 class Room(Tables):
-    """What happens where a push finds no room: memory that its tables' rows need is another job's, or there is none."""
+    """What happens where a push finds no room: memory that its tables' rows need is another job's,
+    or there is none."""
 
     def paused(self, c, name):
         def there():
@@ -374,10 +524,15 @@ class Room(Tables):
             if has_ended(status):
                 raise Failure("%s ended: %s %s" % (name, status["state"], status["first_cause"]))
             return status if status["waiting_for"].startswith("room at ps_server/0") else None
+
         return wait_for("%s to wait for room" % name, there)
 
-    def test_a_job_waits_for_the_room_that_another_one_has_and_goes_on_to_exact_counts_or_fails_and_says_what_to_do(self):
-        with Cluster(support.BIN, servers=1, workers=2, coordinator_arguments=("--jobs-running-max", "2")).up() as c:
+    def test_a_job_waits_for_the_room_that_another_one_has_and_goes_on_to_exact_counts_or_fails_and_says_what_to_do(
+        self,
+    ):
+        with Cluster(
+            support.BIN, servers=1, workers=2, coordinator_arguments=("--jobs-running-max", "2")
+        ).up() as c:
             server = c.servers[0]
             # How much a job needs, and what it must come to.
             self.submit(c, "alone")
@@ -395,22 +550,55 @@ class Room(Tables):
             # The first has the room, as long as it runs.
             self.submit(c, "holder", epochs=10000)
             # Before a worker has described the job nobody knows its tables.
-            listed = lambda: c.psctl_json("variable", "list", "--job", "holder")["variables"]  # noqa: E731
-            wait_for("the first to have its rows", lambda: [rows, 16] in [v["shape"] for v in listed() if v["name"] == "vectors"])
+            listed = lambda: c.psctl_json("variable", "list", "--job", "holder")[
+                "variables"
+            ]  # noqa: E731
+            wait_for(
+                "the first to have its rows",
+                lambda: [rows, 16] in [v["shape"] for v in listed() if v["name"] == "vectors"],
+            )
             # What of the server's memory is whose: the table's, as it is described, is the job's.
             held = self.table(c, "holder")["table"]["memory_bytes"]
-            wait_for("the first's memory to be said", lambda: [s["bytes"] for s in self.show(c, "holder")["servers"]][0] >= held)
-            self.assertTrue(any(j["name"] == "holder" and j["bytes"] >= held for t in c.tasks() if t["role"] == "ps_server" for j in t["jobs"]), c.tasks())
+            wait_for(
+                "the first's memory to be said",
+                lambda: [s["bytes"] for s in self.show(c, "holder")["servers"]][0] >= held,
+            )
+            self.assertTrue(
+                any(
+                    j["name"] == "holder" and j["bytes"] >= held
+                    for t in c.tasks()
+                    if t["role"] == "ps_server"
+                    for j in t["jobs"]
+                ),
+                c.tasks(),
+            )
             self.submit(c, "waits", training=", on_over_budget: pause")
             status = self.paused(c, "waits")
-            self.assertRegex(status["waiting_for"], r"table=vectors held=\d+ memory_bytes_max=%d " % limit)
+            self.assertRegex(
+                status["waiting_for"], r"table=vectors held=\d+ memory_bytes_max=%d " % limit
+            )
             self.assertIn("paused", [w["state"] for w in status["workers"]])
-            self.assertTrue(any("paused (on_over_budget: pause): worker/" in e["text"] for e in status["events"]), status["events"])
+            self.assertTrue(
+                any(
+                    "paused (on_over_budget: pause): worker/" in e["text"] for e in status["events"]
+                ),
+                status["events"],
+            )
             self.assertIn("waiting for room at ps_server/0", c.psctl("job", "show", "waits").stdout)
-            self.assertTrue(any(t["activity"].startswith("paused, waits for room at ps_server/0: ") for t in c.tasks() if t["role"] == "worker"), c.tasks())
+            self.assertTrue(
+                any(
+                    t["activity"].startswith("paused, waits for room at ps_server/0: ")
+                    for t in c.tasks()
+                    if t["role"] == "worker"
+                ),
+                c.tasks(),
+            )
             self.assertGreater(self.table(c, "waits")["table"]["refused"], 0)
             before = self.show(c, "holder")["steps_done"]
-            wait_for("the first to go on all the while", lambda: self.show(c, "holder")["steps_done"] > before)
+            wait_for(
+                "the first to go on all the while",
+                lambda: self.show(c, "holder")["steps_done"] > before,
+            )
 
             # Another one waits, and is cancelled while it does; a third one does not wait.
             c.psctl("job", "cancel", "waits")
@@ -418,7 +606,14 @@ class Room(Tables):
             self.submit(c, "fails")
             cause = self.ended(c, "fails", "FAILED")["first_cause"]
             self.assertEqual((cause["kind"], cause["origin"]), ("user", "ps_server/0"))
-            for words in ("no room at ps_server/0: ", "table=vectors", "held=", "memory_bytes_max=%d" % limit, "--memory-bytes-max", "on_over_budget: pause"):
+            for words in (
+                "no room at ps_server/0: ",
+                "table=vectors",
+                "held=",
+                "memory_bytes_max=%d" % limit,
+                "--memory-bytes-max",
+                "on_over_budget: pause",
+            ):
                 self.assertIn(words, cause["message"])
 
             self.submit(c, "later", training=", on_over_budget: pause")
@@ -426,12 +621,15 @@ class Room(Tables):
             c.psctl("job", "cancel", "holder")
             self.ended(c, "holder", "CANCELLED")
             status = self.ended(c, "later")
-            self.assertTrue(any(e["text"].startswith("goes on") for e in status["events"]), status["events"])
+            self.assertTrue(
+                any(e["text"].startswith("goes on") for e in status["events"]), status["events"]
+            )
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
             self.assertEqual(self.table(c, "later")["table"]["rows"], rows)
 
-            # A job that is too large for the server goes on when one with more room is started in its place: what was lost with the old one is run again.
+            # A job that is too large for the server goes on when one with more room is started in
+            # its place: what was lost with the old one is run again.
             server.kill()
             server.start(extra=["--memory-bytes-max", str(need // 2)])
             c.wait_tasks()
@@ -444,8 +642,8 @@ class Room(Tables):
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
             self.assertEqual(self.table(c, "grows")["table"]["rows"], rows)
 
-
-    # One id list an example, read in order: the first two steps bring more new ids than there is room for together, all others one id that is there.
+    # One id list an example, read in order: the first two steps bring more new ids than there is
+    # room for together, all others one id that is there.
     TURNS = """apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
 metadata: {name: turns}
@@ -470,7 +668,9 @@ spec:
   training: {epochs: 1, steps_per_closure: 1, on_over_budget: %(at)s}
 """
 
-    def test_a_paused_job_goes_on_by_itself_when_its_table_s_old_rows_have_gone_by_age_and_each_update_counts_once(self):
+    def test_a_paused_job_goes_on_by_itself_when_its_table_s_old_rows_have_gone_by_age_and_each_update_counts_once(
+        self,
+    ):
         steps, new = 400, 800
         row = 2 * 16 * 4 + 24
         with Cluster(support.BIN, servers=1, workers=2).up() as c:
@@ -485,7 +685,10 @@ spec:
                     ids = [step * new + 8 * example + j if step < 2 else 0 for j in range(8)]
                     lines.append(",".join(str(i) for i in ids) + ",%d" % (example % 2))
             support.write(os.path.join(c.folder, "turns.csv"), "\n".join(lines) + "\n")
-            job = support.write(os.path.join(c.folder, "turns.yaml"), self.TURNS % dict(bytes_max=int(1.5 * new * row), at="pause"))
+            job = support.write(
+                os.path.join(c.folder, "turns.yaml"),
+                self.TURNS % dict(bytes_max=int(1.5 * new * row), at="pause"),
+            )
             c.psctl("job", "submit", job)
             status = self.ended(c, "turns")
             texts = [e["text"] for e in status["events"]]
@@ -498,43 +701,99 @@ spec:
             self.assertGreaterEqual(table["admitted"], 2 * new)
             self.assertGreaterEqual(table["evicted_ttl"], new - 1)
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
-                self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], [steps] * 3)
+                self.assertEqual(
+                    [s["updates_applied"] for s in json.load(f)["shards"]], [steps] * 3
+                )
             # Without the wait it fails, and says what to do.
-            c.psctl("job", "submit", job, "--set", "metadata.name=fails", "--set", "spec.training.on_over_budget=fail")
+            c.psctl(
+                "job",
+                "submit",
+                job,
+                "--set",
+                "metadata.name=fails",
+                "--set",
+                "spec.training.on_over_budget=fail",
+            )
             cause = self.ended(c, "fails", "FAILED")["first_cause"]
             self.assertIn("ttl_steps", cause["message"])
 
 
 class Mistakes(Tables):
-    """What only a worker or the plan can find: said where it stands, and the cluster takes the next job."""
+    """What only a worker or the plan can find: said where it stands, and the cluster takes the next
+    job."""
 
     def test_mistakes_in_layers_data_and_optimizers_name_the_place(self):
         with Cluster(support.BIN, servers=1, workers=1).up() as c:
+
             def cause(name, text, data=None):
                 if data is not None:
                     support.write(os.path.join(c.folder, "data.csv"), data)
-                c.psctl("job", "submit", support.write(os.path.join(c.folder, name + ".yaml"), text.replace("name: turns", "name: " + name).replace("turns.csv", "data.csv")))
+                c.psctl(
+                    "job",
+                    "submit",
+                    support.write(
+                        os.path.join(c.folder, name + ".yaml"),
+                        text.replace("name: turns", "name: " + name).replace(
+                            "turns.csv", "data.csv"
+                        ),
+                    ),
+                )
                 status = self.ended(c, name, "FAILED")
                 self.assertEqual(status["first_cause"]["kind"], "user")
                 return status, status["first_cause"]["message"]
+
             good = Room.TURNS % dict(bytes_max=0, at="fail")
             head, row = "w0,w1,w2,w3,w4,w5,w6,w7,click\n", "1,2,3,4,5,6,7,8,1\n"
             # The line is that of the user's own file.
-            bad = good.replace("{name: logit, type: dense, units: 1}", "{name: logit, type: dense, units: 1}\n      - {name: twice, type: add, input: [bag, logit]}")
+            bad = good.replace(
+                "{name: logit, type: dense, units: 1}",
+                "{name: logit, type: dense, units: 1}\n      - {name: twice, type: add, input: [bag, logit]}",
+            )
             message = cause("layer", bad, head + row)[1]
-            place = re.match(r"(.*/layer\.yaml):(\d+):\d+: layer `twice`: add needs inputs of one shape", message)
+            place = re.match(
+                r"(.*/layer\.yaml):(\d+):\d+: layer `twice`: add needs inputs of one shape", message
+            )
             self.assertTrue(place, message)
             with open(place.group(1)) as f:
                 self.assertIn("name: twice", f.readlines()[int(place.group(2)) - 1])
-            self.assertIn("spec.optimizers: no variable and no table of this name: match=vecters; it has ", cause(
-                "optimizers", good.replace("optimizer: {type: adagrad, learning_rate: 0.05}", "optimizers: [{match: vecters, type: adagrad}, {type: sgd}]"))[1])
-            self.assertIn("data.csv:3:w2: field `words`: expected an integer of 64 bits, got `x`", cause("value", good, head + row + row.replace("3", "x"))[1])
-            self.assertIn("data.csv:3: expected 9 columns as in the first record, got 8", cause("columns", good, head + row + "1,2,3,4,5,6,7,8\n")[1])
-            self.assertIn("data.csv:2: a quote is never closed", cause("quote", good, head + '"1,2,3,4,5,6,7,8,1\n')[1])
-            self.assertIn("data.csv:2:w7: field `words`: the value is missing (``) and the field has no `default`", cause("missing", good, head + row.replace("8", ""))[1])
-            self.assertIn("the header has no column `click`; did you mean `clic`?", cause("header", good, head.replace("click", "clic") + row)[1])
+            self.assertIn(
+                "spec.optimizers: no variable and no table of this name: match=vecters; it has ",
+                cause(
+                    "optimizers",
+                    good.replace(
+                        "optimizer: {type: adagrad, learning_rate: 0.05}",
+                        "optimizers: [{match: vecters, type: adagrad}, {type: sgd}]",
+                    ),
+                )[1],
+            )
+            self.assertIn(
+                "data.csv:3:w2: field `words`: expected an integer of 64 bits, got `x`",
+                cause("value", good, head + row + row.replace("3", "x"))[1],
+            )
+            self.assertIn(
+                "data.csv:3: expected 9 columns as in the first record, got 8",
+                cause("columns", good, head + row + "1,2,3,4,5,6,7,8\n")[1],
+            )
+            self.assertIn(
+                "data.csv:2: a quote is never closed",
+                cause("quote", good, head + '"1,2,3,4,5,6,7,8,1\n')[1],
+            )
+            self.assertIn(
+                "data.csv:2:w7: field `words`: the value is missing (``) and the field has no `default`",
+                cause("missing", good, head + row.replace("8", ""))[1],
+            )
+            self.assertIn(
+                "the header has no column `click`; did you mean `clic`?",
+                cause("header", good, head.replace("click", "clic") + row)[1],
+            )
             # None of it has reached a server.
-            c.psctl("job", "submit", support.write(os.path.join(c.folder, "good.yaml"), good.replace("turns.csv", "fine.csv")))
+            c.psctl(
+                "job",
+                "submit",
+                support.write(
+                    os.path.join(c.folder, "good.yaml"), good.replace("turns.csv", "fine.csv")
+                ),
+            )
             self.ended(c, "turns", "FAILED")
             support.write(os.path.join(c.folder, "fine.csv"), head + row * 200)
             c.psctl("job", "submit", os.path.join(c.folder, "good.yaml"))
@@ -542,22 +801,31 @@ class Mistakes(Tables):
 
 
 class Budget(Tables):
-    """A table ten times larger than what the server may hold: refused at the limit, and nothing else happens to the server."""
+    """A table ten times larger than what the server may hold: refused at the limit, and nothing
+    else happens to the server."""
+
     DIMENSION = 64
-    ROW = DIMENSION * 4 * 2 + 16  # values, accumulators, the least that its place in the index takes
+    ROW = (
+        DIMENSION * 4 * 2 + 16
+    )  # values, accumulators, the least that its place in the index takes
 
     def rss(self, server):
         with open("/proc/%d/status" % server.pid) as f:
             return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmRSS:"))
 
     def oversized(self, limit):
-        """Settings of a job whose table would need ten times `limit`: each of 8 ids of an example is one of so many, and few are drawn twice."""
+        """Settings of a job whose table would need ten times `limit`: each of 8 ids of an example
+        is one of so many, and few are drawn twice."""
         rows = 10 * limit // self.ROW
         return dict(dimension=self.DIMENSION, ids=rows, examples=-(-rows // 7))
 
     def shards(self, described):
-        # not the lsn: the Close of closures that ended before the workers began to wait moves it, and may come late
-        return [(s["shard"], s["updates_applied"], s["digest"], s["slot_digest"]) for s in described["shards"]]
+        # not the lsn: the Close of closures that ended before the workers began to wait moves it,
+        # and may come late
+        return [
+            (s["shard"], s["updates_applied"], s["digest"], s["slot_digest"])
+            for s in described["shards"]
+        ]
 
     def run_against(self, c, limit):
         server = c.servers[0]
@@ -568,20 +836,33 @@ class Budget(Tables):
             status = self.show(c, "pauses")
             self.assertIn(status["state"], ("QUEUED", "STARTING", "RUNNING"), status["first_cause"])
             return [w["state"] for w in status["workers"]] == ["paused", "paused"]
+
         wait_for("both workers to wait for room", all_wait, 300)
-        # What is refused changes nothing, however often it is asked: no row, no slot, no counter, no digest.
+        # What is refused changes nothing, however often it is asked: no row, no slot, no counter,
+        # no digest.
         before = self.table(c, "pauses")
-        after = wait_for("pushes to be refused again and again", lambda: (lambda t: t if t["table"]["refused"] >= before["table"]["refused"] + 8 else None)(self.table(c, "pauses")))
+        after = wait_for(
+            "pushes to be refused again and again",
+            lambda: (
+                lambda t: t if t["table"]["refused"] >= before["table"]["refused"] + 8 else None
+            )(self.table(c, "pauses")),
+        )
         self.assertTrue(before["complete"] and after["complete"])
         self.assertEqual(self.shards(after), self.shards(before))
         self.assertEqual(after["table"]["rows"], before["table"]["rows"])
         # The budget is used, and kept.
         self.assertGreater(after["table"]["memory_bytes"], 0.8 * limit)
-        self.assertLessEqual(after["table"]["memory_bytes"], 1.05 * limit)  # an index that has grown is asked about before it grows again
+        self.assertLessEqual(
+            after["table"]["memory_bytes"], 1.05 * limit
+        )  # an index that has grown is asked about before it grows again
         self.assertLess(after["table"]["rows"], 10 * limit // self.ROW // 5)
         self.assertLess(self.rss(server), idle + limit + (96 << 20))
         text = self.show(c, "pauses")["waiting_for"]
-        self.assertRegex(text, r"^room at ps_server/0: server's tables are above memory_bytes_max: table=vectors held=\d+ memory_bytes_max=%d " % limit)
+        self.assertRegex(
+            text,
+            r"^room at ps_server/0: server's tables are above memory_bytes_max: table=vectors held=\d+ memory_bytes_max=%d "
+            % limit,
+        )
         c.psctl("job", "cancel", "pauses")
         self.ended(c, "pauses", "CANCELLED")
         self.submit(c, "fails", **self.oversized(limit))

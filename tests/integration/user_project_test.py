@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""A user's own project that has this repository as a folder: the lines of examples/functions/README.md, built and run.
+"""A user's own project that has this repository as a folder: the lines of
+examples/functions/README.md, built and run.
 
   user_project_test.py --bin build/release/bin --work build/release/user-project
 
-The project is kept in --work, so that a second run builds only what has changed. Its objects are those of the main build, and so the compiler cache (where
-there is one) has most of them: for that the paths in the compiler's command lines have to be alike, hence the two links below.
+The project is kept in --work, so that a second run builds only what has changed. Its objects are
+those of the main build, and so the compiler cache (where
+there is one) has most of them: for that the paths in the compiler's command lines have to be alike,
+hence the two links below.
 """
 import os
 import shutil
@@ -32,7 +35,8 @@ def link(target, name):
 
 class UserProject(Case):
     def lay_out(self):
-        """The folder that the document describes: CMakeLists.txt, worker.cc, client.cc, evergrad."""
+        """The folder that the document describes: CMakeLists.txt, worker.cc, client.cc,
+        evergrad."""
         project = os.path.join(WORK, "mine")
         os.makedirs(project, exist_ok=True)
         lines = block(README, "cmake", "add_subdirectory(evergrad)")
@@ -42,7 +46,8 @@ class UserProject(Case):
         for name in ("worker.cc", "client.cc"):
             link(os.path.join(ROOT, "examples", "functions", name), os.path.join(project, name))
         link(ROOT, os.path.join(project, "evergrad"))
-        # Builds lie two folders below the checkout, and the generated messages in a folder `protos` of the build.
+        # Builds lie two folders below the checkout, and the generated messages in a folder `protos`
+        # of the build.
         real = os.path.abspath(WORK) + ".build"
         for folder in (os.path.join(real, "evergrad"), os.path.join(real, "protos")):
             os.makedirs(folder, exist_ok=True)
@@ -56,28 +61,62 @@ class UserProject(Case):
         environment = dict(os.environ)
         if shutil.which("ccache"):
             launcher = "cmake;-E;env;CCACHE_BASEDIR=%s;CCACHE_NOHASHDIR=1;ccache" % ROOT
-            environment.update(CMAKE_CXX_COMPILER_LAUNCHER=launcher, CMAKE_C_COMPILER_LAUNCHER=launcher)
+            environment.update(
+                CMAKE_CXX_COMPILER_LAUNCHER=launcher, CMAKE_C_COMPILER_LAUNCHER=launcher
+            )
             # The one thing that tells the presets' command lines from a stranger's.
             commands = commands.replace("-G Ninja", "-G Ninja -DEVERGRAD_WARNINGS_AS_ERRORS=ON")
-        built = subprocess.run(["bash", "-e"], input=commands, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        built = subprocess.run(
+            ["bash", "-e"],
+            input=commands,
+            cwd=project,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         self.assertEqual(built.returncode, 0, built.stdout[-6000:])
         # Evergrad's own tests, benchmarks and examples are no part of a user's build.
-        listed = subprocess.run(["ninja", "-C", "build", "-t", "targets", "all"], cwd=project, capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run(
+            ["ninja", "-C", "build", "-t", "targets", "all"],
+            cwd=project,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         self.assertIn("evergrad-coordinator:", listed)
-        for name in ("common_base_test", "dense_bench", "evergrad-example-worker", "evergrad-wrong-pushes"):
+        for name in (
+            "common_base_test",
+            "dense_bench",
+            "evergrad-example-worker",
+            "evergrad-wrong-pushes",
+        ):
             self.assertNotIn(name, listed)
 
-        worker, client = (os.path.join(project, "build", name) for name in ("my-worker", "my-client"))
+        worker, client = (
+            os.path.join(project, "build", name) for name in ("my-worker", "my-client")
+        )
         with Cluster(binary(""), 1, 1, worker_binary=worker).up() as c:
             c.psctl("job", "submit", os.path.join(ROOT, "configs", "examples", "functions.yaml"))
-            ended = subprocess.run([client, c.coordinator_address(), "plane", "4", "5"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+            ended = subprocess.run(
+                [client, c.coordinator_address(), "plane", "4", "5"],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
             self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
-            self.assertRegex(ended.stdout, r"(?m)^slope, height and steps applied: .* 20 .*20 steps scheduled\)$")
-            wait_for("the job's end", lambda: c.psctl_json("job", "show", "plane")["state"] == "SUCCEEDED")
+            self.assertRegex(
+                ended.stdout, r"(?m)^slope, height and steps applied: .* 20 .*20 steps scheduled\)$"
+            )
+            wait_for(
+                "the job's end",
+                lambda: c.psctl_json("job", "show", "plane")["state"] == "SUCCEEDED",
+            )
 
 
 if __name__ == "__main__":
     at = sys.argv.index("--work")
     WORK = os.path.abspath(sys.argv[at + 1])
-    del sys.argv[at:at + 2]
+    del sys.argv[at : at + 2]
     main()

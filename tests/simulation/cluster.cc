@@ -34,9 +34,10 @@ using worker::Work;
 constexpr std::size_t kCallsMax = 60;        // pushes and answers on their way
 constexpr std::size_t kManifestsKept = 2;    // of a job
 constexpr std::uint64_t kUndurableMax = 48;  // commits
-constexpr std::size_t kTailKept = 64;        // of the store, so that they can be lost: more than kUndurableMax and what a tear takes
-constexpr std::uint64_t kJobsMax = 3;        // lives of the training: the first, and those that resume it
-constexpr std::size_t kGrantedKept = 64;     // grants that an attacker knows of
+constexpr std::size_t kTailKept =
+    64;  // of the store, so that they can be lost: more than kUndurableMax and what a tear takes
+constexpr std::uint64_t kJobsMax = 3;  // lives of the training: the first, and those that resume it
+constexpr std::size_t kGrantedKept = 64;  // grants that an attacker knows of
 
 // A queue whose storage is kept.
 template <class T>
@@ -67,7 +68,11 @@ class Fifo {
 struct File {
   std::uint32_t p = 0;
   std::unique_ptr<HeldState> state;
-  enum { kWhole, kBadInside, kBadAtTheEnds } health = kWhole;  // found when a server loads it; already when a manifest is looked for
+  enum {
+    kWhole,
+    kBadInside,
+    kBadAtTheEnds
+  } health = kWhole;  // found when a server loads it; already when a manifest is looked for
 };
 struct ManifestFile {
   JobUid job;
@@ -84,7 +89,19 @@ struct Sweep {
 
 // Coordinator -> task.
 struct Down {
-  enum Kind { kRegistered, kMap, kGrant, kDoneAnswer, kAssign, kDrop, kClose, kWantSnapshot, kRelease, kSeal, kJobEnded } kind = kRegistered;
+  enum Kind {
+    kRegistered,
+    kMap,
+    kGrant,
+    kDoneAnswer,
+    kAssign,
+    kDrop,
+    kClose,
+    kWantSnapshot,
+    kRelease,
+    kSeal,
+    kJobEnded
+  } kind = kRegistered;
   JobUid job{};
   std::uint32_t p = 0;
   ShardEpoch epoch{};
@@ -103,7 +120,8 @@ struct Down {
   std::vector<Attempt> adopted_evaluations{};
 };
 
-// What an evaluation closure has read: of each shard its tag, its values, and which updates were in it.
+// What an evaluation closure has read: of each shard its tag, its values, and which updates were in
+// it.
 struct Evaluated {
   struct OfShard {
     bool read = false;
@@ -124,7 +142,17 @@ struct HeldAttempt {
 };
 
 struct Up {
-  enum Kind { kHello, kDone, kDropped, kFailed, kClosed, kSnapshot, kReleased, kSealed, kAssigned } kind = kHello;
+  enum Kind {
+    kHello,
+    kDone,
+    kDropped,
+    kFailed,
+    kClosed,
+    kSnapshot,
+    kReleased,
+    kSealed,
+    kAssigned
+  } kind = kHello;
   JobUid job{};
   std::uint32_t p = 0;
   ShardEpoch epoch{};
@@ -133,23 +161,25 @@ struct Up {
   MapVersion v0{}, v1{};
   bool taken = false;
   std::unique_ptr<HeldState> state{};
-  std::optional<Snapshot> snapshot{};  // kSnapshot, kSealed: the durable file; kAssigned: the one that could not be loaded
+  std::optional<Snapshot> snapshot{};  // kSnapshot, kSealed: the durable file; kAssigned: the one
+                                       // that could not be loaded
   bool ok = true;                      // kAssigned
   std::vector<std::pair<JobUid, ClosureBook::HeldShard>> shards{};
   std::vector<HeldAttempt> attempts{};
-  std::vector<std::pair<ClosureId, Attempt>> evaluations{};  // in hand, of a Hello: numbers are never used by two jobs
-  std::shared_ptr<const Evaluated> evaluated{};              // of a Done: an evaluation closure's
-  coordinator::UpdateAccount::TouchedLess touched_less{};    // of a Done [38]
+  std::vector<std::pair<ClosureId, Attempt>>
+      evaluations{};  // in hand, of a Hello: numbers are never used by two jobs
+  std::shared_ptr<const Evaluated> evaluated{};            // of a Done: an evaluation closure's
+  coordinator::UpdateAccount::TouchedLess touched_less{};  // of a Done [38]
   coordinator::ReportedLife reported{};
 };
 
 struct Task {
-  int process = 0;                           // never reused
-  bool connected = false;                    // it has a session
-  bool registered = false;                   // the coordinator has taken its Hello
-  bool welcomed = false;                     // it has read Registered, and may send more than the Hello
-  TaskId task;                               // this registration
-  std::vector<TaskId> earlier;               // registrations of this process in this life of the coordinator
+  int process = 0;              // never reused
+  bool connected = false;       // it has a session
+  bool registered = false;      // the coordinator has taken its Hello
+  bool welcomed = false;        // it has read Registered, and may send more than the Hello
+  TaskId task;                  // this registration
+  std::vector<TaskId> earlier;  // registrations of this process in this life of the coordinator
   std::uint64_t highest_term = 0, life = 0;  // of the newest life that registered it [18]
   Fifo<Down> in;
   Fifo<Up> out;
@@ -160,8 +190,10 @@ struct Server : Task {
   JobUid version_of{};
   MapVersion version;  // highest told
   std::array<std::unique_ptr<HeldState>, kShards> shards;
-  std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>> others;  // of earlier jobs, whose end it has not heard of
-  std::array<std::optional<ps_server::Ledger>, kShards> sealed;              // the ledger when it was sealed [20a]
+  std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>>
+      others;  // of earlier jobs, whose end it has not heard of
+  std::array<std::optional<ps_server::Ledger>, kShards>
+      sealed;  // the ledger when it was sealed [20a]
   struct Loading {
     JobUid job;
     ShardEpoch epoch;
@@ -185,8 +217,9 @@ struct Server : Task {
     std::optional<Slicing> slicing = std::nullopt;
   };
   std::vector<Order> orders;
-  std::map<JobUid, std::unique_ptr<grants::GrantGuard>> guards;  // [35] since the first Assign of the job
-  std::array<std::optional<Snapshot>, kShards> durable_file;     // of what it holds
+  std::map<JobUid, std::unique_ptr<grants::GrantGuard>>
+      guards;  // [35] since the first Assign of the job
+  std::array<std::optional<Snapshot>, kShards> durable_file;  // of what it holds
   // Who answers a push of this job: nullptr is STALE.
   HeldState* Find(JobUid job, std::uint32_t p) {
     if (shards[p] && shards[p]->job == job) return shards[p].get();
@@ -196,7 +229,9 @@ struct Server : Task {
     return nullptr;
   }
   HeldState* Holds(JobUid job, std::uint32_t p, ShardEpoch epoch) {
-    return shards[p] && shards[p]->job == job && shards[p]->shard->epoch() == epoch ? shards[p].get() : nullptr;
+    return shards[p] && shards[p]->job == job && shards[p]->shard->epoch() == epoch
+               ? shards[p].get()
+               : nullptr;
   }
 };
 
@@ -208,9 +243,10 @@ struct Cached {  // what a worker keeps of its last pull, by reference and as a 
 struct Worker : Task {
   explicit Worker(Mutant mutant) : book(mutant, AttemptBook::OverBudget::kPause) {}
   AttemptBook book;
-  std::uint32_t declared = 0;                                               // updates of the running attempt
-  std::shared_ptr<Evaluated> reading;                                       // by the running evaluation closure
-  std::map<Attempt, std::shared_ptr<const Evaluated>> evaluated;            // with Dones that are not answered
+  std::uint32_t declared = 0;          // updates of the running attempt
+  std::shared_ptr<Evaluated> reading;  // by the running evaluation closure
+  std::map<Attempt, std::shared_ptr<const Evaluated>>
+      evaluated;  // with Dones that are not answered
   std::map<Attempt, coordinator::UpdateAccount::TouchedLess> touched_less;  // likewise
   std::array<MapVersion, kShards> wait_for{};
   std::array<Cached, kShards> cache;
@@ -262,14 +298,18 @@ const plan::Plan& PlanOfWalk() {
 // Of one shard at one lsn: a DUPLICATE may have raised an attempt, which is no event [6].
 bool SameUpdates(const HeldState& a, const HeldState& b) {
   const ps_server::Ledger &l = a.shard->ledger(), &m = b.shard->ledger();
-  const auto same_bits = [](const auto& x, const auto& y) { return x.first == y.first && x.second.bits == y.second.bits; };
+  const auto same_bits = [](const auto& x, const auto& y) {
+    return x.first == y.first && x.second.bits == y.second.bits;
+  };
   return a.count == b.count && l.done() == m.done() && l.refused() == m.refused() &&
          std::equal(l.open().begin(), l.open().end(), m.open().begin(), m.open().end(), same_bits);
 }
 
 const std::array<ShardModel, kShards>& ModelsOf(const std::string& optimizer, bool tables) {
   using Models = std::array<ShardModel, kShards>;
-  const auto make = [](const char* of, bool slot) { return Models{ShardModel(of, 0), ShardModel(of, 1), ShardModel(of, 2, slot)}; };
+  const auto make = [](const char* of, bool slot) {
+    return Models{ShardModel(of, 0), ShardModel(of, 1), ShardModel(of, 2, slot)};
+  };
   static const Models dense[] = {make("counting", false), make("sgd", false), make("adam", false)};
   static const Models slots[] = {make("counting", true), make("sgd", true), make("adam", true)};
   return (tables ? slots : dense)[optimizer == "adam" ? 2 : optimizer == "sgd" ? 1 : 0];
@@ -325,7 +365,8 @@ class Cluster {
   void Serve(const Call& call);
   void Forge();
   void ForgeHello();
-  bool Proved(const ClosureBook::HeldAttempt& held, const std::string& worker, const std::string& proof) const;
+  bool Proved(const ClosureBook::HeldAttempt& held, const std::string& worker,
+              const std::string& proof) const;
   void Answered(const Call& call);
   void PullOne(Worker* w, std::uint32_t p);
   void FinishIfSettled(Worker* w);
@@ -346,7 +387,8 @@ class Cluster {
   void CloseWindow();
   void RollBack(std::uint32_t p, Server* to);
 
-  // The gate: a message leaves once the commits before it are durable, and so does what the user is told.
+  // The gate: a message leaves once the commits before it are durable, and so does what the user is
+  // told.
   struct Effect {
     enum Kind { kMessage, kCounted, kTold, kSweep } kind = kMessage;
     std::uint64_t commit = 0;
@@ -378,7 +420,8 @@ class Cluster {
   const ManifestFile* ResumePoint() const;
   void Resume(bool cluster_survives);
 
-  // What coordinator/jobs drives around the book: evaluation as a barrier [29], the end before the plan [20a].
+  // What coordinator/jobs drives around the book: evaluation as a barrier [29], the end before the
+  // plan [20a].
   struct Evaluation {
     ClosureId closure;
     Attempt attempt{};  // (0,0): not granted
@@ -386,7 +429,10 @@ class Cluster {
     bool done = false;
     std::shared_ptr<const Evaluated> result;
   };
-  std::uint64_t Barrier() const { return options_.evaluate ? std::min<std::uint64_t>(kClosures, (evaluated_ + 1) * options_.epoch) : kClosures; }
+  std::uint64_t Barrier() const {
+    return options_.evaluate ? std::min<std::uint64_t>(kClosures, (evaluated_ + 1) * options_.epoch)
+                             : kClosures;
+  }
   void Advance();
   void GrantEvaluation(Worker* w);
   void HandleEvaluated(Worker* w, const Up& m);
@@ -412,12 +458,16 @@ class Cluster {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<Call> calls_;
   std::unique_ptr<MemoryStateStore> store_, backup_;
-  std::unique_ptr<MemoryStateStore> unsynced_;  // before the term of this life: only a mutant goes back to it
-  // [22] A move whose record a tear takes before its source has heard the Drop: chance alone brings the two together once in five thousand walks.
+  std::unique_ptr<MemoryStateStore>
+      unsynced_;  // before the term of this life: only a mutant goes back to it
+  // [22] A move whose record a tear takes before its source has heard the Drop: chance alone brings
+  // the two together once in five thousand walks.
   struct Forgotten {
-    std::unique_ptr<MemoryStateStore> journal;  // from before the move; null: the next life has begun with it
-    int at = 0;                                 // event in which the coordinator dies
-    int source = 0, next = 0;                   // processes: cut off until it has died; until the next window has closed (0: is there)
+    std::unique_ptr<MemoryStateStore>
+        journal;               // from before the move; null: the next life has begun with it
+    int at = 0;                // event in which the coordinator dies
+    int source = 0, next = 0;  // processes: cut off until it has died; until the next window has
+                               // closed (0: is there)
   };
   std::optional<Forgotten> forgotten_;
   std::map<std::string, File> files_;    // by URI
@@ -429,7 +479,8 @@ class Cluster {
 
   // The coordinator, while it is up.
   std::unique_ptr<ClosureBook> book_;
-  std::vector<std::pair<TaskId, Up>> waiting_;  // Hellos of workers, until the start-up window closes
+  std::vector<std::pair<TaskId, Up>>
+      waiting_;  // Hellos of workers, until the start-up window closes
   std::shared_ptr<const ShardMap> map_;
   std::uint64_t durable_ = 0;      // commits of the store
   std::deque<Effect> effects_;     // that wait for the store
@@ -445,13 +496,15 @@ class Cluster {
   // Durable, and kept by the job, not by the book: in a record of its own that no tear takes.
   std::string KeyOf(JobUid job) const;
   coordinator::UpdateAccount AccountOf(const DurableState& state);
-  std::uint64_t evaluated_ = 0;                                                    // barriers whose evaluation stands
-  std::array<coordinator::UpdateAccount::TouchedLess, kClosures> touched_less_{};  // as last counted [38]
+  std::uint64_t evaluated_ = 0;  // barriers whose evaluation stands
+  std::array<coordinator::UpdateAccount::TouchedLess, kClosures>
+      touched_less_{};  // as last counted [38]
   std::optional<coordinator::UpdateAccount::Before> taken_over_;
   IntervalSet resumed_;
   bool sealing_ = false, end_told_ = false;
-  bool jobs_given_up_ = false, backup_used_ = false;  // [18a] the store does not know of earlier jobs
-  std::array<std::string, kShards> cuts_;             // the last ones, after the seal, by URI
+  bool jobs_given_up_ = false,
+       backup_used_ = false;               // [18a] the store does not know of earlier jobs
+  std::array<std::string, kShards> cuts_;  // the last ones, after the seal, by URI
 
   // Who was granted what, of the jobs of all lives: what an attacker may have got hold of.
   struct Granted {
@@ -463,15 +516,18 @@ class Cluster {
   void MixProof(Granted* forged, double chance, std::uint64_t ways);
   bool WasGranted(const Granted& what) const;
   std::vector<Granted> granted_;  // the newest
-  Random forger_;                 // draws of its own: a forged push leaves no trace, and so the walk is what it is without
+  Random forger_;  // draws of its own: a forged push leaves no trace, and so the walk is what it is
+                   // without
 
   // Checks.
-  DurableState before_;                                                    // at the last commit [I4]
-  DurableState settled_;                                                   // at the last that is durable
-  std::array<std::size_t, kShards> resumed_open_{}, resumed_intervals_{};  // that came with the files of an earlier job [I6]
+  DurableState before_;   // at the last commit [I4]
+  DurableState settled_;  // at the last that is durable
+  std::array<std::size_t, kShards> resumed_open_{},
+      resumed_intervals_{};  // that came with the files of an earlier job [I6]
   std::map<std::string, std::uint64_t> largest_;
-  std::array<std::vector<std::pair<ShardEpoch, int>>, kShards> answered_;  // who answered APPLIED at (p, epoch) [I5]
-  std::array<std::pair<MapVersion, std::uint64_t>, kShards> lsn_{};        // of the owner, by start [I4]
+  std::array<std::vector<std::pair<ShardEpoch, int>>, kShards>
+      answered_;  // who answered APPLIED at (p, epoch) [I5]
+  std::array<std::pair<MapVersion, std::uint64_t>, kShards> lsn_{};  // of the owner, by start [I4]
   std::array<int, kClosures> counted_{};
   IntervalSet cancelled_, told_;
   int events_ = 0;
@@ -483,11 +539,13 @@ Cluster::Cluster(const WalkOptions& options)
     : options_(options),
       models_(ModelsOf(options.optimizer, options.tables)),
       random_(options.seed),
-      store_(std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept})),
+      store_(std::make_unique<MemoryStateStore>(
+          MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept})),
       forger_(options.seed ^ 0x9e3779b97f4a7c15ull) {
   for (auto& shard : touch_) {
     for (std::uint8_t& bits : shard) {
-      for (std::uint32_t u = 0; u < kUpdates; ++u) bits = static_cast<std::uint8_t>(bits | (random_.Chance(options.touch) ? 1u << u : 0u));
+      for (std::uint32_t u = 0; u < kUpdates; ++u)
+        bits = static_cast<std::uint8_t>(bits | (random_.Chance(options.touch) ? 1u << u : 0u));
     }
   }
   for (std::uint32_t k = 0; k < kServers; ++k) NewServer(absl::StrCat(identities_++));
@@ -531,8 +589,8 @@ Server* Cluster::ConnectedServer(const std::string& identity, bool registered) {
   return nullptr;
 }
 
-// Line 18a: a coordinator is started on an empty journal in place of the job's, or without one, among tasks that live. An operator puts the journal
-// back afterwards.
+// Line 18a: a coordinator is started on an empty journal in place of the job's, or without one,
+// among tasks that live. An operator puts the journal back afterwards.
 void Cluster::StartWithoutJournal() {
   const MemoryStateStore empty;
   for (const auto& s : servers_) {
@@ -540,12 +598,16 @@ void Cluster::StartWithoutJournal() {
     for (std::uint32_t p = 0; p < kShards; ++p) {
       if (!s->shards[p] && !s->loading[p]) continue;
       const JobUid job = s->shards[p] ? s->shards[p]->job : s->loading[p]->job;
-      if (coordinator::JournalHasLost({.journaled = true, .known = empty.Load(job).ok(), .removed = empty.Removed(job)}, options_.mutant)) {
+      if (coordinator::JournalHasLost(
+              {.journaled = true, .known = empty.Load(job).ok(), .removed = empty.Removed(job)},
+              options_.mutant)) {
         Count("lost journal refused");
-        Trace("a coordinator with an empty journal ends: server ", s->process, " holds a shard of job ", job.value());
+        Trace("a coordinator with an empty journal ends: server ", s->process,
+              " holds a shard of job ", job.value());
         return;
       }
-      if (job == job_) Fail(absl::StrCat("18a a shard of a job that the journal has lost is dropped: p=", p));
+      if (job == job_)
+        Fail(absl::StrCat("18a a shard of a job that the journal has lost is dropped: p=", p));
       DropJob(s.get(), job);
       return;
     }
@@ -555,8 +617,12 @@ void Cluster::StartWithoutJournal() {
 // A server holds a shard of a job that is not the running one.
 void Cluster::CheckUnknownJob(JobUid job) {
   if (jobs_given_up_ || backup_used_) return;  // the journal may have lost it indeed
-  if (coordinator::JournalHasLost({.journaled = true, .known = store_->Load(job).ok(), .removed = store_->Removed(job)}, options_.mutant))
-    Fail(absl::StrCat("18a a job that the journal has removed is taken for one that it has lost: job=", job.value()));
+  if (coordinator::JournalHasLost(
+          {.journaled = true, .known = store_->Load(job).ok(), .removed = store_->Removed(job)},
+          options_.mutant))
+    Fail(absl::StrCat(
+        "18a a job that the journal has removed is taken for one that it has lost: job=",
+        job.value()));
 }
 
 void Cluster::StartCoordinator() {
@@ -564,9 +630,11 @@ void Cluster::StartCoordinator() {
   if (options_.torn && random_.Chance(0.3)) {
     if (store_->TearTail(1 + random_.Below(4)) > 0) Count("journal torn");
   }
-  // The newest life must be known to somebody who lives, or its numbers would be given out again: the premise of line 18.
+  // The newest life must be known to somebody who lives, or its numbers would be given out again:
+  // the premise of line 18.
   const auto saw_newest = [&](const auto& t) { return t->highest_term >= newest_term_; };
-  const bool known = std::any_of(servers_.begin(), servers_.end(), saw_newest) || std::any_of(workers_.begin(), workers_.end(), saw_newest);
+  const bool known = std::any_of(servers_.begin(), servers_.end(), saw_newest) ||
+                     std::any_of(workers_.begin(), workers_.end(), saw_newest);
   if (options_.torn && backup_ && known && random_.Chance(0.2)) {
     Count("journal from a backup");
     backup_used_ = true;
@@ -583,25 +651,31 @@ void Cluster::StartCoordinator() {
   if (options_.torn && random_.Chance(0.2)) backup_ = std::make_unique<MemoryStateStore>(*store_);
   DurableState state;
   if (auto loaded = store_->Load(job_); loaded.ok()) state = *std::move(loaded);
-  // Registrations are collected before the first message: everybody who lives says what he has seen.
+  // Registrations are collected before the first message: everybody who lives says what he has
+  // seen.
   std::uint64_t reported = 0;
   EachTask([&](const Task& t) { reported = std::max(reported, t.highest_term); });
   const Term term = coordinator::FirstTerm(store_->term(), reported, options_.mutant);
-  if (options_.mutant == Mutant::kTermNotSynced) unsynced_ = std::make_unique<MemoryStateStore>(*store_);
+  if (options_.mutant == Mutant::kTermNotSynced)
+    unsynced_ = std::make_unique<MemoryStateStore>(*store_);
   EG_CHECK(store_->CommitTerm(term).ok());
   durable_ = store_->accepted();
-  if (term.value() <= newest_term_) Fail(absl::StrCat("I4 a term is taken twice: term=", term.value()));
+  if (term.value() <= newest_term_)
+    Fail(absl::StrCat("I4 a term is taken twice: term=", term.value()));
   newest_term_ = std::max(newest_term_, term.value());
   life_ = random_.Next() | 1;
   evaluations_.clear();
-  book_ = std::make_unique<ClosureBook>(ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant}, std::move(state));
+  book_ = std::make_unique<ClosureBook>(
+      ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant},
+      std::move(state));
   if (lives_ > 0 && !options_.torn && !(book_->durable() == (options_.gated ? settled_ : before_)))
     Fail("the journal does not give back the state that made it");
   ++lives_;
   settled_ = before_ = book_->durable();
   for (const auto& of_shard : before_.snapshots) {
     for (const Snapshot& snapshot : of_shard) {
-      if (!options_.torn && !files_.contains(snapshot.Uri())) Fail(absl::StrCat("27 the journal names a file that is not there: ", snapshot.Uri()));
+      if (!options_.torn && !files_.contains(snapshot.Uri()))
+        Fail(absl::StrCat("27 the journal names a file that is not there: ", snapshot.Uri()));
     }
   }
   Commit(book_->BeginLife(term));
@@ -610,7 +684,8 @@ void Cluster::StartCoordinator() {
   for (std::uint32_t p = 0; sealing_ && !end_told_ && p < kShards; ++p) {
     if (!before_.map[p].server.empty()) unsealed_.insert(p);
   }
-  Trace("coordinator starts: term=", book_->durable().term.value(), " V=", book_->durable().version.ToString());
+  Trace("coordinator starts: term=", book_->durable().term.value(),
+        " V=", book_->durable().version.ToString());
 }
 
 // Line 18: everybody but the one who reported it registers anew.
@@ -631,16 +706,19 @@ void Cluster::BeginAnew(Term term, Task* except) {
   Commit(book_->BeginLife(term));
 }
 
-// Another coordinator, of another store, gets hold of a task: it knows no job, so it has what it finds dropped, if the task hears of it.
+// Another coordinator, of another store, gets hold of a task: it knows no job, so it has what it
+// finds dropped, if the task hears of it.
 void Cluster::MeetForeignCoordinator(Task* t) {
   Count("foreign coordinator");
   Disconnect(t);
-  t->highest_term = std::max(t->highest_term, book_ ? book_->durable().term.value() : 0) + random_.Below(3);
+  t->highest_term =
+      std::max(t->highest_term, book_ ? book_->durable().term.value() : 0) + random_.Below(3);
   t->life = random_.Next() & ~1ull;
   Trace("process ", t->process, " meets another coordinator: term=", t->highest_term);
   const bool hears = random_.Chance(0.5);
   for (auto& s : servers_) {
-    for (std::uint64_t job = 1; s.get() == t && hears && job <= job_.value(); ++job) DropJob(s.get(), JobUid(job));
+    for (std::uint64_t job = 1; s.get() == t && hears && job <= job_.value(); ++job)
+      DropJob(s.get(), JobUid(job));
   }
   for (auto& w : workers_) {
     if (w.get() == t && hears) w->book.OnRegistered(Term{t->highest_term}, {});
@@ -673,22 +751,26 @@ void Cluster::Disconnect(Task* t) {
 }
 
 void Cluster::TryConnect(Server* s) {
-  if (ConnectedServer(s->identity, false) != nullptr) return;  // the second of one identity waits [P7]
+  if (ConnectedServer(s->identity, false) != nullptr)
+    return;  // the second of one identity waits [P7]
   s->connected = true;
   s->task = TaskId(++registrations_);
   Up hello;
   hello.reported = {s->highest_term, s->life, 0};
   const auto holds = [&](std::uint32_t p, const HeldState& held) {
     const ps_server::Shard& shard = *held.shard;
-    hello.shards.push_back(
-        {held.job, {ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(), shard.ledger().refused(), false, held.stopped_in}});
+    hello.shards.push_back({held.job,
+                            {ShardId(p), shard.epoch(), shard.start(), shard.ledger().done(),
+                             shard.ledger().refused(), false, held.stopped_in}});
   };
   for (std::uint32_t p = 0; p < kShards; ++p) {
     if (s->shards[p]) holds(p, *s->shards[p]);
-    if (const auto& l = s->loading[p]) hello.shards.push_back({l->job, {ShardId(p), l->epoch, l->start, {}, l->refused, true}});
+    if (const auto& l = s->loading[p])
+      hello.shards.push_back({l->job, {ShardId(p), l->epoch, l->start, {}, l->refused, true}});
   }
   for (const auto& [p, state] : s->others) holds(p, *state);
-  for (const auto& [job, shard] : hello.shards) hello.reported.held_term = std::max(hello.reported.held_term, shard.epoch.term);
+  for (const auto& [job, shard] : hello.shards)
+    hello.reported.held_term = std::max(hello.reported.held_term, shard.epoch.term);
   s->out.Push(std::move(hello));
 }
 
@@ -702,7 +784,8 @@ void Cluster::TryConnect(Worker* w) {
       hello.evaluations.emplace_back(held.work.closure, held.work.attempt);
       continue;
     }
-    const ClosureBook::HeldAttempt attempt{held.work.closure, held.work.attempt, held.work.all_targets, held.work.targets, held.v1};
+    const ClosureBook::HeldAttempt attempt{held.work.closure, held.work.attempt,
+                                           held.work.all_targets, held.work.targets, held.v1};
     hello.attempts.push_back({held.work.job, attempt, held.work.granted_to, held.work.proof});
   }
   w->out.Push(std::move(hello));
@@ -768,8 +851,8 @@ void Cluster::Deliver(bool faults) {
 void Cluster::WorkerActs(Worker* w, bool faults) {
   if (const Work* next = w->book.NextToBegin()) {
     if (w->book.map().shards.empty() || w->book.map().job != next->job) return;
-    Trace("worker ", w->process, " begins c=", next->closure.value(), " attempt=", next->attempt.ToString(),
-          " V0=", w->book.map().version.ToString());
+    Trace("worker ", w->process, " begins c=", next->closure.value(),
+          " attempt=", next->attempt.ToString(), " V0=", w->book.map().version.ToString());
     w->book.Begin(next->attempt);
     w->declared = 0;
     w->reading = std::make_shared<Evaluated>();
@@ -804,7 +887,9 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
     const std::uint32_t u = w->declared++;
     std::vector<ShardId> shards;
     for (std::uint32_t p = 0; p < kShards; ++p) {
-      if (touch_[p][c.value()] >> u & 1 && (work->all_targets || work->targets.contains(ShardId(p)))) shards.push_back(ShardId(p));
+      if (touch_[p][c.value()] >> u & 1 &&
+          (work->all_targets || work->targets.contains(ShardId(p))))
+        shards.push_back(ShardId(p));
     }
     if (random_.Chance(0.15)) PullOne(w, static_cast<std::uint32_t>(random_.Below(kShards)));
     w->book.Expect(UpdateIndex(u), shards);
@@ -813,9 +898,11 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
   }
   if (n == 0 || calls_.size() >= kCallsMax) return;
   const auto [u, p] = ready[random_.Below(n)];
-  if (p >= w->book.map().shards.size()) return;  // under a mutant an attempt of an earlier job may run on
+  if (p >= w->book.map().shards.size())
+    return;  // under a mutant an attempt of an earlier job may run on
   const worker::ShardPlace& place = w->book.map().shards[p];
-  // Whoever listens where this identity was or is: the old process and the new one have different addresses.
+  // Whoever listens where this identity was or is: the old process and the new one have different
+  // addresses.
   std::array<int, 8> there{};
   std::size_t listening = 0;
   for (const auto& s : servers_) {
@@ -840,7 +927,9 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
 void Cluster::Sessions(bool faults) {
   if (!book_) return;
   for (auto& s : servers_) {
-    const bool away = faults && forgotten_ && (forgotten_->source == s->process || (!forgotten_->journal && forgotten_->next == s->process));
+    const bool away = faults && forgotten_ &&
+                      (forgotten_->source == s->process ||
+                       (!forgotten_->journal && forgotten_->next == s->process));
     if (!s->connected && !away && random_.Chance(faults ? 0.1 : 1)) TryConnect(s.get());
   }
   for (auto& w : workers_) {
@@ -866,7 +955,8 @@ void Cluster::CoordinatorActs(bool faults) {
   if (!book_) return;
   if (book_->window_open()) {
     bool all_here = true;
-    for (const auto& s : servers_) all_here &= s->registered || (!s->connected && ConnectedServer(s->identity, true) != nullptr);
+    for (const auto& s : servers_)
+      all_here &= s->registered || (!s->connected && ConnectedServer(s->identity, true) != nullptr);
     for (const auto& w : workers_) all_here &= w->connected && w->out.empty();
     if (random_.Chance(0.2) && (faults || all_here)) CloseWindow();
     return;
@@ -895,14 +985,20 @@ void Cluster::CoordinatorActs(bool faults) {
     if (in_hand >= kInHand) return;
     const auto granted = book_->NextGrant(w->task);
     if (!granted) return;
-    Trace("grant c=", granted->closure.value(), " attempt=", granted->attempt.ToString(), granted->repair ? " repair" : "", " to worker ",
-          w->process);
+    Trace("grant c=", granted->closure.value(), " attempt=", granted->attempt.ToString(),
+          granted->repair ? " repair" : "", " to worker ", w->process);
     if (granted->repair) Count("repair granted");
     Down m;
     m.kind = Down::kGrant;
-    m.work = Work{job_, granted->closure, granted->attempt, worker::WorkKind::kTrain, granted->all_targets, granted->targets};
+    m.work = Work{job_,
+                  granted->closure,
+                  granted->attempt,
+                  worker::WorkKind::kTrain,
+                  granted->all_targets,
+                  granted->targets};
     m.work.granted_to = absl::StrCat("w", w->process);
-    m.work.proof = grants::MakeProof(KeyOf(job_), job_, granted->closure, granted->attempt, m.work.granted_to, options_.mutant);
+    m.work.proof = grants::MakeProof(KeyOf(job_), job_, granted->closure, granted->attempt,
+                                     m.work.granted_to, options_.mutant);
     if (granted_.size() >= kGrantedKept) granted_.erase(granted_.begin());
     granted_.push_back({job_, granted->closure, granted->attempt, m.work.granted_to, m.work.proof});
     Send(w, std::move(m));
@@ -917,19 +1013,23 @@ void Cluster::CoordinatorActs(bool faults) {
     std::vector<std::pair<ClosureId, Attempt>> out;
     for (const auto& [c, current] : book_->current()) {
       const TaskId runs = current.worker;
-      const bool here = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->connected && w->task == runs; });
+      const bool here = std::any_of(workers_.begin(), workers_.end(),
+                                    [&](const auto& w) { return w->connected && w->task == runs; });
       if (!here || (faults && random_.Chance(0.05))) out.emplace_back(c, current.attempt);
     }
     for (const auto& [c, attempt] : out) book_->ReleaseAttempt(c, attempt);
     for (Evaluation& e : evaluations_) {
-      const bool here = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) { return w->connected && w->task == e.worker; });
+      const bool here = std::any_of(workers_.begin(), workers_.end(), [&](const auto& w) {
+        return w->connected && w->task == e.worker;
+      });
       if (!e.done && (!here || (faults && random_.Chance(0.05)))) e.attempt = Attempt{};
     }
   } else if (y < 0.95) {
     for (std::uint32_t p = 0; p < kShards; ++p) {
       const std::string& identity = book_->durable().map[p].server;
       if (!identity.empty() && ConnectedServer(identity, false) != nullptr) continue;
-      const bool lives = std::any_of(servers_.begin(), servers_.end(), [&](const auto& s) { return s->identity == identity; });
+      const bool lives = std::any_of(servers_.begin(), servers_.end(),
+                                     [&](const auto& s) { return s->identity == identity; });
       if (!random_.Chance(!lives ? 0.5 : faults ? 0.15 : 1)) continue;
       Server* to = servers_[random_.Below(servers_.size())].get();
       if (to->registered) RollBack(p, to);
@@ -963,10 +1063,12 @@ void Cluster::Fault() {
     const std::string identity = servers_[i]->identity;
     Disconnect(servers_[i].get());
     servers_.erase(servers_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (servers_.size() < kServers) NewServer(random_.Chance(0.6) ? identity : absl::StrCat(identities_++));
+    if (servers_.size() < kServers)
+      NewServer(random_.Chance(0.6) ? identity : absl::StrCat(identities_++));
   } else if (y < 0.72) {
     const std::size_t i = random_.Below(servers_.size() + workers_.size());
-    Task* t = i < servers_.size() ? static_cast<Task*>(servers_[i].get()) : workers_[i - servers_.size()].get();
+    Task* t = i < servers_.size() ? static_cast<Task*>(servers_[i].get())
+                                  : workers_[i - servers_.size()].get();
     Count("session cut");
     Trace("session of process ", t->process, " is cut");
     Disconnect(t);
@@ -997,7 +1099,8 @@ void Cluster::Fault() {
     Commit(record);
   } else if (y < 0.93 && options_.foreign) {
     const std::size_t i = random_.Below(servers_.size() + workers_.size());
-    MeetForeignCoordinator(i < servers_.size() ? static_cast<Task*>(servers_[i].get()) : workers_[i - servers_.size()].get());
+    MeetForeignCoordinator(i < servers_.size() ? static_cast<Task*>(servers_[i].get())
+                                               : workers_[i - servers_.size()].get());
   } else if (y >= 0.93 && y < 0.96) {
     if (options_.damage) Damage();
   } else if (y >= 0.96 && options_.resumes && events_ > 300) {
@@ -1017,7 +1120,8 @@ void Cluster::Serve(const Call& call) {
   HeldState* held = s->Find(call.job, call.p);
   const bool faults = events_ < options_.fault_events;
   if (faults && random_.Chance(0.02)) {
-    const PushAnswer answers[] = {PushAnswer::kBusy, PushAnswer::kTransport, PushAnswer::kOverBudget};
+    const PushAnswer answers[] = {PushAnswer::kBusy, PushAnswer::kTransport,
+                                  PushAnswer::kOverBudget};
     answer.answer = answers[random_.Below(3)];
     Count(answer.answer == PushAnswer::kOverBudget ? "over budget" : "busy");
   } else if (held != nullptr) {
@@ -1036,7 +1140,9 @@ void Cluster::Serve(const Call& call) {
       push.kind = ps_server::UpdateKind::kSkip;
       push.skip_reason = "overflow";
     } else {
-      models_[call.p].FillPush(c, call.update, std::span(gradient, models_[call.p].gradient_floats(c, call.update)), &push);
+      models_[call.p].FillPush(c, call.update,
+                               std::span(gradient, models_[call.p].gradient_floats(c, call.update)),
+                               &push);
     }
     SlotSection section;
     std::vector<float> more;
@@ -1047,7 +1153,8 @@ void Cluster::Serve(const Call& call) {
       push.payload = std::as_bytes(std::span(more));
     }
     if (faults && random_.Chance(0.02)) push.defect = "a byte changed on the way";
-    if (!s->guards.at(call.job)->Fits(call.proof, call.closure, call.attempt, call.worker_name)) push.unproved = "not granted";
+    if (!s->guards.at(call.job)->Fits(call.proof, call.closure, call.attempt, call.worker_name))
+      push.unproved = "not granted";
     const std::uint64_t lsn = held->shard->lsn(), vlsn = held->shard->vlsn();
     const bool open = held->shard->ledger().open().contains(call.closure);
     const PushCode code = held->shard->Apply(push).code;
@@ -1056,45 +1163,57 @@ void Cluster::Serve(const Call& call) {
     if (beyond && code == PushCode::kApplied) Fail("11 a push beyond the budget was admitted");
     if (code == PushCode::kOverBudget) {
       Count("push of two tables over the budget");
-      if (held->shard->lsn() != lsn || held->shard->ledger().Has(call.closure, push.update)) Fail("11 a push over the budget is in the ledger");
+      if (held->shard->lsn() != lsn || held->shard->ledger().Has(call.closure, push.update))
+        Fail("11 a push over the budget is in the ledger");
       Fail(held->CheckValues(models_[call.p]));
       if (random_.Chance(0.1)) Fail(held->CheckReplay(models_[call.p]));
     }
-    if (s->sealed[call.p] && held == s->shards[call.p].get() && call.epoch == held->shard->epoch()) {
+    if (s->sealed[call.p] && held == s->shards[call.p].get() &&
+        call.epoch == held->shard->epoch()) {
       Count("refused by a sealed shard");
       // One that had stopped to be moved says STALE first [8]; it takes nothing either.
       if (code != PushCode::kRefused && !(held->shard->stopped() && code == PushCode::kStale))
         Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
       if (!(*s->sealed[call.p] == held->shard->ledger()))
-        Fail(absl::StrCat("20a what a sealed shard refused is in its ledger: c=", c, " p=", call.p));
+        Fail(
+            absl::StrCat("20a what a sealed shard refused is in its ledger: c=", c, " p=", call.p));
     }
     if (code == PushCode::kApplied) {
       Count(skip ? "skip recorded" : "applied");
       if (skip && held->shard->vlsn() != vlsn) Fail("13 a SKIP moved vlsn");
       const bool owner = held->job == job_ && OwnerIs(*s, call.p, held->shard->epoch());
-      if (end_told_ && owner) Fail(absl::StrCat("20a applied after the user was told of the end: c=", c, " p=", call.p));
-      Trace("server ", s->process, " p=", call.p, " applies c=", c, " u=", call.update, " attempt=", call.attempt.ToString(),
-            " epoch=", call.epoch.ToString());
+      if (end_told_ && owner)
+        Fail(absl::StrCat("20a applied after the user was told of the end: c=", c, " p=", call.p));
+      Trace("server ", s->process, " p=", call.p, " applies c=", c, " u=", call.update,
+            " attempt=", call.attempt.ToString(), " epoch=", call.epoch.ToString());
       if (skip) {
         held->FoldSkip(c, call.update, call.attempt);
       } else {
         held->Fold(models_[call.p], c, call.update, call.attempt, gradient);
       }
-      if (held->count[c * kUpdates + call.update] > 1) Fail(absl::StrCat("I1 applied twice: c=", c, " u=", call.update, " p=", call.p));
-      if (call.attempt < held->seen[c]) Fail(absl::StrCat("I9 a lower attempt was applied: c=", c, " u=", call.update, " p=", call.p));
+      if (held->count[c * kUpdates + call.update] > 1)
+        Fail(absl::StrCat("I1 applied twice: c=", c, " u=", call.update, " p=", call.p));
+      if (call.attempt < held->seen[c])
+        Fail(absl::StrCat("I9 a lower attempt was applied: c=", c, " u=", call.update,
+                          " p=", call.p));
       Fail(held->CheckValues(models_[call.p]));
-      if (!held->shard->ledger().Has(call.closure, push.update)) Fail("I2 an applied update is not in the ledger");
+      if (!held->shard->ledger().Has(call.closure, push.update))
+        Fail("I2 an applied update is not in the ledger");
       auto& answered = answered_[call.p];
-      const auto it = std::find_if(answered.rbegin(), answered.rend(), [&](const auto& a) { return a.first == call.epoch; });
+      const auto it = std::find_if(answered.rbegin(), answered.rend(),
+                                   [&](const auto& a) { return a.first == call.epoch; });
       if (held->job != job_) {  // of a job that has ended, at a server that does not know
         Count("applied to an earlier job");
       } else if (it == answered.rend()) {
         answered.emplace_back(call.epoch, s->process);
       } else if (it->second != s->process) {
-        Fail(absl::StrCat("I5 two processes answered APPLIED: p=", call.p, " epoch=", call.epoch.ToString()));
+        Fail(absl::StrCat("I5 two processes answered APPLIED: p=", call.p,
+                          " epoch=", call.epoch.ToString()));
       }
       if (owner) {
-        if (told_.Contains(c) && !options_.torn) Fail(absl::StrCat("20 applied after the user was told of the cancel: c=", c, " p=", call.p));
+        if (told_.Contains(c) && !options_.torn)
+          Fail(absl::StrCat("20 applied after the user was told of the cancel: c=", c,
+                            " p=", call.p));
         CheckBounds(*held, call.p);
       }
     } else if (code == PushCode::kDuplicate) {
@@ -1105,13 +1224,14 @@ void Cluster::Serve(const Call& call) {
     } else if (code == PushCode::kInvalid || (code == PushCode::kOverBudget && !beyond)) {
       Fail("a good push was refused as invalid");
     }
-    if (code == PushCode::kApplied || (code == PushCode::kDuplicate && open)) held->seen[c] = std::max(held->seen[c], call.attempt);
+    if (code == PushCode::kApplied || (code == PushCode::kDuplicate && open))
+      held->seen[c] = std::max(held->seen[c], call.attempt);
   }
   if (calls_.size() < 2 * kCallsMax) calls_.push_back(answer);
 }
 
-// With `chance` the proof of what somebody was granted, of which one of closure, attempt and worker stays as it was forged (`ways`: above three, none
-// may); else a proof of nobody's, or none.
+// With `chance` the proof of what somebody was granted, of which one of closure, attempt and worker
+// stays as it was forged (`ways`: above three, none may); else a proof of nobody's, or none.
 void Cluster::MixProof(Granted* forged, double chance, std::uint64_t ways) {
   if (!granted_.empty() && forger_.Chance(chance)) {
     const Granted& known = granted_[forger_.Below(granted_.size())];
@@ -1127,27 +1247,32 @@ void Cluster::MixProof(Granted* forged, double chance, std::uint64_t ways) {
 
 bool Cluster::WasGranted(const Granted& what) const {
   return std::any_of(granted_.begin(), granted_.end(), [&](const Granted& g) {
-    return g.job == what.job && g.closure == what.closure && g.attempt == what.attempt && g.worker == what.worker;
+    return g.job == what.job && g.closure == what.closure && g.attempt == what.attempt &&
+           g.worker == what.worker;
   });
 }
 
-// Line 35: a push by who was not granted it, made of what an attacker can know: true epochs, what is open, proofs of others, proofs of other work of
-// a worker's own.
+// Line 35: a push by who was not granted it, made of what an attacker can know: true epochs, what
+// is open, proofs of others, proofs of other work of a worker's own.
 void Cluster::Forge() {
   const Server& s = *servers_[forger_.Below(servers_.size())];
   const auto p = static_cast<std::uint32_t>(forger_.Below(kShards));
   if (!s.shards[p]) return;
   HeldState& held = *s.shards[p];
   ps_server::Shard& shard = *held.shard;
-  Granted forged{held.job, ClosureId(forger_.Below(kClosures)), Attempt{forger_.Below(4), forger_.Below(100)}, "mallory", std::string(16, 'x')};
-  if (forger_.Chance(0.2)) forged.closure = ClosureId(forger_.Chance(0.5) ? kClosures + forger_.Below(9) : std::uint64_t{1} << 63);
+  Granted forged{held.job, ClosureId(forger_.Below(kClosures)),
+                 Attempt{forger_.Below(4), forger_.Below(100)}, "mallory", std::string(16, 'x')};
+  if (forger_.Chance(0.2))
+    forged.closure =
+        ClosureId(forger_.Chance(0.5) ? kClosures + forger_.Below(9) : std::uint64_t{1} << 63);
   std::uint32_t update = static_cast<std::uint32_t>(forger_.Below(kUpdates));
   if (const auto& open = shard.ledger().open(); !open.empty() && forger_.Chance(0.5)) {
     auto it = open.begin();
     std::advance(it, forger_.Below(open.size()));
     forged.closure = it->first;
   }
-  if (forger_.Chance(0.3)) forged.attempt = forger_.Chance(0.5) ? Attempt{9, 9} : Attempt{~0ull, ~0ull};
+  if (forger_.Chance(0.3))
+    forged.attempt = forger_.Chance(0.5) ? Attempt{9, 9} : Attempt{~0ull, ~0ull};
   MixProof(&forged, 0.7, 4);  // the fourth way: it is another job's
   if (WasGranted(forged)) return;
   const std::uint64_t as = forged.closure.value() % kClosures;
@@ -1158,27 +1283,36 @@ void Cluster::Forge() {
   push.closure = forged.closure;
   push.update = UpdateIndex(update);
   push.attempt = forged.attempt;
-  models_[p].FillPush(as, update, std::span(gradient, models_[p].gradient_floats(as, update)), &push);
-  if (!s.guards.at(forged.job)->Fits(forged.proof, forged.closure, forged.attempt, forged.worker)) push.unproved = "not granted";
+  models_[p].FillPush(as, update, std::span(gradient, models_[p].gradient_floats(as, update)),
+                      &push);
+  if (!s.guards.at(forged.job)->Fits(forged.proof, forged.closure, forged.attempt, forged.worker))
+    push.unproved = "not granted";
   const ps_server::Ledger ledger = shard.ledger();
   const std::uint64_t lsn = shard.lsn();
   const PushCode code = shard.Apply(push).code;
-  const bool refused = code == PushCode::kInvalid || code == PushCode::kStale || code == PushCode::kRefused;
+  const bool refused =
+      code == PushCode::kInvalid || code == PushCode::kStale || code == PushCode::kRefused;
   if (!refused || shard.lsn() != lsn || !(shard.ledger() == ledger))
-    Fail(absl::StrCat("I10 a push that its sender was not granted: c=", forged.closure.value(), " attempt=", forged.attempt.ToString(), " p=", p,
+    Fail(absl::StrCat("I10 a push that its sender was not granted: c=", forged.closure.value(),
+                      " attempt=", forged.attempt.ToString(), " p=", p,
                       refused ? " changed the shard" : " was answered as if it had been"));
   Count("forged push refused");
 }
 
-bool Cluster::Proved(const ClosureBook::HeldAttempt& held, const std::string& worker, const std::string& proof) const {
-  return grants::ProofFits(proof, KeyOf(job_), job_, held.closure, held.attempt, worker, options_.mutant);
+bool Cluster::Proved(const ClosureBook::HeldAttempt& held, const std::string& worker,
+                     const std::string& proof) const {
+  return grants::ProofFits(proof, KeyOf(job_), job_, held.closure, held.attempt, worker,
+                           options_.mutant);
 }
 
-// Line 26: a Hello that names what its sender was not granted: an attempt above the one that runs, below it, or of a closure to come.
+// Line 26: a Hello that names what its sender was not granted: an attempt above the one that runs,
+// below it, or of a closure to come.
 void Cluster::ForgeHello() {
   if (!book_ || book_->window_open() || sealing_) return;
   const std::uint64_t term = book_->durable().term.value();
-  Granted forged{job_, ClosureId(forger_.Below(kClosures)), Attempt{1 + forger_.Below(term), forger_.Below(100)}, "mallory", std::string(16, 'x')};
+  Granted forged{job_, ClosureId(forger_.Below(kClosures)),
+                 Attempt{1 + forger_.Below(term), forger_.Below(100)}, "mallory",
+                 std::string(16, 'x')};
   if (const auto& current = book_->current(); !current.empty() && forger_.Chance(0.7)) {
     auto it = current.begin();
     std::advance(it, forger_.Below(current.size()));
@@ -1191,20 +1325,25 @@ void Cluster::ForgeHello() {
   ClosureBook::HeldAttempt held{forged.closure, forged.attempt, true, {}, {}};
   held.proved = Proved(held, forged.worker, forged.proof);
   if (!book_->RegisterWorker(TaskId(~0ull), {held}).empty())
-    Fail(absl::StrCat("I10 an attempt that nobody granted was adopted: c=", forged.closure.value(), " attempt=", forged.attempt.ToString()));
+    Fail(absl::StrCat("I10 an attempt that nobody granted was adopted: c=", forged.closure.value(),
+                      " attempt=", forged.attempt.ToString()));
   Count("forged Hello refused");
 }
 
 void Cluster::Answered(const Call& call) {
   Worker* w = WorkerById(call.worker);
   if (w == nullptr) return;
-  if (w->book.running() == nullptr || w->book.running()->job != call.job) return;  // attempt numbers are a job's own
+  if (w->book.running() == nullptr || w->book.running()->job != call.job)
+    return;  // attempt numbers are a job's own
   const bool current = w->book.running()->attempt == call.attempt;
-  const worker::Disposition d = w->book.OnPushAnswer(call.attempt, UpdateIndex(call.update), ShardId(call.p), call.answer, call.version);
+  const worker::Disposition d = w->book.OnPushAnswer(call.attempt, UpdateIndex(call.update),
+                                                     ShardId(call.p), call.answer, call.version);
   if (!current) return;
   switch (d.next) {
     case worker::Next::kSettled: FinishIfSettled(w); break;
-    case worker::Next::kWaitForMap: w->wait_for[call.p] = std::max(w->wait_for[call.p], d.wait_for); break;
+    case worker::Next::kWaitForMap:
+      w->wait_for[call.p] = std::max(w->wait_for[call.p], d.wait_for);
+      break;
     case worker::Next::kBackoff: break;
     case worker::Next::kDropAttempt: {
       Count("attempt superseded");
@@ -1220,27 +1359,32 @@ void Cluster::Answered(const Call& call) {
   }
 }
 
-// Line 13: a pull changes nothing, (start, vlsn) names what it returns, and what it returned never changes.
+// Line 13: a pull changes nothing, (start, vlsn) names what it returns, and what it returned never
+// changes.
 void Cluster::PullOne(Worker* w, std::uint32_t p) {
   const worker::ShardPlace& place = w->book.map().shards[p];
   for (const auto& s : servers_) {
-    if (s->identity != place.server || !s->shards[p] || s->shards[p]->job != w->book.map().job) continue;
+    if (s->identity != place.server || !s->shards[p] || s->shards[p]->job != w->book.map().job)
+      continue;
     Cached& cached = w->cache[p];
     if (cached.read.code == ps_server::PullCode::kValues) {
       std::size_t at = 0;
       for (const tensor::SharedBytes& chunk : cached.read.chunks) {
-        if (std::memcmp(chunk.bytes.data(), cached.values.data() + at, chunk.bytes.size()) != 0) Fail("13 values changed under a reader");
+        if (std::memcmp(chunk.bytes.data(), cached.values.data() + at, chunk.bytes.size()) != 0)
+          Fail("13 values changed under a reader");
         at += chunk.bytes.size() / sizeof(float);
       }
     }
     const HeldState& held = *s->shards[p];
     const std::uint64_t lsn = held.shard->lsn();
-    ps_server::PullResult read =
-        held.shard->Read(models_[p].PullOf(place.epoch, cached.read.code == ps_server::PullCode::kValues, cached.read.start, cached.read.vlsn));
+    ps_server::PullResult read = held.shard->Read(
+        models_[p].PullOf(place.epoch, cached.read.code == ps_server::PullCode::kValues,
+                          cached.read.start, cached.read.vlsn));
     if (held.shard->lsn() != lsn) Fail("13 a pull changed the state");
     if (read.code == ps_server::PullCode::kUnchanged) {
       Count("pull unchanged");
-      if (std::memcmp(cached.values.data(), held.values.data(), cached.values.size() * sizeof(float)) != 0)
+      if (std::memcmp(cached.values.data(), held.values.data(),
+                      cached.values.size() * sizeof(float)) != 0)
         Fail("13 a pull said unchanged, but values differ");
     } else if (read.code == ps_server::PullCode::kValues) {
       cached.read = std::move(read);
@@ -1263,7 +1407,8 @@ void Cluster::Evaluate(Worker* w) {
     const worker::ShardPlace& place = w->book.map().shards[p];
     std::vector<const HeldState*> there;
     for (const auto& s : servers_) {
-      if (s->identity == place.server && s->shards[p] && s->shards[p]->job == w->book.map().job) there.push_back(s->shards[p].get());
+      if (s->identity == place.server && s->shards[p] && s->shards[p]->job == w->book.map().job)
+        there.push_back(s->shards[p].get());
     }
     if (there.empty()) return;
     const HeldState& held = *there[random_.Below(there.size())];
@@ -1283,7 +1428,8 @@ void Cluster::Evaluate(Worker* w) {
   }
   const worker::DoneReport report = w->book.Finish();
   w->evaluated[report.work.attempt] = w->reading;
-  Trace("worker ", w->process, " evaluated ", report.work.closure.value() & 0xff, " attempt=", report.work.attempt.ToString());
+  Trace("worker ", w->process, " evaluated ", report.work.closure.value() & 0xff,
+        " attempt=", report.work.attempt.ToString());
   if (!w->welcomed) return;
   Up m;
   m.kind = Up::kDone;
@@ -1299,7 +1445,8 @@ void Cluster::FinishIfSettled(Worker* w) {
   coordinator::UpdateAccount::TouchedLess less = w->book.TouchedLess();
   const worker::DoneReport report = w->book.Finish();
   w->touched_less[report.work.attempt] = less;
-  Trace("worker ", w->process, " done c=", report.work.closure.value(), " attempt=", report.work.attempt.ToString(), " V0=", report.v0.ToString(),
+  Trace("worker ", w->process, " done c=", report.work.closure.value(),
+        " attempt=", report.work.attempt.ToString(), " V0=", report.v0.ToString(),
         " V1=", report.v1.ToString());
   if (!w->welcomed) return;
   Up m;
@@ -1317,7 +1464,9 @@ void Cluster::FinishIfSettled(Worker* w) {
 
 // [34], [36] The job's own, in the first of its records, which no tear takes.
 std::string Cluster::KeyOf(JobUid job) const {
-  return absl::StrCat("the key of job ", job.value(), options_.mutant == Mutant::kKeyOfEachLife ? absl::StrCat(" in life ", lives_) : "");
+  return absl::StrCat(
+      "the key of job ", job.value(),
+      options_.mutant == Mutant::kKeyOfEachLife ? absl::StrCat(" in life ", lives_) : "");
 }
 
 void Cluster::Commit(const Record& record) {
@@ -1326,11 +1475,14 @@ void Cluster::Commit(const Record& record) {
   const DurableState& now = book_->durable();
   const bool same_life = now.term == before_.term;
   if (same_life || !options_.torn) {
-    if (now.term < before_.term || now.version < before_.version) Fail("I4 term or map version fell");
+    if (now.term < before_.term || now.version < before_.version)
+      Fail("I4 term or map version fell");
     for (std::uint32_t p = 0; p < kShards && p < before_.map.size(); ++p) {
-      if (now.map[p].epoch < before_.map[p].epoch || now.map[p].start < before_.map[p].start) Fail(absl::StrCat("I4 epoch or start fell: p=", p));
+      if (now.map[p].epoch < before_.map[p].epoch || now.map[p].start < before_.map[p].start)
+        Fail(absl::StrCat("I4 epoch or start fell: p=", p));
     }
-    if (!now.succeeded.ContainsAll(before_.succeeded) || !now.dead.ContainsAll(before_.dead)) Fail("P2 an ended closure came back");
+    if (!now.succeeded.ContainsAll(before_.succeeded) || !now.dead.ContainsAll(before_.dead))
+      Fail("P2 an ended closure came back");
   }
   if (!now.succeeded.Intersect(now.dead).empty()) Fail("P2 a closure ended twice");
   for (std::uint32_t p = 0; p < kShards; ++p) {
@@ -1346,7 +1498,9 @@ void Cluster::Commit(const Record& record) {
 void Cluster::TellCancelled() {
   for (const IntervalSet::Interval& i : cancelled_.Intervals()) {
     for (std::uint64_t c = i.begin; c < i.end; ++c) {
-      if (told_.Contains(c) || !book_->durable().dead.Contains(c) || !book_->RefusedEverywhere(ClosureId(c))) continue;
+      if (told_.Contains(c) || !book_->durable().dead.Contains(c) ||
+          !book_->RefusedEverywhere(ClosureId(c)))
+        continue;
       Effect effect;
       effect.kind = Effect::kTold;
       effect.closure = c;
@@ -1400,7 +1554,8 @@ void Cluster::Settle() {
 }
 
 bool Cluster::OwnerIs(const Server& s, std::uint32_t p, ShardEpoch epoch) const {
-  return p < before_.map.size() && before_.map[p].server == s.identity && before_.map[p].epoch == epoch;
+  return p < before_.map.size() && before_.map[p].server == s.identity &&
+         before_.map[p].epoch == epoch;
 }
 
 std::shared_ptr<const ShardMap> Cluster::CurrentMap() {
@@ -1409,7 +1564,8 @@ std::shared_ptr<const ShardMap> Cluster::CurrentMap() {
   auto map = std::make_shared<ShardMap>();
   map->version = state.version;
   map->job = job_;
-  for (const coordinator::ShardOwner& owner : state.map) map->shards.push_back({owner.epoch, owner.start, owner.server});
+  for (const coordinator::ShardOwner& owner : state.map)
+    map->shards.push_back({owner.epoch, owner.start, owner.server});
   return map_ = std::move(map);
 }
 
@@ -1438,7 +1594,8 @@ void Cluster::SendCloses(Server* s) {
 }
 
 // Sends what a change of the map asks for. `moved`: the state that a move hands over.
-void Cluster::SendChange(ClosureBook::MapChange change, Server* to, std::unique_ptr<HeldState> moved) {
+void Cluster::SendChange(ClosureBook::MapChange change, Server* to,
+                         std::unique_ptr<HeldState> moved) {
   Commit(change.record);
   for (const auto& [shard, epoch] : change.drops) {
     Down m;
@@ -1469,16 +1626,21 @@ void Cluster::SendChange(ClosureBook::MapChange change, Server* to, std::unique_
       m.state->shard->BecomeOwned(order.epoch, order.start, order.refused);
     } else {
       Count("rollback");
-      Count(!order.snapshot ? "rolled back to the seed" : order.snapshot->resumed ? "resumed from a file" : "rolled back to a file");
+      Count(!order.snapshot           ? "rolled back to the seed"
+            : order.snapshot->resumed ? "resumed from a file"
+                                      : "rolled back to a file");
       if (order.snapshot && !options_.torn) {
-        const IntervalSet lacks = book_->durable().succeeded.Minus(order.snapshot->done).Minus(order.snapshot->refused);
-        if (!book_->durable().todo[m.p].ContainsAll(lacks.Minus(book_->durable().lost[m.p])) && options_.mutant == Mutant::kNone)
+        const IntervalSet lacks =
+            book_->durable().succeeded.Minus(order.snapshot->done).Minus(order.snapshot->refused);
+        if (!book_->durable().todo[m.p].ContainsAll(lacks.Minus(book_->durable().lost[m.p])) &&
+            options_.mutant == Mutant::kNone)
           Fail(absl::StrCat("21 todo lacks what the snapshot lacks: p=", m.p));
       }
       m.refused = std::move(order.refused);
       m.source = std::move(order.snapshot);
     }
-    Trace("assign p=", m.p, " epoch=", m.epoch.ToString(), " start=", m.start.ToString(), " to server ", to->process, " from=",
+    Trace("assign p=", m.p, " epoch=", m.epoch.ToString(), " start=", m.start.ToString(),
+          " to server ", to->process, " from=",
           m.state    ? "a move"
           : m.source ? m.source->Uri()
                      : "the seed",
@@ -1507,7 +1669,8 @@ void Cluster::CloseWindow() {
 void Cluster::HandleDone(Worker* w, const Up& m) {
   ClosureBook::DoneResult result = book_->OnDone(m.closure, m.attempt, m.v0, m.v1);
   Commit(result.record);
-  Trace("Done c=", m.closure.value(), " attempt=", m.attempt.ToString(), result.acknowledged ? " acknowledged" : " superseded");
+  Trace("Done c=", m.closure.value(), " attempt=", m.attempt.ToString(),
+        result.acknowledged ? " acknowledged" : " superseded");
   if (result.counted) {
     touched_less_[m.closure.value()] = m.touched_less;
     Effect effect;
@@ -1529,10 +1692,12 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
   if (m.kind != Up::kHello && m.job != job_) return;
   switch (m.kind) {
     case Up::kHello: {
-      if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(), m.reported, options_.mutant)) {
+      if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(),
+                                                       m.reported, options_.mutant)) {
         BeginAnew(*term, w);
       }
-      if (book_->window_open()) {  // no worker gets a map before every shard that the journal forgot could be adopted
+      if (book_->window_open()) {  // no worker gets a map before every shard that the journal
+                                   // forgot could be adopted
         waiting_.emplace_back(w->task, std::move(m));
         break;
       }
@@ -1543,7 +1708,9 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
         for (HeldAttempt& h : m.attempts) {
           if (h.job != job_) continue;
           h.attempt.proved = Proved(h.attempt, h.worker, h.proof);
-          if (!h.attempt.proved) Fail(absl::StrCat("26 a granted attempt is not believed: c=", h.attempt.closure.value()));
+          if (!h.attempt.proved)
+            Fail(absl::StrCat("26 a granted attempt is not believed: c=",
+                              h.attempt.closure.value()));
           held.push_back(std::move(h.attempt));
         }
         answer.adopted = book_->RegisterWorker(w->task, held);
@@ -1595,7 +1762,8 @@ void Cluster::AtCoordinator(Server* s, Up m) {
   if (m.kind != Up::kHello && m.job != job_) return;
   switch (m.kind) {
     case Up::kHello: {
-      if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(), m.reported, options_.mutant)) {
+      if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(),
+                                                       m.reported, options_.mutant)) {
         BeginAnew(*term, s);
       }
       s->registered = true;
@@ -1623,12 +1791,15 @@ void Cluster::AtCoordinator(Server* s, Up m) {
         Send(s, std::move(m2));
       }
       if (end_told_) break;
-      ClosureBook::ServerRegistration registration = book_->RegisterServer(s->identity, held, !sealing_);
-      if (registration.change.map_changed) VoidEvaluation();  // adopted or rolled back: its todo may not be empty
+      ClosureBook::ServerRegistration registration =
+          book_->RegisterServer(s->identity, held, !sealing_);
+      if (registration.change.map_changed)
+        VoidEvaluation();  // adopted or rolled back: its todo may not be empty
       for (std::size_t i = 0; i < registration.change.assigns.size(); ++i) Count("shard not held");
       SendChange(std::move(registration.change), s, nullptr);
       for (const ShardId p : registration.unheld) {
-        // Its process may live on, cut from us: it is no owner any more, so what it applies is void (seed 6880).
+        // Its process may live on, cut from us: it is no owner any more, so what it applies is void
+        // (seed 6880).
         if (unsealed_.erase(p.value()) > 0) Commit(book_->Unmap(p).record);
       }
       for (const std::uint32_t p : unsealed_) SendSeal(s, p);
@@ -1683,15 +1854,19 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       if (round_.erase(m.p) > 0 && round_.empty()) manifest_due_ = NewestOfAll();
       break;
     case Up::kReleased: {
-      if (sealing_) break;  // moves end where sealing begins: the source answers Seal, an image made before it is no owner's
+      if (sealing_)
+        break;  // moves end where sealing begins: the source answers Seal, an image made before it
+                // is no owner's
       Server* to = servers_[random_.Below(servers_.size())].get();
       if (!to->registered) to = s;
       std::unique_ptr<MemoryStateStore> journal;
-      if (options_.torn && !forgotten_ && to != s && random_.Chance(0.1)) journal = std::make_unique<MemoryStateStore>(*store_);
+      if (options_.torn && !forgotten_ && to != s && random_.Chance(0.1))
+        journal = std::make_unique<MemoryStateStore>(*store_);
       ClosureBook::MapChange change = book_->Move(ShardId(m.p), m.epoch, to->identity);
       if (change.record.empty()) break;
       Count("move");
-      if (m.state->shard->start() != change.assigns.front().start) Fail(absl::StrCat("5 a move changed start: p=", m.p));
+      if (m.state->shard->start() != change.assigns.front().start)
+        Fail(absl::StrCat("5 a move changed start: p=", m.p));
       SendChange(std::move(change), to, std::move(m.state));
       Down freed;  // what it kept until now
       freed.kind = Down::kDrop;
@@ -1699,7 +1874,8 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       freed.epoch = m.epoch;
       Send(s, std::move(freed));
       if (journal) {
-        forgotten_ = Forgotten{std::move(journal), events_ + static_cast<int>(random_.Below(200)), s->process, random_.Chance(0.5) ? to->process : 0};
+        forgotten_ = Forgotten{std::move(journal), events_ + static_cast<int>(random_.Below(200)),
+                               s->process, random_.Chance(0.5) ? to->process : 0};
         Disconnect(s);
       }
       break;
@@ -1736,12 +1912,14 @@ void Cluster::AtTask(Server* s, Down m) {
       loading.reset();
       s->sealed[m.p].reset();
       s->durable_file[m.p].reset();
-      s->guards.try_emplace(m.job, std::make_unique<grants::GrantGuard>(m.job, m.key, options_.mutant));
+      s->guards.try_emplace(m.job,
+                            std::make_unique<grants::GrantGuard>(m.job, m.key, options_.mutant));
       if (m.state) {
         place = std::move(m.state);
         CheckState(*place, m.p, random_.Chance(0.25));
       } else {
-        loading = Server::Loading{m.job, m.epoch, m.start, std::move(m.refused), std::move(m.source)};
+        loading =
+            Server::Loading{m.job, m.epoch, m.start, std::move(m.refused), std::move(m.source)};
       }
       break;
     }
@@ -1759,7 +1937,9 @@ void Cluster::AtTask(Server* s, Down m) {
         Trace("server ", s->process, " p=", m.p, " is sealed");
         held->shard->Seal();
         s->sealed[m.p] = held->shard->ledger();
-        answer.snapshot = MakeDurable(held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false, options_.mutant), m.p);
+        answer.snapshot = MakeDurable(
+            held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false, options_.mutant),
+            m.p);
         CheckState(*files_.at(answer.snapshot->Uri()).state, m.p, true);
       }
       s->out.Push(std::move(answer));
@@ -1767,10 +1947,14 @@ void Cluster::AtTask(Server* s, Down m) {
     case Down::kJobEnded: DropJob(s, m.job); break;
     case Down::kClose: {
       answer.kind = Up::kClosed;
-      HeldState* const closes = options_.mutant == Mutant::kCloseOfAnyTime && s->shards[m.p] ? s->shards[m.p].get() : held;
-      answer.taken = closes != nullptr && closes->shard->Close(m.epoch, m.version, m.done, m.refused);
+      HeldState* const closes = options_.mutant == Mutant::kCloseOfAnyTime && s->shards[m.p]
+                                    ? s->shards[m.p].get()
+                                    : held;
+      answer.taken =
+          closes != nullptr && closes->shard->Close(m.epoch, m.version, m.done, m.refused);
       if (answer.taken) {
-        Trace("server ", s->process, " p=", m.p, " closes done=", m.done.ToString(), " refused=", m.refused.ToString());
+        Trace("server ", s->process, " p=", m.p, " closes done=", m.done.ToString(),
+              " refused=", m.refused.ToString());
         CheckState(*closes, m.p, false);
         if (m.job == job_ && OwnerIs(*s, m.p, m.epoch)) CheckBounds(*closes, m.p);
       }
@@ -1790,10 +1974,12 @@ void Cluster::AtTask(Server* s, Down m) {
     case Down::kRelease:
       if (held == nullptr) break;
       answer.kind = Up::kReleased;
-      // It stops and keeps what it has until a Drop: what travels is an image, as a file has it [22].
+      // It stops and keeps what it has until a Drop: what travels is an image, as a file has it
+      // [22].
       held->shard->Stop();
       if (held->stopped_in == 0) held->stopped_in = s->highest_term;
-      answer.state = held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false, options_.mutant);
+      answer.state =
+          held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false, options_.mutant);
       s->out.Push(std::move(answer));
       break;
     default: break;
@@ -1843,18 +2029,22 @@ void Cluster::FinishLoading(Server* s, std::uint32_t p) {
   answer.snapshot = loading.source;
   std::unique_ptr<HeldState>& held = s->shards[p];
   if (!loading.source) {
-    held = HeldState::FromSeed(models_[p], loading.epoch, loading.start, loading.refused, options_.mutant);
-  } else if (const auto file = files_.find(loading.source->Uri()); file == files_.end() || file->second.health != File::kWhole) {
+    held = HeldState::FromSeed(models_[p], loading.epoch, loading.start, loading.refused,
+                               options_.mutant);
+  } else if (const auto file = files_.find(loading.source->Uri());
+             file == files_.end() || file->second.health != File::kWhole) {
     Count(file == files_.end() ? "file not there" : "file damaged");
     answer.ok = false;
   } else {
-    held = file->second.state->Restored(models_[p], loading.epoch, loading.start, loading.refused, loading.source->resumed, options_.mutant);
+    held = file->second.state->Restored(models_[p], loading.epoch, loading.start, loading.refused,
+                                        loading.source->resumed, options_.mutant);
   }
   if (held) {
     held->job = loading.job;
     CheckState(*held, p, random_.Chance(0.25));
   }
-  Trace("server ", s->process, " p=", p, " epoch=", loading.epoch.ToString(), answer.ok ? " is loaded" : " cannot be loaded");
+  Trace("server ", s->process, " p=", p, " epoch=", loading.epoch.ToString(),
+        answer.ok ? " is loaded" : " cannot be loaded");
   if (s->welcomed) {
     s->out.Push(std::move(answer));
   } else {
@@ -1862,7 +2052,8 @@ void Cluster::FinishLoading(Server* s, std::uint32_t p) {
   }
 }
 
-// An order waits without a cut; then its cut is taken; then the file is durable, and is reported in the session of the order.
+// An order waits without a cut; then its cut is taken; then the file is durable, and is reported in
+// the session of the order.
 void Cluster::WriteNext(Server* s) {
   Server::Order& order = s->orders.front();
   const std::uint32_t p = order.p;
@@ -1879,15 +2070,19 @@ void Cluster::WriteNext(Server* s) {
     std::optional<Snapshot>& last = s->durable_file[p];
     if (held != nullptr && last && last->epoch == order.epoch && last->lsn == held->shard->lsn()) {
       Count("snapshot of an unchanged shard");
-      if (const auto file = files_.find(last->Uri()); file != files_.end() && !SameUpdates(*file->second.state, *held))
+      if (const auto file = files_.find(last->Uri());
+          file != files_.end() && !SameUpdates(*file->second.state, *held))
         Fail(absl::StrCat("27 a shard changed and its lsn did not: p=", p));
       report(*last);
     } else if (held != nullptr) {
       if (!models_[p].slot()) {
-        order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false, options_.mutant);
+        order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false,
+                                   options_.mutant);
       } else if (!order.slicing) {
         // Some are overtaken by the pushes between their slices.
-        order.slicing = Server::Order::Slicing{held->shard->Cut(random_.Chance(0.2) ? 100 : ps_server::kPreimageBytesMax), held->Facts()};
+        order.slicing = Server::Order::Slicing{
+            held->shard->Cut(random_.Chance(0.2) ? 100 : ps_server::kPreimageBytesMax),
+            held->Facts()};
         order.slicing->cut.tables = models_[p].NewTables(order.slicing->cut);
         return;
       } else if (!NextSlices(*held, &order)) {
@@ -1902,7 +2097,8 @@ void Cluster::WriteNext(Server* s) {
   }
   if (options_.mutant == Mutant::kCutInTwoTurns && held != nullptr) {
     const ps_server::Ledger ledger = order.cut->shard->ledger();
-    order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false, options_.mutant, &ledger);
+    order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false,
+                               options_.mutant, &ledger);
     CheckState(*order.cut, p, false);
   }
   const Snapshot snapshot = MakeDurable(std::move(order.cut), p);
@@ -1911,8 +2107,9 @@ void Cluster::WriteNext(Server* s) {
   s->orders.erase(s->orders.begin());
 }
 
-// A few slices of a slot's cut. True: that was the last one, and the cut is whole. One that was dropped (pushes changed too much meanwhile, another
-// cut was taken, for a move or at the end) is begun again.
+// A few slices of a slot's cut. True: that was the last one, and the cut is whole. One that was
+// dropped (pushes changed too much meanwhile, another cut was taken, for a move or at the end) is
+// begun again.
 bool Cluster::NextSlices(const HeldState& held, Server::Order* order) {
   Server::Order::Slicing& slicing = *order->slicing;
   for (std::uint64_t n = 1 + random_.Below(3); n > 0; --n) {
@@ -1926,9 +2123,11 @@ bool Cluster::NextSlices(const HeldState& held, Server::Order* order) {
       ShardModel::TakeSlice(*slice, slicing.cut.tables);
       continue;
     }
-    Count(held.shard->lsn() == slicing.cut.lsn ? "cut of a slot" : "cut of a slot with pushes meanwhile");
+    Count(held.shard->lsn() == slicing.cut.lsn ? "cut of a slot"
+                                               : "cut of a slot with pushes meanwhile");
     order->cut =
-        slicing.facts->RestoredFrom(models_[order->p], std::move(slicing.cut), order->epoch, held.shard->start(), {}, false, options_.mutant);
+        slicing.facts->RestoredFrom(models_[order->p], std::move(slicing.cut), order->epoch,
+                                    held.shard->start(), {}, false, options_.mutant);
     order->slicing.reset();
     return true;
   }
@@ -1954,7 +2153,8 @@ Snapshot Cluster::MakeDurable(std::unique_ptr<HeldState> cut, std::uint32_t p) {
   Snapshot snapshot = Describe(*cut, p);
   Trace("file ", snapshot.Uri(), " is durable");
   File& file = files_[snapshot.Uri()];
-  if (file.state && !SameUpdates(*file.state, *cut)) Fail(absl::StrCat("27 one name, two contents: ", snapshot.Uri()));
+  if (file.state && !SameUpdates(*file.state, *cut))
+    Fail(absl::StrCat("27 one name, two contents: ", snapshot.Uri()));
   file.p = p;
   file.state = std::move(cut);
   file.health = File::kWhole;
@@ -2036,7 +2236,8 @@ void Cluster::SaveManifest(std::vector<Snapshot> shards) {
     if (!remove.empty()) Commit(book_->RemoveSnapshots(ShardId(p), remove));
     for (const Snapshot& snapshot : book_->durable().snapshots[p]) {
       needed.insert(snapshot.Uri());
-      if (snapshot.job == job_) effect.sweep.newest[p] = std::max(effect.sweep.newest[p], {snapshot.epoch, snapshot.lsn});
+      if (snapshot.job == job_)
+        effect.sweep.newest[p] = std::max(effect.sweep.newest[p], {snapshot.epoch, snapshot.lsn});
     }
   }
   effect.sweep.needed = std::move(needed);
@@ -2052,11 +2253,14 @@ void Cluster::RunSweep(const Sweep& sweep) {
     const auto here = it++;
     const HeldState& state = *here->second.state;
     if (state.job != job_ || sweep.needed.contains(here->first)) continue;
-    if (std::pair(state.shard->epoch(), state.shard->lsn()) > sweep.newest[here->second.p]) continue;  // is being reported
+    if (std::pair(state.shard->epoch(), state.shard->lsn()) > sweep.newest[here->second.p])
+      continue;  // is being reported
     for (const ManifestFile& m : manifests_) {
-      const bool names = std::any_of(m.shards.begin(), m.shards.end(), [&](const Snapshot& s) { return s.Uri() == here->first; });
+      const bool names = std::any_of(m.shards.begin(), m.shards.end(),
+                                     [&](const Snapshot& s) { return s.Uri() == here->first; });
       if (names && !m.damaged && here->second.health == File::kWhole)
-        Fail(absl::StrCat("30 a file is deleted that a kept manifest names: ", here->first, " manifest=", m.number));
+        Fail(absl::StrCat("30 a file is deleted that a kept manifest names: ", here->first,
+                          " manifest=", m.number));
     }
     Count("file deleted");
     Trace("file ", here->first, " is deleted");
@@ -2089,8 +2293,8 @@ const ManifestFile* Cluster::ResumePoint() const {
   return nullptr;
 }
 
-// Line 28: the job goes on as a new one, from a manifest alone. Either the cluster is lost with its store (some of its tasks live on, and
-// hold what they hold), or it goes on and the job had ended.
+// Line 28: the job goes on as a new one, from a manifest alone. Either the cluster is lost with its
+// store (some of its tasks live on, and hold what they hold), or it goes on and the job had ended.
 void Cluster::Resume(bool cluster_survives) {
   if (job_.value() >= kJobsMax) return;
   const ManifestFile* from = ResumePoint();
@@ -2098,8 +2302,8 @@ void Cluster::Resume(bool cluster_survives) {
   Count(cluster_survives ? "resumed after the end" : "resumed after the loss of the cluster");
   Trace("resumes from manifest ", from->number, " of job ", from->job.value());
   std::vector<Snapshot> snapshots = from->shards;
-  // What the manifest has a metric of is not evaluated again, though closures before it may be granted again: the files may hold a part of what
-  // came after it.
+  // What the manifest has a metric of is not evaluated again, though closures before it may be
+  // granted again: the files may hold a part of what came after it.
   evaluated_ = from->evaluated;
   Term term;
   if (cluster_survives) {
@@ -2120,7 +2324,8 @@ void Cluster::Resume(bool cluster_survives) {
     }
     std::erase(workers_, nullptr);
     while (workers_.size() < kWorkers) NewWorker();
-    store_ = std::make_unique<MemoryStateStore>(MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept});
+    store_ = std::make_unique<MemoryStateStore>(
+        MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept});
     jobs_given_up_ = true;  // as an operator says with --forget-unknown-jobs
     backup_.reset();
     forgotten_.reset();
@@ -2143,7 +2348,9 @@ void Cluster::Resume(bool cluster_survives) {
   answered_ = {};
   lsn_ = {};
   if (cluster_survives) {
-    book_ = std::make_unique<ClosureBook>(ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant}, DurableState{});
+    book_ = std::make_unique<ClosureBook>(
+        ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant},
+        DurableState{});
     settled_ = before_ = book_->durable();
     Commit(book_->BeginLife(term));
   } else {
@@ -2154,7 +2361,8 @@ void Cluster::Resume(bool cluster_survives) {
   for (std::uint32_t p = 0; p < kShards; ++p) {
     const ps_server::Shard& shard = *files_.at(snapshots[p].Uri()).state->shard;
     taken_over_->updates->push_back(UpdatesIn(shard));
-    taken_over_->whole = taken_over_->whole && shard.ledger().open().empty() && snapshots[p].done == snapshots[0].done;
+    taken_over_->whole = taken_over_->whole && shard.ledger().open().empty() &&
+                         snapshots[p].done == snapshots[0].done;
     const ps_server::Ledger& ledger = shard.ledger();
     resumed_open_[p] = ledger.open().size();
     resumed_intervals_[p] = ledger.done().interval_count();
@@ -2204,8 +2412,10 @@ void Cluster::AtTask(Worker* w, Down m) {
         done.attempt = report.work.attempt;
         done.v0 = report.v0;
         done.v1 = report.v1;
-        if (report.work.kind == worker::WorkKind::kEvaluate) done.evaluated = w->evaluated.at(report.work.attempt);
-        if (report.work.kind == worker::WorkKind::kTrain) done.touched_less = w->touched_less.at(report.work.attempt);
+        if (report.work.kind == worker::WorkKind::kEvaluate)
+          done.evaluated = w->evaluated.at(report.work.attempt);
+        if (report.work.kind == worker::WorkKind::kTrain)
+          done.touched_less = w->touched_less.at(report.work.attempt);
         w->out.Push(std::move(done));
       }
       break;
@@ -2237,8 +2447,10 @@ void Cluster::OnMap(Worker* w, const ShardMap& map) {
 
 // I4, of the lives that a task has seen.
 void Cluster::Registered(Task* t, const Down& m) {
-  if (m.term.value() < t->highest_term || (m.term.value() == t->highest_term && m.life != t->life && t->life != 0)) {
-    Fail(absl::StrCat("I4 the term fell for a task: seen=", t->highest_term, " got=", m.term.value()));
+  if (m.term.value() < t->highest_term ||
+      (m.term.value() == t->highest_term && m.life != t->life && t->life != 0)) {
+    Fail(absl::StrCat("I4 the term fell for a task: seen=", t->highest_term,
+                      " got=", m.term.value()));
   }
   t->highest_term = m.term.value();
   t->life = m.life;
@@ -2247,7 +2459,9 @@ void Cluster::Registered(Task* t, const Down& m) {
 // ---------------------------------------------------------------- evaluation, a barrier [29]
 
 void Cluster::Advance() {
-  if (!options_.evaluate || !evaluations_.empty() || evaluated_ * options_.epoch >= kClosures || !book_->BarrierReached(Barrier())) return;
+  if (!options_.evaluate || !evaluations_.empty() || evaluated_ * options_.epoch >= kClosures ||
+      !book_->BarrierReached(Barrier()))
+    return;
   ++evaluation_rounds_;
   for (std::uint32_t i = 0; i < kEvaluations; ++i) {
     evaluations_.push_back({ClosureId((evaluation_rounds_ << 32) + i), {}, {}, false, nullptr});
@@ -2257,7 +2471,8 @@ void Cluster::Advance() {
 
 void Cluster::GrantEvaluation(Worker* w) {
   std::size_t in_hand = 0;
-  for (const Evaluation& e : evaluations_) in_hand += !e.done && e.attempt != Attempt{} && e.worker == w->task;
+  for (const Evaluation& e : evaluations_)
+    in_hand += !e.done && e.attempt != Attempt{} && e.worker == w->task;
   if (in_hand >= kInHand) return;
   for (Evaluation& e : evaluations_) {
     if (e.done || e.attempt != Attempt{}) continue;
@@ -2278,7 +2493,8 @@ void Cluster::HandleEvaluated(Worker* w, const Up& m) {
   answer.superseded = true;
   bool all = !evaluations_.empty();
   for (Evaluation& e : evaluations_) {
-    if (!e.done && !sealing_ && e.closure == m.closure && e.attempt == m.attempt && e.worker == w->task) {
+    if (!e.done && !sealing_ && e.closure == m.closure && e.attempt == m.attempt &&
+        e.worker == w->task) {
       e.done = true;
       e.result = m.evaluated;
       answer.superseded = false;
@@ -2297,11 +2513,13 @@ void Cluster::FinishEvaluation() {
       const Evaluated::OfShard& of = e.result->shards[p];
       for (std::uint32_t c = 0; c < kClosures; ++c) {
         for (std::uint32_t u = 0; u < kUpdates; ++u) {
-          const int n = of.count[c * kUpdates + u], want = c < Barrier() ? touch_[p][c] >> u & 1 : 0;
+          const int n = of.count[c * kUpdates + u],
+                    want = c < Barrier() ? touch_[p][c] >> u & 1 : 0;
           const bool at_most = state.dead.Contains(c) || state.lost[p].Contains(c);
           if (at_most ? n > 1 : n != want) {
-            Fail(absl::StrCat("29 an evaluation read values without an update, or with one too many: c=", c, " u=", u, " p=", p, " want=", want,
-                              " got=", n));
+            Fail(absl::StrCat(
+                "29 an evaluation read values without an update, or with one too many: c=", c,
+                " u=", u, " p=", p, " want=", want, " got=", n));
           }
         }
       }
@@ -2377,7 +2595,8 @@ void Cluster::CheckSealed(bool out_of_time) {
   }
   if (!unsealed_.empty() || book_->window_open()) return;
   Trace("the user is told of the end");
-  manifest_due_.reset();  // of earlier files: manifests are saved in the order in which they were gathered
+  manifest_due_
+      .reset();  // of earlier files: manifests are saved in the order in which they were gathered
   if (auto newest = NewestOfAll()) SaveManifest(*std::move(newest));
   Settle();
   end_told_ = true;
@@ -2389,7 +2608,8 @@ void Cluster::CheckSealed(bool out_of_time) {
   }
 }
 
-// What a resume would find (line 28): whole cuts, in which nothing is refused but what the user cancelled or the job lost.
+// What a resume would find (line 28): whole cuts, in which nothing is refused but what the user
+// cancelled or the job lost.
 void Cluster::CheckSealedEnd() {
   const DurableState& state = book_->durable();
   for (std::uint32_t p = 0; p < kShards; ++p) {
@@ -2397,8 +2617,11 @@ void Cluster::CheckSealedEnd() {
     if (cuts_[p].empty() || cut == files_.end()) continue;
     CheckState(*cut->second.state, p, true);
     if (options_.torn) continue;  // the journal may have forgotten why
-    const IntervalSet refused = cut->second.state->shard->ledger().refused().Minus(state.dead).Minus(state.lost[p]);
-    if (!refused.empty()) Fail(absl::StrCat("20a the last cut refuses what nobody cancelled: p=", p, " refused=", refused.ToString()));
+    const IntervalSet refused =
+        cut->second.state->shard->ledger().refused().Minus(state.dead).Minus(state.lost[p]);
+    if (!refused.empty())
+      Fail(absl::StrCat("20a the last cut refuses what nobody cancelled: p=", p,
+                        " refused=", refused.ToString()));
   }
 }
 
@@ -2413,19 +2636,23 @@ void Cluster::CheckState(const HeldState& state, std::uint32_t p, bool replay) {
 // I6 and, of an owner's state, I4.
 void Cluster::CheckBounds(const HeldState& state, std::uint32_t p) {
   const MapVersion start = state.shard->start();
-  if (start == lsn_[p].first && state.shard->lsn() < lsn_[p].second) Fail(absl::StrCat("I4 lsn fell within one start: p=", p));
+  if (start == lsn_[p].first && state.shard->lsn() < lsn_[p].second)
+    Fail(absl::StrCat("I4 lsn fell within one start: p=", p));
   if (start < lsn_[p].first && !options_.torn) Fail(absl::StrCat("I4 start fell: p=", p));
   lsn_[p] = {start, state.shard->lsn()};
   if (options_.torn) return;  // a journal that forgets what has ended has more open than it knows
   std::size_t open = 0;
-  for (const auto& [c, bits] : state.shard->ledger().open()) open += !before_.succeeded.Contains(c.value()) && !before_.dead.Contains(c.value());
+  for (const auto& [c, bits] : state.shard->ledger().open())
+    open += !before_.succeeded.Contains(c.value()) && !before_.dead.Contains(c.value());
   Largest("closures open at a shard", open);
   Largest("intervals of done", state.shard->ledger().done().interval_count());
   Largest("bytes of a ledger", state.shard->ledger().MemoryBytes());
   if (open > options_.open_max + resumed_open_[p])
-    Fail(absl::StrCat("I6 more closures are open than were ever granted together: p=", p, " open=", open));
+    Fail(absl::StrCat("I6 more closures are open than were ever granted together: p=", p,
+                      " open=", open));
   const std::size_t intervals = state.shard->ledger().done().interval_count();
-  // The holes of `done`: granted and not ended, dead, to do or lost here, or ended since the Close; one interval more than holes.
+  // The holes of `done`: granted and not ended, dead, to do or lost here, or ended since the Close;
+  // one interval more than holes.
   IntervalSet holes = before_.succeeded.Minus(state.shard->ledger().done()).Union(before_.dead);
   if (intervals > options_.open_max + holes.interval_count() + 1 + resumed_intervals_[p])
     Fail(absl::StrCat("I6 done has more intervals than its holes explain: p=", p));
@@ -2433,7 +2660,8 @@ void Cluster::CheckBounds(const HeldState& state, std::uint32_t p) {
 
 bool Cluster::Finished() {
   if (sealing_) return end_told_ && book_ && calls_.empty();
-  if (!book_ || !book_->Quiet() || (options_.evaluate && evaluated_ * options_.epoch < kClosures)) return false;
+  if (!book_ || !book_->Quiet() || (options_.evaluate && evaluated_ * options_.epoch < kClosures))
+    return false;
   bool here = true;
   EachTask([&](Task& t) { here &= t.registered || !t.connected; });
   if (!here) return false;
@@ -2444,7 +2672,8 @@ bool Cluster::Finished() {
     if (held == nullptr) return false;
     // What has ended is closed at its owner [24].
     const DurableState& state = book_->durable();
-    if (!held->shard->ledger().done().ContainsAll(state.succeeded.Minus(state.lost[p]))) return false;
+    if (!held->shard->ledger().done().ContainsAll(state.succeeded.Minus(state.lost[p])))
+      return false;
     if (!held->shard->ledger().refused().ContainsAll(state.dead)) return false;
   }
   // Nobody with a session holds what is not his [25].
@@ -2452,7 +2681,8 @@ bool Cluster::Finished() {
     if (!s->registered) continue;
     if (!s->others.empty()) return false;
     for (std::uint32_t p = 0; p < kShards; ++p) {
-      if (s->loading[p] || (s->shards[p] && !OwnerIs(*s, p, s->shards[p]->shard->epoch()))) return false;
+      if (s->loading[p] || (s->shards[p] && !OwnerIs(*s, p, s->shards[p]->shard->epoch())))
+        return false;
     }
   }
   return true;
@@ -2463,7 +2693,9 @@ coordinator::UpdateAccount Cluster::AccountOf(const DurableState& state) {
   coordinator::UpdateAccount account(options_.mutant);
   for (std::uint64_t c = 0; c < kClosures; ++c) {
     if (!state.succeeded.Contains(c) || resumed_.Contains(c)) continue;
-    if (const absl::Status status = coordinator::UpdateAccount::Check(touched_less_[c], kShards, kUpdates); !status.ok())
+    if (const absl::Status status =
+            coordinator::UpdateAccount::Check(touched_less_[c], kShards, kUpdates);
+        !status.ok())
       Fail(absl::StrCat("I11 a worker's report is refused: ", status.message()));
     account.Count(kUpdates, touched_less_[c]);
   }
@@ -2483,7 +2715,9 @@ void Cluster::CheckEnd() {
         const int n = held.count[c * kUpdates + u];
         const int want = touch_[p][c] >> u & 1;
         const bool at_most = state.dead.Contains(c) || state.lost[p].Contains(c);
-        if (at_most ? n > want : n != want) Fail(absl::StrCat("I7 not exactly once: c=", c, " u=", u, " p=", p, " want=", want, " got=", n));
+        if (at_most ? n > want : n != want)
+          Fail(absl::StrCat("I7 not exactly once: c=", c, " u=", u, " p=", p, " want=", want,
+                            " got=", n));
       }
     }
   }
@@ -2493,15 +2727,24 @@ void Cluster::CheckEnd() {
   }
   std::vector<coordinator::UpdateAccount::Shard> shards;
   for (std::uint32_t p = 0; p < kShards; ++p) {
-    const bool by_plan = std::all_of(touch_[p].begin(), touch_[p].end(), [](std::uint8_t bits) { return bits == (1u << kUpdates) - 1; });
-    shards.push_back({p, absl::StrCat("shard ", p), by_plan, UpdatesIn(*ConnectedServer(state.map[p].server, true)->shards[p]->shard)});
+    const bool by_plan = std::all_of(touch_[p].begin(), touch_[p].end(), [](std::uint8_t bits) {
+      return bits == (1u << kUpdates) - 1;
+    });
+    shards.push_back({p, absl::StrCat("shard ", p), by_plan,
+                      UpdatesIn(*ConnectedServer(state.map[p].server, true)->shards[p]->shard)});
   }
-  const auto finding = AccountOf(state).Compare(PlanOfWalk(), {state.succeeded, state.dead, resumed_, state.lost}, shards);
+  const auto finding = AccountOf(state).Compare(
+      PlanOfWalk(), {state.succeeded, state.dead, resumed_, state.lost}, shards);
   const bool unharmed =
-      state.dead.empty() && !taken_over_ && std::all_of(state.lost.begin(), state.lost.end(), [](const auto& l) { return l.empty(); });
-  if (finding.verdict == coordinator::UpdateAccount::Verdict::kDifferent) Fail(absl::StrCat("I11 an honest job would fail: ", finding.difference));
-  if (unharmed && finding.verdict != coordinator::UpdateAccount::Verdict::kExact) Fail("I11 an honest job that lost nothing is not called exact");
-  Count(finding.verdict == coordinator::UpdateAccount::Verdict::kExact ? "updates compared: exact" : "updates compared: within bounds");
+      state.dead.empty() && !taken_over_ &&
+      std::all_of(state.lost.begin(), state.lost.end(), [](const auto& l) { return l.empty(); });
+  if (finding.verdict == coordinator::UpdateAccount::Verdict::kDifferent)
+    Fail(absl::StrCat("I11 an honest job would fail: ", finding.difference));
+  if (unharmed && finding.verdict != coordinator::UpdateAccount::Verdict::kExact)
+    Fail("I11 an honest job that lost nothing is not called exact");
+  Count(finding.verdict == coordinator::UpdateAccount::Verdict::kExact
+            ? "updates compared: exact"
+            : "updates compared: within bounds");
   if (!options_.torn) {
     const auto stored = store_->Load(job_);
     if (!stored.ok() || !(*stored == state)) Fail("the store does not hold the state");
@@ -2521,26 +2764,37 @@ WalkResult Cluster::Run() {
     } else {
       std::string todo;
       for (const IntervalSet& set : before_.todo) absl::StrAppend(&todo, "[", set.ToString(), "]");
-      Fail(absl::StrCat("I8 not quiet: succeeded=", before_.succeeded.ToString(), " dead=", before_.dead.ToString(), " todo=", todo));
+      Fail(absl::StrCat("I8 not quiet: succeeded=", before_.succeeded.ToString(),
+                        " dead=", before_.dead.ToString(), " todo=", todo));
     }
   }
   if (!violation_.empty()) {
     for (std::uint32_t p = 0; p < before_.map.size(); ++p) {
-      Trace("map p=", p, " server of identity ", before_.map[p].server, " epoch=", before_.map[p].epoch.ToString(),
-            " start=", before_.map[p].start.ToString());
+      Trace("map p=", p, " server of identity ", before_.map[p].server,
+            " epoch=", before_.map[p].epoch.ToString(), " start=", before_.map[p].start.ToString());
     }
     for (const auto& s : servers_) {
-      Trace("server ", s->process, " of identity ", s->identity, s->registered ? " registered" : s->connected ? " connected" : " cut");
+      Trace("server ", s->process, " of identity ", s->identity,
+            s->registered  ? " registered"
+            : s->connected ? " connected"
+                           : " cut");
       for (std::uint32_t p = 0; p < kShards; ++p) {
-        if (s->shards[p]) Trace("  holds p=", p, " epoch=", s->shards[p]->shard->epoch().ToString());
+        if (s->shards[p])
+          Trace("  holds p=", p, " epoch=", s->shards[p]->shard->epoch().ToString());
       }
     }
     for (const auto& w : workers_) {
-      Trace("worker ", w->process, w->registered ? " registered" : w->connected ? " connected" : " cut", " V=", w->book.map().version.ToString());
+      Trace("worker ", w->process,
+            w->registered  ? " registered"
+            : w->connected ? " connected"
+                           : " cut",
+            " V=", w->book.map().version.ToString());
       if (const Work* work = w->book.running())
-        Trace("  runs c=", work->closure.value(), " attempt=", work->attempt.ToString(), " declared=", w->declared);
+        Trace("  runs c=", work->closure.value(), " attempt=", work->attempt.ToString(),
+              " declared=", w->declared);
       for (std::uint32_t p = 0; p < kShards; ++p) {
-        if (w->wait_for[p] > w->book.map().version) Trace("  waits for map ", w->wait_for[p].ToString());
+        if (w->wait_for[p] > w->book.map().version)
+          Trace("  waits for map ", w->wait_for[p].ToString());
       }
     }
     Trace("VIOLATION ", violation_);

@@ -1,6 +1,7 @@
-// A whole cluster in one thread, walked at random from a seed: the very ps_server::Shard (with its Ledger and optimizers),
-// worker::AttemptBook, coordinator::ClosureBook and StateStore that the daemons use, between them a network that loses, doubles
-// and reorders pushes and sessions that are cut, and everything that can die dying. README.md of this room says what is checked.
+// A whole cluster in one thread, walked at random from a seed: the very ps_server::Shard (with its
+// Ledger and optimizers), worker::AttemptBook, coordinator::ClosureBook and StateStore that the
+// daemons use, between them a network that loses, doubles and reorders pushes and sessions that are
+// cut, and everything that can die dying. README.md of this room says what is checked.
 #pragma once
 
 #include <array>
@@ -21,7 +22,8 @@
 
 namespace evergrad::simulation {
 
-inline constexpr std::uint32_t kShards = 3, kClosures = 14, kUpdates = 4, kServers = 3, kWorkers = 4, kInHand = 2;
+inline constexpr std::uint32_t kShards = 3, kClosures = 14, kUpdates = 4, kServers = 3,
+                               kWorkers = 4, kInHand = 2;
 inline constexpr std::uint32_t kEvaluations = 4;  // closures of an evaluation
 inline constexpr std::uint32_t kElementsMax = kClosures * kUpdates;
 
@@ -31,18 +33,23 @@ struct WalkOptions {
   fault::Mutant mutant = fault::Mutant::kNone;
   std::string optimizer = "counting";  // counting | sgd | adam
   double touch = 0.7;                  // share of (closure, update, shard) that has rows
-  bool snapshots = true;               // false: a lost shard comes from the seed (LEDGER line 21, "none: the seed")
-  bool torn = false;                   // a restarted coordinator may find the last records of its journal gone
-  bool repairs_fail = false;           // a repair may end in a user's error (line 20b)
-  bool evaluate = true;                // an evaluation after each `epoch` closures, as a barrier (line 29)
+  bool snapshots =
+      true;           // false: a lost shard comes from the seed (LEDGER line 21, "none: the seed")
+  bool torn = false;  // a restarted coordinator may find the last records of its journal gone
+  bool repairs_fail = false;  // a repair may end in a user's error (line 20b)
+  bool evaluate = true;       // an evaluation after each `epoch` closures, as a barrier (line 29)
   std::uint32_t epoch = 7;
-  bool foreign = false;        // tasks may meet a coordinator of another store, of a term as high or higher (line 18)
-  bool ends_early = false;     // the job is cancelled on the way: its shards are sealed (line 20a)
-  bool gated = false;          // commits become durable later than they are made, and messages wait for them
-  bool damage = false;         // files and manifests go bad (K6)
-  bool tables = false;         // the last shard is a slot of two embedding tables
-  bool resumes = false;        // the job is lost with its cluster, or ends early, and a new one goes on from a manifest (line 28)
-  bool loses_journal = false;  // a coordinator may be started on an empty journal, which is put back then (line 18a)
+  bool foreign = false;     // tasks may meet a coordinator of another store, of a term as high or
+                            // higher (line 18)
+  bool ends_early = false;  // the job is cancelled on the way: its shards are sealed (line 20a)
+  bool gated =
+      false;  // commits become durable later than they are made, and messages wait for them
+  bool damage = false;   // files and manifests go bad (K6)
+  bool tables = false;   // the last shard is a slot of two embedding tables
+  bool resumes = false;  // the job is lost with its cluster, or ends early, and a new one goes on
+                         // from a manifest (line 28)
+  bool loses_journal =
+      false;  // a coordinator may be started on an empty journal, which is put back then (line 18a)
   std::uint32_t open_max = 4;
   int fault_events = 2500;
   int drain_events_max = 20000;
@@ -53,8 +60,9 @@ struct WalkOptions {
 struct WalkResult {
   std::string violation;  // "" when the protocol held
   int events = 0;
-  std::map<std::string, std::uint64_t> counts;   // what happened: "rollback", "worker killed", …
-  std::map<std::string, std::uint64_t> largest;  // of lines 31 and 32: "closures open at a shard", …
+  std::map<std::string, std::uint64_t> counts;  // what happened: "rollback", "worker killed", …
+  std::map<std::string, std::uint64_t>
+      largest;  // of lines 31 and 32: "closures open at a shard", …
 };
 
 WalkResult Walk(const WalkOptions& options);

@@ -15,7 +15,9 @@ constexpr std::uint32_t kTables = 2, kIds = 6;
 constexpr std::uint32_t kDimensions[kTables] = {2, 3};
 constexpr std::uint32_t kRowsMax = 4;  // of one table in a push
 
-std::int64_t IdOf(std::uint32_t table, std::uint32_t k) { return static_cast<std::int64_t>((k + 1) * 0x9e3779b97f4a7c15ull * (table + 1)); }
+std::int64_t IdOf(std::uint32_t table, std::uint32_t k) {
+  return static_cast<std::int64_t>((k + 1) * 0x9e3779b97f4a7c15ull * (table + 1));
+}
 
 // Tables are told apart by it; thread-safe, without a limit.
 const std::shared_ptr<ps_server::storage::MemoryBudget>& Budget() {
@@ -66,7 +68,8 @@ ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p, bool slot)
 }
 
 void ShardModel::MakeSections() {
-  const auto add = [](SlotSection* section, std::uint32_t table, const std::vector<std::uint32_t>& which) {
+  const auto add = [](SlotSection* section, std::uint32_t table,
+                      const std::vector<std::uint32_t>& which) {
     if (which.empty()) return;
     section->tables.push_back(table);
     section->rows.push_back(static_cast<std::uint32_t>(which.size()));
@@ -92,7 +95,8 @@ void ShardModel::MakeSections() {
   }
 }
 
-SlotSection ShardModel::BeyondBudget(std::uint64_t c, std::uint32_t u, std::vector<float>* gradient) const {
+SlotSection ShardModel::BeyondBudget(std::uint64_t c, std::uint32_t u,
+                                     std::vector<float>* gradient) const {
   SlotSection section = SectionOf(c, u);
   if (section.tables.back() != kTables - 1) {
     section.tables.push_back(kTables - 1);
@@ -105,7 +109,8 @@ SlotSection ShardModel::BeyondBudget(std::uint64_t c, std::uint32_t u, std::vect
   return section;
 }
 
-void ShardModel::FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient, ps_server::Push* push) const {
+void ShardModel::FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient,
+                          ps_server::Push* push) const {
   push->rows = elements_;
   push->payload = std::as_bytes(gradient);
   if (!slot()) return;
@@ -114,13 +119,15 @@ void ShardModel::FillPush(std::uint64_t c, std::uint32_t u, std::span<const floa
   push->global_step = c * kUpdates + u;
 }
 
-ps_server::Pull ShardModel::PullOf(ShardEpoch epoch, bool has, MapVersion have_start, std::uint64_t have_vlsn) const {
+ps_server::Pull ShardModel::PullOf(ShardEpoch epoch, bool has, MapVersion have_start,
+                                   std::uint64_t have_vlsn) const {
   ps_server::Pull pull{epoch, has, have_start, have_vlsn};
   if (slot()) pull.rows_of = all_.of();
   return pull;
 }
 
-std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> ShardModel::NewTables(const ps_server::ShardCut& cut) const {
+std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> ShardModel::NewTables(
+    const ps_server::ShardCut& cut) const {
   std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> tables;
   if (!slot()) return tables;
   for (std::size_t t = 0; t < kTables; ++t) {
@@ -132,17 +139,24 @@ std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> ShardModel::New
   return tables;
 }
 
-void ShardModel::TakeSlice(const ps_server::SlotSlice& slice, const std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>>& tables) {
+void ShardModel::TakeSlice(
+    const ps_server::SlotSlice& slice,
+    const std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>>& tables) {
   const ps_server::storage::TableSlice& rows = slice.rows;
   EG_CHECK(rows.waiting_ids.empty());
   if (rows.ids.empty()) return;
-  const std::vector<std::uint64_t> stamps(rows.stamps.begin(), rows.stamps.end()), counts(rows.counts.begin(), rows.counts.end());
-  const absl::Status status = tables[slice.table]->Restore(ps_server::storage::RestoredRows{rows.ids, stamps, counts, rows.values, rows.numbers});
+  const std::vector<std::uint64_t> stamps(rows.stamps.begin(), rows.stamps.end()),
+      counts(rows.counts.begin(), rows.counts.end());
+  const absl::Status status = tables[slice.table]->Restore(
+      ps_server::storage::RestoredRows{rows.ids, stamps, counts, rows.values, rows.numbers});
   EG_CHECK_MSG(status.ok(), status.ToString());
 }
 
-std::unique_ptr<ps_server::Shard> ShardModel::Seed(ShardEpoch epoch, MapVersion start, const IntervalSet& refused, fault::Mutant mutant) const {
-  auto shard = ps_server::Shard::FromSeed(settings_, epoch, start, refused, mutant, nullptr, slot() ? Budget() : nullptr);
+std::unique_ptr<ps_server::Shard> ShardModel::Seed(ShardEpoch epoch, MapVersion start,
+                                                   const IntervalSet& refused,
+                                                   fault::Mutant mutant) const {
+  auto shard = ps_server::Shard::FromSeed(settings_, epoch, start, refused, mutant, nullptr,
+                                          slot() ? Budget() : nullptr);
   EG_CHECK_MSG(shard.ok(), shard.status().ToString());
   return *std::move(shard);
 }
@@ -153,7 +167,8 @@ bool ShardModel::Skips(std::uint64_t c, std::uint32_t u, Attempt attempt) {
 
 void ShardModel::Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const {
   if (counting_ && slot()) {
-    for (std::size_t i = 0; i < gradient_floats(c, u); ++i) out[i] = static_cast<float>(1 + (c + u + i) % 3);
+    for (std::size_t i = 0; i < gradient_floats(c, u); ++i)
+      out[i] = static_cast<float>(1 + (c + u + i) % 3);
     return;
   }
   if (counting_) {
@@ -161,11 +176,14 @@ void ShardModel::Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, flo
     out[c * kUpdates + u] = 1.0f;
     return;
   }
-  Random random((c * kUpdates + u) * 1000003 + attempt.term * 7919 + attempt.n * 31 + settings_.shard.value());
-  for (std::size_t i = 0; i < gradient_floats(c, u); ++i) out[i] = static_cast<float>(random.Unit() * 2 - 1);
+  Random random((c * kUpdates + u) * 1000003 + attempt.term * 7919 + attempt.n * 31 +
+                settings_.shard.value());
+  for (std::size_t i = 0; i < gradient_floats(c, u); ++i)
+    out[i] = static_cast<float>(random.Unit() * 2 - 1);
 }
 
-std::unique_ptr<HeldState> HeldState::FromSeed(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
+std::unique_ptr<HeldState> HeldState::FromSeed(const ShardModel& model, ShardEpoch epoch,
+                                               MapVersion start, const IntervalSet& refused,
                                                fault::Mutant mutant) {
   auto held = std::make_unique<HeldState>();
   held->shard = model.Seed(epoch, start, refused, mutant);
@@ -179,8 +197,10 @@ std::unique_ptr<HeldState> HeldState::Copy() const {
   return copy;
 }
 
-std::unique_ptr<HeldState> HeldState::Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused, bool resumed,
-                                               fault::Mutant mutant, const ps_server::Ledger* other_ledger) const {
+std::unique_ptr<HeldState> HeldState::Restored(const ShardModel& model, ShardEpoch epoch,
+                                               MapVersion start, const IntervalSet& refused,
+                                               bool resumed, fault::Mutant mutant,
+                                               const ps_server::Ledger* other_ledger) const {
   ps_server::ShardCut cut = shard->Cut();
   cut.tables = model.NewTables(cut);
   for (bool more = model.slot(); more;) {
@@ -192,17 +212,21 @@ std::unique_ptr<HeldState> HeldState::Restored(const ShardModel& model, ShardEpo
   return RestoredFrom(model, std::move(cut), epoch, start, refused, resumed, mutant, other_ledger);
 }
 
-std::unique_ptr<HeldState> HeldState::RestoredFrom(const ShardModel& model, ps_server::ShardCut cut, ShardEpoch epoch, MapVersion start,
-                                                   const IntervalSet& refused, bool resumed, fault::Mutant mutant,
+std::unique_ptr<HeldState> HeldState::RestoredFrom(const ShardModel& model, ps_server::ShardCut cut,
+                                                   ShardEpoch epoch, MapVersion start,
+                                                   const IntervalSet& refused, bool resumed,
+                                                   fault::Mutant mutant,
                                                    const ps_server::Ledger* other_ledger) const {
   auto restored = Facts();
-  for (std::size_t t = 0; t < cut.tables.size(); ++t) EG_CHECK(cut.tables[t]->RestoreStep(cut.table_steps[t]).ok());
+  for (std::size_t t = 0; t < cut.tables.size(); ++t)
+    EG_CHECK(cut.tables[t]->RestoreStep(cut.table_steps[t]).ok());
   if (other_ledger != nullptr) cut.ledger = *other_ledger;
   if (resumed) {
     cut.ledger = cut.ledger.WithoutAttempts();
     restored->seen = {};
   }
-  auto made = ps_server::Shard::Restore(model.settings(), std::move(cut), epoch, start, refused, mutant);
+  auto made =
+      ps_server::Shard::Restore(model.settings(), std::move(cut), epoch, start, refused, mutant);
   EG_CHECK_MSG(made.ok(), made.status().ToString());
   restored->shard = *std::move(made);
   return restored;
@@ -221,7 +245,8 @@ std::unique_ptr<HeldState> HeldState::Facts() const {
   return copy;
 }
 
-void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient) {
+void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt,
+                     const float* gradient) {
   ++count[c * kUpdates + u];
   ++gradients;
   log.push_back({static_cast<std::uint8_t>(c), static_cast<std::uint8_t>(u), false, attempt});
@@ -235,18 +260,21 @@ void HeldState::Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, 
 }
 
 // An id that is there twice is one row, with the sum; the optimizer's t is the row's own.
-void HeldState::FoldRows(const ShardModel& model, const SlotSection& section, const float* gradient) {
+void HeldState::FoldRows(const ShardModel& model, const SlotSection& section,
+                         const float* gradient) {
   std::array<float, kElementsMax> sums{};
   std::array<bool, kElementsMax> named{};
   for (std::size_t i = 0; i < section.ids.size(); gradient += section.dimension[i++]) {
     const std::uint32_t at = section.at[i];
-    for (std::uint32_t e = 0; e < section.dimension[i]; ++e) sums[at + e] = named[at] ? sums[at + e] + gradient[e] : gradient[e];
+    for (std::uint32_t e = 0; e < section.dimension[i]; ++e)
+      sums[at + e] = named[at] ? sums[at + e] + gradient[e] : gradient[e];
     named[at] = true;
   }
   for (std::size_t i = 0; i < section.ids.size(); ++i) {
     const std::uint32_t at = section.at[i];
     if (!std::exchange(named[at], false)) continue;
-    ps_server::optimizer::Run run{section.dimension[i], sums.data() + at, values.data() + at, values.data() + at, {}, {}};
+    ps_server::optimizer::Run run{
+        section.dimension[i], sums.data() + at, values.data() + at, values.data() + at, {}, {}};
     for (int k = 0; k < model.optimizer().slots(); ++k) {
       run.slot_from[k] = slots[static_cast<std::size_t>(k)].data() + at;
       run.slot_to[k] = slots[static_cast<std::size_t>(k)].data() + at;
@@ -265,15 +293,18 @@ std::string HeldState::CheckValues(const ShardModel& model) const {
   std::size_t at = 0;
   for (const tensor::SharedBytes& chunk : read.chunks) {
     const std::size_t n = chunk.bytes.size() / sizeof(float);
-    if (at + n > model.elements() || std::memcmp(chunk.bytes.data(), values.data() + at, chunk.bytes.size()) != 0)
+    if (at + n > model.elements() ||
+        std::memcmp(chunk.bytes.data(), values.data() + at, chunk.bytes.size()) != 0)
       return "I2 values differ from the fold of the updates";
     at += n;
   }
   if (at != model.elements()) return "I2 a pull is short";
-  if (shard->updates_applied() != gradients) return "I2 updates_applied differs from the updates applied";
+  if (shard->updates_applied() != gradients)
+    return "I2 updates_applied differs from the updates applied";
   std::uint64_t skips = 0;
   for (const auto& [reason, n] : shard->skips()) skips += n;
-  if (skips != log.size() - gradients) return "13 skips are not counted as often as they were recorded";
+  if (skips != log.size() - gradients)
+    return "13 skips are not counted as often as they were recorded";
   return "";
 }
 
@@ -282,15 +313,19 @@ std::string HeldState::CheckLedger(const std::array<std::uint8_t, kClosures>& to
   for (std::uint32_t c = 0; c < kClosures; ++c) {
     const bool done = ledger.done().Contains(c), refused = ledger.refused().Contains(c);
     const auto open = ledger.open().find(ClosureId(c));
-    if ((done || refused) && open != ledger.open().end()) return absl::StrCat("I6 open[c] is kept although c has ended: c=", c);
+    if ((done || refused) && open != ledger.open().end())
+      return absl::StrCat("I6 open[c] is kept although c has ended: c=", c);
     for (std::uint32_t u = 0; u < kUpdates; ++u) {
       const int n = count[c * kUpdates + u];
       const bool touches = touch[c] >> u & 1;
       if (n > 1) return absl::StrCat("I1 applied twice: c=", c, " u=", u);
       if (n != 0 && !touches) return absl::StrCat("applied where it has no rows: c=", c, " u=", u);
-      if (done && !refused && touches && n == 0) return absl::StrCat("I3 done but missing: c=", c, " u=", u);
+      if (done && !refused && touches && n == 0)
+        return absl::StrCat("I3 done but missing: c=", c, " u=", u);
       const bool recorded = open != ledger.open().end() && open->second.Test(u);
-      if (!done && !refused && recorded != (n != 0)) return absl::StrCat("I2 the ledger and the state disagree: c=", c, " u=", u, " applied=", n);
+      if (!done && !refused && recorded != (n != 0))
+        return absl::StrCat("I2 the ledger and the state disagree: c=", c, " u=", u,
+                            " applied=", n);
     }
   }
   return "";
@@ -310,13 +345,16 @@ std::string HeldState::CheckReplay(const ShardModel& model) const {
       push.kind = ps_server::UpdateKind::kSkip;
       push.skip_reason = "overflow";
     } else {
-      model.FillPush(a.closure, a.update, std::span(gradient, model.gradient_floats(a.closure, a.update)), &push);
+      model.FillPush(a.closure, a.update,
+                     std::span(gradient, model.gradient_floats(a.closure, a.update)), &push);
     }
     if (fresh->Apply(push).code != ps_server::PushCode::kApplied)
       return absl::StrCat("I1 the log has an update twice: c=", a.closure, " u=", a.update);
   }
-  if (fresh->Digest() != shard->Digest()) return "I2 digest of the values differs from that of the replayed log";
-  if (fresh->SlotDigest() != shard->SlotDigest()) return "I2 digest of the slots differs from that of the replayed log";
+  if (fresh->Digest() != shard->Digest())
+    return "I2 digest of the values differs from that of the replayed log";
+  if (fresh->SlotDigest() != shard->SlotDigest())
+    return "I2 digest of the slots differs from that of the replayed log";
   return "";
 }
 

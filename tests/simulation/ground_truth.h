@@ -1,5 +1,5 @@
-// What really happened to one state of a shard, kept beside it and copied with it: the checks compare the ledger and the values
-// with this, never with each other alone.
+// What really happened to one state of a shard, kept beside it and copied with it: the checks
+// compare the ledger and the values with this, never with each other alone.
 #pragma once
 
 #include <array>
@@ -19,43 +19,57 @@ namespace evergrad::simulation {
 struct SlotSection {
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> tables, rows;  // rows[k] of tables[k]
-  std::vector<std::uint32_t> at;            // of each id: where its row is among the elements, and how many it has
+  std::vector<std::uint32_t>
+      at;  // of each id: where its row is among the elements, and how many it has
   std::vector<std::uint32_t> dimension;
   std::size_t floats = 0;
   ps_server::TableRows of() const { return {true, ids, tables, rows}; }
 };
 
-// The shared, fixed part of a shard: settings, seed's values, gradients. A slot has two tables of six ids each, and its elements are the rows of all
-// of them, one behind the other: what a pull of all ids returns.
+// The shared, fixed part of a shard: settings, seed's values, gradients. A slot has two tables of
+// six ids each, and its elements are the rows of all of them, one behind the other: what a pull of
+// all ids returns.
 class ShardModel {
  public:
   ShardModel(const std::string& optimizer, std::uint32_t p, bool slot = false);
   bool slot() const { return settings_.slot.has_value(); }
   // A new state from the seed.
-  std::unique_ptr<ps_server::Shard> Seed(ShardEpoch epoch, MapVersion start, const IntervalSet& refused, fault::Mutant mutant) const;
+  std::unique_ptr<ps_server::Shard> Seed(ShardEpoch epoch, MapVersion start,
+                                         const IntervalSet& refused, fault::Mutant mutant) const;
   std::uint32_t elements() const { return elements_; }
   const std::array<float, kElementsMax>& seed_values() const { return seed_values_; }
   const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
   const ps_server::ShardSettings& settings() const { return settings_; }
-  // Counting: +1 at element (c, u), so that each value is the number of applications. Otherwise real numbers that differ from
-  // attempt to attempt, as those of a retried closure do.
-  // Whether (c, u) of this attempt is a SKIP instead (a NaN, an overflow): a property of what was computed, so that two
-  // attempts may differ, but a push sent again never does.
+  // Counting: +1 at element (c, u), so that each value is the number of applications. Otherwise
+  // real numbers that differ from attempt to attempt, as those of a retried closure do. Whether (c,
+  // u) of this attempt is a SKIP instead (a NaN, an overflow): a property of what was computed, so
+  // that two attempts may differ, but a push sent again never does.
   static bool Skips(std::uint64_t c, std::uint32_t u, Attempt attempt);
   // Of a slot: of the rows of SectionOf(c, u).
   void Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const;
   // Which rows (c, u) pushes: of one table or both, some of them twice; a function of the plan.
-  const SlotSection& SectionOf(std::uint64_t c, std::uint32_t u) const { return sections_[c * kUpdates + u]; }
-  // The same, and so many rows of the last table behind them that no budget admits it. `gradient` is of it then.
+  const SlotSection& SectionOf(std::uint64_t c, std::uint32_t u) const {
+    return sections_[c * kUpdates + u];
+  }
+  // The same, and so many rows of the last table behind them that no budget admits it. `gradient`
+  // is of it then.
   SlotSection BeyondBudget(std::uint64_t c, std::uint32_t u, std::vector<float>* gradient) const;
   // A gradient's rows and payload into a push.
-  void FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient, ps_server::Push* push) const;
-  std::size_t gradient_floats(std::uint64_t c, std::uint32_t u) const { return slot() ? SectionOf(c, u).floats : elements_; }
+  void FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient,
+                ps_server::Push* push) const;
+  std::size_t gradient_floats(std::uint64_t c, std::uint32_t u) const {
+    return slot() ? SectionOf(c, u).floats : elements_;
+  }
   // A pull of everything.
-  ps_server::Pull PullOf(ShardEpoch epoch, bool has = false, MapVersion have_start = {}, std::uint64_t have_vlsn = 0) const;
-  // A cut of a slot that was handed out in slices (`tables` of it were filled by TakeSlice), or of a dense shard, as a file holds it.
-  std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> NewTables(const ps_server::ShardCut& cut) const;
-  static void TakeSlice(const ps_server::SlotSlice& slice, const std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>>& tables);
+  ps_server::Pull PullOf(ShardEpoch epoch, bool has = false, MapVersion have_start = {},
+                         std::uint64_t have_vlsn = 0) const;
+  // A cut of a slot that was handed out in slices (`tables` of it were filled by TakeSlice), or of
+  // a dense shard, as a file holds it.
+  std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> NewTables(
+      const ps_server::ShardCut& cut) const;
+  static void TakeSlice(
+      const ps_server::SlotSlice& slice,
+      const std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>>& tables);
 
  private:
   void MakeSections();
@@ -79,36 +93,45 @@ struct Applied {
 struct HeldState {
   JobUid job{};
   std::unique_ptr<ps_server::Shard> shard;
-  std::uint64_t stopped_in = 0;                            // [22] the life that stopped it; of the holder, as in Shard
-  std::array<std::uint8_t, kClosures * kUpdates> count{};  // applications of (c, u), a SKIP counted as one
-  std::uint64_t gradients = 0;                             // of the log, those that are no SKIP
-  std::array<Attempt, kClosures> seen{};                   // highest attempt answered APPLIED or DUPLICATE [I9]
-  std::vector<Applied> log;                                // in order
-  std::array<float, kElementsMax> values{};                // the fold of `log`
+  std::uint64_t stopped_in = 0;  // [22] the life that stopped it; of the holder, as in Shard
+  std::array<std::uint8_t, kClosures * kUpdates>
+      count{};                               // applications of (c, u), a SKIP counted as one
+  std::uint64_t gradients = 0;               // of the log, those that are no SKIP
+  std::array<Attempt, kClosures> seen{};     // highest attempt answered APPLIED or DUPLICATE [I9]
+  std::vector<Applied> log;                  // in order
+  std::array<float, kElementsMax> values{};  // the fold of `log`
   std::array<std::array<float, kElementsMax>, ps_server::optimizer::kSlotsMax> slots{};
-  std::array<std::uint32_t, kElementsMax> row_gradients{};  // of a slot: of the row that begins at this element
+  std::array<std::uint32_t, kElementsMax>
+      row_gradients{};  // of a slot: of the row that begins at this element
 
-  static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused,
+  static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch,
+                                             MapVersion start, const IntervalSet& refused,
                                              fault::Mutant mutant);
   std::unique_ptr<HeldState> Copy() const;
   // Through a cut, as a file does [27, 21], and as a new job finds it where `resumed` [28].
-  std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start, const IntervalSet& refused, bool resumed,
-                                      fault::Mutant mutant, const ps_server::Ledger* other_ledger = nullptr) const;
+  std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start,
+                                      const IntervalSet& refused, bool resumed,
+                                      fault::Mutant mutant,
+                                      const ps_server::Ledger* other_ledger = nullptr) const;
   // Everything but the shard.
   std::unique_ptr<HeldState> Facts() const;
-  // The same from a cut of this state's shard, taken when these facts were; a slot's tables are filled.
-  std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut, ShardEpoch epoch, MapVersion start,
-                                          const IntervalSet& refused, bool resumed, fault::Mutant mutant,
+  // The same from a cut of this state's shard, taken when these facts were; a slot's tables are
+  // filled.
+  std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut,
+                                          ShardEpoch epoch, MapVersion start,
+                                          const IntervalSet& refused, bool resumed,
+                                          fault::Mutant mutant,
                                           const ps_server::Ledger* other_ledger = nullptr) const;
   // Folds one more update into the ground truth.
-  void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt, const float* gradient);
+  void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt,
+            const float* gradient);
   void FoldRows(const ShardModel& model, const SlotSection& section, const float* gradient);
   // Line 13: a SKIP is recorded and changes no value.
   void FoldSkip(std::uint64_t c, std::uint32_t u, Attempt attempt);
   // "" or what differs: the shard's values against the fold, bit by bit.
   std::string CheckValues(const ShardModel& model) const;
-  // "" or what differs: the ledger records exactly the updates of the log (I2), and what is done is there whole (I3).
-  // touch[c] holds a bit per update that has rows here.
+  // "" or what differs: the ledger records exactly the updates of the log (I2), and what is done is
+  // there whole (I3). touch[c] holds a bit per update that has rows here.
   std::string CheckLedger(const std::array<std::uint8_t, kClosures>& touch) const;
   // As CheckValues, with the slots too, by applying the log to a new shard.
   std::string CheckReplay(const ShardModel& model) const;

@@ -1,7 +1,8 @@
 // Walks many seeds and names the first that breaks a rule.
 //
-//   evergrad-simulation --seeds 0:10000 [--threads 2] [--mutant NAME]      exit 0: held; 1: a violation (with --mutant: the other way round)
-//   evergrad-simulation --seed 17 [--mutant NAME] [--trace]                one walk
+//   evergrad-simulation --seeds 0:10000 [--threads 2] [--mutant NAME]      exit 0: held; 1: a
+//   violation (with --mutant: the other way round) evergrad-simulation --seed 17 [--mutant NAME]
+//   [--trace]                one walk
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -30,14 +31,18 @@ struct Args {
 };
 
 int Usage() {
-  std::fprintf(stderr, "usage: evergrad-simulation (--seeds BEGIN:END [--threads N] | --seed N [--trace]) [--mutant NAME]\nmutants:");
-  for (const auto& [name, mutant] : simulation::MutantNames()) std::fprintf(stderr, " %s", name.c_str());
+  std::fprintf(stderr,
+               "usage: evergrad-simulation (--seeds BEGIN:END [--threads N] | --seed N [--trace]) "
+               "[--mutant NAME]\nmutants:");
+  for (const auto& [name, mutant] : simulation::MutantNames())
+    std::fprintf(stderr, " %s", name.c_str());
   std::fprintf(stderr, "\n");
   return 2;
 }
 
 std::optional<std::uint64_t> Number(const std::string& text) {
-  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos || text.size() > 18) return std::nullopt;
+  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos || text.size() > 18)
+    return std::nullopt;
   return std::strtoull(text.c_str(), nullptr, 10);
 }
 
@@ -89,7 +94,8 @@ struct Totals {
   std::map<std::string, std::uint64_t> counts ABSL_GUARDED_BY(mutex);
   std::map<std::string, std::uint64_t> largest ABSL_GUARDED_BY(mutex);
   std::map<std::string, std::uint64_t> violations ABSL_GUARDED_BY(mutex);  // by kind
-  std::uint64_t events ABSL_GUARDED_BY(mutex) = 0, failed ABSL_GUARDED_BY(mutex) = 0, first ABSL_GUARDED_BY(mutex) = ~0ull;
+  std::uint64_t events ABSL_GUARDED_BY(mutex) = 0, failed ABSL_GUARDED_BY(mutex) = 0,
+                       first ABSL_GUARDED_BY(mutex) = ~0ull;
   std::string first_violation ABSL_GUARDED_BY(mutex);
 };
 
@@ -131,16 +137,23 @@ int main(int argc, char** argv) {
     walk_all();
   }
   MutexLock lock(&totals.mutex);
-  std::printf("mutant=%s seeds=%llu:%llu events=%llu violations=%llu\n", args.mutant_name.c_str(), static_cast<unsigned long long>(args.begin),
-              static_cast<unsigned long long>(args.end), static_cast<unsigned long long>(totals.events),
+  std::printf("mutant=%s seeds=%llu:%llu events=%llu violations=%llu\n", args.mutant_name.c_str(),
+              static_cast<unsigned long long>(args.begin),
+              static_cast<unsigned long long>(args.end),
+              static_cast<unsigned long long>(totals.events),
               static_cast<unsigned long long>(totals.failed));
-  for (const auto& [what, n] : totals.counts) std::printf("  %-26s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
-  for (const auto& [what, n] : totals.largest) std::printf("  most %-21s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
-  for (const auto& [what, n] : totals.violations) std::printf("  violation %-40s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
+  for (const auto& [what, n] : totals.counts)
+    std::printf("  %-26s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
+  for (const auto& [what, n] : totals.largest)
+    std::printf("  most %-21s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
+  for (const auto& [what, n] : totals.violations)
+    std::printf("  violation %-40s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   if (totals.failed > 0) {
-    std::printf("first violation: seed=%llu %s\nreplay: evergrad-simulation --seed %llu --mutant %s --trace\n",
-                static_cast<unsigned long long>(totals.first), totals.first_violation.c_str(), static_cast<unsigned long long>(totals.first),
-                args.mutant_name.c_str());
+    std::printf(
+        "first violation: seed=%llu %s\nreplay: evergrad-simulation --seed %llu --mutant %s "
+        "--trace\n",
+        static_cast<unsigned long long>(totals.first), totals.first_violation.c_str(),
+        static_cast<unsigned long long>(totals.first), args.mutant_name.c_str());
   }
   const bool want_violation = args.mutant != fault::Mutant::kNone;
   return want_violation == (totals.failed > 0) ? 0 : 1;

@@ -1,4 +1,5 @@
-// Each rule of LEDGER.md left out must be seen, and seen as what it breaks: a check that cannot fail proves nothing.
+// Each rule of LEDGER.md left out must be seen, and seen as what it breaks: a check that cannot
+// fail proves nothing.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ using coordinator::MemoryStateStore;
 using fault::Mutant;
 using ps_server::PushCode;
 
-// What the first seeds that show a violation show, one after another: a margin, so that a change of the walk does not lose the last of them.
+// What the first seeds that show a violation show, one after another: a margin, so that a change of
+// the walk does not lose the last of them.
 constexpr int kMargin = 3;
 std::vector<std::string> Violations(Mutant mutant, std::uint64_t seeds_max) {
   std::vector<std::string> seen;
@@ -39,65 +41,132 @@ void Caught(Mutant mutant, std::uint64_t seeds_max, std::initializer_list<const 
   CHECK(violations.size() == kMargin);
   for (const std::string& violation : violations) {
     INFO(violation);
-    CHECK(std::any_of(as.begin(), as.end(), [&](const char* prefix) { return violation.starts_with(prefix); }));
+    CHECK(std::any_of(as.begin(), as.end(),
+                      [&](const char* prefix) { return violation.starts_with(prefix); }));
   }
 }
 
 TEST_CASE("ledger_off is caught") { Caught(Mutant::kLedgerOff, 20, {"I1 applied twice"}); }
-TEST_CASE("watermark_only is caught") { Caught(Mutant::kWatermarkOnly, 20, {"I3 done but missing", "I7", "29"}); }
-TEST_CASE("no_todo is caught") { Caught(Mutant::kNoTodo, 50, {"I3 done but missing"}); }
-TEST_CASE("done_ignores_V0 is caught") { Caught(Mutant::kDoneIgnoresV0, 50, {"I3 done but missing"}); }
-TEST_CASE("V0_at_end is caught") { Caught(Mutant::kV0AtEnd, 50, {"I3 done but missing"}); }
-TEST_CASE("close_ignores_todo is caught") { Caught(Mutant::kCloseIgnoresTodo, 50, {"I3 done but missing"}); }
-TEST_CASE("done_before_settled is caught") { Caught(Mutant::kDoneBeforeSettled, 20, {"I3 done but missing", "29"}); }
-TEST_CASE("no_epoch_check is caught") { Caught(Mutant::kNoEpochCheck, 100, {"I5 two processes", "I3"}); }
-TEST_CASE("register_one_way is caught") { Caught(Mutant::kRegisterOneWay, 50, {"I8 not quiet"}); }
-TEST_CASE("no_attempt_fence is caught by I9") { Caught(Mutant::kNoAttemptFence, 200, {"I9 a lower attempt was applied"}); }
-TEST_CASE("skip_applies is caught") { Caught(Mutant::kSkipApplies, 20, {"I2"}); }
-TEST_CASE("skip_leaves_no_bit is caught") { Caught(Mutant::kSkipLeavesNoBit, 20, {"I2 an applied update is not in the ledger"}); }
-TEST_CASE("seal_admits is caught") { Caught(Mutant::kSealAdmits, 500, {"20a a sealed shard took a push"}); }
-TEST_CASE("seal_enters_refused is caught") {
-  Caught(Mutant::kSealEntersRefused, 500, {"20a what a sealed shard refused is in its ledger", "I10 a push that its sender was not granted"});
+TEST_CASE("watermark_only is caught") {
+  Caught(Mutant::kWatermarkOnly, 20, {"I3 done but missing", "I7", "29"});
 }
-TEST_CASE("snapshot_loses_open is caught") { Caught(Mutant::kSnapshotLosesOpen, 20, {"I2 the ledger and the state disagree"}); }
-TEST_CASE("term_ignores_tasks is caught") { Caught(Mutant::kTermIgnoresTasks, 1000, {"I4 a term is taken twice"}); }
-TEST_CASE("no_begin_anew is caught") { Caught(Mutant::kNoBeginAnew, 100, {"I4 the term fell for a task"}); }
-TEST_CASE("lost_job_dropped is caught") { Caught(Mutant::kLostJobDropped, 200, {"18a a shard of a job that the journal has lost is dropped"}); }
-TEST_CASE("eval_before_todo_empty is caught") { Caught(Mutant::kEvalBeforeTodoEmpty, 200, {"29 an evaluation read values without an update"}); }
-TEST_CASE("eval_survives_rollback is caught") { Caught(Mutant::kEvalSurvivesRollback, 500, {"29 an evaluation read"}); }
+TEST_CASE("no_todo is caught") { Caught(Mutant::kNoTodo, 50, {"I3 done but missing"}); }
+TEST_CASE("done_ignores_V0 is caught") {
+  Caught(Mutant::kDoneIgnoresV0, 50, {"I3 done but missing"});
+}
+TEST_CASE("V0_at_end is caught") { Caught(Mutant::kV0AtEnd, 50, {"I3 done but missing"}); }
+TEST_CASE("close_ignores_todo is caught") {
+  Caught(Mutant::kCloseIgnoresTodo, 50, {"I3 done but missing"});
+}
+TEST_CASE("done_before_settled is caught") {
+  Caught(Mutant::kDoneBeforeSettled, 20, {"I3 done but missing", "29"});
+}
+TEST_CASE("no_epoch_check is caught") {
+  Caught(Mutant::kNoEpochCheck, 100, {"I5 two processes", "I3"});
+}
+TEST_CASE("register_one_way is caught") { Caught(Mutant::kRegisterOneWay, 50, {"I8 not quiet"}); }
+TEST_CASE("no_attempt_fence is caught by I9") {
+  Caught(Mutant::kNoAttemptFence, 200, {"I9 a lower attempt was applied"});
+}
+TEST_CASE("skip_applies is caught") { Caught(Mutant::kSkipApplies, 20, {"I2"}); }
+TEST_CASE("skip_leaves_no_bit is caught") {
+  Caught(Mutant::kSkipLeavesNoBit, 20, {"I2 an applied update is not in the ledger"});
+}
+TEST_CASE("seal_admits is caught") {
+  Caught(Mutant::kSealAdmits, 500, {"20a a sealed shard took a push"});
+}
+TEST_CASE("seal_enters_refused is caught") {
+  Caught(Mutant::kSealEntersRefused, 500,
+         {"20a what a sealed shard refused is in its ledger",
+          "I10 a push that its sender was not granted"});
+}
+TEST_CASE("snapshot_loses_open is caught") {
+  Caught(Mutant::kSnapshotLosesOpen, 20, {"I2 the ledger and the state disagree"});
+}
+TEST_CASE("term_ignores_tasks is caught") {
+  Caught(Mutant::kTermIgnoresTasks, 1000, {"I4 a term is taken twice"});
+}
+TEST_CASE("no_begin_anew is caught") {
+  Caught(Mutant::kNoBeginAnew, 100, {"I4 the term fell for a task"});
+}
+TEST_CASE("lost_job_dropped is caught") {
+  Caught(Mutant::kLostJobDropped, 200,
+         {"18a a shard of a job that the journal has lost is dropped"});
+}
+TEST_CASE("eval_before_todo_empty is caught") {
+  Caught(Mutant::kEvalBeforeTodoEmpty, 200, {"29 an evaluation read values without an update"});
+}
+TEST_CASE("eval_survives_rollback is caught") {
+  Caught(Mutant::kEvalSurvivesRollback, 500, {"29 an evaluation read"});
+}
 
 // At a shard.
-TEST_CASE("refused_admits is caught") { Caught(Mutant::kRefusedAdmits, 100, {"20 applied after", "I1", "I6 open[c] is kept"}); }
-TEST_CASE("duplicate_lowers_no_bar is caught") { Caught(Mutant::kDuplicateLowersNoBar, 300, {"I9 a lower attempt was applied"}); }
+TEST_CASE("refused_admits is caught") {
+  Caught(Mutant::kRefusedAdmits, 100, {"20 applied after", "I1", "I6 open[c] is kept"});
+}
+TEST_CASE("duplicate_lowers_no_bar is caught") {
+  Caught(Mutant::kDuplicateLowersNoBar, 300, {"I9 a lower attempt was applied"});
+}
 TEST_CASE("refused_push_leaves_bit is caught") {
   Caught(Mutant::kRefusedPushLeavesBit, 50,
-         {"I2 the ledger and the state disagree", "I3", "27 a shard changed", "11 a push over the budget is in the ledger"});
+         {"I2 the ledger and the state disagree", "I3", "27 a shard changed",
+          "11 a push over the budget is in the ledger"});
 }
-TEST_CASE("vlsn_stays is caught") { Caught(Mutant::kVlsnStays, 20, {"13 a pull said unchanged, but values differ"}); }
-TEST_CASE("unchanged_by_vlsn is caught") { Caught(Mutant::kUnchangedByVlsn, 600, {"13 a pull said unchanged, but values differ"}); }
-TEST_CASE("close_leaves_lsn is caught") { Caught(Mutant::kCloseLeavesLsn, 50, {"27 a shard changed and its lsn did not", "27 one name"}); }
+TEST_CASE("vlsn_stays is caught") {
+  Caught(Mutant::kVlsnStays, 20, {"13 a pull said unchanged, but values differ"});
+}
+TEST_CASE("unchanged_by_vlsn is caught") {
+  Caught(Mutant::kUnchangedByVlsn, 600, {"13 a pull said unchanged, but values differ"});
+}
+TEST_CASE("close_leaves_lsn is caught") {
+  Caught(Mutant::kCloseLeavesLsn, 50, {"27 a shard changed and its lsn did not", "27 one name"});
+}
 TEST_CASE("open_not_freed is caught") { Caught(Mutant::kOpenNotFreed, 20, {"I6 open[c] is kept"}); }
-TEST_CASE("prune is caught") { Caught(Mutant::kPrune, 20, {"I2 the ledger and the state disagree", "I1"}); }
-TEST_CASE("done_merges_holes is caught") { Caught(Mutant::kDoneMergesHoles, 20, {"I3 done but missing", "I6 open[c] is kept"}); }
+TEST_CASE("prune is caught") {
+  Caught(Mutant::kPrune, 20, {"I2 the ledger and the state disagree", "I1"});
+}
+TEST_CASE("done_merges_holes is caught") {
+  Caught(Mutant::kDoneMergesHoles, 20, {"I3 done but missing", "I6 open[c] is kept"});
+}
 TEST_CASE("ledger_not_in_snapshot is caught") {
-  Caught(Mutant::kLedgerNotInSnapshot, 20, {"I2 the ledger and the state disagree", "27 a shard changed"});
+  Caught(Mutant::kLedgerNotInSnapshot, 20,
+         {"I2 the ledger and the state disagree", "27 a shard changed"});
 }
-TEST_CASE("cut_in_two_turns is caught") { Caught(Mutant::kCutInTwoTurns, 50, {"I2 the ledger and the state disagree", "27"}); }
+TEST_CASE("cut_in_two_turns is caught") {
+  Caught(Mutant::kCutInTwoTurns, 50, {"I2 the ledger and the state disagree", "27"});
+}
 TEST_CASE("reported_before_durable is caught") {
-  Caught(Mutant::kReportedBeforeDurable, 50, {"27 a manifest names a file that is not there", "27 the journal"});
+  Caught(Mutant::kReportedBeforeDurable, 50,
+         {"27 a manifest names a file that is not there", "27 the journal"});
 }
-TEST_CASE("source_goes_on is caught") { Caught(Mutant::kSourceGoesOn, 50, {"I3", "I4 lsn fell", "I8"}); }
+TEST_CASE("source_goes_on is caught") {
+  Caught(Mutant::kSourceGoesOn, 50, {"I3", "I4 lsn fell", "I8"});
+}
 
-TEST_CASE("half_admitted is caught") { Caught(Mutant::kHalfAdmitted, 50, {"I2 values differ", "I2 digest"}); }
-TEST_CASE("unproved_admits is caught: a push that nobody was granted changes a shard") { Caught(Mutant::kUnprovedAdmits, 20, {"I10"}); }
-TEST_CASE("unproved_raises_bar is caught: a push without a proof raises the attempt of an open closure") {
+TEST_CASE("half_admitted is caught") {
+  Caught(Mutant::kHalfAdmitted, 50, {"I2 values differ", "I2 digest"});
+}
+TEST_CASE("unproved_admits is caught: a push that nobody was granted changes a shard") {
+  Caught(Mutant::kUnprovedAdmits, 20, {"I10"});
+}
+TEST_CASE(
+    "unproved_raises_bar is caught: a push without a proof raises the attempt of an open closure") {
   Caught(Mutant::kUnprovedRaisesBar, 20, {"I10"});
 }
-TEST_CASE("proof_of_any_closure is caught: the proof of one closure serves for another") { Caught(Mutant::kProofOfAnyClosure, 20, {"I10"}); }
-TEST_CASE("proof_of_any_attempt is caught: the proof of one attempt serves for a higher one") { Caught(Mutant::kProofOfAnyAttempt, 20, {"I10"}); }
-TEST_CASE("proof_of_any_worker is caught: the proof of one worker serves another") { Caught(Mutant::kProofOfAnyWorker, 20, {"I10"}); }
-TEST_CASE("key_of_each_life is caught: an attempt in hand is refused after a restart of the coordinator") {
-  Caught(Mutant::kKeyOfEachLife, 50, {"a good push was refused as invalid", "26 a granted attempt is not believed"});
+TEST_CASE("proof_of_any_closure is caught: the proof of one closure serves for another") {
+  Caught(Mutant::kProofOfAnyClosure, 20, {"I10"});
+}
+TEST_CASE("proof_of_any_attempt is caught: the proof of one attempt serves for a higher one") {
+  Caught(Mutant::kProofOfAnyAttempt, 20, {"I10"});
+}
+TEST_CASE("proof_of_any_worker is caught: the proof of one worker serves another") {
+  Caught(Mutant::kProofOfAnyWorker, 20, {"I10"});
+}
+TEST_CASE(
+    "key_of_each_life is caught: an attempt in hand is refused after a restart of the "
+    "coordinator") {
+  Caught(Mutant::kKeyOfEachLife, 50,
+         {"a good push was refused as invalid", "26 a granted attempt is not believed"});
 }
 TEST_CASE("adopts_unproved is caught: a Hello takes over what its sender was not granted") {
   Caught(Mutant::kAdoptsUnproved, 20, {"I10 an attempt that nobody granted was adopted"});
@@ -105,38 +174,88 @@ TEST_CASE("adopts_unproved is caught: a Hello takes over what its sender was not
 TEST_CASE("rows_after_cut is caught") { Caught(Mutant::kRowsAfterCut, 100, {"I2 values differ"}); }
 
 // At a worker.
-TEST_CASE("stale_settles is caught") { Caught(Mutant::kStaleSettles, 20, {"I3 done but missing", "29"}); }
+TEST_CASE("stale_settles is caught") {
+  Caught(Mutant::kStaleSettles, 20, {"I3 done but missing", "29"});
+}
 TEST_CASE("keeps_unnamed is caught") { Caught(Mutant::kKeepsUnnamed, 300, {"I8 not quiet"}); }
 
 // At the coordinator.
-TEST_CASE("term_not_synced is caught") { Caught(Mutant::kTermNotSynced, 30, {"I4 a term is taken twice", "the journal does not give back"}); }
-TEST_CASE("any_attempt_done is caught") { Caught(Mutant::kAnyAttemptDone, 500, {"I3 done but missing", "29"}); }
+TEST_CASE("term_not_synced is caught") {
+  Caught(Mutant::kTermNotSynced, 30,
+         {"I4 a term is taken twice", "the journal does not give back"});
+}
+TEST_CASE("any_attempt_done is caught") {
+  Caught(Mutant::kAnyAttemptDone, 500, {"I3 done but missing", "29"});
+}
 TEST_CASE("repair_counts is caught") { Caught(Mutant::kRepairCounts, 30, {"P2 metrics counted"}); }
-TEST_CASE("dead_may_succeed is caught") { Caught(Mutant::kDeadMaySucceed, 400, {"P2 a closure ended twice"}); }
-TEST_CASE("cancel_succeeded is caught") { Caught(Mutant::kCancelSucceeded, 200, {"P2 a closure ended twice"}); }
-TEST_CASE("told_at_once is caught") { Caught(Mutant::kToldAtOnce, 100, {"20 applied after the user was told of the cancel"}); }
-TEST_CASE("failed_repair_forgotten is caught") { Caught(Mutant::kFailedRepairForgotten, 200, {"I3 done but missing"}); }
-TEST_CASE("rollback_keeps_epoch is caught") { Caught(Mutant::kRollbackKeepsEpoch, 20, {"I5 two processes", "I3", "I4", "5 a move"}); }
-TEST_CASE("rollback_keeps_start is caught") { Caught(Mutant::kRollbackKeepsStart, 20, {"I3 done but missing", "I4 lsn fell"}); }
-TEST_CASE("todo_ignores_lost is caught") { Caught(Mutant::kTodoIgnoresLost, 200, {"I8 not quiet"}); }
-TEST_CASE("assign_without_refused is caught") { Caught(Mutant::kAssignWithoutRefused, 800, {"20 applied after the user was told of the cancel"}); }
-TEST_CASE("move_keeps_epoch is caught") { Caught(Mutant::kMoveKeepsEpoch, 20, {"I5 two processes"}); }
-TEST_CASE("move_changes_start is caught") { Caught(Mutant::kMoveChangesStart, 20, {"5 a move changed start"}); }
-TEST_CASE("stopped_is_held is caught") { Caught(Mutant::kStoppedIsHeld, 1500, {"I4 lsn fell within one start"}); }
-TEST_CASE("grants_without_bound is caught") { Caught(Mutant::kGrantsWithoutBound, 300, {"I6 more closures are open"}); }
-TEST_CASE("adopt_unneeded is caught") { Caught(Mutant::kAdoptUnneeded, 300, {"P2 metrics counted", "P2 a closure ended twice"}); }
+TEST_CASE("dead_may_succeed is caught") {
+  Caught(Mutant::kDeadMaySucceed, 400, {"P2 a closure ended twice"});
+}
+TEST_CASE("cancel_succeeded is caught") {
+  Caught(Mutant::kCancelSucceeded, 200, {"P2 a closure ended twice"});
+}
+TEST_CASE("told_at_once is caught") {
+  Caught(Mutant::kToldAtOnce, 100, {"20 applied after the user was told of the cancel"});
+}
+TEST_CASE("failed_repair_forgotten is caught") {
+  Caught(Mutant::kFailedRepairForgotten, 200, {"I3 done but missing"});
+}
+TEST_CASE("rollback_keeps_epoch is caught") {
+  Caught(Mutant::kRollbackKeepsEpoch, 20, {"I5 two processes", "I3", "I4", "5 a move"});
+}
+TEST_CASE("rollback_keeps_start is caught") {
+  Caught(Mutant::kRollbackKeepsStart, 20, {"I3 done but missing", "I4 lsn fell"});
+}
+TEST_CASE("todo_ignores_lost is caught") {
+  Caught(Mutant::kTodoIgnoresLost, 200, {"I8 not quiet"});
+}
+TEST_CASE("assign_without_refused is caught") {
+  Caught(Mutant::kAssignWithoutRefused, 800, {"20 applied after the user was told of the cancel"});
+}
+TEST_CASE("move_keeps_epoch is caught") {
+  Caught(Mutant::kMoveKeepsEpoch, 20, {"I5 two processes"});
+}
+TEST_CASE("move_changes_start is caught") {
+  Caught(Mutant::kMoveChangesStart, 20, {"5 a move changed start"});
+}
+TEST_CASE("stopped_is_held is caught") {
+  Caught(Mutant::kStoppedIsHeld, 1500, {"I4 lsn fell within one start"});
+}
+TEST_CASE("grants_without_bound is caught") {
+  Caught(Mutant::kGrantsWithoutBound, 300, {"I6 more closures are open"});
+}
+TEST_CASE("adopt_unneeded is caught") {
+  Caught(Mutant::kAdoptUnneeded, 300, {"P2 metrics counted", "P2 a closure ended twice"});
+}
 TEST_CASE("no_drop is caught") { Caught(Mutant::kNoDrop, 800, {"I8 not quiet"}); }
-TEST_CASE("resume_keeps_attempts is caught") { Caught(Mutant::kResumeKeepsAttempts, 400, {"I8 not quiet", "I9"}); }
-TEST_CASE("resume_forgets_open is caught") { Caught(Mutant::kResumeForgetsOpen, 100, {"I2 the ledger and the state disagree"}); }
-TEST_CASE("deletes_named is caught") { Caught(Mutant::kDeletesNamed, 30, {"30 a file is deleted that a kept manifest names"}); }
+TEST_CASE("resume_keeps_attempts is caught") {
+  Caught(Mutant::kResumeKeepsAttempts, 400, {"I8 not quiet", "I9"});
+}
+TEST_CASE("resume_forgets_open is caught") {
+  Caught(Mutant::kResumeForgetsOpen, 100, {"I2 the ledger and the state disagree"});
+}
+TEST_CASE("deletes_named is caught") {
+  Caught(Mutant::kDeletesNamed, 30, {"30 a file is deleted that a kept manifest names"});
+}
 
-TEST_CASE("silent_owner_kept is caught") { Caught(Mutant::kSilentOwnerKept, 3000, {"20a applied after the user was told of the end"}); }
-TEST_CASE("ack_before_commit is caught") { Caught(Mutant::kAckBeforeCommit, 1000, {"P2 metrics counted", "20 applied after"}); }
-TEST_CASE("close_never_whole_again is caught") { Caught(Mutant::kCloseNeverWholeAgain, 3000, {"I8 not quiet"}); }
-TEST_CASE("deletes_before_durable is caught") { Caught(Mutant::kDeletesBeforeDurable, 3000, {"27 the journal names a file that is not there"}); }
-TEST_CASE("adopt_keeps_todo is caught") { Caught(Mutant::kAdoptKeepsTodo, 3000, {"I3 done but missing", "29"}); }
+TEST_CASE("silent_owner_kept is caught") {
+  Caught(Mutant::kSilentOwnerKept, 3000, {"20a applied after the user was told of the end"});
+}
+TEST_CASE("ack_before_commit is caught") {
+  Caught(Mutant::kAckBeforeCommit, 1000, {"P2 metrics counted", "20 applied after"});
+}
+TEST_CASE("close_never_whole_again is caught") {
+  Caught(Mutant::kCloseNeverWholeAgain, 3000, {"I8 not quiet"});
+}
+TEST_CASE("deletes_before_durable is caught") {
+  Caught(Mutant::kDeletesBeforeDurable, 3000, {"27 the journal names a file that is not there"});
+}
+TEST_CASE("adopt_keeps_todo is caught") {
+  Caught(Mutant::kAdoptKeepsTodo, 3000, {"I3 done but missing", "29"});
+}
 
-// Walks cannot meet these, or not often enough: each is played on the classes themselves. What a cluster of one closure and one shard is made of.
+// Walks cannot meet these, or not often enough: each is played on the classes themselves. What a
+// cluster of one closure and one shard is made of.
 struct Played {
   static constexpr JobUid kJob{1};
   static ClosureBook::Options Options(Mutant mutant) { return {1, 1, 4, mutant}; }
@@ -154,17 +273,20 @@ struct Played {
   }
 };
 
-// Line 38: a worker answers Done for the only closure and has pushed one of its four updates, as `honest` says all of them. Whether the job may end.
+// Line 38: a worker answers Done for the only closure and has pushed one of its four updates, as
+// `honest` says all of them. Whether the job may end.
 bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
   const ShardModel model("counting", 0);
   ClosureBook book(Played::Options(mutant), DurableState{});
   book.BeginLife(Term{1});
   book.CloseWindow();
   const auto change = book.Rollback(ShardId(0), "x");
-  const auto held = HeldState::FromSeed(model, change.assigns.front().epoch, change.assigns.front().start, {}, mutant);
+  const auto held = HeldState::FromSeed(model, change.assigns.front().epoch,
+                                        change.assigns.front().start, {}, mutant);
   const auto granted = book.NextGrant(TaskId(1));
   worker::AttemptBook lying(mutant);
-  lying.OnMap({book.durable().version, {{held->shard->epoch(), held->shard->start(), "x"}}, Played::kJob});
+  lying.OnMap(
+      {book.durable().version, {{held->shard->epoch(), held->shard->start(), "x"}}, Played::kJob});
   lying.OnGrant({Played::kJob, granted->closure, granted->attempt});
   lying.Begin(granted->attempt);
   for (std::uint32_t u = 0; u < kUpdates; ++u) lying.Expect(UpdateIndex(u), {ShardId(0)});
@@ -181,37 +303,49 @@ bool JobMayEnd(Mutant mutant, std::uint32_t updates_pushed) {
     CHECK(held->shard->Apply(push).code == PushCode::kApplied);
   }
   // It says that all is settled.
-  CHECK(book.OnDone(granted->closure, granted->attempt, book.durable().version, book.durable().version).acknowledged);
+  CHECK(book.OnDone(granted->closure, granted->attempt, book.durable().version,
+                    book.durable().version)
+            .acknowledged);
   coordinator::UpdateAccount account(mutant);
   account.Count(kUpdates, lying.TouchedLess());
   plan::PlanSpec spec;
   spec.train_examples = spec.steps_per_closure = kUpdates;
   const DurableState& state = book.durable();
-  const auto finding = account.Compare(*plan::Plan::Create(spec), {state.succeeded, state.dead, {}, state.lost},
-                                       {{0, "the only shard", true, held->shard->updates_applied()}});
+  const auto finding =
+      account.Compare(*plan::Plan::Create(spec), {state.succeeded, state.dead, {}, state.lost},
+                      {{0, "the only shard", true, held->shard->updates_applied()}});
   return finding.verdict != coordinator::UpdateAccount::Verdict::kDifferent;
 }
 
-TEST_CASE("ends_uncompared is caught: a worker that answers Done without working does not make a job succeed") {
+TEST_CASE(
+    "ends_uncompared is caught: a worker that answers Done without working does not make a job "
+    "succeed") {
   CHECK(JobMayEnd(Mutant::kNone, kUpdates));
   CHECK_FALSE(JobMayEnd(Mutant::kNone, 0));
   CHECK_FALSE(JobMayEnd(Mutant::kNone, kUpdates - 1));
   CHECK(JobMayEnd(Mutant::kEndsUncompared, 0));
 }
 
-// Line 18a: a walk meets this once in some thousand seeds: a server has not heard that a job ended, and the journal has removed it since.
+// Line 18a: a walk meets this once in some thousand seeds: a server has not heard that a job ended,
+// and the journal has removed it since.
 bool RefusesWhatItRemoved(Mutant mutant) {
   MemoryStateStore store({.jobs_max = 2});
   REQUIRE(store.Commit(Played::kJob, coordinator::Record{}).ok());
   REQUIRE(store.Remove(Played::kJob).ok());
-  return coordinator::JournalHasLost({.journaled = true, .known = store.Load(Played::kJob).ok(), .removed = store.Removed(Played::kJob)}, mutant);
+  return coordinator::JournalHasLost({.journaled = true,
+                                      .known = store.Load(Played::kJob).ok(),
+                                      .removed = store.Removed(Played::kJob)},
+                                     mutant);
 }
-TEST_CASE("removed_is_lost keeps a coordinator from starting over a job that was removed on purpose, and the rule does not") {
+TEST_CASE(
+    "removed_is_lost keeps a coordinator from starting over a job that was removed on purpose, and "
+    "the rule does not") {
   CHECK(RefusesWhatItRemoved(Mutant::kRemovedIsLost));
   CHECK_FALSE(RefusesWhatItRemoved(Mutant::kNone));
 }
 
-// Line 25: x's epoch was taken by a tear; a life in between (or this one, after its window) sends a worker to the owner before x.
+// Line 25: x's epoch was taken by a tear; a life in between (or this one, after its window) sends a
+// worker to the owner before x.
 bool CountsWhatTheFormerOwnerTook(Mutant mutant, bool another_life) {
   ClosureBook::Options options = Played::Options(mutant);
   const ShardModel model("counting", 0);
@@ -219,14 +353,17 @@ bool CountsWhatTheFormerOwnerTook(Mutant mutant, bool another_life) {
   first.BeginLife(Term{1});
   first.CloseWindow();
   ClosureBook::MapChange change = first.Rollback(ShardId(0), "before");
-  const auto before = HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
+  const auto before =
+      HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
   const DurableState torn = first.durable();
   change = first.Rollback(ShardId(0), "x");
-  const auto x = HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
+  const auto x =
+      HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
 
   ClosureBook book(options, torn);
   book.BeginLife(Term{2});
-  book.RegisterServer("before", {{ShardId(0), before->shard->epoch(), before->shard->start(), {}, {}}});
+  book.RegisterServer("before",
+                      {{ShardId(0), before->shard->epoch(), before->shard->start(), {}, {}}});
   book.CloseWindow();
   const auto granted = book.NextGrant(TaskId(1));
   REQUIRE(granted);
@@ -248,7 +385,8 @@ TEST_CASE("adopt_of_any_life loses an update under a torn journal, and the rule 
   CHECK_FALSE(CountsWhatTheFormerOwnerTook(Mutant::kNone, true));
 }
 
-// Line 25: a tear took the cancel, the file that refuses it, and the rollback to that file, which is being loaded.
+// Line 25: a tear took the cancel, the file that refuses it, and the rollback to that file, which
+// is being loaded.
 bool GrantsWhatTheFileRefuses(Mutant mutant) {
   ClosureBook::Options options = Played::Options(mutant);
   ClosureBook first(options, {});
@@ -290,7 +428,8 @@ TEST_CASE("unknown_refused_lives grants what its shard refuses, and the rule doe
   CHECK_FALSE(GrantsWhatAShardRefuses(Mutant::kNone));
 }
 
-// Line 24: sessions are in order, so a walk never delivers a Close after the Assign that makes it old.
+// Line 24: sessions are in order, so a walk never delivers a Close after the Assign that makes it
+// old.
 bool TakesAnOldClose(Mutant mutant) {
   const ShardModel model("counting", 0);
   const auto held = HeldState::FromSeed(model, ShardEpoch{1, 5}, MapVersion{1, 4}, {}, mutant);
@@ -316,7 +455,8 @@ bool GoesBackToALateFile(Mutant mutant) {
   book.AddSnapshot(ShardId(0), late);
   return book.NewestSnapshot(ShardId(0))->file == "late";
 }
-TEST_CASE("takes_late_file goes back to a file that a sweep may have deleted, and the rule does not") {
+TEST_CASE(
+    "takes_late_file goes back to a file that a sweep may have deleted, and the rule does not") {
   CHECK(GoesBackToALateFile(Mutant::kTakesLateFile));
   CHECK_FALSE(GoesBackToALateFile(Mutant::kNone));
 }
@@ -351,7 +491,8 @@ TEST_CASE("close_holds_lost resumes what is lost as done, and the rule does not"
   CHECK_FALSE(ResumesWhatIsLostAsDone(Mutant::kNone));
 }
 
-// Lines 16 and 26 save work; nothing is lost without them. A Done that was made while the coordinator was away:
+// Lines 16 and 26 save work; nothing is lost without them. A Done that was made while the
+// coordinator was away:
 bool RunsAgainWhatIsDone(Mutant mutant) {
   ClosureBook book(Played::Options(mutant), {});
   book.BeginLife(Term{1});
@@ -367,9 +508,11 @@ bool RunsAgainWhatIsDone(Mutant mutant) {
   book.BeginLife(Term{2});
   book.CloseWindow();
   std::vector<ClosureBook::HeldAttempt> held;
-  for (const auto& h : worker.HeldForHello()) held.push_back({h.work.closure, h.work.attempt, h.work.all_targets, h.work.targets, h.v1});
+  for (const auto& h : worker.HeldForHello())
+    held.push_back({h.work.closure, h.work.attempt, h.work.all_targets, h.work.targets, h.v1});
   book.RegisterWorker(TaskId(2), held);
-  for (const auto& done : worker.Unanswered()) book.OnDone(done.work.closure, done.work.attempt, done.v0, done.v1);
+  for (const auto& done : worker.Unanswered())
+    book.OnDone(done.work.closure, done.work.attempt, done.v0, done.v1);
   return book.NextGrant(TaskId(2)).has_value();
 }
 TEST_CASE("done_not_kept runs a closure again, and the rule does not") {
@@ -397,9 +540,10 @@ TEST_CASE("adopt_older refuses the Done of the higher attempt, and the rule does
   CHECK_FALSE(RefusesTheHigherAttempt(Mutant::kNone));
 }
 
-// A walk meets this once in some thousand seeds, so it is played: shard 0 went from server x, which is only cut off, to y; the worker's
-// push went to y; the coordinator died, a tear took the record of that move, and y died. Returns whether x lacks the update although
-// the coordinator believes that all is done.
+// A walk meets this once in some thousand seeds, so it is played: shard 0 went from server x, which
+// is only cut off, to y; the worker's push went to y; the coordinator died, a tear took the record
+// of that move, and y died. Returns whether x lacks the update although the coordinator believes
+// that all is done.
 bool LosesWhatTheJournalForgot(Mutant mutant) {
   constexpr JobUid job{1};
   const ClosureBook::Options options{1, 1, 4, mutant};
@@ -417,10 +561,13 @@ bool LosesWhatTheJournalForgot(Mutant mutant) {
     p.payload = std::as_bytes(std::span(gradient.data(), model.elements()));
     return held.shard->Apply(p).code;
   };
-  const auto commit = [&](const coordinator::Record& record) { REQUIRE(store.Commit(job, record).ok()); };
+  const auto commit = [&](const coordinator::Record& record) {
+    REQUIRE(store.Commit(job, record).ok());
+  };
   const auto map = [&](const ClosureBook& book) {
     worker::ShardMap m{book.durable().version, {}, job};
-    for (const auto& owner : book.durable().map) m.shards.push_back({owner.epoch, owner.start, owner.server});
+    for (const auto& owner : book.durable().map)
+      m.shards.push_back({owner.epoch, owner.start, owner.server});
     return m;
   };
   worker::AttemptBook worker;
@@ -431,10 +578,12 @@ bool LosesWhatTheJournalForgot(Mutant mutant) {
   first.CloseWindow();
   ClosureBook::MapChange change = first.Rollback(ShardId(0), "x");
   commit(change.record);
-  const auto x = HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
+  const auto x =
+      HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
   change = first.Rollback(ShardId(0), "y");
   commit(change.record);
-  const auto y = HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
+  const auto y =
+      HeldState::FromSeed(model, change.assigns[0].epoch, change.assigns[0].start, {}, mutant);
   const auto granted = first.NextGrant(TaskId(1));
   REQUIRE(granted.has_value());
   worker.OnMap(map(first));
@@ -442,7 +591,10 @@ bool LosesWhatTheJournalForgot(Mutant mutant) {
   worker.Begin(granted->attempt);
   worker.Expect(UpdateIndex(0), {ShardId(0)});
   worker.OnPushAnswer(granted->attempt, UpdateIndex(0), ShardId(0),
-                      push(*y, granted->attempt) == PushCode::kApplied ? worker::PushAnswer::kApplied : worker::PushAnswer::kInvalid, {});
+                      push(*y, granted->attempt) == PushCode::kApplied
+                          ? worker::PushAnswer::kApplied
+                          : worker::PushAnswer::kInvalid,
+                      {});
   REQUIRE(worker.AllSettled());
   const worker::DoneReport done = worker.Finish();
 
@@ -450,13 +602,15 @@ bool LosesWhatTheJournalForgot(Mutant mutant) {
   REQUIRE(store.CommitTerm(Term{2}).ok());
   ClosureBook second(options, *store.Load(job));
   commit(second.BeginLife(Term{2}));
-  commit(second.RegisterServer("x", {{ShardId(0), x->shard->epoch(), x->shard->start(), {}, {}}}).change.record);
+  commit(second.RegisterServer("x", {{ShardId(0), x->shard->epoch(), x->shard->start(), {}, {}}})
+             .change.record);
   second.CloseWindow();
   second.RegisterWorker(TaskId(2), {{done.work.closure, done.work.attempt, true, {}, done.v1}});
   second.OnDone(done.work.closure, done.work.attempt, done.v0, done.v1);
   if (const auto again = second.NextGrant(TaskId(2))) {
     CHECK(push(*x, again->attempt) == PushCode::kApplied);
-    second.OnDone(again->closure, again->attempt, second.durable().version, second.durable().version);
+    second.OnDone(again->closure, again->attempt, second.durable().version,
+                  second.durable().version);
   }
   CHECK(second.Quiet());
   return x->shard->updates_applied() == 0;
@@ -469,7 +623,8 @@ TEST_CASE("unknown_V_ok loses an update under a torn journal, and the rule does 
 
 TEST_CASE("a seed is a walk: replayed, it gives the same counts") {
   for (const std::uint64_t seed : {3u, 4u, 7u}) {
-    const WalkResult first = Walk(WalkOptions::FromSeed(seed)), again = Walk(WalkOptions::FromSeed(seed));
+    const WalkResult first = Walk(WalkOptions::FromSeed(seed)),
+                     again = Walk(WalkOptions::FromSeed(seed));
     CHECK(first.violation == "");
     CHECK(first.events == again.events);
     CHECK(first.counts == again.counts);

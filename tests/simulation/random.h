@@ -1,4 +1,5 @@
-// The walk's own random numbers: SplitMix64, one 64-bit state, so that a seed is a walk on every machine.
+// The walk's own random numbers: SplitMix64, one 64-bit state, so that a seed is a walk on every
+// machine.
 #pragma once
 
 #include <cstddef>

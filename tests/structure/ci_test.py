@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""deploy/scripts/ci.py with tools that only pretend: the plan for a change, its failures, and the checks that find too little time.
+"""deploy/scripts/ci.py with tools that only pretend: the plan for a change, its failures, and the
+checks that find too little time.
 
   ci_test.py
 """
@@ -25,10 +26,20 @@ CMAKE = """mkdir -p build/$2 && cat >build/$2/compile_commands.json <<TEXT
  {"directory": "$PWD/build/$2", "file": "$PWD/worker/data/csv.cc", "command": "c++ -o worker/data/csv.o x"}]
 TEXT"""
 FILES = {
-    "common/fs/disk.cc": "", "common/fs/README.md": "", "worker/data/csv.cc": "", "worker/worker.cc": "", "protos/evergrad/v1/a.proto": "", "docs/a.md": "",
-    "tests/unit/common/fs/disk_test.cc": "", "tests/unit/common/fs/CMakeLists.txt": "eg_tests(ROOM common/fs)\n",
-    "tests/unit/worker/data/CMakeLists.txt": "eg_tests(ROOM worker/data DEPS x)\n", "tests/unit/worker/daemon/CMakeLists.txt": "eg_tests(ROOM worker/daemon)\n",
-    ".gitignore": "/build/\n", "evergrad": TOOL, "deploy/scripts/setup.sh": TOOL, "deploy/scripts/checks.sh": TOOL,
+    "common/fs/disk.cc": "",
+    "common/fs/README.md": "",
+    "worker/data/csv.cc": "",
+    "worker/worker.cc": "",
+    "protos/evergrad/v1/a.proto": "",
+    "docs/a.md": "",
+    "tests/unit/common/fs/disk_test.cc": "",
+    "tests/unit/common/fs/CMakeLists.txt": "eg_tests(ROOM common/fs)\n",
+    "tests/unit/worker/data/CMakeLists.txt": "eg_tests(ROOM worker/data DEPS x)\n",
+    "tests/unit/worker/daemon/CMakeLists.txt": "eg_tests(ROOM worker/daemon)\n",
+    ".gitignore": "/build/\n",
+    "evergrad": TOOL,
+    "deploy/scripts/setup.sh": TOOL,
+    "deploy/scripts/checks.sh": TOOL,
 }
 
 
@@ -44,26 +55,52 @@ class Rooms(unittest.TestCase):
     def test_sources_and_their_unit_tests_belong_to_one_room(self):
         rooms = ci.rooms_of(FILES)
         self.assertEqual(rooms, ["common/fs", "coordinator", "ps_server", "worker", "worker/data"])
-        for path, want in (("common/fs/disk.cc", "common/fs"), ("common/fs/CMakeLists.txt", "common/fs"), ("tests/unit/common/fs/disk_test.cc", "common/fs"),
-                           ("tests/unit/worker/data/deep/x_test.cc", "worker/data"), ("worker/worker.cc", "worker"), ("tests/unit/worker/daemon/x_test.cc", "worker"),
-                           ("common/fs/README.md", None), ("tests/integration/jobs_test.py", None), ("docs/a.md", None), ("evergrad", None)):
+        for path, want in (
+            ("common/fs/disk.cc", "common/fs"),
+            ("common/fs/CMakeLists.txt", "common/fs"),
+            ("tests/unit/common/fs/disk_test.cc", "common/fs"),
+            ("tests/unit/worker/data/deep/x_test.cc", "worker/data"),
+            ("worker/worker.cc", "worker"),
+            ("tests/unit/worker/daemon/x_test.cc", "worker"),
+            ("common/fs/README.md", None),
+            ("tests/integration/jobs_test.py", None),
+            ("docs/a.md", None),
+            ("evergrad", None),
+        ):
             self.assertEqual(ci.room_of(path, rooms), want, path)
 
     def test_what_all_rooms_depend_on_changes_all_of_them(self):
         rooms = ["common/fs", "worker"]
-        for path in ("protos/evergrad/v1/a.proto", "cmake/rooms.cmake", "CMakeLists.txt", "tests/support/paths.h"):
+        for path in (
+            "protos/evergrad/v1/a.proto",
+            "cmake/rooms.cmake",
+            "CMakeLists.txt",
+            "tests/support/paths.h",
+        ):
             self.assertEqual(ci.changed_rooms([path], rooms), rooms, path)
-        for path in ("docs/a.md", "tests/CMakeLists.txt", "common/CMakeLists.txt", "common/gone/x.cc"):
+        for path in (
+            "docs/a.md",
+            "tests/CMakeLists.txt",
+            "common/CMakeLists.txt",
+            "common/gone/x.cc",
+        ):
             self.assertEqual(ci.changed_rooms([path], rooms), [], path)
 
     def test_the_rooms_are_those_of_the_tree(self):
         here = ci.Ci(os.path.join(HERE, "..", ".."))
         rooms = ci.rooms_of(here.files())
         self.assertIn("common/base", rooms)
-        self.assertEqual(here.test_programs("common/base", rooms), {"common/base": "common_base_test"})
+        self.assertEqual(
+            here.test_programs("common/base", rooms), {"common/base": "common_base_test"}
+        )
         # Every unit test belongs to some room.
         named = {name for room in rooms for name in here.test_programs(room, rooms)}
-        every = subprocess.run(["git", "grep", "-hoP", r"eg_tests\(ROOM \K[^\s)]+", "--", "tests/unit"], cwd=HERE + "/../..", capture_output=True, text=True).stdout
+        every = subprocess.run(
+            ["git", "grep", "-hoP", r"eg_tests\(ROOM \K[^\s)]+", "--", "tests/unit"],
+            cwd=HERE + "/../..",
+            capture_output=True,
+            text=True,
+        ).stdout
         self.assertEqual(named, set(every.split()))
 
 
@@ -73,7 +110,10 @@ class Runs(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root, tools = os.path.join(folder.name, "clone"), os.path.join(folder.name, "tools")
         os.mkdir(tools)
-        for path, text in list(FILES.items()) + [(os.path.join(tools, name), TOOL) for name in ("cmake", "ninja", "ctest", "clang-tidy-14")]:
+        for path, text in list(FILES.items()) + [
+            (os.path.join(tools, name), TOOL)
+            for name in ("cmake", "ninja", "ctest", "clang-tidy-14")
+        ]:
             self.write(path, text)
         self.said = os.path.join(folder.name, "said")
         before = dict(os.environ)
@@ -91,8 +131,17 @@ class Runs(unittest.TestCase):
         os.chmod(path, 0o755)
 
     def git(self, *arguments):
-        options = ["-c", "user.name=a", "-c", "user.email=a@b.invalid", "-c", "commit.gpgsign=false"]
-        return subprocess.run(["git", *options, *arguments], cwd=self.root, check=True, capture_output=True, text=True).stdout.strip()
+        options = [
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b.invalid",
+            "-c",
+            "commit.gpgsign=false",
+        ]
+        return subprocess.run(
+            ["git", *options, *arguments], cwd=self.root, check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     def commit(self):
         self.git("add", "-A")
@@ -121,12 +170,21 @@ class Runs(unittest.TestCase):
     def test_the_changed_room_is_checked_after_checks_and_tests(self):
         self.checked()
         said, commands = self.run_ci(0)
-        self.assertEqual(commands, [
-            "setup.sh lint", "checks.sh ", "evergrad test",
-            "cmake --preset thread-safety --log-level=WARNING", "ninja -C build/thread-safety -k 0 -j 2 common/fs/disk.o tests/disk_test.o",
-            "clang-tidy-14 -p build/thread-safety --quiet common/fs/disk.cc",
-            "cmake --preset asan --log-level=WARNING", "ninja -C build/asan -t commands common_fs_test", "ninja -C build/asan -k 0 -j 2 common_fs_test",
-            "ctest --test-dir build/asan --output-on-failure --no-tests=error -j 2 -R ^(common/fs): "])
+        self.assertEqual(
+            commands,
+            [
+                "setup.sh lint",
+                "checks.sh ",
+                "evergrad test",
+                "cmake --preset thread-safety --log-level=WARNING",
+                "ninja -C build/thread-safety -k 0 -j 2 common/fs/disk.o tests/disk_test.o",
+                "clang-tidy-14 -p build/thread-safety --quiet common/fs/disk.cc",
+                "cmake --preset asan --log-level=WARNING",
+                "ninja -C build/asan -t commands common_fs_test",
+                "ninja -C build/asan -k 0 -j 2 common_fs_test",
+                "ctest --test-dir build/asan --output-on-failure --no-tests=error -j 2 -R ^(common/fs): ",
+            ],
+        )
         self.assertIn("1 of 5 rooms have changed since", said)
         self.assertRegex(said, r"0 min 0\d s  asan common/fs: tests +passed\n")
         self.assertTrue(said.endswith("== ci: passed"), said)
@@ -140,10 +198,16 @@ class Runs(unittest.TestCase):
     def test_which_rooms_count_as_changed(self):
         rooms = ["common/fs", "coordinator", "ps_server", "worker", "worker/data"]
         scope = ci.Ci(self.root).scope
-        self.assertEqual(scope(), (None, "there is no .ci/checked: ./evergrad ci full checks all 5 rooms and writes it"))
+        self.assertEqual(
+            scope(),
+            (None, "there is no .ci/checked: ./evergrad ci full checks all 5 rooms and writes it"),
+        )
         for unknown in ("0" * 40, "main", ""):
             self.write(".ci/checked", unknown + "\n")
-            self.assertEqual(scope(), (rooms, "all 5 rooms: the commit in .ci/checked is unknown here: " + unknown))
+            self.assertEqual(
+                scope(),
+                (rooms, "all 5 rooms: the commit in .ci/checked is unknown here: " + unknown),
+            )
         self.write(".ci/checked", self.git("rev-parse", "HEAD") + "\n")
         self.assertEqual(scope()[0], [])
         self.write("docs/a.md", "changed\n")
@@ -171,11 +235,17 @@ class Runs(unittest.TestCase):
 
     def test_errors_of_step_3_fail_and_findings_of_clang_tidy_do_not(self):
         self.checked()
-        os.environ["DO_clang_tidy___"] = "echo $PWD/common/fs/disk.cc:1:1: warning: a loop copies [performance-x]"
+        os.environ[
+            "DO_clang_tidy___"
+        ] = "echo $PWD/common/fs/disk.cc:1:1: warning: a loop copies [performance-x]"
         said, _ = self.run_ci(0)
         self.assertIn("common/fs/disk.cc:1:1: warning: a loop copies [performance-x]", self.lines)
         self.assertRegex(said, r"clang-tidy common/fs +passed: 1 findings")
-        for tool, name in (("ninja", "thread-safety common/fs, asan common/fs: build"), ("ctest", "asan common/fs: tests"), ("clang_tidy___", "clang-tidy common/fs")):
+        for tool, name in (
+            ("ninja", "thread-safety common/fs, asan common/fs: build"),
+            ("ctest", "asan common/fs: tests"),
+            ("clang_tidy___", "clang-tidy common/fs"),
+        ):
             os.environ["DO_" + tool] = "exit 1"
             self.assertTrue(self.run_ci(1)[0].endswith("== ci: failed: " + name))
             del os.environ["DO_" + tool]
@@ -188,20 +258,32 @@ class Runs(unittest.TestCase):
         run.jobs = 2
         clock.now = 4197  # three seconds are left
         self.assertFalse(run.step("slow", ["ninja"], timeout=run.left()))
-        self.assertEqual([(name, result, why) for name, result, _, why in run.results], [("slow", ci.NOT_DONE, "cut off at the end of the 70 minutes")])
+        self.assertEqual(
+            [(name, result, why) for name, result, _, why in run.results],
+            [("slow", ci.NOT_DONE, "cut off at the end of the 70 minutes")],
+        )
         with open(self.said) as f:
             child = f.read().split("\n")[1]
         try:
             with open("/proc/%s/stat" % child) as f:
-                self.assertEqual(f.read().rsplit(") ", 1)[1][0], "Z")  # dead, and nobody has asked for its status
+                self.assertEqual(
+                    f.read().rsplit(") ", 1)[1][0], "Z"
+                )  # dead, and nobody has asked for its status
         except FileNotFoundError:
             pass
 
     def test_what_has_no_time_left_is_not_begun(self):
         self.checked()
         clock = Clock()
-        # 20 minutes are left behind the tests: enough for the room's clang build, too little for a cold build with sanitizers.
-        for left, missed in ((26, []), (20, ["asan"]), (0.6, ["clang-tidy common/fs", "asan"]), (0.1, ["configure thread-safety", "asan"]), (-9, ["configure thread-safety", "asan"])):
+        # 20 minutes are left behind the tests: enough for the room's clang build, too little for a
+        # cold build with sanitizers.
+        for left, missed in (
+            (26, []),
+            (20, ["asan"]),
+            (0.6, ["clang-tidy common/fs", "asan"]),
+            (0.1, ["configure thread-safety", "asan"]),
+            (-9, ["configure thread-safety", "asan"]),
+        ):
             lines = []
             run = ci.Ci(self.root, clock=clock, say=lines.append)
             run.jobs = 2
@@ -209,7 +291,11 @@ class Runs(unittest.TestCase):
             ci.TIDY_SECONDS, before = (100 if left == 0.6 else ci.TIDY_SECONDS), ci.TIDY_SECONDS
             run.rest()
             ci.TIDY_SECONDS = before
-            self.assertEqual([name for name, result, _, _ in run.results if result == ci.NOT_DONE], missed, (left, lines))
+            self.assertEqual(
+                [name for name, result, _, _ in run.results if result == ci.NOT_DONE],
+                missed,
+                (left, lines),
+            )
             self.assertNotIn(ci.FAILED, [result for _, result, _, _ in run.results])
             subprocess.run(["rm", "-rf", os.path.join(self.root, "build")], check=True)
 
@@ -219,12 +305,19 @@ class Runs(unittest.TestCase):
         clock = Clock()
         self.write("build/asan/there.o", "")
         for name, begun in (("there", True), ("missing", False)):
-            os.environ["DO_ninja"] = "[[ $* != *' -t '* ]] || for i in {1..200}; do echo 'c++ -o %s.o -c x.cc'; done" % name
+            os.environ["DO_ninja"] = (
+                "[[ $* != *' -t '* ]] || for i in {1..200}; do echo 'c++ -o %s.o -c x.cc'; done"
+                % name
+            )
             run = ci.Ci(self.root, clock=clock, say=self.lines.append)
             run.jobs = 2
             run.begin = clock.now - (ci.LIMIT - 600)
             run.asan(["common/fs"], ci.rooms_of(run.files()))
-            self.assertEqual("asan common/fs: tests" in [name for name, _, _, _ in run.results], begun, run.results)
+            self.assertEqual(
+                "asan common/fs: tests" in [name for name, _, _, _ in run.results],
+                begun,
+                run.results,
+            )
 
     def test_full_runs_everything_and_names_the_commit_when_all_has_passed(self):
         checked = os.path.join(self.root, ".ci", "checked")
@@ -235,7 +328,10 @@ class Runs(unittest.TestCase):
         self.assertFalse(os.path.exists(checked))
         del os.environ["DO_evergrad"]
         said, commands = self.run_ci(0, full=True)
-        self.assertEqual([c for c in commands if c.startswith("evergrad")], ["evergrad test", "evergrad asan", "evergrad tsan"])
+        self.assertEqual(
+            [c for c in commands if c.startswith("evergrad")],
+            ["evergrad test", "evergrad asan", "evergrad tsan"],
+        )
         self.assertIn("ninja -C build/thread-safety -k 0 -j 2", commands)
         self.assertIn(".ci/checked names %s now: commit it" % head[:12], said)
         with open(checked) as f:

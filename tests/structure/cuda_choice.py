@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Whether the build finds CUDA by itself, leaves it out where it is missing and says what is, and fails where it was asked for. cuda_choice.py CMAKE"""
+"""Whether the build finds CUDA by itself, leaves it out where it is missing and says what is, and
+fails where it was asked for. cuda_choice.py CMAKE"""
 import os
 import subprocess
 import sys
@@ -13,8 +14,17 @@ PLACES = ("/usr/local/cuda/bin/nvcc", "/opt/cuda/bin/nvcc", "/usr/local/bin/nvcc
 
 def configure(*options, **env):
     with tempfile.TemporaryDirectory() as folder:
-        keep = {name: value for name, value in os.environ.items() if name not in ("CUDACXX", "CUDA_PATH", "CUDA_HOME", "CMAKE_CXX_COMPILER_LAUNCHER")}
-        r = subprocess.run([CMAKE, "-S", os.path.join(HERE, "cuda_choice"), "-B", folder, *options], capture_output=True, text=True, env={**keep, **env})
+        keep = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("CUDACXX", "CUDA_PATH", "CUDA_HOME", "CMAKE_CXX_COMPILER_LAUNCHER")
+        }
+        r = subprocess.run(
+            [CMAKE, "-S", os.path.join(HERE, "cuda_choice"), "-B", folder, *options],
+            capture_output=True,
+            text=True,
+            env={**keep, **env},
+        )
         return r.returncode, r.stdout + r.stderr
 
 
@@ -26,7 +36,13 @@ class CudaChoice(unittest.TestCase):
         self.assertNotIn("CUDA compiler", said)
 
     def test_what_is_missing_is_said_and_is_an_error_only_where_it_was_asked_for(self):
-        for found, names in (("-DCUDNN_INCLUDE_DIR=/nowhere", "cuDNN 9" if any(map(os.path.exists, PLACES)) else "nvcc"), ("-DCMAKE_CUDA_COMPILER=", "nvcc")):
+        for found, names in (
+            (
+                "-DCUDNN_INCLUDE_DIR=/nowhere",
+                "cuDNN 9" if any(map(os.path.exists, PLACES)) else "nvcc",
+            ),
+            ("-DCMAKE_CUDA_COMPILER=", "nvcc"),
+        ):
             # An nvcc that is none: named, as whoever has two may.
             env = {"CUDACXX": "/nowhere/nvcc"} if names == "nvcc" else {}
             rc, said = configure("-DEVERGRAD_CUDA=AUTO", found, **env)

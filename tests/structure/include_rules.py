@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """Reads the include graph and holds the house rules (ARCHITECTURE.md, "Rooms"):
 
-  who includes whom     protos <- common <- {ps_server, worker, coordinator}; the roles never include each other; psctl includes common only
-  pure rooms            no threads, no files, no clock read, no protobuf in ledgers, closures, membership, scheduler, plan, sharding, optimizer
-  heavy headers         gRPC only inside common/transport; spdlog only in common/log; httplib only in common/metrics; yaml-cpp only in common/config
+  who includes whom     protos <- common <- {ps_server, worker, coordinator}; the roles never
+  include each other; psctl includes common only
+  pure rooms            no threads, no files, no clock read, no protobuf in ledgers, closures,
+  membership, scheduler, plan, sharding, optimizer
+  heavy headers         gRPC only inside common/transport; spdlog only in common/log; httplib only
+  in common/metrics; yaml-cpp only in common/config
   seams                 time, threads, randomness and the environment come in by their seams
   rooms                 every room has a README.md; no room is called util, helpers or misc
 
-Prints each breach as file:line: rule; ends with 1 when there is one. `--self-test` shows that each rule can fail.
+Prints each breach as file:line: rule; ends with 1 when there is one. `--self-test` shows that each
+rule can fail.
 """
 import os
 import re
@@ -16,8 +20,18 @@ import sys
 import repository
 
 ROLES = ("ps_server", "worker", "coordinator")
-PURE = ("ps_server/ledger", "ps_server/optimizer", "coordinator/closures", "coordinator/membership", "coordinator/scheduler", "common/plan", "common/sharding")
-PURE_FORBIDDEN = re.compile(r"<(thread|mutex|fstream|filesystem|iostream|sys/|unistd|fcntl|grpc|google/protobuf)|\.pb\.h|common/(runtime|transport|client|fs|log)/")
+PURE = (
+    "ps_server/ledger",
+    "ps_server/optimizer",
+    "coordinator/closures",
+    "coordinator/membership",
+    "coordinator/scheduler",
+    "common/plan",
+    "common/sharding",
+)
+PURE_FORBIDDEN = re.compile(
+    r"<(thread|mutex|fstream|filesystem|iostream|sys/|unistd|fcntl|grpc|google/protobuf)|\.pb\.h|common/(runtime|transport|client|fs|log)/"
+)
 # Pure rooms may name MonoTime, they may not ask for the time.
 PURE_CODE = re.compile(r"\bClock\b|\bNow\(\)")
 HEAVY = {
@@ -31,12 +45,36 @@ HEAVY = {
     re.compile(r"sqlite3\.h"): ("coordinator/store/",),
 }
 SEAMS = {
-    re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\s*\("): ((), "no sleeping: wait on a condition or a timer"),
-    re.compile(r"\b(steady_clock|system_clock|high_resolution_clock)::now"): (("common/time/", "common/base/mutex.h", "common/runtime/", "common/transport/grpc_", "tests/"), "time comes through common/time"),
-    re.compile(r"\bstd::(thread|jthread|async)\b(?!::)"): (("common/runtime/", "tests/"), "threads start in common/runtime"),
-    re.compile(r"\babsl::(Mutex|Notification|CondVar)\b"): (("common/base/mutex.h",), "locks are common/base/mutex.h's"),
-    re.compile(r"\bstd::(random_device|mt19937\w*|rand)\b|\bs?rand\s*\(\s*\)"): (("common/random/", "tests/"), "randomness comes through common/random"),
-    re.compile(r"\bgetenv\s*\("): (("main.cc", "tests/"), "the environment is read in main.cc only"),
+    re.compile(r"\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\s*\("): (
+        (),
+        "no sleeping: wait on a condition or a timer",
+    ),
+    re.compile(r"\b(steady_clock|system_clock|high_resolution_clock)::now"): (
+        (
+            "common/time/",
+            "common/base/mutex.h",
+            "common/runtime/",
+            "common/transport/grpc_",
+            "tests/",
+        ),
+        "time comes through common/time",
+    ),
+    re.compile(r"\bstd::(thread|jthread|async)\b(?!::)"): (
+        ("common/runtime/", "tests/"),
+        "threads start in common/runtime",
+    ),
+    re.compile(r"\babsl::(Mutex|Notification|CondVar)\b"): (
+        ("common/base/mutex.h",),
+        "locks are common/base/mutex.h's",
+    ),
+    re.compile(r"\bstd::(random_device|mt19937\w*|rand)\b|\bs?rand\s*\(\s*\)"): (
+        ("common/random/", "tests/"),
+        "randomness comes through common/random",
+    ),
+    re.compile(r"\bgetenv\s*\("): (
+        ("main.cc", "tests/"),
+        "the environment is read in main.cc only",
+    ),
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"][^>"]+[>"])')
 
@@ -74,19 +112,33 @@ def check_file(path, text):
                 if target in ROLES + ("common", "psctl", "tests") and not allowed(source, target):
                     breaches.append((number, "%s may not include %s" % (source, inner)))
                 elif target in ("google", "grpcpp", "absl", "spdlog", "catch2") or "/" not in inner:
-                    if "/" not in inner and source != "tests" and os.path.exists(os.path.join(os.path.dirname(path), inner)):
+                    if (
+                        "/" not in inner
+                        and source != "tests"
+                        and os.path.exists(os.path.join(os.path.dirname(path), inner))
+                    ):
                         breaches.append((number, "include from the repository root: %s" % inner))
             if room in PURE and PURE_FORBIDDEN.search(name):
                 breaches.append((number, "%s is a pure room: no %s" % (room, name)))
             for pattern, homes in HEAVY.items():
-                if pattern.search(name) and not path.startswith(homes) and not path.startswith(tuple("tests/unit/" + h for h in homes)):
+                if (
+                    pattern.search(name)
+                    and not path.startswith(homes)
+                    and not path.startswith(tuple("tests/unit/" + h for h in homes))
+                ):
                     breaches.append((number, "%s belongs in %s only" % (name, ", ".join(homes))))
             continue
         code = line.split("//")[0]
         if room in PURE and PURE_CODE.search(code):
-            breaches.append((number, "%s is a pure room and reads no clock: %s" % (room, code.strip())))
+            breaches.append(
+                (number, "%s is a pure room and reads no clock: %s" % (room, code.strip()))
+            )
         for pattern, (homes, why) in SEAMS.items():
-            if pattern.search(code) and not path.startswith(tuple(h for h in homes if h != "main.cc")) and not ("main.cc" in homes and path.endswith("main.cc")):
+            if (
+                pattern.search(code)
+                and not path.startswith(tuple(h for h in homes if h != "main.cc"))
+                and not ("main.cc" in homes and path.endswith("main.cc"))
+            ):
                 breaches.append((number, why + ": " + code.strip()))
     return breaches
 
@@ -112,7 +164,9 @@ def self_test():
     ]
     for path, text in cases:
         assert check_file(path, text), "not caught: %s %r" % (path, text)
-    assert not check_file("worker/runner/x.cc", '#include "common/base/ids.h"\n#include "worker/graph/graph.h"\n')
+    assert not check_file(
+        "worker/runner/x.cc", '#include "common/base/ids.h"\n#include "worker/graph/graph.h"\n'
+    )
     print("%d rules can fail" % len(cases))
 
 

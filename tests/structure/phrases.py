@@ -1,13 +1,19 @@
 #!/usr/bin/env python3
-"""Counts the phrases that messages, comments and documents are to do without (phrases.txt beside this file: pattern, better word, reason, count).
+"""Counts the phrases that messages, comments and documents are to do without (phrases.txt beside
+this file: pattern, better word, reason, count).
 
-The tree has many of them still, so each has its present count in the list, and a count may only fall. Read are comments and string literals of
-C++, CUDA, protobuf and Python, and the whole text of documents, scripts, configurations and build files. A comment of several lines, a string of
-several literals and a paragraph are one text, in which a line break is a space; ^ in a pattern is its beginning. What stands between backticks in a document is a name and is not read.
+The tree has many of them still, so each has its present count in the list, and a count may only
+fall. Read are comments and string literals of
+C++, CUDA, protobuf and Python, and the whole text of documents, scripts, configurations and build
+files. A comment of several lines, a string of
+several literals and a paragraph are one text, in which a line break is a space; ^ in a pattern is
+its beginning. What stands between backticks in a document is a name and is not read.
 
-  phrases.py                    fails where a count has risen, and shows where: lines changed since phrases.txt was, or else all
+  phrases.py                    fails where a count has risen, and shows where: lines changed since
+  phrases.txt was, or else all
   phrases.py --show NAME        every place of one phrase
-  phrases.py --write            writes the present counts into the list; one that rises is seen in review
+  phrases.py --write            writes the present counts into the list; one that rises is seen in
+  review
   phrases.py --self-test        shows that a risen count is seen, in each kind of file
 """
 import bisect
@@ -28,8 +34,11 @@ SHOWN = 40
 CODE = (".cc", ".h", ".cu", ".cuh", ".inc", ".c", ".proto")
 TEXT = (".md", ".sh", ".yaml", ".yml", ".cmake", "CMakeLists.txt", "evergrad", "Makefile")
 # Comments, strings and character literals of C++ and protobuf; raw strings first.
-TOKEN = re.compile(r'(?P<raw>\bR"(?P<mark>[^()\\\s]{0,16})\((?P<inner>.*?)\)(?P=mark)")|(?P<line>//[^\n]*)|(?P<block>/\*.*?\*/)'
-                   r"|(?P<string>\"(?:[^\"\\\n]|\\.)*\")|(?P<char>(?<![0-9A-Fa-f])'(?:[^'\\\n]|\\.)+')", re.DOTALL)
+TOKEN = re.compile(
+    r'(?P<raw>\bR"(?P<mark>[^()\\\s]{0,16})\((?P<inner>.*?)\)(?P=mark)")|(?P<line>//[^\n]*)|(?P<block>/\*.*?\*/)'
+    r"|(?P<string>\"(?:[^\"\\\n]|\\.)*\")|(?P<char>(?<![0-9A-Fa-f])'(?:[^'\\\n]|\\.)+')",
+    re.DOTALL,
+)
 LEAD = re.compile(r"(?m)^[ \t]*(?://+|#+|\*+|[-*] |>|\|)?[ \t]*")
 
 
@@ -42,7 +51,7 @@ class Text:
 
     def add(self, line, text, between):
         for i, part in enumerate(text.split("\n")):
-            self.text += (between if i == 0 else " ")
+            self.text += between if i == 0 else " "
             self.marks.append((len(self.text), line + i))
             self.text += part
             self.last = line + i
@@ -57,12 +66,13 @@ def code_texts(source):
     for m in TOKEN.finditer(source):
         if m.group("char"):
             continue
-        line, gap = bisect.bisect_right(starts, m.start()) + 1, source[end:m.start()].strip()
+        line, gap = bisect.bisect_right(starts, m.start()) + 1, source[end : m.start()].strip()
         end = m.end()
         before = texts[-1] if texts and not gap else None
         if m.group("line"):
             said = m.group().lstrip("/").strip()
-            # Comments on consecutive lines are one text, also where the first of them stands behind code.
+            # Comments on consecutive lines are one text, also where the first of them stands behind
+            # code.
             if before and before.kind == "line" and before.last + 1 == line:
                 before.add(line, said, " ")
             else:
@@ -138,7 +148,11 @@ def texts_of(path, source):
 
 def repository_files(root):
     # The list quotes what it bans, and its check tries it.
-    return [f for f in repository.files(root, CODE + TEXT + (".py",)) if "/testdata/" not in f and f != "tests/structure/phrases.py"]
+    return [
+        f
+        for f in repository.files(root, CODE + TEXT + (".py",))
+        if "/testdata/" not in f and f != "tests/structure/phrases.py"
+    ]
 
 
 def read_list(text):
@@ -149,7 +163,10 @@ def read_list(text):
             continue
         entry = dict((line.split(None, 1) + [""])[:2] for line in lines)
         if tuple(entry) != KEYS or not all(entry.values()) or not entry["present"].isdigit():
-            raise SystemExit("phrases.txt: an entry has %s, each with a value, and a number of those that are present: %s" % (", ".join(KEYS), lines[0]))
+            raise SystemExit(
+                "phrases.txt: an entry has %s, each with a value, and a number of those that are present: %s"
+                % (", ".join(KEYS), lines[0])
+            )
         entry["regex"] = re.compile(entry["pattern"], re.ASCII)
         phrases.append(entry)
     return phrases
@@ -164,14 +181,25 @@ def places(root, files, phrases):
         for text in texts_of(path, source):
             for entry in phrases:
                 for m in entry["regex"].finditer(text.text):
-                    found[entry["phrase"]].append((path, text.line(m.start()), text.text[max(0, m.start() - 40):m.end() + 40].strip()))
+                    found[entry["phrase"]].append(
+                        (
+                            path,
+                            text.line(m.start()),
+                            text.text[max(0, m.start() - 40) : m.end() + 40].strip(),
+                        )
+                    )
     return found
 
 
 def changed_lines(root):
-    """{path: lines} that are not as they were when phrases.txt was last committed; None where history does not say."""
+    """{path: lines} that are not as they were when phrases.txt was last committed; None where
+    history does not say."""
+
     def git(*arguments):
-        return subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", "-C", root, *arguments], capture_output=True, text=True
+        ).stdout
+
     commit = git("log", "-1", "--format=%H", "--", "tests/structure/phrases.txt").strip()
     if not commit:
         return None
@@ -195,12 +223,22 @@ def check(found, phrases, changed=None):
         now, then = len(found[entry["phrase"]]), int(entry["present"])
         if now > then:
             risen += 1
-            said.append("%s: present=%d allowed=%d; better: %s (%s)" % (entry["phrase"], now, then, entry["better"], entry["reason"]))
-            new = [place for place in found[entry["phrase"]] if changed is not None and place[1] in changed.get(place[0], ())]
+            said.append(
+                "%s: present=%d allowed=%d; better: %s (%s)"
+                % (entry["phrase"], now, then, entry["better"], entry["reason"])
+            )
+            new = [
+                place
+                for place in found[entry["phrase"]]
+                if changed is not None and place[1] in changed.get(place[0], ())
+            ]
             shown = new or found[entry["phrase"]]
             said += ["  %s:%d: %s" % place for place in shown[:SHOWN]]
             if len(shown) > SHOWN:
-                said.append('  … and %d more: phrases.py --show "%s"' % (len(shown) - SHOWN, entry["phrase"]))
+                said.append(
+                    '  … and %d more: phrases.py --show "%s"'
+                    % (len(shown) - SHOWN, entry["phrase"])
+                )
     lower = sum(len(found[entry["phrase"]]) < int(entry["present"]) for entry in phrases)
     if lower:
         said.append("%d counts have fallen: phrases.py --write keeps them there" % lower)
@@ -231,8 +269,14 @@ def self_test():
             return len(places(root, [path], [entry])[entry["phrase"]])
 
     kinds = {
-        "a.cc": ('// The job goes\n// on.\nint goes_on = 0;\nSay("it goes "\n    "on");\nauto goes on = \'"\';\n', 2),
-        "b.h": ('/* It goes on. */\nconst char* k = R"(it goes on)";\nint x;  // it goes\nint y;\n// on\n', 2),
+        "a.cc": (
+            '// The job goes\n// on.\nint goes_on = 0;\nSay("it goes "\n    "on");\nauto goes on = \'"\';\n',
+            2,
+        ),
+        "b.h": (
+            '/* It goes on. */\nconst char* k = R"(it goes on)";\nint x;  // it goes\nint y;\n// on\n',
+            2,
+        ),
         "c.py": ('"""It goes on."""\ngoes = on  # it goes on\nsay("it goes "\n    "on")\n', 3),
         "d.md": ("It goes\non. `it goes on`\n\n- it goes\n- on\n", 1),
         "e.sh": ("# It goes\n# on.\nsay it goes on\n", 2),
@@ -242,10 +286,17 @@ def self_test():
         got = count(path, source)
         assert got == want, (path, got, want)
     # Risen, equal, fallen.
-    for number, risen, words in ((2, 1, "goes on: present=2 allowed=1"), (1, 0, ""), (0, 0, "1 counts have fallen")):
+    for number, risen, words in (
+        (2, 1, "goes on: present=2 allowed=1"),
+        (1, 0, ""),
+        (0, 0, "1 counts have fallen"),
+    ):
         found = {"goes on": [("a.cc", 3 + i, "it goes on") for i in range(number)]}
         said, got = check(found, [one])
-        assert got == risen and words in "\n".join(said) and bool(said) == bool(words), (number, said)
+        assert got == risen and words in "\n".join(said) and bool(said) == bool(words), (
+            number,
+            said,
+        )
     # Of a risen count the changed lines are shown where they are known.
     said, _ = check({"goes on": [("a.cc", 3, "x"), ("b.cc", 9, "y")]}, [one], {"b.cc": {9}})
     assert said[1:] == ["  b.cc:9: y"], said
@@ -282,7 +333,9 @@ def main():
     if "--show" in sys.argv:
         name = sys.argv[-1]
         if name not in found:
-            raise SystemExit("phrases.py: unknown phrase: %s (want one of: %s)" % (name, ", ".join(found)))
+            raise SystemExit(
+                "phrases.py: unknown phrase: %s (want one of: %s)" % (name, ", ".join(found))
+            )
         for place in found[name]:
             print("%s:%d: %s" % place)
         return 0
@@ -293,7 +346,14 @@ def main():
     said, risen = check(found, phrases, changed_lines(root))
     for line in said:
         print(line)
-    print("%d phrases have risen, %d are still present: %s" % (risen, sum(map(len, found.values())), ", ".join("%s %d" % (n, len(p)) for n, p in found.items())))
+    print(
+        "%d phrases have risen, %d are still present: %s"
+        % (
+            risen,
+            sum(map(len, found.values())),
+            ", ".join("%s %d" % (n, len(p)) for n, p in found.items()),
+        )
+    )
     return 1 if risen else 0
 
 

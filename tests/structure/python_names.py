@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Finds what Python finds only when it runs: names that are not defined, and imports that nobody uses.
+"""Finds what Python finds only when it runs: names that are not defined, and imports that nobody
+uses.
 
   python_names.py [--self-test]
 
-pyflakes looks at every Python file of the repository; lines that end in a `noqa` comment are left out.
+pyflakes looks at every Python file of the repository; lines that end in a `noqa` comment are left
+out.
 """
 import os
 import subprocess
@@ -26,7 +28,13 @@ def is_excused(finding):
 
 
 def findings(paths):
-    out = subprocess.run(PYFLAKES + paths, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    out = subprocess.run(
+        PYFLAKES + paths,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if out.returncode not in (0, 1):
         sys.exit("pyflakes ended with %d: %s" % (out.returncode, out.stdout))
     said = [line for line in out.stdout.splitlines() if line.strip()]
@@ -38,7 +46,12 @@ def findings(paths):
 def self_test():
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "x.py")
-        for text, found in (("def f():\n    return wire(1)\n", 1), ("import os\n", 1), ("import os  # noqa: F401\n", 0), ("print(1)\n", 0)):
+        for text, found in (
+            ("def f():\n    return wire(1)\n", 1),
+            ("import os\n", 1),
+            ("import os  # noqa: F401\n", 0),
+            ("print(1)\n", 0),
+        ):
             with open(path, "w") as f:
                 f.write(text)
             said = findings([path])
@@ -48,7 +61,12 @@ def self_test():
 
 
 def main():
-    if subprocess.run(PYFLAKES + ["--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode != 0:
+    if (
+        subprocess.run(
+            PYFLAKES + ["--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ).returncode
+        != 0
+    ):
         print("skipped: pyflakes is not installed (deploy/scripts/setup.sh test)")
         return 77
     if "--self-test" in sys.argv[1:]:

@@ -4,8 +4,14 @@ import subprocess
 
 
 def files(root, endings):
-    """Paths, below `root`, of the files with one of these endings: those of git and those that git does not ignore."""
-    out = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=True).stdout.split("\n")
+    """Paths, below `root`, of the files with one of these endings: those of git and those that git
+    does not ignore."""
+    out = subprocess.run(
+        ["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split("\n")
     return sorted(f for f in out if f.endswith(endings) and os.path.isfile(os.path.join(root, f)))
 
 

@@ -1,16 +1,23 @@
 #!/usr/bin/env python3
-"""Holds the sizes of functions, classes and test cases (sizes.txt beside this file lists what is larger and why).
+"""Holds the sizes of functions, classes and test cases (sizes.txt beside this file lists what is
+larger and why).
 
-  functions    70 lines, from the line of the name to the closing brace; a lambda counts as a part of the function around it
-  classes     400 lines: the definition, and all member functions that are defined outside it, in whatever file
-  test cases  100 lines: a table or a transcript is read from top to bottom, so it may be longer than a function; a SECTION is a part of its case
+  functions    70 lines, from the line of the name to the closing brace; a lambda counts as a part
+  of the function around it
+  classes     400 lines: the definition, and all member functions that are defined outside it, in
+  whatever file
+  test cases  100 lines: a table or a transcript is read from top to bottom, so it may be longer
+  than a function; a SECTION is a part of its case
 
-universal-ctags finds functions and classes. It does not see test cases, which are macros: a TEST_CASE ends at the first brace in column 0, which
+universal-ctags finds functions and classes. It does not see test cases, which are macros: a
+TEST_CASE ends at the first brace in column 0, which
 the format check guarantees.
 
-  sizes.py              fails where an item above its limit is not in the list, where a listed one has grown by more than 10 lines, where a listed
+  sizes.py              fails where an item above its limit is not in the list, where a listed one
+  has grown by more than 10 lines, where a listed
                         one is no longer above its limit, and where an item has no reason
-  sizes.py --write      brings the numbers of the list up to date; a new item gets no reason, which the check refuses until someone writes one
+  sizes.py --write      brings the numbers of the list up to date; a new item gets no reason, which
+  the check refuses until someone writes one
   sizes.py --self-test  shows that each of these failures is seen
 """
 import json
@@ -27,7 +34,19 @@ FUNCTION_LINES, CLASS_LINES, CASE_LINES = 70, 400, 100
 GROWTH = 10
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "sizes.txt")
-CTAGS = ["ctags-universal", "--options=NONE", "-L", "-", "--output-format=json", "--languages=C++", "--langmap=C++:+.cu.cuh", "--fields=+neKsS", "--kinds-C++=fcs", "-f", "-"]
+CTAGS = [
+    "ctags-universal",
+    "--options=NONE",
+    "-L",
+    "-",
+    "--output-format=json",
+    "--languages=C++",
+    "--langmap=C++:+.cu.cuh",
+    "--fields=+neKsS",
+    "--kinds-C++=fcs",
+    "-f",
+    "-",
+]
 ITEM = re.compile(r"^(\S+) (\S+) (\d+)(?:  (.*))?$")
 CASE = re.compile(r'(?:TEST_CASE|TEMPLATE_\w*TEST_CASE|SCENARIO)\w*\((?:"((?:[^"\\]|\\.)*)")?')
 HEADER = """# What is larger than tests/structure/sizes.py allows: path symbol lines  reason
@@ -36,8 +55,13 @@ HEADER = """# What is larger than tests/structure/sizes.py allows: path symbol l
 
 
 def symbol_of(scope, name):
-    """Without namespaces, named or not: the list says the path anyway, and ctags numbers unnamed ones anew when a file moves."""
-    parts = [p for p in (scope or "").split("::") if p and not p.startswith("__anon") and not p[0].islower()]
+    """Without namespaces, named or not: the list says the path anyway, and ctags numbers unnamed
+    ones anew when a file moves."""
+    parts = [
+        p
+        for p in (scope or "").split("::")
+        if p and not p.startswith("__anon") and not p[0].islower()
+    ]
     return "::".join(parts + [name]).replace(" ", "")
 
 
@@ -51,17 +75,28 @@ def cases_of(text):
             first += 1
             continue
         last = first
-        while last < len(lines) - 1 and not lines[last].startswith("}") and not (last == first and lines[last].endswith("}")):
+        while (
+            last < len(lines) - 1
+            and not lines[last].startswith("}")
+            and not (last == first and lines[last].endswith("}"))
+        ):
             last += 1
         yield "TEST_CASE:" + (found.group(1) or "").replace(" ", "_"), last - first + 1
         first = last + 1
 
 
 def measure(root, files):
-    """{(path, symbol): (lines, limit)} of every function, class and test case. Overloads share a symbol: it has the longest, and where several of
+    """{(path, symbol): (lines, limit)} of every function, class and test case. Overloads share a
+    symbol: it has the longest, and where several of
     them are above the limit, the second of those is SYMBOL#2."""
-    out = subprocess.run(CTAGS, cwd=root, input="\n".join(files), capture_output=True, text=True, check=True).stdout
-    tags = [tag for tag in map(json.loads, out.splitlines()) if tag.get("_type") == "tag" and "end" in tag]
+    out = subprocess.run(
+        CTAGS, cwd=root, input="\n".join(files), capture_output=True, text=True, check=True
+    ).stdout
+    tags = [
+        tag
+        for tag in map(json.loads, out.splitlines())
+        if tag.get("_type") == "tag" and "end" in tag
+    ]
     sizes = {}
 
     def add(path, symbol, lines, limit):
@@ -78,7 +113,12 @@ def measure(root, files):
     outside = {}  # the lines of functions by the scope that they belong to
     for tag in functions:
         if not tag["name"].startswith("__anon"):
-            add(tag["path"], symbol_of(tag.get("scope"), tag["name"]), tag["end"] - tag["line"] + 1, FUNCTION_LINES)
+            add(
+                tag["path"],
+                symbol_of(tag.get("scope"), tag["name"]),
+                tag["end"] - tag["line"] + 1,
+                FUNCTION_LINES,
+            )
             outside.setdefault(tag.get("scope", ""), []).append(tag)
     for tag in tags:
         if tag["kind"] == "function" or tag["name"].startswith("__anon"):
@@ -121,9 +161,15 @@ def check(sizes, text):
             if lines > limit:
                 wrong.append("%s: %s is too long: lines=%d limit=%d" % (path, symbol, lines, limit))
         elif lines <= limit:
-            wrong.append("%s: %s is within its limit, remove its line from sizes.txt: lines=%d limit=%d" % (path, symbol, lines, limit))
+            wrong.append(
+                "%s: %s is within its limit, remove its line from sizes.txt: lines=%d limit=%d"
+                % (path, symbol, lines, limit)
+            )
         elif lines > listed[path, symbol][0] + GROWTH:
-            wrong.append("%s: %s has grown: lines=%d listed=%d limit=%d" % (path, symbol, lines, listed[path, symbol][0], limit))
+            wrong.append(
+                "%s: %s has grown: lines=%d listed=%d limit=%d"
+                % (path, symbol, lines, listed[path, symbol][0], limit)
+            )
     for path, symbol in sorted(set(listed) - set(sizes)):
         wrong.append("%s: %s no longer exists, remove its line from sizes.txt" % (path, symbol))
     return wrong
@@ -131,8 +177,14 @@ def check(sizes, text):
 
 def rewrite(sizes, text):
     listed, _ = read_list(text)
-    items = sorted((path, symbol, lines) for (path, symbol), (lines, limit) in sizes.items() if lines > limit)
-    return HEADER + "".join(("%s %s %d  %s" % (path, symbol, lines, listed.get((path, symbol), (0, ""))[1])).rstrip() + "\n" for path, symbol, lines in items)
+    items = sorted(
+        (path, symbol, lines) for (path, symbol), (lines, limit) in sizes.items() if lines > limit
+    )
+    return HEADER + "".join(
+        ("%s %s %d  %s" % (path, symbol, lines, listed.get((path, symbol), (0, ""))[1])).rstrip()
+        + "\n"
+        for path, symbol, lines in items
+    )
 
 
 def self_test():
@@ -162,7 +214,11 @@ def self_test():
     passes({"a.cc": function("F", 70)})
     fails({"a.cc": function("F", 71)}, "", "a.cc: F is too long: lines=71 limit=70")
     passes({"a.cc": case("a name", 100)})
-    fails({"a.cc": case("a name", 101) + function("F", 9)}, "", "TEST_CASE:a_name is too long: lines=101 limit=100")
+    fails(
+        {"a.cc": case("a name", 101) + function("F", 9)},
+        "",
+        "TEST_CASE:a_name is too long: lines=101 limit=100",
+    )
     # A listed item may grow by ten lines, and goes from the list when it is short enough or gone.
     passes({"a.cc": function("F", 90)}, "a.cc F 80  a table\n")
     fails({"a.cc": function("F", 91)}, "a.cc F 80  a table\n", "F has grown: lines=91 listed=80")
@@ -172,18 +228,43 @@ def self_test():
     fails({"a.cc": function("F", 80)}, "a.cc F 80\n", "item without a reason")
     fails({"a.cc": function("F", 80)}, "a.cc F 80  one\na.cc F 80  two\n", "duplicate item")
     fails({"a.cc": function("F", 8)}, "a.cc F\n", "want `path symbol lines  reason`")
-    fails({"a.cc": function("F", 80) + function("F", 8).replace("()", "(int)")}, "a.cc F 60  one\n", "F has grown: lines=80")
+    fails(
+        {"a.cc": function("F", 80) + function("F", 8).replace("()", "(int)")},
+        "a.cc F 60  one\n",
+        "F has grown: lines=80",
+    )
     # Overloads are told apart, namespaces are no part of a name, a lambda belongs to its function.
-    fails({"a.cc": "namespace x::y {\nnamespace {\n" + function("F", 80) + function("F", 81).replace("()", "(int)") + "}\n}\n"}, "a.cc F 80  one\n", "F#2 is too long: lines=81")
-    passes({"a.cc": "void F() {\n  auto run = [] {\n%s  };\n}\n" % ("    Do();\n" * 80)}, "a.cc F 84  a lambda\n")
-    # A class is its definition and its members elsewhere, whatever the file; what is within it counts once.
+    fails(
+        {
+            "a.cc": "namespace x::y {\nnamespace {\n"
+            + function("F", 80)
+            + function("F", 81).replace("()", "(int)")
+            + "}\n}\n"
+        },
+        "a.cc F 80  one\n",
+        "F#2 is too long: lines=81",
+    )
+    passes(
+        {"a.cc": "void F() {\n  auto run = [] {\n%s  };\n}\n" % ("    Do();\n" * 80)},
+        "a.cc F 84  a lambda\n",
+    )
+    # A class is its definition and its members elsewhere, whatever the file; what is within it
+    # counts once.
     header = "namespace x {\nclass C {\n%s  void G();\n};\n}\n" % ("  int a;\n" * 340)
     passes({"c.h": header, "c.cc": "namespace x {\n%s}\n" % function("C::G", 57)})
-    fails({"c.h": header, "c.cc": "namespace x {\n%s}\n" % function("C::G", 58)}, "", "c.h: C is too long: lines=401 limit=400")
-    inside = "struct S {\n%s};\n" % "".join("  void F%d() {\n%s  }\n" % (i, "    Do();\n" * 38) for i in range(10))
+    fails(
+        {"c.h": header, "c.cc": "namespace x {\n%s}\n" % function("C::G", 58)},
+        "",
+        "c.h: C is too long: lines=401 limit=400",
+    )
+    inside = "struct S {\n%s};\n" % "".join(
+        "  void F%d() {\n%s  }\n" % (i, "    Do();\n" * 38) for i in range(10)
+    )
     fails({"s.cc": inside}, "", "S is too long: lines=402 limit=400")
     # --write keeps reasons, drops what is short and leaves a new item without a reason.
-    wrong, written = seen({"a.cc": function("F", 90) + function("G", 71)}, "a.cc F 80  a table\na.cc H 99  gone\n")
+    wrong, written = seen(
+        {"a.cc": function("F", 90) + function("G", 71)}, "a.cc F 80  a table\na.cc H 99  gone\n"
+    )
     assert written == HEADER + "a.cc F 90  a table\na.cc G 71\n", written
     print("each failure of the sizes is seen")
     return 0

@@ -1,5 +1,7 @@
-// A worker's session by hand: registers, takes what it is granted and keeps it. For tools that push to a real cluster, whose servers take nothing
-// that was not granted, and for one that lies. Destroyed: it leaves as a worker does that was given notice, and what it had is granted to others.
+// A worker's session by hand: registers, takes what it is granted and keeps it. For tools that push
+// to a real cluster, whose servers take nothing that was not granted, and for one that lies.
+// Destroyed: it leaves as a worker does that was given notice, and what it had is granted to
+// others.
 #pragma once
 
 #include <chrono>
@@ -24,9 +26,12 @@ namespace evergrad::test {
 
 class GrantHolder {
  public:
-  // `answer`: called for each grant on the session's executor; what it returns is sent. Empty: grants are kept.
-  using Answer = std::function<std::optional<v1::TaskMessage>(const v1::Grant&, const v1::Stamp& map_version)>;
-  GrantHolder(transport::Transport* transport, const std::string& coordinator, std::string name, Answer answer = {})
+  // `answer`: called for each grant on the session's executor; what it returns is sent. Empty:
+  // grants are kept.
+  using Answer =
+      std::function<std::optional<v1::TaskMessage>(const v1::Grant&, const v1::Stamp& map_version)>;
+  GrantHolder(transport::Transport* transport, const std::string& coordinator, std::string name,
+              Answer answer = {})
       : name_(std::move(name)), answer_(std::move(answer)), logger_([] {
           log::Options options;
           options.level = log::Level::kError;
@@ -53,10 +58,12 @@ class GrantHolder {
       if (registered.has_map()) version_ = registered.map().version();
     };
     events.on_message = [this](const v1::CoordinatorMessage& message) { OnMessage(message); };
-    executor_.Post([this, transport, options = std::move(options), events = std::move(events)]() mutable {
-      session_ = std::make_unique<client::SessionClient>(transport, &executor_, &logger_, std::move(options), std::move(events));
-      session_->Start();
-    });
+    executor_.Post(
+        [this, transport, options = std::move(options), events = std::move(events)]() mutable {
+          session_ = std::make_unique<client::SessionClient>(transport, &executor_, &logger_,
+                                                             std::move(options), std::move(events));
+          session_->Start();
+        });
   }
   ~GrantHolder() {
     runtime::Event left;
@@ -82,7 +89,8 @@ class GrantHolder {
       }
       const auto now = std::chrono::steady_clock::now();
       if (now >= end) return std::nullopt;
-      changed_.WaitFor(&mu_, std::chrono::duration_cast<std::chrono::milliseconds>(end - now) + std::chrono::milliseconds(1));
+      changed_.WaitFor(&mu_, std::chrono::duration_cast<std::chrono::milliseconds>(end - now) +
+                                 std::chrono::milliseconds(1));
     }
   }
   // What a push needs: the name and the proof of that grant.

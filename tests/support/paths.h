@@ -1,4 +1,5 @@
-// Where a test finds the checkout, the binaries and the data. ctest sets the environment; by hand, the current folder serves.
+// Where a test finds the checkout, the binaries and the data. ctest sets the environment; by hand,
+// the current folder serves.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +12,9 @@ inline std::string FromEnvironment(const char* name, const std::string& otherwis
   return value != nullptr && *value != '\0' ? value : otherwise;
 }
 inline std::string SourceDir() { return FromEnvironment("EVERGRAD_SOURCE_DIR", "."); }
-inline std::string BinDir() { return FromEnvironment("EVERGRAD_BIN_DIR", SourceDir() + "/build/release/bin"); }
+inline std::string BinDir() {
+  return FromEnvironment("EVERGRAD_BIN_DIR", SourceDir() + "/build/release/bin");
+}
 inline std::string DataDir() { return FromEnvironment("EVERGRAD_DATA", SourceDir() + "/data"); }
 
 }  // namespace evergrad::test

@@ -1,4 +1,5 @@
-// A folder of a test's own, removed with everything in it. Its name has spaces: paths may have them.
+// A folder of a test's own, removed with everything in it. Its name has spaces: paths may have
+// them.
 #pragma once
 
 #include <stdlib.h>
@@ -13,7 +14,8 @@ namespace evergrad::test {
 class TempFolder {
  public:
   TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "evergrad test XXXXXX").string();
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "evergrad test XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) std::abort();
     path_ = pattern;
   }

@@ -7,7 +7,8 @@
 namespace evergrad::worker {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {
-  EG_ASSIGN_OR_RETURN(const DeviceChoice choice, ChooseDevice(options.device, options.cuda_library));
+  EG_ASSIGN_OR_RETURN(const DeviceChoice choice,
+                      ChooseDevice(options.device, options.cuda_library));
   if (choice.gpu()) return MakeCudaBackend(choice, {});
   return MakeCpuBackend(options.threads, options.bind);
 }

@@ -40,7 +40,8 @@ class Bench {
     Memory memory = Make((bytes.size() + sizeof(float) - 1) / sizeof(float));
     if (memory.bytes() < bytes.size()) return memory;
     const std::span<std::byte> to = memory.as<std::byte>().first(bytes.size());
-    backend_.host_memory() ? static_cast<void>(std::memcpy(to.data(), bytes.data(), bytes.size())) : backend_.Upload(Lane::kCompute, bytes, to);
+    backend_.host_memory() ? static_cast<void>(std::memcpy(to.data(), bytes.data(), bytes.size()))
+                           : backend_.Upload(Lane::kCompute, bytes, to);
     return memory;
   }
   template <typename T = float>
@@ -59,7 +60,9 @@ class Bench {
     }
     kept_.emplace_back(name, std::vector<double>(values.begin(), values.end()));
   }
-  void Keep(const char* name, std::span<const float> values) { kept_.emplace_back(name, std::vector<double>(values.begin(), values.end())); }
+  void Keep(const char* name, std::span<const float> values) {
+    kept_.emplace_back(name, std::vector<double>(values.begin(), values.end()));
+  }
   void Update(const absl::Status& status) { status_.Update(status); }
   std::uint64_t seed() const { return seed_; }
   const absl::Status& status() const { return status_; }
@@ -82,11 +85,13 @@ void Run(Backend& backend, Bench* bench) {
     Memory dx = bench->Make(kBatch * kIn), dw = bench->Make(kIn * kOut), db = bench->Make(kOut);
     if (!bench->status().ok()) return;
     backend.Enter("self-check", Phase::kForward);
-    backend.DenseForward(kBatch, kIn, kOut, x.as<float>(), w.as<float>(), b.as<float>(), Activation::kTanh, y.as<float>());
+    backend.DenseForward(kBatch, kIn, kOut, x.as<float>(), w.as<float>(), b.as<float>(),
+                         Activation::kTanh, y.as<float>());
     bench->Keep("dense", y);
     backend.Enter("self-check", Phase::kBackward);
-    backend.DenseBackward(kBatch, kIn, kOut, x.as<float>(), w.as<float>(), Activation::kTanh, y.as<float>(), dy.as<float>(), dx.as<float>(),
-                          dw.as<float>(), db.as<float>());
+    backend.DenseBackward(kBatch, kIn, kOut, x.as<float>(), w.as<float>(), Activation::kTanh,
+                          y.as<float>(), dy.as<float>(), dx.as<float>(), dw.as<float>(),
+                          db.as<float>());
     bench->Keep("dense gradient of x", dx);
     bench->Keep("dense gradient of w", dw);
     bench->Keep("dense gradient of b", db);
@@ -95,14 +100,17 @@ void Run(Backend& backend, Bench* bench) {
     const Conv2dShape s{3, 13, 11, 8, 7, 6, 16, 3, 3, 2, 2, 1, 1, 1, 1};
     const auto inputs = static_cast<std::size_t>(s.batch * s.in_h * s.in_w * s.in_c),
                outputs = static_cast<std::size_t>(s.batch * s.out_h * s.out_w * s.filters);
-    const auto weights = static_cast<std::size_t>(s.kernel_h * s.kernel_w * s.in_c * s.filters), filters = static_cast<std::size_t>(s.filters);
+    const auto weights = static_cast<std::size_t>(s.kernel_h * s.kernel_w * s.in_c * s.filters),
+               filters = static_cast<std::size_t>(s.filters);
     const Memory x = bench->Draw(inputs), w = bench->Draw(weights), b = bench->Draw(filters);
-    Memory y = bench->Make(outputs), dy = bench->Draw(outputs), dx = bench->Make(inputs), dw = bench->Make(weights), db = bench->Make(filters);
+    Memory y = bench->Make(outputs), dy = bench->Draw(outputs), dx = bench->Make(inputs),
+           dw = bench->Make(weights), db = bench->Make(filters);
     if (!bench->status().ok()) return;
-    backend.Conv2dForward(s, x.as<float>(), w.as<float>(), b.as<float>(), Activation::kLinear, y.as<float>());
+    backend.Conv2dForward(s, x.as<float>(), w.as<float>(), b.as<float>(), Activation::kLinear,
+                          y.as<float>());
     bench->Keep("conv2d", y);
-    backend.Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, y.as<float>(), dy.as<float>(), dx.as<float>(), dw.as<float>(),
-                           db.as<float>());
+    backend.Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, y.as<float>(),
+                           dy.as<float>(), dx.as<float>(), dw.as<float>(), db.as<float>());
     bench->Keep("conv2d gradient of x", dx);
     bench->Keep("conv2d gradient of w", dw);
     bench->Keep("conv2d gradient of b", db);
@@ -110,7 +118,8 @@ void Run(Backend& backend, Bench* bench) {
   {
     constexpr std::size_t kElements = 10007;
     const Memory x = bench->Draw(kElements);
-    Memory y = bench->Draw(kElements), z = bench->Make(kElements), sum = bench->Make(sizeof(double) / sizeof(float));
+    Memory y = bench->Draw(kElements), z = bench->Make(kElements),
+           sum = bench->Make(sizeof(double) / sizeof(float));
     const std::uint64_t key = 77;
     const Memory keys = bench->Put(std::as_bytes(std::span(&key, 1)));
     if (!bench->status().ok()) return;
@@ -125,18 +134,25 @@ void Run(Backend& backend, Bench* bench) {
   }
 }
 
-// A step as a worker makes it, often enough to be recorded and run again: its input goes over before it, its first result leaves behind an event that
-// lies within it, while it goes on. A copy that does not wait for the step that is run now brings what another one left.
+// A step as a worker makes it, often enough to be recorded and run again: its input goes over
+// before it, its first result leaves behind an event that lies within it, while it goes on. A copy
+// that does not wait for the step that is run now brings what another one left.
 void RunSteps(Backend& backend, Bench* bench) {
   constexpr std::size_t kElements = 1 << 14;
-  constexpr int kSteps = 6, kPasses = 64;  // for long enough that a copy which does not wait is there first
+  constexpr int kSteps = 6,
+                kPasses = 64;  // for long enough that a copy which does not wait is there first
   Memory x = bench->Make(kElements), y = bench->Make(kElements), z = bench->Make(kElements);
   if (!bench->status().ok()) return;
-  absl::StatusOr<tensor::AlignedBuffer> in = backend.AllocateHost(x.bytes()), out = backend.AllocateHost(x.bytes());
-  absl::StatusOr<std::unique_ptr<Event>> there = backend.MakeEvent(), made = backend.MakeEvent(), left = backend.MakeEvent();
-  for (const absl::Status& status : {in.status(), out.status(), there.status(), made.status(), left.status()}) bench->Update(status);
+  absl::StatusOr<tensor::AlignedBuffer> in = backend.AllocateHost(x.bytes()),
+                                        out = backend.AllocateHost(x.bytes());
+  absl::StatusOr<std::unique_ptr<Event>> there = backend.MakeEvent(), made = backend.MakeEvent(),
+                                         left = backend.MakeEvent();
+  for (const absl::Status& status :
+       {in.status(), out.status(), there.status(), made.status(), left.status()})
+    bench->Update(status);
   if (!bench->status().ok()) return;
-  const std::uint64_t signature[] = {reinterpret_cast<std::uintptr_t>(x.as<float>().data()), reinterpret_cast<std::uintptr_t>(there->get())};
+  const std::uint64_t signature[] = {reinterpret_cast<std::uintptr_t>(x.as<float>().data()),
+                                     reinterpret_cast<std::uintptr_t>(there->get())};
   for (int step = 0; step < kSteps; ++step) {
     const std::uint64_t key = random::KeyOf(bench->seed(), absl::StrCat("self-check/step ", step));
     for (std::size_t i = 0; i < kElements; ++i) in->floats()[i] = random::Uniform(key, i);
@@ -146,7 +162,8 @@ void RunSteps(Backend& backend, Bench* bench) {
       backend.Enter("self-check", Phase::kForward);
       backend.Await(Lane::kCompute, **there);
       backend.Scale(1, x.as<float>(), y.as<float>());
-      for (int pass = 0; pass < kPasses; ++pass) backend.AddScaled(0.25f, x.as<float>(), y.as<float>());
+      for (int pass = 0; pass < kPasses; ++pass)
+        backend.AddScaled(0.25f, x.as<float>(), y.as<float>());
       backend.Record(Lane::kCompute, **made);
       backend.Scale(2, y.as<float>(), z.as<float>());
     }
@@ -182,13 +199,15 @@ absl::Status CompareBackends(Backend& device, Backend& reference, std::uint64_t 
     for (std::size_t j = 0; j < values.size(); ++j) {
       const double there = got.kept()[i].second[j];
       if (!(std::fabs(there - values[j]) <= kTolerance * largest))
-        return absl::DataLossError(absl::StrCat("primitive=", name, " want=", values[j], " got=", there));
+        return absl::DataLossError(
+            absl::StrCat("primitive=", name, " want=", values[j], " got=", there));
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeviceChoice> ChooseCheckedDevice(absl::string_view device, const std::string& library, std::uint64_t seed) {
+absl::StatusOr<DeviceChoice> ChooseCheckedDevice(absl::string_view device,
+                                                 const std::string& library, std::uint64_t seed) {
   EG_ASSIGN_OR_RETURN(DeviceChoice choice, ChooseDevice(device, library));
   if (!choice.gpu()) return choice;
   absl::Status status;
@@ -201,11 +220,15 @@ absl::StatusOr<DeviceChoice> ChooseCheckedDevice(absl::string_view device, const
     }
   }
   if (status.ok()) return choice;
-  const std::string why = absl::IsDataLoss(status)
-                              ? absl::StrCat(choice.name, " does not compute what the CPU computes: ", status.message(), " seed=", seed)
-                              : std::string(status.message());
+  const std::string why =
+      absl::IsDataLoss(status)
+          ? absl::StrCat(choice.name, " does not compute what the CPU computes: ", status.message(),
+                         " seed=", seed)
+          : std::string(status.message());
   EG_ASSIGN_OR_RETURN(const DeviceName name, ParseDevice(device));
-  if (name.kind == DeviceName::Kind::kGpu) return UserError(absl::FailedPreconditionError(absl::StrCat("device ", device, " cannot be had: ", why)));
+  if (name.kind == DeviceName::Kind::kGpu)
+    return UserError(
+        absl::FailedPreconditionError(absl::StrCat("device ", device, " cannot be had: ", why)));
   DeviceChoice cpu;
   cpu.name = "cpu";
   cpu.text = absl::StrCat("cpu: ", why);

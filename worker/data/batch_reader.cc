@@ -18,7 +18,8 @@ std::uint64_t BytesOf(const ReadyBatch& batch) {
   return bytes;
 }
 
-absl::StatusOr<ReadyBatch> ReadBatch(const Dataset& data, std::uint32_t update, std::vector<std::uint64_t> indices,
+absl::StatusOr<ReadyBatch> ReadBatch(const Dataset& data, std::uint32_t update,
+                                     std::vector<std::uint64_t> indices,
                                      const BatchReader::Options& options) {
   ReadyBatch batch;
   batch.update = update;
@@ -27,7 +28,8 @@ absl::StatusOr<ReadyBatch> ReadBatch(const Dataset& data, std::uint32_t update, 
   for (const Field& field : data.fields()) {
     const std::size_t bytes = indices.size() * field.example_bytes();
     tensor::AlignedBuffer buffer;
-    if (options.room && field.dtype == tensor::DType::kFloat32 && bytes > 0) buffer = options.room(bytes);
+    if (options.room && field.dtype == tensor::DType::kFloat32 && bytes > 0)
+      buffer = options.room(bytes);
     if (buffer.size() < bytes) buffer = tensor::AlignedBuffer(bytes);
     to.emplace_back(buffer.data(), buffer.size());
     batch.fields.push_back(std::move(buffer));
@@ -65,7 +67,9 @@ struct BatchReader::Impl {
     }
     return nullptr;
   }
-  static bool HasMore(const Stream& stream) { return stream.error.ok() && stream.next_read < stream.batches; }
+  static bool HasMore(const Stream& stream) {
+    return stream.error.ok() && stream.next_read < stream.batches;
+  }
 
   std::optional<Job> Pick() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     Stream* chosen = nullptr;
@@ -95,7 +99,8 @@ struct BatchReader::Impl {
     return Job{chosen->id, chosen->data, chosen->next_read++, chosen->indices};
   }
 
-  void Account(std::int64_t more_batches, std::int64_t more_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+  void Account(std::int64_t more_batches, std::int64_t more_bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     batches = static_cast<std::uint32_t>(batches + more_batches);
     bytes = static_cast<std::uint64_t>(static_cast<std::int64_t>(bytes) + more_bytes);
     if (batches_gauge != nullptr) batches_gauge->Set(batches);
@@ -110,7 +115,8 @@ struct BatchReader::Impl {
         while (!stopping && !(job = Pick())) changed.Wait(&mu);
         if (stopping) return;
       }
-      absl::StatusOr<ReadyBatch> batch = ReadBatch(*job->data, job->batch, job->indices(job->batch), options);
+      absl::StatusOr<ReadyBatch> batch =
+          ReadBatch(*job->data, job->batch, job->indices(job->batch), options);
       Taken waiter;
       {
         MutexLock lock(&mu);
@@ -145,11 +151,14 @@ struct BatchReader::Impl {
   std::optional<runtime::Thread> thread;
 };
 
-BatchReader::BatchReader(Options options, metrics::Registry* registry) : impl_(std::make_shared<Impl>(options)) {
+BatchReader::BatchReader(Options options, metrics::Registry* registry)
+    : impl_(std::make_shared<Impl>(options)) {
   if (registry != nullptr) {
-    metrics::Limit batches(*registry, "evergrad_worker_prefetch_batches", "Batches read ahead and not yet taken; full: the reader pauses",
+    metrics::Limit batches(*registry, "evergrad_worker_prefetch_batches",
+                           "Batches read ahead and not yet taken; full: the reader pauses",
                            options.batches_max);
-    metrics::Limit bytes(*registry, "evergrad_worker_prefetch_bytes", "Bytes of batches read ahead; full: the reader pauses",
+    metrics::Limit bytes(*registry, "evergrad_worker_prefetch_bytes",
+                         "Bytes of batches read ahead; full: the reader pauses",
                          static_cast<double>(options.bytes_max));
     impl_->batches_gauge = &batches.current;
     impl_->bytes_gauge = &bytes.current;
@@ -168,7 +177,8 @@ BatchReader::~BatchReader() {
   impl_->thread.reset();
 }
 
-void BatchReader::Open(StreamId stream, std::shared_ptr<const Dataset> data, std::uint32_t batches, Indices indices) {
+void BatchReader::Open(StreamId stream, std::shared_ptr<const Dataset> data, std::uint32_t batches,
+                       Indices indices) {
   MutexLock lock(&impl_->mu);
   if (impl_->Find(stream) != nullptr) return;
   Impl::Stream& added = impl_->streams.emplace_back();
@@ -195,7 +205,8 @@ void BatchReader::Next(StreamId stream_id, Taken done) {
     } else if (!stream->error.ok()) {
       answer = stream->error;
     } else if (stream->next_taken >= stream->batches) {
-      answer = absl::OutOfRangeError(absl::StrCat("past the last batch: batches=", stream->batches));
+      answer =
+          absl::OutOfRangeError(absl::StrCat("past the last batch: batches=", stream->batches));
     } else {
       stream->waiter = std::move(done);
       impl_->changed.NotifyAll();
@@ -210,7 +221,8 @@ void BatchReader::Close(StreamId stream) {
   MutexLock lock(&impl_->mu);
   for (auto it = impl_->streams.begin(); it != impl_->streams.end(); ++it) {
     if (it->id != stream) continue;
-    for (const ReadyBatch& batch : it->ready) impl_->Account(-1, -static_cast<std::int64_t>(BytesOf(batch)));
+    for (const ReadyBatch& batch : it->ready)
+      impl_->Account(-1, -static_cast<std::int64_t>(BytesOf(batch)));
     dropped.splice(dropped.begin(), impl_->streams, it);
     break;
   }

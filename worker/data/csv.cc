@@ -1,4 +1,5 @@
-// Typed columns of a csv file, transformed and held column-wise: 8 bytes an integer, 4 a real number.
+// Typed columns of a csv file, transformed and held column-wise: 8 bytes an integer, 4 a real
+// number.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -28,25 +29,33 @@ struct Value {
   absl::string_view text;
   std::int64_t integer = 0;
   double real = 0;
-  double number() const { return kind == ValueKind::kInteger ? static_cast<double>(integer) : real; }
+  double number() const {
+    return kind == ValueKind::kInteger ? static_cast<double>(integer) : real;
+  }
 };
 
 Value Integer(std::int64_t v) { return {ValueKind::kInteger, {}, v, 0}; }
 Value Real(double v) { return {ValueKind::kReal, {}, 0, v}; }
 
-bool IsNumber(absl::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == absl::string_view::npos; }
+bool IsNumber(absl::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == absl::string_view::npos;
+}
 
-// Ids of what the training data has at least min_count times: 1, 2, … by descending count, then by text. 0 is what it has less often, or not.
+// Ids of what the training data has at least min_count times: 1, 2, … by descending count, then by
+// text. 0 is what it has less often, or not.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
-// An error's words; the caller knows file, line and column. Of what stands in the file only the beginning is shown: whoever submits a job learns
-// what the readers say, and the file may not be his.
+// An error's words; the caller knows file, line and column. Of what stands in the file only the
+// beginning is shown: whoever submits a job learns what the readers say, and the file may not be
+// his.
 absl::Status Wrong(absl::string_view expected, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("expected ", expected, ", got `", Quoted(text, kQuotedMax), "`"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected ", expected, ", got `", Quoted(text, kQuotedMax), "`"));
 }
 
 // Said of a text that would be a number without the spaces around it.
-constexpr char kSpaces[] = "; spaces around a value are part of it: `separator: \", \"` takes them off";
+constexpr char kSpaces[] =
+    "; spaces around a value are part of it: `separator: \", \"` takes them off";
 
 absl::StatusOr<Value> Typed(ValueKind kind, absl::string_view text) {
   if (kind == ValueKind::kText) return Value{kind, text, 0, 0};
@@ -57,9 +66,11 @@ absl::StatusOr<Value> Typed(ValueKind kind, absl::string_view text) {
     return Real(*real);
   }
   const absl::string_view bare = absl::StripAsciiWhitespace(text);
-  const bool spaces =
-      bare.size() != text.size() && (kind == ValueKind::kInteger ? config::IntegerOf(bare).has_value() : config::RealOf(bare).has_value());
-  const absl::Status wrong = Wrong(kind == ValueKind::kInteger ? "an integer of 64 bits" : "a finite number", text);
+  const bool spaces = bare.size() != text.size() &&
+                      (kind == ValueKind::kInteger ? config::IntegerOf(bare).has_value()
+                                                   : config::RealOf(bare).has_value());
+  const absl::Status wrong =
+      Wrong(kind == ValueKind::kInteger ? "an integer of 64 bits" : "a finite number", text);
   return spaces ? absl::InvalidArgumentError(absl::StrCat(wrong.message(), kSpaces)) : wrong;
 }
 
@@ -71,10 +82,13 @@ class Column {
   // UserError. `vocabulary` is the training data's, where this is read beside it.
   absl::Status Prepare(const Vocabulary* vocabulary) {
     const auto kind = config::KindOfField(spec_);
-    if (!kind.ok()) return UserError(absl::InvalidArgumentError(absl::StrCat("field `", spec_.name, "`: ", kind.status().message())));
+    if (!kind.ok())
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("field `", spec_.name, "`: ", kind.status().message())));
     integers_ = *kind == ValueKind::kInteger;
     from_ = config::KindOf(spec_);
-    const auto found = std::find_if(spec_.transforms.begin(), spec_.transforms.end(), [](const auto& t) { return t.type == "vocabulary"; });
+    const auto found = std::find_if(spec_.transforms.begin(), spec_.transforms.end(),
+                                    [](const auto& t) { return t.type == "vocabulary"; });
     before_ = static_cast<std::size_t>(found - spec_.transforms.begin());
     has_vocabulary_ = found != spec_.transforms.end();
     given_ = vocabulary;
@@ -88,18 +102,23 @@ class Column {
   absl::Status Add(absl::string_view text, bool missing) {
     if (missing && !spec_.default_text) {
       if (!has_vocabulary_)
-        return absl::InvalidArgumentError(absl::StrCat("the value is missing (`", Quoted(text, kQuotedMax), "`) and the field has no `default`"));
+        return absl::InvalidArgumentError(absl::StrCat("the value is missing (`",
+                                                       Quoted(text, kQuotedMax),
+                                                       "`) and the field has no `default`"));
       return building() ? Hold(0) : Finish(Integer(0));
     }
-    EG_ASSIGN_OR_RETURN(Value value, Typed(from_, missing ? absl::string_view(*spec_.default_text) : text));
+    EG_ASSIGN_OR_RETURN(Value value,
+                        Typed(from_, missing ? absl::string_view(*spec_.default_text) : text));
     EG_ASSIGN_OR_RETURN(value, Transformed(value, 0, before_));
     if (!has_vocabulary_) return Store(value);
-    const std::string key = value.kind == ValueKind::kText ? std::string(value.text) : absl::StrCat(value.integer);
+    const std::string key =
+        value.kind == ValueKind::kText ? std::string(value.text) : absl::StrCat(value.integer);
     if (!building()) {
       const auto found = given_->find(key);
       return Finish(Integer(found == given_->end() ? 0 : found->second));
     }
-    const auto [word, fresh] = words_.try_emplace(key, static_cast<std::int64_t>(counts_.size()) + 1);
+    const auto [word, fresh] =
+        words_.try_emplace(key, static_cast<std::int64_t>(counts_.size()) + 1);
     if (fresh) {
       counts_.push_back(0);
       word_bytes_ += key.size() + 64;
@@ -123,7 +142,10 @@ class Column {
   const std::vector<float>& reals() const { return reals_; }
   const Vocabulary& vocabulary() const { return own_; }
   bool has_vocabulary() const { return has_vocabulary_; }
-  std::uint64_t bytes() const { return (ints_.size() + held_.size()) * sizeof(std::int64_t) + reals_.size() * sizeof(float) + word_bytes_; }
+  std::uint64_t bytes() const {
+    return (ints_.size() + held_.size()) * sizeof(std::int64_t) + reals_.size() * sizeof(float) +
+           word_bytes_;
+  }
 
   std::vector<std::size_t> at;  // positions in a record
 
@@ -132,9 +154,12 @@ class Column {
     const std::uint64_t least = spec_.transforms[before_].min_count;
     std::vector<std::pair<std::uint64_t, absl::string_view>> order;
     for (const auto& [text, word] : words_) {
-      if (const std::uint64_t count = counts_[static_cast<std::size_t>(word - 1)]; count >= least) order.emplace_back(count, text);
+      if (const std::uint64_t count = counts_[static_cast<std::size_t>(word - 1)]; count >= least)
+        order.emplace_back(count, text);
     }
-    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+      return a.first != b.first ? a.first > b.first : a.second < b.second;
+    });
     std::vector<std::int64_t> id_of_word(counts_.size() + 1, 0);
     for (std::size_t i = 0; i < order.size(); ++i) {
       const std::int64_t id = static_cast<std::int64_t>(i) + 1;
@@ -144,7 +169,8 @@ class Column {
     words_ = {};
     const std::vector<std::int64_t> held = std::move(held_);
     held_ = {};
-    for (const std::int64_t word : held) EG_RETURN_IF_ERROR(Finish(Integer(id_of_word[static_cast<std::size_t>(word)])));
+    for (const std::int64_t word : held)
+      EG_RETURN_IF_ERROR(Finish(Integer(id_of_word[static_cast<std::size_t>(word)])));
     return absl::OkStatus();
   }
 
@@ -180,7 +206,8 @@ class Column {
         EG_ASSIGN_OR_RETURN(const ValueKind kind, config::KindAfter(transform, value.kind));
         if (kind == ValueKind::kInteger) {
           std::int64_t sum = 0;
-          if (__builtin_add_overflow(value.integer, static_cast<std::int64_t>(transform.value), &sum))
+          if (__builtin_add_overflow(value.integer, static_cast<std::int64_t>(transform.value),
+                                     &sum))
             return Wrong("an integer of 64 bits after the offset", absl::StrCat(value.integer));
           value = Integer(sum);
         } else {
@@ -188,16 +215,21 @@ class Column {
         }
       } else if (transform.type == "bucketize") {
         const auto& bounds = transform.bounds;
-        value = Integer(std::upper_bound(bounds.begin(), bounds.end(), value.number()) - bounds.begin());
+        value = Integer(std::upper_bound(bounds.begin(), bounds.end(), value.number()) -
+                        bounds.begin());
       } else if (transform.type == "hash") {
-        const std::uint64_t hash = value.kind == ValueKind::kText ? random::KeyOf(0, value.text) : random::KeyOf(0, absl::StrCat(value.integer));
+        const std::uint64_t hash = value.kind == ValueKind::kText
+                                       ? random::KeyOf(0, value.text)
+                                       : random::KeyOf(0, absl::StrCat(value.integer));
         value = Integer(static_cast<std::int64_t>(hash % transform.buckets));
       } else if (transform.type == "map") {
-        const std::string text = value.kind == ValueKind::kText ? std::string(value.text) : absl::StrCat(value.integer);
+        const std::string text =
+            value.kind == ValueKind::kText ? std::string(value.text) : absl::StrCat(value.integer);
         const auto found = maps_[t].find(text);
         if (found == maps_[t].end()) return Wrong("one of the texts of `map`", text);
         EG_ASSIGN_OR_RETURN(const ValueKind kind, config::KindAfter(transform, value.kind));
-        value = kind == ValueKind::kInteger ? Integer(static_cast<std::int64_t>(found->second)) : Real(found->second);
+        value = kind == ValueKind::kInteger ? Integer(static_cast<std::int64_t>(found->second))
+                                            : Real(found->second);
       }
     }
     return value;
@@ -206,11 +238,12 @@ class Column {
   const config::FieldSpec spec_;
   bool integers_ = false, has_vocabulary_ = false;
   ValueKind from_ = ValueKind::kText;
-  std::size_t before_ = 0;                                      // transforms before the vocabulary; all, where there is none
+  std::size_t before_ = 0;  // transforms before the vocabulary; all, where there is none
   std::vector<absl::flat_hash_map<std::string, double>> maps_;  // by transform
   std::vector<std::int64_t> ints_;
   std::vector<float> reals_;
-  // While a vocabulary is built: the words, numbered from 1 in order of appearance, and those of every value; 0: missing.
+  // While a vocabulary is built: the words, numbered from 1 in order of appearance, and those of
+  // every value; 0: missing.
   absl::flat_hash_map<std::string, std::int64_t> words_;
   std::vector<std::uint64_t> counts_;
   std::vector<std::int64_t> held_;
@@ -221,8 +254,12 @@ class Column {
 
 class CsvDataset final : public Dataset {
  public:
-  CsvDataset(std::vector<std::unique_ptr<Column>> columns, std::uint64_t examples, std::string fingerprint, std::vector<std::string> warnings)
-      : columns_(std::move(columns)), examples_(examples), fingerprint_(std::move(fingerprint)), warnings_(std::move(warnings)) {
+  CsvDataset(std::vector<std::unique_ptr<Column>> columns, std::uint64_t examples,
+             std::string fingerprint, std::vector<std::string> warnings)
+      : columns_(std::move(columns)),
+        examples_(examples),
+        fingerprint_(std::move(fingerprint)),
+        warnings_(std::move(warnings)) {
     for (const auto& column : columns_) {
       Field& field = fields_.emplace_back();
       field.name = column->spec().name;
@@ -239,10 +276,13 @@ class CsvDataset final : public Dataset {
     for (const auto& column : columns_) bytes += column->bytes();
     return bytes;
   }
-  absl::Status Read(const std::vector<std::uint64_t>& indices, const std::vector<std::span<std::byte>>& to) const override {
+  absl::Status Read(const std::vector<std::uint64_t>& indices,
+                    const std::vector<std::span<std::byte>>& to) const override {
     EG_RETURN_IF_ERROR(CheckBatchBuffers(*this, indices.size(), to));
     for (const std::uint64_t index : indices) {
-      if (index >= examples_) return absl::InvalidArgumentError(absl::StrCat("example out of range: examples=", examples_, " got=", index));
+      if (index >= examples_)
+        return absl::InvalidArgumentError(
+            absl::StrCat("example out of range: examples=", examples_, " got=", index));
     }
     for (std::size_t f = 0; f < columns_.size(); ++f) {
       const Column& column = *columns_[f];
@@ -261,7 +301,8 @@ class CsvDataset final : public Dataset {
       FieldVocabulary& one = all.emplace_back();
       one.field = column->spec().name;
       one.words.resize(column->vocabulary().size());
-      for (const auto& [text, id] : column->vocabulary()) one.words[static_cast<std::size_t>(id) - 1] = text;
+      for (const auto& [text, id] : column->vocabulary())
+        one.words[static_cast<std::size_t>(id) - 1] = text;
     }
     return all;
   }
@@ -275,12 +316,14 @@ class CsvDataset final : public Dataset {
 
  private:
   template <typename T>
-  static void Gather(const std::vector<T>& from, const std::vector<std::uint64_t>& indices, std::size_t width, T* to) {
+  static void Gather(const std::vector<T>& from, const std::vector<std::uint64_t>& indices,
+                     std::size_t width, T* to) {
     if (width == 1) {
       for (std::size_t i = 0; i < indices.size(); ++i) to[i] = from[indices[i]];
       return;
     }
-    for (const std::uint64_t index : indices) to = std::copy_n(from.data() + index * width, width, to);
+    for (const std::uint64_t index : indices)
+      to = std::copy_n(from.data() + index * width, width, to);
   }
 
   const std::vector<std::unique_ptr<Column>> columns_;
@@ -290,9 +333,11 @@ class CsvDataset final : public Dataset {
   std::vector<Field> fields_;
 };
 
-// Why a header is taken for an example that was lost, "" where it is none. Only columns that are given by number say anything: a name that was found
-// proves the header. So do numbers that count the columns.
-std::string HeaderLooksLikeData(const config::SourceSpec& source, const std::vector<std::unique_ptr<Column>>& columns,
+// Why a header is taken for an example that was lost, "" where it is none. Only columns that are
+// given by number say anything: a name that was found proves the header. So do numbers that count
+// the columns.
+std::string HeaderLooksLikeData(const config::SourceSpec& source,
+                                const std::vector<std::unique_ptr<Column>>& columns,
                                 const std::vector<std::string>& names) {
   std::string first;
   bool counts = true;
@@ -301,42 +346,54 @@ std::string HeaderLooksLikeData(const config::SourceSpec& source, const std::vec
       const std::size_t at = column->at[i];
       if (!IsNumber(column->spec().columns[i])) return "";
       if (column->spec().type == "string") continue;
-      const bool number = column->spec().type == "int" ? config::IntegerOf(names[at]).has_value() : config::RealOf(names[at]).has_value();
+      const bool number = column->spec().type == "int" ? config::IntegerOf(names[at]).has_value()
+                                                       : config::RealOf(names[at]).has_value();
       if (!number) return "";
       counts = counts && (names[at] == absl::StrCat(at) || names[at] == absl::StrCat(at + 1));
-      if (first.empty()) first = absl::StrCat("column ", at, " of it is `", Quoted(names[at], kQuotedMax), "`");
+      if (first.empty())
+        first = absl::StrCat("column ", at, " of it is `", Quoted(names[at], kQuotedMax), "`");
     }
   }
   if (first.empty() || counts) return "";
-  return absl::StrCat("the first record of a csv file looks like an example, and `header: true` leaves it out: file=", source.path, " (", first,
-                      "; write `header: false` if the file has no header)");
+  return absl::StrCat(
+      "the first record of a csv file looks like an example, and `header: true` leaves it out: "
+      "file=",
+      source.path, " (", first, "; write `header: false` if the file has no header)");
 }
 
 // How the file is read, where the plan's own text does not say it.
 std::string Manner(const config::SourceSpec& source) {
-  return absl::StrCat("read: header=", source.header ? 1 : 0, " quoting=", source.quoting ? 1 : 0, " separator=`", source.separator, "` missing=`",
-                      absl::StrJoin(source.missing, "`,`"), "` split=", source.split.modulo, "/", source.split.equals,
-                      source.split.taken ? " taken" : "");
+  return absl::StrCat("read: header=", source.header ? 1 : 0, " quoting=", source.quoting ? 1 : 0,
+                      " separator=`", source.separator, "` missing=`",
+                      absl::StrJoin(source.missing, "`,`"), "` split=", source.split.modulo, "/",
+                      source.split.equals, source.split.taken ? " taken" : "");
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields, const Dataset* train,
-                                                 const DataOptions& options) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source,
+                                                 const std::vector<config::FieldSpec>& fields,
+                                                 const Dataset* train, const DataOptions& options) {
   const auto* const trained = dynamic_cast<const CsvDataset*>(train);
   std::vector<std::unique_ptr<Column>> columns;
   for (const config::FieldSpec& field : fields) {
     columns.push_back(std::make_unique<Column>(field));
-    EG_RETURN_IF_ERROR(columns.back()->Prepare(trained == nullptr ? nullptr : trained->FindVocabulary(field.name)));
+    EG_RETURN_IF_ERROR(columns.back()->Prepare(
+        trained == nullptr ? nullptr : trained->FindVocabulary(field.name)));
   }
-  EG_ASSIGN_OR_RETURN(const std::unique_ptr<CsvRecords> records, CsvRecords::Open(source.path, source.separator, source.quoting, options.roots));
+  EG_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CsvRecords> records,
+      CsvRecords::Open(source.path, source.separator, source.quoting, options.roots));
   const auto bad_file = [&](std::uint64_t line, absl::string_view text) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("bad record: ", source.path, ":", line, ": ", text)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("bad record: ", source.path, ":", line, ": ", text)));
   };
 
   std::vector<absl::string_view> record;
   EG_ASSIGN_OR_RETURN(bool more, records->Next(&record));
-  if (!more) return UserError(absl::InvalidArgumentError(absl::StrCat("data file without a record: file=", source.path)));
+  if (!more)
+    return UserError(
+        absl::InvalidArgumentError(absl::StrCat("data file without a record: file=", source.path)));
   const std::size_t width = record.size();
   std::vector<std::string> names;
   if (source.header)
@@ -348,20 +405,26 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
       if (error == std::errc() && stop == name.data() + name.size()) {
         if (number >= width)
           return bad_file(records->line(),
-                          absl::StrCat("field `", column->spec().name, "` is column ", number, ", the file has columns 0 to ", width - 1));
+                          absl::StrCat("field `", column->spec().name, "` is column ", number,
+                                       ", the file has columns 0 to ", width - 1));
         column->at.push_back(number);
         continue;
       }
       if (!source.header) {
-        return UserError(absl::InvalidArgumentError(absl::StrCat("field `", column->spec().name, "` names the column `", name,
-                                                                 "`, and `header: false` says that the file has no names: file=", source.path,
-                                                                 " (give the column's number, from 0, or write `header: true`)")));
+        return UserError(absl::InvalidArgumentError(absl::StrCat(
+            "field `", column->spec().name, "` names the column `", name,
+            "`, and `header: false` says that the file has no names: file=", source.path,
+            " (give the column's number, from 0, or write `header: true`)")));
       }
       const auto found = std::find(names.begin(), names.end(), name);
       if (found == names.end()) {
         const std::string nearest = config::NearestName(name, names);
-        return bad_file(records->line(), absl::StrCat("field `", column->spec().name, "`: the header has no column `", name, "`",
-                                                      nearest.empty() ? "" : absl::StrCat("; did you mean `", Quoted(nearest, kQuotedMax), "`?")));
+        return bad_file(
+            records->line(),
+            absl::StrCat("field `", column->spec().name, "`: the header has no column `", name, "`",
+                         nearest.empty() ? ""
+                                         : absl::StrCat("; did you mean `",
+                                                        Quoted(nearest, kQuotedMax), "`?")));
       }
       if (std::find(found + 1, names.end(), name) != names.end())
         return bad_file(records->line(), absl::StrCat("two columns are called `", name, "`"));
@@ -370,46 +433,56 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
   }
   std::vector<std::string> warnings;
   if (source.header) {
-    if (std::string looks = HeaderLooksLikeData(source, columns, names); !looks.empty()) warnings.push_back(std::move(looks));
+    if (std::string looks = HeaderLooksLikeData(source, columns, names); !looks.empty())
+      warnings.push_back(std::move(looks));
     EG_ASSIGN_OR_RETURN(more, records->Next(&record));
   }
 
   std::uint64_t examples = 0;
   for (std::uint64_t row = 0; more; ++row) {
     if (record.size() != width)
-      return bad_file(records->line(), absl::StrCat("expected ", width, " columns as in the first record, got ", record.size()));
+      return bad_file(
+          records->line(),
+          absl::StrCat("expected ", width, " columns as in the first record, got ", record.size()));
     const bool taken = source.split.modulo != 0 && row % source.split.modulo == source.split.equals;
     if (taken == source.split.taken || source.split.modulo == 0) {
       std::uint64_t bytes = 0;
       for (const auto& column : columns) {
         for (const std::size_t at : column->at) {
           const absl::string_view text = record[at];
-          const bool missing = std::find(source.missing.begin(), source.missing.end(), text) != source.missing.end();
+          const bool missing =
+              std::find(source.missing.begin(), source.missing.end(), text) != source.missing.end();
           if (const absl::Status added = column->Add(text, missing); !added.ok()) {
-            const std::string name = names.empty() ? absl::StrCat(at) : Quoted(names[at], kQuotedMax);
+            const std::string name =
+                names.empty() ? absl::StrCat(at) : Quoted(names[at], kQuotedMax);
             return UserError(absl::InvalidArgumentError(
-                absl::StrCat("bad value: ", source.path, ":", records->line(), ":", name, ": field `", column->spec().name, "`: ", added.message())));
+                absl::StrCat("bad value: ", source.path, ":", records->line(), ":", name,
+                             ": field `", column->spec().name, "`: ", added.message())));
           }
         }
         bytes += column->bytes();
       }
       if (bytes > options.bytes_max) {
         return UserError(absl::ResourceExhaustedError(
-            absl::StrCat("data set too large: file=", source.path, " line=", records->line(), " bytes=", bytes, " limit=", options.bytes_max)));
+            absl::StrCat("data set too large: file=", source.path, " line=", records->line(),
+                         " bytes=", bytes, " limit=", options.bytes_max)));
       }
       ++examples;
     }
     EG_ASSIGN_OR_RETURN(more, records->Next(&record));
   }
   if (examples == 0)
-    return UserError(absl::InvalidArgumentError(absl::StrCat("data file without an example: file=", source.path, " ", Manner(source))));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("data file without an example: file=", source.path, " ", Manner(source))));
   for (const auto& column : columns) {
     if (const absl::Status ended = column->End(); !ended.ok())
-      return UserError(absl::InvalidArgumentError(absl::StrCat("field `", column->spec().name, "`: ", ended.message())));
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("field `", column->spec().name, "`: ", ended.message())));
   }
   EG_ASSIGN_OR_RETURN(const std::string fingerprint, records->file().Fingerprint());
-  return std::unique_ptr<Dataset>(
-      new CsvDataset(std::move(columns), examples, absl::StrCat("data: ", fingerprint, "\n", Manner(source)), std::move(warnings)));
+  return std::unique_ptr<Dataset>(new CsvDataset(
+      std::move(columns), examples, absl::StrCat("data: ", fingerprint, "\n", Manner(source)),
+      std::move(warnings)));
 }
 
 }  // namespace evergrad::worker

@@ -17,16 +17,20 @@ CsvRecords::CsvRecords(std::string separator, bool quoting, std::unique_ptr<Data
     : separator_(std::move(separator)), quoting_(quoting), file_(std::move(file)) {}
 CsvRecords::~CsvRecords() = default;
 
-absl::StatusOr<std::unique_ptr<CsvRecords>> CsvRecords::Open(const std::string& path, std::string separator, bool quoting, const fs::Roots& roots) {
+absl::StatusOr<std::unique_ptr<CsvRecords>> CsvRecords::Open(const std::string& path,
+                                                             std::string separator, bool quoting,
+                                                             const fs::Roots& roots) {
   EG_ASSIGN_OR_RETURN(std::unique_ptr<DataFile> file, DataFile::Open(path, roots, "a csv file"));
-  std::unique_ptr<CsvRecords> records(new CsvRecords(std::move(separator), quoting, std::move(file)));
+  std::unique_ptr<CsvRecords> records(
+      new CsvRecords(std::move(separator), quoting, std::move(file)));
   EG_RETURN_IF_ERROR(records->Fill());
   if (absl::StartsWith(records->buffer_, "\xef\xbb\xbf")) records->begin_ = 3;
   return records;
 }
 
 absl::Status CsvRecords::Bad(std::uint64_t line, absl::string_view text) const {
-  return UserError(absl::InvalidArgumentError(absl::StrCat("bad record: ", file_->path(), ":", line, ": ", text)));
+  return UserError(absl::InvalidArgumentError(
+      absl::StrCat("bad record: ", file_->path(), ":", line, ": ", text)));
 }
 
 absl::Status CsvRecords::Fill() {
@@ -41,7 +45,8 @@ absl::Status CsvRecords::Fill() {
 }
 
 bool CsvRecords::SeparatorAt(std::size_t at) const {
-  return buffer_[at] == separator_[0] && (separator_.size() == 1 || buffer_.compare(at, separator_.size(), separator_) == 0);
+  return buffer_[at] == separator_[0] &&
+         (separator_.size() == 1 || buffer_.compare(at, separator_.size(), separator_) == 0);
 }
 
 std::size_t CsvRecords::LineEndAt(std::size_t at) const {
@@ -55,14 +60,16 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
   std::size_t at = begin_, used = 0;
   std::uint64_t lines = 0;
   // Near the end a separator or a line end may be cut in two.
-  const std::size_t safe = end_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), separator_.size() + 1);
+  const std::size_t safe =
+      end_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), separator_.size() + 1);
   if (const std::size_t line_end = at < buffer_.size() ? LineEndAt(at) : 0; line_end > 0) {
     begin_ += line_end;
     ++line_;
     return Parsed::kEmpty;
   }
   while (true) {
-    if (fields->size() == kRecordColumnsMax) return Bad(line_, absl::StrCat("more columns than ", kRecordColumnsMax));
+    if (fields->size() == kRecordColumnsMax)
+      return Bad(line_, absl::StrCat("more columns than ", kRecordColumnsMax));
     absl::string_view field;
     if (quoting_ && at < safe && buffer_[at] == '"') {
       const std::size_t begin = ++at;
@@ -93,16 +100,20 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
       }
       ++at;  // behind the closing quote
       if (at >= safe && !end_) return Parsed::kMore;
-      if (at < buffer_.size() && !SeparatorAt(at) && LineEndAt(at) == 0 && !(buffer_[at] == '\r' && at + 1 == buffer_.size()))
-        return Bad(line_ + lines, absl::StrCat("text behind the closing quote of column ", fields->size()));
+      if (at < buffer_.size() && !SeparatorAt(at) && LineEndAt(at) == 0 &&
+          !(buffer_[at] == '\r' && at + 1 == buffer_.size()))
+        return Bad(line_ + lines,
+                   absl::StrCat("text behind the closing quote of column ", fields->size()));
       // Placed below: the vector of texts may still grow.
       fields->push_back(doubled ? absl::string_view() : field);
-      if (doubled) fields->back() = absl::string_view(nullptr, used);  // which of `unquoted_`, from 1
+      if (doubled)
+        fields->back() = absl::string_view(nullptr, used);  // which of `unquoted_`, from 1
     } else {
       const std::size_t begin = at;
       while (at < safe && !SeparatorAt(at) && LineEndAt(at) == 0) {
         if (quoting_ && buffer_[at] == '"')
-          return Bad(line_ + lines, absl::StrCat("a quote inside column ", fields->size(), "; `quoting: false` takes quotes as text"));
+          return Bad(line_ + lines, absl::StrCat("a quote inside column ", fields->size(),
+                                                 "; `quoting: false` takes quotes as text"));
         ++at;
       }
       if (at >= safe && !end_) return Parsed::kMore;
@@ -120,7 +131,8 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
     at += separator_.size();
     if (at > safe && !end_) return Parsed::kMore;
   }
-  if (at - begin_ > kRecordBytesMax) return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax, " bytes"));
+  if (at - begin_ > kRecordBytesMax)
+    return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax, " bytes"));
   for (absl::string_view& field : *fields) {
     if (field.data() == nullptr && !field.empty()) field = unquoted_[field.size() - 1];
   }
@@ -141,7 +153,8 @@ absl::StatusOr<bool> CsvRecords::Next(std::vector<absl::string_view>* fields) {
     if (parsed == Parsed::kRecord) return true;
     if (parsed == Parsed::kEmpty) continue;
     if (buffer_.size() - begin_ > kRecordBytesMax)
-      return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax, " bytes, or a quote is never closed"));
+      return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax,
+                                     " bytes, or a quote is never closed"));
     EG_RETURN_IF_ERROR(Fill());
   }
 }

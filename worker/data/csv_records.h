@@ -1,4 +1,5 @@
-// Records of comma-separated text as RFC 4180 has them, one after another, from gzip or plain files.
+// Records of comma-separated text as RFC 4180 has them, one after another, from gzip or plain
+// files.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +16,26 @@ namespace evergrad::worker {
 inline constexpr std::size_t kRecordBytesMax = 1u << 20;
 inline constexpr std::size_t kRecordColumnsMax = 65536;
 
-// A field that begins with a quote ends with the next single one; two stand for one, and separators and line ends between are text. Lines end
-// with LF or CRLF, empty ones are skipped, and so is a byte order mark. Not thread-safe.
+// A field that begins with a quote ends with the next single one; two stand for one, and separators
+// and line ends between are text. Lines end with LF or CRLF, empty ones are skipped, and so is a
+// byte order mark. Not thread-safe.
 class CsvRecords {
  public:
-  // `separator` is at least one byte, without quotes and line ends. Without `quoting` a quote is text like any other.
-  static absl::StatusOr<std::unique_ptr<CsvRecords>> Open(const std::string& path, std::string separator, bool quoting, const fs::Roots& roots = {});
+  // `separator` is at least one byte, without quotes and line ends. Without `quoting` a quote is
+  // text like any other.
+  static absl::StatusOr<std::unique_ptr<CsvRecords>> Open(const std::string& path,
+                                                          std::string separator, bool quoting,
+                                                          const fs::Roots& roots = {});
   ~CsvRecords();
 
-  // The next record; false at the end of the file. The views are good until the next call. User errors name file and line: a quote that is
-  // never closed, text behind a closing quote, a quote inside a field, a record beyond the limits, a damaged file.
+  // The next record; false at the end of the file. The views are good until the next call. User
+  // errors name file and line: a quote that is never closed, text behind a closing quote, a quote
+  // inside a field, a record beyond the limits, a damaged file.
   absl::StatusOr<bool> Next(std::vector<absl::string_view>* fields);
   const DataFile& file() const { return *file_; }
-  std::uint64_t line() const { return record_line_; }  // where the record of the last Next begins, from 1
+  std::uint64_t line() const {
+    return record_line_;
+  }  // where the record of the last Next begins, from 1
 
  private:
   CsvRecords(std::string separator, bool quoting, std::unique_ptr<DataFile> file);
@@ -46,7 +54,8 @@ class CsvRecords {
   std::size_t begin_ = 0;  // of what is not parsed
   bool end_ = false;       // the buffer holds the rest of the file
   std::uint64_t line_ = 1, record_line_ = 1;
-  std::vector<std::string> unquoted_;  // fields that are no part of the buffer as they stand; reused
+  std::vector<std::string>
+      unquoted_;  // fields that are no part of the buffer as they stand; reused
 };
 
 }  // namespace evergrad::worker

@@ -41,7 +41,8 @@ constexpr Packing kOtherPackings[] = {{absl::string_view("\xFD"
 
 const Packing* OtherPacking(absl::string_view head) {
   static constexpr Packing kBzip2{"BZh", "bzip2", "bzip2 -d"};
-  // Its magic is text that a csv file may begin with: the first block's number follows it, or that of an empty file.
+  // Its magic is text that a csv file may begin with: the first block's number follows it, or that
+  // of an empty file.
   if (head.size() >= 10 && absl::StartsWith(head, "BZh") && head[3] >= '1' && head[3] <= '9' &&
       (head.substr(4, 6) == absl::string_view("\x31\x41\x59\x26\x53\x59", 6) ||
        head.substr(4, 6) == absl::string_view("\x17\x72\x45\x38\x50\x90", 6)))
@@ -58,7 +59,9 @@ struct DataFile::Stream {
   std::vector<unsigned char> stored = std::vector<unsigned char>(kStoredBytes);
   bool between = false;  // a member has ended and no other has begun
   bool over = false;
-  Stream() { EG_CHECK(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK); }  // gzip alone; fails for want of memory only
+  Stream() {
+    EG_CHECK(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK);
+  }  // gzip alone; fails for want of memory only
   ~Stream() { inflateEnd(&z); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -68,33 +71,41 @@ DataFile::DataFile(std::string path, fs::Descriptor file, std::uint64_t stored_b
     : path_(std::move(path)), file_(std::move(file)), stored_bytes_(stored_bytes) {}
 DataFile::~DataFile() = default;
 
-absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path, const fs::Roots& roots, absl::string_view want) {
+absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path,
+                                                         const fs::Roots& roots,
+                                                         absl::string_view want) {
   // O_NONBLOCK: a named pipe must not hold the thread.
   fs::Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
-  if (file.get() < 0) return errno == EXDEV ? roots.Refusal("the data file", path) : FileError("open", path, errno);
+  if (file.get() < 0)
+    return errno == EXDEV ? roots.Refusal("the data file", path) : FileError("open", path, errno);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return FileError("open", path, errno);
   const auto refuse = [&](absl::string_view words, absl::string_view values) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(words, ": file=", path, " ", values)));
   };
   if (!S_ISREG(info.st_mode))
-    return refuse(S_ISDIR(info.st_mode) ? "data file is a folder" : "data file is not a regular file",
-                  absl::StrCat("want=", want, ", gzip or plain"));
+    return refuse(
+        S_ISDIR(info.st_mode) ? "data file is a folder" : "data file is not a regular file",
+        absl::StrCat("want=", want, ", gzip or plain"));
   char head[16];
   const ssize_t got = ::pread(file.get(), head, sizeof(head), 0);
   if (got < 0) return FileError("read", path, errno);
   const absl::string_view begins(head, static_cast<std::size_t>(got));
   if (const Packing* other = OtherPacking(begins))
-    return refuse("data file is packed in a way that is not read", absl::StrCat("want=", want, ", gzip (.gz) or plain got=", other->name, " (`",
-                                                                                other->unpack, "` unpacks it; `gzip` packs it again)"));
-  std::unique_ptr<DataFile> data(new DataFile(path, std::move(file), static_cast<std::uint64_t>(info.st_size)));
-  if (begins.size() >= sizeof(kGzipMagic) && std::memcmp(head, kGzipMagic, sizeof(kGzipMagic)) == 0) data->stream_ = std::make_unique<Stream>();
+    return refuse("data file is packed in a way that is not read",
+                  absl::StrCat("want=", want, ", gzip (.gz) or plain got=", other->name, " (`",
+                               other->unpack, "` unpacks it; `gzip` packs it again)"));
+  std::unique_ptr<DataFile> data(
+      new DataFile(path, std::move(file), static_cast<std::uint64_t>(info.st_size)));
+  if (begins.size() >= sizeof(kGzipMagic) && std::memcmp(head, kGzipMagic, sizeof(kGzipMagic)) == 0)
+    data->stream_ = std::make_unique<Stream>();
   return data;
 }
 
 absl::Status DataFile::Damaged(absl::string_view why) const {
   return UserError(absl::InvalidArgumentError(
-      absl::StrCat("damaged data file: file=", path_, " offset=", offset_, " want=readable gzip or plain data error=", why)));
+      absl::StrCat("damaged data file: file=", path_, " offset=", offset_,
+                   " want=readable gzip or plain data error=", why)));
 }
 
 absl::StatusOr<std::size_t> DataFile::ReadStored(char* to, std::size_t bytes) {
@@ -110,7 +121,8 @@ absl::StatusOr<std::size_t> DataFile::Read(void* to, std::size_t bytes) {
   while (done < bytes) {
     char* const at = static_cast<char*>(to) + done;
     const std::size_t piece = std::min(bytes - done, kPieceMax);
-    EG_ASSIGN_OR_RETURN(const std::size_t got, stream_ == nullptr ? ReadStored(at, piece) : Unpack(at, piece));
+    EG_ASSIGN_OR_RETURN(const std::size_t got,
+                        stream_ == nullptr ? ReadStored(at, piece) : Unpack(at, piece));
     if (got == 0) break;
     done += got;
     if (stream_ == nullptr) offset_ += got;
@@ -137,7 +149,9 @@ absl::StatusOr<std::size_t> DataFile::Unpack(char* to, std::size_t bytes) {
   z.avail_out = static_cast<unsigned>(bytes);
   while (z.avail_out > 0 && !stream_->over) {
     if (z.avail_in == 0) {
-      EG_ASSIGN_OR_RETURN(const std::size_t got, ReadStored(reinterpret_cast<char*>(stream_->stored.data()), stream_->stored.size()));
+      EG_ASSIGN_OR_RETURN(
+          const std::size_t got,
+          ReadStored(reinterpret_cast<char*>(stream_->stored.data()), stream_->stored.size()));
       if (got == 0 && !stream_->between) return Damaged("the gzip data ends too early");
       stream_->over = got == 0;
       z.next_in = stream_->stored.data();
@@ -158,6 +172,8 @@ absl::StatusOr<std::size_t> DataFile::Unpack(char* to, std::size_t bytes) {
   return bytes - z.avail_out;
 }
 
-absl::StatusOr<std::string> DataFile::Fingerprint() const { return FileFingerprint(file_.get(), path_); }
+absl::StatusOr<std::string> DataFile::Fingerprint() const {
+  return FileFingerprint(file_.get(), path_);
+}
 
 }  // namespace evergrad::worker

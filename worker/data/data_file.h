@@ -16,13 +16,17 @@ namespace evergrad::worker {
 // Errors are the user's and name the file. Not thread-safe.
 class DataFile {
  public:
-  // `want` says what the file should be: "an idx file". Refused: a file outside of `roots` (PermissionDenied), whatever is no regular file, and by
-  // their names compressions that are not read (xz, bzip2, zip, …).
-  static absl::StatusOr<std::unique_ptr<DataFile>> Open(const std::string& path, const fs::Roots& roots, absl::string_view want);
+  // `want` says what the file should be: "an idx file". Refused: a file outside of `roots`
+  // (PermissionDenied), whatever is no regular file, and by their names compressions that are not
+  // read (xz, bzip2, zip, …).
+  static absl::StatusOr<std::unique_ptr<DataFile>> Open(const std::string& path,
+                                                        const fs::Roots& roots,
+                                                        absl::string_view want);
   ~DataFile();
 
-  // The next bytes, unpacked: fewer than `bytes` at the end only. A gzip file may have several members one after another, and zeros behind the
-  // last, as gzip has it; other bytes there, a checksum that does not match and an end in the middle are errors.
+  // The next bytes, unpacked: fewer than `bytes` at the end only. A gzip file may have several
+  // members one after another, and zeros behind the last, as gzip has it; other bytes there, a
+  // checksum that does not match and an end in the middle are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
 
   const std::string& path() const { return path_; }

@@ -20,20 +20,25 @@ bool NeedsTrain(const std::vector<config::FieldSpec>& fields) {
   return false;
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
-                                                     const Dataset* train, const DataOptions& options) {
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source,
+                                                     const std::vector<config::FieldSpec>& fields,
+                                                     const Dataset* train,
+                                                     const DataOptions& options) {
   if (source.format == "csv") return OpenCsv(source, fields, train, options);
   if (source.format == "synthetic") return OpenSynthetic(source, fields, options.bytes_max);
   return OpenIdx(source, fields, options);
 }
 
-absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n, const std::vector<std::span<std::byte>>& to) {
+absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n,
+                               const std::vector<std::span<std::byte>>& to) {
   if (to.size() != data.fields().size())
-    return absl::InvalidArgumentError(absl::StrCat("batch buffers mismatch: fields=", data.fields().size(), " got=", to.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch buffers mismatch: fields=", data.fields().size(), " got=", to.size()));
   for (std::size_t f = 0; f < to.size(); ++f) {
     if (to[f].size() != n * data.fields()[f].example_bytes())
-      return absl::InvalidArgumentError(absl::StrCat("batch buffer size mismatch: field=", data.fields()[f].name,
-                                                     " want=", n * data.fields()[f].example_bytes(), " got=", to[f].size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("batch buffer size mismatch: field=", data.fields()[f].name,
+                       " want=", n * data.fields()[f].example_bytes(), " got=", to[f].size()));
   }
   return absl::OkStatus();
 }

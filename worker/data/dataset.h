@@ -20,12 +20,13 @@ namespace evergrad::worker {
 struct Field {
   std::string name;
   tensor::DType dtype = tensor::DType::kFloat32;  // kFloat32 or kInt64
-  tensor::Shape shape;                            // of one example: (28, 28, 1), or () for one number
+  tensor::Shape shape;  // of one example: (28, 28, 1), or () for one number
   std::uint64_t example_bytes() const { return shape.elements() * tensor::DTypeBytes(dtype); }
 };
 
 inline std::span<const std::int64_t> Int64s(const tensor::AlignedBuffer& buffer) {
-  return {reinterpret_cast<const std::int64_t*>(buffer.data()), buffer.size() / sizeof(std::int64_t)};
+  return {reinterpret_cast<const std::int64_t*>(buffer.data()),
+          buffer.size() / sizeof(std::int64_t)};
 }
 
 // What a field's `vocabulary` transform has made of the training data: words[i] has id i + 1.
@@ -40,11 +41,13 @@ class Dataset {
   virtual ~Dataset() = default;
   virtual std::uint64_t examples() const = 0;
   virtual const std::vector<Field>& fields() const = 0;
-  // Copies examples `indices`: to[f] is [n, …] of field f, row-major, aligned for its dtype. InvalidArgument: an index that is not in the
-  // source, spans of another size.
-  virtual absl::Status Read(const std::vector<std::uint64_t>& indices, const std::vector<std::span<std::byte>>& to) const = 0;
+  // Copies examples `indices`: to[f] is [n, …] of field f, row-major, aligned for its dtype.
+  // InvalidArgument: an index that is not in the source, spans of another size.
+  virtual absl::Status Read(const std::vector<std::uint64_t>& indices,
+                            const std::vector<std::span<std::byte>>& to) const = 0;
   virtual std::uint64_t bytes_held() const = 0;  // in memory
-  // What the contents are (fingerprint.h), one line a file, and what was made of them where the plan does not say it elsewhere.
+  // What the contents are (fingerprint.h), one line a file, and what was made of them where the
+  // plan does not say it elsewhere.
   virtual std::string Fingerprint() const = 0;
   // What its user should look at although it can be read: sentences that name the file.
   virtual std::vector<std::string> Warnings() const { return {}; }
@@ -55,7 +58,8 @@ class Dataset {
 };
 
 // For Read: InvalidArgument when `to` does not have the sizes of `n` examples.
-absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n, const std::vector<std::span<std::byte>>& to);
+absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n,
+                               const std::vector<std::span<std::byte>>& to);
 
 inline constexpr std::uint64_t kDataBytesMax = 8ull << 30;
 struct DataOptions {
@@ -63,27 +67,36 @@ struct DataOptions {
   fs::Roots roots = {};                     // where its files may lie
 };
 
-// Opens `source` (gz or plain IDX, unsigned bytes) and reads it whole into memory: fields image and label, in this order. User errors name
-// file, offset (of the uncompressed bytes) and what was expected: wrong magic, short or overlong file, damaged gzip, counts that differ. A
-// header that asks for more than `bytes_max`, or for more than the file can hold, is refused before anything is allocated. PermissionDenied: a
-// file outside of the roots.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
+// Opens `source` (gz or plain IDX, unsigned bytes) and reads it whole into memory: fields image and
+// label, in this order. User errors name file, offset (of the uncompressed bytes) and what was
+// expected: wrong magic, short or overlong file, damaged gzip, counts that differ. A header that
+// asks for more than `bytes_max`, or for more than the file can hold, is refused before anything is
+// allocated. PermissionDenied: a file outside of the roots.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source,
+                                                 const std::vector<config::FieldSpec>& fields,
                                                  const DataOptions& options = {});
 
-// Opens a csv file (gz or plain) and reads it whole into memory, column-wise: a field an entry of `fields`, in their order. `train`, where it
-// is given, is the training data of the same job: its vocabularies are used; else they are built of this file. User errors name file:line and
-// column, what was expected and the first kQuotedMax characters of what stands there.
+// Opens a csv file (gz or plain) and reads it whole into memory, column-wise: a field an entry of
+// `fields`, in their order. `train`, where it is given, is the training data of the same job: its
+// vocabularies are used; else they are built of this file. User errors name file:line and column,
+// what was expected and the first kQuotedMax characters of what stands there.
 inline constexpr std::size_t kQuotedMax = 16;
-absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields, const Dataset* train,
+absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source,
+                                                 const std::vector<config::FieldSpec>& fields,
+                                                 const Dataset* train,
                                                  const DataOptions& options = {});
 
-// Examples made from (source.seed, fields) as they are read: the same everywhere. UserError: settings out of range.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
+// Examples made from (source.seed, fields) as they are read: the same everywhere. UserError:
+// settings out of range.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source,
+                                                       const std::vector<config::FieldSpec>& fields,
                                                        std::uint64_t bytes_max = kDataBytesMax);
 
 // Any format. `train` is set for data that is read beside it, whose vocabularies then are its.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
-                                                     const Dataset* train, const DataOptions& options = {});
+absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source,
+                                                     const std::vector<config::FieldSpec>& fields,
+                                                     const Dataset* train,
+                                                     const DataOptions& options = {});
 // Whether data that is read beside the training data needs it (a vocabulary is built of it).
 bool NeedsTrain(const std::vector<config::FieldSpec>& fields);
 

@@ -9,12 +9,15 @@
 namespace evergrad::worker {
 
 absl::Status FileError(absl::string_view verb, const std::string& path, int error) {
-  const std::string text = absl::StrCat("cannot ", verb, " data file: file=", path, " error=", std::strerror(error));
+  const std::string text =
+      absl::StrCat("cannot ", verb, " data file: file=", path, " error=", std::strerror(error));
   switch (error) {
     case ENOENT:
     case ENOTDIR:
       return UserError(absl::NotFoundError(
-          path.find_first_of("*?[") == std::string::npos ? text : absl::StrCat(text, " (a path names one file: patterns are not expanded)")));
+          path.find_first_of("*?[") == std::string::npos
+              ? text
+              : absl::StrCat(text, " (a path names one file: patterns are not expanded)")));
     case EACCES:
     case EPERM: return UserError(absl::PermissionDeniedError(text));
     case EIO:

@@ -1,4 +1,5 @@
-// IDX files as MNIST and its kin use them: big-endian `00 00 type rank`, `rank` dimensions of 32 bits, then the elements.
+// IDX files as MNIST and its kin use them: big-endian `00 00 type rank`, `rank` dimensions of 32
+// bits, then the elements.
 #include <algorithm>
 #include <array>
 
@@ -26,18 +27,22 @@ absl::Status ReadAll(DataFile& file, void* to, std::uint64_t bytes, absl::string
   EG_ASSIGN_OR_RETURN(const std::size_t got, file.Read(to, bytes));
   if (got == bytes) return absl::OkStatus();
   return Bad("file too short", file.path(),
-             absl::StrCat("offset=", file.offset(), " want=", bytes, " bytes of ", what, " from offset ", begin, " got=", got));
+             absl::StrCat("offset=", file.offset(), " want=", bytes, " bytes of ", what,
+                          " from offset ", begin, " got=", got));
 }
 // Nothing may follow; what is packed is checked up to its last byte by that.
 absl::Status ExpectEnd(DataFile& file) {
   char extra;
   const std::uint64_t end = file.offset();
   EG_ASSIGN_OR_RETURN(const std::size_t got, file.Read(&extra, 1));
-  return got == 0 ? absl::OkStatus() : Bad("file longer than its header says", file.path(), absl::StrCat("offset=", end, " want=end of file"));
+  return got == 0 ? absl::OkStatus()
+                  : Bad("file longer than its header says", file.path(),
+                        absl::StrCat("offset=", end, " want=end of file"));
 }
 // Whether the file can hold `bytes` (uncompressed) at all.
 bool CanHold(const DataFile& file, std::uint64_t bytes) {
-  return file.packed() ? bytes / kDeflateRatioMax <= file.stored_bytes() : bytes <= file.stored_bytes();
+  return file.packed() ? bytes / kDeflateRatioMax <= file.stored_bytes()
+                       : bytes <= file.stored_bytes();
 }
 
 struct Header {
@@ -45,37 +50,46 @@ struct Header {
 };
 
 std::uint32_t BigEndian(const unsigned char* b) {
-  return static_cast<std::uint32_t>(b[0]) << 24 | static_cast<std::uint32_t>(b[1]) << 16 | static_cast<std::uint32_t>(b[2]) << 8 | b[3];
+  return static_cast<std::uint32_t>(b[0]) << 24 | static_cast<std::uint32_t>(b[1]) << 16 |
+         static_cast<std::uint32_t>(b[2]) << 8 | b[3];
 }
 
 // `ranks`: which are allowed, for the message and the check.
-absl::StatusOr<Header> ReadHeader(DataFile& file, int rank_min, int rank_max, absl::string_view want) {
+absl::StatusOr<Header> ReadHeader(DataFile& file, int rank_min, int rank_max,
+                                  absl::string_view want) {
   std::array<unsigned char, 4> raw{};
   EG_RETURN_IF_ERROR(ReadAll(file, raw.data(), raw.size(), "magic number"));
   const std::uint32_t magic = BigEndian(raw.data());
   const int rank = static_cast<int>(magic & 0xff);
-  if (magic >> 16 != 0 || (magic >> 8 & 0xff) != kUnsignedByte || rank < rank_min || rank > rank_max) {
-    return Bad("wrong magic number", file.path(), absl::StrFormat("offset=0 want=%s got=0x%08x", want, magic));
+  if (magic >> 16 != 0 || (magic >> 8 & 0xff) != kUnsignedByte || rank < rank_min ||
+      rank > rank_max) {
+    return Bad("wrong magic number", file.path(),
+               absl::StrFormat("offset=0 want=%s got=0x%08x", want, magic));
   }
   Header header;
   for (int i = 0; i < rank; ++i) {
     const std::uint64_t at = file.offset();
     EG_RETURN_IF_ERROR(ReadAll(file, raw.data(), raw.size(), absl::StrCat("dimension ", i)));
     header.dims.push_back(BigEndian(raw.data()));
-    if (header.dims.back() == 0) return Bad("dimension of zero", file.path(), absl::StrCat("offset=", at, " dimension=", i, " want=1 or more"));
+    if (header.dims.back() == 0)
+      return Bad("dimension of zero", file.path(),
+                 absl::StrCat("offset=", at, " dimension=", i, " want=1 or more"));
   }
   return header;
 }
 
-absl::StatusOr<std::vector<std::uint8_t>> ReadElements(DataFile& file, const Header& header, std::uint64_t bytes_max) {
+absl::StatusOr<std::vector<std::uint8_t>> ReadElements(DataFile& file, const Header& header,
+                                                       std::uint64_t bytes_max) {
   const auto bytes = CheckedProduct(header.dims);
   if (!bytes || *bytes > bytes_max) {
-    return UserError(absl::ResourceExhaustedError(absl::StrCat(
-        "data set too large: file=", file.path(), " offset=4 shape=", tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes")));
+    return UserError(absl::ResourceExhaustedError(
+        absl::StrCat("data set too large: file=", file.path(), " offset=4 shape=",
+                     tensor::Shape(header.dims).ToString(), " limit=", bytes_max, " bytes")));
   }
   if (!CanHold(file, *bytes)) {
     return Bad("file too short", file.path(),
-               absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=", file.stored_bytes(), " bytes stored"));
+               absl::StrCat("offset=4 want=", *bytes, " bytes of elements as its header says got=",
+                            file.stored_bytes(), " bytes stored"));
   }
   std::vector<std::uint8_t> elements(*bytes);
   EG_RETURN_IF_ERROR(ReadAll(file, elements.data(), elements.size(), "elements"));
@@ -96,12 +110,14 @@ std::array<float, 256> Table(const std::vector<config::Transform>& transforms) {
 
 class IdxDataset final : public Dataset {
  public:
-  IdxDataset(std::vector<std::uint8_t> images, std::vector<std::uint8_t> labels, tensor::Shape shape, std::array<float, 256> image_table,
+  IdxDataset(std::vector<std::uint8_t> images, std::vector<std::uint8_t> labels,
+             tensor::Shape shape, std::array<float, 256> image_table,
              std::array<float, 256> label_table, std::string fingerprint)
       : images_(std::move(images)),
         labels_(std::move(labels)),
         elements_(shape.elements()),
-        fields_{{"image", tensor::DType::kFloat32, std::move(shape)}, {"label", tensor::DType::kFloat32, {}}},
+        fields_{{"image", tensor::DType::kFloat32, std::move(shape)},
+                {"label", tensor::DType::kFloat32, {}}},
         image_table_(image_table),
         label_table_(label_table),
         fingerprint_(std::move(fingerprint)) {}
@@ -111,13 +127,15 @@ class IdxDataset final : public Dataset {
   std::uint64_t bytes_held() const override { return images_.size() + labels_.size(); }
   std::string Fingerprint() const override { return fingerprint_; }
 
-  absl::Status Read(const std::vector<std::uint64_t>& indices, const std::vector<std::span<std::byte>>& to) const override {
+  absl::Status Read(const std::vector<std::uint64_t>& indices,
+                    const std::vector<std::span<std::byte>>& to) const override {
     EG_RETURN_IF_ERROR(CheckBatchBuffers(*this, indices.size(), to));
     auto* const images = reinterpret_cast<float*>(to[0].data());
     auto* const labels = reinterpret_cast<float*>(to[1].data());
     for (std::size_t i = 0; i < indices.size(); ++i) {
       if (indices[i] >= labels_.size())
-        return absl::InvalidArgumentError(absl::StrCat("example out of range: examples=", labels_.size(), " got=", indices[i]));
+        return absl::InvalidArgumentError(
+            absl::StrCat("example out of range: examples=", labels_.size(), " got=", indices[i]));
       const std::uint8_t* from = images_.data() + indices[i] * elements_;
       float* image = images + i * elements_;
       for (std::uint64_t e = 0; e < elements_; ++e) image[e] = image_table_[from[e]];
@@ -136,27 +154,36 @@ class IdxDataset final : public Dataset {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
+absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source,
+                                                 const std::vector<config::FieldSpec>& fields,
                                                  const DataOptions& options) {
   std::vector<config::Transform> image_transforms, label_transforms;
   for (const config::FieldSpec& field : fields) {
     if (field.name != "image" && field.name != "label") {
-      return UserError(absl::InvalidArgumentError(absl::StrCat("unknown field of an idx source: want=image or label got=", field.name)));
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("unknown field of an idx source: want=image or label got=", field.name)));
     }
     for (const config::Transform& transform : field.transforms) {
       if (transform.type != "scale")
-        return UserError(absl::InvalidArgumentError(absl::StrCat("unknown transform: field=", field.name, " want=scale got=", transform.type)));
+        return UserError(absl::InvalidArgumentError(absl::StrCat(
+            "unknown transform: field=", field.name, " want=scale got=", transform.type)));
       (field.name == "image" ? image_transforms : label_transforms).push_back(transform);
     }
   }
 
-  EG_ASSIGN_OR_RETURN(auto label_file, DataFile::Open(source.labels, options.roots, "an idx file of labels"));
-  EG_ASSIGN_OR_RETURN(const Header label_header, ReadHeader(*label_file, 1, 1, "0x00000801 (labels: unsigned bytes, rank 1)"));
-  EG_ASSIGN_OR_RETURN(auto image_file, DataFile::Open(source.images, options.roots, "an idx file of images"));
-  EG_ASSIGN_OR_RETURN(const Header image_header, ReadHeader(*image_file, 2, 4, "0x00000803 (images: unsigned bytes, rank 2 to 4)"));
+  EG_ASSIGN_OR_RETURN(auto label_file,
+                      DataFile::Open(source.labels, options.roots, "an idx file of labels"));
+  EG_ASSIGN_OR_RETURN(const Header label_header,
+                      ReadHeader(*label_file, 1, 1, "0x00000801 (labels: unsigned bytes, rank 1)"));
+  EG_ASSIGN_OR_RETURN(auto image_file,
+                      DataFile::Open(source.images, options.roots, "an idx file of images"));
+  EG_ASSIGN_OR_RETURN(
+      const Header image_header,
+      ReadHeader(*image_file, 2, 4, "0x00000803 (images: unsigned bytes, rank 2 to 4)"));
   if (label_header.dims[0] != image_header.dims[0]) {
     return Bad("number of labels differs from number of images", source.labels,
-               absl::StrCat("offset=4 want=", image_header.dims[0], " as in ", source.images, " got=", label_header.dims[0]));
+               absl::StrCat("offset=4 want=", image_header.dims[0], " as in ", source.images,
+                            " got=", label_header.dims[0]));
   }
   EG_ASSIGN_OR_RETURN(auto labels, ReadElements(*label_file, label_header, options.bytes_max));
   EG_ASSIGN_OR_RETURN(auto images, ReadElements(*image_file, image_header, options.bytes_max));
@@ -170,9 +197,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& sourc
   }
   EG_ASSIGN_OR_RETURN(const std::string image_fingerprint, image_file->Fingerprint());
   EG_ASSIGN_OR_RETURN(const std::string label_fingerprint, label_file->Fingerprint());
-  return std::unique_ptr<Dataset>(new IdxDataset(std::move(images), std::move(labels), std::move(shape), Table(image_transforms),
-                                                 Table(label_transforms),
-                                                 absl::StrCat("images: ", image_fingerprint, "\nlabels: ", label_fingerprint)));
+  return std::unique_ptr<Dataset>(
+      new IdxDataset(std::move(images), std::move(labels), std::move(shape),
+                     Table(image_transforms), Table(label_transforms),
+                     absl::StrCat("images: ", image_fingerprint, "\nlabels: ", label_fingerprint)));
 }
 
 }  // namespace evergrad::worker

@@ -1,9 +1,12 @@
-// Examples made from a seed as they are read: example i is a function of (seed, field, i), so any one costs the same, anywhere.
+// Examples made from a seed as they are read: example i is a function of (seed, field, i), so any
+// one costs the same, anywhere.
 //
-// The label is drawn by a hidden factorization machine over all ids (a weight and kHidden factors each) and a linear term over all numbers, so
-// that there is something to learn, and something that cannot be: even the hidden model itself errs.
+// The label is drawn by a hidden factorization machine over all ids (a weight and kHidden factors
+// each) and a linear term over all numbers, so that there is something to learn, and something that
+// cannot be: even the hidden model itself errs.
 //
-// Bits are the same on every machine: only +, -, *, / and sqrt are used, and logarithms and powers are made of them here.
+// Bits are the same on every machine: only +, -, *, / and sqrt are used, and logarithms and powers
+// are made of them here.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,7 +25,8 @@ constexpr std::size_t kHidden = 4;
 constexpr std::uint64_t kZipfIdsMax = 1u << 24;
 constexpr std::uint64_t kClassesMax = 1u << 24;  // labels are float32
 
-// ln x for x > 0: x = m * 2^e with m in [2/3, 4/3), and the series of artanh((m - 1) / (m + 1)), whose argument is at most 1/5.
+// ln x for x > 0: x = m * 2^e with m in [2/3, 4/3), and the series of artanh((m - 1) / (m + 1)),
+// whose argument is at most 1/5.
 double Ln(double x) {
   int e = 0;
   double m = std::frexp(x, &e);  // exact
@@ -49,14 +53,19 @@ double Exp(double x) {
 
 // In [0, 1), 53 bits.
 double Unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
-double Unit(std::uint32_t high, std::uint32_t low) { return Unit(static_cast<std::uint64_t>(high) << 32 | low); }
+double Unit(std::uint32_t high, std::uint32_t low) {
+  return Unit(static_cast<std::uint64_t>(high) << 32 | low);
+}
 // Uniform in [-1, 1).
 double Signed(std::uint64_t bits) { return 2 * Unit(bits) - 1; }
 __extension__ typedef unsigned __int128 Wide;
 // In [0, n), from 64 bits.
-std::uint64_t Below(std::uint64_t bits, std::uint64_t n) { return static_cast<std::uint64_t>((static_cast<Wide>(bits) * n) >> 64); }
+std::uint64_t Below(std::uint64_t bits, std::uint64_t n) {
+  return static_cast<std::uint64_t>((static_cast<Wide>(bits) * n) >> 64);
+}
 
-// Draws from a discrete distribution in constant time (Vose, "A linear algorithm for generating random numbers with a given distribution", 1991).
+// Draws from a discrete distribution in constant time (Vose, "A linear algorithm for generating
+// random numbers with a given distribution", 1991).
 class AliasTable {
  public:
   AliasTable() = default;
@@ -106,7 +115,9 @@ struct Generated {
 class SyntheticDataset final : public Dataset {
  public:
   SyntheticDataset(const config::SourceSpec& source, std::vector<Generated> generated)
-      : source_(source), generated_(std::move(generated)), label_key_(random::KeyOf(source.seed, "label")) {
+      : source_(source),
+        generated_(std::move(generated)),
+        label_key_(random::KeyOf(source.seed, "label")) {
     for (const Generated& g : generated_) {
       Field& field = fields_.emplace_back();
       field.name = g.spec.name;
@@ -132,14 +143,17 @@ class SyntheticDataset final : public Dataset {
     return bytes;
   }
   std::string Fingerprint() const override {
-    return absl::StrCat("synthetic: examples=", source_.examples, " seed=", source_.seed, " skip=", source_.skip, " version=1");
+    return absl::StrCat("synthetic: examples=", source_.examples, " seed=", source_.seed,
+                        " skip=", source_.skip, " version=1");
   }
 
-  absl::Status Read(const std::vector<std::uint64_t>& indices, const std::vector<std::span<std::byte>>& to) const override {
+  absl::Status Read(const std::vector<std::uint64_t>& indices,
+                    const std::vector<std::span<std::byte>>& to) const override {
     EG_RETURN_IF_ERROR(CheckBatchBuffers(*this, indices.size(), to));
     for (std::size_t n = 0; n < indices.size(); ++n) {
       if (indices[n] >= source_.examples)
-        return absl::InvalidArgumentError(absl::StrCat("example out of range: examples=", source_.examples, " got=", indices[n]));
+        return absl::InvalidArgumentError(
+            absl::StrCat("example out of range: examples=", source_.examples, " got=", indices[n]));
       const std::uint64_t example = source_.skip + indices[n];
       Hidden hidden;
       for (std::size_t f = 0; f < generated_.size(); ++f) {
@@ -153,7 +167,9 @@ class SyntheticDataset final : public Dataset {
       const double logit = std::clamp(Logit(hidden), -30.0, 30.0);
       const random::Block drawn = random::Philox(label_key_, example, 0);
       for (std::size_t f = 0; f < generated_.size(); ++f) {
-        if (generated_[f].spec.type == "label") reinterpret_cast<float*>(to[f].data())[n] = Label(logit, Unit(drawn[0], drawn[1]), generated_[f]);
+        if (generated_[f].spec.type == "label")
+          reinterpret_cast<float*>(to[f].data())[n] =
+              Label(logit, Unit(drawn[0], drawn[1]), generated_[f]);
       }
     }
     return absl::OkStatus();
@@ -171,7 +187,9 @@ class SyntheticDataset final : public Dataset {
     for (std::size_t j = 0; j < g.width; ++j) {
       const random::Block block = random::Philox(g.key, example, j);
       const std::uint64_t bits = static_cast<std::uint64_t>(block[0]) << 32 | block[1];
-      const std::uint64_t id = j * g.spec.ids + (g.zipf.empty() ? Below(bits, g.spec.ids) : g.zipf.Draw(bits, Unit(block[2], block[3])));
+      const std::uint64_t id =
+          j * g.spec.ids +
+          (g.zipf.empty() ? Below(bits, g.spec.ids) : g.zipf.Draw(bits, Unit(block[2], block[3])));
       to[j] = static_cast<std::int64_t>(id);
       if (!label_) continue;
       std::uint64_t word = sharding::Mix64(g.hidden + id);
@@ -190,14 +208,16 @@ class SyntheticDataset final : public Dataset {
     for (std::size_t j = 0; j < g.width; ++j) {
       double sum = -6;
       for (std::uint64_t part = 0; part < 3; ++part) {
-        for (const std::uint32_t word : random::Philox(g.key, example, j * 4 + part)) sum += word * 0x1p-32;
+        for (const std::uint32_t word : random::Philox(g.key, example, j * 4 + part))
+          sum += word * 0x1p-32;
       }
       to[j] = static_cast<float>(sum);
       if (label_) hidden->numbers += sum * Signed(sharding::Mix64(g.hidden + j));
     }
   }
 
-  // Each part is brought to a variance of about one: of the linear terms (a third each), of the n (n - 1) / 2 products of pairs (kHidden / 9 each).
+  // Each part is brought to a variance of about one: of the linear terms (a third each), of the n
+  // (n - 1) / 2 products of pairs (kHidden / 9 each).
   double Logit(const Hidden& hidden) const {
     double logit = 0;
     if (ids_ > 0) logit += 1.5 * hidden.linear / std::sqrt(static_cast<double>(ids_) / 3);
@@ -211,14 +231,16 @@ class SyntheticDataset final : public Dataset {
     return logit;
   }
 
-  // Of two classes: 1 with the logit's probability. Of more: where among the examples the logit with logistic noise lies, in equal parts; the sum of
-  // a normal number of deviation 1.5 or so and a logistic one is near enough to a logistic number of kSpread.
+  // Of two classes: 1 with the logit's probability. Of more: where among the examples the logit
+  // with logistic noise lies, in equal parts; the sum of a normal number of deviation 1.5 or so and
+  // a logistic one is near enough to a logistic number of kSpread.
   static float Label(double logit, double u, const Generated& g) {
     if (g.spec.classes == 2) return u * (1 + Exp(-logit)) < 1 ? 1.0f : 0.0f;
     constexpr double kSpread = 1.3;
     const double noisy = logit + (u > 0 ? Ln(u / (1 - u)) : -30);
     const double part = 1 / (1 + Exp(-std::clamp(noisy / kSpread, -30.0, 30.0)));
-    return static_cast<float>(std::min(std::floor(part * static_cast<double>(g.spec.classes)), static_cast<double>(g.spec.classes - 1)));
+    return static_cast<float>(std::min(std::floor(part * static_cast<double>(g.spec.classes)),
+                                       static_cast<double>(g.spec.classes - 1)));
   }
 
   const config::SourceSpec source_;
@@ -231,23 +253,28 @@ class SyntheticDataset final : public Dataset {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
+absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source,
+                                                       const std::vector<config::FieldSpec>& fields,
                                                        std::uint64_t bytes_max) {
   std::vector<Generated> generated;
   std::uint64_t bytes = 0;
   for (const config::FieldSpec& field : fields) {
     const auto wrong = [&](absl::string_view text) {
-      return UserError(absl::InvalidArgumentError(absl::StrCat("field `", field.name, "`: ", text)));
+      return UserError(
+          absl::InvalidArgumentError(absl::StrCat("field `", field.name, "`: ", text)));
     };
     if (field.type != "ids" && field.type != "float" && field.type != "label")
       return wrong(absl::StrCat("unknown type `", field.type, "`; one of ids, float, label"));
     if (field.classes < 2 || field.classes > kClassesMax)
-      return wrong(absl::StrCat("classes out of range: want=2..", kClassesMax, " got=", field.classes));
-    if (const auto shape = tensor::Shape::Checked(field.shape); !shape.ok()) return wrong(shape.status().message());
+      return wrong(
+          absl::StrCat("classes out of range: want=2..", kClassesMax, " got=", field.classes));
+    if (const auto shape = tensor::Shape::Checked(field.shape); !shape.ok())
+      return wrong(shape.status().message());
     Generated g{field,
                 random::KeyOf(source.seed, absl::StrCat("values/", field.name)),
                 random::KeyOf(source.seed, absl::StrCat("hidden/", field.name)),
-                field.shape.empty() ? std::max<std::size_t>(1, field.size) : tensor::Shape::Checked(field.shape)->elements(),
+                field.shape.empty() ? std::max<std::size_t>(1, field.size)
+                                    : tensor::Shape::Checked(field.shape)->elements(),
                 {}};
     if (field.type == "ids") {
       const std::uint64_t all[] = {field.ids, std::max<std::uint64_t>(1, field.size)};
@@ -255,14 +282,17 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec&
       if (field.ids == 0 || !product || *product > (1ull << 62))
         return wrong(absl::StrCat("ids out of range: ids=", field.ids, " size=", field.size));
       if (field.distribution == "zipf") {
-        if (field.ids > kZipfIdsMax) return wrong(absl::StrCat("zipf draws from at most ", kZipfIdsMax, " ids, got ", field.ids));
+        if (field.ids > kZipfIdsMax)
+          return wrong(
+              absl::StrCat("zipf draws from at most ", kZipfIdsMax, " ids, got ", field.ids));
         bytes += field.ids * (sizeof(double) + sizeof(std::uint32_t));
         if (bytes > bytes_max) {
-          return UserError(
-              absl::ResourceExhaustedError(absl::StrCat("data set too large: field=", field.name, " bytes=", bytes, " limit=", bytes_max)));
+          return UserError(absl::ResourceExhaustedError(absl::StrCat(
+              "data set too large: field=", field.name, " bytes=", bytes, " limit=", bytes_max)));
         }
         std::vector<double> weights(field.ids);
-        for (std::uint64_t k = 0; k < field.ids; ++k) weights[k] = Exp(-field.exponent * Ln(static_cast<double>(k + 1)));
+        for (std::uint64_t k = 0; k < field.ids; ++k)
+          weights[k] = Exp(-field.exponent * Ln(static_cast<double>(k + 1)));
         g.zipf = AliasTable(std::move(weights));
       }
     }

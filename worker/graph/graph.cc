@@ -20,8 +20,9 @@
 namespace evergrad::worker {
 namespace {
 
-// What flows along an edge: a model input, or the output of a layer. A view (flatten) shares the storage of what it views, and
-// with it the gradient, so that consumers of either side add into one place.
+// What flows along an edge: a model input, or the output of a layer. A view (flatten) shares the
+// storage of what it views, and with it the gradient, so that consumers of either side add into one
+// place.
 struct Value {
   std::string name;
   tensor::Shape shape;  // of one example
@@ -51,10 +52,10 @@ struct Node {
   Embedding* embedding = nullptr;      // `layer`, where it is one
   std::size_t table = 0;               // of an embedding
   std::optional<std::size_t> weights;  // of an embedding: a model input
-  std::size_t ids_before = 0;          // an example's, in the embeddings above it that read the same table
-  std::optional<std::size_t> key;      // in keys_, of a layer that draws
-  bool wide = false;                   // the job says that it computes in float32
-  Element reads = Element::kFloat32;   // its inputs and kernel
+  std::size_t ids_before = 0;  // an example's, in the embeddings above it that read the same table
+  std::optional<std::size_t> key;     // in keys_, of a layer that draws
+  bool wide = false;                  // the job says that it computes in float32
+  Element reads = Element::kFloat32;  // its inputs and kernel
 };
 
 struct LossNode {
@@ -85,7 +86,8 @@ std::string BatchShape(const tensor::Shape& shape) {
 
 class GraphImpl final : public Graph {
  public:
-  GraphImpl(Backend* backend, Precision precision) : backend_(*backend), narrow_(ElementOf(precision)) {}
+  GraphImpl(Backend* backend, Precision precision)
+      : backend_(*backend), narrow_(ElementOf(precision)) {}
 
   absl::Status Construct(const config::ModelSpec& model);
 
@@ -96,18 +98,25 @@ class GraphImpl final : public Graph {
   std::uint64_t label_elements() const override { return label_elements_; }
   const std::vector<Metric>& metrics() const override { return metrics_; }
 
-  absl::Status Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const override;
+  absl::Status Lookup(const Batch& batch, UniqueIds* scratch,
+                      std::vector<TableRows>* rows) const override;
   void SetLossScale(float scale) override { loss_scale_ = scale; }
-  absl::Status QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
-                              const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients, const StepEvents& events) override;
-  absl::Status QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) override;
+  absl::Status QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
+                              const Batch& batch, std::uint64_t dropout_key,
+                              const std::vector<AnyOut>& gradients,
+                              const std::vector<AnyOut>& row_gradients,
+                              const StepEvents& events) override;
+  absl::Status QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows,
+                             const Batch& batch, const StepEvents& events) override;
   absl::StatusOr<StepResult> FinishStep() override;
-  absl::Status NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients, const CallersMemory& callers) const override;
+  absl::Status NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients,
+                        const CallersMemory& callers) const override;
 
  private:
   absl::Status AddInput(const config::InputSpec& spec);
   absl::Status AddLayer(const config::LayerSpec& spec, const std::vector<config::LayerSpec>& all);
-  absl::StatusOr<std::size_t> FindValue(const config::LayerSpec& spec, const std::string& source, const std::vector<config::LayerSpec>& all) const;
+  absl::StatusOr<std::size_t> FindValue(const config::LayerSpec& spec, const std::string& source,
+                                        const std::vector<config::LayerSpec>& all) const;
   absl::StatusOr<std::unique_ptr<Layer>> MakeEmbedding(const config::LayerSpec& spec, Node* node);
   // The model input is read as `dtype`; LayerError where another layer reads it otherwise.
   absl::Status ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype);
@@ -118,25 +127,40 @@ class GraphImpl final : public Graph {
   absl::Status LayOut();
 
   absl::Status CheckInputs(const Batch& batch) const;
-  absl::Status CheckBatch(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch) const;
-  std::span<const std::uint32_t> PositionsOf(const Node& node, const Rows& rows, std::int64_t batch) const;
-  In WeightsOf(const Node& node, const Batch& batch) const { return node.weights ? DataOf(*node.weights, batch).floats() : In(); }
+  absl::Status CheckBatch(const std::vector<AnyIn>& weights, const Rows& rows,
+                          const Batch& batch) const;
+  std::span<const std::uint32_t> PositionsOf(const Node& node, const Rows& rows,
+                                             std::int64_t batch) const;
+  In WeightsOf(const Node& node, const Batch& batch) const {
+    return node.weights ? DataOf(*node.weights, batch).floats() : In();
+  }
   // As the node reads them.
   std::vector<AnyIn> InputsOf(const Node& node, const Batch& batch) const;
   // Of the variable, in this step: what products read where the node reads 16 bits.
-  bool IsNarrowed(const Node& node, std::size_t variable) const { return node.reads != Element::kFloat32 && variables_[variable].of_products; }
+  bool IsNarrowed(const Node& node, std::size_t variable) const {
+    return node.reads != Element::kFloat32 && variables_[variable].of_products;
+  }
   AnyOut NarrowedOf(std::size_t variable) {
-    return {narrowed_[variable].as<std::byte>().data(), static_cast<std::size_t>(variables_[variable].shape.elements()), narrow_};
+    return {narrowed_[variable].as<std::byte>().data(),
+            static_cast<std::size_t>(variables_[variable].shape.elements()), narrow_};
   }
   // It came as products read it.
-  bool IsReadAsItCame(const Node& node, std::size_t variable, AnyIn came) const { return IsNarrowed(node, variable) && came.type() == narrow_; }
+  bool IsReadAsItCame(const Node& node, std::size_t variable, AnyIn came) const {
+    return IsNarrowed(node, variable) && came.type() == narrow_;
+  }
   std::vector<AnyIn> VariablesOf(const Node& node, const std::vector<AnyIn>& weights);
   // What came, or is wanted, as 16 bits is float32 in memory of our own; the rest lies where it is.
-  static In WideOf(AnyIn given, const Memory& wide) { return given.is_float32() ? given.floats() : wide.as<float>().first(given.size()); }
-  static Out WideOf(AnyOut given, Memory& wide) { return given.is_float32() ? given.floats() : wide.as<float>().first(given.size()); }
-  absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows, const std::vector<AnyOut>& gradients,
+  static In WideOf(AnyIn given, const Memory& wide) {
+    return given.is_float32() ? given.floats() : wide.as<float>().first(given.size());
+  }
+  static Out WideOf(AnyOut given, Memory& wide) {
+    return given.is_float32() ? given.floats() : wide.as<float>().first(given.size());
+  }
+  absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows,
+                           const std::vector<AnyOut>& gradients,
                            const std::vector<AnyOut>& row_gradients);
-  // Behind all that is computed with it: into what is wanted, with what that cannot say noted under `number`.
+  // Behind all that is computed with it: into what is wanted, with what that cannot say noted under
+  // `number`.
   void HandOut(In gradient, AnyOut wanted, std::size_t number);
   // Casts what the node reads in another type than it is, once a step.
   void CastInputs(const Node& node, const Batch& batch);
@@ -150,30 +174,41 @@ class GraphImpl final : public Graph {
   absl::Status Grow(std::int64_t batch, bool with_gradients);
   AnyIn DataOf(std::size_t value, const Batch& batch) const;
   AnyIn DataAs(std::size_t value, const Batch& batch, Element type) const;
-  AnyOut Writable(std::size_t value, std::int64_t batch) { return FirstOf(storages_[values_[value].storage].data, value, batch); }
+  AnyOut Writable(std::size_t value, std::int64_t batch) {
+    return FirstOf(storages_[values_[value].storage].data, value, batch);
+  }
   AnyOut FirstOf(Memory& memory, std::size_t value, std::int64_t batch) {
     const Storage& storage = storages_[values_[value].storage];
-    return {memory.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch), storage.type};
+    return {memory.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch),
+            storage.type};
   }
   // The type of the storage's cast: the other one of the policy.
-  Element CastTypeOf(const Storage& storage) const { return storage.type == Element::kFloat32 ? narrow_ : Element::kFloat32; }
-  // Calls write(dx) with the memory to overwrite, of `type`, then adds it to what other consumers wrote.
+  Element CastTypeOf(const Storage& storage) const {
+    return storage.type == Element::kFloat32 ? narrow_ : Element::kFloat32;
+  }
+  // Calls write(dx) with the memory to overwrite, of `type`, then adds it to what other consumers
+  // wrote.
   template <typename Write>
   void Contribute(std::size_t value, std::int64_t batch, Element type, Write write);
 
   // What the calls of a step are made of (Backend::BeginStep).
-  void Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const std::vector<AnyOut>& gradients,
-            const std::vector<AnyOut>& row_gradients, const StepEvents& events, bool training);
-  void Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events);
+  void Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
+            const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
+            const StepEvents& events, bool training);
+  void Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
+               const StepEvents& events);
   void Losses(const Batch& batch, bool with_gradients);
-  void Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const std::vector<AnyOut>& gradients,
-                const std::vector<AnyOut>& row_gradients, const StepEvents& events);
+  void Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
+                const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
+                const StepEvents& events);
   std::span<const std::uint64_t> KeyOf(const Node& node) const {
-    return node.key ? keys_.as<std::uint64_t>().subspan(*node.key, 1) : std::span<const std::uint64_t>();
+    return node.key ? keys_.as<std::uint64_t>().subspan(*node.key, 1)
+                    : std::span<const std::uint64_t>();
   }
   std::vector<Out> GradientsOf(const Node& node, const std::vector<AnyOut>& gradients) {
     std::vector<Out> wide;
-    for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v)
+    for (std::size_t v = node.first_variable;
+         v < node.first_variable + node.layer->variables().size(); ++v)
       wide.push_back(WideOf(gradients[v], wide_gradients_[v]));
     return wide;
   }
@@ -193,34 +228,42 @@ class GraphImpl final : public Graph {
   std::vector<std::size_t> table_ids_;  // ids an example reads of each; 0: none yet
   std::uint64_t label_elements_ = 0;
   std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;  // what the buffers hold
-  Memory scratch_;                                       // a gradient before it is added to another consumer's, or cast
-  const Element narrow_;                                 // of the policy: float32 where it is not mixed
-  std::vector<Memory> narrowed_;                         // by variable: what products read, where it is not the variable itself
-  std::vector<Memory> wide_, wide_gradients_;            // by variable, where it comes or is wanted as 16 bits
-  std::vector<Memory> wide_rows_, wide_row_gradients_;   // by table
+  Memory scratch_;        // a gradient before it is added to another consumer's, or cast
+  const Element narrow_;  // of the policy: float32 where it is not mixed
+  std::vector<Memory>
+      narrowed_;  // by variable: what products read, where it is not the variable itself
+  std::vector<Memory> wide_,
+      wide_gradients_;  // by variable, where it comes or is wanted as 16 bits
+  std::vector<Memory> wide_rows_, wide_row_gradients_;  // by table
   float loss_scale_ = 1;
   ResultBlock results_;
-  std::vector<ResultBlock::Slot<double>> squares_, row_squares_;  // of variables and tables, where they have a regularizer
-  ResultBlock::Slot<std::uint64_t> not_finite_, overflows_;       // of all; of each variable, then of each table
-  bool handed_narrow_ = false;                                    // some of the step to be finished
-  std::vector<std::uint64_t> step_keys_;                          // of the present step
-  Memory keys_;                                                   // likewise
-  std::int64_t queued_ = 0;                                       // examples of the step to be finished …
-  bool queued_gradients_ = false;                                 // … and whether it trains
+  std::vector<ResultBlock::Slot<double>> squares_,
+      row_squares_;  // of variables and tables, where they have a regularizer
+  ResultBlock::Slot<std::uint64_t> not_finite_,
+      overflows_;                         // of all; of each variable, then of each table
+  bool handed_narrow_ = false;            // some of the step to be finished
+  std::vector<std::uint64_t> step_keys_;  // of the present step
+  Memory keys_;                           // likewise
+  std::int64_t queued_ = 0;               // examples of the step to be finished …
+  bool queued_gradients_ = false;         // … and whether it trains
   std::vector<std::uint64_t> signature_;
   const std::uint64_t number_ = NextGraphNumber();
   std::uint64_t generation_ = 0;  // of the buffers
 };
 
-absl::Status ModelError(absl::string_view text) { return UserError(absl::InvalidArgumentError(text)); }
+absl::Status ModelError(absl::string_view text) {
+  return UserError(absl::InvalidArgumentError(text));
+}
 
 absl::Status GraphImpl::AddInput(const config::InputSpec& spec) {
-  if (value_of_name_.count(spec.name) != 0) return ModelError(absl::StrCat("two model inputs have one name: name=", spec.name));
+  if (value_of_name_.count(spec.name) != 0)
+    return ModelError(absl::StrCat("two model inputs have one name: name=", spec.name));
   auto shape = tensor::Shape::Checked(spec.shape);
-  if (!shape.ok()) return ModelError(absl::StrCat("input `", spec.name, "`: ", shape.status().message()));
+  if (!shape.ok())
+    return ModelError(absl::StrCat("input `", spec.name, "`: ", shape.status().message()));
   if (shape->elements() < 1 || shape->elements() > static_cast<std::uint64_t>(kElementsMax)) {
-    return ModelError(
-        absl::StrCat("input `", spec.name, "`: shape ", shape->ToString(), " has ", shape->elements(), " elements, want 1..", kElementsMax));
+    return ModelError(absl::StrCat("input `", spec.name, "`: shape ", shape->ToString(), " has ",
+                                   shape->elements(), " elements, want 1..", kElementsMax));
   }
   Storage storage;
   storage.elements = static_cast<std::int64_t>(shape->elements());
@@ -233,13 +276,18 @@ absl::Status GraphImpl::AddInput(const config::InputSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec, const std::vector<config::LayerSpec>& all) {
+absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec,
+                                 const std::vector<config::LayerSpec>& all) {
   if (spec.name.empty()) return LayerError(spec, "a layer needs a name");
-  if (value_of_name_.count(spec.name) != 0) return LayerError(spec, "another layer or a model input has this name");
+  if (value_of_name_.count(spec.name) != 0)
+    return LayerError(spec, "another layer or a model input has this name");
   if (spec.inputs.empty()) return LayerError(spec, "names no input");
-  if ((spec.type == "embedding" || spec.type == "factorization_machine") && spec.inputs.size() > backend_.InputsMax())
-    return LayerError(spec, absl::StrCat("more inputs than this worker's device takes: inputs=", spec.inputs.size(), " max=", backend_.InputsMax(),
-                                         " device=", backend_.name(), "; give several ids to an input, or train on processors"));
+  if ((spec.type == "embedding" || spec.type == "factorization_machine") &&
+      spec.inputs.size() > backend_.InputsMax())
+    return LayerError(spec, absl::StrCat("more inputs than this worker's device takes: inputs=",
+                                         spec.inputs.size(), " max=", backend_.InputsMax(),
+                                         " device=", backend_.name(),
+                                         "; give several ids to an input, or train on processors"));
   Node node;
   node.output = values_.size();
   node.first_variable = variables_.size();
@@ -263,8 +311,10 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec, const std::vecto
     EG_ASSIGN_OR_RETURN(layer, MakeLayer(spec, shapes));
   }
   variables_.insert(variables_.end(), layer->variables().begin(), layer->variables().end());
-  Value value{spec.name, layer->output_shape(), values_[node.inputs[0]].storage, node.embedding != nullptr || !layer->variables().empty()};
-  for (const std::size_t input : node.inputs) value.needs_gradient = value.needs_gradient || values_[input].needs_gradient;
+  Value value{spec.name, layer->output_shape(), values_[node.inputs[0]].storage,
+              node.embedding != nullptr || !layer->variables().empty()};
+  for (const std::size_t input : node.inputs)
+    value.needs_gradient = value.needs_gradient || values_[input].needs_gradient;
   if (!layer->is_view()) {
     value.storage = storages_.size();
     Storage storage;
@@ -279,44 +329,59 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec, const std::vecto
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::size_t> GraphImpl::FindValue(const config::LayerSpec& spec, const std::string& source,
+absl::StatusOr<std::size_t> GraphImpl::FindValue(const config::LayerSpec& spec,
+                                                 const std::string& source,
                                                  const std::vector<config::LayerSpec>& all) const {
-  if (const auto found = value_of_name_.find(source); found != value_of_name_.end()) return found->second;
-  const bool below = std::any_of(all.begin(), all.end(), [&](const config::LayerSpec& other) { return other.name == source; });
-  return LayerError(spec, below ? absl::StrCat("its input `", source, "` is not above it; a layer may only name layers above it and model inputs")
-                                : absl::StrCat("its input `", source, "` is neither a layer nor a model input"));
+  if (const auto found = value_of_name_.find(source); found != value_of_name_.end())
+    return found->second;
+  const bool below = std::any_of(
+      all.begin(), all.end(), [&](const config::LayerSpec& other) { return other.name == source; });
+  return LayerError(
+      spec, below ? absl::StrCat(
+                        "its input `", source,
+                        "` is not above it; a layer may only name layers above it and model inputs")
+                  : absl::StrCat("its input `", source, "` is neither a layer nor a model input"));
 }
 
-absl::Status GraphImpl::ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype) {
+absl::Status GraphImpl::ReadAs(const config::LayerSpec& spec, std::size_t value,
+                               tensor::DType dtype) {
   if (value >= inputs_.size()) return absl::OkStatus();
   GraphInput& input = inputs_[value];
   if (input_read_[value] && input.dtype != dtype) {
-    return LayerError(spec, absl::StrCat("model input `", input.name,
-                                         "` is read as ids by an embedding and as numbers by another layer; "
-                                         "give each a field of its own"));
+    return LayerError(
+        spec, absl::StrCat("model input `", input.name,
+                           "` is read as ids by an embedding and as numbers by another layer; "
+                           "give each a field of its own"));
   }
   input.dtype = dtype;
   input_read_[value] = true;
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Layer>> GraphImpl::MakeEmbedding(const config::LayerSpec& spec, Node* node) {
+absl::StatusOr<std::unique_ptr<Layer>> GraphImpl::MakeEmbedding(const config::LayerSpec& spec,
+                                                                Node* node) {
   std::vector<tensor::Shape> shapes;
   for (const std::size_t input : node->inputs) {
     if (input >= inputs_.size())
-      return LayerError(spec, absl::StrCat("embedding reads ids, which only model inputs have: `", values_[input].name, "` is a layer"));
+      return LayerError(spec, absl::StrCat("embedding reads ids, which only model inputs have: `",
+                                           values_[input].name, "` is a layer"));
     EG_RETURN_IF_ERROR(ReadAs(spec, input, tensor::DType::kInt64));
     shapes.push_back(values_[input].shape);
   }
   if (node->weights) {
     if (*node->weights >= inputs_.size())
-      return LayerError(spec, absl::StrCat("weights are a model input: `", values_[*node->weights].name, "` is a layer"));
+      return LayerError(spec, absl::StrCat("weights are a model input: `",
+                                           values_[*node->weights].name, "` is a layer"));
     EG_RETURN_IF_ERROR(ReadAs(spec, *node->weights, tensor::DType::kFloat32));
   }
-  const auto table = std::find_if(tables_.begin(), tables_.end(), [&](const config::TableSpec& t) { return t.name == spec.table; });
-  if (table == tables_.end()) return LayerError(spec, absl::StrCat("no table `", spec.table, "` in model.tables"));
-  EG_ASSIGN_OR_RETURN(std::unique_ptr<Embedding> embedding,
-                      Embedding::Make(spec, shapes, node->weights ? &values_[*node->weights].shape : nullptr, table->dimension));
+  const auto table = std::find_if(tables_.begin(), tables_.end(),
+                                  [&](const config::TableSpec& t) { return t.name == spec.table; });
+  if (table == tables_.end())
+    return LayerError(spec, absl::StrCat("no table `", spec.table, "` in model.tables"));
+  EG_ASSIGN_OR_RETURN(
+      std::unique_ptr<Embedding> embedding,
+      Embedding::Make(spec, shapes, node->weights ? &values_[*node->weights].shape : nullptr,
+                      table->dimension));
   node->embedding = embedding.get();
   node->table = static_cast<std::size_t>(table - tables_.begin());
   node->ids_before = table_ids_[node->table];
@@ -328,7 +393,9 @@ absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::Mode
   const auto found = value_of_name_.find(spec.output);
   if (found == value_of_name_.end() || found->second < inputs_.size())
     return LossError(spec, absl::StrCat("its output `", spec.output, "` is no layer"));
-  const auto layer = std::find_if(model.layers.begin(), model.layers.end(), [&](const config::LayerSpec& l) { return l.name == spec.output; });
+  const auto layer =
+      std::find_if(model.layers.begin(), model.layers.end(),
+                   [&](const config::LayerSpec& l) { return l.name == spec.output; });
   LossNode node;
   node.name = spec.type;
   node.value = found->second;
@@ -336,11 +403,14 @@ absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::Mode
   const std::uint64_t elements = static_cast<std::uint64_t>(node.loss.label_elements());
   if (!losses_.empty()) {
     if (spec.labels != model.losses[0].labels) {
-      return LossError(spec, absl::StrCat("several losses share one field of labels: first=", model.losses[0].labels, " this=", spec.labels));
+      return LossError(spec, absl::StrCat("several losses share one field of labels: first=",
+                                          model.losses[0].labels, " this=", spec.labels));
     }
     if (elements != label_elements_)
-      return LossError(spec,
-                       absl::StrCat("wants another number of labels an example than the first loss: first=", label_elements_, " this=", elements));
+      return LossError(
+          spec,
+          absl::StrCat("wants another number of labels an example than the first loss: first=",
+                       label_elements_, " this=", elements));
   }
   label_elements_ = elements;
   losses_.push_back(node);
@@ -360,15 +430,18 @@ absl::Status GraphImpl::CheckEverythingIsUsed(const config::ModelSpec& model) co
   std::vector<bool> used(values_.size(), false);
   for (const LossNode& loss : losses_) used[loss.value] = true;
   for (std::size_t n = nodes_.size(); n-- > 0;) {
-    if (!used[nodes_[n].output]) return LayerError(model.layers[n], "its output reaches no loss; remove it or use it");
+    if (!used[nodes_[n].output])
+      return LayerError(model.layers[n], "its output reaches no loss; remove it or use it");
     for (const std::size_t input : nodes_[n].inputs) used[input] = true;
     if (nodes_[n].weights) used[*nodes_[n].weights] = true;
   }
   for (std::size_t t = 0; t < tables_.size(); ++t) {
-    if (table_ids_[t] == 0) return ModelError(absl::StrCat("table `", tables_[t].name, "`: no embedding layer reads it"));
+    if (table_ids_[t] == 0)
+      return ModelError(absl::StrCat("table `", tables_[t].name, "`: no embedding layer reads it"));
   }
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    if (!used[i]) return ModelError(absl::StrCat("input `", values_[i].name, "`: no layer takes it"));
+    if (!used[i])
+      return ModelError(absl::StrCat("input `", values_[i].name, "`: no layer takes it"));
   }
   return absl::OkStatus();
 }
@@ -379,11 +452,13 @@ absl::Status GraphImpl::Construct(const config::ModelSpec& model) {
   if (model.losses.empty()) return ModelError("a model needs a loss: losses=0");
   for (const config::InputSpec& input : model.inputs) EG_RETURN_IF_ERROR(AddInput(input));
   for (const config::TableSpec& table : model.tables) {
-    if (table.dimension < 1) return ModelError(absl::StrCat("table `", table.name, "`: dimension must be at least 1"));
+    if (table.dimension < 1)
+      return ModelError(absl::StrCat("table `", table.name, "`: dimension must be at least 1"));
     tables_.push_back(table);
   }
   table_ids_.resize(tables_.size());
-  for (const config::LayerSpec& layer : model.layers) EG_RETURN_IF_ERROR(AddLayer(layer, model.layers));
+  for (const config::LayerSpec& layer : model.layers)
+    EG_RETURN_IF_ERROR(AddLayer(layer, model.layers));
   for (const config::LossSpec& loss : model.losses) EG_RETURN_IF_ERROR(AddLoss(loss, model));
   EG_RETURN_IF_ERROR(AddMetrics(model));
   EG_RETURN_IF_ERROR(CheckEverythingIsUsed(model));
@@ -403,20 +478,25 @@ absl::Status GraphImpl::LayOut() {
     if (metric.type == MetricType::kRootMeanSquaredError) node.sum = results_.Add<double>();
     metric_nodes_.push_back(node);
   }
-  for (const Variable& variable : variables_) squares_.push_back(variable.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
-  for (const config::TableSpec& table : tables_) row_squares_.push_back(table.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
+  for (const Variable& variable : variables_)
+    squares_.push_back(variable.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
+  for (const config::TableSpec& table : tables_)
+    row_squares_.push_back(table.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
   not_finite_ = results_.Add<std::uint64_t>();
   overflows_ = results_.Add<std::uint64_t>(variables_.size() + tables_.size());
   EG_RETURN_IF_ERROR(results_.Allocate(backend_));
-  for (auto* const of_variables : {&narrowed_, &wide_, &wide_gradients_}) of_variables->resize(variables_.size());
-  for (auto* const of_tables : {&wide_rows_, &wide_row_gradients_}) of_tables->resize(tables_.size());
+  for (auto* const of_variables : {&narrowed_, &wide_, &wide_gradients_})
+    of_variables->resize(variables_.size());
+  for (auto* const of_tables : {&wide_rows_, &wide_row_gradients_})
+    of_tables->resize(tables_.size());
   std::size_t keys = 0;
   for (Node& node : nodes_) {
     if (node.layer->StepKey(0)) node.key = keys++;
     if (node.layer->is_view()) continue;
     Storage& output = storages_[values_[node.output].storage];
     const Computes computes = node.layer->computes();
-    const bool wide = node.wide || computes == Computes::kFloat32 || (computes == Computes::kNarrow && output.at_loss);
+    const bool wide = node.wide || computes == Computes::kFloat32 ||
+                      (computes == Computes::kNarrow && output.at_loss);
     node.reads = wide ? Element::kFloat32 : narrow_;
     output.type = output.at_loss ? Element::kFloat32 : node.reads;
     for (const std::size_t input : node.inputs) {
@@ -424,9 +504,12 @@ absl::Status GraphImpl::LayOut() {
       ++storage.consumers;
       if (node.embedding == nullptr && storage.type != node.reads) storage.cast_wanted = true;
     }
-    for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
+    for (std::size_t v = node.first_variable;
+         v < node.first_variable + node.layer->variables().size(); ++v) {
       if (!IsNarrowed(node, v)) continue;
-      EG_ASSIGN_OR_RETURN(narrowed_[v], backend_.Allocate(variables_[v].shape.elements() * BytesOf(narrow_), variables_[v].name));
+      EG_ASSIGN_OR_RETURN(
+          narrowed_[v],
+          backend_.Allocate(variables_[v].shape.elements() * BytesOf(narrow_), variables_[v].name));
     }
   }
   step_keys_.resize(keys);
@@ -438,7 +521,8 @@ absl::Status GraphImpl::LayOut() {
 std::string GraphImpl::Summary() const {
   std::vector<SummaryRow> rows;
   for (std::size_t i = 0; i < inputs_.size(); ++i)
-    rows.push_back({absl::StrCat(values_[i].name, " (InputLayer)"), absl::StrCat("[", BatchShape(values_[i].shape), "]"), 0, 0, ""});
+    rows.push_back({absl::StrCat(values_[i].name, " (InputLayer)"),
+                    absl::StrCat("[", BatchShape(values_[i].shape), "]"), 0, 0, ""});
   bool chain = inputs_.size() == 1;
   for (const Node& node : nodes_) {
     std::uint64_t parameters = 0, moving = 0;
@@ -446,24 +530,31 @@ std::string GraphImpl::Summary() const {
       parameters += variable.shape.elements();
       if (variable.is_moving_average()) moving += variable.shape.elements();
     }
-    rows.push_back({absl::StrCat(node.layer->name(), " (", node.layer->type(), ")"), BatchShape(node.layer->output_shape()), parameters, moving,
-                    absl::StrJoin(node.inputs, ", ", [this](std::string* out, std::size_t input) { *out += values_[input].name; })});
+    rows.push_back({absl::StrCat(node.layer->name(), " (", node.layer->type(), ")"),
+                    BatchShape(node.layer->output_shape()), parameters, moving,
+                    absl::StrJoin(node.inputs, ", ", [this](std::string* out, std::size_t input) {
+                      *out += values_[input].name;
+                    })});
     chain = chain && node.inputs.size() == 1 && node.inputs[0] + 1 == node.output;
   }
   return SummaryTable(rows, !chain);
 }
 
 absl::Status GraphImpl::CheckInputs(const Batch& batch) const {
-  if (batch.size < 1) return absl::InvalidArgumentError(absl::StrCat("a batch needs at least one example: size=", batch.size));
+  if (batch.size < 1)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a batch needs at least one example: size=", batch.size));
   for (const Value& value : values_) {
     const std::int64_t elements = storages_[value.storage].elements;
     if (elements > kElementsMax / batch.size) {
-      return UserError(absl::InvalidArgumentError(absl::StrCat("batch too large: value=", value.name, " examples=", batch.size,
-                                                               " elements_per_example=", elements, " elements_max=", kElementsMax)));
+      return UserError(absl::InvalidArgumentError(
+          absl::StrCat("batch too large: value=", value.name, " examples=", batch.size,
+                       " elements_per_example=", elements, " elements_max=", kElementsMax)));
     }
   }
   if (batch.inputs.size() != inputs_.size())
-    return absl::InvalidArgumentError(absl::StrCat("batch inputs mismatch: want=", inputs_.size(), " got=", batch.inputs.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch inputs mismatch: want=", inputs_.size(), " got=", batch.inputs.size()));
   const std::size_t examples = static_cast<std::size_t>(batch.size);
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     const std::size_t want = examples * static_cast<std::size_t>(values_[i].shape.elements());
@@ -471,43 +562,55 @@ absl::Status GraphImpl::CheckInputs(const Batch& batch) const {
     const std::size_t got = ids ? batch.inputs[i].ids.size() : batch.inputs[i].floats.size();
     if (got != want) {
       return absl::InvalidArgumentError(
-          absl::StrCat("input elements mismatch: input=", inputs_[i].name, ids ? " dtype=int64" : "", " want=", want, " got=", got));
+          absl::StrCat("input elements mismatch: input=", inputs_[i].name,
+                       ids ? " dtype=int64" : "", " want=", want, " got=", got));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status GraphImpl::CheckBatch(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch) const {
+absl::Status GraphImpl::CheckBatch(const std::vector<AnyIn>& weights, const Rows& rows,
+                                   const Batch& batch) const {
   EG_RETURN_IF_ERROR(CheckInputs(batch));
   const std::size_t examples = static_cast<std::size_t>(batch.size);
   if (batch.labels.size() != examples * label_elements_) {
-    return absl::InvalidArgumentError(absl::StrCat("label elements mismatch: want=", examples * label_elements_, " got=", batch.labels.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("label elements mismatch: want=", examples * label_elements_,
+                     " got=", batch.labels.size()));
   }
   if (weights.size() != variables_.size())
-    return absl::InvalidArgumentError(absl::StrCat("variables mismatch: want=", variables_.size(), " got=", weights.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("variables mismatch: want=", variables_.size(), " got=", weights.size()));
   for (std::size_t v = 0; v < variables_.size(); ++v) {
     if (weights[v].size() != variables_[v].shape.elements()) {
-      return absl::InvalidArgumentError(absl::StrCat("weight elements mismatch: variable=", variables_[v].name,
-                                                     " want=", variables_[v].shape.elements(), " got=", weights[v].size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("weight elements mismatch: variable=", variables_[v].name,
+                       " want=", variables_[v].shape.elements(), " got=", weights[v].size()));
     }
   }
   if (tables_.empty()) return absl::OkStatus();
-  if (rows.lookup == nullptr || rows.lookup->size() != tables_.size() || rows.values.size() != tables_.size() ||
+  if (rows.lookup == nullptr || rows.lookup->size() != tables_.size() ||
+      rows.values.size() != tables_.size() ||
       (!rows.positions.empty() && rows.positions.size() != tables_.size()))
-    return absl::InvalidArgumentError(absl::StrCat("rows of the wrong tables: want=", tables_.size(), " got=", rows.values.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows of the wrong tables: want=", tables_.size(), " got=", rows.values.size()));
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     const TableRows& table = (*rows.lookup)[t];
-    const std::size_t positions = rows.positions.empty() ? table.position.size() : rows.positions[t].size();
+    const std::size_t positions =
+        rows.positions.empty() ? table.position.size() : rows.positions[t].size();
     const std::size_t got = rows.values[t].size();
-    if (got < table.ids.size() * tables_[t].dimension || got % tables_[t].dimension != 0 || positions != table_ids_[t] * examples) {
-      return absl::InvalidArgumentError(absl::StrCat("rows mismatch: table=", tables_[t].name, " ids=", table.ids.size(),
-                                                     " dimension=", tables_[t].dimension, " got=", got, " elements"));
+    if (got < table.ids.size() * tables_[t].dimension || got % tables_[t].dimension != 0 ||
+        positions != table_ids_[t] * examples) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rows mismatch: table=", tables_[t].name, " ids=", table.ids.size(),
+                       " dimension=", tables_[t].dimension, " got=", got, " elements"));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status GraphImpl::Lookup(const Batch& batch, UniqueIds* scratch, std::vector<TableRows>* rows) const {
+absl::Status GraphImpl::Lookup(const Batch& batch, UniqueIds* scratch,
+                               std::vector<TableRows>* rows) const {
   EG_RETURN_IF_ERROR(CheckInputs(batch));
   rows->resize(tables_.size());
   for (std::size_t t = 0; t < tables_.size(); ++t) {
@@ -517,15 +620,19 @@ absl::Status GraphImpl::Lookup(const Batch& batch, UniqueIds* scratch, std::vect
     scratch->Begin(table_ids_[t] * static_cast<std::size_t>(batch.size));
     for (const Node& node : nodes_) {
       if (node.embedding == nullptr || node.table != t) continue;
-      for (const std::size_t input : node.inputs) scratch->Add(batch.inputs[input].ids, &table.ids, &table.position);
+      for (const std::size_t input : node.inputs)
+        scratch->Add(batch.inputs[input].ids, &table.ids, &table.position);
     }
   }
   return absl::OkStatus();
 }
 
-std::span<const std::uint32_t> GraphImpl::PositionsOf(const Node& node, const Rows& rows, std::int64_t batch) const {
+std::span<const std::uint32_t> GraphImpl::PositionsOf(const Node& node, const Rows& rows,
+                                                      std::int64_t batch) const {
   const std::size_t examples = static_cast<std::size_t>(batch);
-  const std::span<const std::uint32_t> all = rows.positions.empty() ? std::span((*rows.lookup)[node.table].position) : rows.positions[node.table];
+  const std::span<const std::uint32_t> all = rows.positions.empty()
+                                                 ? std::span((*rows.lookup)[node.table].position)
+                                                 : rows.positions[node.table];
   return all.subspan(node.ids_before * examples, node.embedding->ids_per_example() * examples);
 }
 
@@ -538,7 +645,8 @@ std::vector<AnyIn> GraphImpl::InputsOf(const Node& node, const Batch& batch) con
 
 std::vector<AnyIn> GraphImpl::VariablesOf(const Node& node, const std::vector<AnyIn>& weights) {
   std::vector<AnyIn> variables;
-  for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
+  for (std::size_t v = node.first_variable;
+       v < node.first_variable + node.layer->variables().size(); ++v) {
     variables.push_back(IsReadAsItCame(node, v, weights[v]) ? weights[v]
                         : IsNarrowed(node, v)               ? AnyIn(NarrowedOf(v))
                                                             : AnyIn(WideOf(weights[v], wide_[v])));
@@ -546,22 +654,30 @@ std::vector<AnyIn> GraphImpl::VariablesOf(const Node& node, const std::vector<An
   return variables;
 }
 
-absl::Status GraphImpl::ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows, const std::vector<AnyOut>& gradients,
+absl::Status GraphImpl::ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows,
+                                    const std::vector<AnyOut>& gradients,
                                     const std::vector<AnyOut>& row_gradients) {
   const auto reserve = [this](AnyIn given, const std::string& name, Memory* wide) -> absl::Status {
-    if (given.is_float32() || given.size() * sizeof(float) <= wide->bytes()) return absl::OkStatus();
+    if (given.is_float32() || given.size() * sizeof(float) <= wide->bytes())
+      return absl::OkStatus();
     ++generation_;
     *wide = {};  // first, or both sizes would be held
-    EG_ASSIGN_OR_RETURN(*wide, backend_.Allocate(given.size() * sizeof(float), absl::StrCat(name, " as float32")));
+    EG_ASSIGN_OR_RETURN(
+        *wide, backend_.Allocate(given.size() * sizeof(float), absl::StrCat(name, " as float32")));
     return absl::OkStatus();
   };
-  for (std::size_t v = 0; v < weights.size(); ++v) EG_RETURN_IF_ERROR(reserve(weights[v], variables_[v].name, &wide_[v]));
-  for (std::size_t v = 0; v < gradients.size(); ++v) EG_RETURN_IF_ERROR(reserve(gradients[v], variables_[v].name, &wide_gradients_[v]));
+  for (std::size_t v = 0; v < weights.size(); ++v)
+    EG_RETURN_IF_ERROR(reserve(weights[v], variables_[v].name, &wide_[v]));
+  for (std::size_t v = 0; v < gradients.size(); ++v)
+    EG_RETURN_IF_ERROR(reserve(gradients[v], variables_[v].name, &wide_gradients_[v]));
   absl::Status reserved;
-  for (std::size_t t = 0; t < tables_.size(); ++t) reserved.Update(reserve(rows.values[t], tables_[t].name, &wide_rows_[t]));
-  for (std::size_t t = 0; t < row_gradients.size(); ++t) reserved.Update(reserve(row_gradients[t], tables_[t].name, &wide_row_gradients_[t]));
+  for (std::size_t t = 0; t < tables_.size(); ++t)
+    reserved.Update(reserve(rows.values[t], tables_[t].name, &wide_rows_[t]));
+  for (std::size_t t = 0; t < row_gradients.size(); ++t)
+    reserved.Update(reserve(row_gradients[t], tables_[t].name, &wide_row_gradients_[t]));
   if (reserved.ok()) return reserved;
-  for (std::vector<Memory>* const of_tables : {&wide_rows_, &wide_row_gradients_})  // fewer rows may fit
+  for (std::vector<Memory>* const of_tables :
+       {&wide_rows_, &wide_row_gradients_})  // fewer rows may fit
     for (Memory& memory : *of_tables) memory = {};
   return reserved;
 }
@@ -581,14 +697,16 @@ void GraphImpl::CastInputs(const Node& node, const Batch& batch) {
   }
 }
 
-void GraphImpl::Regularize(double l2, In values, Out gradient, const ResultBlock::Slot<double>& squares) {
+void GraphImpl::Regularize(double l2, In values, Out gradient,
+                           const ResultBlock::Slot<double>& squares) {
   if (l2 == 0) return;
   backend_.SumOfSquares(values, results_.Of(squares).data());
   if (!gradient.empty()) backend_.AddScaled(static_cast<float>(2 * l2), values, gradient);
 }
 
 absl::Status GraphImpl::Reserve(std::int64_t batch, bool with_gradients) {
-  if (batch <= batch_max_ && (!with_gradients || batch <= gradient_batch_max_)) return absl::OkStatus();
+  if (batch <= batch_max_ && (!with_gradients || batch <= gradient_batch_max_))
+    return absl::OkStatus();
   ++generation_;
   const absl::Status grown = Grow(batch, with_gradients);
   if (grown.ok()) return grown;
@@ -600,23 +718,28 @@ absl::Status GraphImpl::Reserve(std::int64_t batch, bool with_gradients) {
 }
 
 absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
-  const auto allocate = [&](const std::string& what, std::int64_t elements, Element type, Memory* memory) -> absl::Status {
-    EG_ASSIGN_OR_RETURN(*memory, backend_.Allocate(static_cast<std::size_t>(elements * batch) * BytesOf(type), what));
+  const auto allocate = [&](const std::string& what, std::int64_t elements, Element type,
+                            Memory* memory) -> absl::Status {
+    EG_ASSIGN_OR_RETURN(
+        *memory,
+        backend_.Allocate(static_cast<std::size_t>(elements * batch) * BytesOf(type), what));
     return absl::OkStatus();
   };
   if (batch > batch_max_) {
-    batch_max_ = 0;                                                           // until all have grown
-    for (Storage& storage : storages_) storage.data = {}, storage.cast = {};  // first, or both sizes would be held
+    batch_max_ = 0;  // until all have grown
+    for (Storage& storage : storages_)
+      storage.data = {}, storage.cast = {};  // first, or both sizes would be held
     for (const Value& value : values_) {
       Storage& storage = storages_[value.storage];
       if (!storage.cast_wanted || storage.cast.bytes() > 0) continue;
-      EG_RETURN_IF_ERROR(
-          allocate(absl::StrCat(value.name, " as ", NameOf(CastTypeOf(storage))), storage.elements, CastTypeOf(storage), &storage.cast));
+      EG_RETURN_IF_ERROR(allocate(absl::StrCat(value.name, " as ", NameOf(CastTypeOf(storage))),
+                                  storage.elements, CastTypeOf(storage), &storage.cast));
     }
     for (const Node& node : nodes_) {
       if (node.layer->is_view()) continue;
       Storage& storage = storages_[values_[node.output].storage];
-      EG_RETURN_IF_ERROR(allocate(node.layer->name(), storage.elements, storage.type, &storage.data));
+      EG_RETURN_IF_ERROR(
+          allocate(node.layer->name(), storage.elements, storage.type, &storage.data));
       EG_RETURN_IF_ERROR(node.layer->Reserve(backend_, batch));
     }
     batch_max_ = batch;
@@ -629,48 +752,62 @@ absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
     for (const Node& node : nodes_) {
       Storage& storage = storages_[values_[node.output].storage];
       if (node.layer->is_view() || !storage.needs_gradient) continue;
-      EG_RETURN_IF_ERROR(allocate(absl::StrCat("gradient of ", node.layer->name()), storage.elements, storage.type, &storage.gradient));
+      EG_RETURN_IF_ERROR(allocate(absl::StrCat("gradient of ", node.layer->name()),
+                                  storage.elements, storage.type, &storage.gradient));
       if (storage.consumers > 1 || storage.cast_wanted) added = std::max(added, storage.elements);
     }
-    if (added > 0) EG_RETURN_IF_ERROR(allocate("sums of gradients", added, Element::kFloat32, &scratch_));
+    if (added > 0)
+      EG_RETURN_IF_ERROR(allocate("sums of gradients", added, Element::kFloat32, &scratch_));
     gradient_batch_max_ = batch;
   }
   return absl::OkStatus();
 }
 
-absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t examples, bool with_gradients, const CallersMemory& callers) const {
+absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t examples,
+                                 bool with_gradients, const CallersMemory& callers) const {
   std::uint64_t per_example = callers.per_example, held = callers.held + scratch_.bytes();
   for (const Storage& storage : storages_) {
     const std::uint64_t elements = static_cast<std::uint64_t>(storage.elements);
-    if (!storage.model_input) per_example += elements * (with_gradients && storage.needs_gradient ? 2 : 1) * BytesOf(storage.type);
+    if (!storage.model_input)
+      per_example +=
+          elements * (with_gradients && storage.needs_gradient ? 2 : 1) * BytesOf(storage.type);
     if (storage.cast_wanted) per_example += elements * BytesOf(CastTypeOf(storage));
     held += storage.data.bytes() + storage.gradient.bytes() + storage.cast.bytes();
   }
   const MemoryUse use = backend_.memory();
   const std::uint64_t there = use.free + use.reserved - use.used + held;
-  std::uint64_t fit = there <= callers.still_wanted ? 0 : (there - callers.still_wanted) / std::max<std::uint64_t>(1, per_example);
+  std::uint64_t fit = there <= callers.still_wanted ? 0
+                                                    : (there - callers.still_wanted) /
+                                                          std::max<std::uint64_t>(1, per_example);
   // Refused all the same: for its pieces, or for what a layer wants beside.
   if (fit >= static_cast<std::uint64_t>(examples)) fit = static_cast<std::uint64_t>(examples) / 2;
-  return absl::ResourceExhaustedError(absl::StrCat("no memory for a batch: examples=", examples, " bytes_per_example=", per_example,
-                                                   " examples_that_may_fit=", fit, " cause=", cause.message()));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no memory for a batch: examples=", examples, " bytes_per_example=", per_example,
+                   " examples_that_may_fit=", fit, " cause=", cause.message()));
 }
 
 AnyIn GraphImpl::DataOf(std::size_t value, const Batch& batch) const {
   const Storage& storage = storages_[values_[value].storage];
   if (storage.model_input) return batch.inputs[*storage.model_input].floats;
-  return {storage.data.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch.size), storage.type};
+  return {storage.data.as<std::byte>().data(),
+          static_cast<std::size_t>(storage.elements * batch.size), storage.type};
 }
 
 AnyIn GraphImpl::DataAs(std::size_t value, const Batch& batch, Element type) const {
   const Storage& storage = storages_[values_[value].storage];
   if (storage.type == type) return DataOf(value, batch);
-  return {storage.cast.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch.size), type};
+  return {storage.cast.as<std::byte>().data(),
+          static_cast<std::size_t>(storage.elements * batch.size), type};
 }
 
-void GraphImpl::Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const std::vector<AnyOut>& gradients,
-                     const std::vector<AnyOut>& row_gradients, const StepEvents& events, bool training) {
-  signature_.assign({number_, generation_, static_cast<std::uint64_t>(batch.size), training ? 1u : 0u});
-  const auto address = [this](const void* at) { signature_.push_back(reinterpret_cast<std::uintptr_t>(at)); };
+void GraphImpl::Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
+                     const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
+                     const StepEvents& events, bool training) {
+  signature_.assign(
+      {number_, generation_, static_cast<std::uint64_t>(batch.size), training ? 1u : 0u});
+  const auto address = [this](const void* at) {
+    signature_.push_back(reinterpret_cast<std::uintptr_t>(at));
+  };
   const auto all = [&](const auto& spans) {
     for (const auto& span : spans) {
       address(span.data());
@@ -682,7 +819,8 @@ void GraphImpl::Sign(const std::vector<AnyIn>& weights, const Rows& rows, const 
   all(gradients);
   all(row_gradients);
   all(rows.values);
-  for (std::size_t t = 0; t < tables_.size(); ++t) address(rows.positions.empty() ? (*rows.lookup)[t].position.data() : rows.positions[t].data());
+  for (std::size_t t = 0; t < tables_.size(); ++t)
+    address(rows.positions.empty() ? (*rows.lookup)[t].position.data() : rows.positions[t].data());
   for (const Values& input : batch.inputs) address(input.floats.data());
   address(batch.labels.data());
   signature_.push_back(std::bit_cast<std::uint32_t>(loss_scale_));
@@ -690,7 +828,8 @@ void GraphImpl::Sign(const std::vector<AnyIn>& weights, const Rows& rows, const 
   for (const Event* event : events.made) address(event);
 }
 
-void GraphImpl::Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
+void GraphImpl::Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows,
+                        const Batch& batch, const StepEvents& events) {
   for (Storage& storage : storages_) storage.cast_made = false;
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     if (rows.values[t].is_float32()) continue;
@@ -700,23 +839,28 @@ void GraphImpl::Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows
   for (const Node& node : nodes_) {
     if (node.layer->is_view()) continue;
     backend_.Enter(node.layer->name(), Phase::kForward);
-    for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
-      if (v < events.there.size() && events.there[v] != nullptr) backend_.Await(Lane::kCompute, *events.there[v]);
+    for (std::size_t v = node.first_variable;
+         v < node.first_variable + node.layer->variables().size(); ++v) {
+      if (v < events.there.size() && events.there[v] != nullptr)
+        backend_.Await(Lane::kCompute, *events.there[v]);
       const bool as_it_came = IsReadAsItCame(node, v, weights[v]);
       if (!weights[v].is_float32() && (!as_it_came || variables_[v].l2 != 0))
         backend_.Copy(weights[v], wide_[v].as<float>().first(weights[v].size()));
-      if (IsNarrowed(node, v) && !as_it_came) backend_.Copy(WideOf(weights[v], wide_[v]), NarrowedOf(v));
+      if (IsNarrowed(node, v) && !as_it_came)
+        backend_.Copy(WideOf(weights[v], wide_[v]), NarrowedOf(v));
     }
     if (node.embedding == nullptr) CastInputs(node, batch);
     pass.key = KeyOf(node);
     const AnyOut y = Writable(node.output, batch.size);
     if (node.embedding != nullptr)
-      node.embedding->Gather(pass, PositionsOf(node, rows, batch.size), WideOf(rows.values[node.table], wide_rows_[node.table]),
+      node.embedding->Gather(pass, PositionsOf(node, rows, batch.size),
+                             WideOf(rows.values[node.table], wide_rows_[node.table]),
                              WeightsOf(node, batch), y);
     else if (node.layer->merges())
       node.layer->Merge(pass, InputsOf(node, batch), y);
     else
-      node.layer->Forward(pass, VariablesOf(node, weights), DataAs(node.inputs[0], batch, node.reads), y);
+      node.layer->Forward(pass, VariablesOf(node, weights),
+                          DataAs(node.inputs[0], batch, node.reads), y);
   }
 }
 
@@ -740,7 +884,8 @@ void GraphImpl::Losses(const Batch& batch, bool with_gradients) {
     const In output = DataOf(node.value, batch).floats();
     const auto compute = [&](AnyOut to) {
       const Out gradient = to.floats();
-      backend_.ComputeLoss(node.loss, batch.size, output, batch.labels, gradient, results_.Of(node.result).data());
+      backend_.ComputeLoss(node.loss, batch.size, output, batch.labels, gradient,
+                           results_.Of(node.result).data());
       if (!gradient.empty() && loss_scale_ != 1) backend_.Scale(loss_scale_, gradient, gradient);
     };
     if (with_gradients && values_[node.value].needs_gradient)
@@ -751,12 +896,16 @@ void GraphImpl::Losses(const Batch& batch, bool with_gradients) {
   const Loss& loss = losses_[0].loss;
   const In output = DataOf(losses_[0].value, batch).floats();
   for (const MetricNode& node : metric_nodes_) {
-    if (node.counts.count > 0) backend_.CountAuc(loss.from_logits, output, batch.labels, results_.Of(node.counts));
-    if (node.sum.count > 0) backend_.SumOfMeanSquares(batch.size, loss.label_elements(), output, batch.labels, results_.Of(node.sum).data());
+    if (node.counts.count > 0)
+      backend_.CountAuc(loss.from_logits, output, batch.labels, results_.Of(node.counts));
+    if (node.sum.count > 0)
+      backend_.SumOfMeanSquares(batch.size, loss.label_elements(), output, batch.labels,
+                                results_.Of(node.sum).data());
   }
 }
 
-void GraphImpl::Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const std::vector<AnyOut>& gradients,
+void GraphImpl::Backward(Pass pass, const std::vector<AnyIn>& weights, const Rows& rows,
+                         const Batch& batch, const std::vector<AnyOut>& gradients,
                          const std::vector<AnyOut>& row_gradients, const StepEvents& events) {
   std::uint64_t* const not_finite = results_.Of(not_finite_).data();
   for (std::size_t n = nodes_.size(); n-- > 0;) {
@@ -776,28 +925,31 @@ void GraphImpl::Backward(Pass pass, const std::vector<AnyIn>& weights, const Row
       const std::vector<AnyIn> inputs = InputsOf(node, batch);
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (!values_[node.inputs[i]].needs_gradient) continue;
-        Contribute(node.inputs[i], batch.size, node.reads,
-                   [&](AnyOut dx) { node.layer->Unmerge(pass, inputs, DataOf(node.output, batch), dy, i, dx); });
+        Contribute(node.inputs[i], batch.size, node.reads, [&](AnyOut dx) {
+          node.layer->Unmerge(pass, inputs, DataOf(node.output, batch), dy, i, dx);
+        });
       }
       continue;
     }
     const std::size_t input = node.inputs[0];
     const auto backward = [&](AnyOut dx) {
-      node.layer->Backward(pass, VariablesOf(node, weights), DataAs(input, batch, node.reads), DataOf(node.output, batch), dy, dx,
-                           GradientsOf(node, gradients));
+      node.layer->Backward(pass, VariablesOf(node, weights), DataAs(input, batch, node.reads),
+                           DataOf(node.output, batch), dy, dx, GradientsOf(node, gradients));
     };
     if (values_[input].needs_gradient) {
       Contribute(input, batch.size, node.reads, backward);
     } else {
       backward({});
     }
-    for (std::size_t v = node.first_variable; v < node.first_variable + node.layer->variables().size(); ++v) {
+    for (std::size_t v = node.first_variable;
+         v < node.first_variable + node.layer->variables().size(); ++v) {
       const Out gradient = WideOf(gradients[v], wide_gradients_[v]);
       if (!variables_[v].is_moving_average()) Unscale(gradient);
       Regularize(variables_[v].l2, WideOf(weights[v], wide_[v]), gradient, squares_[v]);
       backend_.FindNotFinite(gradient, not_finite);
       HandOut(gradient, gradients[v], v);
-      if (v < events.made.size() && events.made[v] != nullptr) backend_.Record(Lane::kCompute, *events.made[v]);
+      if (v < events.made.size() && events.made[v] != nullptr)
+        backend_.Record(Lane::kCompute, *events.made[v]);
     }
   }
   for (std::size_t t = 0; t < tables_.size(); ++t) {
@@ -810,34 +962,43 @@ void GraphImpl::Backward(Pass pass, const std::vector<AnyIn>& weights, const Row
   }
 }
 
-absl::Status GraphImpl::QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
-                                       const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients, const StepEvents& events) {
+absl::Status GraphImpl::QueueTrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
+                                       const Batch& batch, std::uint64_t dropout_key,
+                                       const std::vector<AnyOut>& gradients,
+                                       const std::vector<AnyOut>& row_gradients,
+                                       const StepEvents& events) {
   EG_RETURN_IF_ERROR(CheckBatch(weights, rows, batch));
   if (gradients.size() != variables_.size())
-    return absl::InvalidArgumentError(absl::StrCat("gradients mismatch: want=", variables_.size(), " got=", gradients.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradients mismatch: want=", variables_.size(), " got=", gradients.size()));
   for (std::size_t v = 0; v < variables_.size(); ++v) {
     if (gradients[v].size() != variables_[v].shape.elements()) {
-      return absl::InvalidArgumentError(absl::StrCat("gradient elements mismatch: variable=", variables_[v].name,
-                                                     " want=", variables_[v].shape.elements(), " got=", gradients[v].size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("gradient elements mismatch: variable=", variables_[v].name,
+                       " want=", variables_[v].shape.elements(), " got=", gradients[v].size()));
     }
   }
   if (row_gradients.size() != tables_.size())
-    return absl::InvalidArgumentError(absl::StrCat("row gradients mismatch: tables=", tables_.size(), " got=", row_gradients.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "row gradients mismatch: tables=", tables_.size(), " got=", row_gradients.size()));
   for (std::size_t t = 0; t < tables_.size(); ++t) {
     if (row_gradients[t].size() != rows.values[t].size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("row gradient elements mismatch: table=", tables_[t].name, " want=", rows.values[t].size(), " got=", row_gradients[t].size()));
+          absl::StrCat("row gradient elements mismatch: table=", tables_[t].name,
+                       " want=", rows.values[t].size(), " got=", row_gradients[t].size()));
     }
   }
   EG_RETURN_IF_ERROR(Reserve(batch.size, true));
   EG_RETURN_IF_ERROR(ReserveWide(weights, rows, gradients, row_gradients));
   const auto narrow = [](AnyOut wanted) { return !wanted.is_float32(); };
-  handed_narrow_ = std::any_of(gradients.begin(), gradients.end(), narrow) || std::any_of(row_gradients.begin(), row_gradients.end(), narrow);
+  handed_narrow_ = std::any_of(gradients.begin(), gradients.end(), narrow) ||
+                   std::any_of(row_gradients.begin(), row_gradients.end(), narrow);
   if (!step_keys_.empty()) {
     for (const Node& node : nodes_) {
       if (node.key) step_keys_[*node.key] = *node.layer->StepKey(dropout_key);
     }
-    backend_.Upload(Lane::kCompute, std::as_bytes(std::span(step_keys_)), keys_.as<std::byte>().first(step_keys_.size() * sizeof(std::uint64_t)));
+    backend_.Upload(Lane::kCompute, std::as_bytes(std::span(step_keys_)),
+                    keys_.as<std::byte>().first(step_keys_.size() * sizeof(std::uint64_t)));
   }
   queued_ = batch.size, queued_gradients_ = true;
   Sign(weights, rows, batch, gradients, row_gradients, events, true);
@@ -847,7 +1008,8 @@ absl::Status GraphImpl::QueueTrainStep(const std::vector<AnyIn>& weights, const 
     backend_.Enter("step", Phase::kForward);
     backend_.Zero(std::as_writable_bytes(results_.Of(not_finite_)));
     if (handed_narrow_) backend_.Zero(std::as_writable_bytes(results_.Of(overflows_)));
-    for (std::size_t t = 0; t < tables_.size(); ++t) backend_.Zero(std::as_writable_bytes(WideOf(row_gradients[t], wide_row_gradients_[t])));
+    for (std::size_t t = 0; t < tables_.size(); ++t)
+      backend_.Zero(std::as_writable_bytes(WideOf(row_gradients[t], wide_row_gradients_[t])));
     Forward(pass, weights, rows, batch, events);
     Losses(batch, true);
     Backward(pass, weights, rows, batch, gradients, row_gradients, events);
@@ -856,7 +1018,8 @@ absl::Status GraphImpl::QueueTrainStep(const std::vector<AnyIn>& weights, const 
   return absl::OkStatus();
 }
 
-absl::Status GraphImpl::QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const StepEvents& events) {
+absl::Status GraphImpl::QueueEvaluate(const std::vector<AnyIn>& weights, const Rows& rows,
+                                      const Batch& batch, const StepEvents& events) {
   EG_RETURN_IF_ERROR(CheckBatch(weights, rows, batch));
   EG_RETURN_IF_ERROR(Reserve(batch.size, false));
   EG_RETURN_IF_ERROR(ReserveWide(weights, rows, {}, {}));
@@ -869,8 +1032,10 @@ absl::Status GraphImpl::QueueEvaluate(const std::vector<AnyIn>& weights, const R
     Forward({backend_, batch.size, false, {}}, weights, rows, batch, events);
     Losses(batch, false);
     backend_.Enter("regularizers", Phase::kFinish);
-    for (std::size_t v = 0; v < variables_.size(); ++v) Regularize(variables_[v].l2, WideOf(weights[v], wide_[v]), {}, squares_[v]);
-    for (std::size_t t = 0; t < tables_.size(); ++t) Regularize(tables_[t].l2, WideOf(rows.values[t], wide_rows_[t]), {}, row_squares_[t]);
+    for (std::size_t v = 0; v < variables_.size(); ++v)
+      Regularize(variables_[v].l2, WideOf(weights[v], wide_[v]), {}, squares_[v]);
+    for (std::size_t t = 0; t < tables_.size(); ++t)
+      Regularize(tables_[t].l2, WideOf(rows.values[t], wide_rows_[t]), {}, row_squares_[t]);
   }
   backend_.EndStep();
   return absl::OkStatus();
@@ -880,7 +1045,8 @@ absl::StatusOr<StepResult> GraphImpl::FinishStep() {
   EG_CHECK(queued_ > 0);
   const std::int64_t batch = std::exchange(queued_, 0);
   if (const absl::Status fetched = results_.Fetch(backend_); !fetched.ok())
-    return absl::IsResourceExhausted(fetched) ? NoMemory(fetched, batch, queued_gradients_, {}) : fetched;
+    return absl::IsResourceExhausted(fetched) ? NoMemory(fetched, batch, queued_gradients_, {})
+                                              : fetched;
   StepResult result;
   for (const LossNode& node : losses_) {
     const LossResult loss = results_.Get(node.result);
@@ -889,9 +1055,11 @@ absl::StatusOr<StepResult> GraphImpl::FinishStep() {
   }
   for (const MetricNode& node : metric_nodes_) {
     MetricSum& sum = result.metrics.emplace_back();
-    if (node.metric.type == MetricType::kAccuracy) sum.count = results_.Get(losses_[0].result).correct;
+    if (node.metric.type == MetricType::kAccuracy)
+      sum.count = results_.Get(losses_[0].result).correct;
     if (node.sum.count > 0) sum.sum = results_.Get(node.sum);
-    for (std::size_t i = 0; i < node.counts.count; ++i) sum.counts.push_back(results_.Get(node.counts, i));
+    for (std::size_t i = 0; i < node.counts.count; ++i)
+      sum.counts.push_back(results_.Get(node.counts, i));
   }
   double regularizers = 0;
   for (std::size_t v = 0; v < variables_.size(); ++v) {
@@ -921,18 +1089,23 @@ absl::StatusOr<std::vector<TableRows>> Graph::Lookup(const Batch& batch) const {
   return rows;
 }
 
-absl::StatusOr<StepResult> Graph::TrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
-                                            const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients) {
-  EG_RETURN_IF_ERROR(QueueTrainStep(weights, rows, batch, dropout_key, gradients, row_gradients, {}));
+absl::StatusOr<StepResult> Graph::TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
+                                            const Batch& batch, std::uint64_t dropout_key,
+                                            const std::vector<AnyOut>& gradients,
+                                            const std::vector<AnyOut>& row_gradients) {
+  EG_RETURN_IF_ERROR(
+      QueueTrainStep(weights, rows, batch, dropout_key, gradients, row_gradients, {}));
   return FinishStep();
 }
 
-absl::StatusOr<StepResult> Graph::Evaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch) {
+absl::StatusOr<StepResult> Graph::Evaluate(const std::vector<AnyIn>& weights, const Rows& rows,
+                                           const Batch& batch) {
   EG_RETURN_IF_ERROR(QueueEvaluate(weights, rows, batch, {}));
   return FinishStep();
 }
 
-absl::StatusOr<std::unique_ptr<Graph>> Graph::Build(const config::ModelSpec& model, Backend* backend, Precision precision) {
+absl::StatusOr<std::unique_ptr<Graph>> Graph::Build(const config::ModelSpec& model,
+                                                    Backend* backend, Precision precision) {
   auto graph = std::make_unique<GraphImpl>(backend, precision);
   EG_RETURN_IF_ERROR(graph->Construct(model));
   return graph;

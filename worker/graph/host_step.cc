@@ -15,21 +15,28 @@ bool SameSpan(std::span<const T> a, std::span<const T> b) {
   return a.data() == b.data() && a.size() == b.size();
 }
 bool SameSpans(const Batch& a, const Batch& b) {
-  const auto same = [](const Values& v, const Values& w) { return SameSpan(v.floats, w.floats) && SameSpan(v.ids, w.ids); };
-  return a.size == b.size && SameSpan(a.labels, b.labels) && std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), same);
+  const auto same = [](const Values& v, const Values& w) {
+    return SameSpan(v.floats, w.floats) && SameSpan(v.ids, w.ids);
+  };
+  return a.size == b.size && SameSpan(a.labels, b.labels) &&
+         std::equal(a.inputs.begin(), a.inputs.end(), b.inputs.begin(), b.inputs.end(), same);
 }
 
-std::span<const std::byte> Bytes(AnyIn x) { return {static_cast<const std::byte*>(x.data()), x.size_bytes()}; }
+std::span<const std::byte> Bytes(AnyIn x) {
+  return {static_cast<const std::byte*>(x.data()), x.size_bytes()};
+}
 std::span<std::byte> Bytes(AnyOut x) { return {static_cast<std::byte*>(x.data()), x.size_bytes()}; }
 
 }  // namespace
 
 std::size_t RoomForRows(std::size_t rows) {
-  const std::size_t want = std::max<std::size_t>(rows + rows / 16, 64), unit = std::bit_floor(want) / 8;
+  const std::size_t want = std::max<std::size_t>(rows + rows / 16, 64),
+                    unit = std::bit_floor(want) / 8;
   return (want + unit - 1) / unit * unit;
 }
 
-HostStep::HostStep(Graph* graph, Backend* backend) : graph_(*graph), backend_(*backend), current_(graph->variables().size(), false) {
+HostStep::HostStep(Graph* graph, Backend* backend)
+    : graph_(*graph), backend_(*backend), current_(graph->variables().size(), false) {
   const std::size_t variables = graph_.variables().size(), tables = graph_.tables().size();
   types_.resize(variables, Element::kFloat32);
   rows_room_.resize(tables);
@@ -65,7 +72,8 @@ absl::Status HostStep::MakeEvents() {
 }
 
 template <typename T>
-absl::StatusOr<std::span<T>> HostStep::Room(std::size_t elements, absl::string_view what, Memory* memory) {
+absl::StatusOr<std::span<T>> HostStep::Room(std::size_t elements, absl::string_view what,
+                                            Memory* memory) {
   if (elements == 0) return std::span<T>();
   if (memory->bytes() < elements * sizeof(T)) {
     *memory = {};  // first, or both sizes would be held
@@ -75,14 +83,17 @@ absl::StatusOr<std::span<T>> HostStep::Room(std::size_t elements, absl::string_v
 }
 
 template <typename T>
-absl::StatusOr<std::span<const T>> HostStep::Bring(std::span<const T> from, absl::string_view what, Memory* memory) {
+absl::StatusOr<std::span<const T>> HostStep::Bring(std::span<const T> from, absl::string_view what,
+                                                   Memory* memory) {
   EG_ASSIGN_OR_RETURN(const std::span<T> to, Room<T>(from.size(), what, memory));
   if (!from.empty()) backend_.Upload(Lane::kIn, std::as_bytes(from), std::as_writable_bytes(to));
   return to;
 }
 
-absl::StatusOr<AnyOut> HostStep::RoomOf(std::size_t elements, Element type, absl::string_view what, Memory* memory) {
-  EG_ASSIGN_OR_RETURN(const std::span<std::byte> room, Room<std::byte>(elements * BytesOf(type), what, memory));
+absl::StatusOr<AnyOut> HostStep::RoomOf(std::size_t elements, Element type, absl::string_view what,
+                                        Memory* memory) {
+  EG_ASSIGN_OR_RETURN(const std::span<std::byte> room,
+                      Room<std::byte>(elements * BytesOf(type), what, memory));
   return AnyOut(room.data(), elements, type);
 }
 
@@ -90,16 +101,19 @@ absl::StatusOr<AnyIn> HostStep::BringRows(std::size_t table, AnyIn rows) {
   const config::TableSpec& spec = graph_.tables()[table];
   const std::size_t dimension = spec.dimension, count = rows.size() / dimension;
   if (count > rows_room_[table]) rows_room_[table] = RoomForRows(count);
-  EG_ASSIGN_OR_RETURN(const AnyOut room, RoomOf(rows_room_[table] * dimension, rows.type(), spec.name, &row_values_[table]));
+  EG_ASSIGN_OR_RETURN(const AnyOut room, RoomOf(rows_room_[table] * dimension, rows.type(),
+                                                spec.name, &row_values_[table]));
   if (!rows.empty()) backend_.Upload(Lane::kIn, Bytes(rows), Bytes(room.subspan(0, rows.size())));
-  if (spec.l2 != 0 && room.size() > rows.size()) backend_.Zero(Bytes(room.subspan(rows.size(), room.size() - rows.size())));
+  if (spec.l2 != 0 && room.size() > rows.size())
+    backend_.Zero(Bytes(room.subspan(rows.size(), room.size() - rows.size())));
   return AnyIn(room);
 }
 
 absl::StatusOr<Batch> HostStep::BringBatch(const Batch& batch, Side* side) {
   Batch over = batch;  // ids stay: the graph only counts them
   for (std::size_t i = 0; i < batch.inputs.size() && i < side->inputs.size(); ++i) {
-    EG_ASSIGN_OR_RETURN(over.inputs[i].floats, Bring(batch.inputs[i].floats, graph_.inputs()[i].name, &side->inputs[i]));
+    EG_ASSIGN_OR_RETURN(over.inputs[i].floats,
+                        Bring(batch.inputs[i].floats, graph_.inputs()[i].name, &side->inputs[i]));
   }
   EG_ASSIGN_OR_RETURN(over.labels, Bring(batch.labels, "labels", &side->labels));
   backend_.Record(Lane::kIn, *side->there);
@@ -112,7 +126,8 @@ void HostStep::BringAhead(const Batch& batch) {
   if (!MakeEvents().ok()) return;
   const int side = in_step_ ? 1 - side_ : side_;
   absl::StatusOr<Batch> over = BringBatch(batch, &sides_[side]);
-  // A refused copy is an error of the step that is under way; between two it is nobody's, and the next one brings its batch itself.
+  // A refused copy is an error of the step that is under way; between two it is nobody's, and the
+  // next one brings its batch itself.
   const absl::Status refused = in_step_ ? absl::OkStatus() : backend_.TakeError();
   if (over.ok() && refused.ok()) {
     ahead_ = Ahead{side, batch, *std::move(over)};
@@ -124,11 +139,13 @@ void HostStep::BringAhead(const Batch& batch) {
 
 void HostStep::ForgetAhead() {
   if (!ahead_) return;
-  static_cast<void>(backend_.Wait(*sides_[ahead_->side].there));  // a device that has failed says so to the next step
+  static_cast<void>(backend_.Wait(
+      *sides_[ahead_->side].there));  // a device that has failed says so to the next step
   ahead_.reset();
 }
 
-absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch) {
+absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weights,
+                                                  const Rows& rows, const Batch& batch) {
   Over over;
   if (ahead_ && SameSpans(ahead_->host, batch)) {
     side_ = ahead_->side;
@@ -149,7 +166,9 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weig
       EG_ASSIGN_OR_RETURN(over.rows.values[t], BringRows(t, rows.values[t]));
     }
     if (t < over.rows.positions.size()) {
-      EG_ASSIGN_OR_RETURN(over.rows.positions[t], Bring(std::span<const std::uint32_t>((*rows.lookup)[t].position), name, &positions_[t]));
+      EG_ASSIGN_OR_RETURN(
+          over.rows.positions[t],
+          Bring(std::span<const std::uint32_t>((*rows.lookup)[t].position), name, &positions_[t]));
     }
   }
   if (!row_values_.empty()) {
@@ -159,9 +178,11 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weig
   over.weights.resize(weights.size());
   for (std::size_t v = 0; v < weights.size() && v < weights_.size(); ++v) {
     const std::string& name = graph_.variables()[v].name;
-    const bool current = current_[v] && types_[v] == weights[v].type() && weights_[v].bytes() >= weights[v].size_bytes();
+    const bool current = current_[v] && types_[v] == weights[v].type() &&
+                         weights_[v].bytes() >= weights[v].size_bytes();
     current_[v] = false;
-    EG_ASSIGN_OR_RETURN(const AnyOut there, RoomOf(weights[v].size(), weights[v].type(), name, &weights_[v]));
+    EG_ASSIGN_OR_RETURN(const AnyOut there,
+                        RoomOf(weights[v].size(), weights[v].type(), name, &weights_[v]));
     if (!current) {
       if (!weights[v].empty()) backend_.Upload(Lane::kIn, Bytes(weights[v]), Bytes(there));
       backend_.Record(Lane::kIn, *there_[v]);
@@ -173,12 +194,14 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weig
   return over;
 }
 
-absl::Status HostStep::Told(const absl::Status& refused, const Batch& batch, bool with_gradients) const {
+absl::Status HostStep::Told(const absl::Status& refused, const Batch& batch,
+                            bool with_gradients) const {
   if (!absl::IsResourceExhausted(refused)) return refused;
   Graph::CallersMemory ours;
   std::uint64_t elements = batch.labels.size();
   for (const Values& input : batch.inputs) elements += input.floats.size();
-  ours.per_example = std::size(sides_) * elements * sizeof(float) / static_cast<std::uint64_t>(std::max<std::int64_t>(1, batch.size));
+  ours.per_example = std::size(sides_) * elements * sizeof(float) /
+                     static_cast<std::uint64_t>(std::max<std::int64_t>(1, batch.size));
   for (const Side& side : sides_) {
     ours.held += side.labels.bytes();
     for (const Memory& input : side.inputs) ours.held += input.bytes();
@@ -191,7 +214,8 @@ absl::Status HostStep::Told(const absl::Status& refused, const Batch& batch, boo
   return graph_.NoMemory(refused, batch.size, with_gradients, ours);
 }
 
-absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Meanwhile& meanwhile) {
+absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
+                                            const Meanwhile& meanwhile) {
   backend_.Record(Lane::kIn, *all_in_);  // what goes ahead comes behind it
   if (queued.ok() && meanwhile) {
     in_step_ = true;
@@ -199,7 +223,8 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Me
     in_step_ = false;
   }
   absl::StatusOr<StepResult> result = queued.ok() ? graph_.FinishStep() : queued;
-  if (!queued.ok()) backend_.TakeError().IgnoreError();  // of a copy: it is no error of the next step
+  if (!queued.ok())
+    backend_.TakeError().IgnoreError();  // of a copy: it is no error of the next step
   if (!result.ok()) {
     AllChanged();  // what was asked for may not have come over
     ForgetAhead();
@@ -208,11 +233,13 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Me
   backend_.Record(Lane::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));
   EG_RETURN_IF_ERROR(backend_.Wait(*all_out_));
-  if (!result.ok()) {  // zeros behind the rows may still have to be written, and what lies there next is another's
+  if (!result.ok()) {  // zeros behind the rows may still have to be written, and what lies there
+                       // next is another's
     backend_.Record(Lane::kCompute, *all_made_);
     EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));
   }
-  if (absl::IsResourceExhausted(result.status())) {  // or a batch that did not fit would leave no room for those that do
+  if (absl::IsResourceExhausted(
+          result.status())) {  // or a batch that did not fit would leave no room for those that do
     rows_room_.assign(rows_room_.size(), 0);
     for (std::vector<Memory>* const of_tables : {&row_values_, &row_gradients_})
       for (Memory& memory : *of_tables) memory = {};
@@ -220,20 +247,25 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued, const Me
   return result;
 }
 
-absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key, const std::vector<AnyOut>& gradients,
+absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key,
+                                  const std::vector<AnyOut>& gradients,
                                   const std::vector<AnyOut>& row_gradients) {
   std::vector<AnyOut> made(gradients.size()), rows_made(row_gradients.size());
-  const auto room = [this](std::size_t elements, Element type, const std::string& of, Memory* memory, AnyOut* out) -> absl::Status {
+  const auto room = [this](std::size_t elements, Element type, const std::string& of,
+                           Memory* memory, AnyOut* out) -> absl::Status {
     EG_ASSIGN_OR_RETURN(*out, RoomOf(elements, type, absl::StrCat("gradient of ", of), memory));
     return absl::OkStatus();
   };
   absl::Status rooms;
   for (std::size_t v = 0; v < made.size() && v < gradients_.size() && rooms.ok(); ++v)
-    rooms = room(gradients[v].size(), gradients[v].type(), graph_.variables()[v].name, &gradients_[v], &made[v]);
+    rooms = room(gradients[v].size(), gradients[v].type(), graph_.variables()[v].name,
+                 &gradients_[v], &made[v]);
   for (std::size_t t = 0; t < rows_made.size() && t < over.rows.values.size() && rooms.ok(); ++t)
-    rooms = room(over.rows.values[t].size(), row_gradients[t].type(), graph_.tables()[t].name, &row_gradients_[t], &rows_made[t]);
+    rooms = room(over.rows.values[t].size(), row_gradients[t].type(), graph_.tables()[t].name,
+                 &row_gradients_[t], &rows_made[t]);
   if (!rooms.ok()) return Told(rooms, over.batch, true);
-  EG_RETURN_IF_ERROR(graph_.QueueTrainStep(over.weights, over.rows, over.batch, dropout_key, made, rows_made, train_events_));
+  EG_RETURN_IF_ERROR(graph_.QueueTrainStep(over.weights, over.rows, over.batch, dropout_key, made,
+                                           rows_made, train_events_));
   for (std::size_t v = made.size(); v-- > 0;) {  // the last layer's first
     backend_.Await(Lane::kOut, *made_[v]);
     backend_.Download(Lane::kOut, Bytes(AnyIn(made[v])), Bytes(gradients[v]));
@@ -241,30 +273,41 @@ absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key, c
   backend_.Record(Lane::kCompute, *all_made_);
   backend_.Await(Lane::kOut, *all_made_);
   for (std::size_t t = 0; t < rows_made.size(); ++t)
-    backend_.Download(Lane::kOut, Bytes(AnyIn(rows_made[t].subspan(0, row_gradients[t].size()))), Bytes(row_gradients[t]));
+    backend_.Download(Lane::kOut, Bytes(AnyIn(rows_made[t].subspan(0, row_gradients[t].size()))),
+                      Bytes(row_gradients[t]));
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, std::uint64_t dropout_key,
-                                               const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
+absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
+                                               const Batch& batch, std::uint64_t dropout_key,
+                                               const std::vector<AnyOut>& gradients,
+                                               const std::vector<AnyOut>& row_gradients,
                                                const Meanwhile& meanwhile) {
-  if (backend_.host_memory()) return graph_.TrainStep(weights, rows, batch, dropout_key, gradients, row_gradients);
-  for (std::size_t t = 0; t < row_gradients.size() && t < rows.values.size(); ++t) {  // over there all have the room's size
+  if (backend_.host_memory())
+    return graph_.TrainStep(weights, rows, batch, dropout_key, gradients, row_gradients);
+  for (std::size_t t = 0; t < row_gradients.size() && t < rows.values.size();
+       ++t) {  // over there all have the room's size
     if (row_gradients[t].size() != rows.values[t].size()) {
-      return absl::InvalidArgumentError(absl::StrCat("row gradient elements mismatch: table=", graph_.tables()[t].name,
-                                                     " want=", rows.values[t].size(), " got=", row_gradients[t].size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("row gradient elements mismatch: table=", graph_.tables()[t].name,
+                       " want=", rows.values[t].size(), " got=", row_gradients[t].size()));
     }
   }
   EG_RETURN_IF_ERROR(MakeEvents());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
-  return Finish(over.ok() ? QueueTrain(*over, dropout_key, gradients, row_gradients) : Told(over.status(), batch, true), meanwhile);
+  return Finish(over.ok() ? QueueTrain(*over, dropout_key, gradients, row_gradients)
+                          : Told(over.status(), batch, true),
+                meanwhile);
 }
 
-absl::StatusOr<StepResult> HostStep::Evaluate(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch, const Meanwhile& meanwhile) {
+absl::StatusOr<StepResult> HostStep::Evaluate(const std::vector<AnyIn>& weights, const Rows& rows,
+                                              const Batch& batch, const Meanwhile& meanwhile) {
   if (backend_.host_memory()) return graph_.Evaluate(weights, rows, batch);
   EG_RETURN_IF_ERROR(MakeEvents());
   absl::StatusOr<Over> over = BringAll(weights, rows, batch);
-  return Finish(over.ok() ? graph_.QueueEvaluate(over->weights, over->rows, over->batch, evaluate_events_) : Told(over.status(), batch, false),
+  return Finish(over.ok()
+                    ? graph_.QueueEvaluate(over->weights, over->rows, over->batch, evaluate_events_)
+                    : Told(over.status(), batch, false),
                 meanwhile);
 }
 

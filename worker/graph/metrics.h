@@ -1,4 +1,5 @@
-// What is measured beside the loss, as sums that add up over batches and closures in any cut; the coordinator makes one number of them.
+// What is measured beside the loss, as sums that add up over batches and closures in any cut; the
+// coordinator makes one number of them.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,16 @@ struct Metric {
   MetricType type = MetricType::kAccuracy;
 };
 struct MetricSum {
-  std::int64_t count = 0;            // accuracy: correct examples
-  double sum = 0;                    // root_mean_squared_error: over examples, of the mean square of their elements
-  std::vector<std::int64_t> counts;  // auc: positives, then negatives, by bin: (b / 199, (b + 1) / 199], the first with 0
+  std::int64_t count = 0;  // accuracy: correct examples
+  double sum = 0;  // root_mean_squared_error: over examples, of the mean square of their elements
+  std::vector<std::int64_t>
+      counts;  // auc: positives, then negatives, by bin: (b / 199, (b + 1) / 199], the first with 0
   void Add(const MetricSum& other);
 };
 
-// Reads `name` against the loss whose output and labels it is of. UserError where it is not defined.
-absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec, const Loss& loss);
+// Reads `name` against the loss whose output and labels it is of. UserError where it is not
+// defined.
+absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec,
+                                  const Loss& loss);
 
 }  // namespace evergrad::worker

@@ -1,4 +1,5 @@
-// What a step tells the host: laid out once, filled by primitives in the backend's memory, fetched in one piece at the end.
+// What a step tells the host: laid out once, filled by primitives in the backend's memory, fetched
+// in one piece at the end.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,8 @@ class ResultBlock {
   }
   // Ends the step: Backend::Finish.
   absl::Status Fetch(Backend& backend) {
-    return backend.Finish(memory_.as<std::byte>().first(words_ * kWord), std::as_writable_bytes(std::span(fetched_)));
+    return backend.Finish(memory_.as<std::byte>().first(words_ * kWord),
+                          std::as_writable_bytes(std::span(fetched_)));
   }
   // As fetched.
   template <typename T>

@@ -30,14 +30,18 @@ std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connecti
   std::uint64_t total = 0, moving = 0;
   for (const SummaryRow& row : rows) {
     cells.push_back({row.layer, row.output_shape, std::to_string(row.parameters)});
-    if (show_connections) cells.back().push_back(row.connected_to.empty() ? "[]" : absl::StrCat("['", row.connected_to, "']"));
+    if (show_connections)
+      cells.back().push_back(row.connected_to.empty() ? "[]"
+                                                      : absl::StrCat("['", row.connected_to, "']"));
     total += row.parameters;
     moving += row.moving;
   }
-  std::vector<std::size_t> widths = {27, 25, 10, 17};  // Keras' columns, wider where a name asks for it
+  std::vector<std::size_t> widths = {27, 25, 10,
+                                     17};  // Keras' columns, wider where a name asks for it
   widths.resize(cells[0].size());
   for (const auto& line : cells) {
-    for (std::size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size() + 1);
+    for (std::size_t c = 0; c < line.size(); ++c)
+      widths[c] = std::max(widths[c], line[c].size() + 1);
   }
   std::size_t width = 1;
   for (const std::size_t w : widths) width += w + 1;
@@ -45,12 +49,14 @@ std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connecti
   std::string table = absl::StrCat(thin, "\n");
   for (std::size_t l = 0; l < cells.size(); ++l) {
     std::string line;
-    for (std::size_t c = 0; c < cells[l].size(); ++c) absl::StrAppend(&line, " ", Padded(cells[l][c], widths[c]));
+    for (std::size_t c = 0; c < cells[l].size(); ++c)
+      absl::StrAppend(&line, " ", Padded(cells[l][c], widths[c]));
     line.erase(line.find_last_not_of(' ') + 1);
     absl::StrAppend(&table, line, "\n");
     if (l == 0) absl::StrAppend(&table, thick, "\n");
   }
-  absl::StrAppend(&table, thick, "\nTotal params: ", WithCommas(total), "\nTrainable params: ", WithCommas(total - moving),
+  absl::StrAppend(&table, thick, "\nTotal params: ", WithCommas(total),
+                  "\nTrainable params: ", WithCommas(total - moving),
                   "\nNon-trainable params: ", WithCommas(moving), "\n", thin, "\n");
   return table;
 }

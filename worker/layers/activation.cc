@@ -16,8 +16,11 @@ class ActivationLayer final : public Layer {
   void Forward(const Pass& pass, const std::vector<AnyIn>&, AnyIn x, AnyOut y) override {
     pass.backend.ActivationForward(activation_, pass.batch * rows_per_example_, columns_, x, y);
   }
-  void Backward(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn y, AnyOut dy, AnyOut dx, const std::vector<Out>&) override {
-    if (!dx.empty()) pass.backend.ActivationBackward(activation_, pass.batch * rows_per_example_, columns_, y, dy, dx);
+  void Backward(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn y, AnyOut dy, AnyOut dx,
+                const std::vector<Out>&) override {
+    if (!dx.empty())
+      pass.backend.ActivationBackward(activation_, pass.batch * rows_per_example_, columns_, y, dy,
+                                      dx);
   }
 
  private:
@@ -27,7 +30,8 @@ class ActivationLayer final : public Layer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeActivation(const config::LayerSpec& spec, const tensor::Shape& input) {
+absl::StatusOr<std::unique_ptr<Layer>> MakeActivation(const config::LayerSpec& spec,
+                                                      const tensor::Shape& input) {
   EG_ASSIGN_OR_RETURN(const Activation activation, ParseActivation(spec));
   return std::make_unique<ActivationLayer>(spec, input, activation);
 }

@@ -1,7 +1,9 @@
-// Rows of an embedding table in the place of ids: one a id, or one a bag of ids (combiner sum, mean, sqrtn, with weights).
+// Rows of an embedding table in the place of ids: one a id, or one a bag of ids (combiner sum,
+// mean, sqrtn, with weights).
 //
-// A negative id is padding: it reads as zeros, counts in no bag and has no gradient. A bag without ids (or whose weights add up to nothing
-// that can be divided by) gives zeros. mean divides by the sum of the weights, sqrtn by the square root of the sum of their squares.
+// A negative id is padding: it reads as zeros, counts in no bag and has no gradient. A bag without
+// ids (or whose weights add up to nothing that can be divided by) gives zeros. mean divides by the
+// sum of the weights, sqrtn by the square root of the sum of their squares.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +19,29 @@ namespace evergrad::worker {
 // Its rows come from outside, so the graph calls Gather and Scatter and never Forward and Backward.
 class Embedding final : public MergeLayer {
  public:
-  // `inputs` are the shapes of its ids. LayerError: shapes beyond rank 1, `weights` (the shape of the input that holds them) that fit no bag.
-  static absl::StatusOr<std::unique_ptr<Embedding>> Make(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs,
-                                                         const tensor::Shape* weights, std::uint32_t dimension);
+  // `inputs` are the shapes of its ids. LayerError: shapes beyond rank 1, `weights` (the shape of
+  // the input that holds them) that fit no bag.
+  static absl::StatusOr<std::unique_ptr<Embedding>> Make(const config::LayerSpec& spec,
+                                                         const std::vector<tensor::Shape>& inputs,
+                                                         const tensor::Shape* weights,
+                                                         std::uint32_t dimension);
 
   std::size_t ids_per_example() const { return ids_; }
-  // position: [inputs][batch][elements of the input], kAbsent for padding; rows: [ids, dimension]; weights empty or as the ids.
-  void Gather(const Pass& pass, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) const {
+  // position: [inputs][batch][elements of the input], kAbsent for padding; rows: [ids, dimension];
+  // weights empty or as the ids.
+  void Gather(const Pass& pass, std::span<const std::uint32_t> position, In rows, In weights,
+              AnyOut y) const {
     pass.backend.EmbeddingGather(Of(pass), position, rows, weights, y);
   }
   // Adds to `row_gradients`, in the order of examples, and in each of inputs and elements.
-  void Scatter(const Pass& pass, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) const {
+  void Scatter(const Pass& pass, std::span<const std::uint32_t> position, In weights, AnyIn dy,
+               Out row_gradients) const {
     pass.backend.EmbeddingScatter(Of(pass), position, weights, dy, row_gradients);
   }
 
  private:
-  Embedding(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs, tensor::Shape output, std::uint32_t dimension,
-            Combiner combiner);
+  Embedding(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs,
+            tensor::Shape output, std::uint32_t dimension, Combiner combiner);
   EmbeddingShape Of(const Pass& pass) const { return {pass.batch, dimension_, widths_, combiner_}; }
 
   const std::int64_t dimension_;

@@ -16,8 +16,10 @@ class GlobalAveragePooling2d final : public Layer {
   void Forward(const Pass& pass, const std::vector<AnyIn>&, AnyIn x, AnyOut y) override {
     pass.backend.GlobalAveragePoolForward(pass.batch, positions_, channels_, x, y);
   }
-  void Backward(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn, AnyOut dy, AnyOut dx, const std::vector<Out>&) override {
-    if (!dx.empty()) pass.backend.GlobalAveragePoolBackward(pass.batch, positions_, channels_, dy, dx);
+  void Backward(const Pass& pass, const std::vector<AnyIn>&, AnyIn, AnyIn, AnyOut dy, AnyOut dx,
+                const std::vector<Out>&) override {
+    if (!dx.empty())
+      pass.backend.GlobalAveragePoolBackward(pass.batch, positions_, channels_, dy, dx);
   }
 
  private:
@@ -26,9 +28,13 @@ class GlobalAveragePooling2d final : public Layer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeGlobalAveragePooling2d(const config::LayerSpec& spec, const tensor::Shape& input) {
+absl::StatusOr<std::unique_ptr<Layer>> MakeGlobalAveragePooling2d(const config::LayerSpec& spec,
+                                                                  const tensor::Shape& input) {
   if (input.rank() != 3)
-    return LayerError(spec, absl::StrCat("global_average_pooling2d needs an input (height, width, channels), got ", input.ToString()));
+    return LayerError(
+        spec,
+        absl::StrCat("global_average_pooling2d needs an input (height, width, channels), got ",
+                     input.ToString()));
   return std::make_unique<GlobalAveragePooling2d>(spec, input);
 }
 

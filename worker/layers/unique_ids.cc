@@ -18,7 +18,8 @@ void UniqueIds::Begin(std::size_t ids_max) {
   }
 }
 
-void UniqueIds::Add(std::span<const std::int64_t> batch, std::vector<std::int64_t>* ids, std::vector<std::uint32_t>* position) {
+void UniqueIds::Add(std::span<const std::int64_t> batch, std::vector<std::int64_t>* ids,
+                    std::vector<std::uint32_t>* position) {
   const std::size_t mask = cells_.size() - 1;
   const std::size_t begin = position->size();
   position->resize(begin + batch.size());

@@ -1,4 +1,5 @@
-// Unique ids with their inverse index: what is pulled of a table, and where each id of a batch finds its row.
+// Unique ids with their inverse index: what is pulled of a table, and where each id of a batch
+// finds its row.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,16 @@
 
 namespace evergrad::worker {
 
-// An open-addressing table of positions, kept and cleared by generation, so that a step costs no allocation and no sweep once it has
-// seen the largest batch. Not thread-safe.
+// An open-addressing table of positions, kept and cleared by generation, so that a step costs no
+// allocation and no sweep once it has seen the largest batch. Not thread-safe.
 class UniqueIds {
  public:
   // Begins a batch of at most `ids_max` ids (< 2^31).
   void Begin(std::size_t ids_max);
-  // Appends to `ids` what is new, in order of first appearance, and the position of every id to `position`; kAbsent for a negative id. `ids`
-  // begins empty with Begin, and only this writes it.
-  void Add(std::span<const std::int64_t> batch, std::vector<std::int64_t>* ids, std::vector<std::uint32_t>* position);
+  // Appends to `ids` what is new, in order of first appearance, and the position of every id to
+  // `position`; kAbsent for a negative id. `ids` begins empty with Begin, and only this writes it.
+  void Add(std::span<const std::int64_t> batch, std::vector<std::int64_t>* ids,
+           std::vector<std::uint32_t>* position);
 
  private:
   struct Cell {

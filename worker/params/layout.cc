@@ -13,14 +13,17 @@
 namespace evergrad::worker {
 namespace {
 
-absl::Status Bad(absl::string_view words, absl::string_view values) { return absl::InvalidArgumentError(absl::StrCat(words, ": ", values)); }
+absl::Status Bad(absl::string_view words, absl::string_view values) {
+  return absl::InvalidArgumentError(absl::StrCat(words, ": ", values));
+}
 
 }  // namespace
 
 absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
   Layout layout;
   const auto shard_count = static_cast<std::uint32_t>(plan.shards_size());
-  if (shard_count == 0) return Bad("plan without shards", absl::StrCat("examples=", plan.train_examples()));
+  if (shard_count == 0)
+    return Bad("plan without shards", absl::StrCat("examples=", plan.train_examples()));
 
   EG_RETURN_IF_ERROR(layout.LayTables(plan));
   const std::uint32_t dense_count = shard_count - layout.slots_;
@@ -31,7 +34,8 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
     if (spec.has_slot()) continue;
     if (spec.variable().index() >= shard_count) {
       return Bad("variable index out of range",
-                 absl::StrCat("shard=", spec.shard(), " variable=", spec.variable().name(), " index=", spec.variable().index()));
+                 absl::StrCat("shard=", spec.shard(), " variable=", spec.variable().name(),
+                              " index=", spec.variable().index()));
     }
     variable_count = std::max(variable_count, spec.variable().index() + 1);
   }
@@ -43,13 +47,16 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
     if (spec.has_slot()) continue;
     const v1::VariableSpec& variable = spec.variable();
     if (spec.shard() >= dense_count || seen[spec.shard()])
-      return Bad("shard numbers are not 0,1,2,… once each", absl::StrCat("shards=", shard_count, " got=", spec.shard()));
+      return Bad("shard numbers are not 0,1,2,… once each",
+                 absl::StrCat("shards=", shard_count, " got=", spec.shard()));
     seen[spec.shard()] = true;
     if (variable.dtype() != v1::DTYPE_FLOAT32) {
-      return Bad("element type not built",
-                 absl::StrCat("variable=", variable.name(), " want=", v1::DType_Name(v1::DTYPE_FLOAT32), " got=", v1::DType_Name(variable.dtype())));
+      return Bad("element type not built", absl::StrCat("variable=", variable.name(),
+                                                        " want=", v1::DType_Name(v1::DTYPE_FLOAT32),
+                                                        " got=", v1::DType_Name(variable.dtype())));
     }
-    EG_ASSIGN_OR_RETURN(tensor::Shape shape, tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
+    EG_ASSIGN_OR_RETURN(tensor::Shape shape,
+                        tensor::Shape::Checked({variable.shape().begin(), variable.shape().end()}));
     EG_ASSIGN_OR_RETURN(const tensor::WireType wire, client::WireTypeOf(variable));
     LaidVariable& laid = layout.variables_[variable.index()];
     if (laid.shards.empty()) {
@@ -59,11 +66,13 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
       laid.wire = wire;
     } else if (laid.name != variable.name() || !(laid.shape == shape) || laid.wire != wire) {
       return Bad("variable described in two ways",
-                 absl::StrCat("index=", variable.index(), " first=", laid.name, laid.shape.ToString(), " then=", variable.name(), shape.ToString()));
+                 absl::StrCat("index=", variable.index(), " first=", laid.name,
+                              laid.shape.ToString(), " then=", variable.name(), shape.ToString()));
     }
     if (spec.row_begin() >= spec.row_end() || spec.row_end() > shape.rows()) {
-      return Bad("rows outside the variable", absl::StrCat("variable=", laid.name, " shard=", spec.shard(), " rows=", shape.rows(),
-                                                           " got=", spec.row_begin(), "-", spec.row_end()));
+      return Bad("rows outside the variable",
+                 absl::StrCat("variable=", laid.name, " shard=", spec.shard(), " rows=",
+                              shape.rows(), " got=", spec.row_begin(), "-", spec.row_end()));
     }
     ShardSlice& slice = layout.slices_[spec.shard()];
     slice.variable = variable.index();
@@ -73,25 +82,30 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
     const std::uint64_t row_elements = shape.row_elements();  // rows > 0 here
     slice.first_element = spec.row_begin() * row_elements;    // <= elements, which did not overflow
     slice.elements = slice.rows() * row_elements;
-    if (!CheckedMul(slice.elements, sizeof(float))) return Bad("shard too large", absl::StrCat("variable=", laid.name, " shard=", spec.shard()));
+    if (!CheckedMul(slice.elements, sizeof(float)))
+      return Bad("shard too large", absl::StrCat("variable=", laid.name, " shard=", spec.shard()));
     laid.shards.push_back(ShardId(spec.shard()));
   }
 
   for (std::uint32_t i = 0; i < variable_count; ++i) {
     LaidVariable& laid = layout.variables_[i];
     if (laid.shards.empty()) return Bad("variable without shards", absl::StrCat("index=", i));
-    std::sort(laid.shards.begin(), laid.shards.end(), [&](ShardId a, ShardId b) { return layout.slice(a).row_begin < layout.slice(b).row_begin; });
+    std::sort(laid.shards.begin(), laid.shards.end(), [&](ShardId a, ShardId b) {
+      return layout.slice(a).row_begin < layout.slice(b).row_begin;
+    });
     std::uint64_t next = 0;
     for (const ShardId shard : laid.shards) {
       const ShardSlice& slice = layout.slice(shard);
       if (slice.row_begin != next) {
         return Bad("rows of a variable leave a gap or overlap",
-                   absl::StrCat("variable=", laid.name, " shard=", shard.value(), " want=", next, " got=", slice.row_begin));
+                   absl::StrCat("variable=", laid.name, " shard=", shard.value(), " want=", next,
+                                " got=", slice.row_begin));
       }
       next = slice.row_end;
     }
     if (next != laid.shape.rows())
-      return Bad("rows of a variable are not all covered", absl::StrCat("variable=", laid.name, " want=", laid.shape.rows(), " got=", next));
+      return Bad("rows of a variable are not all covered",
+                 absl::StrCat("variable=", laid.name, " want=", laid.shape.rows(), " got=", next));
   }
   return layout;
 }
@@ -100,19 +114,23 @@ absl::Status Layout::LayTables(const v1::Plan& plan) {
   for (const v1::TableSpec& table : plan.tables()) {
     if (table.name().empty() || table.dimension() == 0 || table.dtype() != v1::DTYPE_FLOAT32)
       return Bad("table described badly",
-                 absl::StrCat("table=", table.name(), " dimension=", table.dimension(), " dtype=", v1::DType_Name(table.dtype())));
+                 absl::StrCat("table=", table.name(), " dimension=", table.dimension(),
+                              " dtype=", v1::DType_Name(table.dtype())));
     EG_ASSIGN_OR_RETURN(const tensor::WireType wire, client::WireTypeOf(table));
     tables_.push_back({table.name(), table.dimension(), sharding::SlotKey(table.name()), wire});
   }
   for (const v1::ShardSpec& spec : plan.shards()) slots_ += spec.has_slot();
   if ((slots_ == 0) != tables_.empty() || slots_ > sharding::kSlotsMax)
-    return Bad("slots and tables do not fit", absl::StrCat("tables=", tables_.size(), " slots=", slots_));
+    return Bad("slots and tables do not fit",
+               absl::StrCat("tables=", tables_.size(), " slots=", slots_));
   for (std::uint32_t slot = 0; slot < slots_; ++slot) {
     const auto shard = static_cast<std::uint32_t>(plan.shards_size()) - slots_ + slot;
     const v1::ShardSpec& spec = plan.shards(static_cast<int>(shard));
-    if (!spec.has_slot() || spec.shard() != shard || spec.slot().slot() != slot || spec.slot().slots() != slots_) {
-      return Bad("slots are not the last shards, in their order", absl::StrCat("slots=", slots_, " want=", slot, " got_shard=", spec.shard(),
-                                                                               " got_slot=", spec.slot().slot(), "/", spec.slot().slots()));
+    if (!spec.has_slot() || spec.shard() != shard || spec.slot().slot() != slot ||
+        spec.slot().slots() != slots_) {
+      return Bad("slots are not the last shards, in their order",
+                 absl::StrCat("slots=", slots_, " want=", slot, " got_shard=", spec.shard(),
+                              " got_slot=", spec.slot().slot(), "/", spec.slot().slots()));
     }
   }
   return absl::OkStatus();

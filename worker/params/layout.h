@@ -1,5 +1,5 @@
-// How a job's variables are cut into shards, as the plan says: which rows of which dense variable each shard is, and which shards are the slots of
-// its embedding tables.
+// How a job's variables are cut into shards, as the plan says: which rows of which dense variable
+// each shard is, and which shards are the slots of its embedding tables.
 //
 // A value, checked once; read-only after that, so thread-safe.
 #pragma once
@@ -21,8 +21,8 @@ class Plan;
 
 namespace evergrad::worker {
 
-// Memory for what comes from the servers, where a device had best read it. Empty: there is none, and the heap or the frame serves. Null: nobody wants
-// it.
+// Memory for what comes from the servers, where a device had best read it. Empty: there is none,
+// and the heap or the frame serves. Null: nobody wants it.
 using Room = std::function<tensor::AlignedBuffer(std::size_t bytes)>;
 
 struct ShardSlice {
@@ -54,17 +54,21 @@ struct LaidTable {
 
 class Layout {
  public:
-  // InvalidArgument names the shard or the variable: shard numbers that are not 0,1,2… once each, rows that leave a gap or
-  // overlap, one variable described in two ways, an element type other than float32, a wire type that is not built, sizes that overflow; slots that
-  // are not the last shards in their order, or without tables.
+  // InvalidArgument names the shard or the variable: shard numbers that are not 0,1,2… once each,
+  // rows that leave a gap or overlap, one variable described in two ways, an element type other
+  // than float32, a wire type that is not built, sizes that overflow; slots that are not the last
+  // shards in their order, or without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 
-  const std::vector<LaidVariable>& variables() const { return variables_; }  // in the order of the plan
+  const std::vector<LaidVariable>& variables() const {
+    return variables_;
+  }  // in the order of the plan
   std::uint32_t shard_count() const { return static_cast<std::uint32_t>(slices_.size()); }
   // Of a slot: nothing (no elements).
   const ShardSlice& slice(ShardId shard) const { return slices_[shard.value()]; }
   const LaidVariable& variable_of(ShardId shard) const { return variables_[slice(shard).variable]; }
-  // Embedding tables, in the order of the plan, and the shards that hold them: slots() of them, from dense_shards() on.
+  // Embedding tables, in the order of the plan, and the shards that hold them: slots() of them,
+  // from dense_shards() on.
   const std::vector<LaidTable>& tables() const { return tables_; }
   std::uint32_t slots() const { return slots_; }
   std::uint32_t dense_shards() const { return shard_count() - slots_; }

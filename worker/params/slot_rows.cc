@@ -8,7 +8,9 @@
 
 namespace evergrad::worker {
 
-SlotRows::SlotRows(std::shared_ptr<const Layout> layout, const std::vector<std::span<const std::int64_t>>& ids) : layout_(std::move(layout)) {
+SlotRows::SlotRows(std::shared_ptr<const Layout> layout,
+                   const std::vector<std::span<const std::int64_t>>& ids)
+    : layout_(std::move(layout)) {
   const std::vector<LaidTable>& tables = layout_->tables();
   EG_CHECK(ids.size() == tables.size());
   const std::uint32_t slots = layout_->slots();
@@ -32,7 +34,8 @@ SlotRows::SlotRows(std::shared_ptr<const Layout> layout, const std::vector<std::
       ++size.rows;
       size.bytes += tables[t].row_bytes();
       if (size.last_table == t) continue;
-      size.wire = size.tables++ == 0 || size.wire == tables[t].wire ? tables[t].wire : tensor::WireType::kSeveral;
+      size.wire = size.tables++ == 0 || size.wire == tables[t].wire ? tables[t].wire
+                                                                    : tensor::WireType::kSeveral;
       size.last_table = t;
     }
   }
@@ -43,7 +46,8 @@ SlotRows::SlotRows(std::shared_ptr<const Layout> layout, const std::vector<std::
     if (size.rows == 0) continue;
     next[slot].rows = rows;
     next[slot].tables = entries;
-    parts_.push_back({layout_->slot_shard(slot), rows, size.rows, entries, size.tables, wire_bytes_, size.bytes, size.wire});
+    parts_.push_back({layout_->slot_shard(slot), rows, size.rows, entries, size.tables, wire_bytes_,
+                      size.bytes, size.wire});
     rows += size.rows;
     entries += size.tables;
     wire_bytes_ += size.bytes;
@@ -69,7 +73,9 @@ SlotRows::SlotRows(std::shared_ptr<const Layout> layout, const std::vector<std::
 }
 
 tensor::SharedBytes SlotRows::Ids(const std::shared_ptr<const SlotRows>& self, const Part& part) {
-  return {self, {self->ids_.data() + part.first_row * sizeof(std::int64_t), part.rows * sizeof(std::int64_t)}};
+  return {self,
+          {self->ids_.data() + part.first_row * sizeof(std::int64_t),
+           part.rows * sizeof(std::int64_t)}};
 }
 
 std::vector<tensor::AlignedBuffer> SlotRows::MakeRows(const Room& room) const {
@@ -77,7 +83,8 @@ std::vector<tensor::AlignedBuffer> SlotRows::MakeRows(const Room& room) const {
   rows.reserve(counts_.size());
   for (std::size_t t = 0; t < counts_.size(); ++t) {
     const std::size_t bytes = counts_[t] * layout_->tables()[t].dimension * sizeof(float);
-    tensor::AlignedBuffer& buffer = rows.emplace_back(room && bytes > 0 ? room(bytes) : tensor::AlignedBuffer());
+    tensor::AlignedBuffer& buffer =
+        rows.emplace_back(room && bytes > 0 ? room(bytes) : tensor::AlignedBuffer());
     if (buffer.size() == 0) buffer = tensor::AlignedBuffer(bytes);
   }
   return rows;
@@ -88,19 +95,24 @@ void SlotRows::ForEachRow(const Part& part, Copy copy) const {
   std::size_t row = part.first_row, in_part = 0;
   for (std::size_t k = part.first_table; k < part.first_table + part.tables; ++k) {
     const std::size_t row_bytes = layout_->tables()[tables_[k]].row_bytes();
-    for (std::uint32_t i = 0; i < table_rows_[k]; ++i, ++row, in_part += row_bytes) copy(tables_[k], position_[row] * row_bytes, in_part, row_bytes);
+    for (std::uint32_t i = 0; i < table_rows_[k]; ++i, ++row, in_part += row_bytes)
+      copy(tables_[k], position_[row] * row_bytes, in_part, row_bytes);
   }
 }
 
-bool SlotRows::Scatter(const Part& part, std::span<const std::byte> values, std::vector<tensor::AlignedBuffer>* rows) const {
+bool SlotRows::Scatter(const Part& part, std::span<const std::byte> values,
+                       std::vector<tensor::AlignedBuffer>* rows) const {
   if (values.size() != part.bytes) return false;
   std::vector<std::byte*> homes;  // of each table's rows as they came
   homes.reserve(rows->size());
   for (std::size_t t = 0; t < rows->size(); ++t) {
     const std::span<float> floats = (*rows)[t].floats();
-    homes.push_back(floats.empty() ? nullptr : tensor::NarrowHome(layout_->tables()[t].wire, floats.data(), floats.size()));
+    homes.push_back(floats.empty() ? nullptr
+                                   : tensor::NarrowHome(layout_->tables()[t].wire, floats.data(),
+                                                        floats.size()));
   }
-  ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part, std::size_t row_bytes) {
+  ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part,
+                       std::size_t row_bytes) {
     std::memcpy(homes[table] + in_table, values.data() + in_part, row_bytes);
   });
   return true;
@@ -108,7 +120,8 @@ bool SlotRows::Scatter(const Part& part, std::span<const std::byte> values, std:
 
 void SlotRows::Widen(std::vector<tensor::AlignedBuffer>* rows) const {
   for (std::size_t t = 0; t < rows->size(); ++t)
-    tensor::WidenInPlace(layout_->tables()[t].wire, (*rows)[t].floats().data(), (*rows)[t].floats().size());
+    tensor::WidenInPlace(layout_->tables()[t].wire, (*rows)[t].floats().data(),
+                         (*rows)[t].floats().size());
 }
 
 int SlotRows::ToWire(std::vector<tensor::AlignedBuffer>* gradients) const {
@@ -118,7 +131,8 @@ int SlotRows::ToWire(std::vector<tensor::AlignedBuffer>* gradients) const {
     if (wire == tensor::WireType::kFloat32) continue;
     const std::span<float> floats = (*gradients)[t].floats();
     tensor::NarrowInPlace(wire, floats.data(), floats.size());
-    if (overflowed < 0 && !tensor::AllFinite(wire, (*gradients)[t].data(), floats.size())) overflowed = static_cast<int>(t);
+    if (overflowed < 0 && !tensor::AllFinite(wire, (*gradients)[t].data(), floats.size()))
+      overflowed = static_cast<int>(t);
   }
   return overflowed;
 }
@@ -127,7 +141,8 @@ tensor::AlignedBuffer SlotRows::Gather(const std::vector<tensor::AlignedBuffer>&
   tensor::AlignedBuffer all(wire_bytes_);
   for (const Part& part : parts_) {
     std::byte* const to = all.data() + part.first_byte;
-    ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part, std::size_t row_bytes) {
+    ForEachRow(part, [&](std::uint32_t table, std::size_t in_table, std::size_t in_part,
+                         std::size_t row_bytes) {
       std::memcpy(to + in_part, gradients[table].data() + in_table, row_bytes);
     });
   }

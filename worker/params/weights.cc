@@ -38,11 +38,13 @@ void PullCache::Land(PulledShard* pulled) {
 
 absl::Status PullCache::Accept(PulledShard pulled) {
   if (pulled.shard.value() >= held_.size())
-    return absl::InvalidArgumentError(absl::StrCat("unknown shard in an answer: shards=", held_.size(), " got=", pulled.shard.value()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown shard in an answer: shards=", held_.size(), " got=", pulled.shard.value()));
   const std::uint64_t want = layout_->slice(pulled.shard).wire_bytes();
   if (pulled.values.bytes.size() != want) {
-    return absl::InvalidArgumentError(absl::StrCat("pulled bytes mismatch: variable=", layout_->variable_of(pulled.shard).name,
-                                                   " shard=", pulled.shard.value(), " want=", want, " got=", pulled.values.bytes.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "pulled bytes mismatch: variable=", layout_->variable_of(pulled.shard).name,
+        " shard=", pulled.shard.value(), " want=", want, " got=", pulled.values.bytes.size()));
   }
   if (room_) Land(&pulled);
   held_[pulled.shard.value()] = {true, pulled.start, pulled.vlsn};
@@ -57,7 +59,8 @@ std::vector<PulledShard> PullCache::Take() {
     taken.push_back(*std::move(fresh));
     fresh.reset();
   }
-  for (auto& landing : landing_) landing.reset();  // the taker reads it: the next values land elsewhere
+  for (auto& landing : landing_)
+    landing.reset();  // the taker reads it: the next values land elsewhere
   return taken;
 }
 
@@ -68,11 +71,14 @@ WeightBuffer::WeightBuffer(std::shared_ptr<const Layout> layout, bool as_pulled)
       present_(layout_->shard_count(), false),
       missing_(layout_->dense_shards()) {}
 
-const PulledShard* WeightBuffer::InOnePiece(const LaidVariable& variable, const std::vector<PulledShard*>& by_shard) const {
+const PulledShard* WeightBuffer::InOnePiece(const LaidVariable& variable,
+                                            const std::vector<PulledShard*>& by_shard) const {
   const PulledShard* const first = by_shard[variable.shards.front().value()];
   if (first == nullptr || variable.wire != HeldAs(variable)) return nullptr;
   const std::byte* const begin = first->values.bytes.data();
-  if (reinterpret_cast<std::uintptr_t>(begin) % tensor::kAlignment != 0 || variable.wire_bytes() < first->frame_bytes / kFrameShare) return nullptr;
+  if (reinterpret_cast<std::uintptr_t>(begin) % tensor::kAlignment != 0 ||
+      variable.wire_bytes() < first->frame_bytes / kFrameShare)
+    return nullptr;
   for (const ShardId shard : variable.shards) {
     const PulledShard* const piece = by_shard[shard.value()];
     const ShardSlice& slice = layout_->slice(shard);
@@ -89,13 +95,16 @@ void WeightBuffer::Borrow(Whole* whole, const PulledShard& first) {
   whole->owner = first.values.owner;
 }
 
-void WeightBuffer::CopyIn(const ShardSlice& slice, const LaidVariable& variable, std::span<const std::byte> values, Whole* whole) {
+void WeightBuffer::CopyIn(const ShardSlice& slice, const LaidVariable& variable,
+                          std::span<const std::byte> values, Whole* whole) {
   const tensor::WireType held = HeldAs(variable);
-  const std::uint64_t element = tensor::WireBytes(held), bytes = variable.shape.elements() * element;
+  const std::uint64_t element = tensor::WireBytes(held),
+                      bytes = variable.shape.elements() * element;
   if (whole->assembled.size() != bytes) {
     whole->assembled = tensor::AlignedBuffer(bytes);
     // The shards that stay.
-    if (whole->borrowed != nullptr && variable.shards.size() > 1) std::memcpy(whole->assembled.data(), whole->borrowed, bytes);
+    if (whole->borrowed != nullptr && variable.shards.size() > 1)
+      std::memcpy(whole->assembled.data(), whole->borrowed, bytes);
   }
   whole->owner.reset();
   whole->borrowed = nullptr;
@@ -133,12 +142,16 @@ std::vector<TypedSpan> WeightBuffer::Held() const {
   spans.reserve(wholes_.size());
   for (std::size_t v = 0; v < wholes_.size(); ++v) {
     const LaidVariable& variable = layout_->variables()[v];
-    spans.push_back({HeldAs(variable), wholes_[v].owner != nullptr ? wholes_[v].borrowed : wholes_[v].assembled.data(), variable.shape.elements()});
+    spans.push_back(
+        {HeldAs(variable),
+         wholes_[v].owner != nullptr ? wholes_[v].borrowed : wholes_[v].assembled.data(),
+         variable.shape.elements()});
   }
   return spans;
 }
 
-std::vector<std::span<const float>> WeightBuffer::Spans(std::vector<tensor::AlignedBuffer>* widened) const {
+std::vector<std::span<const float>> WeightBuffer::Spans(
+    std::vector<tensor::AlignedBuffer>* widened) const {
   std::vector<std::span<const float>> floats;
   floats.reserve(wholes_.size());
   for (const TypedSpan& span : Held()) {
@@ -154,18 +167,22 @@ std::vector<std::span<const float>> WeightBuffer::Spans(std::vector<tensor::Alig
   return floats;
 }
 
-GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed) : layout_(std::move(layout)) {
+GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed)
+    : layout_(std::move(layout)) {
   buffers_.reserve(layout_->variables().size());
   for (const LaidVariable& variable : layout_->variables()) {
     const std::uint64_t bytes = variable.shape.elements() * sizeof(float);
-    buffers_.push_back(zeroed ? tensor::AlignedBuffer::Zeroed(bytes) : tensor::AlignedBuffer(bytes));
+    buffers_.push_back(zeroed ? tensor::AlignedBuffer::Zeroed(bytes)
+                              : tensor::AlignedBuffer(bytes));
   }
 }
 
-GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers)
+GradientBuffer::GradientBuffer(std::shared_ptr<const Layout> layout,
+                               std::vector<tensor::AlignedBuffer> buffers)
     : layout_(std::move(layout)), buffers_(std::move(buffers)), on_wire_(true) {
   EG_CHECK(buffers_.size() == layout_->variables().size());
-  for (std::size_t v = 0; v < buffers_.size(); ++v) EG_CHECK(buffers_[v].size() == layout_->variables()[v].wire_bytes());
+  for (std::size_t v = 0; v < buffers_.size(); ++v)
+    EG_CHECK(buffers_[v].size() == layout_->variables()[v].wire_bytes());
 }
 
 std::vector<std::span<float>> GradientBuffer::Spans() {
@@ -184,18 +201,21 @@ int GradientBuffer::ToWire() {
     if (wire == tensor::WireType::kFloat32) continue;
     const std::span<float> floats = buffers_[i].floats();
     tensor::NarrowInPlace(wire, floats.data(), floats.size());
-    if (overflowed < 0 && !tensor::AllFinite(wire, buffers_[i].data(), floats.size())) overflowed = static_cast<int>(i);
+    if (overflowed < 0 && !tensor::AllFinite(wire, buffers_[i].data(), floats.size()))
+      overflowed = static_cast<int>(i);
   }
   return overflowed;
 }
 
-tensor::SharedBytes GradientBuffer::Slice(const std::shared_ptr<const GradientBuffer>& self, ShardId shard) {
+tensor::SharedBytes GradientBuffer::Slice(const std::shared_ptr<const GradientBuffer>& self,
+                                          ShardId shard) {
   EG_CHECK(self->on_wire_);
   const ShardSlice& slice = self->layout_->slice(shard);
   const std::byte* const whole = self->buffers_[slice.variable].data();
-  // Each variable's memory is an owner of its own: a frame takes what lies between two pieces of one owner for padding that was written
-  // (wire/data_frame.h).
-  return {std::shared_ptr<const void>(self, whole), {whole + slice.first_element * tensor::WireBytes(slice.wire), slice.wire_bytes()}};
+  // Each variable's memory is an owner of its own: a frame takes what lies between two pieces of
+  // one owner for padding that was written (wire/data_frame.h).
+  return {std::shared_ptr<const void>(self, whole),
+          {whole + slice.first_element * tensor::WireBytes(slice.wire), slice.wire_bytes()}};
 }
 
 }  // namespace evergrad::worker

@@ -29,19 +29,25 @@ void AttemptBook::OnMap(ShardMap map, bool replace) {
 bool AttemptBook::OnGrant(Work work) {
   if (queued_.size() >= kQueuedMax || Holds(work.attempt)) return false;
   auto at = queued_.end();
-  if (work.first) at = std::find_if(queued_.begin(), queued_.end(), [&](const Work& other) { return !other.first || other.closure > work.closure; });
+  if (work.first)
+    at = std::find_if(queued_.begin(), queued_.end(), [&](const Work& other) {
+      return !other.first || other.closure > work.closure;
+    });
   queued_.insert(at, std::move(work));
   return true;
 }
 
 std::vector<Attempt> AttemptBook::OnRecall(Attempt attempt) {
   std::vector<Attempt> given_back;
-  if (std::erase_if(queued_, [&](const Work& work) { return work.attempt == attempt; }) > 0) given_back.push_back(attempt);
+  if (std::erase_if(queued_, [&](const Work& work) { return work.attempt == attempt; }) > 0)
+    given_back.push_back(attempt);
   return given_back;
 }
 
 bool AttemptBook::OnDoneAnswer(Attempt attempt, bool superseded) {
-  if (std::erase_if(unanswered_, [&](const DoneReport& report) { return report.work.attempt == attempt; }) > 0) return true;
+  if (std::erase_if(unanswered_,
+                    [&](const DoneReport& report) { return report.work.attempt == attempt; }) > 0)
+    return true;
   return superseded && Drop(attempt);
 }
 
@@ -51,17 +57,23 @@ std::vector<AttemptBook::Held> AttemptBook::HeldForHello() const {
   for (const DoneReport& report : unanswered_) held.push_back({report.work, report.v1, true, true});
   // A push may be on its way under the newest map, so that is what the attempt has used.
   if (running_) held.push_back({running_->work, std::max(running_->v1, map_.version), true, false});
-  for (const Work& work : queued_) held.push_back({work, MapVersion{}, false, false});  // has used no map yet
+  for (const Work& work : queued_)
+    held.push_back({work, MapVersion{}, false, false});  // has used no map yet
   return held;
 }
 
-std::vector<DoneReport> AttemptBook::Unanswered() const { return {unanswered_.begin(), unanswered_.end()}; }
+std::vector<DoneReport> AttemptBook::Unanswered() const {
+  return {unanswered_.begin(), unanswered_.end()};
+}
 
-const Work* AttemptBook::NextToBegin() const { return running_ || queued_.empty() ? nullptr : &queued_.front(); }
+const Work* AttemptBook::NextToBegin() const {
+  return running_ || queued_.empty() ? nullptr : &queued_.front();
+}
 
 void AttemptBook::Begin(Attempt attempt) {
   EG_CHECK(!running_);
-  const auto it = std::find_if(queued_.begin(), queued_.end(), [&](const Work& work) { return work.attempt == attempt; });
+  const auto it = std::find_if(queued_.begin(), queued_.end(),
+                               [&](const Work& work) { return work.attempt == attempt; });
   EG_CHECK(it != queued_.end());
   running_ = Running{std::move(*it), map_.version, map_.version, {}};
   queued_.erase(it);
@@ -90,12 +102,14 @@ std::vector<ShardId> AttemptBook::Unsettled(UpdateIndex update) const {
 
 bool AttemptBook::AllSettled() const { return running_ && running_->unsettled.empty(); }
 
-Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard, PushAnswer answer, MapVersion server_version) {
+Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard,
+                                      PushAnswer answer, MapVersion server_version) {
   if (!running_ || running_->work.attempt != attempt) return {Next::kDropAttempt, {}};
   const auto it = running_->unsettled.find(update.value());
   // A late answer to a push that another copy of it has settled.
   if (it == running_->unsettled.end() || !it->second.contains(shard)) return {Next::kSettled, {}};
-  if (mutant_ == fault::Mutant::kStaleSettles && answer == PushAnswer::kStale) answer = PushAnswer::kDuplicate;
+  if (mutant_ == fault::Mutant::kStaleSettles && answer == PushAnswer::kStale)
+    answer = PushAnswer::kDuplicate;
   switch (answer) {
     case PushAnswer::kApplied:
     case PushAnswer::kDuplicate:
@@ -110,7 +124,8 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
     case PushAnswer::kTransport: return {Next::kBackoff, {}};
     case PushAnswer::kSuperseded:
     case PushAnswer::kRefused: running_.reset(); return {Next::kDropAttempt, {}};
-    case PushAnswer::kOverBudget: return {over_budget_ == OverBudget::kPause ? Next::kBackoff : Next::kFail, {}};
+    case PushAnswer::kOverBudget:
+      return {over_budget_ == OverBudget::kPause ? Next::kBackoff : Next::kFail, {}};
     case PushAnswer::kInvalid: return {Next::kFail, {}};
   }
   return {Next::kFail, {}};
@@ -163,7 +178,8 @@ void AttemptBook::DropJob(JobUid job) {
 bool AttemptBook::Holds(Attempt attempt) const {
   const auto same = [&](const Work& work) { return work.attempt == attempt; };
   return (running_ && same(running_->work)) || std::any_of(queued_.begin(), queued_.end(), same) ||
-         std::any_of(unanswered_.begin(), unanswered_.end(), [&](const DoneReport& report) { return same(report.work); });
+         std::any_of(unanswered_.begin(), unanswered_.end(),
+                     [&](const DoneReport& report) { return same(report.work); });
 }
 
 }  // namespace evergrad::worker

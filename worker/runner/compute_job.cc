@@ -19,7 +19,8 @@
 namespace evergrad::worker {
 namespace {
 
-// (28, 28) and (28, 28, 1) name the same pixels in the same order, and a flat input takes any shape.
+// (28, 28) and (28, 28, 1) name the same pixels in the same order, and a flat input takes any
+// shape.
 bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   if (input.elements() != example.elements()) return false;
   if (input.rank() == 1) return true;
@@ -34,23 +35,28 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
 // A user's error of `optimizers`, with its place in the job file.
 absl::Status OptimizersError(const config::JobSpec& spec, absl::string_view words) {
   const config::Location& at = spec.optimizers_where;
-  return UserError(absl::InvalidArgumentError(absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words)));
+  return UserError(absl::InvalidArgumentError(
+      absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words)));
 }
 
 // Lack::kAbility: this worker's device does not compute in it.
 absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
   const std::string& name = spec.training.precision;
   const std::optional<Precision> precision = ParsePrecision(name);
-  const absl::Status can = precision ? backend.CheckPrecision(*precision) : absl::InvalidArgumentError("no such policy");
+  const absl::Status can =
+      precision ? backend.CheckPrecision(*precision) : absl::InvalidArgumentError("no such policy");
   if (can.ok()) return *precision;
-  return WithLack(Lack::kAbility,
-                  absl::FailedPreconditionError(absl::StrCat("this worker's device cannot compute in the job's precision: training.precision=", name,
-                                                             " device=", backend.name(), ": ", can.message())));
+  return WithLack(
+      Lack::kAbility,
+      absl::FailedPreconditionError(absl::StrCat(
+          "this worker's device cannot compute in the job's precision: training.precision=", name,
+          " device=", backend.name(), ": ", can.message())));
 }
 
 }  // namespace
 
-ComputeBackend::ComputeBackend(BackendOptions options) : make_([options = std::move(options)] { return MakeBackend(options); }) {}
+ComputeBackend::ComputeBackend(BackendOptions options)
+    : make_([options = std::move(options)] { return MakeBackend(options); }) {}
 
 absl::StatusOr<Backend*> ComputeBackend::Get() {
   if (backend_ == nullptr) {
@@ -86,11 +92,13 @@ void ComputeBackend::TakeUse() {
   const bool ask = read_.exchange(false);
   std::optional<DeviceUse> use = backend_->device_use(ask);
   MutexLock lock(&mu_);
-  if (use && use_ && !ask) use->utilization = use_->utilization, use->memory.free = use_->memory.free;
+  if (use && use_ && !ask)
+    use->utilization = use_->utilization, use->memory.free = use_->memory.free;
   use_ = std::move(use);
 }
 
-void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured, bool with_counts, v1::ClosureMetrics* to) {
+void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured,
+              bool with_counts, v1::ClosureMetrics* to) {
   for (std::size_t m = 0; m < names.size() && m < measured.size(); ++m) {
     if (!measured[m].counts.empty() && !with_counts) continue;
     v1::NamedSum& sum = *to->add_sums();
@@ -108,44 +116,63 @@ void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum
   }
 }
 
-ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed, std::shared_ptr<ComputeBackend> backend,
-                       DataOptions data_options, metrics::Limit* data_limit)
-    : spec_(std::move(spec)), seed_(seed), backend_(std::move(backend)), data_options_(std::move(data_options)), data_limit_(data_limit) {}
+ComputeJob::ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed,
+                       std::shared_ptr<ComputeBackend> backend, DataOptions data_options,
+                       metrics::Limit* data_limit)
+    : spec_(std::move(spec)),
+      seed_(seed),
+      backend_(std::move(backend)),
+      data_options_(std::move(data_options)),
+      data_limit_(data_limit) {}
 
-absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(const config::SourceSpec& source, const Dataset* train) const {
-  absl::StatusOr<std::unique_ptr<Dataset>> opened = OpenDataset(source, spec_->data.fields, train, data_options_);
+absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(
+    const config::SourceSpec& source, const Dataset* train) const {
+  absl::StatusOr<std::unique_ptr<Dataset>> opened =
+      OpenDataset(source, spec_->data.fields, train, data_options_);
   if (!opened.ok()) {
     const absl::Status& status = opened.status();
     if (absl::IsResourceExhausted(status)) data_limit_->refused.Add();
     // The file is not here. What is in it would be wrong elsewhere, too.
-    const bool here = absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
+    const bool here =
+        absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
     return here ? WithLack(Lack::kInput, status) : status;
   }
   std::unique_ptr<Dataset> data = *std::move(opened);
-  data_limit_->current.Set(std::max(data_limit_->current.value(), static_cast<double>(data->bytes_held())));
+  data_limit_->current.Set(
+      std::max(data_limit_->current.value(), static_cast<double>(data->bytes_held())));
   return std::shared_ptr<const Dataset>(std::move(data));
 }
 
 absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
-  const auto wrong = [&](const config::Location& at, absl::string_view words, const std::string& field, absl::string_view values) {
+  const auto wrong = [&](const config::Location& at, absl::string_view words,
+                         const std::string& field, absl::string_view values) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words, ": source=", which, " field=", field, " ", values)));
+        absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words,
+                     ": source=", which, " field=", field, " ", values)));
   };
   const auto place_of = [&](const std::string& name) {
     const auto& inputs = spec_->model.inputs;
-    const auto found = std::find_if(inputs.begin(), inputs.end(), [&](const config::InputSpec& input) { return input.name == name; });
+    const auto found =
+        std::find_if(inputs.begin(), inputs.end(),
+                     [&](const config::InputSpec& input) { return input.name == name; });
     return found == inputs.end() ? config::Location() : found->where;
   };
-  const auto type = [](tensor::DType dtype) { return dtype == tensor::DType::kInt64 ? "int64" : "float32"; };
+  const auto type = [](tensor::DType dtype) {
+    return dtype == tensor::DType::kInt64 ? "int64" : "float32";
+  };
   input_fields_.clear();
   for (const GraphInput& input : graph_->inputs()) {
     const auto field = data.FindField(input.name);
-    if (!field) return wrong(place_of(input.name), "the data has no field of a model input's name", input.name, "");
+    if (!field)
+      return wrong(place_of(input.name), "the data has no field of a model input's name",
+                   input.name, "");
     const Field& have = data.fields()[*field];
     if (have.dtype != input.dtype) {
-      return wrong(place_of(input.name), "input type mismatch", input.name,
-                   absl::StrCat("model=", type(input.dtype), input.dtype == tensor::DType::kInt64 ? " (ids of an embedding)" : "",
-                                " data=", type(have.dtype)));
+      return wrong(
+          place_of(input.name), "input type mismatch", input.name,
+          absl::StrCat("model=", type(input.dtype),
+                       input.dtype == tensor::DType::kInt64 ? " (ids of an embedding)" : "",
+                       " data=", type(have.dtype)));
     }
     if (!ShapesFit(input.shape, have.shape))
       return wrong(place_of(input.name), "input shape mismatch", input.name,
@@ -177,7 +204,8 @@ absl::Status ComputeJob::Open(const Needs& needs) {
   }
   const bool eval = needs.eval && eval_ == nullptr && spec_->data.eval;
   if ((needs.train || (eval && NeedsTrain(spec_->data.fields))) && train_ == nullptr) {
-    if (!spec_->data.train) return UserError(absl::InvalidArgumentError("no training data: spec.data.train is missing"));
+    if (!spec_->data.train)
+      return UserError(absl::InvalidArgumentError("no training data: spec.data.train is missing"));
     EG_ASSIGN_OR_RETURN(train_, OpenSource(*spec_->data.train, nullptr));
     bound_ = false;
   }
@@ -195,7 +223,8 @@ absl::Status ComputeJob::Open(const Needs& needs) {
 
 absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   if (spec_->type == "counting") return DescribeCounting(*spec_, seed_);
-  if (spec_->type == "functions") return absl::InternalError("a functions job is not described by a worker");
+  if (spec_->type == "functions")
+    return absl::InternalError("a functions job is not described by a worker");
   v1::DescribeResult result;
   result.set_train_examples(train_->examples());
   result.set_data_fingerprint(train_->Fingerprint());  // evaluation is no part of the plan
@@ -203,7 +232,8 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   std::set<std::string> warnings;  // one file may be both
   for (const Dataset* data : {train_.get(), eval_.get()})
     if (data != nullptr)
-      for (std::string& warning : data->Warnings()) warnings.insert(client::CleanText(warning, 1024));
+      for (std::string& warning : data->Warnings())
+        warnings.insert(client::CleanText(warning, 1024));
   for (const std::string& warning : warnings) result.add_warnings(warning);
   std::uint64_t parameters = 0;
   for (const Variable& variable : graph_->variables()) {
@@ -211,31 +241,39 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     moving.type = "moving_average";
     moving.momentum = variable.momentum;
     moving.learning_rate = 0;
-    const config::OptimizerSpec* const optimizer = variable.is_moving_average() ? &moving : config::OptimizerFor(*spec_, variable.name);
-    if (optimizer == nullptr) return OptimizersError(*spec_, absl::StrCat("no entry of `optimizers` matches: variable=", variable.name));
+    const config::OptimizerSpec* const optimizer =
+        variable.is_moving_average() ? &moving : config::OptimizerFor(*spec_, variable.name);
+    if (optimizer == nullptr)
+      return OptimizersError(
+          *spec_, absl::StrCat("no entry of `optimizers` matches: variable=", variable.name));
     if (optimizer->type == "rowwise_adagrad")
-      return OptimizersError(*spec_, absl::StrCat("rowwise_adagrad is an optimizer of embedding tables: variable=", variable.name));
+      return OptimizersError(
+          *spec_, absl::StrCat("rowwise_adagrad is an optimizer of embedding tables: variable=",
+                               variable.name));
     v1::VariableSpec& spec = *result.add_variables();
     spec.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
     spec.set_name(variable.name);
     for (const std::uint64_t d : variable.shape.dims()) spec.add_shape(d);
     spec.set_dtype(v1::DTYPE_FLOAT32);
     client::FillWireType(*spec_, variable.name, &spec);
-    client::FillInitializer({variable.initializer, variable.initial_value, variable.stddev}, variable.fan_in, variable.fan_out, seed_,
-                            spec.mutable_initializer());
+    client::FillInitializer({variable.initializer, variable.initial_value, variable.stddev},
+                            variable.fan_in, variable.fan_out, seed_, spec.mutable_initializer());
     client::FillOptimizer(*optimizer, spec.mutable_optimizer());
     parameters += variable.shape.elements();
   }
   for (const config::TableSpec& table : graph_->tables()) {
     const config::OptimizerSpec* const optimizer = config::OptimizerFor(*spec_, table.name);
-    if (optimizer == nullptr) return OptimizersError(*spec_, absl::StrCat("no entry of `optimizers` matches: table=", table.name));
+    if (optimizer == nullptr)
+      return OptimizersError(*spec_,
+                             absl::StrCat("no entry of `optimizers` matches: table=", table.name));
     v1::TableSpec& spec = *result.add_tables();
     spec.set_index(static_cast<std::uint32_t>(result.tables_size() - 1));
     spec.set_name(table.name);
     spec.set_dtype(v1::DTYPE_FLOAT32);
     client::FillWireType(*spec_, table.name, &spec);
     spec.set_dimension(table.dimension);
-    client::FillInitializer(table.initializer, 1, table.dimension, seed_, spec.mutable_initializer());
+    client::FillInitializer(table.initializer, 1, table.dimension, seed_,
+                            spec.mutable_initializer());
     client::FillOptimizer(*optimizer, spec.mutable_optimizer());
     spec.set_admit_after(table.admit_after);
     spec.set_default_row(table.default_row);
@@ -253,18 +291,23 @@ absl::Status ComputeJob::UseLayout(std::shared_ptr<const Layout> layout) {
   if (graph_ != nullptr) {
     bool tables_fit = layout->tables().size() == graph_->tables().size();
     for (std::size_t t = 0; tables_fit && t < graph_->tables().size(); ++t) {
-      tables_fit = layout->tables()[t].name == graph_->tables()[t].name && layout->tables()[t].dimension == graph_->tables()[t].dimension;
+      tables_fit = layout->tables()[t].name == graph_->tables()[t].name &&
+                   layout->tables()[t].dimension == graph_->tables()[t].dimension;
     }
     if (!tables_fit)
       return absl::InternalError(
-          absl::StrCat("the plan's tables are not the model's: plan=", layout->tables().size(), " model=", graph_->tables().size()));
+          absl::StrCat("the plan's tables are not the model's: plan=", layout->tables().size(),
+                       " model=", graph_->tables().size()));
     const auto& have = layout->variables();
     const auto& want = graph_->variables();
     for (std::size_t i = 0; i < std::max(have.size(), want.size()); ++i) {
-      if (i < have.size() && i < want.size() && have[i].name == want[i].name && have[i].shape == want[i].shape) continue;
-      return absl::InternalError(absl::StrCat("the plan's variables are not the model's: position=", i,
-                                              " model=", i < want.size() ? want[i].name + want[i].shape.ToString() : "-",
-                                              " plan=", i < have.size() ? have[i].name + have[i].shape.ToString() : "-"));
+      if (i < have.size() && i < want.size() && have[i].name == want[i].name &&
+          have[i].shape == want[i].shape)
+        continue;
+      return absl::InternalError(
+          absl::StrCat("the plan's variables are not the model's: position=", i,
+                       " model=", i < want.size() ? want[i].name + want[i].shape.ToString() : "-",
+                       " plan=", i < have.size() ? have[i].name + have[i].shape.ToString() : "-"));
     }
   }
   layout_ = std::move(layout);
@@ -280,8 +323,10 @@ void ComputeJob::Absorb(std::vector<PulledShard> pulled) {
   weights_->Absorb(std::move(pulled));
 }
 
-absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights(std::vector<tensor::AlignedBuffer>* widened) const {
-  if (!weights_ || !weights_->complete()) return absl::InternalError("a step without all of its weights");
+absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights(
+    std::vector<tensor::AlignedBuffer>* widened) const {
+  if (!weights_ || !weights_->complete())
+    return absl::InternalError("a step without all of its weights");
   return weights_->Spans(widened);
 }
 
@@ -290,14 +335,17 @@ namespace {
 Element ElementOf(tensor::WireType type) { return static_cast<Element>(type); }
 static_assert(static_cast<int>(tensor::WireType::kFloat32) == static_cast<int>(Element::kFloat32) &&
               static_cast<int>(tensor::WireType::kFloat16) == static_cast<int>(Element::kFloat16) &&
-              static_cast<int>(tensor::WireType::kBFloat16) == static_cast<int>(Element::kBFloat16));
+              static_cast<int>(tensor::WireType::kBFloat16) ==
+                  static_cast<int>(Element::kBFloat16));
 
 }  // namespace
 
 absl::StatusOr<std::vector<AnyIn>> ComputeJob::StepWeights() const {
-  if (!weights_ || !weights_->complete()) return absl::InternalError("a step without all of its weights");
+  if (!weights_ || !weights_->complete())
+    return absl::InternalError("a step without all of its weights");
   std::vector<AnyIn> weights;
-  for (const TypedSpan& span : weights_->Held()) weights.emplace_back(span.data, span.elements, ElementOf(span.type));
+  for (const TypedSpan& span : weights_->Held())
+    weights.emplace_back(span.data, span.elements, ElementOf(span.type));
   return weights;
 }
 
@@ -306,20 +354,23 @@ std::vector<Values> ComputeJob::ModelInputs(const ReadyBatch& batch) const {
   inputs.reserve(input_fields_.size());
   for (std::size_t i = 0; i < input_fields_.size(); ++i) {
     const tensor::AlignedBuffer& field = batch.fields[input_fields_[i]];
-    inputs.push_back(graph_->inputs()[i].dtype == tensor::DType::kInt64 ? Values(Int64s(field)) : Values(field.floats()));
+    inputs.push_back(graph_->inputs()[i].dtype == tensor::DType::kInt64 ? Values(Int64s(field))
+                                                                        : Values(field.floats()));
   }
   return inputs;
 }
 
-absl::StatusOr<std::shared_ptr<ComputeJob::BatchRows>> ComputeJob::RowsOf(const ReadyBatch& batch, const std::shared_ptr<const Layout>& layout,
-                                                                          UniqueIds* scratch) const {
+absl::StatusOr<std::shared_ptr<ComputeJob::BatchRows>> ComputeJob::RowsOf(
+    const ReadyBatch& batch, const std::shared_ptr<const Layout>& layout,
+    UniqueIds* scratch) const {
   if (layout->tables().empty()) return std::shared_ptr<BatchRows>();
   Batch inputs;
   inputs.size = batch.size;
   inputs.inputs = ModelInputs(batch);
   auto rows = std::make_shared<BatchRows>();
   EG_RETURN_IF_ERROR(graph_->Lookup(inputs, scratch, &rows->lookup));
-  if (rows->lookup.size() != layout->tables().size()) return absl::InternalError("the plan's tables are not the model's");
+  if (rows->lookup.size() != layout->tables().size())
+    return absl::InternalError("the plan's tables are not the model's");
   std::vector<std::span<const std::int64_t>> ids;
   ids.reserve(rows->lookup.size());
   for (const TableRows& table : rows->lookup) ids.emplace_back(table.ids);
@@ -339,14 +390,17 @@ Rows ValuesOf(const ComputeJob::BatchRows* rows, const Layout& layout) {
     if (!rows->as_pulled || wire == tensor::WireType::kFloat32 || floats.empty())
       values.values.emplace_back(floats);
     else
-      values.values.emplace_back(tensor::NarrowHome(wire, const_cast<float*>(floats.data()), floats.size()), floats.size(), ElementOf(wire));
+      values.values.emplace_back(
+          tensor::NarrowHome(wire, const_cast<float*>(floats.data()), floats.size()), floats.size(),
+          ElementOf(wire));
   }
   return values;
 }
 
 }  // namespace
 
-absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch, tensor::AlignedBuffer* as_floats) const {
+absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch,
+                                           tensor::AlignedBuffer* as_floats) const {
   Batch inputs;
   inputs.size = batch.size;
   inputs.inputs = ModelInputs(batch);
@@ -356,13 +410,14 @@ absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch, tensor::Alig
     return inputs;
   }
   const std::span<const std::int64_t> integers = Int64s(labels);
-  if (as_floats->size() < integers.size() * sizeof(float)) *as_floats = StageOrHeap(integers.size() * sizeof(float));
+  if (as_floats->size() < integers.size() * sizeof(float))
+    *as_floats = StageOrHeap(integers.size() * sizeof(float));
   const std::span<float> floats = as_floats->floats().first(integers.size());
   for (std::size_t i = 0; i < integers.size(); ++i) {
     const std::int64_t label = integers[i];
     if (label < -(1 << 24) || label > (1 << 24))
-      return UserError(
-          absl::InvalidArgumentError(absl::StrCat("integer label out of range: field=", spec_->model.losses[0].labels, " value=", label)));
+      return UserError(absl::InvalidArgumentError(absl::StrCat(
+          "integer label out of range: field=", spec_->model.losses[0].labels, " value=", label)));
     floats[i] = static_cast<float>(label);
   }
   inputs.labels = floats;
@@ -415,18 +470,21 @@ std::string Overflow(const Layout& layout, int variable, int table) {
 
 }  // namespace
 
-std::shared_ptr<ComputeJob::BatchRows> ComputeJob::CountedRows(std::uint64_t closure, std::uint32_t update,
-                                                               const std::shared_ptr<const Layout>& layout) const {
+std::shared_ptr<ComputeJob::BatchRows> ComputeJob::CountedRows(
+    std::uint64_t closure, std::uint32_t update,
+    const std::shared_ptr<const Layout>& layout) const {
   std::vector<plan::CountingRows> drawn;
   std::vector<std::span<const std::int64_t>> ids;
   for (std::uint32_t t = 0; t < layout->tables().size(); ++t)
-    drawn.push_back(plan::CountingRowsOf(closure, update, t, layout->tables()[t].dimension, spec_->counting.table_ids));
+    drawn.push_back(plan::CountingRowsOf(closure, update, t, layout->tables()[t].dimension,
+                                         spec_->counting.table_ids));
   for (const plan::CountingRows& table : drawn) ids.emplace_back(table.ids);
   auto rows = std::make_shared<BatchRows>();
   rows->slots = std::make_shared<const SlotRows>(layout, ids);
   if (rows->slots->parts().empty()) return nullptr;
   rows->values = rows->slots->MakeRows();
-  for (std::size_t t = 0; t < drawn.size(); ++t) std::copy(drawn[t].values.begin(), drawn[t].values.end(), rows->values[t].floats().begin());
+  for (std::size_t t = 0; t < drawn.size(); ++t)
+    std::copy(drawn[t].values.begin(), drawn[t].values.end(), rows->values[t].floats().begin());
   return rows;
 }
 
@@ -434,14 +492,17 @@ std::shared_ptr<GradientBuffer> ComputeJob::MakeGradients(Backend& backend) cons
   if (backend.host_memory()) return std::make_shared<GradientBuffer>(layout_);
   std::vector<tensor::AlignedBuffer> buffers;
   buffers.reserve(layout_->variables().size());
-  for (const LaidVariable& variable : layout_->variables()) buffers.push_back(StageOrHeap(variable.wire_bytes()));
+  for (const LaidVariable& variable : layout_->variables())
+    buffers.push_back(StageOrHeap(variable.wire_bytes()));
   return std::make_shared<GradientBuffer>(layout_, std::move(buffers));
 }
 
-std::vector<tensor::AlignedBuffer> ComputeJob::MakeRowGradients(Backend& backend, const BatchRows& rows) const {
+std::vector<tensor::AlignedBuffer> ComputeJob::MakeRowGradients(Backend& backend,
+                                                                const BatchRows& rows) const {
   if (backend.host_memory()) return rows.slots->MakeRows();
   std::vector<tensor::AlignedBuffer> buffers;
-  for (std::size_t t = 0; t < rows.lookup.size(); ++t) buffers.push_back(StageOrHeap(rows.lookup[t].ids.size() * layout_->tables()[t].row_bytes()));
+  for (std::size_t t = 0; t < rows.lookup.size(); ++t)
+    buffers.push_back(StageOrHeap(rows.lookup[t].ids.size() * layout_->tables()[t].row_bytes()));
   return buffers;
 }
 
@@ -451,12 +512,15 @@ tensor::AlignedBuffer ComputeJob::StageOrHeap(std::size_t bytes) const {
   return staged.size() > 0 ? std::move(staged) : tensor::AlignedBuffer(bytes);
 }
 
-absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key, NextBatch* next) {
+absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, BatchRows* rows,
+                                                   std::uint64_t dropout_key, NextBatch* next) {
   EG_ASSIGN_OR_RETURN(const std::vector<AnyIn> weights, StepWeights());
   Step step;
   if (spec_->type == "counting") {
     step.gradients = CountingGradient(layout_, batch.examples);
-    if (rows != nullptr) step.row_gradients = std::make_shared<std::vector<tensor::AlignedBuffer>>(std::move(rows->values));
+    if (rows != nullptr)
+      step.row_gradients =
+          std::make_shared<std::vector<tensor::AlignedBuffer>>(std::move(rows->values));
     ToWire(rows, &step);
     return step;
   }
@@ -468,20 +532,27 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   std::vector<AnyOut> gradients, row_spans;
   for (std::uint32_t v = 0; v < layout_->variables().size(); ++v) {
     const LaidVariable& laid = layout_->variables()[v];
-    gradients.emplace_back(step.gradients->wire(v), laid.shape.elements(), wire ? ElementOf(laid.wire) : Element::kFloat32);
+    gradients.emplace_back(step.gradients->wire(v), laid.shape.elements(),
+                           wire ? ElementOf(laid.wire) : Element::kFloat32);
   }
-  if (rows != nullptr) step.row_gradients = std::make_shared<std::vector<tensor::AlignedBuffer>>(MakeRowGradients(*backend, *rows));
+  if (rows != nullptr)
+    step.row_gradients =
+        std::make_shared<std::vector<tensor::AlignedBuffer>>(MakeRowGradients(*backend, *rows));
   for (std::size_t t = 0; rows != nullptr && t < step.row_gradients->size(); ++t) {
     const LaidTable& laid = layout_->tables()[t];
-    row_spans.emplace_back((*step.row_gradients)[t].data(), rows->lookup[t].ids.size() * laid.dimension,
+    row_spans.emplace_back((*step.row_gradients)[t].data(),
+                           rows->lookup[t].ids.size() * laid.dimension,
                            wire ? ElementOf(laid.wire) : Element::kFloat32);
   }
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
   if (loss_scale_) graph_->SetLossScale(step.loss_scale = loss_scale_->scale());
   const std::uint64_t ahead = steps_->brought_ahead();
-  EG_ASSIGN_OR_RETURN(step.result, steps_->TrainStep(weights, ValuesOf(rows, *layout_), inputs, dropout_key, gradients, row_spans, Bringing(next)));
+  EG_ASSIGN_OR_RETURN(step.result,
+                      steps_->TrainStep(weights, ValuesOf(rows, *layout_), inputs, dropout_key,
+                                        gradients, row_spans, Bringing(next)));
   step.ahead = steps_->brought_ahead() > ahead;
-  step.too_large = loss_scale_ && loss_scale_->After(step.result.finite) == LossScale::Verdict::kSkip;
+  step.too_large =
+      loss_scale_ && loss_scale_->After(step.result.finite) == LossScale::Verdict::kSkip;
   backend_->TakeUse();
   if (!wire) {
     ToWire(rows, &step);
@@ -492,7 +563,8 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
 }
 
 void ComputeJob::ToWire(const BatchRows* rows, Step* step) const {
-  const int variable = step->gradients->ToWire(), table = rows == nullptr ? -1 : rows->slots->ToWire(step->row_gradients.get());
+  const int variable = step->gradients->ToWire(),
+            table = rows == nullptr ? -1 : rows->slots->ToWire(step->row_gradients.get());
   step->overflowed = Overflow(*layout_, variable, table);
 }
 
@@ -502,33 +574,39 @@ absl::StatusOr<ComputeJob::FunctionStep> ComputeJob::RunFunction(sdk::FunctionCa
   std::vector<sdk::FunctionCall::Variable> variables;
   variables.reserve(weights.size());
   for (std::size_t i = 0; i < weights.size(); ++i)
-    variables.push_back({layout_->variables()[i].name, layout_->variables()[i].shape.dims(), weights[i]});
+    variables.push_back(
+        {layout_->variables()[i].name, layout_->variables()[i].shape.dims(), weights[i]});
   FunctionStep step;
   EG_ASSIGN_OR_RETURN(step.outcome, call.Step(variables, [&](std::uint32_t variable) {
-    if (step.gradients == nullptr) step.gradients = std::make_shared<GradientBuffer>(layout_, /*zeroed=*/true);
+    if (step.gradients == nullptr)
+      step.gradients = std::make_shared<GradientBuffer>(layout_, /*zeroed=*/true);
     return step.gradients->variable(variable);
   }));
   for (const std::uint32_t variable : step.outcome.pushed) {
     const std::span<const float> gradient = step.gradients->variable(variable);
-    step.finite = step.finite && std::all_of(gradient.begin(), gradient.end(), [](float g) { return std::isfinite(g); });
+    step.finite = step.finite && std::all_of(gradient.begin(), gradient.end(),
+                                             [](float g) { return std::isfinite(g); });
   }
   if (step.gradients != nullptr) step.overflowed = Overflow(*layout_, step.gradients->ToWire(), -1);
   if (step.outcome.last) step.result = call.result();
   return step;
 }
 
-absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const BatchRows* rows, NextBatch* next) {
+absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const BatchRows* rows,
+                                                NextBatch* next) {
   EG_ASSIGN_OR_RETURN(const std::vector<AnyIn> weights, StepWeights());
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   backend->SetReproducible(spec_->strategy.deterministic);
   backend->SetTf32(precision_ == Precision::kTf32);
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
-  absl::StatusOr<StepResult> result = steps_->Evaluate(weights, ValuesOf(rows, *layout_), inputs, Bringing(next));
+  absl::StatusOr<StepResult> result =
+      steps_->Evaluate(weights, ValuesOf(rows, *layout_), inputs, Bringing(next));
   backend_->TakeUse();
   return result;
 }
 
-absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin, std::uint64_t end) const {
+absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin,
+                                                          std::uint64_t end) const {
   std::vector<tensor::AlignedBuffer> widened;
   EG_ASSIGN_OR_RETURN(const auto weights, Weights(&widened));
   return CountingSum(*layout_, weights, begin, end);
@@ -538,8 +616,11 @@ absl::StatusOr<ComputeJob::Exported> ComputeJob::Export() const {
   Exported exported;
   EG_ASSIGN_OR_RETURN(const auto weights, Weights(&exported.widened));
   std::vector<weights::NamedTensor> tensors;
-  for (std::size_t i = 0; i < weights.size(); ++i) tensors.push_back({layout_->variables()[i].name, layout_->variables()[i].shape, weights[i]});
-  EG_ASSIGN_OR_RETURN(exported.files, MakeExport(tensors, train_ == nullptr ? std::vector<FieldVocabulary>() : train_->Vocabularies()));
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    tensors.push_back({layout_->variables()[i].name, layout_->variables()[i].shape, weights[i]});
+  EG_ASSIGN_OR_RETURN(exported.files,
+                      MakeExport(tensors, train_ == nullptr ? std::vector<FieldVocabulary>()
+                                                            : train_->Vocabularies()));
   return exported;
 }
 

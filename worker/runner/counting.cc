@@ -43,27 +43,33 @@ v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t s
   }
   result.set_parameters(spec.counting.examples + spec.counting.shards);
   result.set_data_fingerprint(absl::StrCat("counting examples=", spec.counting.examples));
-  result.set_model_summary(absl::StrCat("counting job: ", spec.counting.examples, " samples, ", spec.counting.shards, " counts of updates\n"));
+  result.set_model_summary(absl::StrCat("counting job: ", spec.counting.examples, " samples, ",
+                                        spec.counting.shards, " counts of updates\n"));
   return result;
 }
 
-absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout, const std::vector<std::uint64_t>& examples) {
+absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
+                                                   const std::vector<std::uint64_t>& examples) {
   const int samples = layout.Find(kCountingSamples), updates = layout.Find(kCountingUpdates);
-  if (samples < 0 || updates < 0) return absl::InvalidArgumentError("plan of a counting job without its variables");
+  if (samples < 0 || updates < 0)
+    return absl::InvalidArgumentError("plan of a counting job without its variables");
   const LaidVariable& rows = layout.variables()[static_cast<std::size_t>(samples)];
   std::set<ShardId> touched(layout.variables()[static_cast<std::size_t>(updates)].shards.begin(),
                             layout.variables()[static_cast<std::size_t>(updates)].shards.end());
   for (const std::uint64_t example : examples) {
     if (example >= rows.shape.rows())
-      return absl::InvalidArgumentError(absl::StrCat("example without a row: rows=", rows.shape.rows(), " got=", example));
+      return absl::InvalidArgumentError(
+          absl::StrCat("example without a row: rows=", rows.shape.rows(), " got=", example));
     const auto after =
-        std::upper_bound(rows.shards.begin(), rows.shards.end(), example, [&](std::uint64_t e, ShardId s) { return e < layout.slice(s).row_begin; });
+        std::upper_bound(rows.shards.begin(), rows.shards.end(), example,
+                         [&](std::uint64_t e, ShardId s) { return e < layout.slice(s).row_begin; });
     touched.insert(*std::prev(after));
   }
   return std::vector<ShardId>(touched.begin(), touched.end());
 }
 
-std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout, const std::vector<std::uint64_t>& examples) {
+std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout,
+                                                 const std::vector<std::uint64_t>& examples) {
   const int samples = layout->Find(kCountingSamples), updates = layout->Find(kCountingUpdates);
   EG_CHECK(samples >= 0 && updates >= 0);
   auto gradient = std::make_shared<GradientBuffer>(layout, /*zeroed=*/true);
@@ -76,13 +82,16 @@ std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Lay
   return gradient;
 }
 
-absl::StatusOr<std::int64_t> CountingSum(const Layout& layout, const std::vector<std::span<const float>>& weights, std::uint64_t begin,
-                                         std::uint64_t end) {
+absl::StatusOr<std::int64_t> CountingSum(const Layout& layout,
+                                         const std::vector<std::span<const float>>& weights,
+                                         std::uint64_t begin, std::uint64_t end) {
   const int samples = layout.Find(kCountingSamples);
-  if (samples < 0) return absl::InvalidArgumentError("plan of a counting job without its variables");
+  if (samples < 0)
+    return absl::InvalidArgumentError("plan of a counting job without its variables");
   const std::span<const float> rows = weights[static_cast<std::size_t>(samples)];
   if (begin > end || end > rows.size())
-    return absl::InvalidArgumentError(absl::StrCat("rows out of range: rows=", rows.size(), " got=", begin, "-", end));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rows out of range: rows=", rows.size(), " got=", begin, "-", end));
   std::int64_t sum = 0;
   for (std::uint64_t i = begin; i < end; ++i) sum += std::llround(rows[i]);
   return sum;

@@ -1,11 +1,13 @@
-// The job of the fault scenarios (`spec.type: counting`): its final state says exactly how often each update and each sample
-// was applied. Accepted only where the daemon was started with --failpoints. Pure.
+// The job of the fault scenarios (`spec.type: counting`): its final state says exactly how often
+// each update and each sample was applied. Accepted only where the daemon was started with
+// --failpoints. Pure.
 //
-//   counting/samples [examples, 1]  +1 at the rows of the batch's examples, pushed only to shards that have some of them
-//   counting/updates [shards, 1]    +1 everywhere, pushed to every shard
-//   counting/table0 …               `counting.tables` embedding tables of dimensions 1, 2, 3, 4, 1, …: a few rows of each, whose ids and integers are
-//   a function
-//                                   of (closure, step, table), so that what each id has at the end is known; most steps touch few of the slots
+//   counting/samples [examples, 1]  +1 at the rows of the batch's examples, pushed only to shards
+//   that have some of them counting/updates [shards, 1]    +1 everywhere, pushed to every shard
+//   counting/table0 …               `counting.tables` embedding tables of dimensions 1, 2, 3, 4, 1,
+//   …: a few rows of each, whose ids and integers are a function
+//                                   of (closure, step, table), so that what each id has at the end
+//                                   is known; most steps touch few of the slots
 #pragma once
 
 #include <cstdint>
@@ -29,13 +31,16 @@ inline constexpr char kCountingTable[] = "counting/table";  // and its number
 
 v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t seed);
 
-// touch(c, u): a function of the plan, c and u, through the batch that they name. InvalidArgument: not a counting job's layout,
-// an example that it has no row for.
-absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout, const std::vector<std::uint64_t>& examples);
+// touch(c, u): a function of the plan, c and u, through the batch that they name. InvalidArgument:
+// not a counting job's layout, an example that it has no row for.
+absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
+                                                   const std::vector<std::uint64_t>& examples);
 // EG_CHECK: as CountingTouch checked it.
-std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout, const std::vector<std::uint64_t>& examples);
+std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout,
+                                                 const std::vector<std::uint64_t>& examples);
 // Of rows [begin, end) of counting/samples. InvalidArgument: rows that it does not have.
-absl::StatusOr<std::int64_t> CountingSum(const Layout& layout, const std::vector<std::span<const float>>& weights, std::uint64_t begin,
-                                         std::uint64_t end);
+absl::StatusOr<std::int64_t> CountingSum(const Layout& layout,
+                                         const std::vector<std::span<const float>>& weights,
+                                         std::uint64_t begin, std::uint64_t end);
 
 }  // namespace evergrad::worker

@@ -17,7 +17,8 @@ namespace {
 using client::FromProto;
 using client::ToProto;
 
-// Errors that another try is not expected to cure: so many in a row, without an answer between them, end the attempt.
+// Errors that another try is not expected to cure: so many in a row, without an answer between
+// them, end the attempt.
 constexpr std::uint32_t kHardErrorsMax = 5;
 constexpr std::uint32_t kBusyAfterMsMax = 10'000;
 
@@ -40,13 +41,15 @@ void Count(metrics::Counter* counter, std::uint64_t n = 1) {
 
 }  // namespace
 
-Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout, const Work& work, Events events)
+Exchange::Exchange(Environment environment, std::shared_ptr<const Layout> layout, const Work& work,
+                   Events events)
     : env_(std::move(environment)),
       layout_(std::move(layout)),
       attempt_(work.attempt),
       closure_(work.closure),
       proof_(work.proof),
-      client_name_(work.granted_to.empty() ? std::string() : absl::StrCat("worker/", work.granted_to)),
+      client_name_(work.granted_to.empty() ? std::string()
+                                           : absl::StrCat("worker/", work.granted_to)),
       events_(std::move(events)) {
   for (std::uint32_t shard = 0; shard < layout_->dense_shards(); ++shard) pulls_[{0, shard}];
 }
@@ -59,10 +62,13 @@ void Exchange::HavePulls(std::uint64_t count) {
 }
 
 bool Exchange::PullsDone(std::uint64_t count) const {
-  return std::all_of(pulls_.begin(), pulls_.end(), [count](const auto& entry) { return entry.first.first != 0 || entry.second.have >= count; });
+  return std::all_of(pulls_.begin(), pulls_.end(), [count](const auto& entry) {
+    return entry.first.first != 0 || entry.second.have >= count;
+  });
 }
 
-void Exchange::WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after) {
+void Exchange::WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows,
+                        std::uint64_t after) {
   EG_CHECK(count > 0 && !row_pulls_.contains(count));
   RowPull& pull = row_pulls_[count];
   pull.values = rows->MakeRows(env_.room);
@@ -84,7 +90,8 @@ std::vector<tensor::AlignedBuffer> Exchange::TakeRows(std::uint64_t count, bool 
   return std::move(pull.values);
 }
 
-void Exchange::Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason) {
+void Exchange::Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients,
+                    absl::string_view skip_reason) {
   for (Gradient& gradient : gradients) {
     PushItem& item = pushes_[{update.value(), gradient.shard.value()}];
     item.global_step = global_step;
@@ -95,7 +102,9 @@ void Exchange::Push(UpdateIndex update, std::uint64_t global_step, std::vector<G
   }
 }
 
-bool Exchange::Sequential() const { return env_.failpoints != nullptr && env_.failpoints->IsArmed("worker.between_pushes"); }
+bool Exchange::Sequential() const {
+  return env_.failpoints != nullptr && env_.failpoints->IsArmed("worker.between_pushes");
+}
 
 const ShardPlace* Exchange::PlaceFor(std::uint32_t shard, Item& item) {
   const ShardMap& map = env_.book->map();
@@ -115,7 +124,8 @@ void Exchange::Flush() {
   const bool sequential = Sequential();
   if (sequential && in_flight_ > 0) return;
   std::map<std::string, Group> groups;
-  std::set<std::uint32_t> held_back;  // shards with a push that does not leave now: their pull waits for it
+  std::set<std::uint32_t>
+      held_back;  // shards with a push that does not leave now: their pull waits for it
   for (auto& [key, item] : pushes_) {
     const ShardPlace* place = item.state == State::kReady ? PlaceFor(key.second, item) : nullptr;
     if (place == nullptr) {
@@ -125,9 +135,11 @@ void Exchange::Flush() {
     }
   }
   for (auto& [key, pull] : pulls_) {
-    const bool wanted = key.first != 0 ? pulls_wanted_ >= row_pulls_.at(key.first).after : pull.have < pulls_wanted_;
+    const bool wanted = key.first != 0 ? pulls_wanted_ >= row_pulls_.at(key.first).after
+                                       : pull.have < pulls_wanted_;
     if (!wanted || pull.state != State::kReady || held_back.contains(key.second)) continue;
-    if (const ShardPlace* place = PlaceFor(key.second, pull)) groups[place->server].pulls.push_back(key);
+    if (const ShardPlace* place = PlaceFor(key.second, pull))
+      groups[place->server].pulls.push_back(key);
   }
   for (const auto& [server, group] : groups) {
     if (!SendGroup(server, group) || (sequential && in_flight_ > 0)) return;
@@ -137,13 +149,16 @@ void Exchange::Flush() {
 SectionSize Exchange::SizeOfPush(const PushKey& key) const {
   const PushItem& item = pushes_.at(key);
   if (item.part == nullptr) return PushSize(key.second, item.bytes.bytes.size());
-  return PushSize(key.second, item.bytes.bytes.size(), item.part->rows * sizeof(std::int64_t), item.part->tables);
+  return PushSize(key.second, item.bytes.bytes.size(), item.part->rows * sizeof(std::int64_t),
+                  item.part->tables);
 }
 
 SectionSize Exchange::SizeOfPull(const PullKey& key) const {
   const PullItem& pull = pulls_.at(key);
-  if (pull.part == nullptr) return PullSize(key.second, layout_->slice(ShardId(key.second)).wire_bytes());
-  return PullSize(key.second, pull.part->bytes, pull.part->rows * sizeof(std::int64_t), pull.part->tables);
+  if (pull.part == nullptr)
+    return PullSize(key.second, layout_->slice(ShardId(key.second)).wire_bytes());
+  return PullSize(key.second, pull.part->bytes, pull.part->rows * sizeof(std::int64_t),
+                  pull.part->tables);
 }
 
 bool Exchange::SendGroup(const std::string& server, const Group& group) {
@@ -153,12 +168,14 @@ bool Exchange::SendGroup(const std::string& server, const Group& group) {
   for (const PullKey& key : group.pulls) sizes.push_back(SizeOfPull(key));
   const auto parts = parts_.find(server);
   std::uint32_t under_way = parts == parts_.end() ? 0 : parts->second;
-  const SplitPlan plan = SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), sizes, under_way > 0);
+  const SplitPlan plan =
+      SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), sizes, under_way > 0);
   if (plan.never_fits) {
     // In a turn of its own: who flushes goes on with this exchange.
-    env_.executor->Post([weak = weak_from_this(), error = NeverFits(server, sizes[*plan.never_fits])] {
-      if (const auto self = weak.lock()) self->events_.on_failed(error);
-    });
+    env_.executor->Post(
+        [weak = weak_from_this(), error = NeverFits(server, sizes[*plan.never_fits])] {
+          if (const auto self = weak.lock()) self->events_.on_failed(error);
+        });
     return false;
   }
   if (!plan.in_parts) {
@@ -185,22 +202,27 @@ bool Exchange::SendGroup(const std::string& server, const Group& group) {
 std::string Exchange::NameOf(std::uint32_t shard) const {
   if (!layout_->is_slot(ShardId(shard))) {
     const ShardSlice& slice = layout_->slice(ShardId(shard));
-    return absl::StrCat("rows ", slice.row_begin, " to ", slice.row_end, " of variable ", layout_->variable_of(ShardId(shard)).name);
+    return absl::StrCat("rows ", slice.row_begin, " to ", slice.row_end, " of variable ",
+                        layout_->variable_of(ShardId(shard)).name);
   }
   std::vector<std::string> names;
   for (const LaidTable& table : layout_->tables()) names.push_back(table.name);
-  return absl::StrCat("the rows that one batch reads in slot ", shard - layout_->dense_shards(), " of ", absl::StrJoin(names, ", "));
+  return absl::StrCat("the rows that one batch reads in slot ", shard - layout_->dense_shards(),
+                      " of ", absl::StrJoin(names, ", "));
 }
 
 absl::Status Exchange::NeverFits(const std::string& server, const SectionSize& section) const {
   const client::RequestLimits limits = client::RequestLimits::Of(env_.endpoints->at(server));
-  const char* const remedy = layout_->is_slot(ShardId(section.shard)) ? "use a smaller spec.data.batch_size, or more spec.strategy.table_slots"
-                                                                      : "cut the variable into smaller shards (spec.strategy.partitioner)";
-  return WithOrigin(
-      UserError(absl::InvalidArgumentError(absl::StrCat(
-          NameOf(section.shard), " do not fit into one request to ps_server/", server, ": bytes=", section.request_bytes + section.response_bytes,
-          " max=", limits.section_bytes_max(), "; start that server with more than ", limits.section_flag(), ", or ", remedy))),
-      absl::StrCat("ps_server/", server));
+  const char* const remedy =
+      layout_->is_slot(ShardId(section.shard))
+          ? "use a smaller spec.data.batch_size, or more spec.strategy.table_slots"
+          : "cut the variable into smaller shards (spec.strategy.partitioner)";
+  return WithOrigin(UserError(absl::InvalidArgumentError(absl::StrCat(
+                        NameOf(section.shard), " do not fit into one request to ps_server/", server,
+                        ": bytes=", section.request_bytes + section.response_bytes,
+                        " max=", limits.section_bytes_max(), "; start that server with more than ",
+                        limits.section_flag(), ", or ", remedy))),
+                    absl::StrCat("ps_server/", server));
 }
 
 void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
@@ -208,24 +230,32 @@ void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
   const ShardMap& map = env_.book->map();
   std::map<std::string, std::vector<SectionSize>> sections;
   for (const ShardId shard : shards) {
-    if (shard.value() >= map.shards.size() || !env_.endpoints->contains(map.shards[shard.value()].server)) continue;
-    sections[map.shards[shard.value()].server].push_back(PushSize(shard.value(), layout_->slice(shard).wire_bytes()));
+    if (shard.value() >= map.shards.size() ||
+        !env_.endpoints->contains(map.shards[shard.value()].server))
+      continue;
+    sections[map.shards[shard.value()].server].push_back(
+        PushSize(shard.value(), layout_->slice(shard).wire_bytes()));
   }
-  for (std::uint32_t shard = 0; pulls && shard < layout_->dense_shards() && shard < map.shards.size(); ++shard) {
+  for (std::uint32_t shard = 0;
+       pulls && shard < layout_->dense_shards() && shard < map.shards.size(); ++shard) {
     const auto it = sections.find(map.shards[shard].server);
-    if (it != sections.end()) it->second.push_back(PullSize(shard, layout_->slice(ShardId(shard)).wire_bytes()));
+    if (it != sections.end())
+      it->second.push_back(PullSize(shard, layout_->slice(ShardId(shard)).wire_bytes()));
   }
   for (auto& [server, all] : sections) {
-    const SplitPlan plan = SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), all, parts_.contains(server));
+    const SplitPlan plan = SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), all,
+                                         parts_.contains(server));
     if (plan.requests.empty()) continue;
     std::vector<SectionSize> first;  // of parts, the one that leaves first
     for (const std::size_t i : plan.requests.front()) first.push_back(all[i]);
     const RequestSize size = SizeOf(first);
-    announced_[server] = env_.client->Announce(env_.endpoints->at(server), size.request_bytes, size.response_bytes, env_.deadline);
+    announced_[server] = env_.client->Announce(env_.endpoints->at(server), size.request_bytes,
+                                               size.response_bytes, env_.deadline);
   }
 }
 
-void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<PullKey>& pulls, bool is_part) {
+void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes,
+                    const std::vector<PullKey>& pulls, bool is_part) {
   const ShardMap& map = env_.book->map();
   auto request = std::make_shared<Request>();
   request->server = server;
@@ -265,9 +295,11 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
     section.set_closure(closure_.value());
     section.set_update(key.first);
     *section.mutable_attempt() = ToProto(attempt_);
-    section.set_kind(!item.skip_reason.empty()                                                          ? v1::SKIP
-                     : item.part == nullptr && layout_->variable_of(ShardId(key.second)).moving_average ? v1::MOVING_AVERAGE
-                                                                                                        : v1::GRADIENT);
+    section.set_kind(!item.skip_reason.empty() ? v1::SKIP
+                     : item.part == nullptr &&
+                             layout_->variable_of(ShardId(key.second)).moving_average
+                         ? v1::MOVING_AVERAGE
+                         : v1::GRADIENT);
     section.set_skip_reason(item.skip_reason);
     section.set_global_step(item.global_step);
     section.set_codec(v1::CODEC_NONE);
@@ -278,7 +310,8 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
       name_rows(*item.rows, *item.part, &section);
       ids.back() = SlotRows::Ids(item.rows, *item.part);
     } else {
-      const ShardSlice& slice = layout_->slice(ShardId(key.second));  // of a slot, whose SKIP names no rows: nothing
+      const ShardSlice& slice =
+          layout_->slice(ShardId(key.second));  // of a slot, whose SKIP names no rows: nothing
       if (!layout_->is_slot(ShardId(key.second))) section.set_dtype(ToProto(slice.wire));
       section.set_rows(item.skip_reason.empty() ? slice.rows() : 0);
     }
@@ -313,11 +346,15 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
   }
   ++in_flight_;
   if (env_.clock != nullptr) reach_.Asked(server, env_.clock->Now());
-  // The answer comes on a transport's thread, or on this one before Send returns: always a turn of its own.
+  // The answer comes on a transport's thread, or on this one before Send returns: always a turn of
+  // its own.
   env_.client->Send(
-      env_.endpoints->at(server), std::move(header), std::move(payloads), response_bytes, env_.deadline,
-      [weak = weak_from_this(), executor = env_.executor, request](absl::StatusOr<client::ParameterClient::Answer> answer) {
-        auto shared = std::make_shared<absl::StatusOr<client::ParameterClient::Answer>>(std::move(answer));
+      env_.endpoints->at(server), std::move(header), std::move(payloads), response_bytes,
+      env_.deadline,
+      [weak = weak_from_this(), executor = env_.executor,
+       request](absl::StatusOr<client::ParameterClient::Answer> answer) {
+        auto shared =
+            std::make_shared<absl::StatusOr<client::ParameterClient::Answer>>(std::move(answer));
         executor->Post([weak, request, shared] {
           if (const auto self = weak.lock()) self->OnAnswer(request, shared);
         });
@@ -336,7 +373,9 @@ void Exchange::WaitOrBackoff(Item& item, MapVersion version) {
   }
 }
 
-void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer) {
+void Exchange::OnAnswer(
+    const std::shared_ptr<Request>& request,
+    const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer) {
   const std::shared_ptr<Exchange> self = shared_from_this();  // an event may let go of us
   --in_flight_;
   if (request->part) {
@@ -348,7 +387,8 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
   const client::ParameterClient::Answer& got = **answer;
   const v1::ResponseHeader& header = *got.header;
   if (static_cast<std::size_t>(header.pushes_size()) != request->pushes.size() ||
-      static_cast<std::size_t>(header.pulls_size()) != request->pulls.size() || got.payloads.size() != request->pulls.size()) {
+      static_cast<std::size_t>(header.pulls_size()) != request->pulls.size() ||
+      got.payloads.size() != request->pulls.size()) {
     return OnCallFailed(*request, absl::InternalError("answer does not fit the request"));
   }
   hard_errors_ = 0;
@@ -370,7 +410,8 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
     const PushAnswer push_answer = AnswerOf(result.answer());
     Count(env_.counters.answers[static_cast<int>(push_answer)]);
     const Disposition disposition =
-        env_.book->OnPushAnswer(attempt_, UpdateIndex(key.first), ShardId(key.second), push_answer, FromProto<MapVersion>(result.version()));
+        env_.book->OnPushAnswer(attempt_, UpdateIndex(key.first), ShardId(key.second), push_answer,
+                                FromProto<MapVersion>(result.version()));
     if (disposition.next == Next::kSettled) {
       pushes_.erase(it);
       continue;
@@ -384,22 +425,33 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
         it->second.state = State::kBackoff;
         it->second.serial = ++serial_;
         later_pushes.push_back(key);
-        if (push_answer == PushAnswer::kOverBudget) it->second.no_room = absl::StrCat("ps_server/", request->server, ": ", result.message());
-        if (push_answer == PushAnswer::kBusy) busy_after_ms = std::max(busy_after_ms, std::min(result.busy_after_ms(), kBusyAfterMsMax));
+        if (push_answer == PushAnswer::kOverBudget)
+          it->second.no_room = absl::StrCat("ps_server/", request->server, ": ", result.message());
+        if (push_answer == PushAnswer::kBusy)
+          busy_after_ms =
+              std::max(busy_after_ms, std::min(result.busy_after_ms(), kBusyAfterMsMax));
         break;
-      case Next::kDropAttempt: return events_.on_dropped(push_answer == PushAnswer::kSuperseded ? std::optional(ShardId(key.second)) : std::nullopt);
+      case Next::kDropAttempt:
+        return events_.on_dropped(push_answer == PushAnswer::kSuperseded
+                                      ? std::optional(ShardId(key.second))
+                                      : std::nullopt);
       case Next::kFail:
         if (push_answer == PushAnswer::kOverBudget) {
           return events_.on_failed(
               WithOrigin(UserError(absl::ResourceExhaustedError(absl::StrCat(
-                             "no room at ps_server/", request->server, ": ", result.message(), " closure=", closure_.value(), " update=", key.first,
-                             "; give the servers more room (--memory-bytes-max; bytes_max of the table), more servers, let rows go (evict: lru, "
-                             "ttl_steps, admit_after), or let the job wait (training.on_over_budget: pause)"))),
+                             "no room at ps_server/", request->server, ": ", result.message(),
+                             " closure=", closure_.value(), " update=", key.first,
+                             "; give the servers more room (--memory-bytes-max; bytes_max of the "
+                             "table), more servers, let rows go (evict: lru, "
+                             "ttl_steps, admit_after), or let the job wait "
+                             "(training.on_over_budget: pause)"))),
                          absl::StrCat("ps_server/", request->server)));
         }
         return events_.on_failed(WithOrigin(
-            absl::InternalError(absl::StrCat("push refused by the server: answer=", v1::PushAnswer_Name(result.answer()), " closure=",
-                                             closure_.value(), " update=", key.first, " shard=", key.second, " message=", result.message())),
+            absl::InternalError(absl::StrCat(
+                "push refused by the server: answer=", v1::PushAnswer_Name(result.answer()),
+                " closure=", closure_.value(), " update=", key.first, " shard=", key.second,
+                " message=", result.message())),
             absl::StrCat("ps_server/", request->server)));
     }
   }
@@ -419,43 +471,60 @@ void Exchange::OnAnswer(const std::shared_ptr<Request>& request, const std::shar
     }
     absl::Status problem;
     if (result.answer() != v1::VALUES && result.answer() != v1::UNCHANGED) {
-      problem = absl::InternalError(absl::StrCat("pull refused by the server: shard=", sent.key.second, " message=", result.message()));
-    } else if (const v1::DType want = ToProto(pull.part != nullptr ? pull.part->wire : layout_->slice(ShardId(sent.key.second)).wire);
+      problem = absl::InternalError(absl::StrCat(
+          "pull refused by the server: shard=", sent.key.second, " message=", result.message()));
+    } else if (const v1::DType want =
+                   ToProto(pull.part != nullptr ? pull.part->wire
+                                                : layout_->slice(ShardId(sent.key.second)).wire);
                result.dtype() != want) {
-      problem = absl::InternalError(absl::StrCat("values of another wire type: shard=", sent.key.second, " want=", v1::DType_Name(want),
-                                                 " got=", v1::DType_Name(result.dtype())));
+      problem = absl::InternalError(
+          absl::StrCat("values of another wire type: shard=", sent.key.second,
+                       " want=", v1::DType_Name(want), " got=", v1::DType_Name(result.dtype())));
     } else {
-      Count(result.answer() == v1::VALUES ? env_.counters.pulls_values : env_.counters.pulls_unchanged);
-      problem = pull.part == nullptr ? AcceptDense(&pull, sent, result, answer, i) : AcceptRows(sent, got.payloads[i]);
+      Count(result.answer() == v1::VALUES ? env_.counters.pulls_values
+                                          : env_.counters.pulls_unchanged);
+      problem = pull.part == nullptr ? AcceptDense(&pull, sent, result, answer, i)
+                                     : AcceptRows(sent, got.payloads[i]);
     }
-    if (!problem.ok()) return events_.on_failed(WithOrigin(problem, absl::StrCat("ps_server/", request->server)));
+    if (!problem.ok())
+      return events_.on_failed(WithOrigin(problem, absl::StrCat("ps_server/", request->server)));
   }
-  if (!later_pushes.empty() || !later_pulls.empty()) Backoff(std::move(later_pushes), std::move(later_pulls), busy_after_ms);
+  if (!later_pushes.empty() || !later_pulls.empty())
+    Backoff(std::move(later_pushes), std::move(later_pulls), busy_after_ms);
 
-  const bool more = std::any_of(pushes_.begin(), pushes_.end(), [](const auto& entry) { return entry.second.state == State::kReady; });
+  const bool more = std::any_of(pushes_.begin(), pushes_.end(), [](const auto& entry) {
+    return entry.second.state == State::kReady;
+  });
   if (more && !request->pushes.empty() && Sequential()) {
-    AtFailpoint(env_.failpoints, "worker.between_pushes", env_.executor, [weak = weak_from_this()](absl::Status status) {
-      const auto alive = weak.lock();
-      if (alive == nullptr) return;
-      if (!status.ok()) return alive->events_.on_failed(status);
-      alive->Flush();
-      alive->events_.on_progress();
-    });
+    AtFailpoint(env_.failpoints, "worker.between_pushes", env_.executor,
+                [weak = weak_from_this()](absl::Status status) {
+                  const auto alive = weak.lock();
+                  if (alive == nullptr) return;
+                  if (!status.ok()) return alive->events_.on_failed(status);
+                  alive->Flush();
+                  alive->events_.on_progress();
+                });
     return;
   }
   Flush();
   events_.on_progress();
 }
 
-absl::Status Exchange::AcceptDense(PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
-                                   const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer, std::size_t index) {
+absl::Status Exchange::AcceptDense(
+    PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
+    const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
+    std::size_t index) {
   const ShardId shard(sent.key.second);
   if (result.answer() == v1::VALUES) {
     const client::ParameterClient::Answer& got = **answer;
-    EG_RETURN_IF_ERROR(
-        env_.cache->Accept({shard, FromProto<MapVersion>(result.start()), result.vlsn(), {answer, got.payloads[index]}, got.frame.bytes.size()}));
+    EG_RETURN_IF_ERROR(env_.cache->Accept({shard,
+                                           FromProto<MapVersion>(result.start()),
+                                           result.vlsn(),
+                                           {answer, got.payloads[index]},
+                                           got.frame.bytes.size()}));
   } else if (!env_.cache->held(shard).has) {
-    return absl::InternalError(absl::StrCat("`unchanged` for a shard that is not held: shard=", shard.value()));
+    return absl::InternalError(
+        absl::StrCat("`unchanged` for a shard that is not held: shard=", shard.value()));
   }
   pull->have = std::max(pull->have, sent.count);
   pull->tries = 0;
@@ -467,7 +536,8 @@ absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std
   RowPull& pull = row_pulls_.at(sent.key.first);
   const SlotRows::Part& part = *pulls_.at(sent.key).part;
   if (!pull.rows->Scatter(part, payload, &pull.values)) {
-    return absl::InternalError(absl::StrCat("rows of another size: shard=", sent.key.second, " want=", part.bytes, " got=", payload.size()));
+    return absl::InternalError(absl::StrCat("rows of another size: shard=", sent.key.second,
+                                            " want=", part.bytes, " got=", payload.size()));
   }
   pulls_.erase(sent.key);
   --pull.missing;
@@ -476,23 +546,30 @@ absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std
 
 void Exchange::OnCallFailed(const Request& request, const absl::Status& status) {
   last_error_ = absl::StrCat("ps_server/", request.server, ": ", status.message());
-  // The server's whole budget, or frame, is too small for a request that cannot be divided any more: no other try mends it.
-  if (status.code() == absl::StatusCode::kOutOfRange && request.pushes.size() + request.pulls.size() == 1) {
-    const std::uint32_t shard = request.pushes.empty() ? request.pulls.front().key.second : request.pushes.front().first.second;
-    return events_.on_failed(WithOrigin(UserError(absl::InvalidArgumentError(absl::StrCat(NameOf(shard), ": ", status.message()))),
-                                        absl::StrCat("ps_server/", request.server)));
+  // The server's whole budget, or frame, is too small for a request that cannot be divided any
+  // more: no other try mends it.
+  if (status.code() == absl::StatusCode::kOutOfRange &&
+      request.pushes.size() + request.pulls.size() == 1) {
+    const std::uint32_t shard = request.pushes.empty() ? request.pulls.front().key.second
+                                                       : request.pushes.front().first.second;
+    return events_.on_failed(WithOrigin(
+        UserError(absl::InvalidArgumentError(absl::StrCat(NameOf(shard), ": ", status.message()))),
+        absl::StrCat("ps_server/", request.server)));
   }
-  if (const auto endpoint = env_.endpoints->find(request.server); env_.clock != nullptr && endpoint != env_.endpoints->end())
+  if (const auto endpoint = env_.endpoints->find(request.server);
+      env_.clock != nullptr && endpoint != env_.endpoints->end())
     reach_.Failed(request.server, endpoint->second.address(), status, env_.clock->Now());
   const bool hard = !IsRetryable(status) && status.code() != absl::StatusCode::kCancelled;
-  if (hard && ++hard_errors_ >= kHardErrorsMax) return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request.server)));
+  if (hard && ++hard_errors_ >= kHardErrorsMax)
+    return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request.server)));
   std::vector<PushKey> pushes;
   std::vector<PullKey> pulls;
   for (const auto& [key, serial] : request.pushes) {
     const auto it = pushes_.find(key);
     if (it == pushes_.end() || it->second.serial != serial) continue;
     Count(env_.counters.answers[static_cast<int>(PushAnswer::kTransport)]);
-    const Disposition disposition = env_.book->OnPushAnswer(attempt_, UpdateIndex(key.first), ShardId(key.second), PushAnswer::kTransport, {});
+    const Disposition disposition = env_.book->OnPushAnswer(
+        attempt_, UpdateIndex(key.first), ShardId(key.second), PushAnswer::kTransport, {});
     if (disposition.next == Next::kDropAttempt) return events_.on_dropped(std::nullopt);
     EG_CHECK(disposition.next == Next::kBackoff);
     it->second.state = State::kBackoff;
@@ -511,7 +588,8 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
   Flush();
 }
 
-void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls, std::uint32_t busy_after_ms) {
+void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls,
+                       std::uint32_t busy_after_ms) {
   std::uint32_t tries = 0;
   std::vector<std::pair<PushKey, std::uint64_t>> push_serials;
   std::vector<std::pair<PullKey, std::uint64_t>> pull_serials;
@@ -527,14 +605,17 @@ void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls, 
   }
   if (push_serials.empty() && pull_serials.empty()) return;
   const auto doubled = env_.backoff_min * (1 << std::min(tries, 16u));
-  const auto delay =
-      std::max<std::chrono::milliseconds>(std::min<std::chrono::milliseconds>(doubled, env_.backoff_max), std::chrono::milliseconds(busy_after_ms));
-  env_.executor->PostAfter(delay, [weak = weak_from_this(), push_serials = std::move(push_serials), pull_serials = std::move(pull_serials)] {
+  const auto delay = std::max<std::chrono::milliseconds>(
+      std::min<std::chrono::milliseconds>(doubled, env_.backoff_max),
+      std::chrono::milliseconds(busy_after_ms));
+  env_.executor->PostAfter(delay, [weak = weak_from_this(), push_serials = std::move(push_serials),
+                                   pull_serials = std::move(pull_serials)] {
     const auto self = weak.lock();
     if (self == nullptr) return;
     for (const auto& [key, serial] : push_serials) {
       const auto it = self->pushes_.find(key);
-      if (it != self->pushes_.end() && it->second.serial == serial) it->second.state = State::kReady;
+      if (it != self->pushes_.end() && it->second.serial == serial)
+        it->second.state = State::kReady;
     }
     for (const auto& [key, serial] : pull_serials) {
       const auto it = self->pulls_.find(key);
@@ -554,13 +635,17 @@ void Exchange::OnMap() {
     switch (item.state) {
       case State::kReady: return;
       case State::kWaitMap:
-        again = item.wait_newer ? map.version > item.sent_version || (shard < map.shards.size() && env_.endpoints->contains(map.shards[shard].server))
+        again = item.wait_newer ? map.version > item.sent_version ||
+                                      (shard < map.shards.size() &&
+                                       env_.endpoints->contains(map.shards[shard].server))
                                 : map.version >= item.wait_for;
         break;
-      // Whoever had it may be gone for good: the new owner is asked at once, and the old one's answer is not waited for.
+      // Whoever had it may be gone for good: the new owner is asked at once, and the old one's
+      // answer is not waited for.
       case State::kInFlight:
       case State::kBackoff:
-        again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch || map.shards[shard].server != item.sent_to.server);
+        again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch ||
+                                              map.shards[shard].server != item.sent_to.server);
         break;
     }
     if (!again) return;
@@ -575,10 +660,12 @@ void Exchange::OnMap() {
 
 std::string Exchange::WaitingFor() const {
   const auto waits = [](const Item& item) { return item.state == State::kWaitMap; };
-  const bool for_map = std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) ||
-                       std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& e) { return waits(e.second); });
+  const bool for_map =
+      std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) ||
+      std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& e) { return waits(e.second); });
   if (for_map) return "a newer shard map: some shard has no owner";
-  const auto no_room = std::find_if(pushes_.begin(), pushes_.end(), [](const auto& e) { return !e.second.no_room.empty(); });
+  const auto no_room = std::find_if(pushes_.begin(), pushes_.end(),
+                                    [](const auto& e) { return !e.second.no_room.empty(); });
   if (no_room != pushes_.end()) return absl::StrCat("room at ", no_room->second.no_room);
   return last_error_;
 }
@@ -588,7 +675,8 @@ void Exchange::FillUnreached(v1::WorkerProgress* progress) const {
 }
 
 bool Exchange::WaitsForRoom() const {
-  return std::any_of(pushes_.begin(), pushes_.end(), [](const auto& e) { return !e.second.no_room.empty(); });
+  return std::any_of(pushes_.begin(), pushes_.end(),
+                     [](const auto& e) { return !e.second.no_room.empty(); });
 }
 
 }  // namespace evergrad::worker

@@ -1,14 +1,18 @@
-// The pushes and pulls of one attempt: split by owner, sent, resent until settled (LEDGER lines 14 and 15).
+// The pushes and pulls of one attempt: split by owner, sent, resent until settled (LEDGER lines 14
+// and 15).
 //
-//   Push(u, …)  ─┐                   one request per server, push u and the next pull together; several where the server cannot grant one so large
-//   WantPull(n) ─┴▶ Flush ──────────────────────────────────────────────▶ ParameterClient
-//                     ▲   waits for a map (STALE) or backs off (BUSY,          │ answers, per section
-//                     └── transport, STALE at our map): 10 ms doubling to 1 s ─┘
+//   Push(u, …)  ─┐                   one request per server, push u and the next pull together;
+//   several where the server cannot grant one so large WantPull(n) ─┴▶ Flush
+//   ──────────────────────────────────────────────▶ ParameterClient
+//                     ▲   waits for a map (STALE) or backs off (BUSY,          │ answers, per
+//                     section └── transport, STALE at our map): 10 ms doubling to 1 s ─┘
 //
-// What an answer means is AttemptBook's decision; this class remembers what is where. A pull that rides with a push counts only
-// once that push is settled, so a worker never misses its own update. Rows of embedding tables are pulled for one step at a time, by the ids of
-// its batch. Runs on the control executor; bounded by the attempt: at most two updates, one pull per dense shard and the rows of two steps are under
-// way. Of a server that takes less at once than is to be sent, a few parts are under way at a time (request_split.h).
+// What an answer means is AttemptBook's decision; this class remembers what is where. A pull that
+// rides with a push counts only once that push is settled, so a worker never misses its own update.
+// Rows of embedding tables are pulled for one step at a time, by the ids of its batch. Runs on the
+// control executor; bounded by the attempt: at most two updates, one pull per dense shard and the
+// rows of two steps are under way. Of a server that takes less at once than is to be sent, a few
+// parts are under way at a time (request_split.h).
 #pragma once
 
 #include <chrono>
@@ -52,7 +56,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     client::ParameterClient* client = nullptr;
     AttemptBook* book = nullptr;
     PullCache* cache = nullptr;
-    const std::map<std::string, v1::Endpoint>* endpoints = nullptr;  // by server identity; changes before OnMap
+    const std::map<std::string, v1::Endpoint>* endpoints =
+        nullptr;  // by server identity; changes before OnMap
     fault::Failpoints* failpoints = nullptr;
     const Clock* clock = nullptr;  // null: nobody is told which servers cannot be reached
     Counters counters;
@@ -64,9 +69,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // Called on the executor, last thing in a turn: the callee may destroy the exchange.
   struct Events {
     std::function<void()> on_progress;  // something was settled or pulled
-    // SUPERSEDED or REFUSED: the book has dropped the attempt. `superseded_by`: the shard that answered SUPERSEDED.
+    // SUPERSEDED or REFUSED: the book has dropped the attempt. `superseded_by`: the shard that
+    // answered SUPERSEDED.
     std::function<void(std::optional<ShardId> superseded_by)> on_dropped;
-    std::function<void(absl::Status)> on_failed;  // INVALID, OVER_BUDGET under `fail`, or a server that cannot be talked to
+    std::function<void(absl::Status)>
+        on_failed;  // INVALID, OVER_BUDGET under `fail`, or a server that cannot be talked to
   };
   struct Gradient {
     ShardId shard;
@@ -77,30 +84,38 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
 
   // `work` is what the attempt was granted as.
-  Exchange(Environment environment, std::shared_ptr<const Layout> layout, const Work& work, Events events);
+  Exchange(Environment environment, std::shared_ptr<const Layout> layout, const Work& work,
+           Events events);
 
-  // The first `count` pulls of every dense shard are wanted; a lower count than before changes nothing. Flush sends.
+  // The first `count` pulls of every dense shard are wanted; a lower count than before changes
+  // nothing. Flush sends.
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
-  // Values that were pulled under the present map before this attempt began serve as its first pull.
+  // Values that were pulled under the present map before this attempt began serve as its first
+  // pull.
   void HavePulls(std::uint64_t count);
   bool PullsDone(std::uint64_t count) const;  // of dense shards
-  // Rows of embedding tables for one step, numbered from 1 as the runner likes: once for each. They leave when pull `after` of dense shards is
-  // wanted, with it or later. Flush sends.
+  // Rows of embedding tables for one step, numbered from 1 as the runner likes: once for each. They
+  // leave when pull `after` of dense shards is wanted, with it or later. Flush sends.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
   bool RowsDone(std::uint64_t count) const;  // false, too, when they are not wanted
-  // Those rows, for each table [ids, dimension], once RowsDone(count): float32, or, not to be widened, as they came (SlotRows::Scatter).
+  // Those rows, for each table [ids, dimension], once RowsDone(count): float32, or, not to be
+  // widened, as they came (SlotRows::Scatter).
   std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count, bool widen);
-  // Once per update, after AttemptBook::Expect of the same shards. `skip_reason` not "": kind SKIP, without payload [13].
-  void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients, absl::string_view skip_reason);
+  // Once per update, after AttemptBook::Expect of the same shards. `skip_reason` not "": kind SKIP,
+  // without payload [13].
+  void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients,
+            absl::string_view skip_reason);
   void Flush();
-  // Pushes to `shards` are about to come, with the next pull of every shard if `pulls`: room at the servers is asked for now. What
-  // comes instead, or elsewhere, goes without.
+  // Pushes to `shards` are about to come, with the next pull of every shard if `pulls`: room at the
+  // servers is asked for now. What comes instead, or elsewhere, goes without.
   void Announce(const std::vector<ShardId>& shards, bool pulls);
-  // A new map, or new addresses: what waited for it goes, what was sent to a former owner is sent again to the new one.
+  // A new map, or new addresses: what waited for it goes, what was sent to a former owner is sent
+  // again to the new one.
   void OnMap();
   // "" or what is waited for, for people.
   std::string WaitingFor() const;
-  // A push was answered OVER_BUDGET and is sent again and again until there is room (AttemptBook::OverBudget::kPause).
+  // A push was answered OVER_BUDGET and is sent again and again until there is room
+  // (AttemptBook::OverBudget::kPause).
   bool WaitsForRoom() const;
   // Which servers have not answered, and since when.
   void FillUnreached(v1::WorkerProgress* progress) const;
@@ -155,9 +170,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::vector<PushKey> pushes;
     std::vector<PullKey> pulls;
   };
-  // One request, or parts of it as far as there may be more of them under way. False: something in it never leaves, and the attempt is to end.
+  // One request, or parts of it as far as there may be more of them under way. False: something in
+  // it never leaves, and the attempt is to end.
   bool SendGroup(const std::string& server, const Group& group);
-  void Send(const std::string& server, const std::vector<PushKey>& pushes, const std::vector<PullKey>& pulls, bool is_part);
+  void Send(const std::string& server, const std::vector<PushKey>& pushes,
+            const std::vector<PullKey>& pulls, bool is_part);
   SectionSize SizeOfPush(const PushKey& key) const;
   SectionSize SizeOfPull(const PullKey& key) const;
   // What a section of `shard` holds, in the words of the job file.
@@ -165,12 +182,16 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // The user's error that a section is larger than what `server` takes.
   absl::Status NeverFits(const std::string& server, const SectionSize& section) const;
   // What a pull brought; an error ends the attempt.
-  absl::Status AcceptDense(PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
-                           const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer, std::size_t index);
+  absl::Status AcceptDense(
+      PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
+      const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
+      std::size_t index);
   absl::Status AcceptRows(const Request::Pull& sent, std::span<const std::byte> payload);
-  void OnAnswer(const std::shared_ptr<Request>& request, const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer);
+  void OnAnswer(const std::shared_ptr<Request>& request,
+                const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer);
   void OnCallFailed(const Request& request, const absl::Status& status);
-  void Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls, std::uint32_t busy_after_ms);
+  void Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls,
+               std::uint32_t busy_after_ms);
   void WaitOrBackoff(Item& item, MapVersion version);
 
   const Environment env_;
@@ -186,7 +207,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::map<PullKey, PullItem> pulls_;  // of dense shards, always; of rows, until they are here
   std::map<std::uint64_t, RowPull> row_pulls_;
   std::map<std::string, client::ParameterClient::Announced> announced_;  // by server
-  std::map<std::string, std::uint32_t> parts_;                           // requests under way that are parts, by server; none is 0
+  std::map<std::string, std::uint32_t>
+      parts_;  // requests under way that are parts, by server; none is 0
   std::string last_error_;
   ReachLog reach_;
 };

@@ -24,7 +24,9 @@ constexpr std::uint64_t kMarkBytesMax = 4096;
 
 // The length of the UTF-8 sequence at the beginning of `text`; 0: it is none.
 std::size_t Utf8At(absl::string_view text) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
   const auto follows = [&](std::size_t i) { return (byte(i) & 0xc0) == 0x80; };
   const unsigned first = byte(0);
   if (first < 0x80) return 1;
@@ -60,11 +62,14 @@ void AppendJsonString(absl::string_view text, std::string* out) {
   out->push_back('"');
 }
 
-absl::Status WriteTo(int fd, const std::string& beside, const std::string& path, const ExportFile& file, v1::RunFileInfo* info) {
+absl::Status WriteTo(int fd, const std::string& beside, const std::string& path,
+                     const ExportFile& file, v1::RunFileInfo* info) {
   snapshot::Sha256 hash;
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::uint64_t>(kWriteBytes, file.bytes)));
+  std::vector<std::byte> buffer(
+      static_cast<std::size_t>(std::min<std::uint64_t>(kWriteBytes, file.bytes)));
   for (std::uint64_t offset = 0; offset < file.bytes;) {
-    const auto part = std::span(buffer).first(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), file.bytes - offset)));
+    const auto part = std::span(buffer).first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), file.bytes - offset)));
     file.read(offset, part);
     hash.Update(part);
     EG_RETURN_IF_ERROR(fs::WriteAll(fd, part, beside));
@@ -72,7 +77,8 @@ absl::Status WriteTo(int fd, const std::string& beside, const std::string& path,
   }
   info->set_sha256(hash.Bytes());
   if (::fsync(fd) != 0) return fs::FileError(errno, "cannot sync", beside);
-  if (std::rename(beside.c_str(), path.c_str()) != 0) return fs::FileError(errno, "cannot rename", path);
+  if (std::rename(beside.c_str(), path.c_str()) != 0)
+    return fs::FileError(errno, "cannot rename", path);
   return fs::SyncFolder(fs::FolderOf(path));
 }
 
@@ -80,7 +86,8 @@ ExportFile Whole(std::string name, std::string contents) {
   ExportFile file;
   file.name = std::move(name);
   file.bytes = contents.size();
-  file.read = [text = std::make_shared<const std::string>(std::move(contents))](std::uint64_t offset, std::span<std::byte> to) {
+  file.read = [text = std::make_shared<const std::string>(std::move(contents))](
+                  std::uint64_t offset, std::span<std::byte> to) {
     std::memcpy(to.data(), text->data() + offset, to.size());
   };
   return file;
@@ -104,31 +111,42 @@ std::string VocabulariesJson(const std::vector<FieldVocabulary>& vocabularies) {
   return json + "\n}\n";
 }
 
-absl::StatusOr<std::vector<ExportFile>> MakeExport(const std::vector<weights::NamedTensor>& tensors,
-                                                   const std::vector<FieldVocabulary>& vocabularies) {
+absl::StatusOr<std::vector<ExportFile>> MakeExport(
+    const std::vector<weights::NamedTensor>& tensors,
+    const std::vector<FieldVocabulary>& vocabularies) {
   std::vector<ExportFile> files;
   if (!tensors.empty()) {
     for (const auto& [name, format] :
-         {std::pair{"weights.npz", weights::Format::kNpz}, std::pair{"weights.safetensors", weights::Format::kSafetensors}}) {
+         {std::pair{"weights.npz", weights::Format::kNpz},
+          std::pair{"weights.safetensors", weights::Format::kSafetensors}}) {
       EG_ASSIGN_OR_RETURN(weights::WeightImage made, weights::WeightImage::Make(format, tensors));
-      const auto image = std::make_shared<const weights::WeightImage>(std::move(made));  // of a function that is copied
-      files.push_back({name, image->bytes(), [image](std::uint64_t offset, std::span<std::byte> to) { image->Read(offset, to); }});
+      const auto image = std::make_shared<const weights::WeightImage>(
+          std::move(made));  // of a function that is copied
+      files.push_back(
+          {name, image->bytes(),
+           [image](std::uint64_t offset, std::span<std::byte> to) { image->Read(offset, to); }});
     }
   }
-  if (!vocabularies.empty()) files.push_back(Whole("model/vocabularies.json", VocabulariesJson(vocabularies)));
+  if (!vocabularies.empty())
+    files.push_back(Whole("model/vocabularies.json", VocabulariesJson(vocabularies)));
   return files;
 }
 
 bool SeesRunsFolder(const std::string& folder, const v1::ExportOrder& order) {
-  if (folder.empty() || order.mark().empty() || order.mark_file().empty() || order.mark_file().find('/') != std::string::npos) return false;
+  if (folder.empty() || order.mark().empty() || order.mark_file().empty() ||
+      order.mark_file().find('/') != std::string::npos)
+    return false;
   const auto mark = fs::ReadFile(absl::StrCat(folder, "/", order.mark_file()), kMarkBytesMax);
-  return mark.ok() && *mark == order.mark() && ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+  return mark.ok() && *mark == order.mark() &&
+         ::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
 }
 
-absl::StatusOr<std::vector<v1::RunFileInfo>> WriteExport(const std::string& folder, const std::vector<ExportFile>& files) {
+absl::StatusOr<std::vector<v1::RunFileInfo>> WriteExport(const std::string& folder,
+                                                         const std::vector<ExportFile>& files) {
   std::vector<v1::RunFileInfo> written;
   for (const ExportFile& file : files) {
-    const std::string path = absl::StrCat(folder, "/", file.name), beside = absl::StrCat(path, ".", ::getpid(), ".tmp");
+    const std::string path = absl::StrCat(folder, "/", file.name),
+                      beside = absl::StrCat(path, ".", ::getpid(), ".tmp");
     EG_RETURN_IF_ERROR(fs::MakeDirectories(fs::FolderOf(path)));
     const int fd = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) return fs::FileError(errno, "cannot create file", path);
@@ -145,7 +163,8 @@ absl::StatusOr<std::vector<v1::RunFileInfo>> WriteExport(const std::string& fold
   return written;
 }
 
-void ExportReader::Read(const ExportFile& file, std::uint64_t offset, std::size_t bytes, bool last, v1::RunFileChunk* chunk) {
+void ExportReader::Read(const ExportFile& file, std::uint64_t offset, std::size_t bytes, bool last,
+                        v1::RunFileChunk* chunk) {
   if (offset == 0) hash_ = std::make_unique<snapshot::Sha256>();
   std::string data(bytes, '\0');
   const std::span<std::byte> part = std::as_writable_bytes(std::span(data));

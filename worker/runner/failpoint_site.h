@@ -1,4 +1,5 @@
-// A failpoint on an executor: what comes after it runs at once, later, or with the error that a test asked for.
+// A failpoint on an executor: what comes after it runs at once, later, or with the error that a
+// test asked for.
 #pragma once
 
 #include <chrono>
@@ -12,16 +13,21 @@
 
 namespace evergrad::worker {
 
-// Calls `then` exactly once, on `executor` (or here, when nothing delays it). `drop` is Aborted: the caller leaves out what
-// follows, where that means something, else it is an error like any other. `failpoints` may be null.
-inline void AtFailpoint(fault::Failpoints* failpoints, absl::string_view name, runtime::Executor* executor, std::function<void(absl::Status)> then) {
+// Calls `then` exactly once, on `executor` (or here, when nothing delays it). `drop` is Aborted:
+// the caller leaves out what follows, where that means something, else it is an error like any
+// other. `failpoints` may be null.
+inline void AtFailpoint(fault::Failpoints* failpoints, absl::string_view name,
+                        runtime::Executor* executor, std::function<void(absl::Status)> then) {
   const fault::Hit hit = failpoints == nullptr ? fault::Hit{} : failpoints->At(name);
   switch (hit.action) {
     case fault::Action::kError: return then(absl::InternalError(absl::StrCat("failpoint: ", name)));
-    case fault::Action::kUserError: return then(UserError(absl::InvalidArgumentError(absl::StrCat("failpoint: ", name))));
-    case fault::Action::kDrop: return then(absl::AbortedError(absl::StrCat("failpoint drops: ", name)));
+    case fault::Action::kUserError:
+      return then(UserError(absl::InvalidArgumentError(absl::StrCat("failpoint: ", name))));
+    case fault::Action::kDrop:
+      return then(absl::AbortedError(absl::StrCat("failpoint drops: ", name)));
     case fault::Action::kDelay:
-      executor->PostAfter(std::chrono::milliseconds(hit.delay_ms), [then = std::move(then)] { then(absl::OkStatus()); });
+      executor->PostAfter(std::chrono::milliseconds(hit.delay_ms),
+                          [then = std::move(then)] { then(absl::OkStatus()); });
       return;
     case fault::Action::kNone:
     case fault::Action::kOn: return then(absl::OkStatus());

@@ -1,4 +1,5 @@
-// An error that says of this worker, and not of the job, that they do not go together: another worker may do what this one cannot.
+// An error that says of this worker, and not of the job, that they do not go together: another
+// worker may do what this one cannot.
 #pragma once
 
 #include "absl/status/status.h"

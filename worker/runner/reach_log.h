@@ -1,5 +1,6 @@
-// Which servers keep the running attempt waiting, for the coordinator and for people: those that it cannot reach (a worker that is cut off from a
-// server that lives loses its work to one that is not), and the one whose answer is slow. Pure; not thread-safe.
+// Which servers keep the running attempt waiting, for the coordinator and for people: those that it
+// cannot reach (a worker that is cut off from a server that lives loses its work to one that is
+// not), and the one whose answer is slow. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -22,11 +23,14 @@ class ReachLog {
   // A call to `server` begins, or has ended, however it did.
   void Asked(const std::string& server, MonoTime now);
   void Ended(const std::string& server);
-  // A call to `server` failed. Only Unavailable says that the server cannot be reached: one that is slow can be. The first one counts: `since` stays
-  // until an answer, or until the server has another address.
-  void Failed(const std::string& server, const std::string& address, const absl::Status& status, MonoTime now);
+  // A call to `server` failed. Only Unavailable says that the server cannot be reached: one that is
+  // slow can be. The first one counts: `since` stays until an answer, or until the server has
+  // another address.
+  void Failed(const std::string& server, const std::string& address, const absl::Status& status,
+              MonoTime now);
   void Answered(const std::string& server, MonoTime now);
-  void Keep(const std::set<std::string>& servers);  // forgets the others: nothing is wanted of them any more
+  void Keep(const std::set<std::string>&
+                servers);  // forgets the others: nothing is wanted of them any more
   void Fill(MonoTime now, v1::WorkerProgress* progress) const;
 
  private:

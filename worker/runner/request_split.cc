@@ -16,13 +16,15 @@ constexpr std::uint64_t kTableHeaderBytes = 16;
 constexpr std::uint64_t kRequestHeaderBytes = 1024;
 
 std::uint64_t OnWire(std::uint64_t payload_bytes, std::uint64_t ids_bytes, std::size_t tables) {
-  return kSectionHeaderBytes + kTableHeaderBytes * tables + payload_bytes + kAlignment + (ids_bytes > 0 ? ids_bytes + kAlignment : 0);
+  return kSectionHeaderBytes + kTableHeaderBytes * tables + payload_bytes + kAlignment +
+         (ids_bytes > 0 ? ids_bytes + kAlignment : 0);
 }
 
 // Requests being filled one after another.
 class Packer {
  public:
-  Packer(const client::RequestLimits& limits, std::span<const SectionSize> sections, SplitPlan* plan)
+  Packer(const client::RequestLimits& limits, std::span<const SectionSize> sections,
+         SplitPlan* plan)
       : limits_(limits), sections_(sections), plan_(plan) {}
 
   // Adds sections that are not to be parted. False: no request is large enough for them.
@@ -54,11 +56,13 @@ class Packer {
 
 }  // namespace
 
-SectionSize PushSize(std::uint32_t shard, std::uint64_t payload_bytes, std::uint64_t ids_bytes, std::size_t tables) {
+SectionSize PushSize(std::uint32_t shard, std::uint64_t payload_bytes, std::uint64_t ids_bytes,
+                     std::size_t tables) {
   return {shard, true, OnWire(payload_bytes, ids_bytes, tables), 0};
 }
 
-SectionSize PullSize(std::uint32_t shard, std::uint64_t values_bytes, std::uint64_t ids_bytes, std::size_t tables) {
+SectionSize PullSize(std::uint32_t shard, std::uint64_t values_bytes, std::uint64_t ids_bytes,
+                     std::size_t tables) {
   return {shard, false, OnWire(0, ids_bytes, tables), values_bytes + kAlignment};
 }
 
@@ -71,12 +75,15 @@ RequestSize SizeOf(std::span<const SectionSize> sections) {
   return size;
 }
 
-SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const SectionSize> sections, bool in_parts) {
+SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const SectionSize> sections,
+                        bool in_parts) {
   SplitPlan plan;
   if (sections.empty()) return plan;
   const RequestSize all = SizeOf(sections);
-  // A request above the client's share would make the other clients wait until all of it has been sent and answered.
-  if (!in_parts && limits.Fits(all.request_bytes, all.response_bytes) && all.request_bytes + all.response_bytes <= limits.share_bytes()) {
+  // A request above the client's share would make the other clients wait until all of it has been
+  // sent and answered.
+  if (!in_parts && limits.Fits(all.request_bytes, all.response_bytes) &&
+      all.request_bytes + all.response_bytes <= limits.share_bytes()) {
     plan.requests.emplace_back(sections.size());
     std::iota(plan.requests.front().begin(), plan.requests.front().end(), std::size_t{0});
     return plan;
@@ -86,7 +93,8 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
   std::vector<std::size_t> order(sections.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return sections[a].shard != sections[b].shard ? sections[a].shard < sections[b].shard : sections[a].push && !sections[b].push;
+    return sections[a].shard != sections[b].shard ? sections[a].shard < sections[b].shard
+                                                  : sections[a].push && !sections[b].push;
   });
   Packer packer(limits, sections, &plan);
   for (std::size_t begin = 0, end; begin < order.size(); begin = end) {

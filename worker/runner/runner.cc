@@ -37,15 +37,17 @@ using client::FromProto;
 using client::ToProto;
 
 constexpr std::size_t kNamedExamplesMax = 8;
-// So long before a step is expected to end its push is announced: longer than a round trip through a busy host.
+// So long before a step is expected to end its push is announced: longer than a round trip through
+// a busy host.
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the batch around it
 constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
 static_assert(client::kHeldAttemptsMax == 2 * (AttemptBook::kQueuedMax + 1));
 constexpr std::size_t kWaitingForBytesMax = 1024;
 constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
-constexpr MonoTime kTroubleSaidEvery = std::chrono::seconds(60);  // of a full disk, which is tried again and again
-constexpr int kStreamsAhead = 2;                                  // closures whose input is open beside the running one's
+constexpr MonoTime kTroubleSaidEvery =
+    std::chrono::seconds(60);     // of a full disk, which is tried again and again
+constexpr int kStreamsAhead = 2;  // closures whose input is open beside the running one's
 
 v1::WorkKind ToProto(WorkKind kind) {
   switch (kind) {
@@ -98,16 +100,19 @@ std::string ClosureName(const Work& work) {
 
 struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   struct Job {
-    Job() {}  // not defaulted: clang 14 does not see a nested class with initializers as constructible before Impl ends
+    Job() {}  // not defaulted: clang 14 does not see a nested class with initializers as
+              // constructible before Impl ends
     JobUid uid;
     std::string name, runs_folder;
     std::uint64_t seed = 0;
     std::shared_ptr<const config::JobSpec> spec;
     std::string data_fingerprint;  // of the plan; "": it says nothing
-    absl::Status spec_error, plan_error = absl::FailedPreconditionError("work was granted before its plan was known");
+    absl::Status spec_error,
+        plan_error = absl::FailedPreconditionError("work was granted before its plan was known");
     std::shared_ptr<const plan::Plan> plan;
     std::shared_ptr<const Layout> layout;
-    std::shared_ptr<PullCache> cache;     // shared with nobody but the layout's life: replaced together with it
+    std::shared_ptr<PullCache>
+        cache;  // shared with nobody but the layout's life: replaced together with it
     std::shared_ptr<ComputeJob> compute;  // used on the compute executor
     ComputeJob::Needs opened;
     bool opening = false, reopen = false;
@@ -117,9 +122,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     v1::ExportOrder export_order;     // as the newest grant of an export says
     std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
     std::uint64_t steps = 0, examples = 0;
-    std::uint64_t bytes_before = 0;      // sent and received by this process when it began to serve the job
-    MonoTime step_time{0};               // of the last training step, until its gradients were here
-    std::optional<MonoTime> step_ended;  // the last training step's, if nothing else was computed since
+    std::uint64_t bytes_before =
+        0;                  // sent and received by this process when it began to serve the job
+    MonoTime step_time{0};  // of the last training step, until its gradients were here
+    std::optional<MonoTime>
+        step_ended;  // the last training step's, if nothing else was computed since
     bool counting() const { return spec != nullptr && spec->type == "counting"; }
     bool functions() const { return spec != nullptr && spec->type == "functions"; }
     bool reads_data() const { return !counting() && !functions(); }
@@ -138,22 +145,25 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     bool finishing = false;
     bool recalled = false;  // it goes on all the same, unless it waits for room
     bool batch_asked = false;
-    std::shared_ptr<const ReadyBatch> batch;                                // shared with the compute thread
+    std::shared_ptr<const ReadyBatch> batch;  // shared with the compute thread
     const std::shared_ptr<NextBatch> next = std::make_shared<NextBatch>();  // likewise
-    std::shared_ptr<ComputeJob::BatchRows> rows;                            // of `batch`; null without tables. Used by one thread at a time
-    std::uint64_t rows_number = 0;                                          // of `rows`, and of those before
+    std::shared_ptr<ComputeJob::BatchRows>
+        rows;                       // of `batch`; null without tables. Used by one thread at a time
+    std::uint64_t rows_number = 0;  // of `rows`, and of those before
     v1::ClosureMetrics metrics;
     std::int64_t count = 0;           // of a counting job's evaluation
     std::vector<MetricSum> measured;  // in the order of the model's metrics
     v1::DescribeResult describe;
     v1::ExportResult exported;
-    std::optional<Upload> upload;                                                   // the files of an export on their way to the coordinator
-    std::shared_ptr<const ComputeJob::Exported> sending;                            // shared with the compute thread
-    const std::shared_ptr<ExportReader> reader = std::make_shared<ExportReader>();  // used on the compute thread
-    bool reading = false;                                                           // a part is being read there
-    std::map<std::string, v1::RunFileInfo> sent;                                    // files whose last part was sent
+    std::optional<Upload> upload;  // the files of an export on their way to the coordinator
+    std::shared_ptr<const ComputeJob::Exported> sending;  // shared with the compute thread
+    const std::shared_ptr<ExportReader> reader =
+        std::make_shared<ExportReader>();         // used on the compute thread
+    bool reading = false;                         // a part is being read there
+    std::map<std::string, v1::RunFileInfo> sent;  // files whose last part was sent
     // A functions job's.
-    std::shared_ptr<sdk::FunctionCall> call;       // used on the compute executor, and let go there: it holds what is the user's
+    std::shared_ptr<sdk::FunctionCall>
+        call;  // used on the compute executor, and let go there: it holds what is the user's
     std::shared_ptr<std::atomic<bool>> cancelled;  // shared with the call
     std::string result;
 
@@ -172,39 +182,64 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   Impl(Environment e, Options o)
       : env(std::move(e)),
         options(std::move(o)),
-        backend(std::make_shared<ComputeBackend>(BackendOptions{options.device, options.threads, options.bind_threads, options.cuda_library})),
+        backend(std::make_shared<ComputeBackend>(BackendOptions{
+            options.device, options.threads, options.bind_threads, options.cuda_library})),
         reader({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
-        attempts_limit(*env.registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun",
+        attempts_limit(*env.registry, "evergrad_worker_queued_attempts",
+                       "Attempts granted ahead and not begun",
                        static_cast<double>(AttemptBook::kQueuedMax)),
-        records_limit(*env.registry, "evergrad_worker_step_records", "Step records between two heartbeats; refused: the oldest is dropped",
+        records_limit(*env.registry, "evergrad_worker_step_records",
+                      "Step records between two heartbeats; refused: the oldest is dropped",
                       options.step_records_max),
-        data_limit(*env.registry, "evergrad_worker_data_bytes", "Largest data source in memory; a larger one than the limit is refused",
+        data_limit(*env.registry, "evergrad_worker_data_bytes",
+                   "Largest data source in memory; a larger one than the limit is refused",
                    static_cast<double>(options.data_bytes_max)),
-        steps_total(env.registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
-        examples_total(env.registry->GetCounter("evergrad_worker_examples_total", "Examples of training steps")),
-        done_total(env.registry->GetCounter("evergrad_worker_attempts_done_total", "Attempts that ended with Done")),
-        dropped_total(env.registry->GetCounter("evergrad_worker_attempts_dropped_total", "Attempts dropped or handed back")),
-        failed_total(env.registry->GetCounter("evergrad_worker_attempts_failed_total", "Attempts that ended with Failed")),
-        skips_total(env.registry->GetCounter("evergrad_worker_skips_total", "Updates pushed as SKIP because a value was not finite")),
+        steps_total(
+            env.registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
+        examples_total(env.registry->GetCounter("evergrad_worker_examples_total",
+                                                "Examples of training steps")),
+        done_total(env.registry->GetCounter("evergrad_worker_attempts_done_total",
+                                            "Attempts that ended with Done")),
+        dropped_total(env.registry->GetCounter("evergrad_worker_attempts_dropped_total",
+                                               "Attempts dropped or handed back")),
+        failed_total(env.registry->GetCounter("evergrad_worker_attempts_failed_total",
+                                              "Attempts that ended with Failed")),
+        skips_total(
+            env.registry->GetCounter("evergrad_worker_skips_total",
+                                     "Updates pushed as SKIP because a value was not finite")),
         loss_gauge(env.registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")),
-        loss_scale_gauge(env.registry->GetGauge("evergrad_worker_loss_scale", "What the last step's losses were multiplied by (mixed_float16)")),
-        overflows_total(env.registry->GetCounter("evergrad_worker_loss_scale_overflows_total",
-                                                 "Steps whose update was skipped because the loss scale was too large")) {
-    static constexpr const char* kAnswers[] = {"applied", "duplicate",   "stale",   "superseded", "refused",
-                                               "busy",    "over_budget", "invalid", "transport"};
+        loss_scale_gauge(env.registry->GetGauge(
+            "evergrad_worker_loss_scale",
+            "What the last step's losses were multiplied by (mixed_float16)")),
+        overflows_total(env.registry->GetCounter(
+            "evergrad_worker_loss_scale_overflows_total",
+            "Steps whose update was skipped because the loss scale was too large")) {
+    static constexpr const char* kAnswers[] = {"applied",     "duplicate", "stale",
+                                               "superseded",  "refused",   "busy",
+                                               "over_budget", "invalid",   "transport"};
     for (int i = 0; i < 9; ++i) {
-      counters.answers[i] = &env.registry->GetCounter("evergrad_worker_push_answers_total", "Answers to push sections", {{"answer", kAnswers[i]}});
+      counters.answers[i] =
+          &env.registry->GetCounter("evergrad_worker_push_answers_total",
+                                    "Answers to push sections", {{"answer", kAnswers[i]}});
     }
-    env.registry->AddCallbackGauges("evergrad_worker_serves_job", "1 for the job that the worker serves; none: it waits for one", [serves = serves] {
-      metrics::Registry::Samples samples;
-      MutexLock lock(&serves->mu);
-      if (!serves->job.empty()) samples.emplace_back(serves->job, 1);
-      return samples;
-    });
+    env.registry->AddCallbackGauges("evergrad_worker_serves_job",
+                                    "1 for the job that the worker serves; none: it waits for one",
+                                    [serves = serves] {
+                                      metrics::Registry::Samples samples;
+                                      MutexLock lock(&serves->mu);
+                                      if (!serves->job.empty())
+                                        samples.emplace_back(serves->job, 1);
+                                      return samples;
+                                    });
     AddDeviceMetrics();
-    counters.pulls_values = &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "values"}});
-    counters.pulls_unchanged = &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "unchanged"}});
-    counters.resends = &env.registry->GetCounter("evergrad_worker_sections_resent_total", "Sections sent again after a refusal or a failure");
+    counters.pulls_values = &env.registry->GetCounter(
+        "evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "values"}});
+    counters.pulls_unchanged =
+        &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections",
+                                  {{"answer", "unchanged"}});
+    counters.resends =
+        &env.registry->GetCounter("evergrad_worker_sections_resent_total",
+                                  "Sections sent again after a refusal or a failure");
   }
 
   // `f` on the control executor, later; from any thread.
@@ -217,17 +252,21 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // `f` if this run is still the one; for continuations of it.
   template <class F>
   auto IfRun(F f) {
-    return [weak = weak_from_this(), number = run->number, f = std::move(f)](auto&&... arguments) mutable {
+    return [weak = weak_from_this(), number = run->number,
+            f = std::move(f)](auto&&... arguments) mutable {
       const auto self = weak.lock();
-      if (self && self->run && self->run->number == number) f(*self, std::forward<decltype(arguments)>(arguments)...);
+      if (self && self->run && self->run->number == number)
+        f(*self, std::forward<decltype(arguments)>(arguments)...);
     };
   }
-  // `work` on the compute executor, then `then` on the control executor with its result, if the run is still the one.
+  // `work` on the compute executor, then `then` on the control executor with its result, if the run
+  // is still the one.
   template <class W, class T>
   void Compute(W work, T then) {
     auto after = IfRun(std::move(then));
     ++computing;
-    env.compute->Post([weak = weak_from_this(), control = env.control, work = std::move(work), after = std::move(after)]() mutable {
+    env.compute->Post([weak = weak_from_this(), control = env.control, work = std::move(work),
+                       after = std::move(after)]() mutable {
       auto result = std::make_shared<decltype(work())>(work());
       control->Post([weak, after = std::move(after), result]() mutable {
         if (const auto self = weak.lock()) --self->computing;
@@ -237,7 +276,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   log::Context About() const { return {job ? job->name : "", run ? ClosureName(run->work) : ""}; }
-  log::Context About(const Work& work) const { return {job && job->uid == work.job ? job->name : "", ClosureName(work)}; }
+  log::Context About(const Work& work) const {
+    return {job && job->uid == work.job ? job->name : "", ClosureName(work)};
+  }
 
   bool Send(v1::TaskMessage message) { return env.send(std::move(message)); }
 
@@ -272,18 +313,27 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
       if (parsed.spec) {
         job->spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
-        book.SetOverBudget(job->spec->training.on_over_budget == "pause" ? AttemptBook::OverBudget::kPause : AttemptBook::OverBudget::kFail);
-        job->compute =
-            std::make_shared<ComputeJob>(job->spec, job->seed, backend, DataOptions{options.data_bytes_max, options.data_roots}, &data_limit);
+        book.SetOverBudget(job->spec->training.on_over_budget == "pause"
+                               ? AttemptBook::OverBudget::kPause
+                               : AttemptBook::OverBudget::kFail);
+        job->compute = std::make_shared<ComputeJob>(
+            job->spec, job->seed, backend, DataOptions{options.data_bytes_max, options.data_roots},
+            &data_limit);
         if (job->counting() && !options.allow_counting) {
-          job->spec_error = WithLack(
-              Lack::kAbility, absl::FailedPreconditionError("counting jobs run only on daemons started with --failpoints: spec.type=counting"));
+          job->spec_error =
+              WithLack(Lack::kAbility,
+                       absl::FailedPreconditionError("counting jobs run only on daemons started "
+                                                     "with --failpoints: spec.type=counting"));
         }
       } else {
-        const std::string first = parsed.mistakes.empty() ? "no mistake named" : parsed.mistakes.front().ToString();
-        job->spec_error = WithLack(Lack::kAbility, absl::InvalidArgumentError(absl::StrCat("the job's YAML cannot be read by this worker: ", first)));
+        const std::string first =
+            parsed.mistakes.empty() ? "no mistake named" : parsed.mistakes.front().ToString();
+        job->spec_error =
+            WithLack(Lack::kAbility, absl::InvalidArgumentError(absl::StrCat(
+                                         "the job's YAML cannot be read by this worker: ", first)));
       }
-      env.logger->Info(absl::StrCat("job known: type=", job->spec ? job->spec->type : "?"), About());
+      env.logger->Info(absl::StrCat("job known: type=", job->spec ? job->spec->type : "?"),
+                       About());
     }
     job->runs_folder = info.runs_folder();
     if (info.has_plan() && job->plan == nullptr) SetPlan(info.plan());
@@ -303,7 +353,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void EndJob(JobUid uid, absl::string_view state) {
     book.DropJob(uid);
-    std::erase_if(done_messages, [&](const auto& entry) { return entry.second.job_uid() == uid.value(); });
+    std::erase_if(done_messages,
+                  [&](const auto& entry) { return entry.second.job_uid() == uid.value(); });
     SyncRun();
     if (!job || job->uid != uid) return;
     env.logger->Info(absl::StrCat("job ended: state=", state), About());
@@ -329,12 +380,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     map.shards.resize(static_cast<std::size_t>(proto.shards_size()));
     for (const v1::ShardLocation& location : proto.shards()) {
       if (location.shard() >= map.shards.size()) {
-        env.logger->Error(absl::StrCat("shard map with a shard out of range, ignored: shards=", map.shards.size(), " got=", location.shard()),
+        env.logger->Error(absl::StrCat("shard map with a shard out of range, ignored: shards=",
+                                       map.shards.size(), " got=", location.shard()),
                           About());
         return;
       }
-      map.shards[location.shard()] = {FromProto<ShardEpoch>(location.epoch()), FromProto<MapVersion>(location.start()), location.server_identity()};
-      if (!location.server_identity().empty() && fresh_endpoints.try_emplace(location.server_identity(), location.endpoint()).second) {
+      map.shards[location.shard()] = {FromProto<ShardEpoch>(location.epoch()),
+                                      FromProto<MapVersion>(location.start()),
+                                      location.server_identity()};
+      if (!location.server_identity().empty() &&
+          fresh_endpoints.try_emplace(location.server_identity(), location.endpoint()).second) {
         fresh_endpoints[location.server_identity()].set_server(location.server_identity());
         addresses.push_back(location.endpoint().address());
       }
@@ -366,18 +421,24 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     std::set<Attempt> adopted;
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
-      if (job && attempt.job_uid() == job->uid.value()) adopted.insert(FromProto<Attempt>(attempt.attempt()));
+      if (job && attempt.job_uid() == job->uid.value())
+        adopted.insert(FromProto<Attempt>(attempt.attempt()));
     }
     for (const Attempt attempt : book.OnRegistered(term, adopted)) {
-      env.logger->Info(absl::StrCat("attempt not adopted by the coordinator, dropped: attempt=", attempt.ToString()), About());
+      env.logger->Info(absl::StrCat("attempt not adopted by the coordinator, dropped: attempt=",
+                                    attempt.ToString()),
+                       About());
       dropped_total.Add();
       Forget(attempt);
     }
     if (registered.has_map()) SetMap(registered.map());
     SyncRun();
-    // Dropped between the Hello and now (SUPERSEDED by a shard, say): the coordinator took it over and would wait without end.
+    // Dropped between the Hello and now (SUPERSEDED by a shard, say): the coordinator took it over
+    // and would wait without end.
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
-      if (!adopted.contains(FromProto<Attempt>(attempt.attempt())) || book.Holds(FromProto<Attempt>(attempt.attempt()))) continue;
+      if (!adopted.contains(FromProto<Attempt>(attempt.attempt())) ||
+          book.Holds(FromProto<Attempt>(attempt.attempt())))
+        continue;
       Work work;
       work.job = JobUid(attempt.job_uid());
       work.closure = ClosureId(attempt.closure());
@@ -403,10 +464,15 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       case v1::CoordinatorMessage::kGrant: return OnGrant(message.grant());
       case v1::CoordinatorMessage::kRecall: return OnRecall(message.recall());
       case v1::CoordinatorMessage::kDoneAnswer: return OnDoneAnswer(message.done_answer());
-      case v1::CoordinatorMessage::kRunFileAnswer: return OnRunFileAnswer(message.run_file_answer());
+      case v1::CoordinatorMessage::kRunFileAnswer:
+        return OnRunFileAnswer(message.run_file_answer());
       case v1::CoordinatorMessage::kReadLogs: return OnReadLogs(message.read_logs());
-      case v1::CoordinatorMessage::kJobEnded: EndJob(JobUid(message.job_ended().job_uid()), message.job_ended().state()); return SchedulePump();
-      default: env.logger->Warning(absl::StrCat("message that is not for a worker: kind=", static_cast<int>(message.message_case())));
+      case v1::CoordinatorMessage::kJobEnded:
+        EndJob(JobUid(message.job_ended().job_uid()), message.job_ended().state());
+        return SchedulePump();
+      default:
+        env.logger->Warning(absl::StrCat("message that is not for a worker: kind=",
+                                         static_cast<int>(message.message_case())));
     }
   }
 
@@ -422,15 +488,20 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     work.proof = grant.proof();
     work.granted_to = identity;
     for (const std::uint32_t shard : grant.targets()) work.targets.insert(ShardId(shard));
-    if (!grant.function().empty()) work.function = std::make_shared<const FunctionWork>(FunctionWork{grant.function(), grant.arguments()});
-    if (!kind) return SendDropped(work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
+    if (!grant.function().empty())
+      work.function =
+          std::make_shared<const FunctionWork>(FunctionWork{grant.function(), grant.arguments()});
+    if (!kind)
+      return SendDropped(
+          work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
     if (!job || job->uid != work.job) return SendDropped(work, "the job is not known here");
     if (kind == WorkKind::kExport) job->export_order = grant.export_order();
     if (draining) return SendDropped(work, "draining");
     if (!book.OnGrant(work)) {
       if (book.Holds(work.attempt)) return;  // a repeat
       attempts_limit.refused.Add();
-      return SendDropped(work, absl::StrCat("too many attempts wait here: limit=", AttemptBook::kQueuedMax));
+      return SendDropped(
+          work, absl::StrCat("too many attempts wait here: limit=", AttemptBook::kQueuedMax));
     }
     SchedulePump();
   }
@@ -448,7 +519,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     for (const Attempt given_back : book.OnRecall(attempt)) {
       Forget(given_back);
-      SendDropped(*work, reason, std::nullopt, log::Level::kDebug);  // a job beside others loses many so, and nothing is wrong
+      SendDropped(*work, reason, std::nullopt,
+                  log::Level::kDebug);  // a job beside others loses many so, and nothing is wrong
     }
     if (run && run->work.attempt == attempt) {
       run->recalled = true;
@@ -458,7 +530,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // Who is wanted elsewhere does not wait for room: that may last until the other job has ended.
   bool GiveBackPaused() {
-    if (!run->exchange || run->finishing || !(run->recalled || draining) || !run->exchange->WaitsForRoom()) return false;
+    if (!run->exchange || run->finishing || !(run->recalled || draining) ||
+        !run->exchange->WaitsForRoom())
+      return false;
     GiveUpRun(run->recalled ? "recalled while its pushes waited for room" : "draining");
     return true;
   }
@@ -473,15 +547,20 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void OnReadLogs(const v1::ReadLogs& request) {
-    client::AnswerReadLogs(*env.logger, request, [this](v1::TaskMessage message) { Send(std::move(message)); });
+    client::AnswerReadLogs(*env.logger, request,
+                           [this](v1::TaskMessage message) { Send(std::move(message)); });
   }
 
   // ------------------------------------------------------------------ what is told
 
-  void SendDropped(const Work& work, absl::string_view reason, std::optional<ShardId> superseded_by = std::nullopt,
+  void SendDropped(const Work& work, absl::string_view reason,
+                   std::optional<ShardId> superseded_by = std::nullopt,
                    log::Level level = log::Level::kInfo) {
     dropped_total.Add();
-    env.logger->Write(level, absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason), About(work));
+    env.logger->Write(
+        level,
+        absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason),
+        About(work));
     v1::TaskMessage message;
     Name(work, message.mutable_dropped());
     message.mutable_dropped()->set_reason(std::string(reason));
@@ -491,7 +570,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   // Behind what was measured up to now: a job may be over before the next heartbeat is due.
-  // False: without a session it is sent again in the next one; nothing else can be the matter, Report has measured it.
+  // False: without a session it is sent again in the next one; nothing else can be the matter,
+  // Report has measured it.
   bool SendDone(const v1::Done& done) {
     v1::TaskMessage beat;
     *beat.mutable_heartbeat()->mutable_worker() = Progress();
@@ -501,21 +581,30 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     return Send(std::move(message));
   }
 
-  // The attempt ends here; without a session nobody hears of it, and the coordinator misses it in the next Hello.
+  // The attempt ends here; without a session nobody hears of it, and the coordinator misses it in
+  // the next Hello.
   void Fail(const Work& work, const absl::Status& status) {
     failed_total.Add();
     const bool user = BlameOf(status) == Blame::kUser;
     const Lack lack = LackOf(status);
     if (lack != Lack::kNone) {
-      env.logger->Warning(absl::StrCat("handed back, this worker cannot take part in the job: ", status.message()), About(work));
+      env.logger->Warning(
+          absl::StrCat("handed back, this worker cannot take part in the job: ", status.message()),
+          About(work));
     } else {
-      env.logger->Error(absl::StrCat(user ? "closure failed by the user's making: " : "closure failed: ", status.message()), About(work));
+      env.logger->Error(
+          absl::StrCat(user ? "closure failed by the user's making: " : "closure failed: ",
+                       status.message()),
+          About(work));
     }
     v1::TaskMessage message;
     NameWhole(work, message.mutable_failed());
-    *message.mutable_failed()->mutable_cause() = client::ToErrorDetail(status, absl::StrCat("worker/", identity));
+    *message.mutable_failed()->mutable_cause() =
+        client::ToErrorDetail(status, absl::StrCat("worker/", identity));
     message.mutable_failed()->set_user_error(user);
-    message.mutable_failed()->set_lack(lack == Lack::kAbility ? v1::ABILITY : lack == Lack::kInput ? v1::INPUT : v1::NO_LACK);
+    message.mutable_failed()->set_lack(lack == Lack::kAbility ? v1::ABILITY
+                                       : lack == Lack::kInput ? v1::INPUT
+                                                              : v1::NO_LACK);
     Send(std::move(message));
     book.Drop(work.attempt);
     Forget(work.attempt);
@@ -571,7 +660,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       case WorkKind::kTrain: return {true, false, true};
       case WorkKind::kEvaluate: return {false, true, true};
       case WorkKind::kDescribe: return {true, true, true};
-      case WorkKind::kExport: return {NeedsTrain(job->spec->data.fields), false, false};  // vocabularies are made of it
+      case WorkKind::kExport:
+        return {NeedsTrain(job->spec->data.fields), false, false};  // vocabularies are made of it
     }
     return {};
   }
@@ -580,27 +670,36 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   absl::Status CheckData(const Work& work, const ComputeJob::Needs& needs) const {
     if (!job->reads_data()) return absl::OkStatus();
     const auto differ = [](const std::string& how) {
-      return WithLack(Lack::kInput, absl::FailedPreconditionError(absl::StrCat("data changed since the plan was made: ", how)));
+      return WithLack(Lack::kInput, absl::FailedPreconditionError(absl::StrCat(
+                                        "data changed since the plan was made: ", how)));
     };
-    const auto fits = [&](const std::shared_ptr<const Dataset>& data, std::uint64_t want, const char* which) {
+    const auto fits = [&](const std::shared_ptr<const Dataset>& data, std::uint64_t want,
+                          const char* which) {
       const std::uint64_t got = data == nullptr ? 0 : data->examples();
-      return got == want ? absl::OkStatus() : differ(absl::StrCat("source=", which, " want=", want, " examples got=", got));
+      return got == want
+                 ? absl::OkStatus()
+                 : differ(absl::StrCat("source=", which, " want=", want, " examples got=", got));
     };
     if (needs.train) {
       EG_RETURN_IF_ERROR(fits(job->train, job->plan->spec().train_examples, "train"));
-      if (const std::string got = job->train->Fingerprint(); !job->data_fingerprint.empty() && got != job->data_fingerprint) {
-        const auto line = [](const std::string& text) { return absl::StrReplaceAll(text, {{"\n", ", "}}); };
+      if (const std::string got = job->train->Fingerprint();
+          !job->data_fingerprint.empty() && got != job->data_fingerprint) {
+        const auto line = [](const std::string& text) {
+          return absl::StrReplaceAll(text, {{"\n", ", "}});
+        };
         std::string where;
         if (work.closure.value() < job->plan->closures()) {
           const plan::ClosureRange range = job->plan->Closure(work.closure);
-          where = absl::StrCat(" closure=", work.closure.value(), " epoch=", range.epoch + 1, " examples=[", range.begin, ",", range.end, ")");
+          where = absl::StrCat(" closure=", work.closure.value(), " epoch=", range.epoch + 1,
+                               " examples=[", range.begin, ",", range.end, ")");
         }
         const auto& source = job->spec->data.train;
         return differ(absl::StrCat("file=",
                                    !source                   ? ""
                                    : source->format == "idx" ? source->images
                                                              : source->path,
-                                   where, " want=", line(job->data_fingerprint), " got=", line(got)));
+                                   where, " want=", line(job->data_fingerprint),
+                                   " got=", line(got)));
       }
     }
     return needs.eval ? fits(job->eval, job->plan->spec().eval_examples, "eval") : absl::OkStatus();
@@ -618,7 +717,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     if (work.kind == WorkKind::kDescribe) return true;
     if (absl::Status status = CheckData(work, needs); !status.ok()) {
-      // Whoever puts the right data in their place is to be believed: they are read again, once a second at most.
+      // Whoever puts the right data in their place is to be believed: they are read again, once a
+      // second at most.
       if (env.clock == nullptr || env.clock->Now() - job->opened_at >= kReopenAfter) {
         job->opened.train = job->opened.eval = false;
         job->train = job->eval = nullptr;  // nothing is read ahead from what is not the plan's
@@ -627,15 +727,20 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       return status;
     }
     if (work.kind == WorkKind::kTrain && work.closure.value() >= job->plan->closures()) {
-      return absl::InvalidArgumentError(absl::StrCat("closure beyond the plan: closures=", job->plan->closures(), " got=", work.closure.value()));
-    }
-    if (work.kind == WorkKind::kEvaluate && (work.closure.value() & 0xffffffff) >= job->plan->eval_closures()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("evaluation closure beyond the plan: closures=", job->plan->eval_closures(), " got=", work.closure.value() & 0xffffffff));
+          absl::StrCat("closure beyond the plan: closures=", job->plan->closures(),
+                       " got=", work.closure.value()));
+    }
+    if (work.kind == WorkKind::kEvaluate &&
+        (work.closure.value() & 0xffffffff) >= job->plan->eval_closures()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("evaluation closure beyond the plan: closures=", job->plan->eval_closures(),
+                       " got=", work.closure.value() & 0xffffffff));
     }
     for (const ShardId shard : work.targets) {
       if (shard.value() >= job->layout->shard_count())
-        return absl::InvalidArgumentError(absl::StrCat("target beyond the plan: shards=", job->layout->shard_count(), " got=", shard.value()));
+        return absl::InvalidArgumentError(absl::StrCat(
+            "target beyond the plan: shards=", job->layout->shard_count(), " got=", shard.value()));
     }
     if (book.map().job != job->uid || book.map().shards.size() != job->layout->shard_count()) {
       waiting_for = "the shard map";
@@ -647,26 +752,32 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void OpenInput(const Work& work, ComputeJob::Needs needs) {
     job->opening = true;
     ++computing;
-    needs = {needs.train || job->opened.train, needs.eval || job->opened.eval, needs.graph || job->opened.graph};
-    AtFailpoint(env.failpoints, "worker.open_data", env.control,
-                [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt, needs,
-                 anew = std::exchange(job->reopen, false)](absl::Status hit) {
-                  const auto self = weak.lock();
-                  if (self == nullptr) return;
-                  if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
-                  self->env.compute->Post([weak, control = self->env.control, uid, compute, attempt, needs, anew] {
-                    if (anew) compute->CloseData();
-                    // A Status changes threads whole: its two owners would meet in a library that ThreadSanitizer does not see into.
-                    const auto status = std::make_shared<absl::Status>(compute->Open(needs));
-                    control->Post([weak, uid, attempt, needs, status, train = compute->train(), eval = compute->eval()] {
-                      if (const auto alive = weak.lock()) alive->OnOpened(uid, attempt, needs, *status, train, eval);
-                    });
-                  });
+    needs = {needs.train || job->opened.train, needs.eval || job->opened.eval,
+             needs.graph || job->opened.graph};
+    AtFailpoint(
+        env.failpoints, "worker.open_data", env.control,
+        [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt,
+         needs, anew = std::exchange(job->reopen, false)](absl::Status hit) {
+          const auto self = weak.lock();
+          if (self == nullptr) return;
+          if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
+          self->env.compute->Post(
+              [weak, control = self->env.control, uid, compute, attempt, needs, anew] {
+                if (anew) compute->CloseData();
+                // A Status changes threads whole: its two owners would meet in a library that
+                // ThreadSanitizer does not see into.
+                const auto status = std::make_shared<absl::Status>(compute->Open(needs));
+                control->Post([weak, uid, attempt, needs, status, train = compute->train(),
+                               eval = compute->eval()] {
+                  if (const auto alive = weak.lock())
+                    alive->OnOpened(uid, attempt, needs, *status, train, eval);
                 });
+              });
+        });
   }
 
-  void OnOpened(JobUid uid, Attempt attempt, ComputeJob::Needs needs, const absl::Status& status, std::shared_ptr<const Dataset> train,
-                std::shared_ptr<const Dataset> eval) {
+  void OnOpened(JobUid uid, Attempt attempt, ComputeJob::Needs needs, const absl::Status& status,
+                std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> eval) {
     --computing;
     if (!job || job->uid != uid) return;
     job->opening = false;
@@ -675,20 +786,24 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       job->opened = needs;
       job->train = std::move(train);
       job->eval = std::move(eval);
-    } else if (const Work* next = book.NextToBegin(); next != nullptr && next->attempt == attempt && !run) {
+    } else if (const Work* next = book.NextToBegin();
+               next != nullptr && next->attempt == attempt && !run) {
       const Work work = *next;
       Fail(work, status);
     }
     SchedulePump();
   }
 
-  // Opens the streams of `work` and of the next few, so that their first batches are read meanwhile.
+  // Opens the streams of `work` and of the next few, so that their first batches are read
+  // meanwhile.
   void OpenStreams(const Work& work) {
     if (!job->reads_data()) return;
     OpenStream(work);
     int ahead = 0;
     for (const AttemptBook::Held& held : book.HeldForHello()) {
-      if (held.begun || held.work.kind != WorkKind::kTrain || held.work.closure.value() >= job->plan->closures()) continue;
+      if (held.begun || held.work.kind != WorkKind::kTrain ||
+          held.work.closure.value() >= job->plan->closures())
+        continue;
       if (job->train == nullptr || ++ahead > kStreamsAhead) break;
       OpenStream(held.work);
     }
@@ -698,13 +813,17 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const std::uint64_t stream = ++last_stream;
     if (work.kind == WorkKind::kTrain) {
       reader.Open(stream, job->train, job->plan->Closure(work.closure).steps,
-                  [plan = job->plan, c = work.closure](std::uint32_t u) { return plan->Batch(c, UpdateIndex(u)); });
+                  [plan = job->plan, c = work.closure](std::uint32_t u) {
+                    return plan->Batch(c, UpdateIndex(u));
+                  });
     } else {
       const plan::ClosureRange range = job->plan->EvalClosure(work.closure.value() & 0xffffffff);
       const std::uint64_t size = job->plan->spec().eval_batch_size;
       reader.Open(stream, job->eval, range.steps, [range, size](std::uint32_t n) {
         std::vector<std::uint64_t> indices;
-        for (std::uint64_t i = range.begin + n * size; i < std::min(range.end, range.begin + (n + 1) * size); ++i) indices.push_back(i);
+        for (std::uint64_t i = range.begin + n * size;
+             i < std::min(range.end, range.begin + (n + 1) * size); ++i)
+          indices.push_back(i);
         return indices;
       });
     }
@@ -718,13 +837,15 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     run->work = work;
     run->number = ++last_run;
     // These three tell from the logs alone where the work of a worker that died went on, and when.
-    env.logger->Debug(absl::StrCat("attempt begins: attempt=", work.attempt.ToString()), About(work));
+    env.logger->Debug(absl::StrCat("attempt begins: attempt=", work.attempt.ToString()),
+                      About(work));
     if (job->functions() && work.kind == WorkKind::kTrain) {
       static const sdk::Registry kNone;
       run->cancelled = std::make_shared<std::atomic<bool>>(false);
       static const FunctionWork kNothing;
       const FunctionWork& wanted = work.function == nullptr ? kNothing : *work.function;
-      auto call = sdk::FunctionCall::Make(env.functions == nullptr ? kNone : *env.functions, wanted.function, wanted.arguments, work.closure.value(),
+      auto call = sdk::FunctionCall::Make(env.functions == nullptr ? kNone : *env.functions,
+                                          wanted.function, wanted.arguments, work.closure.value(),
                                           job->seed, run->cancelled);
       if (!call.ok()) return Fail(work, call.status());
       run->call = *std::move(call);
@@ -768,12 +889,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     events.on_progress = IfRun([](Impl& self) { self.Advance(); });
     events.on_dropped = IfRun([](Impl& self, std::optional<ShardId> superseded_by) {
       self.SendDropped(self.run->work,
-                       superseded_by ? absl::StrCat("superseded by a later attempt: shard=", superseded_by->value()) : "refused by a server",
+                       superseded_by ? absl::StrCat("superseded by a later attempt: shard=",
+                                                    superseded_by->value())
+                                     : "refused by a server",
                        superseded_by);
       self.AbortRun();
     });
-    events.on_failed = IfRun([](Impl& self, absl::Status status) { self.Fail(self.run->work, status); });
-    run->exchange = std::make_shared<Exchange>(std::move(environment), job->layout, work, std::move(events));
+    events.on_failed =
+        IfRun([](Impl& self, absl::Status status) { self.Fail(self.run->work, status); });
+    run->exchange =
+        std::make_shared<Exchange>(std::move(environment), job->layout, work, std::move(events));
     const bool fresh = work.kind == WorkKind::kTrain && job->fresh == book.map().version;
     job->fresh.reset();
     if (fresh) {
@@ -790,12 +915,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // The next thing that can be done for the running attempt, if anything.
   void Advance() {
     if (!run || !run->exchange || run->finishing || GiveBackPaused()) return;
-    while (run->settled_steps < run->next_step && book.Unsettled(UpdateIndex(run->settled_steps)).empty() && !run->paused &&
+    while (run->settled_steps < run->next_step &&
+           book.Unsettled(UpdateIndex(run->settled_steps)).empty() && !run->paused &&
            run->work.kind == WorkKind::kTrain) {
       ++run->settled_steps;
       if (env.failpoints == nullptr || !env.failpoints->AnyArmed()) continue;
       run->paused = true;
-      AtFailpoint(env.failpoints, "worker.after_push", env.control, IfRun([](Impl& self, absl::Status status) {
+      AtFailpoint(env.failpoints, "worker.after_push", env.control,
+                  IfRun([](Impl& self, absl::Status status) {
                     if (!status.ok()) return self.Fail(self.run->work, status);
                     self.run->paused = false;
                     self.Advance();
@@ -833,7 +960,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const auto stream = stream_of.find(run->work.attempt);
     EG_CHECK(stream != stream_of.end());
     // From the reader's thread, or from this one: a turn of its own either way.
-    reader.Next(stream->second, [weak = weak_from_this(), control = env.control, number = run->number](absl::StatusOr<ReadyBatch> batch) {
+    reader.Next(stream->second, [weak = weak_from_this(), control = env.control,
+                                 number = run->number](absl::StatusOr<ReadyBatch> batch) {
       auto shared = std::make_shared<absl::StatusOr<ReadyBatch>>(std::move(batch));
       control->Post([weak, number, shared] {
         const auto self = weak.lock();
@@ -842,13 +970,15 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         if (!shared->ok()) return self->Fail(self->run->work, shared->status());
         self->run->batch = std::make_shared<const ReadyBatch>(*std::move(*shared));
         self->BringAhead();
-        if (const absl::Status status = self->AskRows(); !status.ok()) return self->Fail(self->run->work, status);
+        if (const absl::Status status = self->AskRows(); !status.ok())
+          return self->Fail(self->run->work, status);
         self->Advance();
       });
     });
   }
 
-  // To a device the batch goes now: while it still computes the step before, or the servers are waited for.
+  // To a device the batch goes now: while it still computes the step before, or the servers are
+  // waited for.
   void BringAhead() {
     if (!job->compute->on_device()) return;
     run->next->Put(run->batch);
@@ -857,12 +987,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     });
   }
 
-  // The rows of tables that the batch reads are pulled with the dense values of its step, or as soon as it is known which they are.
+  // The rows of tables that the batch reads are pulled with the dense values of its step, or as
+  // soon as it is known which they are.
   absl::Status AskRows() {
     EG_ASSIGN_OR_RETURN(run->rows, job->compute->RowsOf(*run->batch, job->layout, &unique_ids));
     if (run->rows == nullptr) return absl::OkStatus();
     ++run->rows_number;
-    run->exchange->WantRows(run->rows_number, run->rows->slots, run->work.kind == WorkKind::kTrain ? run->rows_number : 1);
+    run->exchange->WantRows(run->rows_number, run->rows->slots,
+                            run->work.kind == WorkKind::kTrain ? run->rows_number : 1);
     run->exchange->Flush();
     return absl::OkStatus();
   }
@@ -870,7 +1002,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::shared_ptr<ComputeJob::BatchRows> TakeRows() {
     if (run->rows) {
       run->rows->as_pulled = job->compute->on_device();
-      run->rows->values = run->exchange->TakeRows(run->rows_number, /*widen=*/!run->rows->as_pulled);
+      run->rows->values =
+          run->exchange->TakeRows(run->rows_number, /*widen=*/!run->rows->as_pulled);
     }
     return std::move(run->rows);
   }
@@ -879,19 +1012,24 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void BeginStep() {
     run->busy = true;
-    AtFailpoint(env.failpoints, "worker.step", env.control, IfRun([](Impl& self, absl::Status status) {
-                  if (!status.ok()) return self.Fail(self.run->work, AboutStep(status, self.run->work.closure, self.run->next_step));
-                  self.run->call ? self.ComputeFunction() : self.ComputeStep();
-                }));
+    AtFailpoint(
+        env.failpoints, "worker.step", env.control, IfRun([](Impl& self, absl::Status status) {
+          if (!status.ok())
+            return self.Fail(self.run->work,
+                             AboutStep(status, self.run->work.closure, self.run->next_step));
+          self.run->call ? self.ComputeFunction() : self.ComputeStep();
+        }));
   }
 
   static absl::Status AboutStep(const absl::Status& status, ClosureId closure, std::uint32_t step) {
-    const absl::Status named(status.code(), absl::StrCat(status.message(), " closure=", closure.value(), " step=", step));
+    const absl::Status named(
+        status.code(),
+        absl::StrCat(status.message(), " closure=", closure.value(), " step=", step));
     return BlameOf(status) == Blame::kUser ? UserError(named) : named;
   }
 
-  // The compute thread could not. Of what it does only a device's failure is Unavailable (Backend): who stays would fail whatever is granted to it,
-  // at once, and so be granted most.
+  // The compute thread could not. Of what it does only a device's failure is Unavailable (Backend):
+  // who stays would fail whatever is granted to it, at once, and so be granted most.
   void FailStep(const absl::Status& status) {
     const absl::Status about = AboutStep(status, run->work.closure, run->next_step);
     Fail(run->work, about);
@@ -909,18 +1047,24 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       batch = std::move(counted);
     }
     const std::shared_ptr<ComputeJob::BatchRows> rows =
-        job->counting() && job->layout->slots() > 0 ? job->compute->CountedRows(run->work.closure.value(), update.value(), job->layout) : TakeRows();
-    // With tables the next batch is asked for now: which rows it reads must be known when this step's push leaves. With a device, too: cores are
-    // idle.
-    if ((rows || job->compute->on_device()) && job->reads_data() && run->next_step + 1 < run->steps) AskBatch();
-    // pipeline 1: the second pull leaves beside the first step; later ones ride with the push before last.
+        job->counting() && job->layout->slots() > 0
+            ? job->compute->CountedRows(run->work.closure.value(), update.value(), job->layout)
+            : TakeRows();
+    // With tables the next batch is asked for now: which rows it reads must be known when this
+    // step's push leaves. With a device, too: cores are idle.
+    if ((rows || job->compute->on_device()) && job->reads_data() && run->next_step + 1 < run->steps)
+      AskBatch();
+    // pipeline 1: the second pull leaves beside the first step; later ones ride with the push
+    // before last.
     if (pipeline() == 1 && run->next_step == 0 && run->steps > 1) {
       run->exchange->WantPulls(2);
       run->exchange->Flush();
     }
-    const std::uint64_t dropout_key = random::KeyOf(job->seed, absl::StrCat("dropout/", run->work.closure.value(), "/", update.value()));
-    // What was pulled is taken in the turn that hands it to the compute thread: a run that is let go in between leaves it in the
-    // cache, whose next pull would else be answered `unchanged` for values that nobody has.
+    const std::uint64_t dropout_key = random::KeyOf(
+        job->seed, absl::StrCat("dropout/", run->work.closure.value(), "/", update.value()));
+    // What was pulled is taken in the turn that hands it to the compute thread: a run that is let
+    // go in between leaves it in the cache, whose next pull would else be answered `unchanged` for
+    // values that nobody has.
     auto begin = [batch, rows, dropout_key](Impl& self) {
       auto pulled = std::make_shared<std::vector<PulledShard>>(self.job->cache->Take());
       self.CountWait();
@@ -941,7 +1085,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       self.AnnounceStep(*batch);
     };
     if (job->counting() && job->spec->counting.step_ms > 0) {
-      env.control->PostAfter(std::chrono::milliseconds(job->spec->counting.step_ms), IfRun(std::move(begin)));
+      env.control->PostAfter(std::chrono::milliseconds(job->spec->counting.step_ms),
+                             IfRun(std::move(begin)));
     } else {
       begin(*this);
     }
@@ -962,7 +1107,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (env.clock == nullptr || !job->step_ended) return;
     device->waits.fetch_add(1);
     device->wait_seconds =
-        device->wait_seconds + std::chrono::duration<double>(env.clock->Now() - *std::exchange(job->step_ended, std::nullopt)).count();
+        device->wait_seconds + std::chrono::duration<double>(
+                                   env.clock->Now() - *std::exchange(job->step_ended, std::nullopt))
+                                   .count();
   }
 
   static void FillDevice(const DeviceUse& use, const Device& beside, v1::DeviceProgress* to) {
@@ -990,7 +1137,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     to->set_steps_eager(use.eager);
     to->set_graph_captures(use.captures);
     to->set_graph_replays(use.replays);
-    for (const auto& [reason, count] : use.recaptures) (*to->mutable_graph_recaptures())[reason] = count;
+    for (const auto& [reason, count] : use.recaptures)
+      (*to->mutable_graph_recaptures())[reason] = count;
     to->set_loss_scale(beside.loss_scale);
     to->set_loss_scale_overflows(beside.overflows);
   }
@@ -1001,29 +1149,39 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     using Samples = metrics::Registry::Samples;
     const auto number = [](const auto& n) { return static_cast<double>(n); };
     env.registry->AddCallbackGauges(
-        {{"evergrad_worker_device_memory_bytes", "Memory of the device: used and at most used by arrays, reserved for them, free"},
+        {{"evergrad_worker_device_memory_bytes",
+          "Memory of the device: used and at most used by arrays, reserved for them, free"},
          {"evergrad_worker_device_memory_fragmentation_ratio",
-          "Of the device's memory that is kept for reuse, the share that is not in its largest piece"},
+          "Of the device's memory that is kept for reuse, the share that is not in its largest "
+          "piece"},
          {"evergrad_worker_device_seconds",
-          "Time so far in copies to the device (in), kernels, copies from it (out), waiting in steps (stalled) and between them (wait)"},
-         {"evergrad_worker_device_utilization_ratio", "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
+          "Time so far in copies to the device (in), kernels, copies from it (out), waiting in "
+          "steps (stalled) and between them (wait)"},
+         {"evergrad_worker_device_utilization_ratio",
+          "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
          {"evergrad_worker_device_steps",
-          "Steps so far, by how they were asked for, the eager ones without room for a graph (crowded), and those whose batch was there before they "
+          "Steps so far, by how they were asked for, the eager ones without room for a graph "
+          "(crowded), and those whose batch was there before they "
           "began (ahead)"},
          {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"},
          {"evergrad_worker_device_in_bytes",
-          "Bytes copied to the device so far: from page-locked memory (direct), or copied into it first by the thread that computes (staged)"},
+          "Bytes copied to the device so far: from page-locked memory (direct), or copied into it "
+          "first by the thread that computes (staged)"},
          {"evergrad_worker_device_staging_refused",
-          "Times that there was no page-locked memory for a batch, or for what comes from servers or goes to them"}},
-        [weak = std::weak_ptr<ComputeBackend>(backend), device = device, number]() -> std::vector<Samples> {
+          "Times that there was no page-locked memory for a batch, or for what comes from servers "
+          "or goes to them"}},
+        [weak = std::weak_ptr<ComputeBackend>(backend), device = device,
+         number]() -> std::vector<Samples> {
           const auto compute = weak.lock();  // the registry outlives it
           const std::optional<DeviceUse> use = compute == nullptr ? std::nullopt : compute->use();
           if (!use) return {};
           v1::DeviceProgress d;
           FillDevice(*use, *device, &d);
           Samples busy, recaptures;
-          if (!d.utilization_from().empty()) busy.emplace_back(Labels{{"from", d.utilization_from()}}, d.utilization());
-          for (const auto& [reason, count] : d.graph_recaptures()) recaptures.emplace_back(Labels{{"reason", reason}}, number(count));
+          if (!d.utilization_from().empty())
+            busy.emplace_back(Labels{{"from", d.utilization_from()}}, d.utilization());
+          for (const auto& [reason, count] : d.graph_recaptures())
+            recaptures.emplace_back(Labels{{"reason", reason}}, number(count));
           return {{{Labels{{"kind", "used"}}, number(d.memory_used())},
                    {Labels{{"kind", "peak"}}, number(d.memory_peak())},
                    {Labels{{"kind", "reserved"}}, number(d.memory_reserved())},
@@ -1042,28 +1200,33 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                    {Labels{{"how", "crowded"}}, number(use->crowded)},
                    {Labels{{"how", "ahead"}}, number(d.batches_ahead())}},
                   recaptures,
-                  {{Labels{{"how", "direct"}}, number(use->in_bytes - use->staged_bytes)}, {Labels{{"how", "staged"}}, number(use->staged_bytes)}},
+                  {{Labels{{"how", "direct"}}, number(use->in_bytes - use->staged_bytes)},
+                   {Labels{{"how", "staged"}}, number(use->staged_bytes)}},
                   {{Labels{}, number(compute->staging_refused())}}};
         });
   }
 
   // ------------------------------------------------------------------ still a training step
 
-  // The room for this step's push is asked for shortly before it is expected to be computed: the grant is there in time, and the
-  // server does not hold room for a computation.
+  // The room for this step's push is asked for shortly before it is expected to be computed: the
+  // grant is there in time, and the server does not hold room for a computation.
   void AnnounceStep(const ReadyBatch& batch) {
-    if (env.clock == nullptr || job->counting() || job->layout->slots() > 0) return;  // of rows nobody knows yet which shards they are of
+    if (env.clock == nullptr || job->counting() || job->layout->slots() > 0)
+      return;  // of rows nobody knows yet which shards they are of
     step_begun = env.clock->Now();
     auto shards = Touch(batch);
     if (!shards.ok()) return;
     const bool pulls = run->next_step + pipeline() + 2 <= run->steps || AnotherTrainQueued();
-    env.control->PostAfter(std::max<MonoTime>(job->step_time - kAnnouncedAhead, MonoTime{0}),
-                           IfRun([shards = *std::move(shards), pulls, step = run->next_step](Impl& self) {
-                             if (self.run->busy && self.run->next_step == step) self.run->exchange->Announce(shards, pulls);
-                           }));
+    env.control->PostAfter(
+        std::max<MonoTime>(job->step_time - kAnnouncedAhead, MonoTime{0}),
+        IfRun([shards = *std::move(shards), pulls, step = run->next_step](Impl& self) {
+          if (self.run->busy && self.run->next_step == step)
+            self.run->exchange->Announce(shards, pulls);
+        }));
   }
 
-  void OnStep(const ReadyBatch& batch, const std::shared_ptr<ComputeJob::BatchRows>& rows, absl::StatusOr<ComputeJob::Step> done) {
+  void OnStep(const ReadyBatch& batch, const std::shared_ptr<ComputeJob::BatchRows>& rows,
+              absl::StatusOr<ComputeJob::Step> done) {
     const std::uint32_t step = run->next_step;
     if (!done.ok()) return FailStep(done.status());
     if (done->ahead) device->ahead.fetch_add(1);
@@ -1072,19 +1235,27 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (done->too_large) {
       env.logger->Info(
           absl::StrCat("update skipped: its gradients, ", done->loss_scale,
-                       " times as large, are beyond float16; the next ones are halved: closure=", run->work.closure.value(), " step=", step),
+                       " times as large, are beyond float16; the next ones are halved: closure=",
+                       run->work.closure.value(), " step=", step),
           About());
       skips_total.Add();
       skip_reason = "overflow";
       if (!std::isfinite(done->result.loss_sum)) done->result.loss_sum = 0;
     } else if (!done->result.finite || !done->overflowed.empty()) {
-      std::vector<std::uint64_t> named(batch.examples.begin(),
-                                       batch.examples.begin() + static_cast<std::ptrdiff_t>(std::min(batch.examples.size(), kNamedExamplesMax)));
+      std::vector<std::uint64_t> named(
+          batch.examples.begin(),
+          batch.examples.begin() +
+              static_cast<std::ptrdiff_t>(std::min(batch.examples.size(), kNamedExamplesMax)));
       const absl::Status status = UserError(absl::OutOfRangeError(
-          absl::StrCat(done->result.finite ? "gradient is beyond the range of its wire type: " : "loss or gradient is not finite (NaN or Inf): ",
-                       done->result.finite ? absl::StrCat(done->overflowed, " ") : "", "closure=", run->work.closure.value(), " step=", step,
-                       " loss=", done->result.loss_sum / static_cast<double>(batch.size), " examples=", absl::StrJoin(named, ","),
-                       batch.examples.size() > named.size() ? absl::StrCat(",… (", batch.examples.size(), " in the batch)") : "")));
+          absl::StrCat(done->result.finite ? "gradient is beyond the range of its wire type: "
+                                           : "loss or gradient is not finite (NaN or Inf): ",
+                       done->result.finite ? absl::StrCat(done->overflowed, " ") : "",
+                       "closure=", run->work.closure.value(), " step=", step,
+                       " loss=", done->result.loss_sum / static_cast<double>(batch.size),
+                       " examples=", absl::StrJoin(named, ","),
+                       batch.examples.size() > named.size()
+                           ? absl::StrCat(",… (", batch.examples.size(), " in the batch)")
+                           : "")));
       if (!options.skip_not_finite) return Fail(run->work, status);
       env.logger->Warning(absl::StrCat("update skipped: ", status.message()), About());
       skips_total.Add();
@@ -1092,26 +1263,31 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       if (!done->result.finite) done->result.loss_sum = 0;
     }
     if (!skip_reason.empty()) {
-      for (MetricSum& metric : done->result.metrics) metric.sum = std::isfinite(metric.sum) ? metric.sum : 0;
+      for (MetricSum& metric : done->result.metrics)
+        metric.sum = std::isfinite(metric.sum) ? metric.sum : 0;
     }
     auto shards = Touch(batch);
     if (!shards.ok()) return Fail(run->work, shards.status());
     RowPush row_push;
     if (rows) {
       // Here, for the compute thread has the next step to do.
-      row_push = RowPush(rows->slots, std::make_shared<const tensor::AlignedBuffer>(rows->slots->Gather(*done->row_gradients)));
+      row_push = RowPush(rows->slots, std::make_shared<const tensor::AlignedBuffer>(
+                                          rows->slots->Gather(*done->row_gradients)));
       for (const SlotRows::Part& part : rows->slots->parts()) {
-        if (run->work.all_targets || run->work.targets.contains(part.shard)) row_push.parts.push_back(&part);
+        if (run->work.all_targets || run->work.targets.contains(part.shard))
+          row_push.parts.push_back(&part);
       }
     }
     const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(step));
     Measure(batch, done->result, global_step);
     AtFailpoint(env.failpoints, "worker.before_push", env.control,
-                IfRun([shards = *std::move(shards), row_push = std::move(row_push), gradients = std::move(done->gradients), skip_reason, global_step](
-                          Impl& self, absl::Status status) {
+                IfRun([shards = *std::move(shards), row_push = std::move(row_push),
+                       gradients = std::move(done->gradients), skip_reason,
+                       global_step](Impl& self, absl::Status status) {
                   if (!status.ok()) return self.Fail(self.run->work, status);
                   if (self.run->next_step == 0) {
-                    self.env.logger->Debug(absl::StrCat("first push of an attempt leaves: attempt=", self.run->work.attempt.ToString()),
+                    self.env.logger->Debug(absl::StrCat("first push of an attempt leaves: attempt=",
+                                                        self.run->work.attempt.ToString()),
                                            self.About());
                   }
                   self.PushStep(shards, gradients, row_push, global_step, skip_reason);
@@ -1132,18 +1308,22 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void ComputeFunction() {
     auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
     Compute(
-        [compute = job->compute, layout = job->layout, pulled, call = run->call]() -> absl::StatusOr<ComputeJob::FunctionStep> {
+        [compute = job->compute, layout = job->layout, pulled,
+         call = run->call]() -> absl::StatusOr<ComputeJob::FunctionStep> {
           EG_RETURN_IF_ERROR(compute->UseLayout(layout));
           compute->Absorb(std::move(*pulled));
           return compute->RunFunction(*call);
         },
-        [](Impl& self, absl::StatusOr<ComputeJob::FunctionStep> done) { self.OnFunctionStep(std::move(done)); });
+        [](Impl& self, absl::StatusOr<ComputeJob::FunctionStep> done) {
+          self.OnFunctionStep(std::move(done));
+        });
   }
 
   absl::Status AboutFunction(const absl::Status& status) const {
     const std::string name = run->work.function == nullptr ? "" : run->work.function->function;
     const absl::Status named(status.code(), absl::StrCat(status.message(), " function=", name));
-    return AboutStep(BlameOf(status) == Blame::kUser ? UserError(named) : named, run->work.closure, run->next_step);
+    return AboutStep(BlameOf(status) == Blame::kUser ? UserError(named) : named, run->work.closure,
+                     run->next_step);
   }
 
   void OnFunctionStep(absl::StatusOr<ComputeJob::FunctionStep> done) {
@@ -1159,9 +1339,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::string skip_reason;
     if (!done->finite || !done->overflowed.empty()) {
       const absl::Status status = UserError(absl::OutOfRangeError(
-          done->finite ? absl::StrCat("gradient is beyond the range of its wire type: ", done->overflowed) : "gradient is not finite (NaN or Inf)"));
+          done->finite
+              ? absl::StrCat("gradient is beyond the range of its wire type: ", done->overflowed)
+              : "gradient is not finite (NaN or Inf)"));
       if (!options.skip_not_finite) return Fail(run->work, AboutFunction(status));
-      env.logger->Warning(absl::StrCat("update skipped: ", AboutFunction(status).message()), About());
+      env.logger->Warning(absl::StrCat("update skipped: ", AboutFunction(status).message()),
+                          About());
       skips_total.Add();
       skip_reason = done->finite ? "overflow" : "nan";
     }
@@ -1177,19 +1360,21 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         if (run->work.all_targets || run->work.targets.contains(shard)) shards.push_back(shard);
       }
     }
-    const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(run->next_step));
-    AtFailpoint(
-        env.failpoints, "worker.before_push", env.control,
-        IfRun([shards = std::move(shards), gradients = std::move(done->gradients), skip_reason, global_step](Impl& self, absl::Status status) {
-          if (!status.ok()) return self.Fail(self.run->work, status);
-          self.PushStep(shards, gradients, {}, global_step, skip_reason);
-        }));
+    const std::uint64_t global_step =
+        job->plan->GlobalStep(run->work.closure, UpdateIndex(run->next_step));
+    AtFailpoint(env.failpoints, "worker.before_push", env.control,
+                IfRun([shards = std::move(shards), gradients = std::move(done->gradients),
+                       skip_reason, global_step](Impl& self, absl::Status status) {
+                  if (!status.ok()) return self.Fail(self.run->work, status);
+                  self.PushStep(shards, gradients, {}, global_step, skip_reason);
+                }));
   }
 
   // Rows of tables that a step pushes: those of `parts`.
   struct RowPush {
     RowPush() {}  // as Job
-    RowPush(std::shared_ptr<const SlotRows> s, std::shared_ptr<const tensor::AlignedBuffer> g) : slots(std::move(s)), gradients(std::move(g)) {}
+    RowPush(std::shared_ptr<const SlotRows> s, std::shared_ptr<const tensor::AlignedBuffer> g)
+        : slots(std::move(s)), gradients(std::move(g)) {}
     std::shared_ptr<const SlotRows> slots;
     std::shared_ptr<const tensor::AlignedBuffer> gradients;
     std::vector<const SlotRows::Part*> parts;
@@ -1203,7 +1388,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     } else {
       for (std::uint32_t i = 0; i < job->layout->dense_shards(); ++i) shards.push_back(ShardId(i));
     }
-    if (!run->work.all_targets) std::erase_if(shards, [&](ShardId shard) { return !run->work.targets.contains(shard); });
+    if (!run->work.all_targets)
+      std::erase_if(shards, [&](ShardId shard) { return !run->work.targets.contains(shard); });
     return shards;
   }
 
@@ -1233,8 +1419,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     examples_total.Add(size);
   }
 
-  void PushStep(const std::vector<ShardId>& dense, const std::shared_ptr<GradientBuffer>& gradients, const RowPush& rows, std::uint64_t global_step,
-                absl::string_view skip_reason) {
+  void PushStep(const std::vector<ShardId>& dense, const std::shared_ptr<GradientBuffer>& gradients,
+                const RowPush& rows, std::uint64_t global_step, absl::string_view skip_reason) {
     const UpdateIndex update(run->next_step);
     std::vector<ShardId> shards = dense;
     for (const SlotRows::Part* part : rows.parts) shards.push_back(part->shard);
@@ -1242,23 +1428,28 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     std::vector<Exchange::Gradient> pushes;
     pushes.reserve(shards.size());
     for (const ShardId shard : dense)
-      pushes.push_back({shard, skip_reason.empty() ? GradientBuffer::Slice(gradients, shard) : tensor::SharedBytes{}});
+      pushes.push_back({shard, skip_reason.empty() ? GradientBuffer::Slice(gradients, shard)
+                                                   : tensor::SharedBytes{}});
     for (const SlotRows::Part* part : rows.parts) {
       if (!skip_reason.empty()) {
         pushes.push_back({part->shard, {}});
         continue;
       }
-      const std::span<const std::byte> bytes(rows.gradients->data() + part->first_byte, part->bytes);
+      const std::span<const std::byte> bytes(rows.gradients->data() + part->first_byte,
+                                             part->bytes);
       pushes.push_back({part->shard, {rows.gradients, bytes}, rows.slots, part});
     }
     run->exchange->Push(update, global_step, std::move(pushes), skip_reason);
     ++run->next_step;
     run->busy = false;
-    const std::uint64_t ahead = run->next_step + pipeline() + 1;  // pulls wanted with this push: of step next_step + pipeline
+    const std::uint64_t ahead = run->next_step + pipeline() +
+                                1;  // pulls wanted with this push: of step next_step + pipeline
     if (ahead <= run->steps) {
       run->exchange->WantPulls(ahead);
-    } else if (run->next_step == run->steps && AnotherTrainQueued() && !run->call && job->layout->slots() == 0) {
-      // A function reads what was there when it began, or later; which rows the next closure reads is not known yet.
+    } else if (run->next_step == run->steps && AnotherTrainQueued() && !run->call &&
+               job->layout->slots() == 0) {
+      // A function reads what was there when it began, or later; which rows the next closure reads
+      // is not known yet.
       run->exchange->WantPulls(run->steps + 1);
       pulled_ahead = book.map().version;
     }
@@ -1282,7 +1473,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
     if (job->counting()) {
       return Compute(
-          [compute = job->compute, layout = job->layout, pulled, begin = run->begin, end = run->end]() -> absl::StatusOr<std::int64_t> {
+          [compute = job->compute, layout = job->layout, pulled, begin = run->begin,
+           end = run->end]() -> absl::StatusOr<std::int64_t> {
             EG_RETURN_IF_ERROR(compute->UseLayout(layout));
             compute->Absorb(std::move(*pulled));
             return compute->EvaluateCounting(begin, end);
@@ -1298,14 +1490,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const std::shared_ptr<ComputeJob::BatchRows> rows = TakeRows();
     if (run->next_step + 1 < run->steps) AskBatch();
     Compute(
-        [compute = job->compute, layout = job->layout, pulled, batch, rows, next = run->next]() -> absl::StatusOr<StepResult> {
+        [compute = job->compute, layout = job->layout, pulled, batch, rows,
+         next = run->next]() -> absl::StatusOr<StepResult> {
           EG_RETURN_IF_ERROR(compute->UseLayout(layout));
           compute->Absorb(std::move(*pulled));
           return compute->Evaluate(*batch, rows.get(), next.get());
         },
         [batch](Impl& self, absl::StatusOr<StepResult> result) {
           if (!result.ok()) return self.FailStep(result.status());
-          self.run->metrics.set_examples(self.run->metrics.examples() + static_cast<std::uint64_t>(batch->size));
+          self.run->metrics.set_examples(self.run->metrics.examples() +
+                                         static_cast<std::uint64_t>(batch->size));
           self.run->metrics.set_loss_sum(self.run->metrics.loss_sum() + result->loss_sum);
           self.run->Add(result->metrics);
           self.EndEvaluationStep();
@@ -1319,14 +1513,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       run->busy = false;
       return Advance();
     }
-    AtFailpoint(env.failpoints, "worker.evaluate", env.control, IfRun([](Impl& self, absl::Status status) {
+    AtFailpoint(env.failpoints, "worker.evaluate", env.control,
+                IfRun([](Impl& self, absl::Status status) {
                   if (!status.ok()) return self.Fail(self.run->work, status);
                   self.run->busy = false;
                   self.Advance();
                 }));
   }
 
-  // To the runs folder, where this host sees the coordinator's own; else the files are sent, a part at a time.
+  // To the runs folder, where this host sees the coordinator's own; else the files are sent, a part
+  // at a time.
   void Export() {
     run->busy = true;
     auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
@@ -1354,10 +1550,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
             return self.Finish();
           }
           std::vector<Upload::File> files;
-          for (const ExportFile& file : begun->exported->files) files.push_back({file.name, file.bytes});
+          for (const ExportFile& file : begun->exported->files)
+            files.push_back({file.name, file.bytes});
           self.run->exported.set_uploaded(true);
           self.run->sending = std::move(begun->exported);
-          self.run->upload.emplace(std::move(files), client::kRunFileChunkMax, client::kRunFileWindow);
+          self.run->upload.emplace(std::move(files), client::kRunFileChunkMax,
+                                   client::kRunFileWindow);
           self.SendFiles();
         });
   }
@@ -1407,11 +1605,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       const bool no_room = absl::IsResourceExhausted(error);
       const bool quiet = no_room && NoRoomSaidLately();
       env.logger->Write(quiet ? log::Level::kDebug : log::Level::kWarning,
-                        absl::StrCat("the coordinator does not take a file: name=", answer.name(), " reason=", error.message()), About());
+                        absl::StrCat("the coordinator does not take a file: name=", answer.name(),
+                                     " reason=", error.message()),
+                        About());
       if (!no_room) return Fail(run->work, error);
-      return GiveUpRun("the coordinator has no room for its files", quiet ? log::Level::kDebug : log::Level::kInfo);
+      return GiveUpRun("the coordinator has no room for its files",
+                       quiet ? log::Level::kDebug : log::Level::kInfo);
     }
-    if (const absl::Status confirmed = run->upload->Confirm(answer.name(), answer.written()); !confirmed.ok()) return Fail(run->work, confirmed);
+    if (const absl::Status confirmed = run->upload->Confirm(answer.name(), answer.written());
+        !confirmed.ok())
+      return Fail(run->work, confirmed);
     SendFiles();
   }
 
@@ -1434,15 +1637,19 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void Finish() {
     run->finishing = true;
-    AtFailpoint(env.failpoints, "worker.before_done", env.control, IfRun([](Impl& self, absl::Status status) {
-                  const bool dropped = status.code() == absl::StatusCode::kAborted;  // kept, and sent in the next session
+    AtFailpoint(env.failpoints, "worker.before_done", env.control,
+                IfRun([](Impl& self, absl::Status status) {
+                  const bool dropped =
+                      status.code() ==
+                      absl::StatusCode::kAborted;  // kept, and sent in the next session
                   if (!status.ok() && !dropped) return self.Fail(self.run->work, status);
                   self.Report(!dropped);
                 }));
   }
 
   void Report(bool send) {
-    env.logger->Debug(absl::StrCat("attempt ends: attempt=", run->work.attempt.ToString()), About());
+    env.logger->Debug(absl::StrCat("attempt ends: attempt=", run->work.attempt.ToString()),
+                      About());
     v1::Done done;
     NameWhole(run->work, &done);
     switch (run->work.kind) {
@@ -1459,7 +1666,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           sum.set_is_integer(true);
           sum.set_count(run->count);
         } else {
-          FillSums(job->spec->model.metrics, run->measured, run->work.kind == WorkKind::kEvaluate, &run->metrics);
+          FillSums(job->spec->model.metrics, run->measured, run->work.kind == WorkKind::kEvaluate,
+                   &run->metrics);
         }
         *done.mutable_metrics() = std::move(run->metrics);
         if (run->work.kind == WorkKind::kTrain && run->work.all_targets) {
@@ -1474,19 +1682,25 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       case WorkKind::kDescribe: *done.mutable_describe() = std::move(run->describe); break;
       case WorkKind::kExport: *done.mutable_export_() = std::move(run->exported); break;
     }
-    // Kept and resent until answered, it would stay for ever: what cannot be sent ends the attempt, and the job with it.
+    // Kept and resent until answered, it would stay for ever: what cannot be sent ends the attempt,
+    // and the job with it.
     const std::uint64_t bytes = done.ByteSizeLong() + kDoneOverheadBytes;
     if (bytes > options.message_bytes_max) {
       const std::string hint =
-          run->work.kind == WorkKind::kDescribe ? "; a model with fewer variables or shorter names describes itself in less" : "";
+          run->work.kind == WorkKind::kDescribe
+              ? "; a model with fewer variables or shorter names describes itself in less"
+              : "";
       return Fail(run->work, UserError(absl::ResourceExhaustedError(
-                                 absl::StrCat("the report of a closure is too large for a message", hint, ": kind=", v1::WorkKind_Name(done.kind()),
-                                              " closure=", ClosureName(run->work), " bytes=", bytes, " limit=", options.message_bytes_max))));
+                                 absl::StrCat("the report of a closure is too large for a message",
+                                              hint, ": kind=", v1::WorkKind_Name(done.kind()),
+                                              " closure=", ClosureName(run->work), " bytes=", bytes,
+                                              " limit=", options.message_bytes_max))));
     }
     const DoneReport report = book.Finish();
     *done.mutable_v0() = ToProto(report.v0);
     *done.mutable_v1() = ToProto(report.v1);
-    if (report.work.kind == WorkKind::kTrain && pulled_ahead && *pulled_ahead == book.map().version && run->exchange->PullsDone(run->steps + 1))
+    if (report.work.kind == WorkKind::kTrain && pulled_ahead &&
+        *pulled_ahead == book.map().version && run->exchange->PullsDone(run->steps + 1))
       job->fresh = pulled_ahead;
     done_total.Add();
     AbortRun();
@@ -1507,7 +1721,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
   // The book may have dropped the running attempt.
   void SyncRun() {
-    if (run && (book.running() == nullptr || book.running()->attempt != run->work.attempt)) AbortRun();
+    if (run && (book.running() == nullptr || book.running()->attempt != run->work.attempt))
+      AbortRun();
   }
 
   // ------------------------------------------------------------------ leaving
@@ -1536,8 +1751,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     AbortRun();
   }
 
-  // Everybody may have been told to end at the same moment: with no session left, what the running step still waits for and what
-  // is done but not acknowledged has nobody to be told to. A step whose servers live settles within this time by itself.
+  // Everybody may have been told to end at the same moment: with no session left, what the running
+  // step still waits for and what is done but not acknowledged has nobody to be told to. A step
+  // whose servers live settles within this time by itself.
   void DrainAlone() {
     env.control->PostAfter(options.drain_alone_max, [weak = weak_from_this()] {
       const auto self = weak.lock();
@@ -1565,15 +1781,19 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     progress.set_computing(computing > 0);
     progress.set_waiting_for(waiting_for);
     if (run) {
-      progress.set_state(run->exchange && run->exchange->WaitsForRoom() ? "paused" : StateName(run->work.kind));
+      progress.set_state(
+          run->exchange && run->exchange->WaitsForRoom() ? "paused" : StateName(run->work.kind));
       progress.set_running_closure(run->work.closure.value());
       *progress.mutable_running_attempt() = ToProto(run->work.attempt);
       // A file that is sent advances, too: by each MiB that is confirmed.
-      progress.set_running_step(run->upload ? static_cast<std::uint32_t>(run->upload->confirmed_bytes() >> 20) : run->next_step);
+      progress.set_running_step(
+          run->upload ? static_cast<std::uint32_t>(run->upload->confirmed_bytes() >> 20)
+                      : run->next_step);
       if (run->exchange) progress.set_waiting_for(run->exchange->WaitingFor());
       if (run->exchange) run->exchange->FillUnreached(&progress);
     } else if (const Work* next = book.NextToBegin(); next != nullptr) {
-      // Between two closures (a Done is sent there) it is not idle. Without a running attempt no death is blamed on the next one.
+      // Between two closures (a Done is sent there) it is not idle. Without a running attempt no
+      // death is blamed on the next one.
       progress.set_state(StateName(next->kind));
       progress.set_running_closure(next->closure.value());
     }
@@ -1582,7 +1802,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       progress.set_steps(job->steps);
       progress.set_examples(job->examples);
     }
-    // A heartbeat that does not fit into a message is none, and the lease ends: what a server says in it is bounded.
+    // A heartbeat that does not fit into a message is none, and the lease ends: what a server says
+    // in it is bounded.
     progress.set_waiting_for(client::CleanText(progress.waiting_for(), kWaitingForBytesMax));
     const client::ParameterClient::Stats stats = env.client->stats();
     progress.set_bytes_sent(stats.bytes_sent);
@@ -1594,10 +1815,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     progress.set_loss(last_loss);
     if (backend->staging_refused() > 0 && !std::exchange(staging_refused, true))
-      env.logger->Warning("no page-locked memory: batches and what comes from the servers are copied once more on their way to the device", About());
+      env.logger->Warning(
+          "no page-locked memory: batches and what comes from the servers are copied once more on "
+          "their way to the device",
+          About());
     const std::optional<DeviceUse> use = backend->use();
     if (use && use->crowded > 0 && !std::exchange(graphs_crowded, true)) {
-      env.logger->Warning(absl::StrCat("steps have more shapes than graphs are kept for, those of the others are asked for call by call: graphs=",
+      env.logger->Warning(absl::StrCat("steps have more shapes than graphs are kept for, those of "
+                                       "the others are asked for call by call: graphs=",
                                        use->graphs, " captures=", use->captures),
                           About());
     }
@@ -1609,9 +1834,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   const Environment env;
-  Options options;                                // data_roots change with the coordinator; the rest is constant
+  Options options;  // data_roots change with the coordinator; the rest is constant
   const std::shared_ptr<ComputeBackend> backend;  // shared by the jobs' compute parts
-  // What comes from servers or is read from files lands where the device reads it. Exchanges have it, too, and are not the backend's last owners.
+  // What comes from servers or is read from files lands where the device reads it. Exchanges have
+  // it, too, and are not the backend's last owners.
   const Room room = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
     const auto compute = weak.lock();
     return compute == nullptr ? tensor::AlignedBuffer() : compute->Stage(bytes);
@@ -1620,9 +1846,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   BatchReader reader;
   UniqueIds unique_ids;
   std::optional<Job> job;
-  std::uint64_t stint = 0;                                            // how often a job has begun here
+  std::uint64_t stint = 0;  // how often a job has begun here
   const std::shared_ptr<Device> device = std::make_shared<Device>();  // likewise
-  const std::shared_ptr<Serves> serves = std::make_shared<Serves>();  // shared with the registry, which outlives this
+  const std::shared_ptr<Serves> serves =
+      std::make_shared<Serves>();  // shared with the registry, which outlives this
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;
   std::map<Attempt, v1::Done> done_messages;  // of book.Unanswered(): the same attempts
@@ -1634,22 +1861,24 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   double last_loss = 0;
-  MonoTime step_begun{0};                                // when the step that is computed was handed to the compute thread
-  std::uint64_t computing = 0;                           // handed to the compute thread (or about to be) and not back
+  MonoTime step_begun{0};       // when the step that is computed was handed to the compute thread
+  std::uint64_t computing = 0;  // handed to the compute thread (or about to be) and not back
   bool staging_refused = false, graphs_crowded = false;  // was said
   std::optional<MonoTime> no_room_said_at;
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
 
   metrics::Limit attempts_limit, records_limit, data_limit;
-  metrics::Counter &steps_total, &examples_total, &done_total, &dropped_total, &failed_total, &skips_total;
+  metrics::Counter &steps_total, &examples_total, &done_total, &dropped_total, &failed_total,
+      &skips_total;
   metrics::Gauge& loss_gauge;
   metrics::Gauge& loss_scale_gauge;
   metrics::Counter& overflows_total;
   Exchange::Counters counters;
 };
 
-Runner::Runner(Environment environment, Options options) : impl_(std::make_shared<Impl>(std::move(environment), std::move(options))) {}
+Runner::Runner(Environment environment, Options options)
+    : impl_(std::make_shared<Impl>(std::move(environment), std::move(options))) {}
 Runner::~Runner() = default;
 
 void Runner::SetIdentity(const std::string& identity) { impl_->identity = identity; }
@@ -1661,8 +1890,9 @@ void Runner::FillHello(v1::Hello* hello) const {
     for (const std::string& name : impl_->env.functions->names()) hello->add_functions(name);
   }
   hello->set_life_id(impl_->life_id);
-  // A Hello that does not fit into a message would be refused at every dial. What it leaves out (the last to be begun) is not
-  // adopted, so it is dropped here and granted again by the coordinator [26].
+  // A Hello that does not fit into a message would be refused at every dial. What it leaves out
+  // (the last to be begun) is not adopted, so it is dropped here and granted again by the
+  // coordinator [26].
   std::uint64_t bytes = hello->ByteSizeLong() + kDoneOverheadBytes;
   for (const AttemptBook::Held& held : impl_->book.HeldForHello()) {
     v1::HeldAttempt attempt;
@@ -1671,7 +1901,9 @@ void Runner::FillHello(v1::Hello* hello) const {
     attempt.set_proof(held.work.proof);
     attempt.set_granted_to(held.work.granted_to);
     bytes += attempt.ByteSizeLong() + kHeldOverheadBytes;
-    if (bytes > impl_->options.message_bytes_max || hello->attempts_size() == client::kHeldAttemptsMax) break;
+    if (bytes > impl_->options.message_bytes_max ||
+        hello->attempts_size() == client::kHeldAttemptsMax)
+      break;
     *hello->add_attempts() = std::move(attempt);
   }
 }

@@ -11,7 +11,8 @@ Upload::Upload(std::vector<File> files, std::size_t chunk_bytes, std::size_t win
     : files_(std::move(files)), chunk_bytes_(chunk_bytes), window_bytes_(window_bytes) {}
 
 std::optional<Upload::Chunk> Upload::Next() {
-  if (done() || last_sent_ || sent_ - confirmed_ + chunk_bytes_ > window_bytes_) return std::nullopt;
+  if (done() || last_sent_ || sent_ - confirmed_ + chunk_bytes_ > window_bytes_)
+    return std::nullopt;
   const File& file = files_[file_];
   Chunk chunk;
   chunk.file = file_;
@@ -24,7 +25,8 @@ std::optional<Upload::Chunk> Upload::Next() {
 
 absl::Status Upload::Confirm(absl::string_view name, std::uint64_t bytes) {
   if (done() || name != files_[file_].name || bytes > sent_)
-    return absl::InvalidArgumentError(absl::StrCat("an answer about what was not sent: name=", CleanText(name, 100), " bytes=", bytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an answer about what was not sent: name=", CleanText(name, 100), " bytes=", bytes));
   confirmed_ = std::max(confirmed_, bytes);
   if (!last_sent_ || confirmed_ < files_[file_].bytes) return absl::OkStatus();
   former_ += confirmed_;

@@ -1,5 +1,6 @@
-// Which part of which file an export sends next, and what the coordinator has confirmed: one file after another, each in order, a bounded window of
-// bytes beyond what is confirmed. Pure; bytes and messages are the caller's.
+// Which part of which file an export sends next, and what the coordinator has confirmed: one file
+// after another, each in order, a bounded window of bytes beyond what is confirmed. Pure; bytes and
+// messages are the caller's.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,14 @@ class Upload {
   };
   Upload(std::vector<File> files, std::size_t chunk_bytes, std::size_t window_bytes);
 
-  // The next chunk to be sent, which counts as sent from here on; nullopt: the window is full, or a file waits for its last word.
+  // The next chunk to be sent, which counts as sent from here on; nullopt: the window is full, or a
+  // file waits for its last word.
   std::optional<Chunk> Next();
-  // So many bytes of that file are confirmed. InvalidArgument: more than was sent, or another file's name.
+  // So many bytes of that file are confirmed. InvalidArgument: more than was sent, or another
+  // file's name.
   absl::Status Confirm(absl::string_view name, std::uint64_t bytes);
-  // What was sent and not confirmed is lost with its session: the present file begins anew. Chunks of an earlier generation() are void.
+  // What was sent and not confirmed is lost with its session: the present file begins anew. Chunks
+  // of an earlier generation() are void.
   void Restart();
   std::uint64_t generation() const { return generation_; }
   bool done() const { return file_ == files_.size(); }

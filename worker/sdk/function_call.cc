@@ -11,12 +11,13 @@
 
 namespace evergrad::sdk {
 
-absl::StatusOr<std::unique_ptr<FunctionCall>> FunctionCall::Make(const Registry& registry, const std::string& function, std::string arguments,
-                                                                 std::uint64_t closure, std::uint64_t seed,
-                                                                 std::shared_ptr<std::atomic<bool>> cancelled) {
+absl::StatusOr<std::unique_ptr<FunctionCall>> FunctionCall::Make(
+    const Registry& registry, const std::string& function, std::string arguments,
+    std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled) {
   const auto found = registry.functions_.find(function);
   if (found == registry.functions_.end())
-    return absl::NotFoundError(absl::StrCat("this worker has no such function: function=", CleanText(function, 200)));
+    return absl::NotFoundError(
+        absl::StrCat("this worker has no such function: function=", CleanText(function, 200)));
   std::unique_ptr<FunctionCall> call(new FunctionCall());
   call->function_ = found->second;
   call->seed_ = seed;
@@ -29,7 +30,8 @@ absl::StatusOr<std::unique_ptr<FunctionCall>> FunctionCall::Make(const Registry&
   return call;
 }
 
-absl::StatusOr<FunctionCall::Outcome> FunctionCall::Step(const std::vector<Variable>& variables, const Gradient& gradient) {
+absl::StatusOr<FunctionCall::Outcome> FunctionCall::Step(const std::vector<Variable>& variables,
+                                                         const Gradient& gradient) {
   variables_ = &variables;
   absl::StatusOr<Outcome> outcome = absl::UnknownError("");
   try {
@@ -58,7 +60,8 @@ absl::StatusOr<FunctionCall::Outcome> FunctionCall::StepOrThrow(const Gradient& 
     }
   }
   if (step_ >= kUpdatesPerClosureMax)
-    return UserError(absl::ResourceExhaustedError(absl::StrCat("a closure of more steps than there may be: max=", kUpdatesPerClosureMax)));
+    return UserError(absl::ResourceExhaustedError(
+        absl::StrCat("a closure of more steps than there may be: max=", kUpdatesPerClosureMax)));
   StepContext step;
   static_cast<ClosureContext&>(step) = context_;
   step.key_ = random::KeyOf(seed_, absl::StrCat("closure/", context_.closure_, "/", step_));
@@ -87,7 +90,8 @@ absl::StatusOr<std::uint32_t> FunctionCall::Find(absl::string_view variable) con
     if ((*variables_)[i].name == variable) return i;
     if (i < 16) absl::StrAppend(&names, i == 0 ? "" : ", ", (*variables_)[i].name);
   }
-  return UserError(absl::NotFoundError(absl::StrCat("the job has no such variable: variable=", CleanText(variable, 200), " have=", names)));
+  return UserError(absl::NotFoundError(absl::StrCat(
+      "the job has no such variable: variable=", CleanText(variable, 200), " have=", names)));
 }
 
 absl::StatusOr<Values> StepContext::Pull(absl::string_view variable) const {
@@ -101,18 +105,20 @@ absl::Status StepContext::Push(absl::string_view variable, std::span<const float
   const FunctionCall::Variable& found = (*call_->variables_)[index];
   if (gradient.size() != found.values.size()) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("gradient of another size than its variable: variable=", found.name, " want=", found.values.size(), " got=", gradient.size())));
+        absl::StrCat("gradient of another size than its variable: variable=", found.name,
+                     " want=", found.values.size(), " got=", gradient.size())));
   }
   const std::span<float> to = (*call_->gradient_)(index);
   for (std::size_t i = 0; i < gradient.size(); ++i) to[i] += gradient[i];
-  if (std::find(call_->pushed_.begin(), call_->pushed_.end(), index) == call_->pushed_.end()) call_->pushed_.push_back(index);
+  if (std::find(call_->pushed_.begin(), call_->pushed_.end(), index) == call_->pushed_.end())
+    call_->pushed_.push_back(index);
   return absl::OkStatus();
 }
 
 absl::Status StepContext::SetResult(absl::string_view bytes) {
   if (bytes.size() > client::kResultBytesMax)
-    return UserError(
-        absl::InvalidArgumentError(absl::StrCat("result of a closure too large: bytes=", bytes.size(), " max=", client::kResultBytesMax)));
+    return UserError(absl::InvalidArgumentError(absl::StrCat(
+        "result of a closure too large: bytes=", bytes.size(), " max=", client::kResultBytesMax)));
   call_->result_ = std::string(bytes);
   return absl::OkStatus();
 }

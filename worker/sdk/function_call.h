@@ -1,5 +1,6 @@
-// One run of a user's function: its source, its steps, what they push and what comes of it. The border where what a user's code does
-// becomes a Status. Used from one thread at a time, but for the flag.
+// One run of a user's function: its source, its steps, what they push and what comes of it. The
+// border where what a user's code does becomes a Status. Used from one thread at a time, but for
+// the flag.
 #pragma once
 
 #include <any>
@@ -32,11 +33,14 @@ class FunctionCall {
   // Memory for the gradient of a variable, zeroed at first.
   using Gradient = std::function<std::span<float>(std::uint32_t variable)>;
 
-  // NotFound: no function of this name. `registry` outlives the call; `cancelled` is shared with who may give it up.
-  static absl::StatusOr<std::unique_ptr<FunctionCall>> Make(const Registry& registry, const std::string& function, std::string arguments,
-                                                            std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled);
+  // NotFound: no function of this name. `registry` outlives the call; `cancelled` is shared with
+  // who may give it up.
+  static absl::StatusOr<std::unique_ptr<FunctionCall>> Make(
+      const Registry& registry, const std::string& function, std::string arguments,
+      std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled);
 
-  // The next step: opens the source before the first, and reads ahead by one input, so that the last step is known as such.
+  // The next step: opens the source before the first, and reads ahead by one input, so that the
+  // last step is known as such.
   absl::StatusOr<Outcome> Step(const std::vector<Variable>& variables, const Gradient& gradient);
   const std::string& result() const { return result_; }
 

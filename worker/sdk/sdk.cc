@@ -11,26 +11,36 @@ namespace evergrad::sdk {
 
 float ClosureContext::Uniform(std::uint64_t index) const { return random::Uniform(key_, index); }
 float ClosureContext::Normal(std::uint64_t index) const { return random::Normal(key_, index); }
-std::uint64_t ClosureContext::Bits(std::uint64_t index) const { return random::Bits64(key_, index); }
-bool ClosureContext::cancelled() const { return static_cast<const std::atomic<bool>*>(cancelled_.get())->load(std::memory_order_relaxed); }
+std::uint64_t ClosureContext::Bits(std::uint64_t index) const {
+  return random::Bits64(key_, index);
+}
+bool ClosureContext::cancelled() const {
+  return static_cast<const std::atomic<bool>*>(cancelled_.get())->load(std::memory_order_relaxed);
+}
 
 void Registry::Register(const std::string& name, Step step) {
   Function function;
-  function.step = [step = std::move(step)](StepContext& context, const std::any&) { return step(context); };
+  function.step = [step = std::move(step)](StepContext& context, const std::any&) {
+    return step(context);
+  };
   Add(name, std::move(function));
 }
 
 void Registry::Add(const std::string& name, Function function) {
-  const bool good = !name.empty() && name.size() <= client::kFunctionNameBytesMax &&
-                    std::all_of(name.begin(), name.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+  const bool good =
+      !name.empty() && name.size() <= client::kFunctionNameBytesMax &&
+      std::all_of(name.begin(), name.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   if (!status_.ok()) return;
   if (!good) {
-    status_ = UserError(absl::InvalidArgumentError(absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax,
-                                                                " visible characters got=", client::CleanText(name, 200))));
+    status_ = UserError(absl::InvalidArgumentError(
+        absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax,
+                     " visible characters got=", client::CleanText(name, 200))));
   } else if (functions_.size() >= client::kFunctionsMax) {
-    status_ = UserError(absl::InvalidArgumentError(absl::StrCat("too many functions in one worker: max=", client::kFunctionsMax)));
+    status_ = UserError(absl::InvalidArgumentError(
+        absl::StrCat("too many functions in one worker: max=", client::kFunctionsMax)));
   } else if (!functions_.emplace(name, std::move(function)).second) {
-    status_ = UserError(absl::InvalidArgumentError(absl::StrCat("two functions of one name: name=", name)));
+    status_ = UserError(
+        absl::InvalidArgumentError(absl::StrCat("two functions of one name: name=", name)));
   }
 }
 

@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Uses a model that Evergrad has trained, with NumPy alone: maps raw records to the model's inputs and computes its outputs.
+"""Uses a model that Evergrad has trained, with NumPy alone: maps raw records to the model's inputs
+and computes its outputs.
 
     python3 load.py RECORDS.csv              one line of outputs for each record
     python3 load.py --evaluate RECORDS.csv   loss and metrics over records that have a label
 
     from load import Model
     model = Model()                                           # the folder that this file is in
-    model.predict([{"age": "39", "work": "Private"}])         # records by column name, or as lists in column order
+    model.predict([{"age": "39", "work": "Private"}])         # records by column name, or as lists
+    in column order
     model.predict(model.read("people.csv"))
 
-Beside this file lie model.json (layers, fields, transforms, tables), vocabularies.json where a field has a vocabulary, and tables.npz where the
-model has embedding tables. The weights are weights.npz, here or in the folder above. `predict` gives what the model's output layer gives, as
-probabilities where its loss works on logits. Values are float32, as in training; the last digits may differ, because sums are added in another
+Beside this file lie model.json (layers, fields, transforms, tables), vocabularies.json where a
+field has a vocabulary, and tables.npz where the
+model has embedding tables. The weights are weights.npz, here or in the folder above. `predict`
+gives what the model's output layer gives, as
+probabilities where its loss works on logits. Values are float32, as in training; the last digits
+may differ, because sums are added in another
 order.
 """
 import argparse
@@ -46,7 +51,8 @@ def finalize(h):
 
 
 def key_of(seed, text):
-    """A 64-bit hash of bytes: FNV-1a over the seed (8 bytes, little-endian) and the text, then the SplitMix64 finalizer."""
+    """A 64-bit hash of bytes: FNV-1a over the seed (8 bytes, little-endian) and the text, then the
+    SplitMix64 finalizer."""
     h = 0xCBF29CE484222325
     for byte in seed.to_bytes(8, "little") + text:
         h = ((h ^ byte) * 0x100000001B3) & MASK
@@ -63,7 +69,10 @@ def philox(key, low, high):
     key = numpy.asarray(key, numpy.uint64)
     mask = numpy.uint64(0xFFFFFFFF)
     shift = numpy.uint64(32)
-    c = [numpy.asarray(v, numpy.uint64) + numpy.zeros_like(key) for v in (low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32)]
+    c = [
+        numpy.asarray(v, numpy.uint64) + numpy.zeros_like(key)
+        for v in (low & 0xFFFFFFFF, low >> 32, high & 0xFFFFFFFF, high >> 32)
+    ]
     k0, k1 = key & mask, key >> shift
     for _ in range(10):
         p0, p1 = numpy.uint64(0xD2511F53) * c[0], numpy.uint64(0xCD9E8D57) * c[2]
@@ -74,7 +83,10 @@ def philox(key, low, high):
 
 def normal(a, b):
     u = (a.astype(numpy.float64) + 1) / 4294967296.0
-    return numpy.float32(numpy.sqrt(-2 * numpy.log(u)) * numpy.cos(2 * math.pi * (b.astype(numpy.float64) / 4294967296.0)))
+    return numpy.float32(
+        numpy.sqrt(-2 * numpy.log(u))
+        * numpy.cos(2 * math.pi * (b.astype(numpy.float64) / 4294967296.0))
+    )
 
 
 def truncated_normal(keys, element):
@@ -99,21 +111,35 @@ def first_rows(table, ids):
         return numpy.full((len(ids), dimension), table["default_row"], numpy.float32)
     kind = initializer["type"]
     if kind in ("zeros", "ones", "constant"):
-        return numpy.full((len(ids), dimension), {"zeros": 0, "ones": 1}.get(kind, initializer["value"]), numpy.float32)
+        return numpy.full(
+            (len(ids), dimension),
+            {"zeros": 0, "ones": 1}.get(kind, initializer["value"]),
+            numpy.float32,
+        )
     table_key = key_of(int(initializer["seed"]), as_bytes(table["name"]))
     keys = numpy.array([finalize((int(i) ^ table_key) & MASK) for i in ids], numpy.uint64)
     rows = numpy.empty((len(ids), dimension), numpy.float32)
     for j in range(dimension):
         if kind == "glorot_uniform":
             limit = numpy.float32(math.sqrt(6.0 / (initializer["fan_in"] + initializer["fan_out"])))
-            uniform = (philox(keys, j // 4, 0)[j % 4] >> numpy.uint64(8)).astype(numpy.float32) * numpy.float32(2.0 ** -24)
+            uniform = (philox(keys, j // 4, 0)[j % 4] >> numpy.uint64(8)).astype(
+                numpy.float32
+            ) * numpy.float32(2.0**-24)
             rows[:, j] = (numpy.float32(2) * uniform - numpy.float32(1)) * limit
         elif kind in ("truncated_normal", "he_normal"):
             he = kind == "he_normal"
-            scale = numpy.float32(math.sqrt(2.0 / initializer["fan_in"]) / .87962566103423978 if he else initializer["stddev"])
-            rows[:, j] = numpy.float32(0 if he else initializer["mean"]) + scale * truncated_normal(keys, j)
+            scale = numpy.float32(
+                math.sqrt(2.0 / initializer["fan_in"]) / 0.87962566103423978
+                if he
+                else initializer["stddev"]
+            )
+            rows[:, j] = numpy.float32(0 if he else initializer["mean"]) + scale * truncated_normal(
+                keys, j
+            )
         else:
-            raise ModelError("table `%s`: the initializer `%s` is not known to this file" % (table["name"], kind))
+            raise ModelError(
+                "table `%s`: the initializer `%s` is not known to this file" % (table["name"], kind)
+            )
     return rows
 
 
@@ -136,32 +162,37 @@ def open_bytes(path):
 
 
 def csv_records(raw, separator, quoting):
-    """Records as RFC 4180 has them; separators may be longer than a character; empty lines and a byte order mark are skipped."""
+    """Records as RFC 4180 has them; separators may be longer than a character; empty lines and a
+    byte order mark are skipped."""
     separator = as_bytes(separator)
     at, end = 3 if raw[:3] == b"\xef\xbb\xbf" else 0, len(raw)
     line_end = re.compile(rb"\r?\n|" + re.escape(separator))
     while at < end:
         record, begin, quoted = [], at, False
         while True:
-            if quoting and raw[at:at + 1] == b'"':
+            if quoting and raw[at : at + 1] == b'"':
                 value, at, quoted = [], at + 1, True
                 while True:
                     close = raw.find(b'"', at)
                     if close < 0:
-                        raise ModelError("a quote that is never closed, in the record at byte %d" % begin)
+                        raise ModelError(
+                            "a quote that is never closed, in the record at byte %d" % begin
+                        )
                     value.append(raw[at:close])
                     at = close + 1
-                    if raw[at:at + 1] != b'"':
+                    if raw[at : at + 1] != b'"':
                         break
                     value.append(b'"')
                     at += 1
                 record.append(b"".join(value))
                 found = line_end.match(raw, at)
                 if found is None and raw[at:] not in (b"", b"\r"):
-                    raise ModelError("text behind a closing quote, in the record at byte %d" % begin)
+                    raise ModelError(
+                        "text behind a closing quote, in the record at byte %d" % begin
+                    )
             else:
                 found = line_end.search(raw, at)
-                value = raw[at:found.start() if found else end]
+                value = raw[at : found.start() if found else end]
                 record.append(value if found or not value.endswith(b"\r") else value[:-1])
             at = found.end() if found else end
             if found is None or found.group() != separator:
@@ -183,15 +214,24 @@ class FieldReader:
 
     def __init__(self, field, missing, vocabulary):
         self.field, self.missing = field, set(missing)
-        self.ids = None if vocabulary is None else {word: i + 1 for i, word in enumerate(vocabulary)}
+        self.ids = (
+            None if vocabulary is None else {word: i + 1 for i, word in enumerate(vocabulary)}
+        )
         kinds = [t["type"] for t in field["transforms"]]
         self.vocabulary_at = kinds.index("vocabulary") if "vocabulary" in kinds else None
         if self.vocabulary_at is not None and self.ids is None:
-            raise ModelError("field `%s`: vocabularies.json is missing or does not have it" % field["name"])
+            raise ModelError(
+                "field `%s`: vocabularies.json is missing or does not have it" % field["name"]
+            )
         for kind in kinds:
             if kind not in ("scale", "offset", "log1p", "bucketize", "hash", "vocabulary", "map"):
-                raise ModelError("field `%s`: the transform `%s` is not known to this file" % (field["name"], kind))
-        self.maps = [dict(t["entries"]) if t["type"] == "map" else None for t in field["transforms"]]
+                raise ModelError(
+                    "field `%s`: the transform `%s` is not known to this file"
+                    % (field["name"], kind)
+                )
+        self.maps = [
+            dict(t["entries"]) if t["type"] == "map" else None for t in field["transforms"]
+        ]
 
     def typed(self, text):
         kind, bare = self.field["type"], as_bytes(text)
@@ -201,7 +241,14 @@ class FieldReader:
             return int(bare)
         if kind == "float" and REAL.match(bare) and math.isfinite(float(bare)):
             return float(bare)
-        raise ModelError("field `%s`: expected %s, got `%s`" % (self.field["name"], "an integer of 64 bits" if kind == "int" else "a finite number", text[:60]))
+        raise ModelError(
+            "field `%s`: expected %s, got `%s`"
+            % (
+                self.field["name"],
+                "an integer of 64 bits" if kind == "int" else "a finite number",
+                text[:60],
+            )
+        )
 
     def transformed(self, value, begin):
         for at in range(begin, len(self.field["transforms"])):
@@ -210,10 +257,17 @@ class FieldReader:
             if kind == "scale":
                 value = float(value) * t["value"]
             elif kind == "offset":
-                whole = isinstance(value, int) and t["value"] == math.floor(t["value"]) and abs(t["value"]) <= 2 ** 53
+                whole = (
+                    isinstance(value, int)
+                    and t["value"] == math.floor(t["value"])
+                    and abs(t["value"]) <= 2**53
+                )
                 value = value + int(t["value"]) if whole else float(value) + t["value"]
                 if whole and not -(1 << 63) <= value < 1 << 63:
-                    raise ModelError("field `%s`: expected an integer of 64 bits after the offset, got `%d`" % (self.field["name"], value))
+                    raise ModelError(
+                        "field `%s`: expected an integer of 64 bits after the offset, got `%d`"
+                        % (self.field["name"], value)
+                    )
             elif kind == "log1p":
                 value = math.copysign(math.log1p(abs(float(value))), float(value))
             elif kind == "bucketize":
@@ -225,8 +279,13 @@ class FieldReader:
             else:
                 found = self.maps[at].get(value if isinstance(value, str) else str(value))
                 if found is None:
-                    raise ModelError("field `%s`: expected one of the texts of `map`, got `%s`" % (self.field["name"], str(value)[:60]))
-                whole = all(v == math.floor(v) and abs(v) <= 2 ** 53 for v in self.maps[at].values())
+                    raise ModelError(
+                        "field `%s`: expected one of the texts of `map`, got `%s`"
+                        % (self.field["name"], str(value)[:60])
+                    )
+                whole = all(
+                    v == math.floor(v) and abs(v) <= 2**53 for v in self.maps[at].values()
+                )
                 value = int(found) if whole else float(found)
         return value
 
@@ -234,7 +293,10 @@ class FieldReader:
         if text in self.missing:
             if self.field["default"] is None:
                 if self.vocabulary_at is None:
-                    raise ModelError("field `%s`: the value is missing (`%s`) and the field has no `default`" % (self.field["name"], text))
+                    raise ModelError(
+                        "field `%s`: the value is missing (`%s`) and the field has no `default`"
+                        % (self.field["name"], text)
+                    )
                 return self.transformed(0, self.vocabulary_at + 1)
             text = self.field["default"]
         return self.transformed(self.typed(text), 0)
@@ -259,14 +321,15 @@ def activate(kind, x):
 
 
 def windows(x, size, strides, padding, fill):
-    """[batch, out_h, out_w, window_h, window_w, channels] of x[batch, h, w, channels], padded as TensorFlow does."""
+    """[batch, out_h, out_w, window_h, window_w, channels] of x[batch, h, w, channels], padded as
+    TensorFlow does."""
     pads = []
     for n, window, stride in zip(x.shape[1:3], size, strides):
         total = max(0, (-(-n // stride) - 1) * stride + window - n) if padding == "same" else 0
         pads.append((total // 2, total - total // 2))
     x = numpy.pad(x, [(0, 0), pads[0], pads[1], (0, 0)], constant_values=fill)
     view = numpy.lib.stride_tricks.sliding_window_view(x, size, axis=(1, 2))
-    return view[:, ::strides[0], ::strides[1]].transpose(0, 1, 2, 4, 5, 3)
+    return view[:, :: strides[0], :: strides[1]].transpose(0, 1, 2, 4, 5, 3)
 
 
 def dense(layer, w, x):
@@ -282,7 +345,9 @@ def conv2d(layer, w, x):
 
 
 def max_pooling2d(layer, w, x):
-    return windows(x, layer["pool_size"], layer["strides"], layer["padding"], -numpy.inf).max(axis=(3, 4))
+    return windows(x, layer["pool_size"], layer["strides"], layer["padding"], -numpy.inf).max(
+        axis=(3, 4)
+    )
 
 
 def scale_and_center(layer, w, y):
@@ -298,7 +363,9 @@ def batch_normalization(layer, w, x):
 def layer_normalization(layer, w, x):
     wide = x.astype(numpy.float64)
     mean, variance = wide.mean(axis=-1, keepdims=True), wide.var(axis=-1, keepdims=True)
-    return scale_and_center(layer, w, numpy.float32((wide - mean) / numpy.sqrt(variance + layer["epsilon"])))
+    return scale_and_center(
+        layer, w, numpy.float32((wide - mean) / numpy.sqrt(variance + layer["epsilon"]))
+    )
 
 
 def dot(layer, w, a, b):
@@ -313,7 +380,9 @@ def dot(layer, w, a, b):
 def factorization_machine(layer, w, *inputs):
     vectors = numpy.concatenate([x.reshape(len(x), -1, x.shape[-1]) for x in inputs], axis=1)
     sums = vectors.sum(axis=1)
-    return numpy.float32(0.5) * (sums * sums - (vectors * vectors).sum(axis=1)).sum(axis=1, keepdims=True)
+    return numpy.float32(0.5) * (sums * sums - (vectors * vectors).sum(axis=1)).sum(
+        axis=1, keepdims=True
+    )
 
 
 # Layers of float32 arrays: the layer as in model.json, its weights by their last name, its inputs.
@@ -353,17 +422,28 @@ class Table:
 def embedding(layer, table, ids, weights):
     """ids: [batch, n], negative ones are padding; weights: as ids, or None."""
     present = ids >= 0
-    rows = table.look_up(numpy.where(present, ids, 0).ravel()).reshape(ids.shape + (-1,)) * present[..., None].astype(numpy.float32)
+    rows = table.look_up(numpy.where(present, ids, 0).ravel()).reshape(ids.shape + (-1,)) * present[
+        ..., None
+    ].astype(numpy.float32)
     combiner = layer["combiner"]
     if combiner == "none":
         return rows
-    w = present.astype(numpy.float32) if weights is None else numpy.where(present, weights, numpy.float32(0)).astype(numpy.float32)
+    w = (
+        present.astype(numpy.float32)
+        if weights is None
+        else numpy.where(present, weights, numpy.float32(0)).astype(numpy.float32)
+    )
     y = (rows * w[..., None]).sum(axis=1)
     if combiner == "sum":
         return y
     wide = w.astype(numpy.float64)
     total = wide.sum(axis=1) if combiner == "mean" else numpy.sqrt((wide * wide).sum(axis=1))
-    return y * numpy.float32(numpy.divide(1, total, out=numpy.zeros_like(total), where=total != 0))[:, None]
+    return (
+        y
+        * numpy.float32(numpy.divide(1, total, out=numpy.zeros_like(total), where=total != 0))[
+            :, None
+        ]
+    )
 
 
 # ---------------------------------------------------------------- the model
@@ -375,7 +455,10 @@ class Model:
         with open(os.path.join(self.folder, "model.json"), encoding="utf-8") as f:
             self.spec = json.load(f)
         if self.spec.get("format") != "evergrad-model" or self.spec.get("version") != 1:
-            raise ModelError("model.json is of a format that this file does not know: %s %s" % (self.spec.get("format"), self.spec.get("version")))
+            raise ModelError(
+                "model.json is of a format that this file does not know: %s %s"
+                % (self.spec.get("format"), self.spec.get("version"))
+            )
         vocabularies = {}
         path = os.path.join(self.folder, "vocabularies.json")
         if os.path.exists(path):
@@ -385,28 +468,42 @@ class Model:
         self.fields = {f["name"]: f for f in self.spec["fields"]}
         self.readers = {}
         if data["format"] == "csv":
-            self.readers = {f["name"]: FieldReader(f, data["missing"], vocabularies.get(f["name"])) for f in self.spec["fields"]}
+            self.readers = {
+                f["name"]: FieldReader(f, data["missing"], vocabularies.get(f["name"]))
+                for f in self.spec["fields"]
+            }
         self.loss = self.spec["loss"]
         self.columns = None  # of the header that was read last
         for layer in self.spec["layers"]:
             if layer["type"] != "embedding" and layer["type"] not in LAYERS:
-                raise ModelError("layer `%s`: the type `%s` is not known to this file" % (layer["name"], layer["type"]))
+                raise ModelError(
+                    "layer `%s`: the type `%s` is not known to this file"
+                    % (layer["name"], layer["type"])
+                )
         self._load_weights()
 
     def _load_weights(self):
         self.weights = {}
         if self.spec["variables"]:
-            paths = [os.path.join(self.folder, "weights.npz"), os.path.join(self.folder, "..", "weights.npz")]
+            paths = [
+                os.path.join(self.folder, "weights.npz"),
+                os.path.join(self.folder, "..", "weights.npz"),
+            ]
             path = next((p for p in paths if os.path.exists(p)), None)
             if path is None:
-                raise ModelError("weights.npz is neither in %s nor in the folder above" % self.folder)
+                raise ModelError(
+                    "weights.npz is neither in %s nor in the folder above" % self.folder
+                )
             with numpy.load(path) as archive:
                 for variable in self.spec["variables"]:
                     if variable["name"] not in archive:
                         raise ModelError("%s has no variable `%s`" % (path, variable["name"]))
                     value = archive[variable["name"]]
                     if list(value.shape) != variable["shape"]:
-                        raise ModelError("%s: variable `%s` has shape %s, expected %s" % (path, variable["name"], list(value.shape), variable["shape"]))
+                        raise ModelError(
+                            "%s: variable `%s` has shape %s, expected %s"
+                            % (path, variable["name"], list(value.shape), variable["shape"])
+                        )
                     layer, name = variable["name"].rsplit("/", 1)
                     self.weights.setdefault(layer, {})[name] = value
         self.tables = {}
@@ -414,14 +511,23 @@ class Model:
             return
         path = os.path.join(self.folder, "tables.npz")
         if not os.path.exists(path):
-            raise ModelError("tables.npz is missing: the rows of the model's embedding tables. `psctl checkpoint export FOLDER --to %s` writes it" % path)
+            raise ModelError(
+                "tables.npz is missing: the rows of the model's embedding tables. `psctl checkpoint export FOLDER --to %s` writes it"
+                % path
+            )
         with numpy.load(path) as archive:
             for spec in self.spec["tables"]:
-                parts = sorted(n for n in archive.files if n == spec["name"] + "/ids" or n.startswith(spec["name"] + "/ids."))
+                parts = sorted(
+                    n
+                    for n in archive.files
+                    if n == spec["name"] + "/ids" or n.startswith(spec["name"] + "/ids.")
+                )
                 if not parts:
                     raise ModelError("%s has no table `%s`" % (path, spec["name"]))
                 ids = numpy.concatenate([archive[n] for n in parts])
-                rows = numpy.concatenate([archive[spec["name"] + "/rows" + n[len(spec["name"]) + 4:]] for n in parts])
+                rows = numpy.concatenate(
+                    [archive[spec["name"] + "/rows" + n[len(spec["name"]) + 4 :]] for n in parts]
+                )
                 self.tables[spec["name"]] = Table(spec, ids, rows)
 
     def read(self, path):
@@ -430,13 +536,19 @@ class Model:
         if data["format"] == "idx":
             return idx_file(path)
         if data["format"] != "csv":
-            raise ModelError("data of format %s are made, not read: give `outputs` arrays by the names of the model's inputs" % data["format"])
+            raise ModelError(
+                "data of format %s are made, not read: give `outputs` arrays by the names of the model's inputs"
+                % data["format"]
+            )
         records = list(csv_records(open_bytes(path), data["separator"], data["quoting"]))
         if data["header"] and records:
             self.columns = records.pop(0)
         for n, record in enumerate(records):
             if len(record) != len(records[0] if self.columns is None else self.columns):
-                raise ModelError("%s: record %d has %d columns, the first has %d" % (path, n + 1, len(record), len(records[0])))
+                raise ModelError(
+                    "%s: record %d has %d columns, the first has %d"
+                    % (path, n + 1, len(record), len(records[0]))
+                )
         return records
 
     def _value(self, record, column, field):
@@ -449,10 +561,16 @@ class Model:
         position = int(column) if column.isdigit() else None
         if position is None:
             if self.columns is None or column not in self.columns:
-                raise ModelError("field `%s`: the column `%s` is not known; give records as dicts, or read a file that has a header" % (field["name"], column))
+                raise ModelError(
+                    "field `%s`: the column `%s` is not known; give records as dicts, or read a file that has a header"
+                    % (field["name"], column)
+                )
             position = self.columns.index(column)
         if position >= len(record):
-            raise ModelError("field `%s` is column %d, the record has %d" % (field["name"], position, len(record)))
+            raise ModelError(
+                "field `%s` is column %d, the record has %d"
+                % (field["name"], position, len(record))
+            )
         return as_text(record[position])
 
     def field_values(self, name, records):
@@ -465,15 +583,24 @@ class Model:
             values = numpy.asarray(records, numpy.uint8).astype(numpy.float64)
             for t in field["transforms"]:
                 if t["type"] != "scale":
-                    raise ModelError("field `%s`: the transform `%s` is not known for images" % (name, t["type"]))
+                    raise ModelError(
+                        "field `%s`: the transform `%s` is not known for images" % (name, t["type"])
+                    )
                 values = values * t["value"]
             return values.astype(numpy.float32)
         if data["format"] != "csv":
-            raise ModelError("data of format %s are made, not read: give `outputs` arrays by the names of the model's inputs" % data["format"])
+            raise ModelError(
+                "data of format %s are made, not read: give `outputs` arrays by the names of the model's inputs"
+                % data["format"]
+            )
         reader = self.readers[name]
-        values = [[reader.value(self._value(r, c, field)) for c in field["columns"]] for r in records]
+        values = [
+            [reader.value(self._value(r, c, field)) for c in field["columns"]] for r in records
+        ]
         real = any(isinstance(v, float) for row in values for v in row)
-        array = numpy.array(values, numpy.float64 if real else numpy.int64).reshape(len(values), len(field["columns"]))
+        array = numpy.array(values, numpy.float64 if real else numpy.int64).reshape(
+            len(values), len(field["columns"])
+        )
         if real:
             with numpy.errstate(over="ignore"):
                 array = array.astype(numpy.float32)
@@ -496,33 +623,46 @@ class Model:
         for layer in self.spec["layers"]:
             given = [values[name] for name in layer["inputs"]]
             if layer["type"] == "embedding":
-                ids = numpy.concatenate([x.reshape(len(x), -1).astype(numpy.int64) for x in given], axis=1)
+                ids = numpy.concatenate(
+                    [x.reshape(len(x), -1).astype(numpy.int64) for x in given], axis=1
+                )
                 weights = values[layer["weights"]].reshape(ids.shape) if layer["weights"] else None
                 y = embedding(layer, self.tables[layer["table"]], ids, weights)
                 single = layer["combiner"] == "none" and len(given) == 1 and given[0].ndim == 1
                 y = y[:, 0] if single else y
             else:
                 given = [x.astype(numpy.float32) for x in given]
-                given = [x[:, None] if x.ndim == 1 and layer["type"] == "concatenate" else x for x in given]
+                given = [
+                    x[:, None] if x.ndim == 1 and layer["type"] == "concatenate" else x
+                    for x in given
+                ]
                 y = LAYERS[layer["type"]](layer, self.weights.get(layer["name"], {}), *given)
             values[layer["name"]] = numpy.asarray(y, numpy.float32)
         return values
 
     def predict(self, records, batch=1024, raw=False):
-        """The output layer's values, one row a record. `raw`: as the layer gives them, also where the loss takes them as logits."""
+        """The output layer's values, one row a record. `raw`: as the layer gives them, also where
+        the loss takes them as logits."""
         if isinstance(records, dict):
             records = [records]
-        parts = [self.outputs(self.inputs(records[i:i + batch]))[self.loss["output"]] for i in range(0, len(records), batch)]
+        parts = [
+            self.outputs(self.inputs(records[i : i + batch]))[self.loss["output"]]
+            for i in range(0, len(records), batch)
+        ]
         y = numpy.concatenate(parts) if parts else numpy.zeros((0, 1), numpy.float32)
         if raw or not self.loss["from_logits"]:
             return y
-        return activate("softmax" if self.loss["type"] == "sparse_categorical_crossentropy" else "sigmoid", y)
+        return activate(
+            "softmax" if self.loss["type"] == "sparse_categorical_crossentropy" else "sigmoid", y
+        )
 
     def evaluate(self, records, labels=None):
         """Loss (regularizers left out) and the metrics of the job, over records with labels."""
         if labels is None:
             labels = self.field_values(self.loss["labels"], records)
-        return measure(self.loss, self.spec["metrics"], self.predict(records, raw=True), numpy.asarray(labels))
+        return measure(
+            self.loss, self.spec["metrics"], self.predict(records, raw=True), numpy.asarray(labels)
+        )
 
 
 def measure(loss, metrics, output, labels):
@@ -533,7 +673,11 @@ def measure(loss, metrics, output, labels):
         scores = p if logits else numpy.log(numpy.clip(p, EPSILON, 1 - EPSILON))
         scores = scores - scores.max(axis=1, keepdims=True)
         truth = labels.astype(numpy.int64).ravel()
-        result["loss"] = float((numpy.log(numpy.exp(scores).sum(axis=1)) - scores[numpy.arange(len(truth)), truth]).mean())
+        result["loss"] = float(
+            (
+                numpy.log(numpy.exp(scores).sum(axis=1)) - scores[numpy.arange(len(truth)), truth]
+            ).mean()
+        )
         correct = p.argmax(axis=1) == truth
     elif kind == "binary_crossentropy":
         y = labels.astype(numpy.float64).reshape(p.shape)
@@ -542,7 +686,9 @@ def measure(loss, metrics, output, labels):
             p = 1 / (1 + numpy.exp(-numpy.clip(p, -700, 700)))
         else:
             clipped = numpy.clip(p, EPSILON, 1 - EPSILON)
-            losses = -(y * numpy.log(clipped + EPSILON) + (1 - y) * numpy.log(1 - clipped + EPSILON))
+            losses = -(
+                y * numpy.log(clipped + EPSILON) + (1 - y) * numpy.log(1 - clipped + EPSILON)
+            )
         result["loss"] = float(losses.mean())
         correct = (p > 0.5) == (y > 0.5)
     else:
@@ -554,12 +700,18 @@ def measure(loss, metrics, output, labels):
         elif metric == "root_mean_squared_error":
             result[metric] = math.sqrt(squares.mean())
         elif metric == "auc":
-            bins = numpy.clip(numpy.ceil(p.ravel() * AUC_BINS) - 1, 0, AUC_BINS - 1).astype(numpy.int64)
+            bins = numpy.clip(numpy.ceil(p.ravel() * AUC_BINS) - 1, 0, AUC_BINS - 1).astype(
+                numpy.int64
+            )
             truth = y.ravel() > 0.5
-            positive, negative = (numpy.bincount(bins[t], minlength=AUC_BINS).astype(float) for t in (truth, ~truth))
+            positive, negative = (
+                numpy.bincount(bins[t], minlength=AUC_BINS).astype(float) for t in (truth, ~truth)
+            )
             above = positive.sum() - numpy.cumsum(positive)
             pairs = positive.sum() * negative.sum()
-            result[metric] = float((negative * (above + positive / 2)).sum() / pairs) if pairs else float("nan")
+            result[metric] = (
+                float((negative * (above + positive / 2)).sum() / pairs) if pairs else float("nan")
+            )
         else:
             raise ModelError("the metric `%s` is not known to this file" % metric)
     return result
@@ -567,23 +719,41 @@ def measure(loss, metrics, output, labels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default=None, help="the model's folder; default: where this file is")
-    parser.add_argument("--evaluate", action="store_true", help="loss and metrics, over records that have a label")
-    parser.add_argument("--labels", default=None, help="with --evaluate, of IDX images: the file of their labels")
-    parser.add_argument("--raw", action="store_true", help="outputs as the layer gives them: logits where the loss takes those")
-    parser.add_argument("records", help="a file of the format that the model was trained on: csv or IDX, gzip or plain")
+    parser.add_argument(
+        "--model", default=None, help="the model's folder; default: where this file is"
+    )
+    parser.add_argument(
+        "--evaluate", action="store_true", help="loss and metrics, over records that have a label"
+    )
+    parser.add_argument(
+        "--labels", default=None, help="with --evaluate, of IDX images: the file of their labels"
+    )
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="outputs as the layer gives them: logits where the loss takes those",
+    )
+    parser.add_argument(
+        "records",
+        help="a file of the format that the model was trained on: csv or IDX, gzip or plain",
+    )
     options = parser.parse_args()
     try:
         model = Model(options.model)
         records = model.read(options.records)
         if options.evaluate:
-            print(json.dumps(model.evaluate(records, idx_file(options.labels) if options.labels else None)))
+            print(
+                json.dumps(
+                    model.evaluate(records, idx_file(options.labels) if options.labels else None)
+                )
+            )
         else:
             for row in model.predict(records, raw=options.raw):
                 print(" ".join("%.9g" % v for v in row.ravel()))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe. Buffered output is dropped, or Python would complain at its end.
+        # The reader has closed the pipe. Buffered output is dropped, or Python would complain at
+        # its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ModelError, OSError) as error:
         print("load.py: %s" % error, file=sys.stderr)

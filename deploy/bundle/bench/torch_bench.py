@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""What PyTorch makes of a training step (forward, loss, backward) of ResNet-50 on this host's GPU, for gpu_check.sh: channels-last, in the precision that
-is asked for, eagerly and compiled. Prints one JSON object. Ends with 3 where torch or its GPU is missing. `--device cpu` tries the script itself on a host
+"""What PyTorch makes of a training step (forward, loss, backward) of ResNet-50 on this host's GPU,
+for gpu_check.sh: channels-last, in the precision that
+is asked for, eagerly and compiled. Prints one JSON object. Ends with 3 where torch or its GPU is
+missing. `--device cpu` tries the script itself on a host
 without one; it is no figure to stand beside ours.
 
-  torch_bench.py [--batch 256] [--steps 20] [--image 224] [--precision float32|tf32|bfloat16] [--no-compile] [--compile-seconds 90] [--device cuda|cpu]"""
+  torch_bench.py [--batch 256] [--steps 20] [--image 224] [--precision float32|tf32|bfloat16]
+  [--no-compile] [--compile-seconds 90] [--device cuda|cpu]"""
 import argparse
 import json
 import signal
@@ -16,7 +19,12 @@ parser.add_argument("--steps", type=int, default=20)
 parser.add_argument("--image", type=int, default=224)
 parser.add_argument("--precision", choices=("float32", "tf32", "bfloat16"), default="float32")
 parser.add_argument("--no-compile", action="store_true")
-parser.add_argument("--compile-seconds", type=int, default=90, help="then the figure of the eager model stands alone")
+parser.add_argument(
+    "--compile-seconds",
+    type=int,
+    default=90,
+    help="then the figure of the eager model stands alone",
+)
 parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
 arguments = parser.parse_args()
 try:
@@ -33,16 +41,31 @@ if arguments.device == "cuda" and not torch.cuda.is_available():
 class Block(nn.Module):
     def __init__(self, inputs, filters, stride):
         super().__init__()
-        convolution = lambda i, o, k, s: nn.Sequential(nn.Conv2d(i, o, k, s, k // 2), nn.BatchNorm2d(o))
-        self.short = nn.Identity() if inputs == 4 * filters else convolution(inputs, 4 * filters, 1, stride)
-        self.long = nn.Sequential(convolution(inputs, filters, 1, stride), nn.ReLU(True), convolution(filters, filters, 3, 1), nn.ReLU(True), convolution(filters, 4 * filters, 1, 1))
+        convolution = lambda i, o, k, s: nn.Sequential(
+            nn.Conv2d(i, o, k, s, k // 2), nn.BatchNorm2d(o)
+        )
+        self.short = (
+            nn.Identity() if inputs == 4 * filters else convolution(inputs, 4 * filters, 1, stride)
+        )
+        self.long = nn.Sequential(
+            convolution(inputs, filters, 1, stride),
+            nn.ReLU(True),
+            convolution(filters, filters, 3, 1),
+            nn.ReLU(True),
+            convolution(filters, 4 * filters, 1, 1),
+        )
 
     def forward(self, x):
         return torch.relu(self.short(x) + self.long(x))
 
 
 def resnet50():
-    layers, inputs = [nn.Conv2d(3, 64, 7, 2, 3), nn.BatchNorm2d(64), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)], 64
+    layers, inputs = [
+        nn.Conv2d(3, 64, 7, 2, 3),
+        nn.BatchNorm2d(64),
+        nn.ReLU(True),
+        nn.MaxPool2d(3, 2, 1),
+    ], 64
     for filters, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for block in range(blocks):
             layers.append(Block(inputs, filters, stride if block == 0 else 1))
@@ -50,13 +73,17 @@ def resnet50():
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000))
 
 
-torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arguments.precision == "tf32"
+torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+    arguments.precision == "tf32"
+)
 torch.backends.cudnn.benchmark = True
 synchronize = torch.cuda.synchronize if arguments.device == "cuda" else lambda: None
 model = resnet50().to(arguments.device).to(memory_format=torch.channels_last)
 parameters = sum(p.numel() for p in model.parameters())
 assert parameters == 25583592, parameters  # as configs/examples/resnet50.yaml
-images = torch.rand(arguments.batch, 3, arguments.image, arguments.image, device=arguments.device).to(memory_format=torch.channels_last)
+images = torch.rand(
+    arguments.batch, 3, arguments.image, arguments.image, device=arguments.device
+).to(memory_format=torch.channels_last)
 labels = torch.randint(1000, (arguments.batch,), device=arguments.device)
 
 
@@ -64,9 +91,12 @@ def rate(call):
     def step():
         for p in model.parameters():
             p.grad = None
-        with torch.autocast(arguments.device, torch.bfloat16, enabled=arguments.precision == "bfloat16"):
+        with torch.autocast(
+            arguments.device, torch.bfloat16, enabled=arguments.precision == "bfloat16"
+        ):
             loss = nn.functional.cross_entropy(call(images).float(), labels)
         loss.backward()
+
     for _ in range(6):
         step()
     synchronize()
@@ -77,11 +107,21 @@ def rate(call):
     return arguments.batch * arguments.steps / (time.perf_counter() - begin)
 
 
-said = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "device": torch.cuda.get_device_name(0) if arguments.device == "cuda" else "cpu", "batch": arguments.batch,
-        "precision": arguments.precision, "eager_images_per_second": rate(model), "compiled_images_per_second": None}
+said = {
+    "torch": torch.__version__,
+    "cuda": torch.version.cuda,
+    "cudnn": torch.backends.cudnn.version(),
+    "device": torch.cuda.get_device_name(0) if arguments.device == "cuda" else "cpu",
+    "batch": arguments.batch,
+    "precision": arguments.precision,
+    "eager_images_per_second": rate(model),
+    "compiled_images_per_second": None,
+}
 if not arguments.no_compile:
+
     def late(*_):
         raise TimeoutError("it took more than %d s" % arguments.compile_seconds)
+
     signal.signal(signal.SIGALRM, late)
     signal.alarm(arguments.compile_seconds)
     try:

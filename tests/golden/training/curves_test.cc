@@ -1,5 +1,6 @@
-// Training end to end in one process, without the wire: reader, plan, graph, shards with their initialisers, ledger and Adam.
-// Its loss curve must equal that of an independent float64 implementation (make_curves.py, which wrote curves.json).
+// Training end to end in one process, without the wire: reader, plan, graph, shards with their
+// initialisers, ledger and Adam. Its loss curve must equal that of an independent float64
+// implementation (make_curves.py, which wrote curves.json).
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -25,12 +26,14 @@ config::LayerSpec Layer(const char* type, const char* name, const char* input) {
   layer.type = type, layer.name = name, layer.inputs = {input};
   return layer;
 }
-config::LayerSpec Dense(const char* name, const char* input, std::uint64_t units, const std::string& activation) {
+config::LayerSpec Dense(const char* name, const char* input, std::uint64_t units,
+                        const std::string& activation) {
   auto layer = Layer("dense", name, input);
   layer.units = units, layer.activation = activation;
   return layer;
 }
-config::LayerSpec Conv(const char* name, const char* input, std::uint64_t filters, const std::string& activation) {
+config::LayerSpec Conv(const char* name, const char* input, std::uint64_t filters,
+                       const std::string& activation) {
   auto layer = Layer("conv2d", name, input);
   layer.filters = filters, layer.kernel_h = layer.kernel_w = 3, layer.activation = activation;
   return layer;
@@ -45,7 +48,8 @@ config::ModelSpec Model(const std::string& name, const std::string& activation) 
   config::ModelSpec model;
   model.inputs = {{"image", {28, 28, 1}}};
   if (name == "mlp") {
-    model.layers = {Layer("flatten", "flat", "image"), Dense("dense1", "flat", 256, activation), Dense("dense2", "dense1", 128, activation),
+    model.layers = {Layer("flatten", "flat", "image"), Dense("dense1", "flat", 256, activation),
+                    Dense("dense2", "dense1", 128, activation),
                     Dense("logits", "dense2", 10, "linear")};
   } else {
     model.layers = {Conv("conv1", "image", 8, activation),  Pool("pool1", "conv1"),
@@ -54,7 +58,8 @@ config::ModelSpec Model(const std::string& name, const std::string& activation) 
                     Dense("logits", "dense1", 10, "linear")};
   }
   config::LossSpec loss;
-  loss.type = "sparse_categorical_crossentropy", loss.from_logits = true, loss.output = "logits", loss.labels = "label";
+  loss.type = "sparse_categorical_crossentropy", loss.from_logits = true, loss.output = "logits",
+  loss.labels = "label";
   model.losses = {loss};
   model.metrics = {"accuracy"};
   return model;
@@ -75,7 +80,8 @@ struct Variable {
       ps_server::Pull pull;
       pull.epoch = kEpoch;
       for (const auto& chunk : shard->Read(pull).chunks) {
-        std::copy_n(reinterpret_cast<const float*>(chunk.bytes.data()), chunk.bytes.size() / sizeof(float),
+        std::copy_n(reinterpret_cast<const float*>(chunk.bytes.data()),
+                    chunk.bytes.size() / sizeof(float),
                     values.begin() + static_cast<std::ptrdiff_t>(at));
         at += chunk.bytes.size() / sizeof(float);
       }
@@ -87,9 +93,11 @@ struct Variable {
     for (const auto& shard : shards) {
       const auto& settings = shard->settings();
       ps_server::Push push;
-      push.epoch = kEpoch, push.closure = closure, push.update = update, push.attempt = {1, 1}, push.global_step = global_step;
+      push.epoch = kEpoch, push.closure = closure, push.update = update, push.attempt = {1, 1},
+      push.global_step = global_step;
       push.rows = settings.row_end - settings.row_begin;
-      push.payload = std::as_bytes(std::span<const float>(gradient).subspan(settings.row_begin * row_elements, push.rows * row_elements));
+      push.payload = std::as_bytes(std::span<const float>(gradient).subspan(
+          settings.row_begin * row_elements, push.rows * row_elements));
       const auto result = shard->Apply(push);
       INFO(result.message);
       REQUIRE(result.code == ps_server::PushCode::kApplied);
@@ -111,15 +119,20 @@ Golden ReadGolden() {
   std::ifstream file(test::SourceDir() + "/tests/golden/training/curves.json");
   REQUIRE(file.good());
   const auto json = nlohmann::json::parse(file);
-  Golden golden{json.at("batch_size").get<std::uint32_t>(), json.at("scale").get<double>(), json.at("learning_rate").get<double>(), {}};
+  Golden golden{json.at("batch_size").get<std::uint32_t>(),
+                json.at("scale").get<double>(),
+                json.at("learning_rate").get<double>(),
+                {}};
   for (const auto& [name, curve] : json.at("curves").items()) {
-    golden.curves[name] = {curve.at("activation").get<std::string>(), curve.at("seed").get<std::uint64_t>(),
+    golden.curves[name] = {curve.at("activation").get<std::string>(),
+                           curve.at("seed").get<std::uint64_t>(),
                            curve.at("losses").get<std::vector<double>>()};
   }
   return golden;
 }
 
-std::vector<Variable> MakeVariables(const worker::Graph& graph, const Golden& golden, std::uint64_t seed, std::uint64_t shards) {
+std::vector<Variable> MakeVariables(const worker::Graph& graph, const Golden& golden,
+                                    std::uint64_t seed, std::uint64_t shards) {
   std::vector<Variable> variables;
   std::uint32_t next_shard = 0;
   for (const worker::Variable& described : graph.variables()) {
@@ -138,7 +151,8 @@ std::vector<Variable> MakeVariables(const worker::Graph& graph, const Golden& go
       settings.row_begin = rows.begin, settings.row_end = rows.end;
       settings.initializer.type = described.initializer;
       settings.initializer.seed = seed;
-      settings.initializer.fan_in = described.fan_in, settings.initializer.fan_out = described.fan_out;
+      settings.initializer.fan_in = described.fan_in,
+      settings.initializer.fan_out = described.fan_out;
       settings.optimizer.type = "adam";
       settings.optimizer.learning_rate = golden.learning_rate;
       auto shard = ps_server::Shard::FromSeed(settings, kEpoch, kStart, {});
@@ -156,15 +170,18 @@ struct Run {
   std::vector<std::vector<float>> values;  // after the last step
 };
 
-Run Train(const std::string& name, const worker::Dataset& data, const Golden& golden, std::uint64_t shards, std::size_t steps) {
+Run Train(const std::string& name, const worker::Dataset& data, const Golden& golden,
+          std::uint64_t shards, std::size_t steps) {
   auto backend = worker::MakeBackend({"cpu", 1});
   REQUIRE(backend.ok());
   auto graph = worker::Graph::Build(Model(name, golden.curves.at(name).activation), backend->get());
   INFO(graph.status().ToString());
   REQUIRE(graph.ok());
-  std::vector<Variable> variables = MakeVariables(**graph, golden, golden.curves.at(name).seed, shards);
+  std::vector<Variable> variables =
+      MakeVariables(**graph, golden, golden.curves.at(name).seed, shards);
   plan::PlanSpec spec;
-  spec.train_examples = data.examples(), spec.batch_size = golden.batch_size, spec.steps_per_closure = 16, spec.epochs = 2, spec.shuffle = false;
+  spec.train_examples = data.examples(), spec.batch_size = golden.batch_size,
+  spec.steps_per_closure = 16, spec.epochs = 2, spec.shuffle = false;
   const auto plan = plan::Plan::Create(spec);
   REQUIRE(plan.ok());
 
@@ -182,15 +199,19 @@ Run Train(const std::string& name, const worker::Dataset& data, const Golden& go
       const auto examples = plan->Batch(closure, UpdateIndex(u));
       images.resize(examples.size() * 784);
       labels.resize(examples.size());
-      REQUIRE(data.Read(examples, {std::as_writable_bytes(std::span(images)), std::as_writable_bytes(std::span(labels))}).ok());
+      REQUIRE(data.Read(examples, {std::as_writable_bytes(std::span(images)),
+                                   std::as_writable_bytes(std::span(labels))})
+                  .ok());
       for (Variable& variable : variables) variable.Pull();
       worker::Batch batch;
-      batch.size = static_cast<std::int64_t>(examples.size()), batch.inputs = {images}, batch.labels = labels;
+      batch.size = static_cast<std::int64_t>(examples.size()), batch.inputs = {images},
+      batch.labels = labels;
       const auto step = (*graph)->TrainStep(weights, batch, 0, gradients);
       INFO(step.status().ToString());
       REQUIRE(step.ok());
       run.losses.push_back(step->loss_sum / static_cast<double>(batch.size));
-      for (Variable& variable : variables) variable.Push(closure, UpdateIndex(u), plan->GlobalStep(closure, UpdateIndex(u)));
+      for (Variable& variable : variables)
+        variable.Push(closure, UpdateIndex(u), plan->GlobalStep(closure, UpdateIndex(u)));
     }
   }
   for (Variable& variable : variables) {
@@ -211,7 +232,8 @@ config::FieldSpec Scaled(double factor) {
 std::unique_ptr<worker::Dataset> OpenData(const Golden& golden) {
   const std::string folder = test::DataDir() + "/fashion-mnist-12k";
   config::SourceSpec source;
-  source.images = folder + "/train-images-idx3-ubyte.gz", source.labels = folder + "/train-labels-idx1-ubyte.gz";
+  source.images = folder + "/train-images-idx3-ubyte.gz",
+  source.labels = folder + "/train-labels-idx1-ubyte.gz";
   if (!std::ifstream(source.images).good()) {
     std::cout << "skipped: no " << source.images << "; set EVERGRAD_DATA\n";
     return nullptr;
@@ -245,10 +267,16 @@ void CheckCurve(const std::string& name, std::size_t steps) {
   CHECK(run.losses.back() < 0.5 * run.losses.front());  // it has learned something worth comparing
 }
 
-TEST_CASE("the loss curve of the MLP equals the float64 implementation's") { CheckCurve("mlp", 200); }
-TEST_CASE("the loss curve of the CNN equals the float64 implementation's") { CheckCurve("cnn", 200); }
+TEST_CASE("the loss curve of the MLP equals the float64 implementation's") {
+  CheckCurve("mlp", 200);
+}
+TEST_CASE("the loss curve of the CNN equals the float64 implementation's") {
+  CheckCurve("cnn", 200);
+}
 // 100 steps: make_curves.py says why relu, pooling and Adam cannot be compared for longer.
-TEST_CASE("the loss curve of the CNN with relu equals the float64 implementation's") { CheckCurve("cnn_relu", 100); }
+TEST_CASE("the loss curve of the CNN with relu equals the float64 implementation's") {
+  CheckCurve("cnn_relu", 100);
+}
 
 TEST_CASE("training twice, and over variables cut in three, gives the same bits") {
   const Golden golden = ReadGolden();

@@ -1,5 +1,6 @@
-// The example job of a matrix factorization, read as users write it and trained in one process: csv reader, look-ups, embedding layers, L2 and
-// RMSE reach what a correct implementation reaches on its ratings. The rows live in plain maps, with the lazy Adam of the job (t per row).
+// The example job of a matrix factorization, read as users write it and trained in one process: csv
+// reader, look-ups, embedding layers, L2 and RMSE reach what a correct implementation reaches on
+// its ratings. The rows live in plain maps, with the lazy Adam of the job (t per row).
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -25,13 +26,15 @@ struct Row {
 
 class Table {
  public:
-  Table(const config::TableSpec& spec, std::uint64_t seed) : spec_(spec), key_(random::KeyOf(seed, spec.name)) {}
+  Table(const config::TableSpec& spec, std::uint64_t seed)
+      : spec_(spec), key_(random::KeyOf(seed, spec.name)) {}
   Row& At(std::int64_t id) {
     Row& row = rows_[id];
     if (row.w.empty()) {
       row.m.resize(spec_.dimension), row.v.resize(spec_.dimension);
       for (std::uint64_t d = 0; d < spec_.dimension; ++d) {
-        const double z = random::TruncatedNormal(key_, static_cast<std::uint64_t>(id) * spec_.dimension + d);
+        const double z =
+            random::TruncatedNormal(key_, static_cast<std::uint64_t>(id) * spec_.dimension + d);
         row.w.push_back(spec_.initializer.type == "zeros" ? 0 : spec_.initializer.stddev * z);
       }
     }
@@ -43,7 +46,8 @@ class Table {
     for (std::size_t d = 0; d < row.w.size(); ++d) {
       row.m[d] += (g[d] - row.m[d]) * (1 - o.beta_1);
       row.v[d] += (static_cast<double>(g[d]) * g[d] - row.v[d]) * (1 - o.beta_2);
-      const double rate = o.learning_rate * std::sqrt(1 - std::pow(o.beta_2, row.t)) / (1 - std::pow(o.beta_1, row.t));
+      const double rate = o.learning_rate * std::sqrt(1 - std::pow(o.beta_2, row.t)) /
+                          (1 - std::pow(o.beta_1, row.t));
       row.w[d] -= rate * row.m[d] / (std::sqrt(row.v[d]) + o.epsilon);
     }
   }
@@ -58,28 +62,33 @@ struct Loaded {
   std::vector<tensor::AlignedBuffer> fields;
   worker::Batch batch;
 };
-Loaded Load(const worker::Dataset& data, const worker::Graph& graph, const std::string& labels, const std::vector<std::uint64_t>& examples) {
+Loaded Load(const worker::Dataset& data, const worker::Graph& graph, const std::string& labels,
+            const std::vector<std::uint64_t>& examples) {
   Loaded loaded;
   std::vector<std::span<std::byte>> to;
   for (const worker::Field& field : data.fields()) {
-    tensor::AlignedBuffer& buffer = loaded.fields.emplace_back(examples.size() * field.example_bytes());
+    tensor::AlignedBuffer& buffer =
+        loaded.fields.emplace_back(examples.size() * field.example_bytes());
     to.emplace_back(buffer.data(), buffer.size());
   }
   REQUIRE(data.Read(examples, to).ok());
   loaded.batch.size = static_cast<std::int64_t>(examples.size());
-  for (const worker::GraphInput& input : graph.inputs()) loaded.batch.inputs.emplace_back(worker::Int64s(loaded.fields[*data.FindField(input.name)]));
+  for (const worker::GraphInput& input : graph.inputs())
+    loaded.batch.inputs.emplace_back(worker::Int64s(loaded.fields[*data.FindField(input.name)]));
   loaded.batch.labels = loaded.fields[*data.FindField(labels)].floats();
   return loaded;
 }
 
-// Trains the example on `set`/ratings.csv below the data folder and returns the last RMSE; nullopt, with the reason said, where the file is missing.
+// Trains the example on `set`/ratings.csv below the data folder and returns the last RMSE; nullopt,
+// with the reason said, where the file is missing.
 std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
   std::ifstream file(test::SourceDir() + "/configs/examples/matrix_factorization.yaml");
   std::stringstream text;
   text << file.rdbuf();
   config::ParseOptions options;
   options.environment = {{"EVERGRAD_DATA", test::DataDir()}};
-  options.overrides.push_back({"spec.data.train.path", test::DataDir() + "/" + set + "/ratings.csv", ""});
+  options.overrides.push_back(
+      {"spec.data.train.path", test::DataDir() + "/" + set + "/ratings.csv", ""});
   const config::ParsedJob parsed = config::ParseJob(text.str(), options);
   REQUIRE(parsed.spec);
   const config::JobSpec& spec = *parsed.spec;
@@ -99,7 +108,8 @@ std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
   REQUIRE(graph.ok());
 
   std::vector<Table> tables;
-  for (const config::TableSpec& table : (*graph)->tables()) tables.emplace_back(table, spec.training.seed);
+  for (const config::TableSpec& table : (*graph)->tables())
+    tables.emplace_back(table, spec.training.seed);
   worker::UniqueIds scratch;
   std::vector<worker::TableRows> lookup;
   std::vector<std::vector<float>> values(tables.size()), gradients(tables.size());
@@ -119,10 +129,12 @@ std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
   };
   double rmse = 0;
   for (std::uint64_t epoch = 0; epoch < spec.training.epochs; ++epoch) {
-    const random::Permutation order((*train)->examples(), random::KeyOf(spec.data.shuffle_seed, std::to_string(epoch)));
+    const random::Permutation order((*train)->examples(),
+                                    random::KeyOf(spec.data.shuffle_seed, std::to_string(epoch)));
     for (std::uint64_t begin = 0; begin < order.size(); begin += spec.data.batch_size) {
       std::vector<std::uint64_t> examples;
-      for (std::uint64_t i = begin; i < std::min(order.size(), begin + spec.data.batch_size); ++i) examples.push_back(order(i));
+      for (std::uint64_t i = begin; i < std::min(order.size(), begin + spec.data.batch_size); ++i)
+        examples.push_back(order(i));
       const Loaded loaded = Load(**train, **graph, "rating", examples);
       const worker::Rows rows = pull(loaded.batch);
       std::vector<worker::AnyOut> row_gradients;
@@ -136,13 +148,16 @@ std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
       for (std::size_t t = 0; t < tables.size(); ++t) {
         const std::size_t dimension = (*graph)->tables()[t].dimension;
         for (std::size_t i = 0; i < lookup[t].ids.size(); ++i)
-          tables[t].Push(lookup[t].ids[i], gradients[t].data() + i * dimension, *config::OptimizerFor(spec, (*graph)->tables()[t].name));
+          tables[t].Push(lookup[t].ids[i], gradients[t].data() + i * dimension,
+                         *config::OptimizerFor(spec, (*graph)->tables()[t].name));
       }
     }
     worker::MetricSum sum;
     for (std::uint64_t begin = 0; begin < (*eval)->examples(); begin += spec.data.batch_size) {
       std::vector<std::uint64_t> examples;
-      for (std::uint64_t i = begin; i < std::min((*eval)->examples(), begin + spec.data.batch_size); ++i) examples.push_back(i);
+      for (std::uint64_t i = begin; i < std::min((*eval)->examples(), begin + spec.data.batch_size);
+           ++i)
+        examples.push_back(i);
       const Loaded loaded = Load(**eval, **graph, "rating", examples);
       const auto result = (*graph)->Evaluate({}, pull(loaded.batch), loaded.batch);
       REQUIRE(result.ok());
@@ -154,12 +169,15 @@ std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
   return rmse;
 }
 
-TEST_CASE("the matrix factorization of the examples finds the structure of the ratings that the project draws") {
+TEST_CASE(
+    "the matrix factorization of the examples finds the structure of the ratings that the project "
+    "draws") {
   const auto rmse = RmseOn("ratings", 105170);
   if (rmse) CHECK(*rmse <= 0.640);  // biases alone reach 0.786
 }
 
-TEST_CASE("the matrix factorization of the examples reaches an RMSE of 0.870 on MovieLens' ratings") {
+TEST_CASE(
+    "the matrix factorization of the examples reaches an RMSE of 0.870 on MovieLens' ratings") {
   const auto rmse = RmseOn("ml-latest-small", 100836);
   if (rmse) CHECK(*rmse <= 0.870);
 }

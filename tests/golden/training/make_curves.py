@@ -1,18 +1,26 @@
 #!/usr/bin/python3
 """Writes curves.json: the loss of each of 200 training steps of three models, in float64.
 
-An implementation of its own, from the definitions, that shares no code with ours: Philox and the initialisers, the layers,
-the loss, Adam. What it must agree with is training of one worker and one server with a fixed seed and pipeline 0.
+An implementation of its own, from the definitions, that shares no code with ours: Philox and the
+initialisers, the layers,
+the loss, Adam. What it must agree with is training of one worker and one server with a fixed seed
+and pipeline 0.
 
   make_curves.py DATA_FOLDER [OUTPUT]     DATA_FOLDER holds fashion-mnist-12k/train-*.gz
-  make_curves.py --check                  compares the gradients here with central differences, and Philox with its paper
+  make_curves.py --check                  compares the gradients here with central differences, and
+  Philox with its paper
 
-mlp has relu, cnn has tanh. cnn_relu is held to its first 100 steps only: where a relu's input is within rounding of zero, float32
-and float64 take different sides, and Adam, which gives a rarely active unit's gradient the full rate however small it is, turns
-one such choice into 1e-3 of the loss some steps later. Of 30 seeds none kept float32 on SSE4.1, AVX2 and AVX-512 together for 200
-steps; with tanh eight of eight stayed within 1e-4. The seeds are ones for which those three agree to 2e-5 as far as compared.
+mlp has relu, cnn has tanh. cnn_relu is held to its first 100 steps only: where a relu's input is
+within rounding of zero, float32
+and float64 take different sides, and Adam, which gives a rarely active unit's gradient the full
+rate however small it is, turns
+one such choice into 1e-3 of the loss some steps later. Of 30 seeds none kept float32 on SSE4.1,
+AVX2 and AVX-512 together for 200
+steps; with tanh eight of eight stayed within 1e-4. The seeds are ones for which those three agree
+to 2e-5 as far as compared.
 
-Data: fashion-mnist-12k in file order, pixels times 0.00392156862, batches of 64; an epoch's last batch is short.
+Data: fashion-mnist-12k in file order, pixels times 0.00392156862, batches of 64; an epoch's last
+batch is short.
 """
 import gzip
 import json
@@ -31,23 +39,34 @@ U32 = np.uint64(0xFFFFFFFF)
 
 # --- Philox 4x32-10 (Salmon et al., SC'11), vectorised over counters ---
 
+
 def philox(key, low, high=0):
     low = np.asarray(low, np.uint64)
-    c = [low & U32, low >> np.uint64(32), np.full_like(low, high & 0xFFFFFFFF), np.full_like(low, high >> 32)]
+    c = [
+        low & U32,
+        low >> np.uint64(32),
+        np.full_like(low, high & 0xFFFFFFFF),
+        np.full_like(low, high >> 32),
+    ]
     k0, k1 = key & 0xFFFFFFFF, key >> 32
     for _ in range(10):
         p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(p1 >> np.uint64(32)) ^ c[1] ^ np.uint64(k0), p1 & U32, (p0 >> np.uint64(32)) ^ c[3] ^ np.uint64(k1), p0 & U32]
+        c = [
+            (p1 >> np.uint64(32)) ^ c[1] ^ np.uint64(k0),
+            p1 & U32,
+            (p0 >> np.uint64(32)) ^ c[3] ^ np.uint64(k1),
+            p0 & U32,
+        ]
         k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
     return np.stack(c)
 
 
 def key_of(seed, name):
     mask = 0xFFFFFFFFFFFFFFFF
-    h = 0xCBF29CE484222325                                  # FNV-1a over the seed's bytes, then the name's
+    h = 0xCBF29CE484222325  # FNV-1a over the seed's bytes, then the name's
     for byte in struct.pack('<Q', seed) + name.encode():
         h = ((h ^ byte) * 0x100000001B3) & mask
-    h ^= h >> 30                                            # SplitMix64's finalizer
+    h ^= h >> 30  # SplitMix64's finalizer
     h = (h * 0xBF58476D1CE4E5B9) & mask
     h ^= h >> 27
     h = (h * 0x94D049BB133111EB) & mask
@@ -57,7 +76,7 @@ def key_of(seed, name):
 def uniform(key, n):
     """Element i is lane i % 4 of block i / 4; 24 bits."""
     lanes = philox(key, np.arange((n + 3) // 4)).T.reshape(-1)[:n]
-    return (lanes >> np.uint64(8)).astype(np.float32) * np.float32(2.0 ** -24)
+    return (lanes >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def glorot_uniform(seed, name, shape, fan_in, fan_out):
@@ -78,7 +97,10 @@ ACTIVATIONS = {  # the function of z, and its derivative as a function of (z, y)
 class Dense:
     def __init__(self, seed, name, inputs, units, activation):
         self.function, self.slope = ACTIVATIONS[activation]
-        self.weights = [glorot_uniform(seed, name + '/kernel', (inputs, units), inputs, units), np.zeros(units)]
+        self.weights = [
+            glorot_uniform(seed, name + '/kernel', (inputs, units), inputs, units),
+            np.zeros(units),
+        ]
 
     def forward(self, x):
         self.x = x
@@ -97,12 +119,19 @@ class Conv:
 
     def __init__(self, seed, name, channels, filters, activation):
         self.function, self.slope = ACTIVATIONS[activation]
-        self.weights = [glorot_uniform(seed, name + '/kernel', (3, 3, channels, filters), 9 * channels, 9 * filters), np.zeros(filters)]
+        self.weights = [
+            glorot_uniform(
+                seed, name + '/kernel', (3, 3, channels, filters), 9 * channels, 9 * filters
+            ),
+            np.zeros(filters),
+        ]
 
     def forward(self, x):
         self.x = x
         h, w = x.shape[1] - 2, x.shape[2] - 2
-        self.z = self.weights[1] + sum(x[:, i:i + h, j:j + w] @ self.weights[0][i, j] for i in range(3) for j in range(3))
+        self.z = self.weights[1] + sum(
+            x[:, i : i + h, j : j + w] @ self.weights[0][i, j] for i in range(3) for j in range(3)
+        )
         self.y = self.function(self.z)
         return self.y
 
@@ -112,21 +141,27 @@ class Conv:
         dx, dk = np.zeros_like(self.x), np.zeros_like(self.weights[0])
         for i in range(3):
             for j in range(3):
-                dk[i, j] = np.tensordot(self.x[:, i:i + h, j:j + w], dz, ((0, 1, 2), (0, 1, 2)))
-                dx[:, i:i + h, j:j + w] += dz @ self.weights[0][i, j].T
+                dk[i, j] = np.tensordot(self.x[:, i : i + h, j : j + w], dz, ((0, 1, 2), (0, 1, 2)))
+                dx[:, i : i + h, j : j + w] += dz @ self.weights[0][i, j].T
         self.gradients = [dk, dz.sum((0, 1, 2))]
         return dx
 
 
 class Pool:
     """2x2, stride 2, valid; the first of equals gets the gradient."""
+
     weights = gradients = []
 
     def forward(self, x):
         self.shape = x.shape
         n, h, w, c = x.shape
         h, w = h // 2, w // 2
-        windows = x[:, :2 * h, :2 * w].reshape(n, h, 2, w, 2, c).transpose(0, 1, 3, 5, 2, 4).reshape(n, h, w, c, 4)
+        windows = (
+            x[:, : 2 * h, : 2 * w]
+            .reshape(n, h, 2, w, 2, c)
+            .transpose(0, 1, 3, 5, 2, 4)
+            .reshape(n, h, w, c, 4)
+        )
         self.at = windows.argmax(-1)
         return windows.max(-1)
 
@@ -135,7 +170,11 @@ class Pool:
         windows = np.zeros(dy.shape + (4,))
         np.put_along_axis(windows, self.at[..., None], dy[..., None], -1)
         dx = np.zeros(self.shape)
-        dx[:, :2 * h, :2 * w] = windows.reshape(n, h, w, c, 2, 2).transpose(0, 1, 4, 2, 5, 3).reshape(n, 2 * h, 2 * w, c)
+        dx[:, : 2 * h, : 2 * w] = (
+            windows.reshape(n, h, w, c, 2, 2)
+            .transpose(0, 1, 4, 2, 5, 3)
+            .reshape(n, 2 * h, 2 * w, c)
+        )
         return dx
 
 
@@ -151,12 +190,24 @@ class Flatten:
 
 
 def mlp(seed, activation):
-    return [Flatten(), Dense(seed, 'dense1', 784, 256, activation), Dense(seed, 'dense2', 256, 128, activation), Dense(seed, 'logits', 128, 10, 'linear')]
+    return [
+        Flatten(),
+        Dense(seed, 'dense1', 784, 256, activation),
+        Dense(seed, 'dense2', 256, 128, activation),
+        Dense(seed, 'logits', 128, 10, 'linear'),
+    ]
 
 
 def cnn(seed, activation):
-    return [Conv(seed, 'conv1', 1, 8, activation), Pool(), Conv(seed, 'conv2', 8, 16, activation), Pool(), Flatten(),
-            Dense(seed, 'dense1', 400, 32, activation), Dense(seed, 'logits', 32, 10, 'linear')]
+    return [
+        Conv(seed, 'conv1', 1, 8, activation),
+        Pool(),
+        Conv(seed, 'conv2', 8, 16, activation),
+        Pool(),
+        Flatten(),
+        Dense(seed, 'dense1', 400, 32, activation),
+        Dense(seed, 'logits', 32, 10, 'linear'),
+    ]
 
 
 MODELS = {  # name: layers, activation of the hidden ones, seed
@@ -192,7 +243,7 @@ class Adam:
 
     def apply(self):
         self.t += 1
-        rate = LEARNING_RATE * np.sqrt(1 - BETA_2 ** self.t) / (1 - BETA_1 ** self.t)
+        rate = LEARNING_RATE * np.sqrt(1 - BETA_2**self.t) / (1 - BETA_1**self.t)
         for layer, ms, vs in zip(self.layers, self.m, self.v):
             for w, g, m, v in zip(layer.weights, layer.gradients, ms, vs):
                 m += (1 - BETA_1) * (g - m)
@@ -204,7 +255,7 @@ def read_idx(path, magic):
     with gzip.open(path) as f:
         data = f.read()
     assert struct.unpack('>I', data[:4])[0] == magic, path
-    dims = struct.unpack('>%dI' % (magic & 0xFF), data[4:4 + 4 * (magic & 0xFF)])
+    dims = struct.unpack('>%dI' % (magic & 0xFF), data[4 : 4 + 4 * (magic & 0xFF)])
     return np.frombuffer(data, np.uint8, offset=4 + 4 * (magic & 0xFF)).reshape(dims)
 
 
@@ -224,9 +275,19 @@ def curve(name, images, labels):
 
 def check():
     # The known answers of the paper's own library.
-    assert [hex(int(v)) for v in philox(0, np.array([0]))[:, 0]] == ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
+    assert [hex(int(v)) for v in philox(0, np.array([0]))[:, 0]] == [
+        '0x6627e8d5',
+        '0xe169c58d',
+        '0xbc57ac4c',
+        '0x9b00dbd8',
+    ]
     every = 0xFFFFFFFFFFFFFFFF
-    assert [hex(int(v)) for v in philox(every, np.array([every], np.uint64), every)[:, 0]] == ['0x408f276d', '0x41c83b0e', '0xa20bc7c6', '0x6d5451fd']
+    assert [hex(int(v)) for v in philox(every, np.array([every], np.uint64), every)[:, 0]] == [
+        '0x408f276d',
+        '0x41c83b0e',
+        '0xa20bc7c6',
+        '0x6d5451fd',
+    ]
     generator = np.random.default_rng(1)
     x, labels = generator.random((3, 28, 28, 1)), np.array([1, 0, 7])
     for name, (make, activation, seed) in MODELS.items():
@@ -253,10 +314,24 @@ def main():
     folder = os.path.join(sys.argv[1], 'fashion-mnist-12k')
     images = read_idx(os.path.join(folder, 'train-images-idx3-ubyte.gz'), 0x803)
     labels = read_idx(os.path.join(folder, 'train-labels-idx1-ubyte.gz'), 0x801)
-    result = {'batch_size': BATCH, 'scale': SCALE, 'learning_rate': LEARNING_RATE, 'examples': len(images), 'curves': {}}
+    result = {
+        'batch_size': BATCH,
+        'scale': SCALE,
+        'learning_rate': LEARNING_RATE,
+        'examples': len(images),
+        'curves': {},
+    }
     for name, (_, activation, seed) in MODELS.items():
-        result['curves'][name] = {'activation': activation, 'seed': seed, 'losses': curve(name, images, labels)}
-    output = sys.argv[2] if len(sys.argv) > 2 else os.path.join(os.path.dirname(os.path.abspath(__file__)), 'curves.json')
+        result['curves'][name] = {
+            'activation': activation,
+            'seed': seed,
+            'losses': curve(name, images, labels),
+        }
+    output = (
+        sys.argv[2]
+        if len(sys.argv) > 2
+        else os.path.join(os.path.dirname(os.path.abspath(__file__)), 'curves.json')
+    )
     with open(output, 'w') as f:
         json.dump(result, f, indent=1)
         f.write('\n')

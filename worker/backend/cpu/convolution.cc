@@ -12,13 +12,17 @@ namespace {
 using dnnl::memory;
 using Tag = memory::format_tag;
 
-memory::desc Desc(memory::dims dims, Tag tag, Element type = Element::kFloat32) { return {std::move(dims), ToDnnl(type), tag}; }
+memory::desc Desc(memory::dims dims, Tag tag, Element type = Element::kFloat32) {
+  return {std::move(dims), ToDnnl(type), tag};
+}
 
-// A tensor of the interface and the same tensor as a primitive wants it: one memory when the layouts agree, else two and a reorder.
+// A tensor of the interface and the same tensor as a primitive wants it: one memory when the
+// layouts agree, else two and a reorder.
 class Operand {
  public:
   Operand() = default;
-  Operand(const memory::desc& ours, const memory::desc& wanted, const dnnl::engine& engine) : ours_(ours, engine, nullptr) {
+  Operand(const memory::desc& ours, const memory::desc& wanted, const dnnl::engine& engine)
+      : ours_(ours, engine, nullptr) {
     if (ours != wanted) wanted_.emplace(wanted, engine);
   }
   // The memory to hand to the primitive. oneDNN has no pointer to const; inputs are only read.
@@ -33,7 +37,8 @@ class Operand {
   }
 
  private:
-  static void Reorder(std::optional<dnnl::reorder>& reorder, memory& from, memory& to, dnnl::stream& stream) {
+  static void Reorder(std::optional<dnnl::reorder>& reorder, memory& from, memory& to,
+                      dnnl::stream& stream) {
     if (!reorder) reorder.emplace(from, to);
     reorder->execute(stream, from, to);
   }
@@ -43,10 +48,13 @@ class Operand {
 };
 
 // HWIO seen by oneDNN, whose logical order is (out, in, h, w).
-memory::desc KernelDesc(const Conv2dShape& s, Element type) { return Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::hwio, type); }
+memory::desc KernelDesc(const Conv2dShape& s, Element type) {
+  return Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::hwio, type);
+}
 
-// NHWC of one channel is NCHW, and of 16 channels nChw16c, byte for byte. Under those names oneDNN has AVX-512 kernels for few
-// input channels, which are twice as fast (the first convolution, 128 x 28x28x1 to 16: 0.27 against 0.53 ms).
+// NHWC of one channel is NCHW, and of 16 channels nChw16c, byte for byte. Under those names oneDNN
+// has AVX-512 kernels for few input channels, which are twice as fast (the first convolution, 128 x
+// 28x28x1 to 16: 0.27 against 0.53 ms).
 memory::desc InputDesc(const Conv2dShape& s, Element type, bool first_layer) {
   return Desc({s.batch, s.in_c, s.in_h, s.in_w}, first_layer ? Tag::nchw : Tag::nhwc, type);
 }
@@ -54,12 +62,17 @@ memory::desc OutputDesc(const Conv2dShape& s, Element type, bool first_layer) {
   return Desc({s.batch, s.filters, s.out_h, s.out_w}, first_layer ? Tag::nChw16c : Tag::nhwc, type);
 }
 
-dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, Element type, bool with_bias, bool with_relu, bool first_layer,
+dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, Element type,
+                                                      bool with_bias, bool with_relu,
+                                                      bool first_layer,
                                                       const dnnl::engine& engine) {
   const auto b = with_bias ? Desc({s.filters}, Tag::x) : memory::desc();
-  const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, InputDesc(s, type, first_layer),
-                                             Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any, type), b, OutputDesc(s, type, first_layer),
-                                             {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
+  const dnnl::convolution_forward::desc desc(
+      dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct,
+      InputDesc(s, type, first_layer),
+      Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any, type), b,
+      OutputDesc(s, type, first_layer), {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left},
+      {s.pad_bottom, s.pad_right});
   dnnl::primitive_attr attributes;
   if (with_relu) {
     dnnl::post_ops relu;
@@ -69,10 +82,12 @@ dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, Elem
   return {desc, attributes, engine};
 }
 
-// Whether those kernels exist on this processor; the reference code that oneDNN falls back to is a hundred times slower.
+// Whether those kernels exist on this processor; the reference code that oneDNN falls back to is a
+// hundred times slower.
 bool IsFirstLayer(const Conv2dShape& s, Element type, const dnnl::engine& engine) {
   return type == Element::kFloat32 && s.in_c == 1 && s.filters == 16 &&
-         std::strncmp(ForwardDesc(s, type, true, true, true, engine).impl_info_str(), "jit", 3) == 0;
+         std::strncmp(ForwardDesc(s, type, true, true, true, engine).impl_info_str(), "jit", 3) ==
+             0;
 }
 
 }  // namespace
@@ -84,8 +99,14 @@ struct Convolution::Pass {
 
 Convolution::~Convolution() = default;
 
-Convolution::Convolution(const Conv2dShape& s, Element type, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream)
-    : shape_(s), type_(type), with_bias_(with_bias), first_layer_(IsFirstLayer(s, type, engine)), engine_(engine), stream_(stream) {
+Convolution::Convolution(const Conv2dShape& s, Element type, bool with_bias, bool with_relu,
+                         const dnnl::engine& engine, dnnl::stream& stream)
+    : shape_(s),
+      type_(type),
+      with_bias_(with_bias),
+      first_layer_(IsFirstLayer(s, type, engine)),
+      engine_(engine),
+      stream_(stream) {
   forward_desc_ = ForwardDesc(s, type, with_bias, with_relu, first_layer_, engine);
 }
 
@@ -94,18 +115,23 @@ std::unique_ptr<Convolution::Pass> Convolution::MakeForward() {
   pass->primitive = dnnl::convolution_forward(forward_desc_);
   pass->data = Operand(InputDesc(shape_, type_, first_layer_), forward_desc_.src_desc(), engine_);
   pass->weights = Operand(KernelDesc(shape_, type_), forward_desc_.weights_desc(), engine_);
-  if (with_bias_) pass->bias = Operand(Desc({shape_.filters}, Tag::x), forward_desc_.bias_desc(), engine_);
-  pass->output = Operand(OutputDesc(shape_, type_, first_layer_), forward_desc_.dst_desc(), engine_);
+  if (with_bias_)
+    pass->bias = Operand(Desc({shape_.filters}, Tag::x), forward_desc_.bias_desc(), engine_);
+  pass->output =
+      Operand(OutputDesc(shape_, type_, first_layer_), forward_desc_.dst_desc(), engine_);
   return pass;
 }
 
 std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardData() {
   const Conv2dShape& s = shape_;
   // The first-layer kernels have no such pass.
-  const dnnl::convolution_backward_data::desc desc(dnnl::algorithm::convolution_direct, InputDesc(s, type_, false),
-                                                   Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any, type_), OutputDesc(s, type_, false),
-                                                   {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
-  const dnnl::convolution_backward_data::primitive_desc made(desc, engine_, ForwardDesc(s, type_, with_bias_, false, false, engine_));
+  const dnnl::convolution_backward_data::desc desc(
+      dnnl::algorithm::convolution_direct, InputDesc(s, type_, false),
+      Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any, type_),
+      OutputDesc(s, type_, false), {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left},
+      {s.pad_bottom, s.pad_right});
+  const dnnl::convolution_backward_data::primitive_desc made(
+      desc, engine_, ForwardDesc(s, type_, with_bias_, false, false, engine_));
   auto pass = std::make_unique<Pass>();
   pass->primitive = dnnl::convolution_backward_data(made);
   pass->data = Operand(InputDesc(s, type_, false), made.diff_src_desc(), engine_);
@@ -116,10 +142,11 @@ std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardData() {
 
 std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardWeights() {
   const Conv2dShape& s = shape_;
-  const dnnl::convolution_backward_weights::desc desc(dnnl::algorithm::convolution_direct, InputDesc(s, type_, first_layer_),
-                                                      Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any),
-                                                      with_bias_ ? Desc({s.filters}, Tag::x) : memory::desc(), OutputDesc(s, type_, first_layer_),
-                                                      {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
+  const dnnl::convolution_backward_weights::desc desc(
+      dnnl::algorithm::convolution_direct, InputDesc(s, type_, first_layer_),
+      Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any),
+      with_bias_ ? Desc({s.filters}, Tag::x) : memory::desc(), OutputDesc(s, type_, first_layer_),
+      {s.stride_h, s.stride_w}, {s.pad_top, s.pad_left}, {s.pad_bottom, s.pad_right});
   const dnnl::convolution_backward_weights::primitive_desc made(desc, engine_, forward_desc_);
   auto pass = std::make_unique<Pass>();
   pass->primitive = dnnl::convolution_backward_weights(made);
@@ -136,8 +163,9 @@ void Convolution::Forward(AnyIn x, AnyIn w, In b, AnyOut y) {
   pass.data.Load(x, stream_);
   pass.weights.Load(w, stream_);
   pass.output.Aim(y);
-  std::unordered_map<int, memory> arguments = {
-      {DNNL_ARG_SRC, pass.data.at_primitive()}, {DNNL_ARG_WEIGHTS, pass.weights.at_primitive()}, {DNNL_ARG_DST, pass.output.at_primitive()}};
+  std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, pass.data.at_primitive()},
+                                               {DNNL_ARG_WEIGHTS, pass.weights.at_primitive()},
+                                               {DNNL_ARG_DST, pass.output.at_primitive()}};
   if (with_bias_) {
     pass.bias.Load(b, stream_);
     arguments.emplace(DNNL_ARG_BIAS, pass.bias.at_primitive());
@@ -164,9 +192,10 @@ void Convolution::BackwardWeights(AnyIn x, AnyIn dy, Out dw, Out db) {
   pass.data.Load(x, stream_);
   pass.output.Load(dy, stream_);
   pass.weights.Aim(dw);
-  std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, pass.data.at_primitive()},
-                                               {DNNL_ARG_DIFF_DST, pass.output.at_primitive()},
-                                               {DNNL_ARG_DIFF_WEIGHTS, pass.weights.at_primitive()}};
+  std::unordered_map<int, memory> arguments = {
+      {DNNL_ARG_SRC, pass.data.at_primitive()},
+      {DNNL_ARG_DIFF_DST, pass.output.at_primitive()},
+      {DNNL_ARG_DIFF_WEIGHTS, pass.weights.at_primitive()}};
   if (with_bias_) {
     pass.bias.Aim(db);
     arguments.emplace(DNNL_ARG_DIFF_BIAS, pass.bias.at_primitive());

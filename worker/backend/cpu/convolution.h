@@ -1,8 +1,10 @@
-// One convolution shape as oneDNN primitives: forward, backward by data, backward by weights, each made when first needed.
+// One convolution shape as oneDNN primitives: forward, backward by data, backward by weights, each
+// made when first needed.
 //
-// Activations stay NHWC, the layout of the interface, in which oneDNN's vector kernels work directly; weights are few, so they
-// are reordered from HWIO into the layout that each primitive prefers, and their gradients back, on every call. x, y and w may be of 16 bits; bias
-// and weight gradients are float32.
+// Activations stay NHWC, the layout of the interface, in which oneDNN's vector kernels work
+// directly; weights are few, so they are reordered from HWIO into the layout that each primitive
+// prefers, and their gradients back, on every call. x, y and w may be of 16 bits; bias and weight
+// gradients are float32.
 #pragma once
 
 #include <memory>
@@ -15,7 +17,8 @@ namespace evergrad::worker::cpu {
 // Throws dnnl::error; the backend catches it. Not thread-safe. `engine` and `stream` outlive it.
 class Convolution {
  public:
-  Convolution(const Conv2dShape& shape, Element type, bool with_bias, bool with_relu, const dnnl::engine& engine, dnnl::stream& stream);
+  Convolution(const Conv2dShape& shape, Element type, bool with_bias, bool with_relu,
+              const dnnl::engine& engine, dnnl::stream& stream);
   ~Convolution();
 
   void Forward(AnyIn x, AnyIn w, In b, AnyOut y);
@@ -34,7 +37,8 @@ class Convolution {
   const bool first_layer_;  // one input channel, for which oneDNN has kernels of its own
   const dnnl::engine& engine_;
   dnnl::stream& stream_;
-  dnnl::convolution_forward::primitive_desc forward_desc_;  // also the hint that the backward primitives ask for
+  dnnl::convolution_forward::primitive_desc
+      forward_desc_;  // also the hint that the backward primitives ask for
   std::unique_ptr<Pass> forward_, backward_data_, backward_weights_;
 };
 

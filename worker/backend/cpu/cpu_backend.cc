@@ -29,8 +29,9 @@ namespace evergrad::worker {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-// A model has tens of shapes, doubled by the short last batch. More come only from batch sizes that keep changing, and then
-// dropping all and starting over bounds the memory (a plan holds its reordered weights and scratch).
+// A model has tens of shapes, doubled by the short last batch. More come only from batch sizes that
+// keep changing, and then dropping all and starting over bounds the memory (a plan holds its
+// reordered weights and scratch).
 constexpr std::size_t kPlansMax = 256;
 
 std::string& IsaLimit() {
@@ -38,13 +39,15 @@ std::string& IsaLimit() {
   return limit;
 }
 
-// oneDNN 2.6's bfloat16 products for AMX end in SIGILL (tiles used before they are configured, whatever the shape; seen on Debian 12, kernel 6.18,
-// with the kernel's leave to use tiles). So it goes without, from the first backend of the process on: before oneDNN is used, or it is refused.
+// oneDNN 2.6's bfloat16 products for AMX end in SIGILL (tiles used before they are configured,
+// whatever the shape; seen on Debian 12, kernel 6.18, with the kernel's leave to use tiles). So it
+// goes without, from the first backend of the process on: before oneDNN is used, or it is refused.
 // A limit in the environment, which this would replace, stays where it is as low.
 void GoWithoutTiles() {
   static const bool done = [] {
     const std::string isa = absl::AsciiStrToLower(IsaLimit());
-    for (const char* const lower : {"sse41", "avx", "avx2", "avx2_vnni", "avx512_core", "avx512_core_vnni", "avx512_core_bf16"})
+    for (const char* const lower : {"sse41", "avx", "avx2", "avx2_vnni", "avx512_core",
+                                    "avx512_core_vnni", "avx512_core_bf16"})
       if (isa == lower) return true;
     return dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16) == dnnl::status::success;
   }();
@@ -66,12 +69,16 @@ const char* IsaName() {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads) : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_), matmul_(engine_, stream_) {}
+  explicit CpuBackend(int threads)
+      : threads_(threads),
+        engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        matmul_(engine_, stream_) {}
 
   std::string name() const override {
     const dnnl_version_t* version = dnnl_version();
-    return absl::StrCat("cpu (oneDNN ", version->major, ".", version->minor, ", ", IsaName(), ", ", threads_,
-                        threads_ == 1 ? " thread)" : " threads)");
+    return absl::StrCat("cpu (oneDNN ", version->major, ".", version->minor, ", ", IsaName(), ", ",
+                        threads_, threads_ == 1 ? " thread)" : " threads)");
   }
 
   bool host_memory() const override { return true; }
@@ -85,8 +92,12 @@ class CpuBackend final : public Backend {
   }
   MemoryUse memory() const override { return heap_->use(); }
 
-  void Upload(Lane, std::span<const std::byte> from, std::span<std::byte> to) override { CopyBytes(from, to); }
-  void Download(Lane, std::span<const std::byte> from, std::span<std::byte> to) override { CopyBytes(from, to); }
+  void Upload(Lane, std::span<const std::byte> from, std::span<std::byte> to) override {
+    CopyBytes(from, to);
+  }
+  void Download(Lane, std::span<const std::byte> from, std::span<std::byte> to) override {
+    CopyBytes(from, to);
+  }
   absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override { return std::make_unique<Event>(); }
   void Record(Lane, Event&) override {}
   void Await(Lane, Event&) override {}
@@ -100,57 +111,72 @@ class CpuBackend final : public Backend {
   }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
   void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
-  // oneDNN 2.6 has bfloat16 from AVX-512 on (below avx512_core_bf16 with float32 instructions: right, and slow), and no float16 at all.
+  // oneDNN 2.6 has bfloat16 from AVX-512 on (below avx512_core_bf16 with float32 instructions:
+  // right, and slow), and no float16 at all.
   absl::Status CheckPrecision(Precision precision) const override {
     switch (precision) {
       case Precision::kFloat32: return absl::OkStatus();
       case Precision::kTf32: return absl::FailedPreconditionError("TF32 is of NVIDIA's GPUs");
-      case Precision::kMixedFloat16: return absl::FailedPreconditionError("oneDNN has no float16 products for processors");
+      case Precision::kMixedFloat16:
+        return absl::FailedPreconditionError("oneDNN has no float16 products for processors");
       case Precision::kMixedBFloat16: break;
     }
-    const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa()), wants = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // sets of bits
+    const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa()),
+               wants = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // sets of bits
     if ((has & wants) == wants) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat("oneDNN has bfloat16 products from avx512_core on, and this processor is ", IsaName()));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "oneDNN has bfloat16 products from avx512_core on, and this processor is ", IsaName()));
   }
 
-  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) override {
+  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b,
+                    Activation activation, AnyOut y) override {
     Guard("dense forward", [&] {
       if (x.is_float32()) {
         // y = x w
         Multiply('N', 'N', batch, out, in, x.floats(), in, w.floats(), out, y.floats(), out);
         if (!b.empty()) cpu::AddBias(threads_, batch, out, b, y);
       } else {
-        matmul_.Multiply({batch, out, in, false, false, !b.empty(), x.type(), y.type()}, x, w, b, y);
+        matmul_.Multiply({batch, out, in, false, false, !b.empty(), x.type(), y.type()}, x, w, b,
+                         y);
       }
       Activate(activation, batch, out, y);
     });
   }
 
-  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx,
-                     Out dw, Out db) override {
+  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w,
+                     Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw,
+                     Out db) override {
     Guard("dense backward", [&] {
       ActivateBackward(activation, batch, out, y, dy);
       if (!db.empty()) cpu::ColumnSums(threads_, batch, out, dy, db);
       if (x.is_float32()) {
-        if (!dx.empty()) Multiply('N', 'T', batch, in, out, dy.floats(), out, w.floats(), out, dx.floats(), in);  // dx = dy wᵀ
-        Multiply('T', 'N', in, out, batch, x.floats(), in, dy.floats(), out, dw, out);                            // dw = xᵀ dy
+        if (!dx.empty())
+          Multiply('N', 'T', batch, in, out, dy.floats(), out, w.floats(), out, dx.floats(),
+                   in);  // dx = dy wᵀ
+        Multiply('T', 'N', in, out, batch, x.floats(), in, dy.floats(), out, dw,
+                 out);  // dw = xᵀ dy
         return;
       }
       const AnyIn g = Narrow(dy, x.type());
-      if (!dx.empty()) matmul_.Multiply({batch, in, out, false, true, false, x.type(), dx.type()}, g, w, {}, dx);
-      matmul_.Multiply({in, out, batch, true, false, false, x.type(), Element::kFloat32}, x, g, {}, dw);
+      if (!dx.empty())
+        matmul_.Multiply({batch, in, out, false, true, false, x.type(), dx.type()}, g, w, {}, dx);
+      matmul_.Multiply({in, out, batch, true, false, false, x.type(), Element::kFloat32}, x, g, {},
+                       dw);
     });
   }
 
-  void Conv2dForward(const Conv2dShape& s, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) override {
+  void Conv2dForward(const Conv2dShape& s, AnyIn x, AnyIn w, In b, Activation activation,
+                     AnyOut y) override {
     Guard("conv2d forward", [&] {
-      const bool fused = activation == Activation::kRelu && x.is_float32() && CannotOverflow(s, x.floats(), w.floats(), b);
+      const bool fused = activation == Activation::kRelu && x.is_float32() &&
+                         CannotOverflow(s, x.floats(), w.floats(), b);
       PlanOf(s, x.type(), !b.empty(), fused).Forward(x, w, b, y);
       if (!fused) Activate(activation, s.batch * s.out_h * s.out_w, s.filters, y);
     });
   }
 
-  void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) override {
+  void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation, AnyIn y,
+                      AnyOut dy, AnyOut dx, Out dw, Out db) override {
     Guard("conv2d backward", [&] {
       ActivateBackward(activation, s.batch * s.out_h * s.out_w, s.filters, y, dy);
       cpu::Convolution& plan = PlanOf(s, x.type(), !db.empty(), false);
@@ -159,17 +185,22 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y, std::span<std::int32_t> argmax) override {
+  void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y,
+                      std::span<std::int32_t> argmax) override {
     Guard("max pooling forward", [&] { cpu::MaxPoolForward(threads_, s, x, y, argmax); });
   }
-  void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax, AnyOut dx) override {
+  void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax,
+                       AnyOut dx) override {
     Guard("max pooling backward", [&] { cpu::MaxPoolBackward(threads_, s, dy, argmax, dx); });
   }
-  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn x, AnyOut y) override {
+  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn x,
+                         AnyOut y) override {
     Guard("activation forward", [&] { cpu::ActivationForward(threads_, a, rows, columns, x, y); });
   }
-  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy, AnyOut dx) override {
-    Guard("activation backward", [&] { cpu::ActivationBackward(threads_, a, rows, columns, y, dy, dx); });
+  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy,
+                          AnyOut dx) override {
+    Guard("activation backward",
+          [&] { cpu::ActivationBackward(threads_, a, rows, columns, y, dy, dx); });
   }
   void Dropout(double rate, std::span<const std::uint64_t> key, AnyIn x, AnyOut y) override {
     Guard("dropout", [&] { cpu::Dropout(threads_, rate, key[0], x, y); });
@@ -189,66 +220,98 @@ class CpuBackend final : public Backend {
   void Sum(std::span<const AnyIn> inputs, AnyOut y) override {
     Guard("sum", [&] { cpu::Sum(threads_, inputs, y); });
   }
-  void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
+  void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns,
+                   std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
                    std::int64_t y_begin) override {
-    Guard("copy columns", [&] { cpu::CopyColumns(threads_, rows, width, x, x_columns, x_begin, y, y_columns, y_begin); });
+    Guard("copy columns", [&] {
+      cpu::CopyColumns(threads_, rows, width, x, x_columns, x_begin, y, y_columns, y_begin);
+    });
   }
-  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
-                        AnyOut y) override {
-    Guard("batch normalization forward", [&] { cpu::BatchNormForward(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y); });
+  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma,
+                        In beta, Out mean, Out variance, AnyOut y) override {
+    Guard("batch normalization forward", [&] {
+      cpu::BatchNormForward(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y);
+    });
   }
-  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, In mean, In variance,
-                          AnyOut y) override {
-    Guard("batch normalization", [&] { cpu::BatchNormInference(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y); });
+  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
+                          In gamma, In beta, In mean, In variance, AnyOut y) override {
+    Guard("batch normalization", [&] {
+      cpu::BatchNormInference(threads_, rows, channels, epsilon, x, gamma, beta, mean, variance, y);
+    });
   }
-  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx,
-                         Out dgamma, Out dbeta) override {
-    Guard("batch normalization backward",
-          [&] { cpu::BatchNormBackward(threads_, rows, channels, epsilon, x, gamma, mean, variance, dy, dx, dgamma, dbeta); });
+  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
+                         In gamma, In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
+                         Out dbeta) override {
+    Guard("batch normalization backward", [&] {
+      cpu::BatchNormBackward(threads_, rows, channels, epsilon, x, gamma, mean, variance, dy, dx,
+                             dgamma, dbeta);
+    });
   }
-  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
-                        AnyOut y) override {
-    Guard("layer normalization forward", [&] { cpu::LayerNormForward(threads_, rows, columns, epsilon, x, gamma, beta, mean, variance, y); });
+  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma,
+                        In beta, Out mean, Out variance, AnyOut y) override {
+    Guard("layer normalization forward", [&] {
+      cpu::LayerNormForward(threads_, rows, columns, epsilon, x, gamma, beta, mean, variance, y);
+    });
   }
-  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx,
-                         Out dgamma, Out dbeta) override {
-    Guard("layer normalization backward",
-          [&] { cpu::LayerNormBackward(threads_, rows, columns, epsilon, x, gamma, mean, variance, dy, dx, dgamma, dbeta); });
+  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma,
+                         In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
+                         Out dbeta) override {
+    Guard("layer normalization backward", [&] {
+      cpu::LayerNormBackward(threads_, rows, columns, epsilon, x, gamma, mean, variance, dy, dx,
+                             dgamma, dbeta);
+    });
   }
-  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn x, AnyOut y) override {
-    Guard("global average pooling forward", [&] { cpu::GlobalAveragePoolForward(threads_, batch, positions, channels, x, y); });
+  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels,
+                                AnyIn x, AnyOut y) override {
+    Guard("global average pooling forward",
+          [&] { cpu::GlobalAveragePoolForward(threads_, batch, positions, channels, x, y); });
   }
-  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn dy, AnyOut dx) override {
-    Guard("global average pooling backward", [&] { cpu::GlobalAveragePoolBackward(threads_, batch, positions, channels, dy, dx); });
+  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels,
+                                 AnyIn dy, AnyOut dx) override {
+    Guard("global average pooling backward",
+          [&] { cpu::GlobalAveragePoolBackward(threads_, batch, positions, channels, dy, dx); });
   }
 
-  void DotForward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, Out y) override {
+  void DotForward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b,
+                  Out y) override {
     Guard("dot forward", [&] { cpu::DotForward(threads_, batch, elements, normalize, a, b, y); });
   }
-  void DotBackward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, In dy, Out da) override {
-    Guard("dot backward", [&] { cpu::DotBackward(threads_, batch, elements, normalize, a, b, dy, da); });
+  void DotBackward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, In dy,
+                   Out da) override {
+    Guard("dot backward",
+          [&] { cpu::DotBackward(threads_, batch, elements, normalize, a, b, dy, da); });
   }
-  void FactorizationForward(std::int64_t batch, std::int64_t dimension, std::span<const In> inputs, Out sums, Out y) override {
-    Guard("factorization machine forward", [&] { cpu::FactorizationForward(threads_, batch, dimension, inputs, sums, y); });
+  void FactorizationForward(std::int64_t batch, std::int64_t dimension, std::span<const In> inputs,
+                            Out sums, Out y) override {
+    Guard("factorization machine forward",
+          [&] { cpu::FactorizationForward(threads_, batch, dimension, inputs, sums, y); });
   }
-  void FactorizationBackward(std::int64_t batch, std::int64_t dimension, In v, In sums, In dy, Out dv) override {
-    Guard("factorization machine backward", [&] { cpu::FactorizationBackward(threads_, batch, dimension, v, sums, dy, dv); });
+  void FactorizationBackward(std::int64_t batch, std::int64_t dimension, In v, In sums, In dy,
+                             Out dv) override {
+    Guard("factorization machine backward",
+          [&] { cpu::FactorizationBackward(threads_, batch, dimension, v, sums, dy, dv); });
   }
-  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) override {
+  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows,
+                       In weights, AnyOut y) override {
     Guard("embedding gather", [&] { cpu::EmbeddingGather(s, position, rows, weights, y); });
   }
-  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) override {
-    Guard("embedding scatter", [&] { cpu::EmbeddingScatter(s, position, weights, dy, row_gradients); });
+  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position,
+                        In weights, AnyIn dy, Out row_gradients) override {
+    Guard("embedding scatter",
+          [&] { cpu::EmbeddingScatter(s, position, weights, dy, row_gradients); });
   }
 
-  void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient, LossResult* result) override {
+  void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
+                   LossResult* result) override {
     Guard("loss", [&] { *result = cpu::ComputeLoss(loss, batch, output, labels, gradient); });
   }
   void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts) override {
     Guard("auc", [&] { cpu::CountAuc(from_logits, output, labels, counts); });
   }
-  void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels, double* sum) override {
-    Guard("sum of mean squares", [&] { *sum = cpu::SumOfMeanSquares(batch, elements, output, labels); });
+  void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels,
+                        double* sum) override {
+    Guard("sum of mean squares",
+          [&] { *sum = cpu::SumOfMeanSquares(batch, elements, output, labels); });
   }
   void SumOfSquares(In x, double* sum) override {
     Guard("sum of squares", [&] { *sum = cpu::SumOfSquares(x); });
@@ -260,7 +323,8 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // The border to oneDNN, which throws: the first error is kept, and nothing is computed until it has been asked for.
+  // The border to oneDNN, which throws: the first error is kept, and nothing is computed until it
+  // has been asked for.
   template <typename Body>
   void Guard(absl::string_view what, Body body) {
     if (!error_.ok()) return;
@@ -276,15 +340,20 @@ class CpuBackend final : public Backend {
     }
   }
   void Fail(absl::StatusCode code, absl::string_view what, absl::string_view why) {
-    error_ = absl::Status(code, absl::StrCat("backend could not compute: layer=", layer_, " primitive=", what, " cause=", why));
+    error_ = absl::Status(code, absl::StrCat("backend could not compute: layer=", layer_,
+                                             " primitive=", what, " cause=", why));
   }
-  static void CopyBytes(std::span<const std::byte> from, std::span<std::byte> to) { std::copy(from.begin(), from.end(), to.begin()); }
+  static void CopyBytes(std::span<const std::byte> from, std::span<std::byte> to) {
+    std::copy(from.begin(), from.end(), to.begin());
+  }
 
   // c[m,n] = op(a) op(b), row-major, the leading dimensions as stored.
-  void Multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k, In a, std::int64_t a_row, In b,
-                std::int64_t b_row, Out c, std::int64_t c_row) {
-    const dnnl::status status = dnnl::sgemm(transpose_a, transpose_b, m, n, k, 1.0f, a.data(), a_row, b.data(), b_row, 0.0f, c.data(), c_row);
-    if (status != dnnl::status::success) throw dnnl::error(static_cast<dnnl_status_t>(status), "matrix product");
+  void Multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
+                In a, std::int64_t a_row, In b, std::int64_t b_row, Out c, std::int64_t c_row) {
+    const dnnl::status status = dnnl::sgemm(transpose_a, transpose_b, m, n, k, 1.0f, a.data(),
+                                            a_row, b.data(), b_row, 0.0f, c.data(), c_row);
+    if (status != dnnl::status::success)
+      throw dnnl::error(static_cast<dnnl_status_t>(status), "matrix product");
   }
 
   // `x` as elements of `type`, until the next call.
@@ -298,18 +367,23 @@ class CpuBackend final : public Backend {
   }
 
   void Activate(Activation activation, std::int64_t rows, std::int64_t columns, AnyOut y) {
-    if (activation != Activation::kLinear) cpu::ActivationForward(threads_, activation, rows, columns, y, y);
+    if (activation != Activation::kLinear)
+      cpu::ActivationForward(threads_, activation, rows, columns, y, y);
   }
-  void ActivateBackward(Activation activation, std::int64_t rows, std::int64_t columns, AnyIn y, AnyOut dy) {
-    if (activation != Activation::kLinear) cpu::ActivationBackward(threads_, activation, rows, columns, y, dy, dy);
+  void ActivateBackward(Activation activation, std::int64_t rows, std::int64_t columns, AnyIn y,
+                        AnyOut dy) {
+    if (activation != Activation::kLinear)
+      cpu::ActivationBackward(threads_, activation, rows, columns, y, dy, dy);
   }
 
-  // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. So relu is fused where no NaN can arise: all
-  // operands are finite and no partial sum can leave float's range. Looking at x costs a fraction of a pass over y.
+  // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. So relu is fused where
+  // no NaN can arise: all operands are finite and no partial sum can leave float's range. Looking
+  // at x costs a fraction of a pass over y.
   bool CannotOverflow(const Conv2dShape& s, In x, In w, In b) const {
     const double products = static_cast<double>(s.kernel_h * s.kernel_w * s.in_c);
     const double bound =
-        products * cpu::LargestMagnitude(threads_, x) * cpu::LargestMagnitude(threads_, w) + (b.empty() ? 0.0 : cpu::LargestMagnitude(threads_, b));
+        products * cpu::LargestMagnitude(threads_, x) * cpu::LargestMagnitude(threads_, w) +
+        (b.empty() ? 0.0 : cpu::LargestMagnitude(threads_, b));
     return bound < 0.5 * static_cast<double>(std::numeric_limits<float>::max());
   }
 
@@ -317,7 +391,8 @@ class CpuBackend final : public Backend {
     const auto key = std::make_tuple(shape, type, with_bias, with_relu);
     auto found = convolutions_.find(key);
     if (found == convolutions_.end()) {
-      auto plan = std::make_unique<cpu::Convolution>(shape, type, with_bias, with_relu, engine_, stream_);
+      auto plan =
+          std::make_unique<cpu::Convolution>(shape, type, with_bias, with_relu, engine_, stream_);
       if (convolutions_.size() >= kPlansMax) convolutions_.clear();
       found = convolutions_.emplace(key, std::move(plan)).first;
     }
@@ -327,7 +402,8 @@ class CpuBackend final : public Backend {
   const int threads_;
   const dnnl::engine engine_;
   dnnl::stream stream_;
-  std::map<std::tuple<Conv2dShape, Element, bool, bool>, std::unique_ptr<cpu::Convolution>> convolutions_;
+  std::map<std::tuple<Conv2dShape, Element, bool, bool>, std::unique_ptr<cpu::Convolution>>
+      convolutions_;
   cpu::Matmul matmul_;
   tensor::AlignedBuffer narrow_;
   const std::shared_ptr<cpu::Heap> heap_ = std::make_shared<cpu::Heap>();
@@ -341,7 +417,8 @@ void KeepIsaLimit(const char* limit) { IsaLimit() = limit == nullptr ? "" : limi
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind) {
   if (threads < 1 || threads > kThreadsMax) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat("threads out of range: want=1..", kThreadsMax, " got=", threads)));
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("threads out of range: want=1..", kThreadsMax, " got=", threads)));
   }
   try {
     GoWithoutTiles();
@@ -349,7 +426,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind) 
     if (bind) cpu::BindTeam(threads);
     return made;
   } catch (const dnnl::error& error) {
-    return absl::UnavailableError(absl::StrCat("oneDNN has no CPU engine here: cause=", error.what()));
+    return absl::UnavailableError(
+        absl::StrCat("oneDNN has no CPU engine here: cause=", error.what()));
   }
 }
 

@@ -1,5 +1,5 @@
-// Loops over elements, rows and columns: sums, copies, bias, activations, dropout, what is finite. Each gives the same bits however the work is
-// cut.
+// Loops over elements, rows and columns: sums, copies, bias, activations, dropout, what is finite.
+// Each gives the same bits however the work is cut.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,18 @@ void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, AnyOut 
 void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, AnyIn x, Out sums);
 // The largest |x|; not finite when any element is not.
 float LargestMagnitude(int threads, In x);
-void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn x, AnyOut y);
-void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy, AnyOut dx);
+void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn x,
+                       AnyOut y);
+void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn y,
+                        AnyIn dy, AnyOut dx);
 void Dropout(int threads, double rate, std::uint64_t key, AnyIn x, AnyOut y);
 void Copy(int threads, AnyIn x, AnyOut y);
 void Scale(int threads, float factor, In x, Out y);
 void AddScaled(int threads, float factor, AnyIn x, AnyOut y);
 void Sum(int threads, std::span<const AnyIn> inputs, AnyOut y);
-void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y,
-                 std::int64_t y_columns, std::int64_t y_begin);
+void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x,
+                 std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
+                 std::int64_t y_begin);
 double SumOfSquares(In x);
 bool AllFinite(int threads, AnyIn x);
 

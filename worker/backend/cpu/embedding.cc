@@ -16,7 +16,8 @@ std::size_t IdsPerExample(const EmbeddingShape& s) {
 
 // Calls row(position, element of the example, weight) for each id of example `n`.
 template <typename Row>
-void ForEach(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32_t> position, In weights, Row row) {
+void ForEach(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32_t> position,
+             In weights, Row row) {
   std::size_t begin = 0, element = 0;
   for (const std::int64_t w : s.widths) {
     const std::size_t width = static_cast<std::size_t>(w);
@@ -29,7 +30,8 @@ void ForEach(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32
 }
 
 // What a bag's sum is multiplied by.
-float BagScale(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32_t> position, In weights) {
+float BagScale(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32_t> position,
+               In weights) {
   if (s.combiner == Combiner::kNone || s.combiner == Combiner::kSum) return 1;
   double sum = 0;
   ForEach(s, n, position, weights, [&](std::uint32_t p, std::size_t, float w) {
@@ -41,18 +43,21 @@ float BagScale(const EmbeddingShape& s, std::size_t n, std::span<const std::uint
 
 }  // namespace
 
-void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) {
+void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows,
+                     In weights, AnyOut y) {
   const std::size_t dimension = static_cast<std::size_t>(s.dimension);
   const bool bag = s.combiner != Combiner::kNone;
   const std::size_t stride = bag ? dimension : IdsPerExample(s) * dimension;
   WideOut wide(y);
   for (std::size_t n = 0; n < static_cast<std::size_t>(s.batch); ++n) {
-    float* const out = wide.At(static_cast<std::int64_t>(n * stride), static_cast<std::int64_t>(stride));
+    float* const out =
+        wide.At(static_cast<std::int64_t>(n * stride), static_cast<std::int64_t>(stride));
     if (bag) std::fill_n(out, dimension, 0.0f);
     const float scale = BagScale(s, n, position, weights);
     ForEach(s, n, position, weights, [&](std::uint32_t p, std::size_t element, float w) {
       const bool absent = p == kAbsent;
-      const float* const row = absent ? nullptr : rows.data() + static_cast<std::size_t>(p) * dimension;
+      const float* const row =
+          absent ? nullptr : rows.data() + static_cast<std::size_t>(p) * dimension;
       if (!bag) {
         float* const to = out + element * dimension;
         if (absent)
@@ -68,13 +73,15 @@ void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> pos
   }
 }
 
-void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) {
+void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights,
+                      AnyIn dy, Out row_gradients) {
   const std::size_t dimension = static_cast<std::size_t>(s.dimension);
   const bool bag = s.combiner != Combiner::kNone;
   const std::size_t stride = bag ? dimension : IdsPerExample(s) * dimension;
   WideIn wide(dy);
   for (std::size_t n = 0; n < static_cast<std::size_t>(s.batch); ++n) {
-    const float* const from = wide.Load(static_cast<std::int64_t>(n * stride), static_cast<std::int64_t>(stride));
+    const float* const from =
+        wide.Load(static_cast<std::int64_t>(n * stride), static_cast<std::int64_t>(stride));
     const float scale = BagScale(s, n, position, weights);
     ForEach(s, n, position, weights, [&](std::uint32_t p, std::size_t element, float w) {
       if (p == kAbsent) return;

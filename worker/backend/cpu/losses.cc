@@ -32,7 +32,8 @@ double SparseFromLogits(In row, std::size_t label, double scale, Out gradient) {
   return std::log(sum) - (static_cast<double>(row[label]) - largest);
 }
 
-// One row of probabilities. Keras clips them, takes the logarithm and hands that on as logits, which divides by their sum again.
+// One row of probabilities. Keras clips them, takes the logarithm and hands that on as logits,
+// which divides by their sum again.
 double SparseFromProbabilities(In row, std::size_t label, double scale, Out gradient) {
   double sum = 0;
   for (const float p : row) sum += Clip(p);
@@ -50,7 +51,8 @@ LossResult BadLabel(std::size_t at, double value, Out gradient) {
   return {0, 0, static_cast<std::int64_t>(at), value};
 }
 
-LossResult SparseCategorical(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient) {
+LossResult SparseCategorical(const Loss& loss, std::int64_t batch, In output, In labels,
+                             Out gradient) {
   LossResult result{0, 0, -1, 0};
   const std::size_t columns = static_cast<std::size_t>(loss.columns);
   const double scale = 1.0 / static_cast<double>(batch * loss.rows);
@@ -60,11 +62,14 @@ LossResult SparseCategorical(const Loss& loss, std::int64_t batch, In output, In
     for (std::int64_t r = 0; r < loss.rows; ++r) {
       const std::size_t at = static_cast<std::size_t>(example * loss.rows + r);
       const float label = labels[at];
-      if (!(label >= 0 && label < static_cast<float>(loss.columns)) || label != std::floor(label)) return BadLabel(at, label, gradient);
+      if (!(label >= 0 && label < static_cast<float>(loss.columns)) || label != std::floor(label))
+        return BadLabel(at, label, gradient);
       const std::size_t index = static_cast<std::size_t>(label);
       const In row = output.subspan(at * columns, columns);
-      const Out row_gradient = gradient.empty() ? gradient : gradient.subspan(at * columns, columns);
-      sum += loss.from_logits ? SparseFromLogits(row, index, scale, row_gradient) : SparseFromProbabilities(row, index, scale, row_gradient);
+      const Out row_gradient =
+          gradient.empty() ? gradient : gradient.subspan(at * columns, columns);
+      sum += loss.from_logits ? SparseFromLogits(row, index, scale, row_gradient)
+                              : SparseFromProbabilities(row, index, scale, row_gradient);
       correct = correct && loss.accuracy && ArgMax(row) == static_cast<std::int64_t>(index);
     }
     result.sum += sum / static_cast<double>(loss.rows);
@@ -86,14 +91,19 @@ LossResult Binary(const Loss& loss, std::int64_t batch, In output, In labels, Ou
       if (!(t >= 0 && t <= 1)) return BadLabel(at, t, gradient);
       if (loss.from_logits) {
         sum += std::max(x, 0.0) - x * t + std::log1p(std::exp(-std::abs(x)));
-        if (!gradient.empty()) gradient[at] = static_cast<float>(scale * (1.0 / (1.0 + std::exp(-x)) - t));
+        if (!gradient.empty())
+          gradient[at] = static_cast<float>(scale * (1.0 / (1.0 + std::exp(-x)) - t));
       } else {
         // Keras adds epsilon inside the logarithms, after clipping.
         const double p = Clip(x);
         sum -= t * std::log(p + kEpsilon) + (1.0 - t) * std::log(1.0 - p + kEpsilon);
-        if (!gradient.empty()) gradient[at] = Clipped(x) ? 0.0f : static_cast<float>(scale * ((1.0 - t) / (1.0 - p + kEpsilon) - t / (p + kEpsilon)));
+        if (!gradient.empty())
+          gradient[at] = Clipped(x) ? 0.0f
+                                    : static_cast<float>(scale * ((1.0 - t) / (1.0 - p + kEpsilon) -
+                                                                  t / (p + kEpsilon)));
       }
-      const bool predicted = x > (loss.from_logits ? 0.0 : 0.5);  // a logit of 0 is a probability of 0.5
+      const bool predicted =
+          x > (loss.from_logits ? 0.0 : 0.5);  // a logit of 0 is a probability of 0.5
       correct = correct && predicted == (t > 0.5);
     }
     result.sum += sum / static_cast<double>(elements);
@@ -105,7 +115,8 @@ LossResult Binary(const Loss& loss, std::int64_t batch, In output, In labels, Ou
 LossResult MeanSquared(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient) {
   if (!gradient.empty()) {
     const double scale = 1.0 / static_cast<double>(batch * loss.label_elements());
-    for (std::size_t i = 0; i < output.size(); ++i) gradient[i] = static_cast<float>(2.0 * scale * (static_cast<double>(output[i]) - labels[i]));
+    for (std::size_t i = 0; i < output.size(); ++i)
+      gradient[i] = static_cast<float>(2.0 * scale * (static_cast<double>(output[i]) - labels[i]));
   }
   return {SumOfMeanSquares(batch, loss.label_elements(), output, labels), 0, -1, 0};
 }
@@ -114,7 +125,8 @@ LossResult MeanSquared(const Loss& loss, std::int64_t batch, In output, In label
 
 LossResult ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient) {
   switch (loss.type) {
-    case LossType::kSparseCategoricalCrossentropy: return SparseCategorical(loss, batch, output, labels, gradient);
+    case LossType::kSparseCategoricalCrossentropy:
+      return SparseCategorical(loss, batch, output, labels, gradient);
     case LossType::kBinaryCrossentropy: return Binary(loss, batch, output, labels, gradient);
     case LossType::kMeanSquaredError: break;
   }

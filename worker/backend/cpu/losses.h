@@ -1,4 +1,5 @@
-// The losses of Keras 2.9 with their gradients, and what is measured beside them. One thread: batches are small, and sums are made in order.
+// The losses of Keras 2.9 with their gradients, and what is measured beside them. One thread:
+// batches are small, and sums are made in order.
 #pragma once
 
 #include <cstdint>

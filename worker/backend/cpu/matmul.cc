@@ -11,7 +11,8 @@ using dnnl::memory;
 constexpr std::size_t kPlansMax = 256;  // as the backend's
 
 memory::desc Desc(std::int64_t rows, std::int64_t columns, bool transposed, Element type) {
-  return {{rows, columns}, ToDnnl(type), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
+  return {
+      {rows, columns}, ToDnnl(type), transposed ? memory::dims{1, rows} : memory::dims{columns, 1}};
 }
 
 // oneDNN has no pointer to const; inputs are only read.
@@ -29,12 +30,15 @@ memory::data_type ToDnnl(Element e) {
 }
 
 Matmul::Plan Matmul::Make(const MatmulShape& s) const {
-  const memory::desc a = Desc(s.m, s.k, s.transpose_a, s.in), b = Desc(s.k, s.n, s.transpose_b, s.in), c = Desc(s.m, s.n, false, s.out);
+  const memory::desc a = Desc(s.m, s.k, s.transpose_a, s.in),
+                     b = Desc(s.k, s.n, s.transpose_b, s.in), c = Desc(s.m, s.n, false, s.out);
   const memory::desc bias({1, s.n}, memory::data_type::f32, memory::dims{s.n, 1});
-  const dnnl::matmul::desc desc = s.with_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+  const dnnl::matmul::desc desc =
+      s.with_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
   Plan plan;
   plan.primitive = dnnl::matmul(dnnl::matmul::primitive_desc(desc, engine_));
-  plan.a = memory(a, engine_, nullptr), plan.b = memory(b, engine_, nullptr), plan.c = memory(c, engine_, nullptr);
+  plan.a = memory(a, engine_, nullptr), plan.b = memory(b, engine_, nullptr),
+  plan.c = memory(c, engine_, nullptr);
   if (s.with_bias) plan.bias = memory(bias, engine_, nullptr);
   return plan;
 }
@@ -50,7 +54,8 @@ void Matmul::Multiply(const MatmulShape& s, AnyIn a, AnyIn b, In bias, AnyOut c)
   plan.a.set_data_handle(Handle(a.data()));
   plan.b.set_data_handle(Handle(b.data()));
   plan.c.set_data_handle(c.data());
-  std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, plan.a}, {DNNL_ARG_WEIGHTS, plan.b}, {DNNL_ARG_DST, plan.c}};
+  std::unordered_map<int, memory> arguments = {
+      {DNNL_ARG_SRC, plan.a}, {DNNL_ARG_WEIGHTS, plan.b}, {DNNL_ARG_DST, plan.c}};
   if (s.with_bias) {
     plan.bias.set_data_handle(Handle(bias.data()));
     arguments.emplace(DNNL_ARG_BIAS, plan.bias);

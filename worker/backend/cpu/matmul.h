@@ -1,4 +1,5 @@
-// Products of matrices of 16 bits, accumulated in float32: one oneDNN primitive for each shape. (Those of float32 are dnnl::sgemm.)
+// Products of matrices of 16 bits, accumulated in float32: one oneDNN primitive for each shape.
+// (Those of float32 are dnnl::sgemm.)
 #pragma once
 
 #include <compare>
@@ -10,7 +11,8 @@
 
 namespace evergrad::worker::cpu {
 
-// c[m,n] = op(a) op(b) (+ bias[n]), row-major; a is [m,k], transposed [k,m]; b is [k,n], transposed [n,k]. a and b are of `in`, c of `out`.
+// c[m,n] = op(a) op(b) (+ bias[n]), row-major; a is [m,k], transposed [k,m]; b is [k,n], transposed
+// [n,k]. a and b are of `in`, c of `out`.
 struct MatmulShape {
   std::int64_t m, n, k;
   bool transpose_a, transpose_b, with_bias;

@@ -1,4 +1,5 @@
-// Max pooling over NHWC with the index of each maximum. Our own loops: oneDNN's workspace is opaque, ours is the contract's argmax.
+// Max pooling over NHWC with the index of each maximum. Our own loops: oneDNN's workspace is
+// opaque, ours is the contract's argmax.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,9 @@
 
 namespace evergrad::worker::cpu {
 
-void MaxPoolForward(int threads, const PoolShape& s, AnyIn x, AnyOut y, std::span<std::int32_t> argmax);
-void MaxPoolBackward(int threads, const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax, AnyOut dx);
+void MaxPoolForward(int threads, const PoolShape& s, AnyIn x, AnyOut y,
+                    std::span<std::int32_t> argmax);
+void MaxPoolBackward(int threads, const PoolShape& s, AnyIn dy,
+                     std::span<const std::int32_t> argmax, AnyOut dx);
 
 }  // namespace evergrad::worker::cpu

@@ -16,15 +16,22 @@ constexpr std::size_t kBytesMax = std::size_t{1} << 47;
 
 std::uint64_t FreeBytes() {
   const long pages = ::sysconf(_SC_AVPHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
-  return pages < 0 || page < 0 ? 0 : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page);
+  return pages < 0 || page < 0
+             ? 0
+             : static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page);
 }
 
 }  // namespace
 
-absl::StatusOr<tensor::AlignedBuffer> Heap::Allocate(const std::shared_ptr<Heap>& self, std::size_t bytes, absl::string_view what) {
+absl::StatusOr<tensor::AlignedBuffer> Heap::Allocate(const std::shared_ptr<Heap>& self,
+                                                     std::size_t bytes, absl::string_view what) {
   EG_CHECK(bytes > 0);
-  void* const data = bytes > kBytesMax ? nullptr : ::operator new(bytes, std::align_val_t(tensor::kAlignment), std::nothrow);
-  if (data == nullptr) return absl::ResourceExhaustedError(absl::StrCat("no memory: what=", what, " bytes=", bytes, " free=", FreeBytes()));
+  void* const data =
+      bytes > kBytesMax ? nullptr
+                        : ::operator new(bytes, std::align_val_t(tensor::kAlignment), std::nothrow);
+  if (data == nullptr)
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory: what=", what, " bytes=", bytes, " free=", FreeBytes()));
   const std::uint64_t used = self->used_ += bytes;
   std::uint64_t peak = self->peak_;
   while (peak < used && !self->peak_.compare_exchange_weak(peak, used)) {

@@ -12,11 +12,13 @@
 
 namespace evergrad::worker::cpu {
 
-// Shared with the buffers that are out, which may live longer than the backend and be dropped on any thread.
+// Shared with the buffers that are out, which may live longer than the backend and be dropped on
+// any thread.
 class Heap final : public tensor::BufferHome {
  public:
   // ResourceExhausted as Backend::Allocate says.
-  static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<Heap>& self, std::size_t bytes, absl::string_view what);
+  static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<Heap>& self,
+                                                        std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;
   MemoryUse use() const;
 

@@ -1,5 +1,6 @@
-// Batch and layer normalisation, and the mean over positions. Our own loops, two passes over the data (mean, then squares around it: the
-// difference of two large sums would lose the variance), sums in double by fixed blocks of rows: the same bits however the work is cut.
+// Batch and layer normalisation, and the mean over positions. Our own loops, two passes over the
+// data (mean, then squares around it: the difference of two large sums would lose the variance),
+// sums in double by fixed blocks of rows: the same bits however the work is cut.
 #pragma once
 
 #include <cstdint>
@@ -8,17 +9,21 @@
 
 namespace evergrad::worker::cpu {
 
-void BatchNormForward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
-                      AnyOut y);
-void BatchNormInference(int threads, std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, In mean, In variance,
-                        AnyOut y);
-void BatchNormBackward(int threads, std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy,
-                       AnyOut dx, Out dgamma, Out dbeta);
-void LayerNormForward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
-                      AnyOut y);
-void LayerNormBackward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy,
-                       AnyOut dx, Out dgamma, Out dbeta);
-void GlobalAveragePoolForward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn x, AnyOut y);
-void GlobalAveragePoolBackward(int threads, std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn dy, AnyOut dx);
+void BatchNormForward(int threads, std::int64_t rows, std::int64_t channels, double epsilon,
+                      AnyIn x, In gamma, In beta, Out mean, Out variance, AnyOut y);
+void BatchNormInference(int threads, std::int64_t rows, std::int64_t channels, double epsilon,
+                        AnyIn x, In gamma, In beta, In mean, In variance, AnyOut y);
+void BatchNormBackward(int threads, std::int64_t rows, std::int64_t channels, double epsilon,
+                       AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
+                       Out dbeta);
+void LayerNormForward(int threads, std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
+                      In gamma, In beta, Out mean, Out variance, AnyOut y);
+void LayerNormBackward(int threads, std::int64_t rows, std::int64_t columns, double epsilon,
+                       AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
+                       Out dbeta);
+void GlobalAveragePoolForward(int threads, std::int64_t batch, std::int64_t positions,
+                              std::int64_t channels, AnyIn x, AnyOut y);
+void GlobalAveragePoolBackward(int threads, std::int64_t batch, std::int64_t positions,
+                               std::int64_t channels, AnyIn dy, AnyOut dx);
 
 }  // namespace evergrad::worker::cpu

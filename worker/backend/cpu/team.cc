@@ -6,7 +6,8 @@
 #include <atomic>
 #include <vector>
 
-// libgomp's stable C interface, declared here: clang has no omp.h for it, and what `#pragma omp parallel` compiles to is this call.
+// libgomp's stable C interface, declared here: clang has no omp.h for it, and what `#pragma omp
+// parallel` compiles to is this call.
 extern "C" {
 void omp_set_num_threads(int threads);
 int omp_get_thread_num();
@@ -22,8 +23,9 @@ struct Loop {
   absl::FunctionRef<void(std::int64_t, std::int64_t)> body;
 };
 
-// Says what libgomp's own barriers already guarantee: what the caller wrote before the loop is seen by every part, and what the parts
-// wrote by the caller. libgomp synchronizes by futexes that ThreadSanitizer cannot see; two atomic steps a part cost nothing beside it.
+// Says what libgomp's own barriers already guarantee: what the caller wrote before the loop is seen
+// by every part, and what the parts wrote by the caller. libgomp synchronizes by futexes that
+// ThreadSanitizer cannot see; two atomic steps a part cost nothing beside it.
 std::atomic<std::uint32_t> order{0};
 
 void RunPart(void* data) {
@@ -40,7 +42,8 @@ void BindPart(void* data) {
   const auto& processors = *static_cast<const std::vector<int>*>(data);
   cpu_set_t one;
   CPU_ZERO(&one);
-  CPU_SET(static_cast<std::size_t>(processors[static_cast<std::size_t>(omp_get_thread_num())]), &one);
+  CPU_SET(static_cast<std::size_t>(processors[static_cast<std::size_t>(omp_get_thread_num())]),
+          &one);
   ::sched_setaffinity(0, sizeof one, &one);  // an error costs only speed
   order.fetch_add(1, std::memory_order_release);
 }
@@ -50,7 +53,9 @@ void BindPart(void* data) {
 bool BindTeam(int threads) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (threads < 2 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) != threads) return false;
+  if (threads < 2 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
+      CPU_COUNT(&allowed) != threads)
+    return false;
   std::vector<int> processors;
   for (int i = 0; i < CPU_SETSIZE; ++i) {
     if (CPU_ISSET(static_cast<std::size_t>(i), &allowed)) processors.push_back(i);
@@ -64,7 +69,8 @@ bool BindTeam(int threads) {
 
 void SetTeamSize(int threads) { omp_set_num_threads(threads); }
 
-void ParallelFor(int threads, std::int64_t n, std::int64_t grain, absl::FunctionRef<void(std::int64_t, std::int64_t)> body) {
+void ParallelFor(int threads, std::int64_t n, std::int64_t grain,
+                 absl::FunctionRef<void(std::int64_t, std::int64_t)> body) {
   const std::int64_t parts = std::min<std::int64_t>(threads, n / std::max<std::int64_t>(grain, 1));
   if (parts <= 1) {
     if (n > 0) body(0, n);

@@ -1,5 +1,6 @@
-// 16-bit elements as float32 for a while, so that a loop is written once, for float32: elements of float32 are seen where they lie, others a piece at
-// a time in a buffer that stays in the cache. One object a thread and array.
+// 16-bit elements as float32 for a while, so that a loop is written once, for float32: elements of
+// float32 are seen where they lie, others a piece at a time in a buffer that stays in the cache.
+// One object a thread and array.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,8 @@ class WideIn {
   const float* Load(std::int64_t begin, std::int64_t n) {
     if (all_.is_float32()) return static_cast<const float*>(all_.data()) + begin;
     if (buffer_.size() < static_cast<std::size_t>(n)) buffer_.resize(static_cast<std::size_t>(n));
-    tensor::Widen(ToWire(all_.type()), static_cast<const std::byte*>(all_.data()) + 2 * begin, static_cast<std::size_t>(n), buffer_.data());
+    tensor::Widen(ToWire(all_.type()), static_cast<const std::byte*>(all_.data()) + 2 * begin,
+                  static_cast<std::size_t>(n), buffer_.data());
     return buffer_.data();
   }
 
@@ -43,11 +45,13 @@ class WideOut {
   // Likewise, with what is there.
   float* Load(std::int64_t begin, std::int64_t n) {
     float* const at = At(begin, n);
-    if (!all_.is_float32()) tensor::Widen(ToWire(all_.type()), Bytes(), static_cast<std::size_t>(n), at);
+    if (!all_.is_float32())
+      tensor::Widen(ToWire(all_.type()), Bytes(), static_cast<std::size_t>(n), at);
     return at;
   }
   void Store() {
-    if (!all_.is_float32()) tensor::Narrow(ToWire(all_.type()), buffer_.data(), static_cast<std::size_t>(n_), Bytes());
+    if (!all_.is_float32())
+      tensor::Narrow(ToWire(all_.type()), buffer_.data(), static_cast<std::size_t>(n_), Bytes());
   }
 
  private:
@@ -61,7 +65,8 @@ class WideOut {
 template <typename Body>
 void ForPieces(bool whole, std::int64_t begin, std::int64_t end, Body body) {
   constexpr std::int64_t kPiece = 2048;
-  for (const std::int64_t piece = whole ? std::max<std::int64_t>(end - begin, 1) : kPiece; begin < end; begin += piece)
+  for (const std::int64_t piece = whole ? std::max<std::int64_t>(end - begin, 1) : kPiece;
+       begin < end; begin += piece)
     body(begin, std::min(piece, end - begin));
 }
 

@@ -6,8 +6,9 @@
 
 namespace evergrad::worker {
 
-absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(const std::vector<AlgorithmCandidate>& candidates, std::uint64_t workspace_bytes_max,
-                                                bool deterministic, const std::function<absl::StatusOr<double>(std::size_t)>& measure) {
+absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(
+    const std::vector<AlgorithmCandidate>& candidates, std::uint64_t workspace_bytes_max,
+    bool deterministic, const std::function<absl::StatusOr<double>(std::size_t)>& measure) {
   AlgorithmChoice best;
   bool found = false;
   std::string reason = candidates.empty() ? "the library offers none" : "";
@@ -18,7 +19,8 @@ absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(const std::vector<AlgorithmCandi
       continue;
     }
     if (candidate.workspace_bytes > workspace_bytes_max) {
-      reason = absl::StrCat("workspace too large: want=", candidate.workspace_bytes, " max=", workspace_bytes_max);
+      reason = absl::StrCat("workspace too large: want=", candidate.workspace_bytes,
+                            " max=", workspace_bytes_max);
       continue;
     }
     const absl::StatusOr<double> seconds = measure(i);
@@ -34,7 +36,9 @@ absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(const std::vector<AlgorithmCandi
       found = true;
     }
   }
-  if (!found) return absl::InvalidArgumentError(absl::StrCat("no algorithm: candidates=", candidates.size(), " last=", reason));
+  if (!found)
+    return absl::InvalidArgumentError(
+        absl::StrCat("no algorithm: candidates=", candidates.size(), " last=", reason));
   return best;
 }
 

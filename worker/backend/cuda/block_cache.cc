@@ -15,11 +15,14 @@ BlockCache::~BlockCache() {
 
 absl::StatusOr<BlockCache::Address> BlockCache::Allocate(std::uint64_t bytes, Stream stream) {
   constexpr std::uint64_t kBytesMax = 1ull << 62;
-  if (bytes == 0 || bytes > kBytesMax) return absl::InvalidArgumentError(absl::StrCat("cannot allocate: bytes=", bytes));
+  if (bytes == 0 || bytes > kBytesMax)
+    return absl::InvalidArgumentError(absl::StrCat("cannot allocate: bytes=", bytes));
   const std::uint64_t want = Round(bytes, kAlignment);
   const bool small = want <= kSmallMax;
   auto best = free_.lower_bound({stream, small, want, 0});
-  const auto fits = [&] { return best != free_.end() && std::get<0>(*best) == stream && std::get<1>(*best) == small; };
+  const auto fits = [&] {
+    return best != free_.end() && std::get<0>(*best) == stream && std::get<1>(*best) == small;
+  };
   Address address = 0;
   if (fits()) {
     address = std::get<3>(*best);
@@ -32,8 +35,9 @@ absl::StatusOr<BlockCache::Address> BlockCache::Allocate(std::uint64_t bytes, St
     }
     if (absl::IsResourceExhausted(grown.status())) {
       const Stats now = stats();
-      return absl::ResourceExhaustedError(absl::StrCat("out of device memory: asked=", bytes, " free=", driver_.free_bytes(), " in_use=", now.in_use,
-                                                       " cached=", now.reserved - now.in_use, " largest_free=", now.largest_free));
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "out of device memory: asked=", bytes, " free=", driver_.free_bytes(), " in_use=",
+          now.in_use, " cached=", now.reserved - now.in_use, " largest_free=", now.largest_free));
     }
     if (!grown.ok()) return grown.status();
     address = *grown;
@@ -47,7 +51,9 @@ absl::StatusOr<BlockCache::Address> BlockCache::Allocate(std::uint64_t bytes, St
 
 // A segment of its size class, as one free block.
 absl::StatusOr<BlockCache::Address> BlockCache::Grow(std::uint64_t bytes, Stream stream) {
-  const std::uint64_t segment = bytes <= kSmallMax ? kSmallSegment : bytes <= kMediumMax ? kMediumSegment : Round(bytes, kLargeUnit);
+  const std::uint64_t segment = bytes <= kSmallMax    ? kSmallSegment
+                                : bytes <= kMediumMax ? kMediumSegment
+                                                      : Round(bytes, kLargeUnit);
   absl::StatusOr<Address> address = driver_.allocate(segment);
   if (!address.ok()) return address;
   EG_CHECK(*address % kAlignment == 0);
@@ -63,7 +69,8 @@ absl::StatusOr<BlockCache::Address> BlockCache::Grow(std::uint64_t bytes, Stream
   return address;
 }
 
-// A free block becomes used; what it has too much is a free block of its own, unless that is too little to be worth it.
+// A free block becomes used; what it has too much is a free block of its own, unless that is too
+// little to be worth it.
 BlockCache::Address BlockCache::Take(Address address, std::uint64_t bytes) {
   Block& block = blocks_.at(address);
   EG_CHECK(block.state == Block::State::kFree && block.bytes >= bytes);
@@ -82,7 +89,8 @@ BlockCache::Address BlockCache::Take(Address address, std::uint64_t bytes) {
 
 void BlockCache::Free(Address address) {
   const auto found = blocks_.find(address);
-  EG_CHECK_MSG(found != blocks_.end() && found->second.state == Block::State::kUsed, absl::StrCat("freed twice, or never given out: ", address));
+  EG_CHECK_MSG(found != blocks_.end() && found->second.state == Block::State::kUsed,
+               absl::StrCat("freed twice, or never given out: ", address));
   stats_.in_use -= found->second.bytes;
   Settle(address);
 }
@@ -107,7 +115,9 @@ void BlockCache::Insert(Address address) {
   auto at = blocks_.find(address);
   at->second.state = Block::State::kFree;
   const auto joins = [](const auto& left, const auto& right) {
-    return left->second.state == Block::State::kFree && right->second.state == Block::State::kFree && left->second.segment == right->second.segment &&
+    return left->second.state == Block::State::kFree &&
+           right->second.state == Block::State::kFree &&
+           left->second.segment == right->second.segment &&
            left->second.stream == right->second.stream;
   };
   if (const auto next = std::next(at); next != blocks_.end() && joins(at, next)) {
@@ -142,14 +152,17 @@ void BlockCache::Reached(Stream stream, Mark mark) {
   reached = mark;
   std::vector<Address> held;
   for (const auto& [address, block] : blocks_)
-    if (block.state == Block::State::kHeldBack && block.others.count(stream) != 0) held.push_back(address);
+    if (block.state == Block::State::kHeldBack && block.others.count(stream) != 0)
+      held.push_back(address);
   for (const Address address : held) Settle(address);
 }
 
 absl::Status BlockCache::ReleaseCached() {
   std::vector<std::pair<Address, Stream>> whole;
   for (const auto& [stream, small, bytes, address] : free_)
-    if (const auto segment = segments_.find(address); segment != segments_.end() && segment->second == bytes) whole.emplace_back(address, stream);
+    if (const auto segment = segments_.find(address);
+        segment != segments_.end() && segment->second == bytes)
+      whole.emplace_back(address, stream);
   for (const auto& [address, stream] : whole) {
     const absl::Status released = driver_.release(address);
     if (!released.ok()) return released;
@@ -169,7 +182,8 @@ BlockCache::Stats BlockCache::stats() const {
     free += bytes;
     stats.largest_free = std::max(stats.largest_free, bytes);
   }
-  stats.fragmentation = free == 0 ? 0.0 : 1.0 - static_cast<double>(stats.largest_free) / static_cast<double>(free);
+  stats.fragmentation =
+      free == 0 ? 0.0 : 1.0 - static_cast<double>(stats.largest_free) / static_cast<double>(free);
   return stats;
 }
 
@@ -180,12 +194,16 @@ std::string BlockCache::Audit() const {
   const Block* before = nullptr;
   for (const auto& [address, block] : blocks_) {
     const auto end = ends.find(block.segment);
-    if (end == ends.end() || end->second != address) return absl::StrCat("a hole or an overlap before block ", address);
-    if (block.bytes == 0 || block.bytes % kAlignment != 0 || address % kAlignment != 0) return absl::StrCat("a crooked block at ", address);
+    if (end == ends.end() || end->second != address)
+      return absl::StrCat("a hole or an overlap before block ", address);
+    if (block.bytes == 0 || block.bytes % kAlignment != 0 || address % kAlignment != 0)
+      return absl::StrCat("a crooked block at ", address);
     end->second += block.bytes;
     const bool is_free = block.state == Block::State::kFree;
-    if (is_free != (free_.count(KeyOf(address, block)) != 0)) return absl::StrCat("the free list is wrong about ", address);
-    if (is_free && before != nullptr && before->state == Block::State::kFree && before->segment == block.segment && before->stream == block.stream)
+    if (is_free != (free_.count(KeyOf(address, block)) != 0))
+      return absl::StrCat("the free list is wrong about ", address);
+    if (is_free && before != nullptr && before->state == Block::State::kFree &&
+        before->segment == block.segment && before->stream == block.stream)
       return absl::StrCat("neighbours that were not joined at ", address);
     if (block.state == Block::State::kUsed) used += block.bytes;
     if (block.state == Block::State::kHeldBack) held += block.bytes;
@@ -193,10 +211,13 @@ std::string BlockCache::Audit() const {
     before = &block;
   }
   for (const auto& [segment, bytes] : segments_)
-    if (ends[segment] != segment + bytes) return absl::StrCat("segment ", segment, " is not covered");
+    if (ends[segment] != segment + bytes)
+      return absl::StrCat("segment ", segment, " is not covered");
   std::uint64_t listed = 0;
   for (const FreeKey& key : free_) listed += std::get<2>(key);
-  if (used != stats_.in_use || held != stats_.held_back || reserved != stats_.reserved || listed != free) return "the sums are wrong";
+  if (used != stats_.in_use || held != stats_.held_back || reserved != stats_.reserved ||
+      listed != free)
+    return "the sums are wrong";
   return "";
 }
 

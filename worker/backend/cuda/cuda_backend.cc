@@ -26,17 +26,21 @@
 namespace evergrad::worker {
 namespace {
 
-static_assert(sizeof(EgLossResult) == sizeof(LossResult) && offsetof(EgLossResult, bad_value) == offsetof(LossResult, bad_value));
+static_assert(sizeof(EgLossResult) == sizeof(LossResult) &&
+              offsetof(EgLossResult, bad_value) == offsetof(LossResult, bad_value));
 static_assert(cuda::kNoRow == kAbsent);
 
 constexpr std::int32_t LaneNumber(Lane lane) { return static_cast<std::int32_t>(lane); }
-static_assert(LaneNumber(Lane::kCompute) == EG_LANE_COMPUTE && LaneNumber(Lane::kIn) == EG_LANE_IN && LaneNumber(Lane::kOut) == EG_LANE_OUT);
+static_assert(LaneNumber(Lane::kCompute) == EG_LANE_COMPUTE &&
+              LaneNumber(Lane::kIn) == EG_LANE_IN && LaneNumber(Lane::kOut) == EG_LANE_OUT);
 
-constexpr std::uint64_t kStagingPiece = 4ull << 20;  // one piece is filled while the one before travels
+constexpr std::uint64_t kStagingPiece = 4ull
+                                        << 20;  // one piece is filled while the one before travels
 constexpr std::size_t kPlansMax = 4096;
 constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
 constexpr int kMeasuredRuns = 3;  // the first warms up
-// Calls until memory of the device is asked for again that was short; at once where this process has given some back.
+// Calls until memory of the device is asked for again that was short; at once where this process
+// has given some back.
 constexpr std::uint32_t kAskedAgain = 1000;
 
 const char* PhaseName(Phase phase) {
@@ -60,7 +64,9 @@ std::uint64_t HashOf(std::span<const std::uint64_t> words, std::uint64_t more) {
 
 struct PlanKey {
   EgPlanKey key;  // zeroed before it is filled in
-  friend bool operator<(const PlanKey& a, const PlanKey& b) { return std::memcmp(&a.key, &b.key, sizeof(EgPlanKey)) < 0; }
+  friend bool operator<(const PlanKey& a, const PlanKey& b) {
+    return std::memcmp(&a.key, &b.key, sizeof(EgPlanKey)) < 0;
+  }
 };
 
 class CudaEvent final : public Event {
@@ -76,9 +82,11 @@ class CudaEvent final : public Event {
 };
 
 EgPoolShape ToC(const PoolShape& s) {
-  return {s.batch, s.in_h, s.in_w, s.channels, s.out_h, s.out_w, s.pool_h, s.pool_w, s.stride_h, s.stride_w, s.pad_top, s.pad_left};
+  return {s.batch,  s.in_h,   s.in_w,     s.channels, s.out_h,   s.out_w,
+          s.pool_h, s.pool_w, s.stride_h, s.stride_w, s.pad_top, s.pad_left};
 }
-static_assert(static_cast<int>(Element::kFloat32) == EG_FLOAT32 && static_cast<int>(Element::kFloat16) == EG_FLOAT16 &&
+static_assert(static_cast<int>(Element::kFloat32) == EG_FLOAT32 &&
+              static_cast<int>(Element::kFloat16) == EG_FLOAT16 &&
               static_cast<int>(Element::kBFloat16) == EG_BFLOAT16);
 std::int32_t ToC(Activation a) {
   switch (a) {
@@ -120,7 +128,8 @@ class CudaBackendImpl final : public CudaBackend {
     EgEvent* done = nullptr;
     for (const Lane lane : {Lane::kCompute, Lane::kIn, Lane::kOut}) {
       if (api_->make_event(context_, 0, &done, &ignored) != EG_CUDA_OK) continue;
-      if (api_->record(context_, LaneNumber(lane), done, &ignored) == EG_CUDA_OK) static_cast<void>(api_->wait(done, &ignored));
+      if (api_->record(context_, LaneNumber(lane), done, &ignored) == EG_CUDA_OK)
+        static_cast<void>(api_->wait(done, &ignored));
       api_->drop_event(done);
     }
     if (ranges_ > 0) api_->pop_range();
@@ -130,7 +139,8 @@ class CudaBackendImpl final : public CudaBackend {
     if (finished_ != nullptr) api_->drop_event(finished_);
     for (const auto& [key, choice] : plans_)
       if (choice.plan != nullptr) api_->drop_plan(choice.plan);
-    for (tensor::AlignedBuffer* const buffer : {&scratch_, &filters_, &narrow_, &wide_, &padded_, &workspace_, &result_, &ring_memory_})
+    for (tensor::AlignedBuffer* const buffer :
+         {&scratch_, &filters_, &narrow_, &wide_, &padded_, &workspace_, &result_, &ring_memory_})
       *buffer = tensor::AlignedBuffer();
     EG_CHECK(memory_.use_count() == 1);  // all else outlives no backend
     memory_.reset();
@@ -139,7 +149,8 @@ class CudaBackendImpl final : public CudaBackend {
 
   std::string name() const override { return name_; }
   CudaStats stats() const override {
-    return {memory_->cache().stats(), ring_.stats(), capture_.stats(), plans_made_, plans_measured_, products_widened_};
+    return {memory_->cache().stats(), ring_.stats(),    capture_.stats(), plans_made_,
+            plans_measured_,          products_widened_};
   }
 
   // ---- Memory
@@ -160,13 +171,15 @@ class CudaBackendImpl final : public CudaBackend {
     use.memory = memory_->use(ask_driver);
     use.measured = times.steps;
     use.in_bytes = in_bytes_, use.staged_bytes = staged_bytes_;
-    use.in = times.in, use.out = times.out, use.kernels = times.kernels, use.stalled = times.stalled;
+    use.in = times.in, use.out = times.out, use.kernels = times.kernels,
+    use.stalled = times.stalled;
     use.eager = capture.eager, use.captures = capture.captures, use.replays = capture.replays;
     use.recaptures = capture.recaptures;
     use.crowded = capture.crowded, use.graphs = capture.graphs;
     EgCudaError error{};
     float share = 0;
-    if (ask_driver && api_->utilization(context_, &share, &error) == EG_CUDA_OK) use.utilization = share;
+    if (ask_driver && api_->utilization(context_, &share, &error) == EG_CUDA_OK)
+      use.utilization = share;
     return use;
   }
 
@@ -179,12 +192,16 @@ class CudaBackendImpl final : public CudaBackend {
     EgCudaError error{};
     in_bytes_ += from.size();
     if (pinned_->Holds(from.data(), from.size()) || !HaveRing()) {
-      Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data(), from.data(), from.size(), &error), error);
+      Check("upload",
+            api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data(), from.data(), from.size(),
+                       &error),
+            error);
       return;
     }
     // By way of the ring, piece by piece: the caller waits for its copies into the ring alone.
     for (std::size_t at = 0; at < from.size() && error_.ok();) {
-      const std::size_t bytes = std::min<std::size_t>(from.size() - at, std::min(kStagingPiece, ring_.capacity()));
+      const std::size_t bytes =
+          std::min<std::size_t>(from.size() - at, std::min(kStagingPiece, ring_.capacity()));
       const std::optional<StagingRing::Slot> slot = Stage(bytes);
       if (!slot) return;
       std::byte* const piece = ring_memory_.data() + slot->offset;
@@ -192,7 +209,10 @@ class CudaBackendImpl final : public CudaBackend {
       staged_bytes_ += bytes;
       EgEvent* event = nullptr;
       if (Check("upload", api_->make_event(context_, 0, &event, &error), error) &&
-          (!Check("upload", api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data() + at, piece, bytes, &error), error) ||
+          (!Check("upload",
+                  api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data() + at, piece, bytes,
+                             &error),
+                  error) ||
            !Check("upload", api_->record(context_, LaneNumber(lane), event, &error), error)))
         api_->drop_event(std::exchange(event, nullptr));
       ring_.Submit(slot->ticket);
@@ -205,7 +225,10 @@ class CudaBackendImpl final : public CudaBackend {
     memory_->UsedBy(lane, from.data());
     if (lane != Lane::kCompute) times_->BeforeCopy(lane);
     EgCudaError error{};
-    Check("download", api_->copy(context_, LaneNumber(lane), EG_COPY_OUT, to.data(), from.data(), from.size(), &error), error);
+    Check("download",
+          api_->copy(context_, LaneNumber(lane), EG_COPY_OUT, to.data(), from.data(), from.size(),
+                     &error),
+          error);
   }
   absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override {
     EgCudaError error{};
@@ -232,7 +255,8 @@ class CudaBackendImpl final : public CudaBackend {
   }
   absl::Status Wait(Event& event) override {
     EgCudaError error{};
-    if (api_->wait(static_cast<CudaEvent&>(event).get(), &error) == EG_CUDA_OK) return absl::OkStatus();
+    if (api_->wait(static_cast<CudaEvent&>(event).get(), &error) == EG_CUDA_OK)
+      return absl::OkStatus();
     return DeviceFailed("wait", error);
   }
 
@@ -244,14 +268,16 @@ class CudaBackendImpl final : public CudaBackend {
     key_ = HashOf(signature, (fastest_ ? 1 : 0) + (tf32_ ? 2 : 0));
     times_->BeginCompute();
     // What a graph has in it beside what the caller signs.
-    const std::uint64_t ours[] = {state_,         Address(scratch_), Address(filters_),  Address(narrow_),
-                                  Address(wide_), Address(padded_),  Address(workspace_)};
+    const std::uint64_t ours[] = {
+        state_,         Address(scratch_), Address(filters_),  Address(narrow_),
+        Address(wide_), Address(padded_),  Address(workspace_)};
     const GraphCapture::Decision decision = capture_.Next(key_, HashOf(ours, key_));
     if (decision.drop) DropGraph(key_);
     for (const GraphCapture::Key evicted : decision.evicted) DropGraph(evicted);
     if (!error_.ok()) {
       // Nothing is computed until it has been asked for.
-      if (decision.action == GraphCapture::Action::kCapture) capture_.Failed(key_, "an error before");
+      if (decision.action == GraphCapture::Action::kCapture)
+        capture_.Failed(key_, "an error before");
       return false;
     }
     EgCudaError error{};
@@ -301,20 +327,28 @@ class CudaBackendImpl final : public CudaBackend {
     times_->AfterCopies(Lane::kOut);
     EgCudaError error{};
     if (error_.ok() && result_.size() < result.size()) {
-      if (absl::StatusOr<tensor::AlignedBuffer> grown = pinned_->Allocate(result.size()); grown.ok()) result_ = *std::move(grown);
+      if (absl::StatusOr<tensor::AlignedBuffer> grown = pinned_->Allocate(result.size());
+          grown.ok())
+        result_ = *std::move(grown);
     }
     const bool direct = result_.size() < result.size();  // no page-locked memory: the driver's way
     std::byte* const result_to = direct ? to.data() : result_.data();
-    if (finished_ == nullptr) Check("finish", api_->make_event(context_, 0, &finished_, &error), error);
+    if (finished_ == nullptr)
+      Check("finish", api_->make_event(context_, 0, &finished_, &error), error);
     if (error_.ok() && !result.empty())
-      Check("finish", api_->copy(context_, EG_LANE_COMPUTE, EG_COPY_OUT, result_to, result.data(), result.size(), &error), error);
+      Check("finish",
+            api_->copy(context_, EG_LANE_COMPUTE, EG_COPY_OUT, result_to, result.data(),
+                       result.size(), &error),
+            error);
     // Also after an error: nothing of the step may still run when the caller goes on.
     if (finished_ != nullptr) {
-      if (api_->record(context_, EG_LANE_COMPUTE, finished_, &error) != EG_CUDA_OK || api_->wait(finished_, &error) != EG_CUDA_OK) {
+      if (api_->record(context_, EG_LANE_COMPUTE, finished_, &error) != EG_CUDA_OK ||
+          api_->wait(finished_, &error) != EG_CUDA_OK) {
         error_.Update(DeviceFailed("finish", error));
       }
     }
-    if (error_.ok() && !result.empty() && !direct) std::memcpy(to.data(), result_.data(), result.size());
+    if (error_.ok() && !result.empty() && !direct)
+      std::memcpy(to.data(), result_.data(), result.size());
     error_.ok() ? times_->Finished() : times_->Abandon();
     return TakeError();
   }
@@ -341,10 +375,12 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Dense layers and windows
 
-  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) override {
+  void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b,
+                    Activation activation, AnyOut y) override {
     EgPlanKey key = MatmulKey(batch, out, in, false, false);
     SetTypes(&key, x.type(), y.type());
-    // With an activation the bias rides on its pass; alone, on the product's epilogue, which takes a bias of the output's type.
+    // With an activation the bias rides on its pass; alone, on the product's epilogue, which takes
+    // a bias of the output's type.
     key.bias = !b.empty() && activation == Activation::kLinear && y.is_float32() ? 1 : 0;
     key.alignment = AlignmentOf({x.data(), w.data(), b.data(), y.data()});
     EgPlanArguments p{};
@@ -358,8 +394,9 @@ class CudaBackendImpl final : public CudaBackend {
     FinishRows(batch, out, added ? In() : b, activation, y);
   }
 
-  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx,
-                     Out dw, Out db) override {
+  void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w,
+                     Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw,
+                     Out db) override {
     ThroughActivation(activation, batch, out, y, dy);
     const AnyIn g = Narrow(dy, x.type());
     if (g.empty()) return;
@@ -383,10 +420,12 @@ class CudaBackendImpl final : public CudaBackend {
     MustRunPlan("dense input gradient", key, p);
   }
 
-  void Conv2dForward(const Conv2dShape& s, AnyIn x, AnyIn w, In b, Activation activation, AnyOut y) override {
+  void Conv2dForward(const Conv2dShape& s, AnyIn x, AnyIn w, In b, Activation activation,
+                     AnyOut y) override {
     float* const filters = Filters(s);
     if (filters == nullptr) return;
-    const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c, positions = s.batch * s.out_h * s.out_w;
+    const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c,
+                       positions = s.batch * s.out_h * s.out_w;
     Compute(EgTranspose{window, s.filters, w.data(), filters, ToC(w.type()), ToC(w.type())});
     EgPlanKey key = ConvKey(EG_PLAN_CONV, s);
     SetTypes(&key, x.type(), y.type());
@@ -395,7 +434,8 @@ class CudaBackendImpl final : public CudaBackend {
     key.relu = activation == Activation::kRelu ? 1 : 0;
     EgPlanArguments p{};
     p.a = x.data(), p.b = filters, p.bias = b.data(), p.d = y.data();
-    if ((key.bias != 0 || key.relu != 0) && (activation == Activation::kLinear || activation == Activation::kRelu) &&
+    if ((key.bias != 0 || key.relu != 0) &&
+        (activation == Activation::kLinear || activation == Activation::kRelu) &&
         RunAnyPlan("conv2d forward", key, p))
       return;
     key.bias = key.relu = 0;
@@ -403,10 +443,12 @@ class CudaBackendImpl final : public CudaBackend {
     FinishRows(positions, s.filters, b, activation, y);
   }
 
-  void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) override {
+  void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation, AnyIn y,
+                      AnyOut dy, AnyOut dx, Out dw, Out db) override {
     float* const filters = Filters(s);
     if (filters == nullptr) return;
-    const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c, positions = s.batch * s.out_h * s.out_w;
+    const std::int64_t window = s.kernel_h * s.kernel_w * s.in_c,
+                       positions = s.batch * s.out_h * s.out_w;
     ThroughActivation(activation, positions, s.filters, y, dy);
     if (!db.empty()) ColumnSums(positions, s.filters, dy, db);
     EgPlanKey key = ConvKey(EG_PLAN_CONV_FILTER, s);
@@ -432,45 +474,60 @@ class CudaBackendImpl final : public CudaBackend {
     MustRunPlan("conv2d input gradient", key, p);
   }
 
-  void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y, std::span<std::int32_t> argmax) override {
+  void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y,
+                      std::span<std::int32_t> argmax) override {
     Compute(EgMaxPool{ToC(s), x.data(), y.data(), argmax.data(), ToC(x.type()), 0});
   }
-  void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax, AnyOut dx) override {
+  void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax,
+                       AnyOut dx) override {
     Compute(EgMaxPoolBack{ToC(s), dy.data(), argmax.data(), dx.data(), ToC(dy.type()), 0});
   }
-  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn x, AnyOut y) override {
+  void GlobalAveragePoolForward(std::int64_t batch, std::int64_t positions, std::int64_t channels,
+                                AnyIn x, AnyOut y) override {
     Compute(EgAveragePool{batch, positions, channels, x.data(), y.data(), ToC(x.type()), 0});
   }
-  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels, AnyIn dy, AnyOut dx) override {
+  void GlobalAveragePoolBackward(std::int64_t batch, std::int64_t positions, std::int64_t channels,
+                                 AnyIn dy, AnyOut dx) override {
     Compute(EgAveragePoolBack{batch, positions, channels, dy.data(), dx.data(), ToC(dy.type()), 0});
   }
 
   // ---- Element by element
 
-  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn x, AnyOut y) override {
+  void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn x,
+                         AnyOut y) override {
     if (a == Activation::kSoftmax)
       Compute(EgSoftmax{rows, columns, x.data(), y.data(), ToC(x.type()), 0});
     else
       Compute(EgActivate{rows * columns, x.data(), y.data(), ToC(a), ToC(x.type())});
   }
-  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy, AnyOut dx) override {
+  void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn y, AnyIn dy,
+                          AnyOut dx) override {
     if (a == Activation::kSoftmax)
       Compute(EgSoftmaxBack{rows, columns, y.data(), dy.data(), dx.data(), ToC(y.type()), 0});
     else
-      Compute(EgActivateBack{rows * columns, y.data(), dy.data(), dx.data(), ToC(a), ToC(y.type())});
+      Compute(
+          EgActivateBack{rows * columns, y.data(), dy.data(), dx.data(), ToC(a), ToC(y.type())});
   }
   void Dropout(double rate, std::span<const std::uint64_t> key, AnyIn x, AnyOut y) override {
     Compute(EgDropout{Size(x), rate, key.data(), x.data(), y.data(), ToC(x.type()), 0});
   }
   void Zero(std::span<std::byte> memory) override { Compute(EgZero{memory.size(), memory.data()}); }
-  void Copy(AnyIn x, AnyOut y) override { Compute(EgCast{Size(x), x.data(), y.data(), ToC(x.type()), ToC(y.type())}); }
-  void Scale(float factor, In x, Out y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 0, EG_FLOAT32, EG_FLOAT32}); }
-  void AddScaled(float factor, AnyIn x, AnyOut y) override { Compute(EgScale{Size(x), x.data(), y.data(), factor, 1, ToC(x.type()), ToC(y.type())}); }
+  void Copy(AnyIn x, AnyOut y) override {
+    Compute(EgCast{Size(x), x.data(), y.data(), ToC(x.type()), ToC(y.type())});
+  }
+  void Scale(float factor, In x, Out y) override {
+    Compute(EgScale{Size(x), x.data(), y.data(), factor, 0, EG_FLOAT32, EG_FLOAT32});
+  }
+  void AddScaled(float factor, AnyIn x, AnyOut y) override {
+    Compute(EgScale{Size(x), x.data(), y.data(), factor, 1, ToC(x.type()), ToC(y.type())});
+  }
   void Sum(std::span<const AnyIn> inputs, AnyOut y) override {
-    // More than travel in one launch are added to what the launch before has left, which is float32.
+    // More than travel in one launch are added to what the launch before has left, which is
+    // float32.
     float* so_far = nullptr;
     if (inputs.size() > EG_LIST_MAX) {
-      so_far = y.is_float32() ? y.floats().data() : Scratch<float>(static_cast<std::int64_t>(sizeof(float)) * Size(y));
+      so_far = y.is_float32() ? y.floats().data()
+                              : Scratch<float>(static_cast<std::int64_t>(sizeof(float)) * Size(y));
       if (so_far == nullptr) return;
     }
     for (std::size_t begin = 0; begin < inputs.size(); begin += EG_LIST_MAX) {
@@ -481,58 +538,71 @@ class CudaBackendImpl final : public CudaBackend {
       a.y = last ? y.data() : so_far;
       a.x_type = ToC(inputs[begin].type());
       a.y_type = last ? ToC(y.type()) : EG_FLOAT32;
-      a.count = static_cast<std::int32_t>(std::min<std::size_t>(EG_LIST_MAX, inputs.size() - begin));
-      for (std::int32_t i = 0; i < a.count; ++i) a.inputs[i] = inputs[begin + static_cast<std::size_t>(i)].data();
+      a.count =
+          static_cast<std::int32_t>(std::min<std::size_t>(EG_LIST_MAX, inputs.size() - begin));
+      for (std::int32_t i = 0; i < a.count; ++i)
+        a.inputs[i] = inputs[begin + static_cast<std::size_t>(i)].data();
       Compute(a);
     }
   }
-  void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
+  void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns,
+                   std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
                    std::int64_t y_begin) override {
-    Compute(EgCopyColumns{rows, width, x_columns, x_begin, y_columns, y_begin, x.data(), y.data(), ToC(x.type()), 0});
+    Compute(EgCopyColumns{rows, width, x_columns, x_begin, y_columns, y_begin, x.data(), y.data(),
+                          ToC(x.type()), 0});
   }
 
   // ---- Normalization
 
-  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
-                        AnyOut y) override {
+  void BatchNormForward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma,
+                        In beta, Out mean, Out variance, AnyOut y) override {
     double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, channels, 2));
     if (scratch == nullptr) return;
-    Compute(
-        EgBatchNorm{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), scratch, ToC(x.type()), 0});
+    Compute(EgBatchNorm{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(),
+                        variance.data(), y.data(), scratch, ToC(x.type()), 0});
   }
-  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In beta, In mean, In variance,
-                          AnyOut y) override {
-    Compute(
-        EgBatchNormInference{rows, channels, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), ToC(x.type()), 0});
+  void BatchNormInference(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
+                          In gamma, In beta, In mean, In variance, AnyOut y) override {
+    Compute(EgBatchNormInference{rows, channels, epsilon, x.data(), gamma.data(), beta.data(),
+                                 mean.data(), variance.data(), y.data(), ToC(x.type()), 0});
   }
-  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx,
-                         Out dgamma, Out dbeta) override {
+  void BatchNormBackward(std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
+                         In gamma, In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
+                         Out dbeta) override {
     double* const scratch = Scratch<double>(cuda::BatchNormBackScratch(rows, channels));
     if (scratch == nullptr) return;
-    Compute(EgBatchNormBack{rows, channels, epsilon, x.data(), gamma.data(), mean.data(), variance.data(), dy.data(), dx.data(), dgamma.data(),
-                            dbeta.data(), scratch, ToC(x.type()), 0});
+    Compute(EgBatchNormBack{rows, channels, epsilon, x.data(), gamma.data(), mean.data(),
+                            variance.data(), dy.data(), dx.data(), dgamma.data(), dbeta.data(),
+                            scratch, ToC(x.type()), 0});
   }
-  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In beta, Out mean, Out variance,
-                        AnyOut y) override {
-    Compute(EgLayerNorm{rows, columns, epsilon, x.data(), gamma.data(), beta.data(), mean.data(), variance.data(), y.data(), ToC(x.type()), 0});
+  void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma,
+                        In beta, Out mean, Out variance, AnyOut y) override {
+    Compute(EgLayerNorm{rows, columns, epsilon, x.data(), gamma.data(), beta.data(), mean.data(),
+                        variance.data(), y.data(), ToC(x.type()), 0});
   }
-  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma, In mean, In variance, AnyIn dy, AnyOut dx,
-                         Out dgamma, Out dbeta) override {
+  void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x, In gamma,
+                         In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
+                         Out dbeta) override {
     double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, columns, 2));
     if (scratch == nullptr) return;
-    Compute(EgLayerNormBack{rows, columns, epsilon, x.data(), gamma.data(), mean.data(), variance.data(), dy.data(), dx.data(), dgamma.data(),
-                            dbeta.data(), scratch, ToC(x.type()), 0});
+    Compute(EgLayerNormBack{rows, columns, epsilon, x.data(), gamma.data(), mean.data(),
+                            variance.data(), dy.data(), dx.data(), dgamma.data(), dbeta.data(),
+                            scratch, ToC(x.type()), 0});
   }
 
   // ---- Products of vectors
 
-  void DotForward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, Out y) override {
+  void DotForward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b,
+                  Out y) override {
     Compute(EgDot{batch, elements, normalize ? 1 : 0, 0, a.data(), b.data(), y.data()});
   }
-  void DotBackward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, In dy, Out da) override {
-    Compute(EgDotBack{batch, elements, normalize ? 1 : 0, 0, a.data(), b.data(), dy.data(), da.data()});
+  void DotBackward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b, In dy,
+                   Out da) override {
+    Compute(
+        EgDotBack{batch, elements, normalize ? 1 : 0, 0, a.data(), b.data(), dy.data(), da.data()});
   }
-  void FactorizationForward(std::int64_t batch, std::int64_t dimension, std::span<const In> inputs, Out sums, Out y) override {
+  void FactorizationForward(std::int64_t batch, std::int64_t dimension, std::span<const In> inputs,
+                            Out sums, Out y) override {
     if (!ListFits("factorization", inputs.size())) return;
     EgFactorization a{};
     a.batch = batch;
@@ -546,49 +616,70 @@ class CudaBackendImpl final : public CudaBackend {
     a.y = y.data();
     Compute(a);
   }
-  void FactorizationBackward(std::int64_t batch, std::int64_t dimension, In v, In sums, In dy, Out dv) override {
-    Compute(EgFactorizationBack{batch, Size(v) / (batch * dimension), dimension, v.data(), sums.data(), dy.data(), dv.data()});
+  void FactorizationBackward(std::int64_t batch, std::int64_t dimension, In v, In sums, In dy,
+                             Out dv) override {
+    Compute(EgFactorizationBack{batch, Size(v) / (batch * dimension), dimension, v.data(),
+                                sums.data(), dy.data(), dv.data()});
   }
 
   // ---- Embeddings
 
-  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows, In weights, AnyOut y) override {
+  void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position, In rows,
+                       In weights, AnyOut y) override {
     if (!ListFits("embedding", s.widths.size())) return;
-    Compute(EgGather{ToC(s), position.data(), rows.data(), weights.data(), y.data(), ToC(y.type()), 0});
+    Compute(
+        EgGather{ToC(s), position.data(), rows.data(), weights.data(), y.data(), ToC(y.type()), 0});
   }
-  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position, In weights, AnyIn dy, Out row_gradients) override {
+  void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position,
+                        In weights, AnyIn dy, Out row_gradients) override {
     if (!ListFits("embedding", s.widths.size()) || position.empty()) return;
-    EgScatter a{ToC(s), Size(row_gradients) / s.dimension, position.data(), weights.data(), dy.data(), row_gradients.data(), nullptr, ToC(dy.type()),
+    EgScatter a{ToC(s),
+                Size(row_gradients) / s.dimension,
+                position.data(),
+                weights.data(),
+                dy.data(),
+                row_gradients.data(),
+                nullptr,
+                ToC(dy.type()),
                 0};
     const std::int64_t sort = api_->sort_bytes(context_, a.s.batch * a.s.ids);
-    if (sort < 0) return Refuse("embedding", absl::InternalError("the sort does not say what memory it needs"));
+    if (sort < 0)
+      return Refuse("embedding", absl::InternalError("the sort does not say what memory it needs"));
     a.scratch = Scratch<std::byte>(cuda::ScatterScratch::Of(a.s.batch, a.s.ids, sort).bytes);
     if (a.scratch != nullptr) Compute(a);
   }
 
   // ---- What a step tells the host
 
-  void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient, LossResult* result) override {
+  void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
+                   LossResult* result) override {
     std::byte* const scratch = Scratch<std::byte>(cuda::LossScratch(batch));
     if (scratch == nullptr) return;
-    const std::int32_t type = loss.type == LossType::kSparseCategoricalCrossentropy ? EG_SPARSE_CATEGORICAL
-                              : loss.type == LossType::kBinaryCrossentropy          ? EG_BINARY
-                                                                                    : EG_MEAN_SQUARED;
-    Compute(EgLoss{type, loss.from_logits ? 1 : 0, loss.accuracy ? 1 : 0, 0, batch, loss.rows, loss.columns, output.data(), labels.data(),
-                   gradient.data(), reinterpret_cast<EgLossResult*>(result), scratch});
+    const std::int32_t type = loss.type == LossType::kSparseCategoricalCrossentropy
+                                  ? EG_SPARSE_CATEGORICAL
+                              : loss.type == LossType::kBinaryCrossentropy ? EG_BINARY
+                                                                           : EG_MEAN_SQUARED;
+    Compute(EgLoss{type, loss.from_logits ? 1 : 0, loss.accuracy ? 1 : 0, 0, batch, loss.rows,
+                   loss.columns, output.data(), labels.data(), gradient.data(),
+                   reinterpret_cast<EgLossResult*>(result), scratch});
   }
   void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts) override {
-    Compute(EgAuc{Size(output), from_logits ? 1 : 0, kAucBins, output.data(), labels.data(), counts.data()});
+    Compute(EgAuc{Size(output), from_logits ? 1 : 0, kAucBins, output.data(), labels.data(),
+                  counts.data()});
   }
-  void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels, double* sum) override {
+  void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels,
+                        double* sum) override {
     double* const scratch = Scratch<double>(8 * batch);
-    if (scratch != nullptr) Compute(EgMeanSquares{batch, elements, output.data(), labels.data(), sum, scratch});
+    if (scratch != nullptr)
+      Compute(EgMeanSquares{batch, elements, output.data(), labels.data(), sum, scratch});
   }
   void SumOfSquares(In x, double* sum) override {
     double* const scratch = Scratch<double>(std::max<std::int64_t>(8, cuda::SumScratch(Size(x))));
     if (scratch != nullptr) Compute(EgSquares{Size(x), x.data(), sum, scratch});
   }
-  void FindNotFinite(AnyIn x, std::uint64_t* found) override { Compute(EgNotFinite{Size(x), x.data(), found, ToC(x.type()), 0}); }
+  void FindNotFinite(AnyIn x, std::uint64_t* found) override {
+    Compute(EgNotFinite{Size(x), x.data(), found, ToC(x.type()), 0});
+  }
 
  private:
   // What a step asks for, as it is noted while it is captured.
@@ -605,18 +696,23 @@ class CudaBackendImpl final : public CudaBackend {
     Phase phase = Phase::kForward;
   };
   struct Choice {
-    EgPlan* plan = nullptr;  // null: the library has none for this key, or there was no memory for any
+    EgPlan* plan =
+        nullptr;  // null: the library has none for this key, or there was no memory for any
     std::uint64_t workspace_bytes = 0;
-    std::string refused = {};     // why there is none, where the library says it
-    std::string no_memory = {};   // why there is none, where that is it: it is asked again, not at each call
+    std::string refused = {};  // why there is none, where the library says it
+    std::string no_memory =
+        {};  // why there is none, where that is it: it is asked again, not at each call
     std::uint64_t used_then = 0;  // bytes in use
     std::uint32_t asked_since = 0;
   };
 
   static std::int64_t Size(AnyIn x) { return static_cast<std::int64_t>(x.size()); }
-  static std::uint64_t Address(const tensor::AlignedBuffer& buffer) { return reinterpret_cast<std::uint64_t>(buffer.data()); }
+  static std::uint64_t Address(const tensor::AlignedBuffer& buffer) {
+    return reinterpret_cast<std::uint64_t>(buffer.data());
+  }
 
-  static EgPlanKey MatmulKey(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a, bool transpose_b) {
+  static EgPlanKey MatmulKey(std::int64_t m, std::int64_t n, std::int64_t k, bool transpose_a,
+                             bool transpose_b) {
     EgPlanKey key{};
     key.kind = EG_PLAN_MATMUL;
     key.m = m, key.n = n, key.k = k;
@@ -627,20 +723,24 @@ class CudaBackendImpl final : public CudaBackend {
   static EgPlanKey ConvKey(std::int32_t kind, const Conv2dShape& s) {
     EgPlanKey key{};
     key.kind = kind;
-    key.batch = s.batch, key.in_h = s.in_h, key.in_w = s.in_w, key.in_c = s.in_c, key.out_h = s.out_h, key.out_w = s.out_w, key.filters = s.filters;
-    key.kernel_h = s.kernel_h, key.kernel_w = s.kernel_w, key.stride_h = s.stride_h, key.stride_w = s.stride_w;
+    key.batch = s.batch, key.in_h = s.in_h, key.in_w = s.in_w, key.in_c = s.in_c,
+    key.out_h = s.out_h, key.out_w = s.out_w, key.filters = s.filters;
+    key.kernel_h = s.kernel_h, key.kernel_w = s.kernel_w, key.stride_h = s.stride_h,
+    key.stride_w = s.stride_w;
     key.pad_top = s.pad_top, key.pad_left = s.pad_left;
     key.pad_bottom = PadBehind(s.out_h, s.stride_h, s.kernel_h, s.pad_top, s.in_h, s.pad_bottom);
     key.pad_right = PadBehind(s.out_w, s.stride_w, s.kernel_w, s.pad_left, s.in_w, s.pad_right);
     return key;
   }
-  // What is padded beyond the last window changes nothing until it is a stride, so of all that is the same the one nearest to what is padded in front
-  // is asked for: cuDNN has engines for as much on either side above all.
-  static std::int64_t PadBehind(std::int64_t out, std::int64_t stride, std::int64_t kernel, std::int64_t before, std::int64_t in,
-                                std::int64_t given) {
+  // What is padded beyond the last window changes nothing until it is a stride, so of all that is
+  // the same the one nearest to what is padded in front is asked for: cuDNN has engines for as much
+  // on either side above all.
+  static std::int64_t PadBehind(std::int64_t out, std::int64_t stride, std::int64_t kernel,
+                                std::int64_t before, std::int64_t in, std::int64_t given) {
     const std::int64_t needed = (out - 1) * stride + kernel - before - in;
     if (needed > given) return given;  // no such convolution: the library says so
-    return std::clamp<std::int64_t>(before, std::max<std::int64_t>(needed, 0), std::max<std::int64_t>(needed + stride - 1, 0));
+    return std::clamp<std::int64_t>(before, std::max<std::int64_t>(needed, 0),
+                                    std::max<std::int64_t>(needed + stride - 1, 0));
   }
   static std::int32_t AlignmentOf(std::initializer_list<const void*> pointers) {
     std::uintptr_t all = 0;
@@ -663,12 +763,15 @@ class CudaBackendImpl final : public CudaBackend {
   static std::int32_t ToC(Activation a) { return worker::ToC(a); }
   static EgPoolShape ToC(const PoolShape& s) { return worker::ToC(s); }
 
-  absl::Status Error(absl::StatusCode code, absl::string_view primitive, absl::string_view why) const {
+  absl::Status Error(absl::StatusCode code, absl::string_view primitive,
+                     absl::string_view why) const {
     return absl::Status(
-        code, absl::StrCat("backend could not compute: layer=", layer_, " phase=", PhaseName(phase_), " primitive=", primitive, " cause=", why));
+        code, absl::StrCat("backend could not compute: layer=", layer_,
+                           " phase=", PhaseName(phase_), " primitive=", primitive, " cause=", why));
   }
   absl::Status DeviceFailed(absl::string_view primitive, const EgCudaError& error) const {
-    return Error(absl::StatusCode::kUnavailable, primitive, absl::StrCat("the device has failed: ", error.text));
+    return Error(absl::StatusCode::kUnavailable, primitive,
+                 absl::StrCat("the device has failed: ", error.text));
   }
   void Refuse(absl::string_view primitive, const absl::Status& status) {
     if (error_.ok()) error_ = Error(status.code(), primitive, status.message());
@@ -687,11 +790,13 @@ class CudaBackendImpl final : public CudaBackend {
   }
   bool ListFits(absl::string_view primitive, std::size_t count) {
     if (count <= EG_LIST_MAX) return true;
-    Refuse(primitive, absl::InternalError(absl::StrCat("too many inputs for a GPU: got=", count, " max=", EG_LIST_MAX)));
+    Refuse(primitive, absl::InternalError(absl::StrCat("too many inputs for a GPU: got=", count,
+                                                       " max=", EG_LIST_MAX)));
     return false;
   }
 
-  // Of what is asked for, not of what runs: a step that is replayed has one, whose kernels have the ranges of their capture only.
+  // Of what is asked for, not of what runs: a step that is replayed has one, whose kernels have the
+  // ranges of their capture only.
   void EnterRange(const std::string& name) {
     if (!profiled_) return;
     LeaveRange();
@@ -705,13 +810,15 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Memory of our own
 
-  // Grown memory of the compute lane: what was there before is given back in the lane's order. Null: an error was left.
+  // Grown memory of the compute lane: what was there before is given back in the lane's order.
+  // Null: an error was left.
   std::byte* Grow(tensor::AlignedBuffer* buffer, std::int64_t bytes, const char* what) {
     if (!error_.ok()) return nullptr;
     const std::size_t want = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 16));
     if (buffer->size() >= want) return buffer->data();
     StopCapture(absl::StrCat(what, " grew"));  // nothing is allocated while a step is captured
-    absl::StatusOr<tensor::AlignedBuffer> grown = DeviceMemory::Allocate(memory_, std::max(want, 2 * buffer->size()), what);
+    absl::StatusOr<tensor::AlignedBuffer> grown =
+        DeviceMemory::Allocate(memory_, std::max(want, 2 * buffer->size()), what);
     if (!grown.ok()) return Refuse(what, grown.status()), nullptr;
     *buffer = *std::move(grown);
     return buffer->data();
@@ -721,8 +828,10 @@ class CudaBackendImpl final : public CudaBackend {
     return reinterpret_cast<T*>(Grow(&scratch_, bytes, "scratch"));
   }
   float* Filters(const Conv2dShape& s) {
-    return reinterpret_cast<float*>(
-        Grow(&filters_, static_cast<std::int64_t>(sizeof(float)) * s.kernel_h * s.kernel_w * s.in_c * s.filters, "filters"));
+    return reinterpret_cast<float*>(Grow(
+        &filters_,
+        static_cast<std::int64_t>(sizeof(float)) * s.kernel_h * s.kernel_w * s.in_c * s.filters,
+        "filters"));
   }
 
   // False: there is no page-locked memory for it, and the driver copies by way of its own, slowly.
@@ -738,14 +847,18 @@ class CudaBackendImpl final : public CudaBackend {
     while (!staged_.empty()) {
       std::int32_t passed = 0;
       EgEvent* const event = staged_.front().second;
-      if (event != nullptr && (api_->passed(event, &passed, &error) != EG_CUDA_OK || passed == 0)) break;
+      if (event != nullptr && (api_->passed(event, &passed, &error) != EG_CUDA_OK || passed == 0))
+        break;
       Unstage();
     }
     for (;;) {
       if (const auto slot = ring_.Acquire(bytes)) return slot;
-      if (staged_.empty()) return Refuse("upload", absl::InternalError("the staging ring is full of nothing")), std::nullopt;
+      if (staged_.empty())
+        return Refuse("upload", absl::InternalError("the staging ring is full of nothing")),
+               std::nullopt;
       EgEvent* const event = staged_.front().second;
-      if (event != nullptr && !Check("upload", api_->wait(event, &error), error)) return std::nullopt;
+      if (event != nullptr && !Check("upload", api_->wait(event, &error), error))
+        return std::nullopt;
       Unstage();
     }
   }
@@ -787,7 +900,9 @@ class CudaBackendImpl final : public CudaBackend {
       return Do(std::move(work));
     }
     EgCudaError error{};
-    Check(OpOf<Arguments>::kName, api_->compute(context_, OpOf<Arguments>::kOp, &arguments, sizeof arguments, &error), error);
+    Check(OpOf<Arguments>::kName,
+          api_->compute(context_, OpOf<Arguments>::kOp, &arguments, sizeof arguments, &error),
+          error);
   }
 
   void Do(Work work) {
@@ -804,9 +919,13 @@ class CudaBackendImpl final : public CudaBackend {
   }
   std::int32_t Issue(Work& work, EgCudaError* error) {
     switch (work.kind) {
-      case Work::Kind::kOp: return api_->compute(context_, work.op, work.arguments.data(), work.arguments.size(), error);
-      case Work::Kind::kRecord: return api_->record(context_, LaneNumber(work.lane), work.event, error);
-      case Work::Kind::kAwait: return api_->await(context_, LaneNumber(work.lane), work.event, error);
+      case Work::Kind::kOp:
+        return api_->compute(context_, work.op, work.arguments.data(), work.arguments.size(),
+                             error);
+      case Work::Kind::kRecord:
+        return api_->record(context_, LaneNumber(work.lane), work.event, error);
+      case Work::Kind::kAwait:
+        return api_->await(context_, LaneNumber(work.lane), work.event, error);
       case Work::Kind::kPlan: {
         const Choice& choice = plans_.at(PlanKey{work.key});
         work.plan.workspace = workspace_.data();
@@ -817,7 +936,8 @@ class CudaBackendImpl final : public CudaBackend {
     return EG_CUDA_FAILED;
   }
 
-  // Ends the capture without a graph. What was asked for so far has been noted, not run: now it runs, and what follows runs as it is asked for.
+  // Ends the capture without a graph. What was asked for so far has been noted, not run: now it
+  // runs, and what follows runs as it is asked for.
   void StopCapture(const std::string& reason) {
     if (!capturing_) return;
     capturing_ = false;
@@ -851,7 +971,8 @@ class CudaBackendImpl final : public CudaBackend {
     key.reserved = fastest_ ? 1 : 0;
     auto choice = plans_.find(PlanKey{key});
     if (choice != plans_.end() && !choice->second.no_memory.empty() &&
-        (memory_->use(false).used < choice->second.used_then || ++choice->second.asked_since == kAskedAgain)) {
+        (memory_->use(false).used < choice->second.used_then ||
+         ++choice->second.asked_since == kAskedAgain)) {
       plans_.erase(choice);
       choice = plans_.end();
     }
@@ -862,7 +983,9 @@ class CudaBackendImpl final : public CudaBackend {
       choice = plans_.find(PlanKey{key});
     }
     if (choice->second.plan == nullptr) return false;
-    if (choice->second.workspace_bytes > 0 && Grow(&workspace_, static_cast<std::int64_t>(choice->second.workspace_bytes), "workspace") == nullptr)
+    if (choice->second.workspace_bytes > 0 &&
+        Grow(&workspace_, static_cast<std::int64_t>(choice->second.workspace_bytes), "workspace") ==
+            nullptr)
       return true;
     Work work;
     work.kind = Work::Kind::kPlan;
@@ -872,13 +995,14 @@ class CudaBackendImpl final : public CudaBackend {
     Do(std::move(work));
     return true;
   }
-  // As RunPlan; a convolution for which there is none with more padding on one side than on the other is made of a copy with zeros around it: few of
-  // cuDNN's engines, or none, take such.
+  // As RunPlan; a convolution for which there is none with more padding on one side than on the
+  // other is made of a copy with zeros around it: few of cuDNN's engines, or none, take such.
   bool RunAnyPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunPlan(name, key, arguments)) return true;
     if (key.pad_top == key.pad_bottom && key.pad_left == key.pad_right) return false;
     EgPlanKey even = key;
-    const std::int64_t rows = std::abs(key.pad_bottom - key.pad_top), columns = std::abs(key.pad_right - key.pad_left);
+    const std::int64_t rows = std::abs(key.pad_bottom - key.pad_top),
+                       columns = std::abs(key.pad_right - key.pad_left);
     const std::int64_t above = std::max<std::int64_t>(key.pad_top - key.pad_bottom, 0),
                        left = std::max<std::int64_t>(key.pad_left - key.pad_right, 0);
     even.in_h += rows, even.in_w += columns;
@@ -887,7 +1011,8 @@ class CudaBackendImpl final : public CudaBackend {
     const std::int32_t type = key.kind == EG_PLAN_CONV_DATA ? key.d_type : key.type;
     const std::int64_t elements = even.batch * even.in_h * even.in_w * even.in_c;
     if (elements > kElementsMax) return false;
-    std::byte* const padded = Grow(&padded_, elements * (type == EG_FLOAT32 ? 4 : 2), "padded images");
+    std::byte* const padded =
+        Grow(&padded_, elements * (type == EG_FLOAT32 ? 4 : 2), "padded images");
     if (padded == nullptr) return true;
     EgPlanArguments p = arguments;
     const void* const images = key.kind == EG_PLAN_CONV ? p.a : p.b;
@@ -895,26 +1020,34 @@ class CudaBackendImpl final : public CudaBackend {
     if (key.kind == EG_PLAN_CONV_DATA) p.d = padded;
     if (key.kind == EG_PLAN_CONV_FILTER) p.b = padded;
     even.alignment = AlignmentOf({p.a, p.b, p.d, key.bias != 0 ? p.bias : nullptr});
-    if (const Choice* const choice = Find(even); choice != nullptr && choice->plan == nullptr && choice->no_memory.empty()) return false;
+    if (const Choice* const choice = Find(even);
+        choice != nullptr && choice->plan == nullptr && choice->no_memory.empty())
+      return false;
     if (key.kind != EG_PLAN_CONV_DATA)
-      Compute(EgPad{key.batch, key.in_h, key.in_w, even.in_h, even.in_w, key.in_c, above, left, images, padded, type, 0});
+      Compute(EgPad{key.batch, key.in_h, key.in_w, even.in_h, even.in_w, key.in_c, above, left,
+                    images, padded, type, 0});
     if (!RunPlan(name, even, p)) return false;
     if (key.kind == EG_PLAN_CONV_DATA)
-      Compute(EgPad{key.batch, even.in_h, even.in_w, key.in_h, key.in_w, key.in_c, -above, -left, padded, arguments.d, type, 0});
+      Compute(EgPad{key.batch, even.in_h, even.in_w, key.in_h, key.in_w, key.in_c, -above, -left,
+                    padded, arguments.d, type, 0});
     return true;
   }
-  // A product as the key says it, or, where the library has no algorithm for that, another that is as exact.
+  // A product as the key says it, or, where the library has no algorithm for that, another that is
+  // as exact.
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunAnyPlan(name, key, arguments)) return;
     if (const Choice* const choice = Find(key); choice != nullptr && !choice->no_memory.empty())
-      return Refuse(name, absl::ResourceExhaustedError(absl::StrCat("no memory for an algorithm: ", choice->no_memory)));
+      return Refuse(name, absl::ResourceExhaustedError(
+                              absl::StrCat("no memory for an algorithm: ", choice->no_memory)));
     if (key.type != EG_FLOAT32) return RunWide(name, key, arguments);
     EgPlanKey exact = key;
     exact.tf32 = 0;
     if (key.tf32 != 0) return MustRunPlan(name, exact, arguments);
     const Choice* const choice = Find(key);
-    const std::string why = choice == nullptr || choice->refused.empty() ? "" : absl::StrCat(": ", choice->refused);
-    Refuse(name, absl::InternalError(absl::StrCat("the library has no algorithm for this shape", why)));
+    const std::string why =
+        choice == nullptr || choice->refused.empty() ? "" : absl::StrCat(": ", choice->refused);
+    Refuse(name,
+           absl::InternalError(absl::StrCat("the library has no algorithm for this shape", why)));
   }
   const Choice* Find(EgPlanKey key) const {
     key.reserved = fastest_ ? 1 : 0;
@@ -922,11 +1055,14 @@ class CudaBackendImpl final : public CudaBackend {
     return choice == plans_.end() ? nullptr : &choice->second;
   }
 
-  // Operands of 16 bits as float32, their result rounded once. TF32 has all of their bits, so such products are exact, by tensor cores where there is
-  // an algorithm for it: sizes that are no multiple of 16 bytes may have none of 16 bits, or one of few. It costs a pass over each operand.
+  // Operands of 16 bits as float32, their result rounded once. TF32 has all of their bits, so such
+  // products are exact, by tensor cores where there is an algorithm for it: sizes that are no
+  // multiple of 16 bytes may have none of 16 bits, or one of few. It costs a pass over each
+  // operand.
   void RunWide(const char* name, EgPlanKey key, EgPlanArguments p) {
     const std::int64_t filters = key.filters * key.kernel_h * key.kernel_w * key.in_c;
-    const std::int64_t inputs = key.batch * key.in_h * key.in_w * key.in_c, outputs = key.batch * key.out_h * key.out_w * key.filters;
+    const std::int64_t inputs = key.batch * key.in_h * key.in_w * key.in_c,
+                       outputs = key.batch * key.out_h * key.out_w * key.filters;
     std::int64_t a = key.m * key.k, b = key.k * key.n, d = key.m * key.n;
     if (key.kind == EG_PLAN_CONV) a = inputs, b = filters, d = outputs;
     if (key.kind == EG_PLAN_CONV_DATA) a = outputs, b = filters, d = inputs;
@@ -934,7 +1070,8 @@ class CudaBackendImpl final : public CudaBackend {
     const auto bytes = [](std::int64_t elements) { return (4 * elements + 255) / 256 * 256; };
     const std::int32_t d_type = key.d_type;
     void* const result = p.d;
-    std::byte* const wide = Grow(&wide_, bytes(a) + bytes(b) + (d_type == EG_FLOAT32 ? 0 : bytes(d)), "widened operands");
+    std::byte* const wide = Grow(
+        &wide_, bytes(a) + bytes(b) + (d_type == EG_FLOAT32 ? 0 : bytes(d)), "widened operands");
     if (wide == nullptr) return;
     std::byte* const wide_b = wide + bytes(a);
     Compute(EgCast{a, p.a, wide, key.type, EG_FLOAT32});
@@ -949,31 +1086,37 @@ class CudaBackendImpl final : public CudaBackend {
     if (d_type != EG_FLOAT32) Compute(EgCast{d, p.d, result, EG_FLOAT32, d_type});
   }
 
-  // Measured on the very arrays of the call, whose outputs the call writes anyway. False: an error was left.
+  // Measured on the very arrays of the call, whose outputs the call writes anyway. False: an error
+  // was left.
   bool MakeChoice(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     EgCudaError error{};
     EgPlanInfo infos[kCandidatesMax];
     std::int32_t count = 0;
     Choice choice;
-    const std::int32_t offered = api_->plans(context_, &key, infos, fastest_ ? kCandidatesMax : kFirstMax, &count, &error);
+    const std::int32_t offered =
+        api_->plans(context_, &key, infos, fastest_ ? kCandidatesMax : kFirstMax, &count, &error);
     if (offered == EG_CUDA_BAD_SHAPE)  // it has none, and says why
       count = 0, choice.refused = error.text;
     else if (!Check(name, offered, error))
       return false;
     std::vector<AlgorithmCandidate> candidates;
-    for (std::int32_t i = 0; i < count; ++i) candidates.push_back({infos[i].workspace_bytes, infos[i].deterministic != 0});
+    for (std::int32_t i = 0; i < count; ++i)
+      candidates.push_back({infos[i].workspace_bytes, infos[i].deterministic != 0});
     std::vector<EgPlan*> made(candidates.size(), nullptr);
     const auto try_one = [&](std::size_t i) -> absl::StatusOr<double> {
       EgCudaError failed{};
       absl::StatusOr<double> seconds = 0.0;
-      if (api_->make_plan(context_, &key, static_cast<std::int32_t>(i), &made[i], &failed) != EG_CUDA_OK)
+      if (api_->make_plan(context_, &key, static_cast<std::int32_t>(i), &made[i], &failed) !=
+          EG_CUDA_OK)
         seconds = StatusOf(failed);
       else if (fastest_)
         seconds = Measure(made[i], candidates[i].workspace_bytes, arguments);
-      if (absl::IsResourceExhausted(seconds.status())) choice.no_memory = std::string(seconds.status().message());
+      if (absl::IsResourceExhausted(seconds.status()))
+        choice.no_memory = std::string(seconds.status().message());
       return seconds;
     };
-    const absl::StatusOr<AlgorithmChoice> chosen = ChooseAlgorithm(candidates, options_.workspace_bytes_max, !fastest_, try_one);
+    const absl::StatusOr<AlgorithmChoice> chosen =
+        ChooseAlgorithm(candidates, options_.workspace_bytes_max, !fastest_, try_one);
     choice.used_then = memory_->use(false).used;
     for (std::size_t i = 0; i < made.size(); ++i) {
       if (made[i] == nullptr) continue;
@@ -987,13 +1130,15 @@ class CudaBackendImpl final : public CudaBackend {
     if (fastest_ && chosen.ok()) plans_measured_ += chosen->measured;
     return error_.ok();
   }
-  // What is queued may run their code: it ends first. Graphs have them inside, and are captured again.
+  // What is queued may run their code: it ends first. Graphs have them inside, and are captured
+  // again.
   void ForgetPlans() {
     StopCapture("plans were forgotten");
     EgCudaError error{};
     EgEvent* done = nullptr;
     if (Check("plans", api_->make_event(context_, 0, &done, &error), error)) {
-      if (Check("plans", api_->record(context_, EG_LANE_COMPUTE, done, &error), error)) Check("plans", api_->wait(done, &error), error);
+      if (Check("plans", api_->record(context_, EG_LANE_COMPUTE, done, &error), error))
+        Check("plans", api_->wait(done, &error), error);
       api_->drop_event(done);
     }
     for (const auto& [key, choice] : plans_)
@@ -1002,8 +1147,10 @@ class CudaBackendImpl final : public CudaBackend {
     ++state_;
   }
 
-  absl::StatusOr<double> Measure(EgPlan* plan, std::uint64_t workspace_bytes, EgPlanArguments arguments) {
-    if (workspace_bytes > 0 && Grow(&workspace_, static_cast<std::int64_t>(workspace_bytes), "workspace") == nullptr)
+  absl::StatusOr<double> Measure(EgPlan* plan, std::uint64_t workspace_bytes,
+                                 EgPlanArguments arguments) {
+    if (workspace_bytes > 0 &&
+        Grow(&workspace_, static_cast<std::int64_t>(workspace_bytes), "workspace") == nullptr)
       return std::exchange(error_, absl::OkStatus());
     arguments.workspace = workspace_.data();
     arguments.workspace_bytes = workspace_bytes;
@@ -1031,7 +1178,8 @@ class CudaBackendImpl final : public CudaBackend {
     return static_cast<double>(best) * 1e-3;
   }
 
-  // Graphs that have it inside go first. Nor would a caller's signature tell it from the next event at its address.
+  // Graphs that have it inside go first. Nor would a caller's signature tell it from the next event
+  // at its address.
   void DropEvent(EgEvent* event) {
     for (auto graph = graphs_.begin(); graph != graphs_.end();) {
       const auto next = std::next(graph);
@@ -1056,20 +1204,24 @@ class CudaBackendImpl final : public CudaBackend {
   void FinishRows(std::int64_t rows, std::int64_t columns, In b, Activation activation, AnyOut y) {
     if (!b.empty() || (activation != Activation::kLinear && activation != Activation::kSoftmax))
       Compute(EgBiasActivate{rows, columns, b.data(), y.data(), ToC(activation), ToC(y.type())});
-    if (activation == Activation::kSoftmax) Compute(EgSoftmax{rows, columns, y.data(), y.data(), ToC(y.type()), 0});
+    if (activation == Activation::kSoftmax)
+      Compute(EgSoftmax{rows, columns, y.data(), y.data(), ToC(y.type()), 0});
   }
-  void ThroughActivation(Activation activation, std::int64_t rows, std::int64_t columns, AnyIn y, AnyOut dy) {
+  void ThroughActivation(Activation activation, std::int64_t rows, std::int64_t columns, AnyIn y,
+                         AnyOut dy) {
     if (activation != Activation::kLinear) ActivationBackward(activation, rows, columns, y, dy, dy);
   }
   void ColumnSums(std::int64_t rows, std::int64_t columns, AnyIn x, Out y) {
     double* const scratch = Scratch<double>(cuda::ColumnScratch(rows, columns, 1));
-    if (scratch != nullptr) Compute(EgColumnSums{rows, columns, x.data(), y.data(), scratch, ToC(x.type()), 0});
+    if (scratch != nullptr)
+      Compute(EgColumnSums{rows, columns, x.data(), y.data(), scratch, ToC(x.type()), 0});
   }
 
   // `x` as elements of `type`, until the next call; empty: an error was left.
   AnyIn Narrow(AnyIn x, Element type) {
     if (x.type() == type) return x;
-    std::byte* const to = Grow(&narrow_, static_cast<std::int64_t>(x.size() * BytesOf(type)), "narrowed gradient");
+    std::byte* const to =
+        Grow(&narrow_, static_cast<std::int64_t>(x.size() * BytesOf(type)), "narrowed gradient");
     if (to == nullptr) return {};
     Compute(EgCast{Size(x), x.data(), to, ToC(x.type()), ToC(type)});
     return {to, x.size(), type};
@@ -1122,14 +1274,16 @@ class CudaBackendImpl final : public CudaBackend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice, const CudaOptions& options) {
+absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice,
+                                                             const CudaOptions& options) {
   EG_CHECK(choice.gpu());
   EgCudaError error{};
   EgContext* context = nullptr;
   const EgOpenOptions open{choice.device.ordinal, 0};
   if (choice.api->open(&open, &context, &error) != EG_CUDA_OK) {
     const absl::Status status = StatusOf(error);
-    return absl::Status(status.code(), absl::StrCat(choice.name, " cannot be opened: ", status.message()));
+    return absl::Status(status.code(),
+                        absl::StrCat(choice.name, " cannot be opened: ", status.message()));
   }
   return std::make_unique<CudaBackendImpl>(choice, options, context);
 }

@@ -16,8 +16,8 @@
 namespace evergrad::worker {
 
 struct CudaOptions {
-  GraphCapture::Options capture;                     // of steps
-  std::uint64_t staging_bytes = 32ull << 20;         // page-locked, for uploads from memory that is not
+  GraphCapture::Options capture;              // of steps
+  std::uint64_t staging_bytes = 32ull << 20;  // page-locked, for uploads from memory that is not
   std::uint64_t workspace_bytes_max = 256ull << 20;  // of one algorithm
 };
 
@@ -27,7 +27,8 @@ struct CudaStats {
   StagingRing::Stats staging;
   GraphCapture::Stats capture;
   std::uint64_t plans = 0, plans_measured = 0;
-  std::uint64_t products_widened = 0;  // asked for in 16 bits, which the library has no algorithm for, and computed in float32
+  std::uint64_t products_widened =
+      0;  // asked for in 16 bits, which the library has no algorithm for, and computed in float32
 };
 
 class CudaBackend : public Backend {
@@ -35,7 +36,9 @@ class CudaBackend : public Backend {
   virtual CudaStats stats() const = 0;
 };
 
-// On the thread that will compute. `choice` is a GPU. ResourceExhausted, FailedPrecondition (cuBLASLt or cuDNN), Internal.
-absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice, const CudaOptions& options);
+// On the thread that will compute. `choice` is a GPU. ResourceExhausted, FailedPrecondition
+// (cuBLASLt or cuDNN), Internal.
+absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice,
+                                                             const CudaOptions& options);
 
 }  // namespace evergrad::worker

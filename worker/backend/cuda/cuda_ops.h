@@ -1,9 +1,11 @@
-/* The kernels of libevergrad_cuda.so: one struct of arguments each, plain C. What they compute is said in worker/backend/backend.h; here is
- * what differs. Pointers are into the device's memory unless said; a null one is not wanted, or absent. All sizes are in elements.
+/* The kernels of libevergrad_cuda.so: one struct of arguments each, plain C. What they compute is
+ * said in worker/backend/backend.h; here is what differs. Pointers are into the device's memory
+ * unless said; a null one is not wanted, or absent. All sizes are in elements.
  *
  * void pointers are to elements of the `type` beside them (EgElement), others to what they say.
  *
- * `scratch` is memory that the kernel may spoil, of kernels/scratch.h's size. X(enumerator, struct) lists them all. */
+ * `scratch` is memory that the kernel may spoil, of kernels/scratch.h's size. X(enumerator, struct)
+ * lists them all. */
 #ifndef EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
 #define EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
 
@@ -90,7 +92,8 @@ typedef struct EgTranspose {
   void* y;
   int32_t x_type, y_type;
 } EgTranspose; /* y[c][r] = x[r][c] */
-/* Images of [in_h][in_w][channels] as images of [out_h][out_w][channels]: y[h][w] = x[h - top][w - left], zeros where x has no such place. */
+/* Images of [in_h][in_w][channels] as images of [out_h][out_w][channels]: y[h][w] = x[h - top][w -
+ * left], zeros where x has no such place. */
 typedef struct EgPad {
   int64_t batch, in_h, in_w, out_h, out_w, channels, top, left;
   const void* x;
@@ -176,7 +179,8 @@ typedef struct EgLayerNormBack {
 } EgLayerNormBack;
 
 typedef struct EgPoolShape {
-  int64_t batch, in_h, in_w, channels, out_h, out_w, pool_h, pool_w, stride_h, stride_w, pad_top, pad_left;
+  int64_t batch, in_h, in_w, channels, out_h, out_w, pool_h, pool_w, stride_h, stride_w, pad_top,
+      pad_left;
 } EgPoolShape;
 typedef struct EgMaxPool {
   EgPoolShape s;

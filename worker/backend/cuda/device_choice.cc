@@ -19,10 +19,12 @@ absl::StatusOr<DeviceChoice> TakeGpu(int ordinal, const std::string& library) {
   EG_ASSIGN_OR_RETURN(choice.api, LoadCudaLibrary(library));
   EG_ASSIGN_OR_RETURN(const std::vector<EgCudaDevice> devices, CudaDevices(*choice.api));
   if (static_cast<std::size_t>(ordinal) >= devices.size())
-    return absl::NotFoundError(absl::StrCat("this host has ", devices.size(), devices.size() == 1 ? " GPU" : " GPUs"));
+    return absl::NotFoundError(
+        absl::StrCat("this host has ", devices.size(), devices.size() == 1 ? " GPU" : " GPUs"));
   choice.device = devices[static_cast<std::size_t>(ordinal)];
   choice.name = absl::StrCat("gpu:", ordinal);
-  choice.text = absl::StrCat(choice.name, " ", DescribeDevice(choice.device), " (", choice.api->build(), ")");
+  choice.text =
+      absl::StrCat(choice.name, " ", DescribeDevice(choice.device), " (", choice.api->build(), ")");
   return choice;
 }
 
@@ -36,10 +38,11 @@ absl::StatusOr<DeviceName> ParseDevice(absl::string_view text) {
   absl::string_view digits = text;
   int ordinal = 0;
   // No sign, no spaces, no leading zeros: a device has one name.
-  if (absl::ConsumePrefix(&digits, "gpu:") && absl::SimpleAtoi(digits, &ordinal) && ordinal >= 0 && ordinal <= kOrdinalMax &&
-      absl::StrCat(ordinal) == digits)
+  if (absl::ConsumePrefix(&digits, "gpu:") && absl::SimpleAtoi(digits, &ordinal) && ordinal >= 0 &&
+      ordinal <= kOrdinalMax && absl::StrCat(ordinal) == digits)
     return DeviceName{Kind::kGpu, ordinal};
-  return UserError(absl::InvalidArgumentError(absl::StrCat("unknown device; one of auto, cpu, gpu, gpu:N: device=", text)));
+  return UserError(absl::InvalidArgumentError(
+      absl::StrCat("unknown device; one of auto, cpu, gpu, gpu:N: device=", text)));
 }
 
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::string& library) {
@@ -51,7 +54,8 @@ absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::s
   absl::StatusOr<DeviceChoice> gpu = TakeGpu(name.ordinal, library);
   if (gpu.ok()) return gpu;
   if (name.kind == DeviceName::Kind::kGpu)
-    return UserError(absl::FailedPreconditionError(absl::StrCat("device ", device, " cannot be had: ", gpu.status().message())));
+    return UserError(absl::FailedPreconditionError(
+        absl::StrCat("device ", device, " cannot be had: ", gpu.status().message())));
   cpu.text = absl::StrCat("cpu: ", gpu.status().message());
   return cpu;
 }
@@ -59,9 +63,12 @@ absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::s
 absl::StatusOr<std::string> ListDevices(const std::string& library) {
   absl::StatusOr<const EgCudaApi*> api = LoadCudaLibrary(library);
   absl::StatusOr<std::vector<EgCudaDevice>> devices = api.ok() ? CudaDevices(**api) : api.status();
-  if (!devices.ok()) return UserError(absl::FailedPreconditionError(absl::StrCat("no GPU: ", devices.status().message())));
+  if (!devices.ok())
+    return UserError(
+        absl::FailedPreconditionError(absl::StrCat("no GPU: ", devices.status().message())));
   std::string text;
-  for (const EgCudaDevice& device : *devices) absl::StrAppend(&text, "gpu:", device.ordinal, " ", DescribeDevice(device), "\n");
+  for (const EgCudaDevice& device : *devices)
+    absl::StrAppend(&text, "gpu:", device.ordinal, " ", DescribeDevice(device), "\n");
   return text;
 }
 

@@ -24,8 +24,9 @@ struct DeviceChoice {
   std::string text;  // "cpu: libevergrad_cuda.so is not there", "gpu:0 NVIDIA H100 …"
   bool gpu() const { return api != nullptr; }
 };
-// `auto` takes the first GPU that answers, else the CPU, and says why. `library` as LoadCudaLibrary's path.
-// UserError: no such name, or a GPU was asked for that cannot be had: "device gpu:1 cannot be had: …".
+// `auto` takes the first GPU that answers, else the CPU, and says why. `library` as
+// LoadCudaLibrary's path. UserError: no such name, or a GPU was asked for that cannot be had:
+// "device gpu:1 cannot be had: …".
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::string& library);
 
 // One line a GPU, "gpu:0 NVIDIA H100 …"; UserError says why there is none.

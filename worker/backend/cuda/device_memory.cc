@@ -17,12 +17,14 @@ BlockCache::Driver DriverOf(const EgCudaApi* api, EgContext* context) {
   return {[=](std::uint64_t bytes) -> absl::StatusOr<BlockCache::Address> {
             EgCudaError error{};
             std::uint64_t address = 0;
-            if (api->allocate(context, bytes, &address, &error) != EG_CUDA_OK) return StatusOf(error);
+            if (api->allocate(context, bytes, &address, &error) != EG_CUDA_OK)
+              return StatusOf(error);
             return address;
           },
           [=](BlockCache::Address address) {
             EgCudaError error{};
-            return api->release(context, address, &error) == EG_CUDA_OK ? absl::OkStatus() : StatusOf(error);
+            return api->release(context, address, &error) == EG_CUDA_OK ? absl::OkStatus()
+                                                                        : StatusOf(error);
           },
           [=] {
             EgCudaError error{};
@@ -33,22 +35,27 @@ BlockCache::Driver DriverOf(const EgCudaApi* api, EgContext* context) {
 
 }  // namespace
 
-DeviceMemory::DeviceMemory(const EgCudaApi* api, EgContext* context) : api_(api), context_(context), cache_(DriverOf(api, context)) {}
+DeviceMemory::DeviceMemory(const EgCudaApi* api, EgContext* context)
+    : api_(api), context_(context), cache_(DriverOf(api, context)) {}
 
 DeviceMemory::~DeviceMemory() {
   for (auto& pending : pending_)
     for (const auto& [mark, event] : pending) api_->drop_event(event);
 }
 
-absl::StatusOr<tensor::AlignedBuffer> DeviceMemory::Allocate(const std::shared_ptr<DeviceMemory>& self, std::size_t bytes, absl::string_view what) {
+absl::StatusOr<tensor::AlignedBuffer> DeviceMemory::Allocate(
+    const std::shared_ptr<DeviceMemory>& self, std::size_t bytes, absl::string_view what) {
   EG_CHECK(bytes > 0);
   self->Poll();
   const absl::StatusOr<BlockCache::Address> address = self->cache_.Allocate(bytes, kCompute);
   if (!address.ok()) {
-    if (!absl::IsResourceExhausted(address.status()) && !absl::IsInvalidArgument(address.status())) return address.status();
+    if (!absl::IsResourceExhausted(address.status()) && !absl::IsInvalidArgument(address.status()))
+      return address.status();
     const BlockCache::Stats stats = self->cache_.stats();
-    return absl::ResourceExhaustedError(absl::StrCat("no memory: what=", what, " bytes=", bytes, " free=", self->use().free, " in_use=", stats.in_use,
-                                                     " cached=", stats.reserved - stats.in_use, " largest_cached=", stats.largest_free));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory: what=", what, " bytes=", bytes, " free=", self->use().free,
+                     " in_use=", stats.in_use, " cached=", stats.reserved - stats.in_use,
+                     " largest_cached=", stats.largest_free));
   }
   self->buffers_[*address].bytes = bytes;
   self->used_ += bytes;
@@ -87,8 +94,10 @@ void DeviceMemory::UsedBy(Lane lane, const void* piece) {
   if (std::exchange(used, true)) return;
   EgCudaError error{};
   EgEvent* before = nullptr;
-  if (api_->make_event(context_, 0, &before, &error) != EG_CUDA_OK) return;  // the copy that follows fails likewise
-  if (api_->record(context_, static_cast<std::int32_t>(Lane::kCompute), before, &error) == EG_CUDA_OK)
+  if (api_->make_event(context_, 0, &before, &error) != EG_CUDA_OK)
+    return;  // the copy that follows fails likewise
+  if (api_->record(context_, static_cast<std::int32_t>(Lane::kCompute), before, &error) ==
+      EG_CUDA_OK)
     static_cast<void>(api_->await(context_, static_cast<std::int32_t>(lane), before, &error));
   api_->drop_event(before);
 }
@@ -129,7 +138,9 @@ std::vector<std::byte*> PinnedMemory::MakeRoom(std::uint64_t more) {
   std::vector<std::byte*> gone;
   const std::uint64_t most = std::max({kKeptMax, out_peak_, out_bytes_});
   while (!kept_.empty() && out_bytes_ + kept_bytes_ + more > most) {
-    const auto oldest = std::min_element(kept_.begin(), kept_.end(), [](const auto& a, const auto& b) { return a.second.age < b.second.age; });
+    const auto oldest =
+        std::min_element(kept_.begin(), kept_.end(),
+                         [](const auto& a, const auto& b) { return a.second.age < b.second.age; });
     gone.push_back(oldest->second.data);
     kept_bytes_ -= oldest->first;
     kept_.erase(oldest);
@@ -156,7 +167,8 @@ absl::StatusOr<tensor::AlignedBuffer> PinnedMemory::Allocate(std::size_t bytes) 
   EG_CHECK(bytes > 0);
   const std::size_t rounded = Rounded(bytes);
   const auto refuse = [bytes](absl::string_view because) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory: what=page-locked memory of the host bytes=", bytes, ": ", because));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no memory: what=page-locked memory of the host bytes=", bytes, ": ", because));
   };
   std::vector<std::byte*> gone;
   {

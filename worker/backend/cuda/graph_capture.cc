@@ -10,7 +10,8 @@ namespace {
 
 // Shapes without a graph are remembered, too, and batches come in many sizes.
 constexpr std::size_t kEntriesMax = 1024;
-// How many times as long as the newcomer a graph must not have been asked for before it goes: to capture costs more than a step does.
+// How many times as long as the newcomer a graph must not have been asked for before it goes: to
+// capture costs more than a step does.
 constexpr std::uint64_t kLonger = 4;
 
 }  // namespace
@@ -25,9 +26,11 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
   Decision decision;
   if (!options_.enabled) return ++stats_.eager, decision;
   if (entries_.count(key) == 0 && entries_.size() >= kEntriesMax) {
-    const auto oldest = std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.second.has_graph, a.second.used) < std::pair(b.second.has_graph, b.second.used);
-    });
+    const auto oldest =
+        std::min_element(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+          return std::pair(a.second.has_graph, a.second.used) <
+                 std::pair(b.second.has_graph, b.second.used);
+        });
     if (oldest->second.has_graph) {
       decision.evicted.push_back(oldest->first);
       ++stats_.evictions;
@@ -83,7 +86,8 @@ void GraphCapture::Drop(Entry* entry) {
 
 bool GraphCapture::MakeRoom(const Entry& entry, std::uint64_t before, Decision* decision) {
   const auto fits = [&](std::uint64_t graphs, std::uint64_t calls) {
-    return graphs == 0 || (graphs < options_.graphs_max && calls + std::max<std::uint64_t>(1, entry.calls) <= options_.calls_max);
+    return graphs == 0 || (graphs < options_.graphs_max &&
+                           calls + std::max<std::uint64_t>(1, entry.calls) <= options_.calls_max);
   };
   if (fits(stats_.graphs, stats_.calls)) return true;
   std::vector<std::pair<std::uint64_t, Key>> kept;  // when they were used
@@ -139,7 +143,9 @@ void GraphCapture::Forget(Key key) {
 
 std::string GraphCapture::given_up(Key key) const {
   const auto found = entries_.find(key);
-  return found == entries_.end() || found->second.failures < options_.failures_max ? "" : found->second.reason;
+  return found == entries_.end() || found->second.failures < options_.failures_max
+             ? ""
+             : found->second.reason;
 }
 
 }  // namespace evergrad::worker

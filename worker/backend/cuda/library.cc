@@ -12,9 +12,11 @@
 namespace evergrad::worker {
 namespace {
 
-// dlerror() says "PATH: cannot open shared object file: No such file or directory" of the library itself and of those that it needs.
+// dlerror() says "PATH: cannot open shared object file: No such file or directory" of the library
+// itself and of those that it needs.
 bool IsAbsent(const std::string& name, absl::string_view error) {
-  return error.find("cannot open shared object file") != absl::string_view::npos && error.substr(0, name.size()) == name;
+  return error.find("cannot open shared object file") != absl::string_view::npos &&
+         error.substr(0, name.size()) == name;
 }
 
 }  // namespace
@@ -23,8 +25,10 @@ absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path) {
   const std::string name = path.empty() ? kCudaLibraryName : path;
   // Beside the executable, else where the linker looks.
   std::error_code ignored;
-  const std::filesystem::path beside = std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(kCudaLibraryName);
-  const std::string file = path.empty() && std::filesystem::exists(beside, ignored) ? beside.string() : name;
+  const std::filesystem::path beside =
+      std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(kCudaLibraryName);
+  const std::string file =
+      path.empty() && std::filesystem::exists(beside, ignored) ? beside.string() : name;
   void* const handle = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = ::dlerror();
@@ -36,11 +40,13 @@ absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path) {
   const EgCudaApi* const api = entry == nullptr ? nullptr : entry();
   if (api == nullptr) {
     ::dlclose(handle);
-    return absl::FailedPreconditionError(absl::StrCat(name, " is no library of ours: it lacks ", EG_CUDA_ENTRY));
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is no library of ours: it lacks ", EG_CUDA_ENTRY));
   }
   if (api->abi_version != EG_CUDA_ABI_VERSION || api->table_bytes != sizeof(EgCudaApi)) {
-    const std::string text = absl::StrFormat("%s is of another version: want=%u (%u bytes) got=%u (%u bytes)", name, EG_CUDA_ABI_VERSION,
-                                             static_cast<unsigned>(sizeof(EgCudaApi)), api->abi_version, api->table_bytes);
+    const std::string text = absl::StrFormat(
+        "%s is of another version: want=%u (%u bytes) got=%u (%u bytes)", name, EG_CUDA_ABI_VERSION,
+        static_cast<unsigned>(sizeof(EgCudaApi)), api->abi_version, api->table_bytes);
     ::dlclose(handle);
     return absl::FailedPreconditionError(text);
   }
@@ -66,12 +72,14 @@ absl::StatusOr<std::vector<EgCudaDevice>> CudaDevices(const EgCudaApi& api) {
   if (api.device_count(&count, &error) != EG_CUDA_OK) return StatusOf(error);
   std::vector<EgCudaDevice> devices(static_cast<std::size_t>(count));
   for (std::int32_t i = 0; i < count; ++i)
-    if (api.device(i, &devices[static_cast<std::size_t>(i)], &error) != EG_CUDA_OK) return StatusOf(error);
+    if (api.device(i, &devices[static_cast<std::size_t>(i)], &error) != EG_CUDA_OK)
+      return StatusOf(error);
   return devices;
 }
 
 std::string DescribeDevice(const EgCudaDevice& device) {
-  return absl::StrFormat("%s, sm_%d%d, %d SMs, %.1f GiB", device.name, device.major, device.minor, device.multiprocessors,
+  return absl::StrFormat("%s, sm_%d%d, %d SMs, %.1f GiB", device.name, device.major, device.minor,
+                         device.multiprocessors,
                          static_cast<double>(device.memory_bytes) / (1ull << 30));
 }
 

@@ -1,8 +1,11 @@
-// Pinned memory between the host and the copies that a stream makes: which bytes are whose, until which ticket.
+// Pinned memory between the host and the copies that a stream makes: which bytes are whose, until
+// which ticket.
 //
-//   Acquire ──▶ (the host fills it, or the copy does) ──▶ Submit: a ticket, in the stream's order ──▶ Reached(ticket): the bytes are free
+//   Acquire ──▶ (the host fills it, or the copy does) ──▶ Submit: a ticket, in the stream's order
+//   ──▶ Reached(ticket): the bytes are free
 //
-// Slots are given out and come back in one order, so the books are two positions and a queue. It computes with offsets. Not thread-safe.
+// Slots are given out and come back in one order, so the books are two positions and a queue. It
+// computes with offsets. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +32,8 @@ class StagingRing {
   explicit StagingRing(std::uint64_t bytes) : bytes_(bytes / kAlignment * kAlignment) {}
 
   std::uint64_t capacity() const { return bytes_; }
-  // Contiguous bytes; nullopt when the ring is too full: wait for oldest() and try again. `bytes` is in 1..capacity().
+  // Contiguous bytes; nullopt when the ring is too full: wait for oldest() and try again. `bytes`
+  // is in 1..capacity().
   std::optional<Slot> Acquire(std::uint64_t bytes);
   // The copy of this slot is queued: it will be reached. In order of the tickets.
   void Submit(Ticket ticket);

@@ -32,13 +32,15 @@ EgEvent* StepTimes::Make() {
 
 void StepTimes::Record(Lane lane, EgEvent* event) {
   EgCudaError error{};
-  if (on_ && api_->record(context_, static_cast<std::int32_t>(lane), event, &error) != EG_CUDA_OK) on_ = false;
+  if (on_ && api_->record(context_, static_cast<std::int32_t>(lane), event, &error) != EG_CUDA_OK)
+    on_ = false;
 }
 
 double StepTimes::Seconds(const Span& span) {
   EgCudaError error{};
   float milliseconds = 0;
-  if (on_ && api_->milliseconds(span.first, span.second, &milliseconds, &error) != EG_CUDA_OK) on_ = false;
+  if (on_ && api_->milliseconds(span.first, span.second, &milliseconds, &error) != EG_CUDA_OK)
+    on_ = false;
   return on_ ? std::max(0.0, static_cast<double>(milliseconds) * 1e-3) : 0.0;
 }
 
@@ -109,7 +111,8 @@ void StepTimes::ReadCopies(std::array<Copies, 2>* copies) {
     for (std::size_t i = 0; i < one.used; ++i) {
       EgCudaError error{};
       std::int32_t passed = 0;
-      if (api_->passed(one.spans[i].second, &passed, &error) == EG_CUDA_OK && passed != 0) *sums[lane] += Seconds(one.spans[i]);
+      if (api_->passed(one.spans[i].second, &passed, &error) == EG_CUDA_OK && passed != 0)
+        *sums[lane] += Seconds(one.spans[i]);
     }
     one.used = 0;
   }

@@ -1,10 +1,12 @@
 // How long a step's copies and kernels take, by events of the device.
 //
-//   kIn, kOut   ─ copy copy ── Await ── copy ─        a span: copies that were asked for one behind the other; the lane may idle at an Await
-//   kCompute    [ begin … ├ waits for a copy ┤ … end ]   begin and end lie outside of a captured step, the edges of a wait within it
+//   kIn, kOut   ─ copy copy ── Await ── copy ─        a span: copies that were asked for one behind
+//   the other; the lane may idle at an Await kCompute    [ begin … ├ waits for a copy ┤ … end ]
+//   begin and end lie outside of a captured step, the edges of a wait within it
 //
-// The owner records the events that it is handed, where it is told to. Nothing here is an error of a step: where the device refuses to measure, there
-// is no measuring from then on. Not thread-safe; the thread of the context, which outlives this.
+// The owner records the events that it is handed, where it is told to. Nothing here is an error of
+// a step: where the device refuses to measure, there is no measuring from then on. Not thread-safe;
+// the thread of the context, which outlives this.
 #pragma once
 
 #include <array>
@@ -28,8 +30,8 @@ class StepTimes {
   StepTimes(const EgCudaApi* api, EgContext* context) : api_(api), context_(context) {}
   ~StepTimes();
 
-  // A copy is asked of kIn or kOut next; what the lane is asked for next may make it wait, or the host will wait: an event that an idle lane is asked
-  // to record says when it was asked.
+  // A copy is asked of kIn or kOut next; what the lane is asked for next may make it wait, or the
+  // host will wait: an event that an idle lane is asked to record says when it was asked.
   void BeforeCopy(Lane lane);
   void AfterCopies(Lane lane);
 
@@ -38,15 +40,17 @@ class StepTimes {
   // Around what kCompute is asked for in a step; outside of its capture.
   void BeginCompute();
   void EndCompute();
-  // Within it: the event to be recorded, on kCompute, before the first of a series of Awaits and behind the last. Null: none. Of a step that is
-  // replayed neither is asked for: its graph has them, `waits` of them.
+  // Within it: the event to be recorded, on kCompute, before the first of a series of Awaits and
+  // behind the last. Null: none. Of a step that is replayed neither is asked for: its graph has
+  // them, `waits` of them.
   EgEvent* BeginWait();
   EgEvent* EndWait();
   bool waiting() const { return waiting_; }
   std::size_t waits() const { return waits_; }
   void Replayed(std::size_t waits) { waits_ = waits; }
 
-  // kCompute has done all of the step. Its copies may still be under way: they are read with the next one.
+  // kCompute has done all of the step. Its copies may still be under way: they are read with the
+  // next one.
   void Finished();
   // The step came to an error: it is not counted.
   void Abandon();

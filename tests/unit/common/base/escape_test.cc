@@ -6,7 +6,9 @@
 namespace evergrad {
 namespace {
 
-TEST_CASE("control characters, U+202E and bytes that are no UTF-8 are spelled out, and all other text stays as it is") {
+TEST_CASE(
+    "control characters, U+202E and bytes that are no UTF-8 are spelled out, and all other text "
+    "stays as it is") {
   const std::pair<std::string, std::string> cases[] = {
       {"plain, with \\ and \"quotes\"", "plain, with \\ and \"quotes\""},
       {"größe → 温度 🚀", "größe → 温度 🚀"},
@@ -47,8 +49,10 @@ TEST_CASE("a quotation shows so many characters, and says when there are more") 
 }
 
 TEST_CASE("JSON strings have no hidden characters, and mean the same") {
-  CHECK(JsonEscaped("a\"b\\c\n\x1b\xe2\x80\xae ä \xff") == "a\\\"b\\\\c\\u000a\\u001b\\u202e ä \xef\xbf\xbd");
-  CHECK(JsonWithoutHidden("{\n  \"name\": \"a\\n\xe2\x80\xae\x7f\"\n}") == "{\n  \"name\": \"a\\n\\u202e\\u007f\"\n}");
+  CHECK(JsonEscaped("a\"b\\c\n\x1b\xe2\x80\xae ä \xff") ==
+        "a\\\"b\\\\c\\u000a\\u001b\\u202e ä \xef\xbf\xbd");
+  CHECK(JsonWithoutHidden("{\n  \"name\": \"a\\n\xe2\x80\xae\x7f\"\n}") ==
+        "{\n  \"name\": \"a\\n\\u202e\\u007f\"\n}");
 }
 
 }  // namespace

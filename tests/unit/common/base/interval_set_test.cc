@@ -29,7 +29,8 @@ bool IsCanonical(const IntervalSet& set) {
   return true;
 }
 
-constexpr std::uint64_t kUniverse = 48;  // Small, so that ranges meet, touch and swallow each other.
+constexpr std::uint64_t kUniverse =
+    48;  // Small, so that ranges meet, touch and swallow each other.
 
 IntervalSet RandomSet(std::mt19937_64& random) {
   IntervalSet set;
@@ -88,7 +89,8 @@ TEST_CASE("an interval set does what a set of numbers does, for seeded random op
     REQUIRE(set.empty() == dumb.empty());
     const std::uint64_t probe = random() % (kUniverse + 10);
     REQUIRE(set.Contains(probe) == (dumb.count(probe) == 1));
-    REQUIRE(set.First() == (dumb.empty() ? std::nullopt : std::optional<std::uint64_t>(*dumb.begin())));
+    REQUIRE(set.First() ==
+            (dumb.empty() ? std::nullopt : std::optional<std::uint64_t>(*dumb.begin())));
     std::uint64_t missing = probe;
     while (dumb.count(missing) == 1) ++missing;
     REQUIRE(set.FirstMissing(probe) == missing);
@@ -102,8 +104,10 @@ TEST_CASE("union, difference and intersection of two interval sets are those of 
     const Dumb da = MembersOf(a), db = MembersOf(b);
     Dumb both, either = da, without;
     either.insert(db.begin(), db.end());
-    std::set_intersection(da.begin(), da.end(), db.begin(), db.end(), std::inserter(both, both.end()));
-    std::set_difference(da.begin(), da.end(), db.begin(), db.end(), std::inserter(without, without.end()));
+    std::set_intersection(da.begin(), da.end(), db.begin(), db.end(),
+                          std::inserter(both, both.end()));
+    std::set_difference(da.begin(), da.end(), db.begin(), db.end(),
+                        std::inserter(without, without.end()));
     REQUIRE(MembersOf(a.Union(b)) == either);
     REQUIRE(MembersOf(a.Intersect(b)) == both);
     REQUIRE(MembersOf(a.Minus(b)) == without);

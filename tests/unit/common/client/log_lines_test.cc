@@ -9,7 +9,8 @@ namespace {
 
 std::vector<v1::TaskMessage> Answer(const log::Logger& logger, const v1::ReadLogs& request) {
   std::vector<v1::TaskMessage> sent;
-  AnswerReadLogs(logger, request, [&](v1::TaskMessage message) { sent.push_back(std::move(message)); });
+  AnswerReadLogs(logger, request,
+                 [&](v1::TaskMessage message) { sent.push_back(std::move(message)); });
   return sent;
 }
 
@@ -19,7 +20,8 @@ log::Options Quiet() {
   return options;
 }
 
-TEST_CASE("lines are answered newest last, in messages of bounded size, the last of which is marked") {
+TEST_CASE(
+    "lines are answered newest last, in messages of bounded size, the last of which is marked") {
   log::Logger logger(Quiet());
   logger.SetTask("ps_server/3");
   v1::ReadLogs request;
@@ -31,7 +33,8 @@ TEST_CASE("lines are answered newest last, in messages of bounded size, the last
   CHECK(sent[0].log_lines().lines().empty());
 
   const int lines = 1000;
-  for (int i = 0; i < lines; ++i) logger.Error(std::to_string(i) + std::string(3000, 'x'), {.job = i % 2 == 0 ? "even" : "odd"});
+  for (int i = 0; i < lines; ++i)
+    logger.Error(std::to_string(i) + std::string(3000, 'x'), {.job = i % 2 == 0 ? "even" : "odd"});
   sent = Answer(logger, request);
   REQUIRE(sent.size() > 3);
   int next = 0;

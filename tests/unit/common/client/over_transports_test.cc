@@ -1,5 +1,5 @@
-// Both clients over both transports, on real threads: what the transcripts cannot show (order between threads, closing
-// while calls are under way, a port that nobody listens to).
+// Both clients over both transports, on real threads: what the transcripts cannot show (order
+// between threads, closing while calls are under way, a port that nobody listens to).
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <map>
@@ -19,11 +19,15 @@ namespace {
 using namespace std::chrono_literals;
 
 struct Inproc {
-  static std::unique_ptr<transport::Transport> Make() { return transport::MakeInprocTransport(nullptr); }
+  static std::unique_ptr<transport::Transport> Make() {
+    return transport::MakeInprocTransport(nullptr);
+  }
   static std::string Address(transport::Transport&, const std::string& name) { return name + ":1"; }
 };
 struct Grpc {
-  static std::unique_ptr<transport::Transport> Make() { return transport::MakeGrpcTransport(nullptr); }
+  static std::unique_ptr<transport::Transport> Make() {
+    return transport::MakeGrpcTransport(nullptr);
+  }
   // A port that was free a moment ago; nobody listens there yet.
   static std::string Address(transport::Transport& transport, const std::string&) {
     auto server = transport.Listen(transport::ServerOptions(), transport::Handlers());
@@ -41,22 +45,27 @@ struct Grpc {
 // A coordinator that registers whoever says Hello and acknowledges every Done.
 class Registrar {
  public:
-  Registrar(transport::Transport* transport, const std::string& address, std::uint64_t term) : term_(term) {
+  Registrar(transport::Transport* transport, const std::string& address, std::uint64_t term)
+      : term_(term) {
     transport::Handlers handlers;
-    handlers.unary = [](const transport::PeerInfo&, absl::string_view, std::string, std::unique_ptr<transport::UnaryResponder> r) {
+    handlers.unary = [](const transport::PeerInfo&, absl::string_view, std::string,
+                        std::unique_ptr<transport::UnaryResponder> r) {
       r->Answer(absl::UnimplementedError(""));
     };
-    handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame, std::unique_ptr<transport::DataResponder> r) {
+    handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame,
+                       std::unique_ptr<transport::DataResponder> r) {
       r->Fail(absl::UnimplementedError(""));
     };
     handlers.stream = [this](const transport::PeerInfo&, absl::string_view method,
-                             std::shared_ptr<transport::MessageStream> stream) -> std::optional<transport::MessageStreamEvents> {
+                             std::shared_ptr<transport::MessageStream> stream)
+        -> std::optional<transport::MessageStreamEvents> {
       if (method != kSessionMethod) return std::nullopt;
       transport::MessageStreamEvents events;
       // The stream's events hold the stream weakly: it is the transport's, and ends with its peer.
-      events.on_message = [this, weak = std::weak_ptr<transport::MessageStream>(stream)](std::string bytes) {
-        if (const auto to = weak.lock()) Answer(*to, bytes);
-      };
+      events.on_message =
+          [this, weak = std::weak_ptr<transport::MessageStream>(stream)](std::string bytes) {
+            if (const auto to = weak.lock()) Answer(*to, bytes);
+          };
       events.on_end = [](absl::Status) {};
       MutexLock lock(&mu_);
       streams_.push_back(std::move(stream));
@@ -96,12 +105,15 @@ class Registrar {
   const std::uint64_t term_;
   std::atomic<int> heartbeats_{0};
   Mutex mu_;
-  std::vector<std::shared_ptr<transport::MessageStream>> streams_ ABSL_GUARDED_BY(mu_);  // Shared with the transport.
+  std::vector<std::shared_ptr<transport::MessageStream>> streams_
+      ABSL_GUARDED_BY(mu_);  // Shared with the transport.
   std::unique_ptr<transport::Server> server_;
 };
 
-TEMPLATE_TEST_CASE("a session survives the death of its coordinator: it redials, registers, and what was not acknowledged is sent again", "",
-                   EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "a session survives the death of its coordinator: it redials, registers, and what was not "
+    "acknowledged is sent again",
+    "", EG_TRANSPORTS) {
   auto transport = TestType::Make();
   const std::string address = TestType::Address(*transport, "coordinator");
   log::Options quiet;
@@ -134,7 +146,8 @@ TEMPLATE_TEST_CASE("a session survives the death of its coordinator: it redials,
   };
   events.on_lost = [&](absl::string_view) { lost.Set(); };
   executor.Post([&] {
-    client = std::make_unique<SessionClient>(transport.get(), &executor, &logger, options, std::move(events));
+    client = std::make_unique<SessionClient>(transport.get(), &executor, &logger, options,
+                                             std::move(events));
     client->Start();  // Before there is a coordinator.
   });
   {
@@ -163,13 +176,17 @@ TEMPLATE_TEST_CASE("a session survives the death of its coordinator: it redials,
 }
 
 // A server that answers each push with APPLIED and each pull with its shard's number as text.
-std::unique_ptr<transport::Server> Serve(transport::Transport& transport, const std::string& address) {
+std::unique_ptr<transport::Server> Serve(transport::Transport& transport,
+                                         const std::string& address) {
   transport::Handlers handlers;
-  handlers.unary = [](const transport::PeerInfo&, absl::string_view, std::string, std::unique_ptr<transport::UnaryResponder> r) {
+  handlers.unary = [](const transport::PeerInfo&, absl::string_view, std::string,
+                      std::unique_ptr<transport::UnaryResponder> r) {
     r->Answer(absl::UnimplementedError(""));
   };
-  handlers.stream = [](const transport::PeerInfo&, absl::string_view, std::shared_ptr<transport::MessageStream>) { return std::nullopt; };
-  handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+  handlers.stream = [](const transport::PeerInfo&, absl::string_view,
+                       std::shared_ptr<transport::MessageStream>) { return std::nullopt; };
+  handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame frame,
+                     std::unique_ptr<transport::DataResponder> responder) {
     v1::ResponseHeader header;
     std::vector<tensor::SharedBytes> payloads;
     {
@@ -185,7 +202,8 @@ std::unique_ptr<transport::Server> Serve(transport::Transport& transport, const 
         result->set_shard(pull.shard());
         result->set_answer(v1::VALUES);
         auto owner = std::make_shared<const std::string>(std::to_string(pull.shard()));
-        const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(owner->data()), owner->size());
+        const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(owner->data()),
+                                               owner->size());
         payloads.push_back({std::move(owner), bytes});
       }
     }
@@ -204,10 +222,13 @@ v1::RequestHeader Pull(std::uint32_t shard) {
   return header;
 }
 
-TEMPLATE_TEST_CASE("many threads send to two servers while others are being closed: each call is answered once, and with its own answer", "",
-                   EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "many threads send to two servers while others are being closed: each call is answered once, "
+    "and with its own answer",
+    "", EG_TRANSPORTS) {
   auto transport = TestType::Make();
-  const auto a = Serve(*transport, TestType::Address(*transport, "a")), b = Serve(*transport, TestType::Address(*transport, "b"));
+  const auto a = Serve(*transport, TestType::Address(*transport, "a")),
+             b = Serve(*transport, TestType::Address(*transport, "b"));
   constexpr int kThreads = 3, kCalls = 200;
   std::atomic<int> answered{0}, wrong{0};
   runtime::Event all;
@@ -220,32 +241,36 @@ TEMPLATE_TEST_CASE("many threads send to two servers while others are being clos
           const auto shard = static_cast<std::uint32_t>(t * kCalls + i);
           v1::Endpoint endpoint;
           endpoint.set_address(i % 2 == 0 ? a->address() : b->address());
-          client.Send(endpoint, Pull(shard), {}, 1024, 30s, [&, shard](absl::StatusOr<ParameterClient::Answer> answer) {
-            if (answer.ok()) {
-              const auto payload = answer->payloads.at(0);
-              const std::string text(reinterpret_cast<const char*>(payload.data()), payload.size());
-              wrong += text != std::to_string(shard);
-            }
-            if (++answered == kThreads * kCalls) all.Set();
-          });
+          client.Send(endpoint, Pull(shard), {}, 1024, 30s,
+                      [&, shard](absl::StatusOr<ParameterClient::Answer> answer) {
+                        if (answer.ok()) {
+                          const auto payload = answer->payloads.at(0);
+                          const std::string text(reinterpret_cast<const char*>(payload.data()),
+                                                 payload.size());
+                          wrong += text != std::to_string(shard);
+                        }
+                        if (++answered == kThreads * kCalls) all.Set();
+                      });
         }
       });
     }
     for (int i = 0; i < 20; ++i) client.Retain({i % 2 == 0 ? a->address() : b->address()});
     for (auto& thread : threads) thread.Join();
-    // Every call above may have been ended by a Retain before its stream was connected. One more, until it is answered, shows
-    // that closing has left the client in order; a stream being dialed may refuse it, hence the timer.
+    // Every call above may have been ended by a Retain before its stream was connected. One more,
+    // until it is answered, shows that closing has left the client in order; a stream being dialed
+    // may refuse it, hence the timer.
     runtime::ThreadExecutor executor({"retry"});
     runtime::Event answered_right;
     std::function<void()> attempt = [&] {
       v1::Endpoint endpoint;
       endpoint.set_address(a->address());
-      client.Send(endpoint, Pull(7), {}, 1024, 30s, [&](absl::StatusOr<ParameterClient::Answer> answer) {
-        if (answer.ok())
-          answered_right.Set();
-        else
-          executor.PostAfter(5ms, attempt);
-      });
+      client.Send(endpoint, Pull(7), {}, 1024, 30s,
+                  [&](absl::StatusOr<ParameterClient::Answer> answer) {
+                    if (answer.ok())
+                      answered_right.Set();
+                    else
+                      executor.PostAfter(5ms, attempt);
+                  });
     };
     executor.Post(attempt);
     CHECK(answered_right.WaitFor(30s));
@@ -257,7 +282,9 @@ TEMPLATE_TEST_CASE("many threads send to two servers while others are being clos
   CHECK(wrong == 0);
 }
 
-TEMPLATE_TEST_CASE("calls to a server that is not there fail as the machine's error, and work once it is", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "calls to a server that is not there fail as the machine's error, and work once it is", "",
+    EG_TRANSPORTS) {
   auto transport = TestType::Make();
   const std::string address = TestType::Address(*transport, "a");
   ParameterClient client(transport.get(), {}, "worker/0");
@@ -266,10 +293,11 @@ TEMPLATE_TEST_CASE("calls to a server that is not there fail as the machine's er
   std::atomic<int> calls{0}, retryable{0};
   const auto call = [&](std::function<void(absl::Status)> done) {
     ++calls;
-    client.Send(endpoint, Pull(7), {}, 1024, 10s, [&, done = std::move(done)](absl::StatusOr<ParameterClient::Answer> answer) {
-      retryable += IsRetryable(answer.status());
-      done(answer.status());
-    });
+    client.Send(endpoint, Pull(7), {}, 1024, 10s,
+                [&, done = std::move(done)](absl::StatusOr<ParameterClient::Answer> answer) {
+                  retryable += IsRetryable(answer.status());
+                  done(answer.status());
+                });
   };
   runtime::Event refused;
   absl::Status first;
@@ -280,7 +308,8 @@ TEMPLATE_TEST_CASE("calls to a server that is not there fail as the machine's er
   REQUIRE(refused.WaitFor(30s));
   CHECK(first.code() == absl::StatusCode::kUnavailable);
   const auto server = Serve(*transport, address);
-  // The stream redials by itself; until it is there, calls fail at once and are made again by a timer, as a worker does.
+  // The stream redials by itself; until it is there, calls fail at once and are made again by a
+  // timer, as a worker does.
   runtime::ThreadExecutor executor({"retry"});
   runtime::Event answered;
   std::function<void()> attempt = [&] {

@@ -23,15 +23,18 @@ transport::ReceivedFrame FrameOf(const std::string& bytes) {
 }
 std::string Flat(const std::vector<tensor::SharedBytes>& pieces) {
   std::string bytes;
-  for (const auto& p : pieces) bytes.append(reinterpret_cast<const char*>(p.bytes.data()), p.bytes.size());
+  for (const auto& p : pieces)
+    bytes.append(reinterpret_cast<const char*>(p.bytes.data()), p.bytes.size());
   return bytes;
 }
 tensor::SharedBytes BytesOf(const std::string& text) {
   auto owner = std::make_shared<const std::string>(text);
-  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(owner->data()), owner->size());
+  const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(owner->data()),
+                                         owner->size());
   return {std::move(owner), bytes};
 }
-v1::Endpoint At(const std::string& address, const std::string& unix_path = "", const std::string& host_id = "") {
+v1::Endpoint At(const std::string& address, const std::string& unix_path = "",
+                const std::string& host_id = "") {
   v1::Endpoint endpoint;
   endpoint.set_address(address);
   endpoint.set_unix_path(unix_path);
@@ -62,7 +65,9 @@ struct Stage {
   ScriptedTransport transport;
   std::vector<absl::StatusOr<ParameterClient::Answer>> answers;
   std::function<void(absl::StatusOr<ParameterClient::Answer>)> Take() {
-    return [this](absl::StatusOr<ParameterClient::Answer> answer) { answers.push_back(std::move(answer)); };
+    return [this](absl::StatusOr<ParameterClient::Answer> answer) {
+      answers.push_back(std::move(answer));
+    };
   }
 };
 
@@ -80,7 +85,8 @@ TEST_CASE("a request arrives whole, and its answer comes back with its payload")
   CHECK(request->header->client_name() == "worker/0");
   CHECK(request->header->response_bytes_max() == 4096);
   REQUIRE(request->payloads.size() == 1);
-  CHECK(std::string(reinterpret_cast<const char*>(request->payloads[0].data()), request->payloads[0].size()) == "gradient");
+  CHECK(std::string(reinterpret_cast<const char*>(request->payloads[0].data()),
+                    request->payloads[0].size()) == "gradient");
 
   const std::string answer = Flat(wire::BuildResponse(GoodAnswer(), {BytesOf("values!!")}));
   std::exchange(call.done, nullptr)(FrameOf(answer));
@@ -108,25 +114,29 @@ TEST_CASE("an announcement serves one fitting request of its stream; unused it i
   DataLink& link = *stage.transport.data_links[0];
   CHECK(link.announced == std::vector<std::uint64_t>{bytes + 4096});
   SECTION("used") {
-    client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 1s, stage.Take(), std::move(announced));
+    client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 1s, stage.Take(),
+                std::move(announced));
     CHECK(link.calls.at(0).bytes.size() <= bytes);
     CHECK(link.calls.at(0).ticket == 1);
     CHECK(link.abandoned.empty());
     CHECK(client.stats().announced == 1);
   }
   SECTION("a larger request asks anew") {
-    client.Send(At("a:1"), PushAndPull(), {BytesOf(std::string(bytes, 'x'))}, 4096, 1s, stage.Take(), std::move(announced));
+    client.Send(At("a:1"), PushAndPull(), {BytesOf(std::string(bytes, 'x'))}, 4096, 1s,
+                stage.Take(), std::move(announced));
     CHECK(link.calls.at(0).ticket == 0);
     CHECK(link.abandoned == std::vector<std::uint64_t>{1});
     CHECK(client.stats().announced == 0);
   }
   SECTION("a larger answer asks anew") {
-    client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4097, 1s, stage.Take(), std::move(announced));
+    client.Send(At("a:1"), PushAndPull(), {BytesOf("gradient")}, 4097, 1s, stage.Take(),
+                std::move(announced));
     CHECK(link.calls.at(0).ticket == 0);
     CHECK(link.abandoned == std::vector<std::uint64_t>{1});
   }
   SECTION("a request to another server asks anew") {
-    client.Send(At("b:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 1s, stage.Take(), std::move(announced));
+    client.Send(At("b:1"), PushAndPull(), {BytesOf("gradient")}, 4096, 1s, stage.Take(),
+                std::move(announced));
     CHECK(stage.transport.data_links.at(1)->calls.at(0).ticket == 0);
     CHECK(link.abandoned == std::vector<std::uint64_t>{1});
   }
@@ -161,17 +171,23 @@ TEST_CASE("an answer that does not fit its request is refused, whatever it says"
   CHECK_FALSE(answer_with(FrameOf("")).ok());
   v1::ResponseHeader no_push = GoodAnswer();
   no_push.clear_pushes();
-  CHECK_THAT(std::string(answer_with(FrameOf(Flat(wire::BuildResponse(no_push, {BytesOf("v")})))).message()),
-             Catch::Contains("number of push results"));
+  CHECK_THAT(
+      std::string(
+          answer_with(FrameOf(Flat(wire::BuildResponse(no_push, {BytesOf("v")})))).message()),
+      Catch::Contains("number of push results"));
   v1::ResponseHeader no_pull = GoodAnswer();
   no_pull.clear_pulls();
-  CHECK_THAT(std::string(answer_with(FrameOf(Flat(wire::BuildResponse(no_pull, std::vector<tensor::SharedBytes>{})))).message()),
+  CHECK_THAT(std::string(answer_with(FrameOf(Flat(wire::BuildResponse(
+                                         no_pull, std::vector<tensor::SharedBytes>{}))))
+                             .message()),
              Catch::Contains("number of pull results"));
   v1::ResponseHeader other_shard = GoodAnswer();
   other_shard.mutable_pulls(0)->set_shard(9);
-  const absl::Status misfit = answer_with(FrameOf(Flat(wire::BuildResponse(other_shard, {BytesOf("v")}))));
+  const absl::Status misfit =
+      answer_with(FrameOf(Flat(wire::BuildResponse(other_shard, {BytesOf("v")}))));
   CHECK(misfit.code() == absl::StatusCode::kInternal);
-  CHECK_THAT(std::string(misfit.message()), Catch::Contains("shard of a pull result") && Catch::Contains("want=4 got=9"));
+  CHECK_THAT(std::string(misfit.message()),
+             Catch::Contains("shard of a pull result") && Catch::Contains("want=4 got=9"));
   CHECK(client.stats().failures == 5);
 }
 
@@ -181,8 +197,8 @@ TEST_CASE("what the server says about a whole frame keeps origin and retryabilit
   client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 4096, 1s, stage.Take());
   v1::ResponseHeader header;
   *header.mutable_error() = ToErrorDetail(absl::ResourceExhaustedError("budget"), "ps_server/1");
-  std::exchange(stage.transport.data_links[0]->calls[0].done,
-                nullptr)(FrameOf(Flat(wire::BuildResponse(header, std::vector<tensor::SharedBytes>{}))));
+  std::exchange(stage.transport.data_links[0]->calls[0].done, nullptr)(
+      FrameOf(Flat(wire::BuildResponse(header, std::vector<tensor::SharedBytes>{}))));
   REQUIRE(stage.answers.size() == 1);
   CHECK(stage.answers[0].status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(OriginOf(stage.answers[0].status()) == "ps_server/1");
@@ -196,8 +212,10 @@ TEST_CASE("one stream per server, a unix socket only on the same host and when a
   options.use_unix = use_unix;
   ParameterClient client(&stage.transport, options, "worker/0", "host-1");
   for (int i = 0; i < 2; ++i) {
-    client.Send(At("a:1", "/tmp/a.sock", "host-1"), PushAndPull(), {BytesOf("g")}, 0, 1s, stage.Take());
-    client.Send(At("b:1", "/tmp/b.sock", "host-2"), PushAndPull(), {BytesOf("g")}, 0, 1s, stage.Take());
+    client.Send(At("a:1", "/tmp/a.sock", "host-1"), PushAndPull(), {BytesOf("g")}, 0, 1s,
+                stage.Take());
+    client.Send(At("b:1", "/tmp/b.sock", "host-2"), PushAndPull(), {BytesOf("g")}, 0, 1s,
+                stage.Take());
     client.Send(At("c:1", "/tmp/c.sock", ""), PushAndPull(), {BytesOf("g")}, 0, 1s, stage.Take());
   }
   REQUIRE(stage.transport.data_links.size() == 3);
@@ -218,8 +236,10 @@ TEST_CASE("an unknown own host is nobody's neighbour") {
 
 TEST_CASE("servers that are not kept are closed, and their calls end") {
   Stage stage;
-  auto client = std::make_unique<ParameterClient>(&stage.transport, transport::ChannelOptions{}, "worker/0");
-  for (const char* address : {"a:1", "b:1", "c:1"}) client->Send(At(address), PushAndPull(), {BytesOf("g")}, 0, 1s, stage.Take());
+  auto client =
+      std::make_unique<ParameterClient>(&stage.transport, transport::ChannelOptions{}, "worker/0");
+  for (const char* address : {"a:1", "b:1", "c:1"})
+    client->Send(At(address), PushAndPull(), {BytesOf("g")}, 0, 1s, stage.Take());
   client->Retain({"b:1"});
   CHECK_FALSE(stage.transport.data_links[0]->open);
   CHECK(stage.transport.data_links[1]->open);
@@ -237,7 +257,8 @@ TEST_CASE("servers that are not kept are closed, and their calls end") {
 TEST_CASE("a stream is not destroyed while a call is being handed to it") {
   Stage stage;
   ParameterClient client(&stage.transport, {}, "worker/0");
-  client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s, [](absl::StatusOr<ParameterClient::Answer>) {});
+  client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s,
+              [](absl::StatusOr<ParameterClient::Answer>) {});
   DataLink& link = *stage.transport.data_links.at(0);
   runtime::Event inside, closed;
   bool closed_under_us = true;
@@ -246,8 +267,10 @@ TEST_CASE("a stream is not destroyed while a call is being handed to it") {
     inside.Set();
     closed_under_us = closed.WaitFor(20ms);  // Time enough for a Retain that does not wait for us.
   };
-  runtime::Thread sender("sender",
-                         [&] { client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s, [](absl::StatusOr<ParameterClient::Answer>) {}); });
+  runtime::Thread sender("sender", [&] {
+    client.Send(At("a:1"), PushAndPull(), {BytesOf("g")}, 0, 1s,
+                [](absl::StatusOr<ParameterClient::Answer>) {});
+  });
   inside.Wait();
   client.Retain({});
   CHECK(closed.IsSet());

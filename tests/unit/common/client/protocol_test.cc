@@ -14,7 +14,8 @@ TEST_CASE("a stamp survives the way there and back, and an absent one is (0,0)")
 }
 
 TEST_CASE("an interval set survives the way there and back") {
-  for (const IntervalSet& set : {IntervalSet(), IntervalSet({0}), IntervalSet({1, 2, 3, 7, 9, 10}), IntervalSet::Range(5, ~0ull)}) {
+  for (const IntervalSet& set : {IntervalSet(), IntervalSet({0}), IntervalSet({1, 2, 3, 7, 9, 10}),
+                                 IntervalSet::Range(5, ~0ull)}) {
     const auto back = FromProto(ToProto(set));
     REQUIRE(back.ok());
     CHECK(*back == set);
@@ -49,7 +50,8 @@ TEST_CASE("a malformed interval set is refused, and says where") {
 }
 
 TEST_CASE("roles survive the way there and back, unknown ones are refused") {
-  for (Role role : {Role::kCoordinator, Role::kPsServer, Role::kWorker}) CHECK(*FromProto(ToProto(role)) == role);
+  for (Role role : {Role::kCoordinator, Role::kPsServer, Role::kWorker})
+    CHECK(*FromProto(ToProto(role)) == role);
   CHECK_FALSE(FromProto(v1::ROLE_UNSPECIFIED).ok());
   CHECK_FALSE(FromProto(static_cast<v1::Role>(77)).ok());
 }
@@ -98,7 +100,8 @@ TEST_CASE("an error detail from outside never becomes OK") {
 
 TEST_CASE("cleaned text is UTF-8 and fits") {
   CHECK(CleanText("plain", 100) == "plain");
-  CHECK(CleanText("h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80", 100) == "h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80");
+  CHECK(CleanText("h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80", 100) ==
+        "h\xC3\xA9llo \xE2\x82\xAC \xF0\x9F\x98\x80");
   const std::string bad = "\xEF\xBF\xBD";
   CHECK(CleanText("a\x80z", 100) == "a" + bad + "z");
   CHECK(CleanText("\xC3", 100) == bad);                      // Cut short.
@@ -110,7 +113,8 @@ TEST_CASE("cleaned text is UTF-8 and fits") {
   CHECK(CleanText("\xC3\xA9\xC3\xA9\xC3\xA9", 5) == "\xC3\xA9...");  // Never half of a letter.
   CHECK(CleanText("abc", 2) == "");
   CHECK(CleanText("", 0) == "");
-  for (std::size_t limit = 0; limit < 20; ++limit) CHECK(CleanText("a\xFF\xC3\xA9 more than enough text", limit).size() <= limit);
+  for (std::size_t limit = 0; limit < 20; ++limit)
+    CHECK(CleanText("a\xFF\xC3\xA9 more than enough text", limit).size() <= limit);
 }
 
 TEST_CASE("the numbering part of a plan survives the way there and back") {

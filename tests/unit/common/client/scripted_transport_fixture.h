@@ -1,5 +1,6 @@
-// A transport whose peer is the test: every dial is recorded, and the test speaks for the other side. Runs on the test's
-// thread only, so a whole session is a transcript under a manual clock. The real transports are met in over_transports_test.cc.
+// A transport whose peer is the test: every dial is recorded, and the test speaks for the other
+// side. Runs on the test's thread only, so a whole session is a transcript under a manual clock.
+// The real transports are met in over_transports_test.cc.
 #pragma once
 
 #include <functional>
@@ -30,7 +31,8 @@ struct DataCall {
 struct DataLink {
   transport::Address address;
   std::vector<DataCall> calls;
-  std::vector<std::uint64_t> announced, abandoned;  // bytes of request and answer; tickets, which count from 1
+  std::vector<std::uint64_t> announced,
+      abandoned;  // bytes of request and answer; tickets, which count from 1
   bool open = true;
   std::function<void()> on_call;   // Runs inside Call.
   std::function<void()> on_close;  // Runs once the stream is being destroyed.
@@ -38,17 +40,20 @@ struct DataLink {
 
 class ScriptedTransport final : public transport::Transport {
  public:
-  absl::StatusOr<std::unique_ptr<transport::Server>> Listen(const transport::ServerOptions&, transport::Handlers) override {
+  absl::StatusOr<std::unique_ptr<transport::Server>> Listen(const transport::ServerOptions&,
+                                                            transport::Handlers) override {
     return absl::UnimplementedError("scripted");
   }
-  absl::StatusOr<std::unique_ptr<transport::Channel>> Dial(const transport::Address& address, const transport::ChannelOptions&) override {
+  absl::StatusOr<std::unique_ptr<transport::Channel>> Dial(
+      const transport::Address& address, const transport::ChannelOptions&) override {
     if (!refuse_dials.ok()) return refuse_dials;
     return std::unique_ptr<transport::Channel>(std::make_unique<ScriptedChannel>(this, address));
   }
 
   absl::Status refuse_dials;
   std::vector<std::string> methods;
-  std::vector<std::shared_ptr<Link>> links;  // Shared with the streams, which outlive neither each other.
+  std::vector<std::shared_ptr<Link>>
+      links;  // Shared with the streams, which outlive neither each other.
   std::vector<std::shared_ptr<DataLink>> data_links;
 
  private:
@@ -76,15 +81,18 @@ class ScriptedTransport final : public transport::Transport {
         if (call.done) std::exchange(call.done, nullptr)(absl::CancelledError("stream closed"));
       }
     }
-    std::uint64_t Announce(std::uint64_t request_bytes, const transport::DataOptions& options) override {
+    std::uint64_t Announce(std::uint64_t request_bytes,
+                           const transport::DataOptions& options) override {
       link_->announced.push_back(request_bytes + options.response_bytes_max);
       return link_->announced.size();
     }
     void Abandon(std::uint64_t ticket) override { link_->abandoned.push_back(ticket); }
-    void Call(std::uint64_t ticket, transport::Frame request, const transport::DataOptions& options, transport::DataDone done) override {
+    void Call(std::uint64_t ticket, transport::Frame request, const transport::DataOptions& options,
+              transport::DataDone done) override {
       if (link_->on_call) link_->on_call();
       std::string bytes;
-      for (const auto& piece : request.pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+      for (const auto& piece : request.pieces)
+        bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
       link_->calls.push_back({ticket, std::move(bytes), options, std::move(done)});
     }
 
@@ -93,11 +101,14 @@ class ScriptedTransport final : public transport::Transport {
   };
   class ScriptedChannel final : public transport::Channel {
    public:
-    ScriptedChannel(ScriptedTransport* owner, transport::Address address) : owner_(owner), address_(std::move(address)) {}
-    void Unary(absl::string_view, std::string, std::chrono::milliseconds, transport::UnaryDone done) override {
+    ScriptedChannel(ScriptedTransport* owner, transport::Address address)
+        : owner_(owner), address_(std::move(address)) {}
+    void Unary(absl::string_view, std::string, std::chrono::milliseconds,
+               transport::UnaryDone done) override {
       done(absl::UnimplementedError("scripted"));
     }
-    std::unique_ptr<transport::MessageStream> OpenStream(absl::string_view method, transport::MessageStreamEvents events) override {
+    std::unique_ptr<transport::MessageStream> OpenStream(
+        absl::string_view method, transport::MessageStreamEvents events) override {
       owner_->methods.emplace_back(method);
       auto link = std::make_shared<Link>();
       link->events = std::move(events);

@@ -26,7 +26,8 @@ struct Stage {
   ScriptedTransport transport;
   std::vector<std::string> seen;
   std::unique_ptr<SessionClient> client;
-  std::function<void(absl::string_view event)> on_event;  // Runs inside every event, after it was written down.
+  std::function<void(absl::string_view event)>
+      on_event;  // Runs inside every event, after it was written down.
 
   void See(std::string event) {
     seen.push_back(event);
@@ -43,11 +44,18 @@ struct Stage {
       return hello;
     };
     events.make_heartbeat = [] { return v1::Heartbeat(); };
-    events.on_registered = [this](const v1::Registered& r) { See(absl::StrCat("registered ", r.identity())); };
-    events.on_message = [this](const v1::CoordinatorMessage& m) { See(absl::StrCat("message ", static_cast<int>(m.message_case()))); };
-    events.on_rejected = [this](const v1::Rejected& r) { See(absl::StrCat("rejected ", r.kind(), r.exit() ? " exit" : "")); };
+    events.on_registered = [this](const v1::Registered& r) {
+      See(absl::StrCat("registered ", r.identity()));
+    };
+    events.on_message = [this](const v1::CoordinatorMessage& m) {
+      See(absl::StrCat("message ", static_cast<int>(m.message_case())));
+    };
+    events.on_rejected = [this](const v1::Rejected& r) {
+      See(absl::StrCat("rejected ", r.kind(), r.exit() ? " exit" : ""));
+    };
     events.on_lost = [this](absl::string_view why) { See(absl::StrCat("lost ", why)); };
-    client = std::make_unique<SessionClient>(&transport, &executor, &logger, options, std::move(events));
+    client =
+        std::make_unique<SessionClient>(&transport, &executor, &logger, options, std::move(events));
   }
 
   // ---- the coordinator's side
@@ -156,7 +164,9 @@ TEST_CASE("a batch stays under its bound, and a message that can never leave is 
   CHECK(stage.LinesWith("too large") == 1);
 }
 
-TEST_CASE("a task sends a heartbeat as soon as it is registered: the coordinator gives no work to a worker that has said nothing") {
+TEST_CASE(
+    "a task sends a heartbeat as soon as it is registered: the coordinator gives no work to a "
+    "worker that has said nothing") {
   Stage stage;
   stage.client->Start();
   stage.Register();
@@ -198,7 +208,9 @@ TEST_CASE("a lost session is said once, redialed, and its Hello is made anew") {
   CHECK(stage.seen.back() == "registered 7");
 }
 
-TEST_CASE("it redials for ever, ever slower up to a bound, and logs once per change of what it waits for") {
+TEST_CASE(
+    "it redials for ever, ever slower up to a bound, and logs once per change of what it waits "
+    "for") {
   Stage stage;
   stage.client->Start();
   std::vector<MonoTime> dials;
@@ -279,8 +291,9 @@ TEST_CASE("a malformed message ends the session and never the process") {
   no_term.mutable_messages(0)->mutable_registered()->set_term(0);
   const std::string garbage = "\xFF\xFF\xFF garbage";
   SECTION("before it is registered") {
-    for (const std::string& bytes : {garbage, empty_message.SerializeAsString(), no_heartbeat.SerializeAsString(), no_term.SerializeAsString(),
-                                     Stage::DropBatch().SerializeAsString()}) {
+    for (const std::string& bytes :
+         {garbage, empty_message.SerializeAsString(), no_heartbeat.SerializeAsString(),
+          no_term.SerializeAsString(), Stage::DropBatch().SerializeAsString()}) {
       Stage stage;
       stage.client->Start();
       stage.SayBytes(bytes);
@@ -293,7 +306,8 @@ TEST_CASE("a malformed message ends the session and never the process") {
     }
   }
   SECTION("once it is registered") {
-    for (const std::string& bytes : {garbage, empty_message.SerializeAsString(), Stage::RegisteredBatch().SerializeAsString()}) {
+    for (const std::string& bytes : {garbage, empty_message.SerializeAsString(),
+                                     Stage::RegisteredBatch().SerializeAsString()}) {
       Stage stage;
       stage.client->Start();
       stage.Register();
@@ -313,7 +327,8 @@ TEST_CASE("a malformed message ends the session and never the process") {
     batch.add_messages()->mutable_drop();
     stage.Say(batch);
     REQUIRE(stage.seen.size() == 3);
-    CHECK(stage.seen[1] == absl::StrCat("message ", static_cast<int>(v1::CoordinatorMessage::kDrop)));
+    CHECK(stage.seen[1] ==
+          absl::StrCat("message ", static_cast<int>(v1::CoordinatorMessage::kDrop)));
     CHECK_THAT(stage.seen[2], Catch::StartsWith("lost malformed"));
   }
 }
@@ -341,7 +356,8 @@ TEST_CASE("a refusal for now is waited out, a refusal for good ends the dialing"
   rejected->set_exit(true);
   stage.seen.clear();
   stage.Say(batch);
-  CHECK(stage.seen == std::vector<std::string>{"lost replaced: worker/7 is alive", "rejected replaced exit"});
+  CHECK(stage.seen ==
+        std::vector<std::string>{"lost replaced: worker/7 is alive", "rejected replaced exit"});
   const std::size_t dials = stage.transport.links.size();
   stage.executor.Advance(1h);
   CHECK(stage.transport.links.size() == dials);
@@ -359,7 +375,8 @@ TEST_CASE("a coordinator that does not read ends the session, not inside Send") 
   CHECK_THAT(stage.seen[1], Catch::Contains("unsent bytes"));
   stage.executor.Advance(50ms);
   stage.Register();
-  CHECK(stage.client->Send(DoneMessage(1)));  // The new session is not held responsible for the old one.
+  CHECK(stage.client->Send(
+      DoneMessage(1)));  // The new session is not held responsible for the old one.
 }
 
 TEST_CASE("stop sends what is queued, closes, and nothing calls back afterwards") {
@@ -386,7 +403,8 @@ TEST_CASE("stop sends what is queued, closes, and nothing calls back afterwards"
 }
 
 TEST_CASE("an event may stop or destroy the client") {
-  const std::string when = GENERATE("registered 7", "lost UNAVAILABLE: x", "rejected version exit", "rejected version", "message 9");
+  const std::string when = GENERATE("registered 7", "lost UNAVAILABLE: x", "rejected version exit",
+                                    "rejected version", "message 9");
   const bool destroy = GENERATE(false, true);
   CAPTURE(when, destroy);
   Stage stage;
@@ -405,7 +423,8 @@ TEST_CASE("an event may stop or destroy the client") {
   if (when.find("rejected") == 0) {
     v1::CoordinatorBatch refusal;
     refusal.add_messages()->mutable_rejected()->set_kind("version");
-    refusal.mutable_messages(0)->mutable_rejected()->set_exit(when.find("exit") != std::string::npos);
+    refusal.mutable_messages(0)->mutable_rejected()->set_exit(when.find("exit") !=
+                                                              std::string::npos);
     stage.Say(refusal);
   } else {
     stage.Say(batch);

@@ -1,4 +1,5 @@
-// The client against a coordinator that the test plays, over the in-process transport: numbers of calls, repeats, errors, releases.
+// The client against a coordinator that the test plays, over the in-process transport: numbers of
+// calls, repeats, errors, releases.
 #include <catch2/catch.hpp>
 
 #include <deque>
@@ -23,7 +24,8 @@ class Coordinator {
     transport::ServerOptions options;
     options.listen = "coordinator";
     transport::Handlers handlers;
-    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
+    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method,
+                            std::string request,
                             std::unique_ptr<transport::UnaryResponder> responder) {
       Handler handler;
       {
@@ -82,15 +84,20 @@ v1::RaisedError Error() {
   v1::RaisedError error;
   error.set_closure(8);
   error.set_function("fit");
-  *error.mutable_cause() = client::ToErrorDetail(UserError(absl::OutOfRangeError("no such point")), "worker/1");
+  *error.mutable_cause() =
+      client::ToErrorDetail(UserError(absl::OutOfRangeError("no such point")), "worker/1");
   return error;
 }
 
-TEST_CASE("a schedule that was not answered is repeated under its number, and one that waits goes on waiting under it") {
+TEST_CASE(
+    "a schedule that was not answered is repeated under its number, and one that waits goes on "
+    "waiting under it") {
   Stage stage;
   std::vector<v1::ScheduleClosureRequest> seen;
   stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
-      client::kScheduleClosure, [&](const v1::ScheduleClosureRequest& request) -> absl::StatusOr<v1::ScheduleClosureResponse> {
+      client::kScheduleClosure,
+      [&](const v1::ScheduleClosureRequest& request)
+          -> absl::StatusOr<v1::ScheduleClosureResponse> {
         seen.push_back(request);
         v1::ScheduleClosureResponse response;
         if (seen.size() == 1) return absl::UnavailableError("restarting");
@@ -120,47 +127,58 @@ TEST_CASE("a schedule that was not answered is repeated under its number, and on
   CHECK(seen[3].call().answered_below() == 2);  // the first will not be repeated
 }
 
-TEST_CASE("an error that is told has the code, the blame and the words of its cause, and says of which closure") {
+TEST_CASE(
+    "an error that is told has the code, the blame and the words of its cause, and says of which "
+    "closure") {
   Stage stage;
-  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(client::kScheduleClosure, [&](const auto&) {
-    v1::ScheduleClosureResponse response;
-    *response.mutable_error() = Error();
-    return response;
-  });
-  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>(client::kJoinClosures, [&](const auto& request) {
-    CHECK(request.durable());
-    v1::JoinClosuresResponse response;
-    *response.mutable_error() = Error();
-    return response;
-  });
-  stage.coordinator.On<v1::ClosuresDoneRequest, v1::ClosuresDoneResponse>(client::kClosuresDone, [&](const auto&) {
-    v1::ClosuresDoneResponse response;
-    *response.mutable_error() = Error();
-    return response;
-  });
-  for (const absl::Status& status : {stage.cluster->Schedule("fit", "").status(), stage.cluster->Join(true), stage.cluster->Done().status()}) {
+  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
+      client::kScheduleClosure, [&](const auto&) {
+        v1::ScheduleClosureResponse response;
+        *response.mutable_error() = Error();
+        return response;
+      });
+  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>(
+      client::kJoinClosures, [&](const auto& request) {
+        CHECK(request.durable());
+        v1::JoinClosuresResponse response;
+        *response.mutable_error() = Error();
+        return response;
+      });
+  stage.coordinator.On<v1::ClosuresDoneRequest, v1::ClosuresDoneResponse>(
+      client::kClosuresDone, [&](const auto&) {
+        v1::ClosuresDoneResponse response;
+        *response.mutable_error() = Error();
+        return response;
+      });
+  for (const absl::Status& status : {stage.cluster->Schedule("fit", "").status(),
+                                     stage.cluster->Join(true), stage.cluster->Done().status()}) {
     CHECK(status.code() == absl::StatusCode::kOutOfRange);
     CHECK(BlameOf(status) == Blame::kUser);
-    CHECK_THAT(std::string(status.message()), Catch::Contains("closure 8 failed: function=fit") && Catch::Contains("no such point"));
+    CHECK_THAT(std::string(status.message()), Catch::Contains("closure 8 failed: function=fit") &&
+                                                  Catch::Contains("no such point"));
   }
 }
 
-TEST_CASE("a result is fetched as often as wanted; what became of a closure that has none is told by its kind") {
+TEST_CASE(
+    "a result is fetched as often as wanted; what became of a closure that has none is told by its "
+    "kind") {
   Stage stage;
-  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(client::kScheduleClosure, [&](const auto&) {
-    v1::ScheduleClosureResponse response;
-    response.set_scheduled(true);
-    response.set_closure(3);
-    return response;
-  });
+  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
+      client::kScheduleClosure, [&](const auto&) {
+        v1::ScheduleClosureResponse response;
+        response.set_scheduled(true);
+        response.set_closure(3);
+        return response;
+      });
   v1::FetchResultResponse answer;
   int asked = 0;
-  stage.coordinator.On<v1::FetchResultRequest, v1::FetchResultResponse>(client::kFetchResult, [&](const auto& request) {
-    CHECK(request.closure() == 3);
-    v1::FetchResultResponse not_yet;
-    not_yet.set_state(v1::RESULT_WAITING);
-    return ++asked % 2 == 1 ? not_yet : answer;
-  });
+  stage.coordinator.On<v1::FetchResultRequest, v1::FetchResultResponse>(
+      client::kFetchResult, [&](const auto& request) {
+        CHECK(request.closure() == 3);
+        v1::FetchResultResponse not_yet;
+        not_yet.set_state(v1::RESULT_WAITING);
+        return ++asked % 2 == 1 ? not_yet : answer;
+      });
   const auto value = stage.cluster->Schedule("fit", "");
   REQUIRE(value.ok());
   answer.set_state(v1::RESULT_SUCCEEDED);
@@ -178,13 +196,17 @@ TEST_CASE("a result is fetched as often as wanted; what became of a closure that
   CHECK(stage.cluster->Fetch(RemoteValue()).status().code() == absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("a handle whose last copy has gone is released with the next call, again if that call fails, and at the end") {
+TEST_CASE(
+    "a handle whose last copy has gone is released with the next call, again if that call fails, "
+    "and at the end") {
   Stage stage;
   std::uint64_t next = 5;
   std::vector<std::string> released;
   bool refuse = false;
   stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
-      client::kScheduleClosure, [&](const v1::ScheduleClosureRequest& request) -> absl::StatusOr<v1::ScheduleClosureResponse> {
+      client::kScheduleClosure,
+      [&](const v1::ScheduleClosureRequest& request)
+          -> absl::StatusOr<v1::ScheduleClosureResponse> {
         released.push_back(client::FromProto(request.released())->ToString());
         if (refuse) return UserError(absl::InvalidArgumentError("no"));
         v1::ScheduleClosureResponse response;
@@ -192,10 +214,11 @@ TEST_CASE("a handle whose last copy has gone is released with the next call, aga
         response.set_closure(next++);
         return response;
       });
-  stage.coordinator.On<v1::ReleaseResultsRequest, v1::ReleaseResultsResponse>(client::kReleaseResults, [&](const v1::ReleaseResultsRequest& request) {
-    released.push_back(client::FromProto(request.released())->ToString());
-    return v1::ReleaseResultsResponse();
-  });
+  stage.coordinator.On<v1::ReleaseResultsRequest, v1::ReleaseResultsResponse>(
+      client::kReleaseResults, [&](const v1::ReleaseResultsRequest& request) {
+        released.push_back(client::FromProto(request.released())->ToString());
+        return v1::ReleaseResultsResponse();
+      });
   RemoteValue kept = *stage.cluster->Schedule("f", "");
   {
     const RemoteValue copy = kept;
@@ -212,16 +235,18 @@ TEST_CASE("a handle whose last copy has gone is released with the next call, aga
 
 TEST_CASE("a coordinator that is away is waited for, and not for ever") {
   Stage stage;
-  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>(client::kJoinClosures, [&](const auto&) {
-    v1::JoinClosuresResponse response;
-    response.set_joined(true);
-    return response;
-  });
+  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>(
+      client::kJoinClosures, [&](const auto&) {
+        v1::JoinClosuresResponse response;
+        response.set_joined(true);
+        return response;
+      });
   stage.coordinator.Down();
   const auto impatient = stage.Make(std::chrono::milliseconds(100));
   const absl::Status status = impatient->Join();
   CHECK(status.code() == absl::StatusCode::kUnavailable);
-  CHECK_THAT(std::string(status.message()), Catch::Contains("no coordinator answers: address=coordinator"));
+  CHECK_THAT(std::string(status.message()),
+             Catch::Contains("no coordinator answers: address=coordinator"));
   stage.coordinator.Listen();
   CHECK(impatient->Join().ok());
   CHECK(stage.cluster->Join().ok());

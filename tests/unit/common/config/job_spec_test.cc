@@ -97,7 +97,9 @@ spec:
 )";
 
 std::string Messages(const ParsedJob& parsed) {
-  return absl::StrJoin(parsed.mistakes, "\n", [](std::string* out, const Mistake& mistake) { absl::StrAppend(out, mistake.ToString()); });
+  return absl::StrJoin(parsed.mistakes, "\n", [](std::string* out, const Mistake& mistake) {
+    absl::StrAppend(out, mistake.ToString());
+  });
 }
 JobSpec Parse(absl::string_view yaml, ParseOptions options = {}) {
   if (options.file_name.empty()) options.file_name = "job.yaml";
@@ -164,7 +166,8 @@ TEST_CASE("the job of the design page is read as typed values") {
   CHECK(spec.training.evaluate_every_epochs == 1);
 }
 
-TEST_CASE("a job over a csv file has typed fields, transforms, a split, tables and several optimizers") {
+TEST_CASE(
+    "a job over a csv file has typed fields, transforms, a split, tables and several optimizers") {
   ParseOptions options;
   options.base_folder = "/jobs";
   const JobSpec spec = Parse(kCsv, options);
@@ -187,7 +190,8 @@ TEST_CASE("a job over a csv file has typed fields, transforms, a split, tables a
   CHECK(spec.data.fields[1].transforms[0].min_count == 2);
   CHECK(spec.data.fields[2].transforms[1].type == "log1p");
   CHECK(spec.data.fields[3].transforms[0].bounds == std::vector<double>{18, 25.5, 60});
-  CHECK(spec.data.fields[4].transforms[0].entries == std::vector<std::pair<std::string, double>>{{"<=50K", 0}, {">50K", 1}});
+  CHECK(spec.data.fields[4].transforms[0].entries ==
+        std::vector<std::pair<std::string, double>>{{"<=50K", 0}, {">50K", 1}});
   CHECK(spec.model.inputs[0].shape.empty());
   const TableSpec& table = spec.model.tables[0];
   CHECK(table.name == "emb/all");
@@ -225,7 +229,9 @@ TEST_CASE("a job over a csv file has typed fields, transforms, a split, tables a
 
 TEST_CASE("defaults of the optimizers are Keras'") {
   const auto with = [](const std::string& type) {
-    return Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: " + type + "}"}})).optimizer;
+    return Parse(absl::StrReplaceAll(
+                     kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: " + type + "}"}}))
+        .optimizer;
   };
   for (const char* type : {"adamw", "adagrad", "rmsprop", "ftrl"}) {
     CHECK(with(type).learning_rate == 0.001);
@@ -259,112 +265,166 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
   };
   const auto says = [](const std::string& words) { return Catch::Contains(words); };
   CHECK_THAT(with("format: csv", "format: cvs"),
-             says("job.yaml:6:21: `format` of a data source: expected one of idx, csv, synthetic, got `cvs`; did you mean `csv`?"));
+             says("job.yaml:6:21: `format` of a data source: expected one of idx, csv, synthetic, "
+                  "got `cvs`; did you mean `csv`?"));
   CHECK_THAT(with("path: clicks.csv.gz, ", ""), says("missing key `path` in a csv source"));
-  CHECK_THAT(with("separator: \", \"", "separator: \"\""), says("`separator`: expected 1 to 8 characters"));
+  CHECK_THAT(with("separator: \", \"", "separator: \"\""),
+             says("`separator`: expected 1 to 8 characters"));
   CHECK_THAT(with("equals: 9, take", "equals: 10, take"), says("no line has n % 10 == 10"));
   CHECK_THAT(with("take: eval", "take: train"), says("not built yet: split.take `train`"));
-  CHECK_THAT(with("    fields:", "    eval: {format: csv, path: x}\n    fields:"), says("data.train has a `split`, which makes data.eval"));
-  CHECK_THAT(with(", split: {modulo: 10, equals: 9, take: eval}}", "}\n    eval: {format: synthetic, examples: 3}"),
+  CHECK_THAT(with("    fields:", "    eval: {format: csv, path: x}\n    fields:"),
+             says("data.train has a `split`, which makes data.eval"));
+  CHECK_THAT(with(", split: {modulo: 10, equals: 9, take: eval}}",
+                  "}\n    eval: {format: synthetic, examples: 3}"),
              says("data.eval has another format than data.train: synthetic, not csv"));
   CHECK_THAT(with("header: true", "header: false"),
-             says("column `w1` is given by its name, and `header: false` of data.train says that the file has no names"));
+             says("column `w1` is given by its name, and `header: false` of data.train says that "
+                  "the file has no names"));
   CHECK_THAT(with("type: int, transforms: [{hash", "type: number, transforms: [{hash"),
              says("`type`: expected one of int, float, string, got `number`"));
   CHECK_THAT(with("column: age, ", ""), says("missing key `column` in a field of a csv source"));
-  CHECK_THAT(with("[{map: {\"<=50K\": 0, \">50K\": 1}}]", "[]"), says("a field of type string needs a transform that makes a number of it"));
-  CHECK_THAT(with("{bucketize: [18, 25.5, 60]}", "{bucketize: [18, 17]}"), says("expected rising numbers, got 17 after 18"));
+  CHECK_THAT(with("[{map: {\"<=50K\": 0, \">50K\": 1}}]", "[]"),
+             says("a field of type string needs a transform that makes a number of it"));
+  CHECK_THAT(with("{bucketize: [18, 25.5, 60]}", "{bucketize: [18, 17]}"),
+             says("expected rising numbers, got 17 after 18"));
   CHECK_THAT(with("type: string, transforms: [{map", "type: float, transforms: [{map"),
              says("transform `map` takes a text or an integer, here it meets a real number"));
-  CHECK_THAT(with("{hash: {buckets: 1000}}", "{hash: {buckets: 0}}"), says("`buckets`: expected an integer from 1 to 4611686018427387904, got `0`"));
-  CHECK_THAT(with("{hash: {buckets: 1000}}", "{hahs: {buckets: 1000}}"), says("unknown transform `hahs`; did you mean `hash`?"));
-  CHECK_THAT(with("{vocabulary: {min_count: 2}}, ", "{vocabulary: {}}, {vocabulary: {}}, "), says("a field has one vocabulary at most"));
+  CHECK_THAT(with("{hash: {buckets: 1000}}", "{hash: {buckets: 0}}"),
+             says("`buckets`: expected an integer from 1 to 4611686018427387904, got `0`"));
+  CHECK_THAT(with("{hash: {buckets: 1000}}", "{hahs: {buckets: 1000}}"),
+             says("unknown transform `hahs`; did you mean `hash`?"));
+  CHECK_THAT(with("{vocabulary: {min_count: 2}}, ", "{vocabulary: {}}, {vocabulary: {}}, "),
+             says("a field has one vocabulary at most"));
   CHECK_THAT(with("inputs: {user:", "inputs: {usr:"),
-             says("model input `usr` names no field of the data that can be read: expected user, words, counts, age, label; did you mean `user`?"));
-  CHECK_THAT(with("labels: label", "labels: lable"), says("`labels`: no field `lable` that can be a label"));
-  CHECK_THAT(with("table: emb/words", "table: emb/word"), says("no table `emb/word` in model.tables; did you mean `emb/words`?"));
-  CHECK_THAT(with("table: emb/words", "table: emb/all"), says("table `emb/words`: no embedding layer reads it"));
-  CHECK_THAT(with("weights: counts", "weights: count"), says("no model input `count`; did you mean `counts`?"));
+             says("model input `usr` names no field of the data that can be read: expected user, "
+                  "words, counts, age, label; did you mean `user`?"));
+  CHECK_THAT(with("labels: label", "labels: lable"),
+             says("`labels`: no field `lable` that can be a label"));
+  CHECK_THAT(with("table: emb/words", "table: emb/word"),
+             says("no table `emb/word` in model.tables; did you mean `emb/words`?"));
+  CHECK_THAT(with("table: emb/words", "table: emb/all"),
+             says("table `emb/words`: no embedding layer reads it"));
+  CHECK_THAT(with("weights: counts", "weights: count"),
+             says("no model input `count`; did you mean `counts`?"));
   CHECK_THAT(with("combiner: sqrtn, ", ""), says("`weights` need a combiner"));
-  CHECK_THAT(with("combiner: sqrtn", "combiner: max"), says("not built yet: embedding.combiner `max`"));
-  CHECK_THAT(with("emb/words, input: words", "emb/words, input: u"), says("an embedding reads ids, which only model inputs have: `u` is a layer"));
-  CHECK_THAT(with("input: [u, w], normalize", "input: [u, w, a], normalize"), says("a dot layer reads two inputs, got 3"));
-  CHECK_THAT(with("input: [u, a]}", "input: [u]}"), says("an add layer reads at least two inputs, got 1"));
+  CHECK_THAT(with("combiner: sqrtn", "combiner: max"),
+             says("not built yet: embedding.combiner `max`"));
+  CHECK_THAT(with("emb/words, input: words", "emb/words, input: u"),
+             says("an embedding reads ids, which only model inputs have: `u` is a layer"));
+  CHECK_THAT(with("input: [u, w], normalize", "input: [u, w, a], normalize"),
+             says("a dot layer reads two inputs, got 3"));
+  CHECK_THAT(with("input: [u, a]}", "input: [u]}"),
+             says("an add layer reads at least two inputs, got 1"));
   CHECK_THAT(with("admit_after: 3, ", ""), says("`default_row` needs an `admit_after` above 1"));
-  CHECK_THAT(with("dimension: 4}", "dimension: 0}"), says("`dimension`: expected an integer from 1 to 4096"));
+  CHECK_THAT(with("dimension: 4}", "dimension: 0}"),
+             says("`dimension`: expected an integer from 1 to 4096"));
   CHECK_THAT(with("dimension: 4}", "dimension: 4096}"),
-             says("`dimension`: a row and what the optimizer rowwise_adagrad keeps of it are 4097 numbers"));
+             says("`dimension`: a row and what the optimizer rowwise_adagrad keeps of it are 4097 "
+                  "numbers"));
   // Rows that no slot has room for, as the storage would count them: 64 slots.
   CHECK_THAT(with("dimension: 4}", "dimension: 4, bytes_max: 2KiB}"),
-             says("`bytes_max`: the share of each of 64 slots (strategy.table_slots) is 32 bytes, and a row of this table takes 44"));
-  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"dimension: 4}", "dimension: 4, bytes_max: 2816}"}})).model.tables[1].bytes_max == 2816);
+             says("`bytes_max`: the share of each of 64 slots (strategy.table_slots) is 32 bytes, "
+                  "and a row of this table takes 44"));
+  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"dimension: 4}", "dimension: 4, bytes_max: 2816}"}}))
+            .model.tables[1]
+            .bytes_max == 2816);
   // What a field's type and transforms make of it, against who reads it.
-  CHECK_THAT(with("type: int, transforms: [{hash: {buckets: 1000}}]", "type: int, transforms: [{scale: 2}]"),
-             says("an embedding reads ids, and the field `user` has real numbers (float32): expected integers"));
-  CHECK_THAT(with("weights: counts", "weights: words"), says("weights are real numbers, and the field `words` has integers"));
+  CHECK_THAT(with("type: int, transforms: [{hash: {buckets: 1000}}]",
+                  "type: int, transforms: [{scale: 2}]"),
+             says("an embedding reads ids, and the field `user` has real numbers (float32): "
+                  "expected integers"));
+  CHECK_THAT(with("weights: counts", "weights: words"),
+             says("weights are real numbers, and the field `words` has integers"));
   CHECK_THAT(with("input: [u, w], normalize", "input: [u, user], normalize"),
              says("a layer of type dot reads real numbers, and the field `user` has"));
   // A default is read as a value of the file is.
-  CHECK_THAT(with("c3], type: float", "c3], default: many, type: float"), says("`default` of a field of type float: expected a number, got `many`"));
+  CHECK_THAT(with("c3], type: float", "c3], default: many, type: float"),
+             says("`default` of a field of type float: expected a number, got `many`"));
   CHECK_THAT(with("type: int, transforms: [{hash", "type: int, default: 1.5, transforms: [{hash"),
              says("`default` of a field of type int: expected an integer, got `1.5`"));
-  CHECK_THAT(with("type: string, transforms: [{map", "type: string, default: unknown, transforms: [{map"),
-             says("`default`: expected one of the texts of `map`, got `unknown`"));
+  CHECK_THAT(
+      with("type: string, transforms: [{map", "type: string, default: unknown, transforms: [{map"),
+      says("`default`: expected one of the texts of `map`, got `unknown`"));
   // The integer that it is, as the reader looks it up, and not as it is written.
-  CHECK(Parse(absl::StrReplaceAll(kCsv, {{"type: int, transforms: [{hash", "type: int, default: \"07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
+  CHECK(Parse(absl::StrReplaceAll(
+                  kCsv, {{"type: int, transforms: [{hash",
+                          "type: int, default: \"07\", transforms: [{map: {7: 1, 8: 2}}, {hash"}}))
             .data.fields.size() == Parse(kCsv).data.fields.size());
-  CHECK_THAT(with("type: int, transforms: [{hash", "type: int, default: 9, transforms: [{map: {7: 1, 8: 2}}, {hash"),
+  CHECK_THAT(with("type: int, transforms: [{hash",
+                  "type: int, default: 9, transforms: [{map: {7: 1, 8: 2}}, {hash"),
              says("`default`: expected one of the texts of `map`, got `9`"));
   CHECK_THAT(with("emb/words: {", "emb//words: {"), says("name of a table: expected names"));
   CHECK_THAT(with("{l2: 0.1}", "{l1: 0.1}"), says("not built yet: key `l1` in a regularizer"));
-  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [rmse]"), says("did you mean `root_mean_squared_error`?"));
+  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [rmse]"),
+             says("did you mean `root_mean_squared_error`?"));
   CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [root_mean_squared_error]"),
-             says("the metric root_mean_squared_error needs the loss mean_squared_error, it is binary_crossentropy"));
-  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [auc, auc]"), says("`metrics`: auc is given twice"));
+             says("the metric root_mean_squared_error needs the loss mean_squared_error, it is "
+                  "binary_crossentropy"));
+  CHECK_THAT(with("metrics: [auc, binary_accuracy]", "metrics: [auc, auc]"),
+             says("`metrics`: auc is given twice"));
   CHECK_THAT(with("  optimizers:\n", "  optimizer: {type: sgd}\n  optimizers:\n"),
              says("`optimizers` stands in for `optimizer`: give one of the two"));
-  CHECK_THAT(with("{match: \"emb/*\", type: rowwise_adagrad", "{type: rowwise_adagrad"), says("an entry without `match` fits everything"));
-  CHECK_THAT(Refusal(absl::StrReplaceAll(kCsv, {{"{match: \"emb/*\"", "{match: \"emp/*\""}, {"    - {type: adamw, weight_decay: 0.01}\n", ""}})),
-             says("no entry of `optimizers` fits the table `emb/all`"));
-  CHECK_THAT(with("table_slots: 64", "table_slots: 65537"), says("`table_slots`: expected an integer from 1 to 65536"));
-  CHECK_THAT(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}\n", ""), says("missing key `optimizer` in spec"));
-  CHECK_THAT(RefusalWith("type: adam, learning_rate: 0.001", "type: rowwise_adagrad"), says("rowwise_adagrad is for embedding tables"));
-  CHECK_THAT(RefusalWith("{scale: 0.00392156862}", "{hash: {buckets: 3}}"), says("transform `hash` is one of csv fields"));
+  CHECK_THAT(with("{match: \"emb/*\", type: rowwise_adagrad", "{type: rowwise_adagrad"),
+             says("an entry without `match` fits everything"));
+  CHECK_THAT(
+      Refusal(absl::StrReplaceAll(kCsv, {{"{match: \"emb/*\"", "{match: \"emp/*\""},
+                                         {"    - {type: adamw, weight_decay: 0.01}\n", ""}})),
+      says("no entry of `optimizers` fits the table `emb/all`"));
+  CHECK_THAT(with("table_slots: 64", "table_slots: 65537"),
+             says("`table_slots`: expected an integer from 1 to 65536"));
+  CHECK_THAT(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}\n", ""),
+             says("missing key `optimizer` in spec"));
+  CHECK_THAT(RefusalWith("type: adam, learning_rate: 0.001", "type: rowwise_adagrad"),
+             says("rowwise_adagrad is for embedding tables"));
+  CHECK_THAT(RefusalWith("{scale: 0.00392156862}", "{hash: {buckets: 3}}"),
+             says("transform `hash` is one of csv fields"));
 }
 
-TEST_CASE("the wire type of each variable is the first entry that fits its name, and float32 where none does") {
+TEST_CASE(
+    "the wire type of each variable is the first entry that fits its name, and float32 where none "
+    "does") {
   const auto with = [](const std::string& value) {
-    return absl::StrReplaceAll(kCnn, {{"training: {", absl::StrCat("training: {wire_dtype: ", value, ", ")}});
+    return absl::StrReplaceAll(
+        kCnn, {{"training: {", absl::StrCat("training: {wire_dtype: ", value, ", ")}});
   };
   CHECK(Parse(kCnn).training.wire.empty());
   CHECK(WireTypeFor(Parse(kCnn), "logits/kernel") == "float32");
   CHECK(WireTypeFor(Parse(with("fp16")), "logits/kernel") == "fp16");
   CHECK(Parse(with("float32")).training.wire.empty());
   CHECK(Parse(with("[{dtype: float32}]")).training.wire.empty());
-  const JobSpec some = Parse(with("[{match: \"*/bias\", dtype: float32}, {match: \"conv1/*\", dtype: fp16}, {match: \"logits/*\", dtype: bf16}]"));
+  const JobSpec some =
+      Parse(with("[{match: \"*/bias\", dtype: float32}, {match: \"conv1/*\", dtype: fp16}, {match: "
+                 "\"logits/*\", dtype: bf16}]"));
   CHECK(WireTypeFor(some, "conv1/bias") == "float32");
   CHECK(WireTypeFor(some, "conv1/kernel") == "fp16");
   CHECK(WireTypeFor(some, "logits/kernel") == "bf16");
   CHECK(WireTypeFor(some, "emb") == "float32");
-  for (const char* value : {"float32", "bf16", "[{match: \"a*\", dtype: fp16}]", "[{match: a, dtype: bf16}, {dtype: fp16}]"}) {
+  for (const char* value : {"float32", "bf16", "[{match: \"a*\", dtype: fp16}]",
+                            "[{match: a, dtype: bf16}, {dtype: fp16}]"}) {
     JobSpec spec = Parse(with(value)), again = Parse(EmitYaml(spec));
     ForgetPlaces(&spec);
     ForgetPlaces(&again);
     CHECK(spec.training == again.training);
   }
   const auto says = [](const std::string& words) { return Catch::Contains(words); };
-  CHECK_THAT(Refusal(with("bfloat16")), says("`wire_dtype`: expected one of float32, bf16, fp16, got `bfloat16`; did you mean `bf16`?"));
-  CHECK_THAT(Refusal(with("[{match: x, dtype: half}]")), says("`dtype`: expected one of float32, bf16, fp16, got `half`; did you mean `fp16`?"));
+  CHECK_THAT(Refusal(with("bfloat16")), says("`wire_dtype`: expected one of float32, bf16, fp16, "
+                                             "got `bfloat16`; did you mean `bf16`?"));
+  CHECK_THAT(
+      Refusal(with("[{match: x, dtype: half}]")),
+      says("`dtype`: expected one of float32, bf16, fp16, got `half`; did you mean `fp16`?"));
   CHECK_THAT(Refusal(with("[]")), says("`wire_dtype`: expected at least one entry"));
-  CHECK_THAT(Refusal(with("[{match: x}]")), says("missing key `dtype` in an entry of `wire_dtype`"));
+  CHECK_THAT(Refusal(with("[{match: x}]")),
+             says("missing key `dtype` in an entry of `wire_dtype`"));
   CHECK_THAT(Refusal(with("[{match: \"\", dtype: bf16}]")), says("`match`: expected a pattern"));
-  CHECK_THAT(Refusal(with("[{dtype: bf16}, {match: x, dtype: fp16}]")), says("an entry without `match` fits everything"));
+  CHECK_THAT(Refusal(with("[{dtype: bf16}, {match: x, dtype: fp16}]")),
+             says("an entry without `match` fits everything"));
   CHECK_THAT(Refusal(with("{match: x, dtype: fp16}")), says("`wire_dtype`: expected"));
 }
 
 TEST_CASE("a precision is one of Keras' policies, float32 unless said, and a training job's") {
   const auto with = [](const std::string& value) {
-    return absl::StrReplaceAll(kCnn, {{"training: {", absl::StrCat("training: {precision: ", value, ", ")}});
+    return absl::StrReplaceAll(
+        kCnn, {{"training: {", absl::StrCat("training: {precision: ", value, ", ")}});
   };
   CHECK(Parse(kCnn).training.precision == "float32");
   for (const char* value : {"float32", "tf32", "mixed_bfloat16", "mixed_float16"}) {
@@ -372,25 +432,33 @@ TEST_CASE("a precision is one of Keras' policies, float32 unless said, and a tra
     CHECK(Parse(EmitYaml(Parse(with(value)))).training.precision == value);
   }
   CHECK_THAT(Refusal(with("mixed_float61")),
-             Catch::Contains("`precision`: expected one of float32, tf32, mixed_bfloat16, mixed_float16, got `mixed_float61`; "
+             Catch::Contains("`precision`: expected one of float32, tf32, mixed_bfloat16, "
+                             "mixed_float16, got `mixed_float61`; "
                              "did you mean `mixed_float16`?"));
   // A counting job computes nothing: it has no such key, and neither has one of functions.
-  CHECK_THAT(Refusal(absl::StrReplaceAll(kCounting, {{"training: {", "training: {precision: mixed_bfloat16, "}})),
+  CHECK_THAT(Refusal(absl::StrReplaceAll(
+                 kCounting, {{"training: {", "training: {precision: mixed_bfloat16, "}})),
              Catch::Contains("unknown key `precision`"));
 }
 
 TEST_CASE("a layer's dtype is float32, or the job's precision decides") {
-  const auto with = [](const std::string& value) { return absl::StrReplaceAll(kCnn, {{"name: logits,", "name: logits, dtype: " + value + ","}}); };
+  const auto with = [](const std::string& value) {
+    return absl::StrReplaceAll(kCnn, {{"name: logits,", "name: logits, dtype: " + value + ","}});
+  };
   const JobSpec spec = Parse(with("float32"));
   CHECK(spec.model.layers.back().dtype == "float32");
   CHECK(spec.model.layers.front().dtype.empty());
   CHECK(Parse(EmitYaml(spec)).model.layers.back().dtype == "float32");
   CHECK(Parse(EmitYaml(Parse(kCnn))).model.layers.back().dtype.empty());
-  CHECK_THAT(Refusal(with("mixed_bfloat16")), Catch::Contains("not built yet: dtype `mixed_bfloat16`"));
-  CHECK_THAT(Refusal(with("float23")), Catch::Contains("`dtype`: expected one of float32, got `float23`; did you mean `float32`?"));
+  CHECK_THAT(Refusal(with("mixed_bfloat16")),
+             Catch::Contains("not built yet: dtype `mixed_bfloat16`"));
+  CHECK_THAT(
+      Refusal(with("float23")),
+      Catch::Contains("`dtype`: expected one of float32, got `float23`; did you mean `float32`?"));
   // It computes nothing, and shares the memory of what it flattens.
-  CHECK_THAT(Refusal(absl::StrReplaceAll(kCnn, {{"type: flatten", "type: flatten, dtype: float32"}})),
-             Catch::Contains("not built yet: key `dtype` in a flatten layer"));
+  CHECK_THAT(
+      Refusal(absl::StrReplaceAll(kCnn, {{"type: flatten", "type: flatten, dtype: float32"}})),
+      Catch::Contains("not built yet: key `dtype` in a flatten layer"));
 }
 
 TEST_CASE("a synthetic source has fields that are drawn") {
@@ -407,21 +475,31 @@ TEST_CASE("a synthetic source has fields that are drawn") {
     return Refusal(absl::StrReplaceAll(text, {{from, to}}));
   };
   CHECK_THAT(with("ids: 100000, ", ""), Catch::Contains("a field of type ids needs `ids`"));
-  CHECK_THAT(with("ids: 100000, distribution: zipf", "ids: 100000000, distribution: zipf"), Catch::Contains("zipf draws from at most 16777216 ids"));
-  CHECK_THAT(with("distribution: zipf", "distribution: uniform"), Catch::Contains("`exponent` is a setting of distribution zipf"));
-  CHECK_THAT(with("{type: label}", "{type: label, size: 2}"), Catch::Contains("a label has no `size`"));
+  CHECK_THAT(with("ids: 100000, distribution: zipf", "ids: 100000000, distribution: zipf"),
+             Catch::Contains("zipf draws from at most 16777216 ids"));
+  CHECK_THAT(with("distribution: zipf", "distribution: uniform"),
+             Catch::Contains("`exponent` is a setting of distribution zipf"));
+  CHECK_THAT(with("{type: label}", "{type: label, size: 2}"),
+             Catch::Contains("a label has no `size`"));
   CHECK_THAT(with("{type: label}", "{type: label, transforms: []}"),
              Catch::Contains("not built yet: key `transforms` in a field of a synthetic source"));
-  CHECK_THAT(with("examples: 1000000, ", ""), Catch::Contains("missing key `examples` in a synthetic source"));
+  CHECK_THAT(with("examples: 1000000, ", ""),
+             Catch::Contains("missing key `examples` in a synthetic source"));
   CHECK(spec.data.fields[1].classes == 2);
-  CHECK_THAT(with("{type: label}", "{type: label, classes: 1}"), Catch::Contains("`classes`: expected an integer from 2 to 16777216, got `1`"));
-  CHECK_THAT(with("size: 26", "shape: [26]"), Catch::Contains("`shape` is a setting of type float, this field is of type ids"));
-  CHECK_THAT(with("size: 26", "size: 26, classes: 3"), Catch::Contains("`classes` is a setting of type label, this field is of type ids"));
-  CHECK_THAT(with("click: {type: label}", "click: {type: label}\n      x: {type: float, size: 4, shape: [2, 2]}"),
+  CHECK_THAT(with("{type: label}", "{type: label, classes: 1}"),
+             Catch::Contains("`classes`: expected an integer from 2 to 16777216, got `1`"));
+  CHECK_THAT(with("size: 26", "shape: [26]"),
+             Catch::Contains("`shape` is a setting of type float, this field is of type ids"));
+  CHECK_THAT(with("size: 26", "size: 26, classes: 3"),
+             Catch::Contains("`classes` is a setting of type label, this field is of type ids"));
+  CHECK_THAT(with("click: {type: label}",
+                  "click: {type: label}\n      x: {type: float, size: 4, shape: [2, 2]}"),
              Catch::Contains("`shape` and `size` are two ways to say one thing"));
-  CHECK_THAT(with("click: {type: label}", "click: {type: label}\n      x: {type: float, size: 4, shape: []}"),
+  CHECK_THAT(with("click: {type: label}",
+                  "click: {type: label}\n      x: {type: float, size: 4, shape: []}"),
              Catch::Contains("`shape` and `size` are two ways to say one thing"));
-  CHECK_THAT(with("click: {type: label}", "click: {type: label}\n      x: {type: float, shape: [16777216, 17]}"),
+  CHECK_THAT(with("click: {type: label}",
+                  "click: {type: label}\n      x: {type: float, shape: [16777216, 17]}"),
              Catch::Contains("`shape`: too many elements: limit=268435456"));
   const JobSpec images = Parse(ReadSource("deploy/bundle/jobs/cnn.yaml"));
   CHECK(images.data.fields[0].shape == std::vector<std::uint64_t>{28, 28, 1});
@@ -431,22 +509,31 @@ TEST_CASE("a synthetic source has fields that are drawn") {
 
 TEST_CASE("normalization layers have Keras' keys and defaults, and their bounds") {
   const auto with = [](absl::string_view layer) {
-    return absl::StrReplaceAll(kCnn, {{"{name: flat,  type: flatten}", absl::StrCat("{name: flat, type: flatten}\n      - ", layer)}});
+    return absl::StrReplaceAll(kCnn,
+                               {{"{name: flat,  type: flatten}",
+                                 absl::StrCat("{name: flat, type: flatten}\n      - ", layer)}});
   };
   const auto find = [](const JobSpec& spec) {
-    return *std::find_if(spec.model.layers.begin(), spec.model.layers.end(), [](const LayerSpec& l) { return l.name == "n"; });
+    return *std::find_if(spec.model.layers.begin(), spec.model.layers.end(),
+                         [](const LayerSpec& l) { return l.name == "n"; });
   };
   const LayerSpec batch = find(Parse(with("{name: n, type: batch_normalization}")));
   CHECK((batch.momentum == 0.99 && batch.epsilon == 1e-3 && batch.center && batch.scale));
   CHECK((batch.gamma_initializer.type == "ones" && batch.beta_initializer.type == "zeros"));
-  CHECK((batch.moving_mean_initializer.type == "zeros" && batch.moving_variance_initializer.type == "ones"));
-  const LayerSpec layer = find(Parse(with("{name: n, type: layer_normalization, epsilon: 0.5, center: false, gamma_regularizer: {l2: 0.125}}")));
+  CHECK((batch.moving_mean_initializer.type == "zeros" &&
+         batch.moving_variance_initializer.type == "ones"));
+  const LayerSpec layer =
+      find(Parse(with("{name: n, type: layer_normalization, epsilon: 0.5, center: false, "
+                      "gamma_regularizer: {l2: 0.125}}")));
   CHECK((layer.epsilon == 0.5 && !layer.center && layer.scale && layer.gamma_l2 == 0.125));
   CHECK_THAT(Refusal(with("{name: n, type: batch_normalization, momentum: 1}")),
              Catch::Contains("`momentum`: expected a number from 0 to 1 (excluded)"));
-  CHECK_THAT(Refusal(with("{name: n, type: layer_normalization, epsilon: 0}")), Catch::Contains("`epsilon`: expected a number from 0 (excluded)"));
-  CHECK_THAT(Refusal(with("{name: n, type: layer_normalization, momentum: 0.5}")), Catch::Contains("unknown key `momentum`"));
-  CHECK_THAT(Refusal(with("{name: n, type: batch_normalization, axis: 1}")), Catch::Contains("not built yet: key `axis`"));
+  CHECK_THAT(Refusal(with("{name: n, type: layer_normalization, epsilon: 0}")),
+             Catch::Contains("`epsilon`: expected a number from 0 (excluded)"));
+  CHECK_THAT(Refusal(with("{name: n, type: layer_normalization, momentum: 0.5}")),
+             Catch::Contains("unknown key `momentum`"));
+  CHECK_THAT(Refusal(with("{name: n, type: batch_normalization, axis: 1}")),
+             Catch::Contains("not built yet: key `axis`"));
 }
 
 TEST_CASE("a counting job has counting keys, and no model") {
@@ -456,35 +543,45 @@ TEST_CASE("a counting job has counting keys, and no model") {
   CHECK(spec.counting.step_ms == 2);
   CHECK(spec.data.batch_size == 10);
   CHECK(spec.optimizer.type == "counting");
-  CHECK(Refusal(std::string(kCounting) + "  model: {}\n") == "job.yaml:9:3: unknown key `model` in spec of a counting job");
+  CHECK(Refusal(std::string(kCounting) + "  model: {}\n") ==
+        "job.yaml:9:3: unknown key `model` in spec of a counting job");
 }
 
 TEST_CASE("the effective YAML reads back as the same job") {
   std::vector<std::string> texts = {kCnn, kCounting, ReferenceYaml()};
-  for (const char* name : {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml", "configs/examples/mlp-12k.yaml",
-                           "configs/examples/cnn-12k.yaml", "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml",
-                           "configs/examples/beside.yaml", "configs/examples/matrix_factorization.yaml", "configs/examples/deepfm.yaml",
-                           "configs/examples/resnet-12k.yaml", "configs/examples/resnet50.yaml"})
+  for (const char* name :
+       {"configs/quickstart.yaml", "configs/examples/fashion-cnn.yaml",
+        "configs/examples/mlp-12k.yaml", "configs/examples/cnn-12k.yaml",
+        "configs/examples/cnn-peer.yaml", "configs/examples/counting.yaml",
+        "configs/examples/beside.yaml", "configs/examples/matrix_factorization.yaml",
+        "configs/examples/deepfm.yaml", "configs/examples/resnet-12k.yaml",
+        "configs/examples/resnet50.yaml"})
     texts.push_back(ReadSource(name));
   // Everything that is not a default, and texts that need quotes.
   texts.push_back(kCsv);
   texts.push_back(absl::StrReplaceAll(
-      kCnn,
-      {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
-       {"evaluate_every: 1 epoch", "evaluate_every: end, seed: 18446744073709551615"},
-       {"shuffle: {seed: 7}", "shuffle: off"},
-       {"{type: adam, learning_rate: 0.001}", "{type: sgd, learning_rate: 1e-7, momentum: 0.9, nesterov: true}"},
-       {"{type: min_size, min_shard_bytes: 64KiB}", "{type: max_size, max_shard_bytes: 65537, max_shards: 3}"},
-       {"kernel_size: 3",
-        "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, kernel_initializer: he_normal, bias_initializer: {type: "
-        "constant, value: -0.25}"},
-       {"{name: flat,  type: flatten}",
-        "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: flatten}\n      - {name: a, type: activation, "
-        "activation: tanh}\n      - {name: b, type: batch_normalization, momentum: 0.5, epsilon: 0.01, center: false, gamma_initializer: zeros, "
-        "beta_initializer: ones, moving_mean_initializer: ones, moving_variance_initializer: {type: constant, value: 2}, gamma_regularizer: {l2: "
-        "0.5}}\n      - {name: l, type: layer_normalization, epsilon: 0.5, scale: false, beta_regularizer: {l2: 0.25}}"},
-       {"metrics: [accuracy]", "metrics: []"},
-       {"pipeline: 0", "pipeline: 1"}}));
+      kCnn, {{"/there/t10k-labels", "/a b/$${HOME}: \\\"x\\\" # \\u00e9"},
+             {"evaluate_every: 1 epoch", "evaluate_every: end, seed: 18446744073709551615"},
+             {"shuffle: {seed: 7}", "shuffle: off"},
+             {"{type: adam, learning_rate: 0.001}",
+              "{type: sgd, learning_rate: 1e-7, momentum: 0.9, nesterov: true}"},
+             {"{type: min_size, min_shard_bytes: 64KiB}",
+              "{type: max_size, max_shard_bytes: 65537, max_shards: 3}"},
+             {"kernel_size: 3",
+              "kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false, "
+              "kernel_initializer: he_normal, bias_initializer: {type: "
+              "constant, value: -0.25}"},
+             {"{name: flat,  type: flatten}",
+              "{name: drop, type: dropout, rate: 0.25, seed: 3}\n      - {name: flat, type: "
+              "flatten}\n      - {name: a, type: activation, "
+              "activation: tanh}\n      - {name: b, type: batch_normalization, momentum: 0.5, "
+              "epsilon: 0.01, center: false, gamma_initializer: zeros, "
+              "beta_initializer: ones, moving_mean_initializer: ones, moving_variance_initializer: "
+              "{type: constant, value: 2}, gamma_regularizer: {l2: "
+              "0.5}}\n      - {name: l, type: layer_normalization, epsilon: 0.5, scale: false, "
+              "beta_regularizer: {l2: 0.25}}"},
+             {"metrics: [accuracy]", "metrics: []"},
+             {"pipeline: 0", "pipeline: 1"}}));
   for (const std::string& text : texts) {
     ParseOptions options;
     options.base_folder = "/jobs";
@@ -503,20 +600,26 @@ TEST_CASE("the effective YAML reads back as the same job") {
 TEST_CASE("what is as by default is not in the text that identifies a model") {
   const auto given = [](const std::string& model) {
     return EmitGiven(
-        Parse("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  data: {batch_size: 128, train: {format: "
-              "synthetic, examples: 9}, fields: {x: {type: float, size: 2}, y: {type: label}, z: {type: ids, ids: 9}}}\n" +
+        Parse("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  "
+              "data: {batch_size: 128, train: {format: "
+              "synthetic, examples: 9}, fields: {x: {type: float, size: 2}, y: {type: label}, z: "
+              "{type: ids, ids: 9}}}\n" +
               model));
   };
   const std::string least =
-      "  model: {inputs: {x: {shape: [2]}}, layers: [{type: dense, name: d, units: 2}], losses: [{type: sparse_categorical_crossentropy, labels: "
+      "  model: {inputs: {x: {shape: [2]}}, layers: [{type: dense, name: d, units: 2}], losses: "
+      "[{type: sparse_categorical_crossentropy, labels: "
       "y}]}\n"
       "  optimizer: {type: adam}\n";
   const std::string want = given(least);
   INFO(want);
-  // `classes` of a label and `distribution` of ids: what a field of another type has not is as by default, too.
-  for (const char* word : {"batch_size", "activation", "use_bias", "beta_1", "seed", "epochs", "classes", "distribution"})
+  // `classes` of a label and `distribution` of ids: what a field of another type has not is as by
+  // default, too.
+  for (const char* word : {"batch_size", "activation", "use_bias", "beta_1", "seed", "epochs",
+                           "classes", "distribution"})
     CHECK_THAT(want, !Catch::Contains(word));
-  for (const char* word : {"{type: dense, name: d, units: 2", "type: adam", "size: 2", "{type: label}", "{type: ids, ids: 9}"})
+  for (const char* word : {"{type: dense, name: d, units: 2", "type: adam", "size: 2",
+                           "{type: label}", "{type: ids, ids: 9}"})
     CHECK_THAT(want, Catch::Contains(word));
   std::string spelled = least;
   spelled.replace(spelled.find("units: 2"), 8, "units: 2, activation: linear, use_bias: true");
@@ -526,112 +629,163 @@ TEST_CASE("what is as by default is not in the text that identifies a model") {
   CHECK(given(spelled) != want);
 }
 
-TEST_CASE("twelve mistakes in one file are reported together, each with line, column and suggestion") {
+TEST_CASE(
+    "twelve mistakes in one file are reported together, each with line, column and suggestion") {
   ParseOptions options;
   options.file_name = "twelve.yaml";
-  const ParsedJob parsed = ParseJob(ReadSource("tests/unit/common/config/testdata/twelve.yaml"), options);
+  const ParsedJob parsed =
+      ParseJob(ReadSource("tests/unit/common/config/testdata/twelve.yaml"), options);
   CHECK_FALSE(parsed.spec.has_value());
   CHECK(Messages(parsed) + "\n" == ReadSource("tests/unit/common/config/testdata/twelve.txt"));
   CHECK(parsed.mistakes.size() >= 12);
 }
 
 TEST_CASE("what is not built yet is refused by name") {
-  CHECK(RefusalWith("mode: async", "mode: bounded") == "job.yaml:22:20: not built yet: strategy.mode `bounded`");
-  CHECK(RefusalWith("mode: async", "mode: allreduce") == "job.yaml:22:20: not built yet: strategy.mode `allreduce`");
-  CHECK(RefusalWith("mode: async", "mode: local") == "job.yaml:22:20: not built yet: strategy.mode `local`");
-  CHECK(RefusalWith("type: flatten", "type: lstm") == "job.yaml:17:29: not built yet: a layer of type `lstm`");
-  CHECK(RefusalWith("train: {format: idx", "train: {format: tsv") == "job.yaml:6:21: not built yet: a data source of format `tsv`");
-  CHECK(RefusalWith("kind: TrainingJob", "kind: PredictionJob") == "job.yaml:2:7: not built yet: kind `PredictionJob`");
-  CHECK(RefusalWith("type: sparse_categorical_crossentropy", "type: huber") == "job.yaml:19:21: not built yet: a loss of type `huber`");
-  CHECK(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}", "optimizer: {type: sgd}\n  predict: []\n  export: {}") ==
-        "job.yaml:22:3: not built yet: key `predict` in spec\njob.yaml:23:3: not built yet: key `export` in spec");
+  CHECK(RefusalWith("mode: async", "mode: bounded") ==
+        "job.yaml:22:20: not built yet: strategy.mode `bounded`");
+  CHECK(RefusalWith("mode: async", "mode: allreduce") ==
+        "job.yaml:22:20: not built yet: strategy.mode `allreduce`");
+  CHECK(RefusalWith("mode: async", "mode: local") ==
+        "job.yaml:22:20: not built yet: strategy.mode `local`");
+  CHECK(RefusalWith("type: flatten", "type: lstm") ==
+        "job.yaml:17:29: not built yet: a layer of type `lstm`");
+  CHECK(RefusalWith("train: {format: idx", "train: {format: tsv") ==
+        "job.yaml:6:21: not built yet: a data source of format `tsv`");
+  CHECK(RefusalWith("kind: TrainingJob", "kind: PredictionJob") ==
+        "job.yaml:2:7: not built yet: kind `PredictionJob`");
+  CHECK(RefusalWith("type: sparse_categorical_crossentropy", "type: huber") ==
+        "job.yaml:19:21: not built yet: a loss of type `huber`");
+  CHECK(RefusalWith("optimizer: {type: adam, learning_rate: 0.001}",
+                    "optimizer: {type: sgd}\n  predict: []\n  export: {}") ==
+        "job.yaml:22:3: not built yet: key `predict` in spec\njob.yaml:23:3: not built yet: key "
+        "`export` in spec");
   CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: {type: cosine}") ==
         "job.yaml:21:42: not built yet: learning-rate schedules; expected a number");
-  CHECK(RefusalWith("{scale: 0.00392156862}", "{clip: [0, 1]}") == "job.yaml:9:29: not built yet: transform `clip`");
-  CHECK(RefusalWith("metrics: [accuracy]", "metrics: [precision]") == "job.yaml:20:15: not built yet: metric `precision`");
+  CHECK(RefusalWith("{scale: 0.00392156862}", "{clip: [0, 1]}") ==
+        "job.yaml:9:29: not built yet: transform `clip`");
+  CHECK(RefusalWith("metrics: [accuracy]", "metrics: [precision]") ==
+        "job.yaml:20:15: not built yet: metric `precision`");
 }
 
 // The text of a job with `body` as its spec.
-std::string JobWith(const std::string& body) { return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n" + body; }
+std::string JobWith(const std::string& body) {
+  return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n" +
+         body;
+}
 std::vector<std::string> Lines(const std::string& text) { return absl::StrSplit(text, '\n'); }
 
 TEST_CASE("a mistake about a transform names its place") {
-  const auto refusal = [](const std::string& transform) { return Refusal(absl::StrReplaceAll(kCsv, {{"{vocabulary: {min_count: 2}}", transform}})); };
+  const auto refusal = [](const std::string& transform) {
+    return Refusal(absl::StrReplaceAll(kCsv, {{"{vocabulary: {min_count: 2}}", transform}}));
+  };
   CHECK_THAT(refusal("vocabulary"),
-             Catch::Contains("transform `vocabulary` needs its settings: expected something like {vocabulary: {min_count: 1}}"));
+             Catch::Contains("transform `vocabulary` needs its settings: expected something like "
+                             "{vocabulary: {min_count: 1}}"));
   for (const char* name : {"vocabulary", "hash", "map", "scale", "offset", "bucketize"}) {
-    for (const std::string& line : Lines(refusal(name))) CHECK_THAT(line, Catch::StartsWith("job.yaml:9:"));
-    for (const std::string& line : Lines(refusal(std::string("{") + name + ": }"))) CHECK_THAT(line, Catch::StartsWith("job.yaml:9:"));
+    for (const std::string& line : Lines(refusal(name)))
+      CHECK_THAT(line, Catch::StartsWith("job.yaml:9:"));
+    for (const std::string& line : Lines(refusal(std::string("{") + name + ": }")))
+      CHECK_THAT(line, Catch::StartsWith("job.yaml:9:"));
   }
-  CHECK_THAT(refusal("hash"), Catch::Contains("transform `hash` needs its settings: expected something like {hash: {buckets: 1000}}"));
+  CHECK_THAT(
+      refusal("hash"),
+      Catch::Contains(
+          "transform `hash` needs its settings: expected something like {hash: {buckets: 1000}}"));
 }
 
 TEST_CASE("one wrong format is one mistake, and the mistakes in its body are told beside it") {
   const std::string body =
-      "  data:\n    train: {format: cvs, path: x.csv, header: maybe}\n    fields: {x: {column: 0, type: float}, y: {column: 1, type: floot}}\n"
-      "  model: {inputs: {x: {shape: []}}, layers: [{name: d, type: dense, units: 1}], losses: {type: mean_squared_error, labels: y}}\n"
+      "  data:\n    train: {format: cvs, path: x.csv, header: maybe}\n    fields: {x: {column: 0, "
+      "type: float}, y: {column: 1, type: floot}}\n"
+      "  model: {inputs: {x: {shape: []}}, layers: [{name: d, type: dense, units: 1}], losses: "
+      "{type: mean_squared_error, labels: y}}\n"
       "  optimizer: {type: sgd}\n";
   CHECK(Refusal(JobWith(body)) ==
-        "job.yaml:6:21: `format` of a data source: expected one of idx, csv, synthetic, got `cvs`; did you mean `csv`?\n"
+        "job.yaml:6:21: `format` of a data source: expected one of idx, csv, synthetic, got `cvs`; "
+        "did you mean `csv`?\n"
         "job.yaml:6:47: `header`: expected true or false, got `maybe`\n"
-        "job.yaml:7:64: `type`: expected one of int, float, string, got `floot`; did you mean `float`?");
+        "job.yaml:7:64: `type`: expected one of int, float, string, got `floot`; did you mean "
+        "`float`?");
   // Of a format that nobody can guess, what all formats agree on.
   CHECK(Refusal(JobWith(absl::StrReplaceAll(body, {{"cvs", "parquet"}, {"floot", "float"}}))) ==
         "job.yaml:6:21: not built yet: a data source of format `parquet`\n"
         "job.yaml:6:51: `header`: expected true or false, got `maybe`");
-  CHECK(Refusal(JobWith(absl::StrReplaceAll(body, {{"format: cvs, ", ""}, {"maybe", "true"}, {"floot", "float"}}))) ==
-        "job.yaml:6:12: missing key `format` in a data source: expected one of idx, csv, synthetic");
+  CHECK(
+      Refusal(JobWith(absl::StrReplaceAll(
+          body, {{"format: cvs, ", ""}, {"maybe", "true"}, {"floot", "float"}}))) ==
+      "job.yaml:6:12: missing key `format` in a data source: expected one of idx, csv, synthetic");
 }
 
 TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {
   // Almost a type: read as that one, missing keys included.
-  CHECK(RefusalWith("{name: logits, type: dense, units: 10", "{name: logits, type: dens, unit: 10") ==
-        "job.yaml:18:9: missing key `units` in a dense layer: expected integer from 1 to 16777216\n"
-        "job.yaml:18:30: `type` of a layer: expected one of dense, conv2d, max_pooling2d, global_average_pooling2d, batch_normalization, "
-        "layer_normalization, flatten, activation, dropout, embedding, concatenate, add, dot, factorization_machine, got `dens`; did you mean "
-        "`dense`?\n"
-        "job.yaml:18:36: unknown key `unit` in a dense layer; did you mean `units`?");
+  CHECK(
+      RefusalWith("{name: logits, type: dense, units: 10", "{name: logits, type: dens, unit: 10") ==
+      "job.yaml:18:9: missing key `units` in a dense layer: expected integer from 1 to 16777216\n"
+      "job.yaml:18:30: `type` of a layer: expected one of dense, conv2d, max_pooling2d, "
+      "global_average_pooling2d, batch_normalization, "
+      "layer_normalization, flatten, activation, dropout, embedding, concatenate, add, dot, "
+      "factorization_machine, got `dens`; did you mean "
+      "`dense`?\n"
+      "job.yaml:18:36: unknown key `unit` in a dense layer; did you mean `units`?");
   // Not built: what every layer with such a key would refuse. Its own keys are not judged.
-  const std::string lstm = RefusalWith("type: flatten", "type: lstm, units: -3, name2: x, return_sequences: 5, activation: rellu");
-  CHECK_THAT(lstm, Catch::Contains("not built yet: a layer of type `lstm`") &&
-                       Catch::Contains("`units`: expected an integer from 1 to 16777216, got `-3`") && Catch::Contains("did you mean `relu`?") &&
-                       !Catch::Contains("return_sequences") && !Catch::Contains("name2"));
+  const std::string lstm = RefusalWith(
+      "type: flatten", "type: lstm, units: -3, name2: x, return_sequences: 5, activation: rellu");
+  CHECK_THAT(lstm,
+             Catch::Contains("not built yet: a layer of type `lstm`") &&
+                 Catch::Contains("`units`: expected an integer from 1 to 16777216, got `-3`") &&
+                 Catch::Contains("did you mean `relu`?") && !Catch::Contains("return_sequences") &&
+                 !Catch::Contains("name2"));
   CHECK(Lines(lstm).size() == 3);
-  CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true", "type: huber, from_logits: 7, output: nobody"),
-             Catch::Contains("not built yet: a loss of type `huber`") && Catch::Contains("`from_logits`: expected true or false, got `7`") &&
+  CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true",
+                         "type: huber, from_logits: 7, output: nobody"),
+             Catch::Contains("not built yet: a loss of type `huber`") &&
+                 Catch::Contains("`from_logits`: expected true or false, got `7`") &&
                  Catch::Contains("`output`: no layer `nobody`"));
   CHECK_THAT(RefusalWith("type: adam, learning_rate: 0.001", "type: lamb, learning_rate: -1"),
              Catch::Contains("not built yet: the optimizer of type `lamb`") &&
-                 Catch::Contains("`learning_rate`: expected a number from 0 (excluded) to 1e+06, got `-1`"));
+                 Catch::Contains(
+                     "`learning_rate`: expected a number from 0 (excluded) to 1e+06, got `-1`"));
   // Of the whole job, too.
   for (const char* type : {"prediction", "nonsense", "trainin"}) {
     INFO(type);
-    const std::string text = absl::StrReplaceAll(
-        kCnn, {{"spec:\n", std::string("spec:\n  type: ") + type + "\n"}, {"units: 10", "units: 0"}, {"mode: async", "mode: asink"}});
+    const std::string text =
+        absl::StrReplaceAll(kCnn, {{"spec:\n", std::string("spec:\n  type: ") + type + "\n"},
+                                   {"units: 10", "units: 0"},
+                                   {"mode: async", "mode: asink"}});
     const std::string refusal = Refusal(text);
-    CHECK_THAT(refusal,
-               Catch::Contains(type) && Catch::Contains("`units`: expected an integer from 1") && Catch::Contains("`mode`: expected one of async"));
+    CHECK_THAT(refusal, Catch::Contains(type) &&
+                            Catch::Contains("`units`: expected an integer from 1") &&
+                            Catch::Contains("`mode`: expected one of async"));
     CHECK(Lines(refusal).size() == 3);
   }
 }
 
 TEST_CASE("the path of a data file is one file on a local disk") {
-  const auto with = [](const std::string& path) { return absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"" + path + "\""}}); };
-  CHECK_THAT(Refusal(with("s3://bucket/x.csv")), Catch::Contains("job.yaml:6:32: `path`: file scheme not built: scheme=s3"));
-  CHECK_THAT(Refusal(with("https://host/x.csv")), Catch::Contains("`path`: file scheme not built: scheme=https"));
+  const auto with = [](const std::string& path) {
+    return absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"" + path + "\""}});
+  };
+  CHECK_THAT(Refusal(with("s3://bucket/x.csv")),
+             Catch::Contains("job.yaml:6:32: `path`: file scheme not built: scheme=s3"));
+  CHECK_THAT(Refusal(with("https://host/x.csv")),
+             Catch::Contains("`path`: file scheme not built: scheme=https"));
   CHECK_THAT(Refusal(with("data/*.csv")),
-             Catch::Contains("`path`: expected the path of one file, got the text \"data/*.csv\": not built yet: patterns"));
+             Catch::Contains("`path`: expected the path of one file, got the text \"data/*.csv\": "
+                             "not built yet: patterns"));
   CHECK_THAT(Refusal(with("")), Catch::Contains("`path`: expected a path, got nothing"));
   CHECK(Parse(with("file:///data/x.csv")).data.train->path == "/data/x.csv");
   CHECK(Parse(EmitYaml(Parse(with("file:///data/x.csv")))).data.train->path == "/data/x.csv");
 }
 
-TEST_CASE("the files that a job names are listed once each, with their lines and the variables that they are made of") {
+TEST_CASE(
+    "the files that a job names are listed once each, with their lines and the variables that they "
+    "are made of") {
   ParseOptions options;
   options.file_name = "job.yaml";
   options.base_folder = "/jobs";
   options.environment = {{"EVERGRAD_DATA", "/data"}};
-  const ParsedJob parsed = ParseJob(absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"${EVERGRAD_DATA}/clicks.csv\""}}), options);
+  const ParsedJob parsed = ParseJob(
+      absl::StrReplaceAll(kCsv, {{"path: clicks.csv.gz", "path: \"${EVERGRAD_DATA}/clicks.csv\""}}),
+      options);
   REQUIRE(parsed.spec);
   REQUIRE(parsed.spec->data.eval);  // a split: the same file
   REQUIRE(parsed.paths.size() == 1);
@@ -644,7 +798,9 @@ TEST_CASE("the files that a job names are listed once each, with their lines and
   CHECK(own.paths[0].variables.empty());
 }
 
-TEST_CASE("a submission carries the lines of the user's file, and is the same job to whatever identifies one") {
+TEST_CASE(
+    "a submission carries the lines of the user's file, and is the same job to whatever identifies "
+    "one") {
   ParseOptions options;
   options.file_name = "my job\n\x1b.yaml";
   options.overrides = {{"spec.model.layers.out.units", "1", ""}};
@@ -675,60 +831,89 @@ TEST_CASE("a submission carries the lines of the user's file, and is the same jo
     CHECK(read == want);
   };
   const std::string yaml = EmitYaml(first);
-  const std::string head = "# Where this was written, for messages: [file, line, column].\n# places: ";
+  const std::string head =
+      "# Where this was written, for messages: [file, line, column].\n# places: ";
   without(yaml);
-  for (const char* places : {"{}", "{files: []}", "{files: [a], layers: [[0, 1, 1]]}", "{files: x, layers: y}", "{files: [a]", "&a {files: [a]}"})
+  for (const char* places : {"{}", "{files: []}", "{files: [a], layers: [[0, 1, 1]]}",
+                             "{files: x, layers: y}", "{files: [a]", "&a {files: [a]}"})
     without(yaml + head + places + "\n");
-  for (const char* item : {"[1, 1, 1]", "[0, 0, 1]", "[0, 1]", "[0, -1, 1]", "[0, 99999999999, 1]", "x", "{a: 1}"})
-    without(yaml + head + "{files: [a], layers: [" + absl::StrJoin(std::vector<std::string>(8, item), ", ") + "]}\n");
+  for (const char* item :
+       {"[1, 1, 1]", "[0, 0, 1]", "[0, 1]", "[0, -1, 1]", "[0, 99999999999, 1]", "x", "{a: 1}"})
+    without(yaml + head + "{files: [a], layers: [" +
+            absl::StrJoin(std::vector<std::string>(8, item), ", ") + "]}\n");
   without(absl::StrReplaceAll(text, {{"# places", "# placed"}}));
   without(head + "{files: [a], layers: []}\n" + yaml);
 }
 
 TEST_CASE("the reference says when the optimizer is required") {
-  CHECK_THAT(ReferenceYaml(), Catch::Contains("(mapping; required, unless `optimizers` stands in for it)"));
-  CHECK_THAT(RefusalWith("  optimizer: {type: adam, learning_rate: 0.001}\n", ""), Catch::Contains("missing key `optimizer` in spec"));
+  CHECK_THAT(ReferenceYaml(),
+             Catch::Contains("(mapping; required, unless `optimizers` stands in for it)"));
+  CHECK_THAT(RefusalWith("  optimizer: {type: adam, learning_rate: 0.001}\n", ""),
+             Catch::Contains("missing key `optimizer` in spec"));
 }
 
 TEST_CASE("the checkpoint section has its values, its defaults, and is off when it says so") {
-  const auto with = [](const std::string& text) { return std::string(kCnn) + "  checkpoint: " + text + "\n"; };
+  const auto with = [](const std::string& text) {
+    return std::string(kCnn) + "  checkpoint: " + text + "\n";
+  };
   CHECK(Parse(kCnn).checkpoint == CheckpointSpec{});
   CHECK(Parse(kCnn).checkpoint.on);
   CHECK_FALSE(Parse(kCnn).checkpoint.given);
   CheckpointSpec want{.given = true};
   CHECK(Parse(with("{}")).checkpoint == want);
-  want = {.given = true, .every = std::chrono::milliseconds(1500), .keep = 100, .resume = true, .directory = "/shared/x"};
-  CHECK(Parse(with("{every: 1.5s, keep: 100, resume: true, directory: /shared/x}")).checkpoint == want);
+  want = {.given = true,
+          .every = std::chrono::milliseconds(1500),
+          .keep = 100,
+          .resume = true,
+          .directory = "/shared/x"};
+  CHECK(Parse(with("{every: 1.5s, keep: 100, resume: true, directory: /shared/x}")).checkpoint ==
+        want);
   want = {.on = false, .given = true};
   CHECK(Parse(with("off")).checkpoint == want);
   CHECK(Parse(with("{every: 10ms}")).checkpoint.every == std::chrono::milliseconds(10));
   CHECK(Parse(with("{every: 24h}")).checkpoint.every == std::chrono::hours(24));
 
-  CHECK_THAT(Refusal(with("false")), Catch::Contains("expected a mapping or off, got `false`; did you mean `off`?"));
-  CHECK_THAT(Refusal(with("{every: 9ms}")), Catch::Contains("`every`: expected a duration from 10ms to 24h, got `9ms`"));
-  CHECK_THAT(Refusal(with("{every: 25h}")), Catch::Contains("`every`: expected a duration from 10ms to 24h"));
-  CHECK_THAT(Refusal(with("{every: 60}")), Catch::Contains("the unit is missing; did you mean `60s`?"));
-  CHECK_THAT(Refusal(with("{keep: 0}")), Catch::Contains("`keep`: expected an integer from 1 to 100"));
-  CHECK_THAT(Refusal(with("{keep: 101}")), Catch::Contains("`keep`: expected an integer from 1 to 100"));
-  CHECK_THAT(Refusal(with("{evry: 1s}")), Catch::Contains("unknown key `evry` in spec.checkpoint; did you mean `every`?"));
-  CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")), Catch::Contains("`directory`: file scheme not built: scheme=s3"));
+  CHECK_THAT(Refusal(with("false")),
+             Catch::Contains("expected a mapping or off, got `false`; did you mean `off`?"));
+  CHECK_THAT(Refusal(with("{every: 9ms}")),
+             Catch::Contains("`every`: expected a duration from 10ms to 24h, got `9ms`"));
+  CHECK_THAT(Refusal(with("{every: 25h}")),
+             Catch::Contains("`every`: expected a duration from 10ms to 24h"));
+  CHECK_THAT(Refusal(with("{every: 60}")),
+             Catch::Contains("the unit is missing; did you mean `60s`?"));
+  CHECK_THAT(Refusal(with("{keep: 0}")),
+             Catch::Contains("`keep`: expected an integer from 1 to 100"));
+  CHECK_THAT(Refusal(with("{keep: 101}")),
+             Catch::Contains("`keep`: expected an integer from 1 to 100"));
+  CHECK_THAT(Refusal(with("{evry: 1s}")),
+             Catch::Contains("unknown key `evry` in spec.checkpoint; did you mean `every`?"));
+  CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")),
+             Catch::Contains("`directory`: file scheme not built: scheme=s3"));
   CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")), Catch::StartsWith("job.yaml:24:27: "));
-  CHECK_THAT(Refusal(with("{directory: 'file://host/x'}")), Catch::Contains("`directory`: a file uri names no host"));
+  CHECK_THAT(Refusal(with("{directory: 'file://host/x'}")),
+             Catch::Contains("`directory`: a file uri names no host"));
   CHECK_THAT(Refusal(with("{directory: ''}")), Catch::Contains("`directory`: expected a folder"));
-  CHECK_THAT(Refusal(with("{every_steps: 3}")), Catch::Contains("not built yet: key `every_steps` in spec.checkpoint"));
+  CHECK_THAT(Refusal(with("{every_steps: 3}")),
+             Catch::Contains("not built yet: key `every_steps` in spec.checkpoint"));
 }
 
-TEST_CASE("a checkpoint directory has variables and is resolved against the job file, and the effective YAML keeps it") {
+TEST_CASE(
+    "a checkpoint directory has variables and is resolved against the job file, and the effective "
+    "YAML keeps it") {
   ParseOptions options;
   options.base_folder = "/home/user/my jobs";
   options.environment = {{"TEAM", "vision"}};
-  const auto parse = [&](const std::string& text) { return Parse(std::string(kCnn) + "  checkpoint: " + text + "\n", options); };
+  const auto parse = [&](const std::string& text) {
+    return Parse(std::string(kCnn) + "  checkpoint: " + text + "\n", options);
+  };
   CHECK(parse("{directory: ../saved}").checkpoint.directory == "/home/user/saved");
   CHECK(parse("{directory: '/saved/${TEAM}'}").checkpoint.directory == "/saved/vision");
   CHECK(parse("{directory: '${NOBODY:-here}'}").checkpoint.directory == "/home/user/my jobs/here");
   CHECK(parse("{directory: 'file:///x'}").checkpoint.directory == "file:///x");
-  CHECK_THAT(Refusal(std::string(kCnn) + "  checkpoint: {directory: '${NOBODY}'}\n"), Catch::Contains("the environment has no variable `NOBODY`"));
-  for (const std::string text : {"off", "{}", "{every: 90s, keep: 7, resume: true}", "{directory: '/a b/$${HOME}: \"x\"'}"}) {
+  CHECK_THAT(Refusal(std::string(kCnn) + "  checkpoint: {directory: '${NOBODY}'}\n"),
+             Catch::Contains("the environment has no variable `NOBODY`"));
+  for (const std::string text : {"off", "{}", "{every: 90s, keep: 7, resume: true}",
+                                 "{directory: '/a b/$${HOME}: \"x\"'}"}) {
     JobSpec first = parse(text);
     const std::string emitted = EmitYaml(first);
     INFO(emitted);
@@ -743,81 +928,117 @@ TEST_CASE("a checkpoint directory has variables and is resolved against the job 
 }
 
 TEST_CASE("an initializer is a name, or a mapping where it has a value") {
-  const auto with = [](const std::string& text) { return absl::StrReplaceAll(kCnn, {{"units: 10", "units: 10, bias_initializer: " + text}}); };
-  CHECK(Parse(with("{type: constant, value: -0.5}")).model.layers[3].bias_initializer == InitializerSpec{"constant", -0.5});
-  CHECK(Parse(with("{type: he_normal}")).model.layers[3].bias_initializer == InitializerSpec{"he_normal"});
+  const auto with = [](const std::string& text) {
+    return absl::StrReplaceAll(kCnn, {{"units: 10", "units: 10, bias_initializer: " + text}});
+  };
+  CHECK(Parse(with("{type: constant, value: -0.5}")).model.layers[3].bias_initializer ==
+        InitializerSpec{"constant", -0.5});
+  CHECK(Parse(with("{type: he_normal}")).model.layers[3].bias_initializer ==
+        InitializerSpec{"he_normal"});
   CHECK(Parse(with("ones")).model.layers[3].bias_initializer == InitializerSpec{"ones"});
-  CHECK(Refusal(with("constant")) == "job.yaml:18:66: `bias_initializer`: `constant` needs its value: expected {type: constant, value: NUMBER}");
-  CHECK_THAT(Refusal(with("{type: constant}")), Catch::Contains("missing key `value` in the initializer constant"));
-  CHECK_THAT(Refusal(with("{type: constant, value: .nan}")), Catch::Contains("`value`: expected a number"));
-  CHECK_THAT(Refusal(with("{type: zeros, value: 1}")), Catch::Contains("unknown key `value` in the initializer zeros"));
-  CHECK(Parse(with("{type: truncated_normal, stddev: 0.01}")).model.layers[3].bias_initializer.stddev == 0.01);
+  CHECK(Refusal(with("constant")) ==
+        "job.yaml:18:66: `bias_initializer`: `constant` needs its value: expected {type: constant, "
+        "value: NUMBER}");
+  CHECK_THAT(Refusal(with("{type: constant}")),
+             Catch::Contains("missing key `value` in the initializer constant"));
+  CHECK_THAT(Refusal(with("{type: constant, value: .nan}")),
+             Catch::Contains("`value`: expected a number"));
+  CHECK_THAT(Refusal(with("{type: zeros, value: 1}")),
+             Catch::Contains("unknown key `value` in the initializer zeros"));
+  CHECK(Parse(with("{type: truncated_normal, stddev: 0.01}"))
+            .model.layers[3]
+            .bias_initializer.stddev == 0.01);
   CHECK(Parse(with("truncated_normal")).model.layers[3].bias_initializer.stddev == 0.05);
-  CHECK_THAT(Refusal(with("{type: truncated_normal, stddev: 0}")), Catch::Contains("`stddev`: expected a number"));
-  CHECK_THAT(Refusal(with("{type: he_normal, stddev: 1}")), Catch::Contains("not built yet: key `stddev`"));
-  CHECK(Refusal(with("he_uniform")) == "job.yaml:18:66: not built yet: bias_initializer `he_uniform`");
+  CHECK_THAT(Refusal(with("{type: truncated_normal, stddev: 0}")),
+             Catch::Contains("`stddev`: expected a number"));
+  CHECK_THAT(Refusal(with("{type: he_normal, stddev: 1}")),
+             Catch::Contains("not built yet: key `stddev`"));
+  CHECK(Refusal(with("he_uniform")) ==
+        "job.yaml:18:66: not built yet: bias_initializer `he_uniform`");
   CHECK_THAT(Refusal(with("zeroes")), Catch::Contains("did you mean `zeros`?"));
 }
 
 TEST_CASE("YAML's own traps are decided by us") {
   CHECK(RefusalWith("epochs: 3", "epochs: 010") ==
-        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `010`: leading zeros are refused, for YAML 1.1 reads them as octal");
+        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `010`: leading zeros "
+        "are refused, for YAML 1.1 reads them as octal");
   CHECK(RefusalWith("deterministic: false", "deterministic: no") ==
         "job.yaml:22:55: `deterministic`: expected true or false, got `no`; did you mean `false`?");
   CHECK(RefusalWith("epochs: 3", "epochs: \"3\"") ==
-        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got the text \"3\": write it without quotes");
-  CHECK(RefusalWith("epochs: 3", "epochs: 3, epochs: 4") == "job.yaml:23:25: duplicate key `epochs`: first given on line 23");
-  CHECK(RefusalWith("epochs: 3", "epochs: !!int 3") == "job.yaml:23:22: tags are refused: got `tag:yaml.org,2002:int`");
-  CHECK(RefusalWith("epochs: 3", "epochs: 0x10") == "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `0x10`");
-  CHECK(RefusalWith("epochs: 3", "epochs:") == "job.yaml:23:14: `epochs`: expected an integer from 1 to 1000000, got nothing");
-  CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: .inf") == "job.yaml:21:42: `learning_rate`: expected a number, got `.inf`");
-  CHECK_THAT(Refusal(std::string(kCnn) + "---\na: 1\n"), Catch::Contains("several documents in one file"));
+        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got the text \"3\": "
+        "write it without quotes");
+  CHECK(RefusalWith("epochs: 3", "epochs: 3, epochs: 4") ==
+        "job.yaml:23:25: duplicate key `epochs`: first given on line 23");
+  CHECK(RefusalWith("epochs: 3", "epochs: !!int 3") ==
+        "job.yaml:23:22: tags are refused: got `tag:yaml.org,2002:int`");
+  CHECK(RefusalWith("epochs: 3", "epochs: 0x10") ==
+        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `0x10`");
+  CHECK(RefusalWith("epochs: 3", "epochs:") ==
+        "job.yaml:23:14: `epochs`: expected an integer from 1 to 1000000, got nothing");
+  CHECK(RefusalWith("learning_rate: 0.001", "learning_rate: .inf") ==
+        "job.yaml:21:42: `learning_rate`: expected a number, got `.inf`");
+  CHECK_THAT(Refusal(std::string(kCnn) + "---\na: 1\n"),
+             Catch::Contains("several documents in one file"));
   CHECK_THAT(Refusal("a: [1\nb: }"), Catch::Contains("not readable as YAML"));
   CHECK_THAT(Refusal("a:\n  b: 1\n\tc: 2\n"),
-             Catch::Contains("not readable as YAML") && Catch::EndsWith("; line 3 is indented with a tab: expected spaces"));
+             Catch::Contains("not readable as YAML") &&
+                 Catch::EndsWith("; line 3 is indented with a tab: expected spaces"));
   CHECK_THAT(Refusal(std::string("a: \0b", 5)), Catch::Contains("NUL byte"));
-  CHECK_THAT(Refusal(""), Catch::Contains("expected a mapping with apiVersion, kind, metadata and spec, got nothing"));
+  CHECK_THAT(
+      Refusal(""),
+      Catch::Contains("expected a mapping with apiVersion, kind, metadata and spec, got nothing"));
 }
 
 TEST_CASE("names that do not fit together are refused where they stand") {
   CHECK(RefusalWith("name: fashion-cnn", "name: Fashion_CNN") ==
-        "job.yaml:3:18: `name`: expected a DNS label (lower-case letters, digits and inner dashes, at most 63), got `Fashion_CNN`; did you mean "
+        "job.yaml:3:18: `name`: expected a DNS label (lower-case letters, digits and inner dashes, "
+        "at most 63), got `Fashion_CNN`; did you mean "
         "`fashion-cnn`?");
   CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: pol1}") ==
         "job.yaml:17:44: no layer or model input `pol1`; did you mean `pool1`?");
   CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: logits}") ==
         "job.yaml:17:44: layer `logits` stands below: a layer reads layers above it");
-  CHECK(RefusalWith("{name: flat,  type: flatten}", "{name: flat, type: flatten, input: [pool1, conv1]}") ==
+  CHECK(RefusalWith("{name: flat,  type: flatten}",
+                    "{name: flat, type: flatten, input: [pool1, conv1]}") ==
         "job.yaml:17:44: a flatten layer reads one input, got 2");
-  CHECK(RefusalWith("name: pool1", "name: conv1") == "job.yaml:16:16: duplicate layer name `conv1`: first given on line 15");
-  CHECK(RefusalWith("name: pool1", "name: image") == "job.yaml:16:16: layer `image` has the name of a model input");
-  CHECK(RefusalWith("output: logits", "output: logit") == "job.yaml:19:81: `output`: no layer `logit`; did you mean `logits`?");
+  CHECK(RefusalWith("name: pool1", "name: conv1") ==
+        "job.yaml:16:16: duplicate layer name `conv1`: first given on line 15");
+  CHECK(RefusalWith("name: pool1", "name: image") ==
+        "job.yaml:16:16: layer `image` has the name of a model input");
+  CHECK(RefusalWith("output: logits", "output: logit") ==
+        "job.yaml:19:81: `output`: no layer `logit`; did you mean `logits`?");
   CHECK(RefusalWith("labels: label}]", "labels: lable}]") ==
-        "job.yaml:19:97: `labels`: no field `lable` that can be a label: expected label; did you mean `label`?");
+        "job.yaml:19:97: `labels`: no field `lable` that can be a label: expected label; did you "
+        "mean `label`?");
   CHECK(RefusalWith("pipeline: 0, deterministic: false", "pipeline: 1, deterministic: true") ==
-        "job.yaml:22:55: `deterministic: true` needs pipeline 0 (and one worker): a pipelined pull races with the pushes before it");
+        "job.yaml:22:55: `deterministic: true` needs pipeline 0 (and one worker): a pipelined pull "
+        "races with the pushes before it");
   CHECK(RefusalWith("{type: adam, learning_rate: 0.001}", "{type: sgd, nesterov: true}") ==
         "job.yaml:21:36: `nesterov: true` needs a momentum above 0");
-  CHECK_THAT(
-      RefusalWith("inputs: {image:", "inputs: {imgae:"),
-      Catch::Contains("job.yaml:13:14: model input `imgae` names no field of the data that can be read: expected image; did you mean `image`?"));
-  CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true", "type: mean_squared_error"),
+  CHECK_THAT(RefusalWith("inputs: {image:", "inputs: {imgae:"),
+             Catch::Contains("job.yaml:13:14: model input `imgae` names no field of the data that "
+                             "can be read: expected image; did you mean `image`?"));
+  CHECK_THAT(RefusalWith("type: sparse_categorical_crossentropy, from_logits: true",
+                         "type: mean_squared_error"),
              Catch::Contains("the metric accuracy needs classes"));
 }
 
 TEST_CASE("the loss reads the last layer and the label unless told otherwise") {
-  const JobSpec spec = Parse(absl::StrReplaceAll(
-      kCnn,
-      {{"losses: [{type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}]", "losses: {type: mean_squared_error}"},
-       {"metrics: [accuracy]", "metrics: []"}}));
+  const JobSpec spec =
+      Parse(absl::StrReplaceAll(kCnn, {{"losses: [{type: sparse_categorical_crossentropy, "
+                                        "from_logits: true, output: logits, labels: label}]",
+                                        "losses: {type: mean_squared_error}"},
+                                       {"metrics: [accuracy]", "metrics: []"}}));
   REQUIRE(spec.model.losses.size() == 1);
   CHECK(spec.model.losses[0].output == "logits");
   CHECK(spec.model.losses[0].labels == "label");
 }
 
 TEST_CASE("defaults of an optimizer are those of its type") {
-  CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: adam}"}})).optimizer.learning_rate == 0.001);
-  CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: sgd}"}})).optimizer.learning_rate == 0.01);
+  CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: adam}"}}))
+            .optimizer.learning_rate == 0.001);
+  CHECK(Parse(absl::StrReplaceAll(kCnn, {{"{type: adam, learning_rate: 0.001}", "{type: sgd}"}}))
+            .optimizer.learning_rate == 0.01);
 }
 
 TEST_CASE("an override by --set is typed, counts, and is refused under its own name") {
@@ -835,40 +1056,57 @@ TEST_CASE("an override by --set is typed, counts, and is refused under its own n
   CHECK(spec.data.train->images == "/with space/x.gz");
   CHECK(Refusal(kCnn, {{"spec.training.epochs", "3"}, {"spec.training.epochs", "many"}}) ==
         "<--set 2>:1:22: `epochs`: expected an integer from 1 to 1000000, got `many`");
-  CHECK(Refusal(kCnn, {{"spec.training.epoch", "3"}}) == "<--set 1>:1:15: unknown key `epoch` in spec.training; did you mean `epochs`?");
-  CHECK(Refusal(kCnn, {{"spec.model.layers.dense9.units", "3"}}) == "<--set 1>:1:19: no item `dense9` in the list `spec.model.layers`: items=4");
-  CHECK(Refusal(kCnn, {{"spec..epochs", "3"}}) == "<--set 1>:1:6: expected a path like spec.training.epochs, got `spec..epochs`");
-  CHECK(Refusal(kCnn, {{"spec.data.batch_size.x", "3"}}) == "<--set 1>:1:22: `spec.data.batch_size` is `128`, so it has no `x`");
-  CHECK(Refusal(kCnn, {{"spec.strategy.mode", "sync\n", "mode.yaml"}}) == "mode.yaml:1:1: not built yet: strategy.mode `sync`");
-  CHECK(Refusal(absl::StrReplaceAll(kCnn, {{"epochs: 3", "epochs: x"}}), {{"spec.data.batch_size", "0"}}) ==
-        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `x`\n<--set 1>:1:22: `batch_size`: expected an integer from 1 to "
+  CHECK(Refusal(kCnn, {{"spec.training.epoch", "3"}}) ==
+        "<--set 1>:1:15: unknown key `epoch` in spec.training; did you mean `epochs`?");
+  CHECK(Refusal(kCnn, {{"spec.model.layers.dense9.units", "3"}}) ==
+        "<--set 1>:1:19: no item `dense9` in the list `spec.model.layers`: items=4");
+  CHECK(Refusal(kCnn, {{"spec..epochs", "3"}}) ==
+        "<--set 1>:1:6: expected a path like spec.training.epochs, got `spec..epochs`");
+  CHECK(Refusal(kCnn, {{"spec.data.batch_size.x", "3"}}) ==
+        "<--set 1>:1:22: `spec.data.batch_size` is `128`, so it has no `x`");
+  CHECK(Refusal(kCnn, {{"spec.strategy.mode", "sync\n", "mode.yaml"}}) ==
+        "mode.yaml:1:1: not built yet: strategy.mode `sync`");
+  CHECK(Refusal(absl::StrReplaceAll(kCnn, {{"epochs: 3", "epochs: x"}}),
+                {{"spec.data.batch_size", "0"}}) ==
+        "job.yaml:23:22: `epochs`: expected an integer from 1 to 1000000, got `x`\n<--set 1>:1:22: "
+        "`batch_size`: expected an integer from 1 to "
         "1048576, got `0`");
 }
 
 TEST_CASE("variables of the environment are put into data, and only there") {
   ParseOptions options;
   options.environment = {{"EVERGRAD_DATA", "/data sets"}, {"EMPTY", ""}};
-  CHECK(Parse(kCnn, options).data.train->images == "/data sets/fashion-mnist/train-images-idx3-ubyte.gz");
+  CHECK(Parse(kCnn, options).data.train->images ==
+        "/data sets/fashion-mnist/train-images-idx3-ubyte.gz");
   const auto with = [&](const std::string& path) {
-    return Parse(absl::StrReplaceAll(kCnn, {{"/there/t10k-labels-idx1-ubyte.gz", path}}), options).data.eval->labels;
+    return Parse(absl::StrReplaceAll(kCnn, {{"/there/t10k-labels-idx1-ubyte.gz", path}}), options)
+        .data.eval->labels;
   };
   CHECK(with("/${EMPTY:-full}") == "/full");
   CHECK(with("/${EMPTY}x") == "/x");
   CHECK(with("/$${EMPTY}") == "/${EMPTY}");
   CHECK(with("/$EMPTY") == "/$EMPTY");
   CHECK(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${NOWHERE}/x") ==
-        "job.yaml:7:111: the environment has no variable `NOWHERE`: set it, or write ${NOWHERE:-default}");
-  CHECK_THAT(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${1x}"), Catch::Contains("expected ${NAME} or ${NAME:-default}"));
-  CHECK_THAT(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${x"), Catch::Contains("expected ${NAME} or ${NAME:-default}"));
-  CHECK_THAT(RefusalWith("name: fashion-cnn", "name: \"${HOME}\""), Catch::Contains("expected a DNS label"));
+        "job.yaml:7:111: the environment has no variable `NOWHERE`: set it, or write "
+        "${NOWHERE:-default}");
+  CHECK_THAT(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${1x}"),
+             Catch::Contains("expected ${NAME} or ${NAME:-default}"));
+  CHECK_THAT(RefusalWith("/there/t10k-labels-idx1-ubyte.gz", "/${x"),
+             Catch::Contains("expected ${NAME} or ${NAME:-default}"));
+  CHECK_THAT(RefusalWith("name: fashion-cnn", "name: \"${HOME}\""),
+             Catch::Contains("expected a DNS label"));
 }
 
 TEST_CASE("bombs, large files and deep nesting are refused at once") {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
-  for (int i = 1; i < 12; ++i) absl::StrAppend(&bomb, "a", i, ": &a", i, " [*a", i - 1, ", *a", i - 1, ", *a", i - 1, ", *a", i - 1, "]\n");
+  for (int i = 1; i < 12; ++i)
+    absl::StrAppend(&bomb, "a", i, ": &a", i, " [*a", i - 1, ", *a", i - 1, ", *a", i - 1, ", *a",
+                    i - 1, "]\n");
   CHECK_THAT(Refusal(bomb), Catch::Contains("aliases (`*name`) are refused"));
-  CHECK(Refusal(std::string((1 << 20) + 1, ' ')) == "job.yaml:1:1: the file is too large: bytes=1048577 limit=1048576");
-  CHECK_THAT(Refusal("a: " + std::string(100000, '[')), Catch::Contains("nested too deep: limit=32"));
+  CHECK(Refusal(std::string((1 << 20) + 1, ' ')) ==
+        "job.yaml:1:1: the file is too large: bytes=1048577 limit=1048576");
+  CHECK_THAT(Refusal("a: " + std::string(100000, '[')),
+             Catch::Contains("nested too deep: limit=32"));
   CHECK_THAT(Refusal(std::string(100000, '{')), Catch::Contains("nested too deep: limit=32"));
   std::string block;
   for (int i = 0; i < 200; ++i) block += std::string(static_cast<std::size_t>(i), ' ') + "a:\n";
@@ -899,7 +1137,8 @@ spec:
   checkpoint: {every: 1s}
 )";
 
-TEST_CASE("a functions job names its variables, its bounds and how they are trained, and has no data") {
+TEST_CASE(
+    "a functions job names its variables, its bounds and how they are trained, and has no data") {
   const JobSpec spec = Parse(kFunctions);
   CHECK(spec.type == "functions");
   REQUIRE(spec.functions.variables.size() == 2);
@@ -927,30 +1166,48 @@ TEST_CASE("a functions job names its variables, its bounds and how they are trai
     REQUIRE(text != kFunctions);
     return Refusal(text);
   };
-  CHECK_THAT(refusal("name: bias", "name: line/slope"), Catch::Contains("two variables are called `line/slope`"));
+  CHECK_THAT(refusal("name: bias", "name: line/slope"),
+             Catch::Contains("two variables are called `line/slope`"));
   CHECK_THAT(refusal("line/slope", "line//slope"), Catch::Contains("expected names of letters"));
-  CHECK_THAT(refusal("queue_limit: 2", "queue_limit: 0"), Catch::Contains("expected an integer from 1 to 65536"));
-  CHECK_THAT(refusal("argument_bytes_max: 1MiB", "argument_bytes_max: 1KiB"), Catch::Contains("expected a size from 1MiB to 256MiB"));
-  CHECK_THAT(refusal("result_bytes_max", "result_bytes"), Catch::Contains("did you mean `result_bytes_max`?"));
+  CHECK_THAT(refusal("queue_limit: 2", "queue_limit: 0"),
+             Catch::Contains("expected an integer from 1 to 65536"));
+  CHECK_THAT(refusal("argument_bytes_max: 1MiB", "argument_bytes_max: 1KiB"),
+             Catch::Contains("expected a size from 1MiB to 256MiB"));
+  CHECK_THAT(refusal("result_bytes_max", "result_bytes"),
+             Catch::Contains("did you mean `result_bytes_max`?"));
   CHECK_THAT(refusal("[3, 1]", "[4294967296, 4294967296]"), Catch::Contains("too many elements"));
   CHECK_THAT(refusal("shape: [3, 1]", "shape: [0]"), Catch::Contains("`shape`"));
-  CHECK_THAT(refusal("{type: adam,", "{type: sgd, nesterov: true,"), Catch::Contains("needs a momentum above 0"));
-  CHECK_THAT(refusal("{every: 1s}", "{resume: true}"), Catch::Contains("not built yet: `resume: true` of a functions job"));
-  // Embedding tables are for training jobs: their rows are asked for by what a batch names, and a function's step names variables.
-  CHECK_THAT(refusal("    queue_limit: 2", "    tables: [{name: items, dimension: 16}]\n    queue_limit: 2"),
+  CHECK_THAT(refusal("{type: adam,", "{type: sgd, nesterov: true,"),
+             Catch::Contains("needs a momentum above 0"));
+  CHECK_THAT(refusal("{every: 1s}", "{resume: true}"),
+             Catch::Contains("not built yet: `resume: true` of a functions job"));
+  // Embedding tables are for training jobs: their rows are asked for by what a batch names, and a
+  // function's step names variables.
+  CHECK_THAT(refusal("    queue_limit: 2",
+                     "    tables: [{name: items, dimension: 16}]\n    queue_limit: 2"),
              Catch::Contains("not built yet: key `tables`"));
-  CHECK_THAT(refusal("strategy: {", "strategy: {deterministic: true, "), Catch::Contains("not built yet: key `deterministic`"));
-  CHECK_THAT(refusal("{seed: 5}", "{epochs: 2}"), Catch::Contains("unknown key `epochs` in spec.training of a functions job"));
-  CHECK_THAT(refusal("  training:", "  data: {}\n  training:"), Catch::Contains("unknown key `data` in spec of a functions job"));
-  CHECK_THAT(refusal("type: functions", "type: closures"), Catch::Contains("expected training, functions or counting"));
+  CHECK_THAT(refusal("strategy: {", "strategy: {deterministic: true, "),
+             Catch::Contains("not built yet: key `deterministic`"));
+  CHECK_THAT(refusal("{seed: 5}", "{epochs: 2}"),
+             Catch::Contains("unknown key `epochs` in spec.training of a functions job"));
+  CHECK_THAT(refusal("  training:", "  data: {}\n  training:"),
+             Catch::Contains("unknown key `data` in spec of a functions job"));
+  CHECK_THAT(refusal("type: functions", "type: closures"),
+             Catch::Contains("expected training, functions or counting"));
 }
 
-TEST_CASE("no mutation of a job file crashes the reader, and what is accepted survives a round trip") {
-  // Bytes are changed, doubled, dropped, and pieces of other texts put in; seeded, so that a failure is found again.
-  const std::vector<std::string> seeds = {kCnn, kCounting, kFunctions, ReferenceYaml(), ReadSource("tests/unit/common/config/testdata/twelve.yaml")};
+TEST_CASE(
+    "no mutation of a job file crashes the reader, and what is accepted survives a round trip") {
+  // Bytes are changed, doubled, dropped, and pieces of other texts put in; seeded, so that a
+  // failure is found again.
+  const std::vector<std::string> seeds = {
+      kCnn, kCounting, kFunctions, ReferenceYaml(),
+      ReadSource("tests/unit/common/config/testdata/twelve.yaml")};
   const std::string alphabet = "{}[]:,-&*!|>'\"%@`#\n\t ?~0aZ$\\\x01\x7f\xc3\xff";
-  const std::vector<std::string> pieces = {"&a ",  "*a",  "!!map ", "? ",           "- ",        "--- ", "<<: ",        "|\n  x",      "${X:-y}",
-                                           "null", "010", "1e999",  "{a: {a: {a: ", "\"\\u12\"", "'",    "%YAML 1.2\n", "\xef\xbb\xbf"};
+  const std::vector<std::string> pieces = {
+      "&a ",          "*a",        "!!map ",  "? ",          "- ",          "--- ",
+      "<<: ",         "|\n  x",    "${X:-y}", "null",        "010",         "1e999",
+      "{a: {a: {a: ", "\"\\u12\"", "'",       "%YAML 1.2\n", "\xef\xbb\xbf"};
   int accepted = 0;
   std::map<std::string, std::string> by_given;
   for (std::uint32_t seed = 0; seed < 3000; ++seed) {
@@ -977,25 +1234,31 @@ TEST_CASE("no mutation of a job file crashes the reader, and what is accepted su
     ++accepted;
     const std::string emitted = EmitYaml(*parsed.spec);
     const ParsedJob again = ParseJob(emitted, options);
-    if (!again.spec || EmitYaml(*again.spec) != emitted) FAIL("seed " << seed << ":\n" << emitted << Messages(again));
+    if (!again.spec || EmitYaml(*again.spec) != emitted)
+      FAIL("seed " << seed << ":\n" << emitted << Messages(again));
     JobSpec same = *parsed.spec;
     same.name = "same";
     const auto known = by_given.emplace(EmitGiven(same), EmitYaml(same)).first;
-    if (known->second != EmitYaml(same)) FAIL("seed " << seed << ": two jobs, one text: " << known->first << "\n" << emitted);
+    if (known->second != EmitYaml(same))
+      FAIL("seed " << seed << ": two jobs, one text: " << known->first << "\n" << emitted);
   }
   CHECK(accepted > 100);
 }
 
 TEST_CASE("the reference shows every kind of field and every transform") {
   const std::string text = ReferenceYaml();
-  for (const char* words : {"# or of a csv source", "#   column: age", "#     - {scale: 0.5}", "#     - {offset: -1}", "#     - log1p",
-                            "#     - {bucketize:", "#     - {hash: {buckets: 1000}}", "#     - {vocabulary: {min_count: 2}}",
-                            "#     - {map:", "split: {modulo: 10, equals: 9, take: eval}", "# or of a synthetic source", "#   ids: 100000",
-                            "#   distribution: zipf", "#   exponent: 1.05", "#   classes: 2"})
+  for (const char* words :
+       {"# or of a csv source", "#   column: age", "#     - {scale: 0.5}", "#     - {offset: -1}",
+        "#     - log1p", "#     - {bucketize:", "#     - {hash: {buckets: 1000}}",
+        "#     - {vocabulary: {min_count: 2}}",
+        "#     - {map:", "split: {modulo: 10, equals: 9, take: eval}", "# or of a synthetic source",
+        "#   ids: 100000", "#   distribution: zipf", "#   exponent: 1.05", "#   classes: 2"})
     CHECK_THAT(text, Catch::Contains(words));
 }
 
-TEST_CASE("the committed reference is the generated one") { CHECK(ReadSource("configs/reference.yaml") == ReferenceYaml()); }
+TEST_CASE("the committed reference is the generated one") {
+  CHECK(ReadSource("configs/reference.yaml") == ReferenceYaml());
+}
 
 }  // namespace
 }  // namespace evergrad::config

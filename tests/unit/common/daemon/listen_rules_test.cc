@@ -20,14 +20,19 @@ std::string Refusal(const CommonOptions& options, Role role = Role::kWorker) {
 }
 
 TEST_CASE("only addresses of this machine count as loopback") {
-  for (const char* address : {"127.0.0.1:0", "127.8.9.1:5", "localhost:80", "[::1]:9"}) CHECK(IsLoopback(address));
-  for (const char* address : {"0.0.0.0:1", "10.0.0.1:5", "127.evil.org:80", "[::]:9", "::1:9", "127.0.0.1", ""}) CHECK_FALSE(IsLoopback(address));
+  for (const char* address : {"127.0.0.1:0", "127.8.9.1:5", "localhost:80", "[::1]:9"})
+    CHECK(IsLoopback(address));
+  for (const char* address :
+       {"0.0.0.0:1", "10.0.0.1:5", "127.evil.org:80", "[::]:9", "::1:9", "127.0.0.1", ""})
+    CHECK_FALSE(IsLoopback(address));
 }
 
-TEST_CASE("P10: an address off loopback needs TLS or the insecure flag, and the refusal names both") {
+TEST_CASE(
+    "P10: an address off loopback needs TLS or the insecure flag, and the refusal names both") {
   CommonOptions options = Task();
   options.listen = "10.0.0.7:4000";
-  CHECK_THAT(Refusal(options), Catch::Contains("--tls-ca") && Catch::Contains("--insecure-listen 10.0.0.7:4000"));
+  CHECK_THAT(Refusal(options),
+             Catch::Contains("--tls-ca") && Catch::Contains("--insecure-listen 10.0.0.7:4000"));
   options.tls = {"ca", "cert", "key"};
   CHECK(CheckCommonOptions(Role::kWorker, options).ok());
   options = Task();
@@ -37,7 +42,9 @@ TEST_CASE("P10: an address off loopback needs TLS or the insecure flag, and the 
   CHECK_THAT(Refusal(options), Catch::Contains("together with TLS"));
 }
 
-TEST_CASE("P10: metrics off loopback are HTTPS with TLS, plain where a flag says so, and the refusal names that flag") {
+TEST_CASE(
+    "P10: metrics off loopback are HTTPS with TLS, plain where a flag says so, and the refusal "
+    "names that flag") {
   CommonOptions options = Task();
   CHECK(MetricsDoorOf(options) == MetricsDoor::kOff);
   options.metrics_listen = "127.0.0.1:0";
@@ -54,7 +61,9 @@ TEST_CASE("P10: metrics off loopback are HTTPS with TLS, plain where a flag says
 
   options = Task();
   options.metrics_listen = "10.0.0.7:9100";
-  CHECK_THAT(Refusal(options), Catch::Contains("10.0.0.7:9100") && Catch::Contains("--insecure-metrics") && Catch::Contains("--tls-ca"));
+  CHECK_THAT(Refusal(options), Catch::Contains("10.0.0.7:9100") &&
+                                   Catch::Contains("--insecure-metrics") &&
+                                   Catch::Contains("--tls-ca"));
   options.insecure_metrics = true;
   CHECK(MetricsDoorOf(options) == MetricsDoor::kPlainOffLoopback);
   CHECK(CheckCommonOptions(Role::kWorker, options).ok());
@@ -65,7 +74,8 @@ TEST_CASE("P10: metrics off loopback are HTTPS with TLS, plain where a flag says
 
   options = Task();
   options.insecure_metrics = true;
-  CHECK_THAT(Refusal(options), Catch::StartsWith("--insecure-metrics") && Catch::Contains("give --metrics-listen"));
+  CHECK_THAT(Refusal(options),
+             Catch::StartsWith("--insecure-metrics") && Catch::Contains("give --metrics-listen"));
 }
 
 TEST_CASE("P10: failpoints are armed on loopback only") {
@@ -111,15 +121,18 @@ TEST_CASE("settings that cannot work together are refused before anything starts
   CHECK(Refusal(options) == "--coordinator: expected host:port, got `somewhere`");
   options = Task();
   options.metrics_listen = "10.0.0.1:9100";
-  CHECK_THAT(Refusal(options), Catch::StartsWith("--metrics-listen: 10.0.0.1:9100 is off loopback"));
+  CHECK_THAT(Refusal(options),
+             Catch::StartsWith("--metrics-listen: 10.0.0.1:9100 is off loopback"));
   options = Task();
   options.coordinator = "127.0.0.1:99999";
   CHECK(Refusal(options) == "--coordinator: expected host:port, got `127.0.0.1:99999`");
   options.coordinator = "127.0.0.1:0";
-  CHECK(Refusal(options) == "--coordinator: expected host:port with a port from 1 to 65535, got `127.0.0.1:0`");
+  CHECK(Refusal(options) ==
+        "--coordinator: expected host:port with a port from 1 to 65535, got `127.0.0.1:0`");
   options = Task();
   options.advertise = "10.0.0.1:0";
-  CHECK(Refusal(options) == "--advertise: expected host:port with a port from 1 to 65535, got `10.0.0.1:0`");
+  CHECK(Refusal(options) ==
+        "--advertise: expected host:port with a port from 1 to 65535, got `10.0.0.1:0`");
   options = Task();
   options.listen = "127.0.0.1:70000";
   CHECK(Refusal(options) == "--listen: expected host:port, got `127.0.0.1:70000`");

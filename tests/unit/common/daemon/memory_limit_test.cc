@@ -16,7 +16,8 @@ void Write(const std::string& path, const std::string& text) {
   std::ofstream(path) << text;
 }
 
-TEST_CASE("the memory limit is the least of the machine's and of every control group above the process") {
+TEST_CASE(
+    "the memory limit is the least of the machine's and of every control group above the process") {
   const test::TempFolder folder;
   const std::string root = folder.path();
   CHECK(MemoryLimitBytes(root) == 0);  // nothing can be read

@@ -23,7 +23,8 @@ struct Watch {
   NoticeFile file;
   explicit Watch(const std::string& path)
       : file(
-            path, &executor, [this] { ++noticed; }, [this](const std::string& text) { warnings.push_back(text); }) {}
+            path, &executor, [this] { ++noticed; },
+            [this](const std::string& text) { warnings.push_back(text); }) {}
   int After(std::chrono::milliseconds time) {
     executor.Advance(time);
     return noticed;
@@ -36,7 +37,9 @@ void Write(const std::string& path, const std::string& text, int seconds) {
   REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
 }
 
-TEST_CASE("the file's appearing is the notice, whatever it holds, once, and no later than a quarter of a second") {
+TEST_CASE(
+    "the file's appearing is the notice, whatever it holds, once, and no later than a quarter of a "
+    "second") {
   for (const char* text : {"", "TERMINATE\n"}) {
     const test::TempFolder folder;
     const std::string path = folder.path() + "/notice";
@@ -68,7 +71,9 @@ TEST_CASE("a file that is there already is none until it is written anew, or has
   CHECK(again.After(kNoticeEvery) == 1);
 }
 
-TEST_CASE("a folder that is not there yet is waited for; one that cannot be looked into is warned of, once") {
+TEST_CASE(
+    "a folder that is not there yet is waited for; one that cannot be looked into is warned of, "
+    "once") {
   const test::TempFolder folder;
   Watch watch(folder.path() + "/later/notice");
   CHECK(watch.After(std::chrono::seconds(1)) == 0);

@@ -57,8 +57,9 @@ struct Fixture {
 
 TEST_CASE("a setting is read from its flag, with or without an equals sign") {
   Fixture f;
-  REQUIRE(f.Parse({"--listen", "127.0.0.1:9", "--threads=4", "--spare", "--index=0", "--budget-bytes-max", "64KiB", "--rate", "0.25", "--lease", "2s",
-                   "--log-format", "json", "--tls-ca=/x"})
+  REQUIRE(f.Parse({"--listen", "127.0.0.1:9", "--threads=4", "--spare", "--index=0",
+                   "--budget-bytes-max", "64KiB", "--rate", "0.25", "--lease", "2s", "--log-format",
+                   "json", "--tls-ca=/x"})
               .ok());
   CHECK(f.settings.listen == "127.0.0.1:9");
   CHECK(f.settings.threads == 4);
@@ -75,7 +76,8 @@ TEST_CASE("a setting is read from its flag, with or without an equals sign") {
 
 TEST_CASE("a setting is read from the file, and its flag overrides it") {
   Fixture f;
-  const std::string path = f.File("listen: 127.0.0.1:7\nthreads: 3\nspare: true\ntls: {ca: /there}\nlease: 250ms\n");
+  const std::string path =
+      f.File("listen: 127.0.0.1:7\nthreads: 3\nspare: true\ntls: {ca: /there}\nlease: 250ms\n");
   REQUIRE(f.Parse({"--config", path, "--threads", "5", "--spare=false"}).ok());
   CHECK(f.settings.listen == "127.0.0.1:7");
   CHECK(f.settings.threads == 5);
@@ -86,25 +88,36 @@ TEST_CASE("a setting is read from the file, and its flag overrides it") {
 
 TEST_CASE("the mistakes of a settings file are all reported, with line and column") {
   Fixture f;
-  const std::string path = f.File("lisen: x\nthreads: 65\nspare: yes\ntls: {cert_: 1}\nthreads: 2\nindex: 010\nlog_format: jsn\nlease: 5\n");
+  const std::string path = f.File(
+      "lisen: x\nthreads: 65\nspare: yes\ntls: {cert_: 1}\nthreads: 2\nindex: 010\nlog_format: "
+      "jsn\nlease: 5\n");
   const std::string expected =
-      path + ":5:1: duplicate key `threads`: first given on line 2\n" + path + ":1:1: unknown setting `lisen`; did you mean `listen`?\n" + path +
+      path + ":5:1: duplicate key `threads`: first given on line 2\n" + path +
+      ":1:1: unknown setting `lisen`; did you mean `listen`?\n" + path +
       ":2:10: threads: expected an integer from 0 to 64, got `65`\n" + path +
-      ":3:8: spare: expected true or false, got `yes`; did you mean `true`?\n" + path + ":4:7: unknown setting `tls.cert_`\n" + path +
-      ":6:8: index: expected an integer from 0 to 1023, got `010`: leading zeros are refused, for YAML 1.1 reads them as octal\n" + path +
-      ":7:13: log_format: expected one of text, json, got `jsn`; did you mean `json`?\n" + path +
-      ":8:8: lease: expected a duration like 200ms, 5s, 1m or 2h, got `5`: the unit is missing; did you mean `5s`?";
+      ":3:8: spare: expected true or false, got `yes`; did you mean `true`?\n" + path +
+      ":4:7: unknown setting `tls.cert_`\n" + path +
+      ":6:8: index: expected an integer from 0 to 1023, got `010`: leading zeros are refused, for "
+      "YAML 1.1 reads them as octal\n" +
+      path + ":7:13: log_format: expected one of text, json, got `jsn`; did you mean `json`?\n" +
+      path +
+      ":8:8: lease: expected a duration like 200ms, 5s, 1m or 2h, got `5`: the unit is missing; "
+      "did you mean `5s`?";
   CHECK(f.Refusal({"--config", path}) == expected);
 }
 
 TEST_CASE("unknown, repeated, incomplete and ill-typed flags are refused by name") {
-  CHECK(Fixture().Refusal({"--thread", "4"}) == "unknown flag `--thread`; did you mean `--threads`?");
+  CHECK(Fixture().Refusal({"--thread", "4"}) ==
+        "unknown flag `--thread`; did you mean `--threads`?");
   CHECK(Fixture().Refusal({"--threads=1", "--threads=2"}) == "--threads: given twice");
   CHECK(Fixture().Refusal({"--threads"}) == "--threads: a value is missing: expected N");
-  CHECK(Fixture().Refusal({"--threads=-1"}) == "--threads: expected an integer from 0 to 64, got `-1`");
+  CHECK(Fixture().Refusal({"--threads=-1"}) ==
+        "--threads: expected an integer from 0 to 64, got `-1`");
   CHECK(Fixture().Refusal({"--budget-bytes-max", "64kib"}) ==
-        "--budget-bytes-max: expected a size like 65536, 64KiB or 1GiB, got `64kib`; did you mean `64KiB`?");
-  CHECK(Fixture().Refusal({"job.yaml"}) == "unexpected argument `job.yaml`: every setting is a flag like --listen");
+        "--budget-bytes-max: expected a size like 65536, 64KiB or 1GiB, got `64kib`; did you mean "
+        "`64KiB`?");
+  CHECK(Fixture().Refusal({"job.yaml"}) ==
+        "unexpected argument `job.yaml`: every setting is a flag like --listen");
   CHECK(Fixture().Refusal({"--rate", "1.5"}) == "--rate: expected a number from 0 to 1, got `1.5`");
   CHECK(Fixture().Refusal({"--config", "/nonexistent/x.yaml"}).find("--config: ") == 0);
 }
@@ -114,12 +127,15 @@ TEST_CASE("help names every option with its default, and wins over mistakes") {
   const auto outcome = f.Parse({"--nonsense", "--help"});
   REQUIRE(outcome.ok());
   CHECK(outcome->stop);
-  for (const char* flag : {"--config", "--listen TEXT", "--tls-ca", "--spare", "--threads N", "--index", "--budget-bytes-max SIZE", "--rate X",
-                           "--lease TIME", "--log-format text|json", "--help", "--version", "default 1500ms", "default 1MiB", "0 to 64"})
+  for (const char* flag :
+       {"--config", "--listen TEXT", "--tls-ca", "--spare", "--threads N", "--index",
+        "--budget-bytes-max SIZE", "--rate X", "--lease TIME", "--log-format text|json", "--help",
+        "--version", "default 1500ms", "default 1MiB", "0 to 64"})
     CHECK_THAT(outcome->text, Catch::Contains(flag));
 }
 
-TEST_CASE("a repeatable setting is a list in a settings file, or one value, and flags override it") {
+TEST_CASE(
+    "a repeatable setting is a list in a settings file, or one value, and flags override it") {
   Fixture f;
   std::vector<std::string> given;
   f.table.Add("data_root", &given, "folders");
@@ -137,8 +153,10 @@ TEST_CASE("a repeatable setting is a list in a settings file, or one value, and 
   CHECK(read("data_root: /a\n") == "/a");
   CHECK(read("data_root: []\n").empty());
   CHECK(read("data_root: [/a]\n", {"--data-root", "/x", "--data-root", "/y"}) == "/x,/y");
-  CHECK_THAT(read("data_root: [{a: b}]\n"), Catch::Contains(":1:13: data_root: expected a list of texts, got a mapping"));
-  CHECK_THAT(read("data_root: {a: b}\n"), Catch::Contains("data_root: expected one value, got a mapping"));
+  CHECK_THAT(read("data_root: [{a: b}]\n"),
+             Catch::Contains(":1:13: data_root: expected a list of texts, got a mapping"));
+  CHECK_THAT(read("data_root: {a: b}\n"),
+             Catch::Contains("data_root: expected one value, got a mapping"));
   CHECK_THAT(f.table.ReferenceYaml(), Catch::Contains("data_root: []\n"));
 }
 
@@ -171,20 +189,23 @@ TEST_CASE("a command takes arguments, short flags and repeated flags, and no set
   CHECK(tasks == std::vector<std::string>{"worker/0", "worker/1"});
   CHECK(sets == std::vector<std::string>{"a=1", "b=2"});
   CHECK(follow);
-  CHECK_THAT(table.Help(),
-             Catch::Contains("usage: psctl logs [flags] JOB [TASK …]") && Catch::Contains("-f, --follow") && !Catch::Contains("--config"));
+  CHECK_THAT(table.Help(), Catch::Contains("usage: psctl logs [flags] JOB [TASK …]") &&
+                               Catch::Contains("-f, --follow") && !Catch::Contains("--config"));
   OptionTable other("psctl job show", "shows a job", OptionTable::Kind::kCommand);
   other.AddArgument("JOB", &job, "name of the job");
   const std::vector<const char*> none = {"psctl"}, two = {"psctl", "a", "b", "-x", "--config", "y"};
   CHECK(other.Parse(1, none.data()).status().message() == "missing argument JOB: name of the job");
-  CHECK(other.Parse(6, two.data()).status().message() == "unexpected argument `b`\nunknown flag `-x`\nunknown flag `--config`");
+  CHECK(other.Parse(6, two.data()).status().message() ==
+        "unexpected argument `b`\nunknown flag `-x`\nunknown flag `--config`");
 }
 
-TEST_CASE("a flag that prints ends with its text once the other settings are read, and is no setting") {
+TEST_CASE(
+    "a flag that prints ends with its text once the other settings are read, and is no setting") {
   Fixture f;
   absl::StatusOr<std::string> text = std::string();
-  f.table.AddPrint("list_things", "print the things and end",
-                   [&] { return text.ok() ? absl::StatusOr<std::string>(f.settings.listen + "\n") : text; });
+  f.table.AddPrint("list_things", "print the things and end", [&] {
+    return text.ok() ? absl::StatusOr<std::string>(f.settings.listen + "\n") : text;
+  });
   const char* args[] = {"evergrad-test", "--list-things", "--listen", "there:1"};
   auto outcome = f.table.Parse(4, args);
   REQUIRE(outcome.ok());
@@ -193,14 +214,18 @@ TEST_CASE("a flag that prints ends with its text once the other settings are rea
   CHECK(f.table.Help().find("--list-things") != std::string::npos);
   CHECK(f.table.ReferenceYaml().find("list_things") == std::string::npos);
   Fixture refused;
-  refused.table.AddPrint("list_things", "print the things and end", [] { return UserError(absl::NotFoundError("no things")); });
+  refused.table.AddPrint("list_things", "print the things and end",
+                         [] { return UserError(absl::NotFoundError("no things")); });
   const char* alone[] = {"evergrad-test", "--list-things"};
   CHECK(refused.table.Parse(2, alone).status().message() == "no things");
   Fixture file;
   file.table.AddPrint("list_things", "print the things and end", [] { return std::string(); });
   const std::string path = file.File("list_things: true\n");
   const char* from_file[] = {"evergrad-test", "--config", path.c_str()};
-  CHECK(file.table.Parse(3, from_file).status().message().find("unknown setting `list_things`; it is a flag alone") != std::string::npos);
+  CHECK(file.table.Parse(3, from_file)
+            .status()
+            .message()
+            .find("unknown setting `list_things`; it is a flag alone") != std::string::npos);
 }
 
 }  // namespace

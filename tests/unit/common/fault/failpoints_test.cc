@@ -78,7 +78,10 @@ TEST_CASE("a percentage is drawn by seed and hit number") {
 
 TEST_CASE("a delay carries its milliseconds, errors carry name and blame") {
   Failpoints failpoints;
-  REQUIRE(failpoints.Arm("server.before_apply=delay(250);worker.step=user_error;worker.open_data=error", 1).ok());
+  REQUIRE(
+      failpoints
+          .Arm("server.before_apply=delay(250);worker.step=user_error;worker.open_data=error", 1)
+          .ok());
   CHECK(failpoints.At("server.before_apply").delay_ms == 250);
   CHECK(failpoints.ErrorAt("server.before_apply").ok());
   const absl::Status user = failpoints.ErrorAt("worker.step");
@@ -129,7 +132,8 @@ TEST_CASE("a bad spec is refused with its entry, and arms nothing") {
     Failpoints failpoints;
     const absl::Status status = failpoints.Arm(c.spec, 1);
     CHECK(status.code() == absl::StatusCode::kInvalidArgument);
-    CHECK_THAT(std::string(status.message()), Catch::Contains(c.words) && Catch::Contains("entry="));
+    CHECK_THAT(std::string(status.message()),
+               Catch::Contains(c.words) && Catch::Contains("entry="));
     CHECK_FALSE(failpoints.AnyArmed());
   }
 }
@@ -140,9 +144,11 @@ TEST_CASE("every known name is listed once and explained") {
     CHECK(names.insert(name).second);
     CHECK(what.size() > 10);
   }
-  for (const char* name : {"ledger.off", "session.cut", "push.duplicate", "push.reorder", "worker.before_push", "worker.between_pushes",
-                           "worker.after_push", "worker.before_done", "worker.open_data", "worker.step", "server.before_apply", "server.after_apply",
-                           "server.after_answer", "coordinator.before_grant", "coordinator.before_done_answer", "coordinator.evaluate"}) {
+  for (const char* name :
+       {"ledger.off", "session.cut", "push.duplicate", "push.reorder", "worker.before_push",
+        "worker.between_pushes", "worker.after_push", "worker.before_done", "worker.open_data",
+        "worker.step", "server.before_apply", "server.after_apply", "server.after_answer",
+        "coordinator.before_grant", "coordinator.before_done_answer", "coordinator.evaluate"}) {
     CHECK(names.count(name) == 1);
   }
 }

@@ -1,5 +1,5 @@
-// One contract suite over every file system: the local one with and without unnamed files, and the twin in memory. Then what only
-// the twin can show: what a loss of power leaves.
+// One contract suite over every file system: the local one with and without unnamed files, and the
+// twin in memory. Then what only the twin can show: what a loss of power leaves.
 #include "common/fs/file_system.h"
 
 #include <fcntl.h>
@@ -24,12 +24,14 @@ struct Stage {
   std::string operator/(const std::string& name) const { return JoinUri(root, name); }
 };
 
-const std::vector<std::string> kKinds = {"local, unnamed files", "local, temporary names", "memory"};
+const std::vector<std::string> kKinds = {"local, unnamed files", "local, temporary names",
+                                         "memory"};
 
 std::unique_ptr<Stage> Make(const std::string& kind) {
   auto stage = std::make_unique<Stage>();
   if (kind == "memory") {
-    stage->files = std::make_unique<MemoryFileSystem>(MemoryFileSystem::Options{&stage->failpoints});
+    stage->files =
+        std::make_unique<MemoryFileSystem>(MemoryFileSystem::Options{&stage->failpoints});
     stage->root = "file:///store";
     REQUIRE(stage->files->MakeFolders(stage->root).ok());
   } else {
@@ -39,7 +41,9 @@ std::unique_ptr<Stage> Make(const std::string& kind) {
   return stage;
 }
 
-std::span<const std::byte> Bytes(absl::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> Bytes(absl::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 TEST_CASE("a file is there whole once it is committed, and not before") {
   for (const std::string& kind : kKinds) {
@@ -120,7 +124,8 @@ TEST_CASE("folders are made with their parents, listed by name, and removed when
     REQUIRE(stage->files->MakeFolders(*stage / "job/deep").ok());
     REQUIRE(WriteWhole(*stage->files, *stage / "job/b", "bb").ok());
     REQUIRE(WriteWhole(*stage->files, *stage / "job/a", "a").ok());
-    CHECK(*stage->files->List(*stage / "job") == std::vector<Entry>{{"a", 1, false}, {"b", 2, false}, {"deep", 0, true}});
+    CHECK(*stage->files->List(*stage / "job") ==
+          std::vector<Entry>{{"a", 1, false}, {"b", 2, false}, {"deep", 0, true}});
     CHECK(stage->files->Remove(*stage / "job").code() == absl::StatusCode::kFailedPrecondition);
     REQUIRE(stage->files->Remove(*stage / "job/deep").ok());
     CHECK_FALSE(*stage->files->Exists(*stage / "job/deep"));
@@ -148,7 +153,8 @@ TEST_CASE("each error has its kind and names the path") {
         {stage->files->Remove(*stage / "none"), absl::StatusCode::kNotFound},
         {stage->files->MakeFolders(*stage / "file"), absl::StatusCode::kFailedPrecondition},
         {stage->files->MakeFolders(*stage / "file/x"), absl::StatusCode::kFailedPrecondition},
-        {ReadWhole(*stage->files, *stage / "file", 0).status(), absl::StatusCode::kResourceExhausted},
+        {ReadWhole(*stage->files, *stage / "file", 0).status(),
+         absl::StatusCode::kResourceExhausted},
     };
     for (const auto& c : cases) {
       INFO(c.status.ToString());
@@ -171,11 +177,13 @@ TEST_CASE("other schemes are refused by name") {
       CHECK(stage->files->Remove(uri).code() == absl::StatusCode::kUnimplemented);
       CHECK(stage->files->Exists(uri).status().code() == absl::StatusCode::kUnimplemented);
     }
-    CHECK(stage->files->Create("file://host/x").status().code() == absl::StatusCode::kInvalidArgument);
+    CHECK(stage->files->Create("file://host/x").status().code() ==
+          absl::StatusCode::kInvalidArgument);
   }
 }
 
-TEST_CASE("a commit that fails at any of its steps leaves the name free, and the next one succeeds") {
+TEST_CASE(
+    "a commit that fails at any of its steps leaves the name free, and the next one succeeds") {
   for (const std::string& kind : kKinds) {
     for (const char* failpoint : {"fs.write", "fs.sync", "fs.link", "fs.sync_folder"}) {
       INFO(kind << " " << failpoint);
@@ -197,7 +205,9 @@ TEST_CASE("a commit that fails at any of its steps leaves the name free, and the
   }
 }
 
-TEST_CASE("temporary files of a dead writer are removed by the next one, those of a living writer are not") {
+TEST_CASE(
+    "temporary files of a dead writer are removed by the next one, those of a living writer are "
+    "not") {
   const auto stage = Make("local, temporary names");
   auto living = stage->files->Create(*stage / "a");
   REQUIRE((*living)->Append(Bytes("a")).ok());
@@ -206,7 +216,8 @@ TEST_CASE("temporary files of a dead writer are removed by the next one, those o
   CHECK_FALSE(std::filesystem::exists(stage->folder / ".evergrad-tmp-1-1"));
   REQUIRE((*living)->Commit().ok());
   CHECK(*ReadWhole(*stage->files, *stage / "a", 9) == "a");
-  CHECK(stage->files->Create(*stage / ".evergrad-tmp-1").status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(stage->files->Create(*stage / ".evergrad-tmp-1").status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("a folder that may not be written is a typed refusal") {
@@ -221,7 +232,8 @@ TEST_CASE("a folder that may not be written is a typed refusal") {
   const auto stage = Make("local, unnamed files");
   REQUIRE(stage->files->MakeFolders(*stage / "shut").ok());
   REQUIRE(::chmod((stage->folder / "shut").c_str(), 0500) == 0);
-  CHECK(stage->files->Create(*stage / "shut/a").status().code() == absl::StatusCode::kPermissionDenied);
+  CHECK(stage->files->Create(*stage / "shut/a").status().code() ==
+        absl::StatusCode::kPermissionDenied);
 }
 
 TEST_CASE("a full disk is ResourceExhausted and says what to do") {
@@ -235,9 +247,11 @@ TEST_CASE("a full disk is ResourceExhausted and says what to do") {
   file->reset();
   CHECK(WriteWhole(files, "/a", "1234567890").ok());
   // A device that is always full.
-  CHECK(FileError(ENOSPC, "cannot write file", "/x").code() == absl::StatusCode::kResourceExhausted);
+  CHECK(FileError(ENOSPC, "cannot write file", "/x").code() ==
+        absl::StatusCode::kResourceExhausted);
   // A disk of the network that is away: to be tried again, by whoever asks.
-  for (const int error : {ESTALE, ETIMEDOUT, EBUSY, ENOTCONN, EHOSTDOWN}) CHECK(absl::IsUnavailable(FileError(error, "cannot open file", "/x")));
+  for (const int error : {ESTALE, ETIMEDOUT, EBUSY, ENOTCONN, EHOSTDOWN})
+    CHECK(absl::IsUnavailable(FileError(error, "cannot open file", "/x")));
 }
 
 TEST_CASE("a loss of power keeps what was committed, whole, and loses the rest") {
@@ -281,7 +295,11 @@ TEST_CASE("a sync that is left out is shown by a loss of power") {
 TEST_CASE("the parts of a uri") {
   const struct {
     const char *uri, *folder, *name;
-  } cases[] = {{"file:///a/b", "file:///a", "b"}, {"file:///b", "file:///", "b"}, {"/b", "/", "b"}, {"b", ".", "b"}, {"a/b", "a", "b"}};
+  } cases[] = {{"file:///a/b", "file:///a", "b"},
+               {"file:///b", "file:///", "b"},
+               {"/b", "/", "b"},
+               {"b", ".", "b"},
+               {"a/b", "a", "b"}};
   for (const auto& c : cases) {
     CHECK(FolderOf(c.uri) == c.folder);
     CHECK(NameOf(c.uri) == c.name);

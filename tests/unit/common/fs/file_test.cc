@@ -43,7 +43,8 @@ TEST_CASE("errors of files name the path and have their own code") {
   Folder folder;
   const auto missing = ReadFile(folder / "missing", 10);
   CHECK(missing.status().code() == absl::StatusCode::kNotFound);
-  CHECK_THAT(std::string(missing.status().message()), Catch::Contains("path=") && Catch::Contains("missing"));
+  CHECK_THAT(std::string(missing.status().message()),
+             Catch::Contains("path=") && Catch::Contains("missing"));
   REQUIRE(WriteFileAtomic(folder / "large", "12345678901").ok());
   CHECK(ReadFile(folder / "large", 10).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(ReadFile(folder / "large", 11).ok());
@@ -78,7 +79,8 @@ TEST_CASE("lines are appended, and folders are made with their parents, again an
   CHECK(*ReadFile(folder / "a/log", 100) == "one\ntwo\n");
 }
 
-// While it lives no file of this process grows above `bytes`: as on a full disk, a write is taken in part first.
+// While it lives no file of this process grows above `bytes`: as on a full disk, a write is taken
+// in part first.
 class FullDisk {
  public:
   explicit FullDisk(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -114,7 +116,9 @@ TEST_CASE("a line for which the disk has only part of the room leaves nothing in
   CHECK(*ReadFile(path, 100) == "whole\nnext\n");
 }
 
-TEST_CASE("an end that is put back while the disk is full keeps its whole lines, and is whole once there is room") {
+TEST_CASE(
+    "an end that is put back while the disk is full keeps its whole lines, and is whole once there "
+    "is room") {
   Folder folder;
   const std::string path = folder / "log", tail = "two\nthree\nfour\n";
   for (std::size_t written = 0; written <= tail.size(); ++written) {
@@ -133,7 +137,9 @@ TEST_CASE("an end that is put back while the disk is full keeps its whole lines,
   }
 }
 
-TEST_CASE("the end of a file is put back wherever its writer stopped, what is beyond goes, a gap is said") {
+TEST_CASE(
+    "the end of a file is put back wherever its writer stopped, what is beyond goes, a gap is "
+    "said") {
   Folder folder;
   const std::string path = folder / "lines";
   for (std::size_t written = 0; written <= 12; ++written) {

@@ -21,7 +21,9 @@ namespace {
 namespace stdfs = std::filesystem;
 using test::TempFolder;
 
-void Write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+void Write(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 std::string Text(const Descriptor& file) {
   char text[64];
   const ssize_t got = ::read(file.get(), text, sizeof(text));
@@ -44,12 +46,15 @@ struct Place {
   // The file's text, or why it was not opened.
   std::string Open(const std::string& path) const {
     const Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK);
-    if (file.get() < 0) return errno == EXDEV ? "outside" : errno == ENOENT ? "missing" : std::to_string(errno);
+    if (file.get() < 0)
+      return errno == EXDEV ? "outside" : errno == ENOENT ? "missing" : std::to_string(errno);
     return Text(file);
   }
 };
 
-TEST_CASE("what leads out of the roots is refused, by dots, by links of any kind, and whether it exists or not") {
+TEST_CASE(
+    "what leads out of the roots is refused, by dots, by links of any kind, and whether it exists "
+    "or not") {
   const Place place;
   const TempFolder& f = place.folder;
   stdfs::create_symlink(f / "secret", f / "in/link");
@@ -66,8 +71,9 @@ TEST_CASE("what leads out of the roots is refused, by dots, by links of any kind
   CHECK(place.Open(f / "in/other/b") == "mine, too");
   CHECK(place.Open(f / "in/absent") == "missing");
   CHECK(place.Open(f / "in/sub/absent/x") == "missing");
-  for (const char* name : {"secret", "inside/c", "in/../secret", "in/sub/../../secret", "in/link", "in/relative", "in/up/secret", "in/up/absent",
-                           "absent", "in/../absent", "door/a", ""}) {
+  for (const char* name :
+       {"secret", "inside/c", "in/../secret", "in/sub/../../secret", "in/link", "in/relative",
+        "in/up/secret", "in/up/absent", "absent", "in/../absent", "door/a", ""}) {
     INFO(name);
     CHECK(place.Open(f / name) == "outside");
   }
@@ -79,7 +85,8 @@ TEST_CASE("what leads out of the roots is refused, by dots, by links of any kind
   const absl::Status refusal = place.roots.Refusal("the data file", "/etc/passwd");
   CHECK(absl::IsPermissionDenied(refusal));
   CHECK_THAT(std::string(refusal.message()),
-             Catch::Contains("the data file lies outside of the folders that may be used, links followed: path=/etc/passwd") &&
+             Catch::Contains("the data file lies outside of the folders that may be used, links "
+                             "followed: path=/etc/passwd") &&
                  Catch::Contains(f / "in") && Catch::Contains("(give --data-root)"));
 }
 
@@ -100,7 +107,9 @@ TEST_CASE("a root may be a link, and its files may be named by either of its nam
   CHECK(roots.Open(f / "disk/data/a", O_RDONLY).get() < 0);
 }
 
-TEST_CASE("several roots may link to each other, no root allows nothing, and a value made by default allows everything") {
+TEST_CASE(
+    "several roots may link to each other, no root allows nothing, and a value made by default "
+    "allows everything") {
   TempFolder f;
   for (const char* name : {"one", "two", "three"}) stdfs::create_directory(f / name);
   Write(f / "two/a", "mine");
@@ -114,7 +123,8 @@ TEST_CASE("several roots may link to each other, no root allows nothing, and a v
   CHECK_FALSE(none.Names(f / "one/a"));
   CHECK(none.Open(f / "one/a", O_RDONLY).get() < 0);
   CHECK(errno == EXDEV);
-  CHECK(none.Refusal("the data file", "/x").message() == "the data file may not be used: path=/x (start it with --data-root FOLDER)");
+  CHECK(none.Refusal("the data file", "/x").message() ==
+        "the data file may not be used: path=/x (start it with --data-root FOLDER)");
   CHECK(Text(Roots().Open(f / "three/a", O_RDONLY)) == "not mine");
   CHECK(Roots::Only({"/"}, "").Names("/etc/passwd"));
 }
@@ -160,7 +170,8 @@ TEST_CASE("a named pipe, a folder and a device in a root do not hold who opens t
   CHECK(errno == ENOTDIR);
 }
 
-TEST_CASE("the folders of a flag are made absolute, and one that is not there is named with its flag") {
+TEST_CASE(
+    "the folders of a flag are made absolute, and one that is not there is named with its flag") {
   TempFolder f;
   stdfs::create_directory(f / "data");
   std::vector<std::string> folders{f / "data/../data"};
@@ -174,7 +185,8 @@ TEST_CASE("the folders of a flag are made absolute, and one that is not there is
   }
 }
 
-TEST_CASE("a file system with roots writes, reads, lists, makes and removes nothing outside of them") {
+TEST_CASE(
+    "a file system with roots writes, reads, lists, makes and removes nothing outside of them") {
   const Place place;
   const TempFolder& f = place.folder;
   const bool unnamed = GENERATE(true, false);
@@ -189,10 +201,13 @@ TEST_CASE("a file system with roots writes, reads, lists, makes and removes noth
   CHECK_FALSE(*files->Exists(f / "in/deep/er/y"));
   CHECK(files->Remove(f / "in/deep/er/x").ok());
 
-  for (const std::string& out : {f / "inside", f / "in/out", f / "in/../inside", f / "in/deep/../../inside"}) {
+  for (const std::string& out :
+       {f / "inside", f / "in/out", f / "in/../inside", f / "in/deep/../../inside"}) {
     INFO(out);
     const auto denied = [](const absl::Status& status) {
-      return absl::IsPermissionDenied(status) && std::string(status.message()).find("a checkpoint's file lies outside of the folders") == 0;
+      return absl::IsPermissionDenied(status) &&
+             std::string(status.message())
+                     .find("a checkpoint's file lies outside of the folders") == 0;
     };
     CHECK(denied(files->MakeFolders(out + "/new")));
     CHECK(denied(WriteWhole(*files, out + "/d", "text")));

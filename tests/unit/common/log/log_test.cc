@@ -37,7 +37,9 @@ TEST_CASE("a text line carries time, level, task, job and closure") {
   }
   const auto lines = file.Lines();
   REQUIRE(lines.size() == 2);
-  CHECK_THAT(lines[0], Catch::Matches(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info - job=- closure=- starting)"));
+  CHECK_THAT(
+      lines[0],
+      Catch::Matches(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info - job=- closure=- starting)"));
   CHECK_THAT(lines[1], Catch::EndsWith("warning worker/0 job=fashion closure=12 slow"));
 }
 
@@ -55,7 +57,8 @@ TEST_CASE("control characters and U+202E from outside do not reach a log, in tex
     }
     REQUIRE(file.Lines().size() == 1);
     const std::string line = file.Lines()[0];
-    for (const char* hidden : {"\x1b", "\xe2\x80\xae", "\xc2\x9b", "\x7f"}) CHECK(line.find(hidden) == std::string::npos);
+    for (const char* hidden : {"\x1b", "\xe2\x80\xae", "\xc2\x9b", "\x7f"})
+      CHECK(line.find(hidden) == std::string::npos);
     if (json) CHECK(nlohmann::json::parse(line)["text"] == evil);
   }
 }
@@ -91,7 +94,8 @@ TEST_CASE("the ring keeps the newest lines and no more, and is read by number, t
   options.file = file.path();
   options.ring_lines_max = 10;
   Logger logger(options);
-  for (int i = 1; i <= 25; ++i) logger.Info(absl::StrCat("line ", i), {i % 2 == 0 ? "even" : "odd", ""});
+  for (int i = 1; i <= 25; ++i)
+    logger.Info(absl::StrCat("line ", i), {i % 2 == 0 ? "even" : "odd", ""});
   const auto all = logger.Read(0, 0, "", 1000);
   REQUIRE(all.size() == 10);
   CHECK(all.front().number == 16);

@@ -1,4 +1,5 @@
-// Over a real socket on loopback, port 0, with a client of its own: thirty lines are cheaper than httplib's header.
+// Over a real socket on loopback, port 0, with a client of its own: thirty lines are cheaper than
+// httplib's header.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <openssl/evp.h>
@@ -40,7 +41,8 @@ int Dial(const std::string& address) {
 std::string ReadAll(int fd) {
   std::string text;
   char piece[4096];
-  for (ssize_t n; (n = ::recv(fd, piece, sizeof(piece), 0)) > 0;) text.append(piece, static_cast<std::size_t>(n));
+  for (ssize_t n; (n = ::recv(fd, piece, sizeof(piece), 0)) > 0;)
+    text.append(piece, static_cast<std::size_t>(n));
   return text;
 }
 
@@ -49,7 +51,8 @@ std::string Get(const std::string& address, const std::string& path) {
   std::string answer;
   if (fd >= 0) {
     const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
+    REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(request.size()));
     answer = ReadAll(fd);
     ::close(fd);
   }
@@ -60,7 +63,8 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options, Reg
   static RealClock clock;
   return HttpExporter::Start(std::move(options), registry, &clock);
 }
-absl::StatusOr<std::unique_ptr<HttpExporter>> Start(const std::string& listen, Registry* registry, bool plain_off_loopback = false) {
+absl::StatusOr<std::unique_ptr<HttpExporter>> Start(const std::string& listen, Registry* registry,
+                                                    bool plain_off_loopback = false) {
   ExporterOptions options;
   options.listen = listen;
   options.plain_off_loopback = plain_off_loopback;
@@ -74,7 +78,8 @@ struct Strangers {
       fds.push_back(Dial(address));
       REQUIRE(fds.back() >= 0);
       if (i % 2 == 0) continue;
-      REQUIRE(::send(fds.back(), beginning.data(), beginning.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(beginning.size()));
+      REQUIRE(::send(fds.back(), beginning.data(), beginning.size(), MSG_NOSIGNAL) ==
+              static_cast<ssize_t>(beginning.size()));
     }
   }
   ~Strangers() {
@@ -115,12 +120,15 @@ TlsPems SelfSigned() {
   X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -3600);
   X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 3600);
   X509_set_pubkey(certificate.get(), key.get());
-  X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(certificate.get()), "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>("test"), -1, -1, 0);
   X509_set_issuer_name(certificate.get(), X509_get_subject_name(certificate.get()));
   REQUIRE(X509_sign(certificate.get(), key.get(), EVP_sha256()) > 0);
   TlsPems pems;
   pems.ca = pems.cert = PemOf([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate.get()); });
-  pems.key = PemOf([&](BIO* bio) { return PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr); });
+  pems.key = PemOf([&](BIO* bio) {
+    return PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+  });
   return pems;
 }
 
@@ -134,9 +142,11 @@ std::string GetOverTls(const std::string& address, const std::string& path) {
     const std::unique_ptr<SSL, Freer<SSL_free>> session(SSL_new(context.get()));
     SSL_set_fd(session.get(), fd);
     const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    if (SSL_connect(session.get()) == 1 && SSL_write(session.get(), request.data(), static_cast<int>(request.size())) > 0) {
+    if (SSL_connect(session.get()) == 1 &&
+        SSL_write(session.get(), request.data(), static_cast<int>(request.size())) > 0) {
       char piece[4096];
-      for (int n; (n = SSL_read(session.get(), piece, sizeof piece)) > 0;) answer.append(piece, static_cast<std::size_t>(n));
+      for (int n; (n = SSL_read(session.get(), piece, sizeof piece)) > 0;)
+        answer.append(piece, static_cast<std::size_t>(n));
     }
   }
   ::close(fd);
@@ -170,13 +180,16 @@ TEST_CASE("an exporter that is never asked ends at once") {
   for (int i = 0; i < 5; ++i) CHECK(Start("127.0.0.1:0", &registry).ok());
 }
 
-TEST_CASE("metrics are not served off loopback unless that was asked for, and bad addresses are refused") {
+TEST_CASE(
+    "metrics are not served off loopback unless that was asked for, and bad addresses are "
+    "refused") {
   Registry registry;
   const auto open = Start("0.0.0.0:0", &registry);
   CHECK(open.status().code() == absl::StatusCode::kInvalidArgument);
   CHECK_THAT(std::string(open.status().message()), Catch::Contains("--insecure-metrics"));
   CHECK(Start("0.0.0.0:0", &registry, true).ok());
-  for (const char* bad : {"", "localhost", ":1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:-1"}) {
+  for (const char* bad :
+       {"", "localhost", ":1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:70000", "127.0.0.1:-1"}) {
     CAPTURE(bad);
     CHECK(Start(bad, &registry).status().code() == absl::StatusCode::kInvalidArgument);
   }
@@ -206,7 +219,8 @@ TEST_CASE("a request that is larger than its bound is not read to its end") {
   const int fd = Dial((*exporter)->address());
   REQUIRE(fd >= 0);
   const std::string header = "GET /metrics HTTP/1.1\r\n";
-  CHECK(::send(fd, header.data(), header.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(header.size()));
+  CHECK(::send(fd, header.data(), header.size(), MSG_NOSIGNAL) ==
+        static_cast<ssize_t>(header.size()));
   // Many short headers: no line of them is too long.
   std::string more;
   for (int i = 0; i < 4000; ++i) more += "a: b\r\n";
@@ -216,7 +230,8 @@ TEST_CASE("a request that is larger than its bound is not read to its end") {
   CHECK_THAT(Get((*exporter)->address(), "/healthz"), Catch::EndsWith("ok\n"));
 }
 
-// Eight of them had the two threads and the queue: a process manager that probes /healthz would have killed a healthy daemon.
+// Eight of them had the two threads and the queue: a process manager that probes /healthz would
+// have killed a healthy daemon.
 TEST_CASE("connections that say nothing, or say it slowly, keep no probe from its answer") {
   Registry registry;
   auto exporter = Start(Patient(), &registry);
@@ -226,12 +241,15 @@ TEST_CASE("connections that say nothing, or say it slowly, keep no probe from it
   for (int i = 0; i < 5; ++i) {
     REQUIRE_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
     // They go on, a byte now and then.
-    for (std::size_t k = 1; k < strangers.fds.size(); k += 2) REQUIRE(::send(strangers.fds[k], "x", 1, MSG_NOSIGNAL) == 1);
+    for (std::size_t k = 1; k < strangers.fds.size(); k += 2)
+      REQUIRE(::send(strangers.fds[k], "x", 1, MSG_NOSIGNAL) == 1);
   }
   CHECK_THAT(Get(address, "/metrics"), Catch::StartsWith("HTTP/1.1 200"));
 }
 
-TEST_CASE("connections that do not shake hands, or do so slowly, keep no probe over HTTPS from its answer") {
+TEST_CASE(
+    "connections that do not shake hands, or do so slowly, keep no probe over HTTPS from its "
+    "answer") {
   ::signal(SIGPIPE, SIG_IGN);  // As in a daemon; OpenSSL writes without MSG_NOSIGNAL.
   Registry registry;
   ExporterOptions options = Patient();
@@ -240,24 +258,32 @@ TEST_CASE("connections that do not shake hands, or do so slowly, keep no probe o
   REQUIRE(exporter.ok());
   const std::string address = (*exporter)->address();
   const Strangers strangers(address, 128, "\x16\x03\x01");  // the beginning of a handshake
-  for (int i = 0; i < 5; ++i) REQUIRE_THAT(GetOverTls(address, "/healthz"), Catch::EndsWith("ok\n"));
-  CHECK_THAT(GetOverTls(address, "/metrics"), Catch::StartsWith("HTTP/1.1 403") && Catch::Contains("no certificate was given"));
-  CHECK_THAT(Get(address, "/healthz"), Catch::StartsWith("HTTP/1.1 400") && Catch::Contains("speaks HTTPS"));
+  for (int i = 0; i < 5; ++i)
+    REQUIRE_THAT(GetOverTls(address, "/healthz"), Catch::EndsWith("ok\n"));
+  CHECK_THAT(GetOverTls(address, "/metrics"),
+             Catch::StartsWith("HTTP/1.1 403") && Catch::Contains("no certificate was given"));
+  CHECK_THAT(Get(address, "/healthz"),
+             Catch::StartsWith("HTTP/1.1 400") && Catch::Contains("speaks HTTPS"));
 }
 
 TEST_CASE("readers that do not take their answers keep no probe from its own") {
   Registry registry;
-  registry.GetCounter("evergrad_worker_steps_total", std::string(16u << 20, 'h')).Add(7);  // more than the buffers of a socket
+  registry.GetCounter("evergrad_worker_steps_total", std::string(16u << 20, 'h'))
+      .Add(7);  // more than the buffers of a socket
   auto exporter = Start(Patient(), &registry);
   REQUIRE(exporter.ok());
   const std::string address = (*exporter)->address();
   Strangers readers(address, 4, "");
   const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
-  for (const int fd : readers.fds) REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
+  for (const int fd : readers.fds)
+    REQUIRE(::send(fd, request.data(), request.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(request.size()));
   for (int i = 0; i < 5; ++i) REQUIRE_THAT(Get(address, "/healthz"), Catch::EndsWith("ok\n"));
 }
 
-TEST_CASE("a connection that says nothing is closed after its time, and the oldest one when there are too many") {
+TEST_CASE(
+    "a connection that says nothing is closed after its time, and the oldest one when there are "
+    "too many") {
   Registry registry;
   ExporterOptions options = Patient();
   SECTION("after its time") {

@@ -12,8 +12,10 @@ TEST_CASE("the Prometheus text of every kind of metric") {
   Registry registry;
   registry.GetCounter("evergrad_worker_steps_total", "Steps done.").Add(3);
   registry.GetGauge("evergrad_worker_loss_ratio", "Loss.", {{"job", "a\"b\\c\nd"}}).Set(0.25);
-  registry.GetGauge("evergrad_worker_loss_ratio", "Loss.", {{"job", "z"}, {"part", "1"}}).Set(INFINITY);
-  auto& histogram = registry.GetHistogram("evergrad_worker_step_seconds", "Time\nof \\ a step.", {0.1, 1});
+  registry.GetGauge("evergrad_worker_loss_ratio", "Loss.", {{"job", "z"}, {"part", "1"}})
+      .Set(INFINITY);
+  auto& histogram =
+      registry.GetHistogram("evergrad_worker_step_seconds", "Time\nof \\ a step.", {0.1, 1});
   for (double v : {0.05, 0.1, 0.5, 7.0}) histogram.Observe(v);
   double level = 12;
   registry.AddCallbackGauge("evergrad_worker_queue_items", "Queue.", {}, [&] { return level; });
@@ -41,7 +43,8 @@ TEST_CASE("the Prometheus text of every kind of metric") {
 TEST_CASE("a count that its owner keeps is shown as a counter, in full digits") {
   Registry registry;
   std::uint64_t count = 0;
-  registry.AddCallbackCounter("evergrad_worker_sent_bytes_total", "Bytes.", {}, [&] { return count; });
+  registry.AddCallbackCounter("evergrad_worker_sent_bytes_total", "Bytes.", {},
+                              [&] { return count; });
   count = 12'345'678'901'234;
   CHECK(registry.PrometheusText() ==
         "# HELP evergrad_worker_sent_bytes_total Bytes.\n"
@@ -97,23 +100,29 @@ TEST_CASE("samples of things that come and go are those of the scrape's moment")
   Registry registry;
   Registry::Samples now;
   registry.AddCallbackGauges("evergrad_test_job_bytes", "by job", [&now] { return now; });
-  CHECK(registry.PrometheusText() == "# HELP evergrad_test_job_bytes by job\n# TYPE evergrad_test_job_bytes gauge\n");
+  CHECK(registry.PrometheusText() ==
+        "# HELP evergrad_test_job_bytes by job\n# TYPE evergrad_test_job_bytes gauge\n");
   now = {{{{"job", "a\"b"}}, 3}, {{{"job", "c"}}, 4.5}};
   CHECK(registry.PrometheusText() ==
-        "# HELP evergrad_test_job_bytes by job\n# TYPE evergrad_test_job_bytes gauge\nevergrad_test_job_bytes{job=\"a\\\"b\"} "
+        "# HELP evergrad_test_job_bytes by job\n# TYPE evergrad_test_job_bytes "
+        "gauge\nevergrad_test_job_bytes{job=\"a\\\"b\"} "
         "3\nevergrad_test_job_bytes{job=\"c\"} 4.5\n");
 }
 
 TEST_CASE("several gauges that one reading fills ask for it once a scrape") {
   Registry registry;
   int asked = 0;
-  registry.AddCallbackGauges({{"evergrad_test_b", "second"}, {"evergrad_test_a", "first"}, {"evergrad_test_c", "none"}}, [&asked] {
-    ++asked;
-    return std::vector<Registry::Samples>{{{{}, 2}}, {{{{"kind", "x"}}, 1}, {{{"kind", "y"}}, asked + 0.5}}};
-  });
+  registry.AddCallbackGauges(
+      {{"evergrad_test_b", "second"}, {"evergrad_test_a", "first"}, {"evergrad_test_c", "none"}},
+      [&asked] {
+        ++asked;
+        return std::vector<Registry::Samples>{
+            {{{}, 2}}, {{{{"kind", "x"}}, 1}, {{{"kind", "y"}}, asked + 0.5}}};
+      });
   registry.GetGauge("evergrad_test_aa", "between");
   CHECK(registry.PrometheusText() ==
-        "# HELP evergrad_test_a first\n# TYPE evergrad_test_a gauge\nevergrad_test_a{kind=\"x\"} 1\nevergrad_test_a{kind=\"y\"} 1.5\n"
+        "# HELP evergrad_test_a first\n# TYPE evergrad_test_a gauge\nevergrad_test_a{kind=\"x\"} "
+        "1\nevergrad_test_a{kind=\"y\"} 1.5\n"
         "# HELP evergrad_test_aa between\n# TYPE evergrad_test_aa gauge\nevergrad_test_aa 0\n"
         "# HELP evergrad_test_b second\n# TYPE evergrad_test_b gauge\nevergrad_test_b 2\n"
         "# HELP evergrad_test_c none\n# TYPE evergrad_test_c gauge\n");

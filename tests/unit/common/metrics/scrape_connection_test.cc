@@ -21,7 +21,10 @@ struct Pair {
     peer = fds[1];
   }
   ~Pair() { ::close(peer); }
-  void Send(const std::string& text) const { REQUIRE(::send(peer, text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size())); }
+  void Send(const std::string& text) const {
+    REQUIRE(::send(peer, text.data(), text.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(text.size()));
+  }
   int ours = -1, peer = -1;  // `ours` is the connection's to close
 };
 
@@ -71,7 +74,9 @@ TEST_CASE("no more of a request is read than its bound and one buffer") {
   CHECK(connection.request().size() <= 1000 + 4096);
 }
 
-TEST_CASE("an answer that its reader does not take is given up at its deadline, which begins with the answer") {
+TEST_CASE(
+    "an answer that its reader does not take is given up at its deadline, which begins with the "
+    "answer") {
   Pair pair;
   ManualClock clock;
   ConnectionLimits limits;
@@ -94,9 +99,11 @@ TEST_CASE("an answer that its reader does not take is given up at its deadline, 
     std::size_t taken = 0;
     std::string piece(1u << 20, 0);
     while (connection.Proceed() == State::kAnswering) {
-      for (ssize_t n; (n = ::recv(pair.peer, piece.data(), piece.size(), MSG_DONTWAIT)) > 0;) taken += static_cast<std::size_t>(n);
+      for (ssize_t n; (n = ::recv(pair.peer, piece.data(), piece.size(), MSG_DONTWAIT)) > 0;)
+        taken += static_cast<std::size_t>(n);
     }
-    for (ssize_t n; (n = ::recv(pair.peer, piece.data(), piece.size(), MSG_DONTWAIT)) > 0;) taken += static_cast<std::size_t>(n);
+    for (ssize_t n; (n = ::recv(pair.peer, piece.data(), piece.size(), MSG_DONTWAIT)) > 0;)
+      taken += static_cast<std::size_t>(n);
     CHECK(taken == kBytes);
     CHECK(connection.unsent_bytes() == 0);
   }

@@ -8,7 +8,8 @@
 namespace evergrad::plan {
 namespace {
 
-PlanSpec Spec(std::uint64_t examples, std::uint32_t batch, std::uint32_t steps, std::uint32_t epochs) {
+PlanSpec Spec(std::uint64_t examples, std::uint32_t batch, std::uint32_t steps,
+              std::uint32_t epochs) {
   PlanSpec spec;
   spec.train_examples = examples;
   spec.batch_size = batch;
@@ -74,7 +75,8 @@ TEST_CASE("the batches of an epoch partition the data set, and global steps are 
       const auto indices = plan->Batch(ClosureId(c), UpdateIndex(u));
       REQUIRE(!indices.empty());
       REQUIRE(indices.size() <= batch);
-      REQUIRE(indices == plan->Batch(ClosureId(c), UpdateIndex(u)));  // A repeat gives the same batch.
+      REQUIRE(indices ==
+              plan->Batch(ClosureId(c), UpdateIndex(u)));  // A repeat gives the same batch.
       auto& epoch = per_epoch[range.epoch];
       epoch.insert(epoch.end(), indices.begin(), indices.end());
     }

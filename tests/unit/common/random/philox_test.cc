@@ -17,7 +17,10 @@ TEST_CASE("Philox 4x32-10 gives the known answers of Random123") {
   const Case cases[] = {
       {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
       {~0ull, ~0ull, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-      {0x299f31d0a4093822ull, 0x85a308d3243f6a88ull, 0x0370734413198a2eull, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+      {0x299f31d0a4093822ull,
+       0x85a308d3243f6a88ull,
+       0x0370734413198a2eull,
+       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
   };
   for (const Case& c : cases) CHECK(Philox(c.key, c.low, c.high) == c.want);
 }
@@ -74,7 +77,9 @@ TEST_CASE("normal numbers have mean 0 and variance 1, truncated ones lie within 
   CHECK(std::fabs(truncated_squares / n - 0.7737) < 0.01);
 }
 
-TEST_CASE("a truncated number is the normal one where that is within two, and another draw where it is not") {
+TEST_CASE(
+    "a truncated number is the normal one where that is within two, and another draw where it is "
+    "not") {
   const std::uint64_t key = KeyOf(3, "t");
   int redrawn = 0;
   for (std::uint64_t i = 0; i < 5000; ++i) {
@@ -89,10 +94,12 @@ TEST_CASE("a truncated number is the normal one where that is within two, and an
 
 TEST_CASE("truncated numbers side by side are the ones alone, from any index and of any count") {
   for (std::uint64_t seed = 0; seed < 500; ++seed) {
-    const std::uint64_t key = KeyOf(seed, "side by side"), first = seed % 3 == 0 ? (std::uint64_t{1} << 32) - 5 : seed * 7;
+    const std::uint64_t key = KeyOf(seed, "side by side"),
+                        first = seed % 3 == 0 ? (std::uint64_t{1} << 32) - 5 : seed * 7;
     std::vector<float> many(1 + seed % 37);
     TruncatedNormals(key, first, many);
-    for (std::size_t i = 0; i < many.size(); ++i) REQUIRE(many[i] == TruncatedNormal(key, first + i));
+    for (std::size_t i = 0; i < many.size(); ++i)
+      REQUIRE(many[i] == TruncatedNormal(key, first + i));
   }
 }
 
@@ -152,7 +159,9 @@ TEST_CASE("the order of an epoch depends on its key and leaves few examples in p
   CHECK(neighbours < 10);
 }
 
-TEST_CASE("the operating system's entropy is not a constant") { CHECK(EntropyFromOs() != EntropyFromOs()); }
+TEST_CASE("the operating system's entropy is not a constant") {
+  CHECK(EntropyFromOs() != EntropyFromOs());
+}
 
 }  // namespace
 }  // namespace evergrad::random

@@ -17,7 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST_CASE("a thread executor runs tasks in the order in which they were posted, on its own thread") {
+TEST_CASE(
+    "a thread executor runs tasks in the order in which they were posted, on its own thread") {
   ThreadExecutor executor({"order"});
   std::vector<int> ran;  // Touched by the executor only, and read after its end.
   bool own_thread = true;
@@ -161,11 +162,13 @@ TEST_CASE("an executor with a task that waits is not lent, also while its thread
   CHECK(overtaken == 0);
 }
 
-TEST_CASE("what a borrower posts runs once he is through, without anything else to wake the thread") {
+TEST_CASE(
+    "what a borrower posts runs once he is through, without anything else to wake the thread") {
   ThreadExecutor executor({"lent"});
   for (int round = 0; round < 100; ++round) {
     Event posted;
-    while (!executor.RunIfIdle([&] { executor.Post([&] { posted.Set(); }); })) std::this_thread::yield();
+    while (!executor.RunIfIdle([&] { executor.Post([&] { posted.Set(); }); }))
+      std::this_thread::yield();
     REQUIRE(posted.WaitFor(20s));
   }
 }
@@ -185,7 +188,8 @@ TEST_CASE("a shutdown waits for whoever has borrowed the executor, and runs what
   });
   borrowed.Wait();
   Thread end("end", [&] { executor.Shutdown(); });
-  while (executor.Post([&] { ran += 'c'; })) std::this_thread::yield();  // until the shutdown has begun
+  while (executor.Post([&] { ran += 'c'; }))
+    std::this_thread::yield();  // until the shutdown has begun
   go.Set();
   end.Join();
   borrower.Join();

@@ -23,7 +23,9 @@ std::vector<std::uint64_t> Sizes(const Partitioner& partitioner, const tensor::S
   REQUIRE(row == shape.rows());
   return sizes;
 }
-std::size_t Count(const Partitioner& partitioner, const tensor::Shape& shape) { return Sizes(partitioner, shape).size(); }
+std::size_t Count(const Partitioner& partitioner, const tensor::Shape& shape) {
+  return Sizes(partitioner, shape).size();
+}
 
 TEST_CASE("the worked examples of the partitioners") {
   const tensor::Shape six{6, 1};
@@ -38,8 +40,10 @@ TEST_CASE("the worked examples of the partitioners") {
   CHECK(Count(MinSize{256 * kKiB, std::nullopt}, tensor::Shape{512 * kKiB / 4}) == 2);
   CHECK(Sizes(FixedShards{5}, tensor::Shape{13, 4}) == std::vector<std::uint64_t>{3, 3, 3, 2, 2});
   CHECK(Count(FixedShards{5}, tensor::Shape{3, 4}) == 3);
-  CHECK(Count(MaxSize{100, std::nullopt}, tensor::Shape{10, 10}) == 5);  // Rows of 40 B, two in 100 B.
-  CHECK(Count(MaxSize{39, std::nullopt}, tensor::Shape{10, 10}) == 10);  // A row is larger: one row each.
+  CHECK(Count(MaxSize{100, std::nullopt}, tensor::Shape{10, 10}) ==
+        5);  // Rows of 40 B, two in 100 B.
+  CHECK(Count(MaxSize{39, std::nullopt}, tensor::Shape{10, 10}) ==
+        10);  // A row is larger: one row each.
 }
 
 TEST_CASE("scalars are not cut") {
@@ -57,7 +61,8 @@ TEST_CASE("no partition is larger than 64 MiB, whatever was asked for") {
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4}) == 1);
   CHECK(Count(FixedShards{1}, tensor::Shape{64 * mib / 4 + 1}) == 2);
   // Rows of 33 MiB: one each, for two do not fit.
-  CHECK(Sizes(FixedShards{1}, tensor::Shape{3, 33 * mib / 4}) == std::vector<std::uint64_t>{1, 1, 1});
+  CHECK(Sizes(FixedShards{1}, tensor::Shape{3, 33 * mib / 4}) ==
+        std::vector<std::uint64_t>{1, 1, 1});
 }
 
 TEST_CASE("what cannot be cut is refused as the user's error") {
@@ -86,7 +91,8 @@ TEST_CASE("what cannot be cut is refused as the user's error") {
     CHECK(BlameOf(ranges.status()) == Blame::kUser);
     CHECK_THAT(std::string(ranges.status().message()), Catch::Contains(c.words));
   }
-  CHECK_FALSE(Cut(FixedShards{1}, tensor::Shape{1ull << 40, 1ull << 40}).ok());  // The product wraps.
+  CHECK_FALSE(
+      Cut(FixedShards{1}, tensor::Shape{1ull << 40, 1ull << 40}).ok());  // The product wraps.
 }
 
 }  // namespace

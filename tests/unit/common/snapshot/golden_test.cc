@@ -1,4 +1,5 @@
-// The bytes of version 1, kept in tests/golden/snapshot. EVERGRAD_WRITE_GOLDEN=1 writes them, for a new version only.
+// The bytes of version 1, kept in tests/golden/snapshot. EVERGRAD_WRITE_GOLDEN=1 writes them, for a
+// new version only.
 #include <fstream>
 
 #include "tests/support/paths.h"
@@ -25,13 +26,15 @@ TEST_CASE("files of version 1 are the golden bytes, and the golden bytes are rea
     INFO(name);
     const std::string path = test::SourceDir() + "/tests/golden/snapshot/" + name + ".v1.hex";
     const std::string bytes = *fs::ReadWhole(files, absl::StrCat("file:///", name), 1 << 20);
-    if (test::FromEnvironment("EVERGRAD_WRITE_GOLDEN", "") == "1") std::ofstream(path) << wire::Hex(BytesOf(bytes));
+    if (test::FromEnvironment("EVERGRAD_WRITE_GOLDEN", "") == "1")
+      std::ofstream(path) << wire::Hex(BytesOf(bytes));
     const std::string kept = wire::ReadText(path);
     REQUIRE_FALSE(kept.empty());
     CHECK(wire::Hex(BytesOf(bytes)) == kept);
     REQUIRE(fs::WriteWhole(golden, absl::StrCat("file:///", name), Unhex(kept)).ok());
   }
-  const auto dense = VerifyShardFile(golden, "file:///dense"), table = VerifyShardFile(golden, "file:///table");
+  const auto dense = VerifyShardFile(golden, "file:///dense"),
+             table = VerifyShardFile(golden, "file:///table");
   REQUIRE(dense.ok());
   REQUIRE(table.ok());
   CHECK(dense->header.lsn() == 120);

@@ -27,7 +27,9 @@ TEST_CASE("every flipped bit and every cut of a manifest is found and named") {
   int quiet = 0;
   const auto check = [&](const std::string& bytes) {
     const absl::Status status = DecodeManifest(bytes, "file:///m").status();
-    if (status.code() != absl::StatusCode::kDataLoss || status.message().find("path=file:///m offset=") == std::string::npos) ++quiet;
+    if (status.code() != absl::StatusCode::kDataLoss ||
+        status.message().find("path=file:///m offset=") == std::string::npos)
+      ++quiet;
   };
   for (std::size_t at = 0; at < whole.size(); ++at) {
     check(whole.substr(0, at));
@@ -45,7 +47,8 @@ TEST_CASE("every flipped bit and every cut of a manifest is found and named") {
 TEST_CASE("a manifest of another version is refused by its number") {
   fs::MemoryFileSystem files;
   std::string bytes = *EncodeManifest(SmallManifest(files));
-  const std::span<std::byte> preamble = std::as_writable_bytes(std::span(bytes.data(), kPreambleBytes));
+  const std::span<std::byte> preamble =
+      std::as_writable_bytes(std::span(bytes.data(), kPreambleBytes));
   Store(preamble, 8, 2u);
   Seal(preamble);
   const absl::Status status = DecodeManifest(bytes, "file:///m").status();
@@ -61,9 +64,13 @@ TEST_CASE("a manifest that does not fit together is neither written nor read") {
       {"shards", [](auto* m) { m->clear_shards(); }},
       {"shards", [](auto* m) { m->mutable_shards()->RemoveLast(); }},
       {"order of shards", [](auto* m) { m->mutable_shards()->SwapElements(0, 1); }},
-      {"twice", [](auto* m) { m->mutable_shards(1)->set_shard(0), m->mutable_plan()->mutable_shards(1)->set_shard(0); }},
+      {"twice",
+       [](auto* m) {
+         m->mutable_shards(1)->set_shard(0), m->mutable_plan()->mutable_shards(1)->set_shard(0);
+       }},
       {"name", [](auto* m) { m->mutable_shards(0)->set_file("../../etc/passwd"); }},
-      {"another state", [](auto* m) { m->mutable_shards(0)->set_lsn(7), m->mutable_shards(0)->set_vlsn(7); }},
+      {"another state",
+       [](auto* m) { m->mutable_shards(0)->set_lsn(7), m->mutable_shards(0)->set_vlsn(7); }},
       {"32 bytes", [](auto* m) { m->mutable_shards(0)->set_sha256("x"); }},
       {"least", [](auto* m) { m->mutable_shards(0)->set_bytes(5); }},
       {"vlsn", [](auto* m) { m->mutable_shards(0)->set_vlsn(~0ull); }},
@@ -93,7 +100,8 @@ TEST_CASE("a manifest that does not fit together is neither written nor read") {
 TEST_CASE("the newest manifest that can be read counts, damaged ones are passed over and named") {
   fs::MemoryFileSystem files;
   CHECK(FindNewestManifest(files, kFolder).status().code() == absl::StatusCode::kNotFound);
-  for (const std::uint64_t number : {1u, 2u, 10u}) REQUIRE(WriteManifest(files, kFolder, SmallManifest(files, number)).ok());
+  for (const std::uint64_t number : {1u, 2u, 10u})
+    REQUIRE(WriteManifest(files, kFolder, SmallManifest(files, number)).ok());
   CHECK(*ListManifests(files, kFolder) == std::vector<std::uint64_t>{1, 2, 10});
   CHECK(FindNewestManifest(files, kFolder)->manifest.number() == 10);
   REQUIRE(files.Damage(fs::JoinUri(kFolder, ManifestName(10)), 100, std::byte{1}).ok());
@@ -109,7 +117,8 @@ TEST_CASE("the newest manifest that can be read counts, damaged ones are passed 
   REQUIRE(fs::WriteWhole(files, fs::JoinUri(kFolder, ManifestName(3)), first).ok());
   const absl::Status none = FindNewestManifest(files, kFolder).status();
   CHECK(none.code() == absl::StatusCode::kNotFound);
-  for (const std::uint64_t number : {2u, 3u, 10u}) CHECK(none.message().find(ManifestName(number)) != std::string::npos);
+  for (const std::uint64_t number : {2u, 3u, 10u})
+    CHECK(none.message().find(ManifestName(number)) != std::string::npos);
 }
 
 TEST_CASE("a file that does not fit its manifest is named with what differs") {
@@ -142,7 +151,8 @@ TEST_CASE("a file that does not fit its manifest is named with what differs") {
     for (const bool whole : {false, true}) {
       const absl::Status status = CheckShardOf(files, kFolder, manifest, 0, whole).status();
       CHECK(status.code() == absl::StatusCode::kDataLoss);
-      CHECK(status.message().find(absl::StrCat("manifest: ", c.words, ": path=")) != std::string::npos);
+      CHECK(status.message().find(absl::StrCat("manifest: ", c.words, ": path=")) !=
+            std::string::npos);
     }
     CHECK(CheckShardOf(files, kFolder, manifest, 1, true).ok());
   }
@@ -150,12 +160,15 @@ TEST_CASE("a file that does not fit its manifest is named with what differs") {
   const v1::Manifest manifest = SmallManifest(files);
   const std::string uri = fs::JoinUri(kFolder, manifest.shards(0).file());
   REQUIRE(files.Damage(uri, manifest.shards(0).bytes() / 2, std::byte{1}).ok());
-  CHECK(CheckShardOf(files, kFolder, manifest, 0, true).status().code() == absl::StatusCode::kDataLoss);
+  CHECK(CheckShardOf(files, kFolder, manifest, 0, true).status().code() ==
+        absl::StatusCode::kDataLoss);
   REQUIRE(files.Remove(uri).ok());
-  CHECK(CheckShardOf(files, kFolder, manifest, 0, false).status().code() == absl::StatusCode::kNotFound);
+  CHECK(CheckShardOf(files, kFolder, manifest, 0, false).status().code() ==
+        absl::StatusCode::kNotFound);
 }
 
-// K1 in small: whatever step of the commit is the last one, and whatever of the unsynced the disk keeps.
+// K1 in small: whatever step of the commit is the last one, and whatever of the unsynced the disk
+// keeps.
 TEST_CASE("power lost at any step of writing a manifest leaves the old one or the new one") {
   int olds = 0, news = 0;
   for (const char* failpoint : {"fs.write", "fs.sync", "fs.link", "fs.sync_folder", "none"}) {
@@ -164,7 +177,8 @@ TEST_CASE("power lost at any step of writing a manifest leaves the old one or th
       fs::MemoryFileSystem files({&failpoints});
       REQUIRE(WriteManifest(files, kFolder, SmallManifest(files, 1)).ok());
       const v1::Manifest second = SmallManifest(files, 2);
-      if (failpoint != std::string("none")) REQUIRE(failpoints.Arm(absl::StrCat(failpoint, "=error"), 1).ok());
+      if (failpoint != std::string("none"))
+        REQUIRE(failpoints.Arm(absl::StrCat(failpoint, "=error"), 1).ok());
       const bool promised = WriteManifest(files, kFolder, second).ok();
       files.Crash(seed);
       const auto newest = FindNewestManifest(files, kFolder);
@@ -172,7 +186,8 @@ TEST_CASE("power lost at any step of writing a manifest leaves the old one or th
       CHECK(newest->passed_over.empty());
       if (promised) CHECK(newest->manifest.number() == 2);
       ++(newest->manifest.number() == 2 ? news : olds);
-      for (int i = 0; i < 2; ++i) CHECK(CheckShardOf(files, kFolder, newest->manifest, i, true).ok());
+      for (int i = 0; i < 2; ++i)
+        CHECK(CheckShardOf(files, kFolder, newest->manifest, i, true).ok());
     }
   }
   CHECK(olds == 40);

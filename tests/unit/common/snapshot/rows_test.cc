@@ -11,7 +11,9 @@ namespace {
 // n rows of `dimension` values and `numbers` of the optimizer, as FORMAT.md has them.
 std::string Block(std::uint32_t n, std::uint32_t dimension, std::uint32_t numbers) {
   std::string block;
-  const auto put = [&](auto value) { block.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  const auto put = [&](auto value) {
+    block.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
   put(n);
   put(std::uint32_t{0});
   for (std::uint32_t i = 0; i < n; ++i) put(std::int64_t{-5} + i);
@@ -20,7 +22,9 @@ std::string Block(std::uint32_t n, std::uint32_t dimension, std::uint32_t number
   for (std::uint32_t i = 0; i < n * numbers; ++i) put(-1.f);
   return block;
 }
-std::span<const std::byte> BytesOf(const std::string& block) { return std::as_bytes(std::span(block)); }
+std::span<const std::byte> BytesOf(const std::string& block) {
+  return std::as_bytes(std::span(block));
+}
 
 TEST_CASE("ids and values of a block, whatever the optimizer keeps beside them") {
   for (const std::uint32_t numbers : {0u, 1u, 3u}) {

@@ -1,4 +1,5 @@
-// Shard files: what is written is read; what is not as it was written is found and named, whatever bit or byte it is.
+// Shard files: what is written is read; what is not as it was written is found and named, whatever
+// bit or byte it is.
 #include "common/snapshot/shard_file.h"
 
 #include <bit>
@@ -21,7 +22,8 @@ void Put(fs::MemoryFileSystem& files, absl::string_view bytes, const std::string
 
 void CheckNamed(const absl::Status& status) {
   CHECK(status.code() == absl::StatusCode::kDataLoss);
-  for (const char* word : {"path=file:///", "offset=", "want=", "got="}) CHECK(status.message().find(word) != std::string::npos);
+  for (const char* word : {"path=file:///", "offset=", "want=", "got="})
+    CHECK(status.message().find(word) != std::string::npos);
 }
 
 TEST_CASE("crc32c is that of the standard, by instruction and by table, in one go and in pieces") {
@@ -32,7 +34,8 @@ TEST_CASE("crc32c is that of the standard, by instruction and by table, in one g
   for (int i = 0; i < 300; ++i) {
     CHECK(Crc32c(BytesOf(text)) == Crc32cPortable(BytesOf(text)));
     const std::size_t cut = text.empty() ? 0 : random() % text.size();
-    CHECK(Crc32c(BytesOf(text).subspan(cut), Crc32c(BytesOf(text).first(cut))) == Crc32c(BytesOf(text)));
+    CHECK(Crc32c(BytesOf(text).subspan(cut), Crc32c(BytesOf(text).first(cut))) ==
+          Crc32c(BytesOf(text)));
     text.push_back(static_cast<char>(random()));
   }
 }
@@ -41,10 +44,13 @@ TEST_CASE("names of shard files say which state they hold, in one spelling") {
   const std::string name = ShardFileName(ShardId(3), {1, 5}, 120);
   CHECK(name == "shard-00003.epoch-1-5.lsn-120.egshard");
   CHECK(ParseShardFileName(name) == ShardFileKey{ShardId(3), {1, 5}, 120});
-  CHECK(ParseShardFileName(ShardFileName(ShardId(~0u), {~0ull, ~0ull}, ~0ull)) == ShardFileKey{ShardId(~0u), {~0ull, ~0ull}, ~0ull});
+  CHECK(ParseShardFileName(ShardFileName(ShardId(~0u), {~0ull, ~0ull}, ~0ull)) ==
+        ShardFileKey{ShardId(~0u), {~0ull, ~0ull}, ~0ull});
   for (const char* bad :
-       {"", "shard-3.epoch-1-5.lsn-120.egshard", "shard-00003.epoch-1-5.lsn-0120.egshard", "shard-00003.epoch-1-5.lsn-120.egshard~",
-        "shard-00003.epoch-1-5.lsn-99999999999999999999.egshard", "shard-00003.epoch--5.lsn-1.egshard", "../shard-00003.epoch-1-5.lsn-120.egshard"}) {
+       {"", "shard-3.epoch-1-5.lsn-120.egshard", "shard-00003.epoch-1-5.lsn-0120.egshard",
+        "shard-00003.epoch-1-5.lsn-120.egshard~",
+        "shard-00003.epoch-1-5.lsn-99999999999999999999.egshard",
+        "shard-00003.epoch--5.lsn-1.egshard", "../shard-00003.epoch-1-5.lsn-120.egshard"}) {
     INFO(bad);
     CHECK_FALSE(ParseShardFileName(bad).has_value());
   }
@@ -62,14 +68,16 @@ TEST_CASE("what is written is read, in one pass and with the hash of the whole f
     hash.Update(BytesOf(*whole));
     CHECK(hash.Value() == digest.sha256);
 
-    const auto reader = ShardFileReader::Open(files, kUri, ShardFileReader::Expected{digest.bytes, digest.sha256});
+    const auto reader =
+        ShardFileReader::Open(files, kUri, ShardFileReader::Expected{digest.bytes, digest.sha256});
     REQUIRE(reader.ok());
     CHECK((*reader)->header().SerializeAsString() == header.SerializeAsString());
     std::vector<float> values, slot;
     REQUIRE((*reader)
                 ->ReadAll([&](const ShardFileReader::Piece& piece) {
                   std::vector<float>& into = piece.section == Section::kValues ? values : slot;
-                  if (into.size() * sizeof(float) != piece.offset || piece.data.size() > kBlockBytes)
+                  if (into.size() * sizeof(float) != piece.offset ||
+                      piece.data.size() > kBlockBytes)
                     return absl::InternalError("pieces out of order");
                   const std::size_t at = into.size();
                   into.resize(at + piece.data.size() / sizeof(float));
@@ -120,7 +128,8 @@ TEST_CASE("every flipped bit of a small file is found and named") {
       for (int bit = 0; bit < 8; ++bit) {
         REQUIRE(files.Damage(kUri, at, static_cast<std::byte>(1 << bit)).ok());
         const absl::Status status = VerifyShardFile(files, kUri).status();
-        if (status.code() != absl::StatusCode::kDataLoss || status.message().find("offset=") == std::string::npos) {
+        if (status.code() != absl::StatusCode::kDataLoss ||
+            status.message().find("offset=") == std::string::npos) {
           ++quiet;
           UNSCOPED_INFO("byte " << at << " bit " << bit << ": " << status.ToString());
         }
@@ -155,13 +164,18 @@ TEST_CASE("damage in a large file is named by its block") {
   fs::MemoryFileSystem files;
   const std::uint64_t rows = 300'000;  // 3.6 MB of values, as much of a slot
   WriteSmall(files, kUri, SmallHeader(0, rows));
-  const std::uint64_t first = VerifyShardFile(files, kUri).ok() ? (*ShardFileReader::Open(files, kUri))->footer().sections(0).offset() : 0;
+  const std::uint64_t first =
+      VerifyShardFile(files, kUri).ok()
+          ? (*ShardFileReader::Open(files, kUri))->footer().sections(0).offset()
+          : 0;
   for (std::uint64_t block = 0; block < 3; ++block) {
-    const std::uint64_t at = first + block * (kBlockHeaderBytes + kBlockBytes) + kBlockHeaderBytes + 12345;
+    const std::uint64_t at =
+        first + block * (kBlockHeaderBytes + kBlockBytes) + kBlockHeaderBytes + 12345;
     REQUIRE(files.Damage(kUri, at, std::byte{4}).ok());
     const absl::Status status = VerifyShardFile(files, kUri).status();
     CheckNamed(status);
-    CHECK(status.message().find(absl::StrCat("checksum of block ", block, " of section values")) != std::string::npos);
+    CHECK(status.message().find(absl::StrCat("checksum of block ", block, " of section values")) !=
+          std::string::npos);
     CHECK(DescribeShardFile(files, kUri).ok());  // both ends and the ledger are whole
     REQUIRE(files.Damage(kUri, at, std::byte{4}).ok());
   }
@@ -172,7 +186,8 @@ TEST_CASE("another version is refused by its number, whatever else is in the fil
   fs::MemoryFileSystem source;
   WriteSmall(source, kUri, SmallHeader());
   std::string bytes = *fs::ReadWhole(source, kUri, 1 << 20);
-  const std::span<std::byte> preamble = std::as_writable_bytes(std::span(bytes.data(), kPreambleBytes));
+  const std::span<std::byte> preamble =
+      std::as_writable_bytes(std::span(bytes.data(), kPreambleBytes));
   for (const std::uint32_t version : {0u, 2u, 77u}) {
     Store(preamble, 8, version);
     Seal(preamble);
@@ -195,7 +210,8 @@ TEST_CASE("what does not fit together under correct checksums is refused") {
   const std::vector<Case> cases = {
       {"vlsn above lsn", [](auto* h) { h->set_vlsn(h->lsn() + 1); }, keep},
       {"shard of the rows", [](auto* h) { h->set_shard(5); }, keep},
-      {"dtype", [](auto* h) { h->mutable_dense()->mutable_variable()->set_dtype(v1::DTYPE_FLOAT64); }, keep},
+      {"dtype",
+       [](auto* h) { h->mutable_dense()->mutable_variable()->set_dtype(v1::DTYPE_FLOAT64); }, keep},
       {"rows", [](auto* h) { h->mutable_dense()->set_row_end(1000); }, keep},
       {"rows", [](auto* h) { h->mutable_dense()->mutable_variable()->set_shape(1, ~0ull); }, keep},
       {"rank",
@@ -203,12 +219,14 @@ TEST_CASE("what does not fit together under correct checksums is refused") {
          for (int i = 0; i < 8; ++i) h->mutable_dense()->mutable_variable()->add_shape(1);
        },
        keep},
-      {"section values", [](auto* h) { h->mutable_dense()->mutable_variable()->set_shape(1, 4); }, keep},
+      {"section values", [](auto* h) { h->mutable_dense()->mutable_variable()->set_shape(1, 4); },
+       keep},
       {"kind", [](auto* h) { h->set_kind(static_cast<v1::ShardKind>(9)); }, keep},
       {"slots", [](auto* h) { h->set_slots(17); }, keep},
       {"updates above lsn", [](auto* h) { h->set_lsn(99), h->set_vlsn(0); }, keep},
       {"sets", keep, [](auto* l) { l->mutable_done()->add_bounds(1); }},
-      {"sets", keep, [](auto* l) { l->mutable_refused()->add_bounds(1), l->mutable_refused()->add_bounds(1); }},
+      {"sets", keep,
+       [](auto* l) { l->mutable_refused()->add_bounds(1), l->mutable_refused()->add_bounds(1); }},
       {"do not rise", keep, [](auto* l) { *l->add_open() = l->open(0); }},
       {"updates of an open closure", keep,
        [](auto* l) {
@@ -251,11 +269,14 @@ TEST_CASE("seeded changes of several bytes never pass, and never end the process
   std::mt19937 random(20261121);
   for (int round = 0; round < 2000; ++round) {
     std::string bytes = whole;
-    for (int change = 0; change < 4; ++change) bytes[random() % bytes.size()] = static_cast<char>(random());
-    // Half of them with fixed parts sealed again, so that what is behind their checksums is reached.
+    for (int change = 0; change < 4; ++change)
+      bytes[random() % bytes.size()] = static_cast<char>(random());
+    // Half of them with fixed parts sealed again, so that what is behind their checksums is
+    // reached.
     if (round % 2 == 0) {
       Seal(std::as_writable_bytes(std::span(bytes.data(), kPreambleBytes)));
-      Seal(std::as_writable_bytes(std::span(bytes.data() + bytes.size() - kTrailerBytes, kTrailerBytes)));
+      Seal(std::as_writable_bytes(
+          std::span(bytes.data() + bytes.size() - kTrailerBytes, kTrailerBytes)));
     }
     if (bytes == whole) continue;
     fs::MemoryFileSystem files;
@@ -269,7 +290,9 @@ TEST_CASE("the manifest's size and hash are held against the file") {
   fs::MemoryFileSystem files;
   const FileDigest digest = WriteSmall(files, kUri, SmallHeader());
   CHECK(VerifyShardFile(files, kUri, ShardFileReader::Expected{digest.bytes, digest.sha256}).ok());
-  CheckNamed(VerifyShardFile(files, kUri, ShardFileReader::Expected{digest.bytes + 1, digest.sha256}).status());
+  CheckNamed(
+      VerifyShardFile(files, kUri, ShardFileReader::Expected{digest.bytes + 1, digest.sha256})
+          .status());
   ShardFileReader::Expected other{digest.bytes, digest.sha256};
   other.sha256[31] ^= std::byte{1};
   const absl::Status status = VerifyShardFile(files, kUri, other).status();
@@ -281,9 +304,11 @@ TEST_CASE("an error of the taker ends the reading, a missing file is NotFound") 
   fs::MemoryFileSystem files;
   WriteSmall(files, kUri, SmallHeader());
   auto reader = ShardFileReader::Open(files, kUri);
-  CHECK((*reader)->ReadAll([](const auto&) { return absl::CancelledError("enough"); }).code() == absl::StatusCode::kCancelled);
+  CHECK((*reader)->ReadAll([](const auto&) { return absl::CancelledError("enough"); }).code() ==
+        absl::StatusCode::kCancelled);
   CHECK((*reader)->ReadAll(kNothing).ok());
-  CHECK(ShardFileReader::Open(files, "file:///none").status().code() == absl::StatusCode::kNotFound);
+  CHECK(ShardFileReader::Open(files, "file:///none").status().code() ==
+        absl::StatusCode::kNotFound);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Small files of every kind, the same bytes each time: what golden files and the tables of damage are made of.
+// Small files of every kind, the same bytes each time: what golden files and the tables of damage
+// are made of.
 #pragma once
 
 #include <bit>
@@ -14,7 +15,8 @@
 namespace evergrad::snapshot {
 
 inline const char kFolder[] = "file:///checkpoints";
-inline const char kFingerprint[] = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+inline const char kFingerprint[] =
+    "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 inline v1::ShardSpec SmallSpec(std::uint32_t shard, std::uint64_t rows = 6) {
   v1::ShardSpec spec;
@@ -67,8 +69,10 @@ inline void AppendFloats(ShardFileWriter& writer, std::size_t n, float first) {
   REQUIRE(writer.Append(std::as_bytes(std::span(values))).ok());
 }
 
-inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri, const v1::ShardFileHeader& header,
-                             const v1::ShardLedger& ledger = SmallLedger(), std::uint64_t updates = 100) {
+inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri,
+                             const v1::ShardFileHeader& header,
+                             const v1::ShardLedger& ledger = SmallLedger(),
+                             std::uint64_t updates = 100) {
   auto file = files.Create(uri);
   REQUIRE(file.ok());
   auto writer = ShardFileWriter::Begin(file->get(), header);
@@ -95,7 +99,8 @@ inline FileDigest WriteSmall(fs::FileSystem& files, const std::string& uri, cons
     for (std::uint64_t block = 0; block < 2; ++block) {
       // FORMAT.md, "Rows of a table": two rows of two elements and one slot.
       std::vector<std::uint32_t> words = {2, 0};
-      for (const std::uint64_t word : {block * 10 + 1, block * 10 + 2, std::uint64_t{50}, std::uint64_t{51}, std::uint64_t{3}, std::uint64_t{4}}) {
+      for (const std::uint64_t word : {block * 10 + 1, block * 10 + 2, std::uint64_t{50},
+                                       std::uint64_t{51}, std::uint64_t{3}, std::uint64_t{4}}) {
         words.push_back(static_cast<std::uint32_t>(word));
         words.push_back(static_cast<std::uint32_t>(word >> 32));
       }

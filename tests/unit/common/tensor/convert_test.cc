@@ -1,5 +1,6 @@
-// The wire's 16-bit types against a reference in float64: what a pattern means by its definition, and rounding as the choice of the nearest
-// of all values there are. Then the fast paths against the plain ones, for every way that an array can be cut.
+// The wire's 16-bit types against a reference in float64: what a pattern means by its definition,
+// and rounding as the choice of the nearest of all values there are. Then the fast paths against
+// the plain ones, for every way that an array can be cut.
 #include "common/tensor/convert.h"
 
 #include <bit>
@@ -24,12 +25,16 @@ constexpr Layout kLayouts[] = {{WireType::kFloat16, 5, 10}, {WireType::kBFloat16
 double Meaning(const Layout& layout, std::uint32_t magnitude) {
   const int bias = (1 << (layout.exponent_bits - 1)) - 1;
   const auto exponent = static_cast<int>(magnitude >> layout.mantissa_bits);
-  const double mantissa = std::ldexp(static_cast<double>(magnitude & ((1u << layout.mantissa_bits) - 1)), -layout.mantissa_bits);
+  const double mantissa = std::ldexp(
+      static_cast<double>(magnitude & ((1u << layout.mantissa_bits) - 1)), -layout.mantissa_bits);
   return exponent == 0 ? std::ldexp(mantissa, 1 - bias) : std::ldexp(1 + mantissa, exponent - bias);
 }
-std::uint32_t InfinityOf(const Layout& layout) { return ((1u << layout.exponent_bits) - 1) << layout.mantissa_bits; }
+std::uint32_t InfinityOf(const Layout& layout) {
+  return ((1u << layout.exponent_bits) - 1) << layout.mantissa_bits;
+}
 
-// The nearest of all magnitudes below infinity, of two equally near ones the even; beyond half a step above the largest, infinity.
+// The nearest of all magnitudes below infinity, of two equally near ones the even; beyond half a
+// step above the largest, infinity.
 std::uint16_t Nearest(const Layout& layout, float value) {
   const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0, infinity = InfinityOf(layout);
   const double x = std::fabs(static_cast<double>(value));
@@ -69,7 +74,8 @@ std::vector<std::uint16_t> AllPatterns() {
   return all;
 }
 
-// Every pattern of a 16-bit type as float32, both neighbours of it, every middle between two of them and its neighbours, and what is random.
+// Every pattern of a 16-bit type as float32, both neighbours of it, every middle between two of
+// them and its neighbours, and what is random.
 std::vector<float> Interesting(const Layout& layout) {
   std::vector<float> values;
   const auto add = [&](float v) {
@@ -84,10 +90,12 @@ std::vector<float> Interesting(const Layout& layout) {
     add(static_cast<float>((Meaning(layout, m) + Meaning(layout, m + 1)) / 2));
   }
   for (const float v :
-       {std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::min(),
-        std::numeric_limits<float>::infinity(), 65504.f, 65519.996f, 65520.f, 65536.f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 3.3895314e38f, 3.3961776e38f})
+       {std::numeric_limits<float>::max(), std::numeric_limits<float>::denorm_min(),
+        std::numeric_limits<float>::min(), std::numeric_limits<float>::infinity(), 65504.f,
+        65519.996f, 65520.f, 65536.f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 3.3895314e38f, 3.3961776e38f})
     add(v);
-  for (std::uint64_t i = 0; i < 400'000; ++i) values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random::Bits64(7, i))));
+  for (std::uint64_t i = 0; i < 400'000; ++i)
+    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random::Bits64(7, i))));
   return values;
 }
 
@@ -102,26 +110,32 @@ TEST_CASE("every 16-bit pattern widens to what it means, and comes back") {
       const bool negative = all[i] & 0x8000;
       if (magnitude > infinity) {
         const std::uint32_t quiet = 1u << (layout.mantissa_bits - 1);
-        wrong += !std::isnan(wide[i]) || std::signbit(wide[i]) != negative || back[i] != (all[i] | quiet);
+        wrong += !std::isnan(wide[i]) || std::signbit(wide[i]) != negative ||
+                 back[i] != (all[i] | quiet);
         wrong += Bits(wide[i]) != ((negative ? 0x80000000u : 0) | 0x7f800000 |
-                                   ((magnitude | quiet) & ((1u << layout.mantissa_bits) - 1)) << (23 - layout.mantissa_bits));
+                                   ((magnitude | quiet) & ((1u << layout.mantissa_bits) - 1))
+                                       << (23 - layout.mantissa_bits));
         continue;
       }
-      const double meaning = magnitude == infinity ? std::numeric_limits<double>::infinity() : Meaning(layout, magnitude);
-      wrong += wide[i] != (negative ? -meaning : meaning) || std::signbit(wide[i]) != negative || back[i] != all[i];
+      const double meaning = magnitude == infinity ? std::numeric_limits<double>::infinity()
+                                                   : Meaning(layout, magnitude);
+      wrong += wide[i] != (negative ? -meaning : meaning) || std::signbit(wide[i]) != negative ||
+               back[i] != all[i];
     }
     CHECK(wrong == 0);
   }
 }
 
-TEST_CASE("narrowing takes the nearest, of two the even, and infinity beyond the range; NaN stays NaN") {
+TEST_CASE(
+    "narrowing takes the nearest, of two the even, and infinity beyond the range; NaN stays NaN") {
   for (const Layout& layout : kLayouts) {
     const std::vector<float> values = Interesting(layout);
     const std::vector<std::uint16_t> got = NarrowAll(layout.type, values);
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::isnan(values[i])) {
-        const std::uint32_t kept = (Bits(values[i]) & 0x7fffff) >> (23 - layout.mantissa_bits) | 1u << (layout.mantissa_bits - 1);
+        const std::uint32_t kept = (Bits(values[i]) & 0x7fffff) >> (23 - layout.mantissa_bits) |
+                                   1u << (layout.mantissa_bits - 1);
         wrong += got[i] != ((Bits(values[i]) >> 16 & 0x8000) | InfinityOf(layout) | kept);
       } else {
         wrong += got[i] != Nearest(layout, values[i]);
@@ -137,16 +151,19 @@ TEST_CASE("narrowing takes the nearest, of two the even, and infinity beyond the
   CHECK(NarrowOne(WireType::kBFloat16, std::numeric_limits<float>::max()) == 0x7f80);
 }
 
-// What runs on a processor with the instructions and what runs without, and every tail between them.
+// What runs on a processor with the instructions and what runs without, and every tail between
+// them.
 TEST_CASE("pieces of any length and place have the bits of the elements one by one") {
   for (const Layout& layout : kLayouts) {
     const std::vector<float> values = Interesting(layout);
     std::size_t wrong = 0;
     const std::vector<std::uint16_t> whole = NarrowAll(layout.type, values);
-    for (std::size_t i = 0; i < values.size(); ++i) wrong += whole[i] != NarrowOne(layout.type, values[i]);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      wrong += whole[i] != NarrowOne(layout.type, values[i]);
     const std::vector<std::uint16_t> all = AllPatterns();
     const std::vector<float> wide = WidenAll(layout.type, all);
-    for (std::size_t i = 0; i < all.size(); ++i) wrong += Bits(wide[i]) != Bits(WidenOne(layout.type, all[i]));
+    for (std::size_t i = 0; i < all.size(); ++i)
+      wrong += Bits(wide[i]) != Bits(WidenOne(layout.type, all[i]));
     CHECK(wrong == 0);
     for (std::size_t n = 0; n <= 40; ++n) {
       for (const std::size_t first : {0u, 1u, 3u, 1000u}) {
@@ -157,9 +174,11 @@ TEST_CASE("pieces of any length and place have the bits of the elements one by o
         for (std::size_t i = 0; i < n; ++i) {
           std::uint16_t element;
           std::memcpy(&element, narrow.data() + 1 + 2 * i, sizeof element);
-          wrong += element != whole[first + i] || Bits(back[i]) != Bits(WidenOne(layout.type, element));
+          wrong +=
+              element != whole[first + i] || Bits(back[i]) != Bits(WidenOne(layout.type, element));
         }
-        wrong += narrow[0] != std::byte{0xa5} || narrow[2 * n + 1] != std::byte{0xa5} || back[n] != 42.f;
+        wrong +=
+            narrow[0] != std::byte{0xa5} || narrow[2 * n + 1] != std::byte{0xa5} || back[n] != 42.f;
       }
     }
     CHECK(wrong == 0);
@@ -170,7 +189,8 @@ TEST_CASE("an array is narrowed and widened in its own memory") {
   for (const WireType type : {WireType::kFloat32, WireType::kFloat16, WireType::kBFloat16}) {
     for (const std::size_t n : {0u, 1u, 2u, 511u, 512u, 513u, 1025u, 70'000u}) {
       std::vector<float> values(n);
-      for (std::size_t i = 0; i < n; ++i) values[i] = std::ldexp(static_cast<float>(i % 1000) - 499.5f, static_cast<int>(i % 13) - 6);
+      for (std::size_t i = 0; i < n; ++i)
+        values[i] = std::ldexp(static_cast<float>(i % 1000) - 499.5f, static_cast<int>(i % 13) - 6);
       std::vector<std::byte> want(n * WireBytes(type));
       Narrow(type, values.data(), n, want.data());
       std::vector<float> same = values;
@@ -195,7 +215,8 @@ TEST_CASE("what is not finite is seen wherever it stands") {
     };
     CHECK(finite());
     for (const std::size_t at : {0u, 57u, 99u}) {
-      for (const float bad : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      for (const float bad : {std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity(), std::nanf("")}) {
         values[at] = bad;
         CHECK_FALSE(finite());
       }

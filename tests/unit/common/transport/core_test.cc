@@ -1,5 +1,5 @@
-// The pure parts that both transports share: credit, outbox, reassembly, watchdog, and the two sessions joined by hand under a
-// clock that moves when told.
+// The pure parts that both transports share: credit, outbox, reassembly, watchdog, and the two
+// sessions joined by hand under a clock that moves when told.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -38,19 +38,25 @@ std::vector<std::uint64_t> RequestsOf(const std::vector<CreditCore::Admitted>& a
 // Peers as a test numbers them: each has one stream, which has the peer's number.
 struct Peers {
   explicit Peers(CreditCore::Options options, int count = 5) : core(options) {
-    for (int i = 1; i <= count; ++i) REQUIRE(core.Join("peer " + std::to_string(i)) == static_cast<std::uint64_t>(i));
+    for (int i = 1; i <= count; ++i)
+      REQUIRE(core.Join("peer " + std::to_string(i)) == static_cast<std::uint64_t>(i));
   }
-  Answer Ask(std::uint64_t peer, std::uint64_t request, std::uint64_t bytes) { return core.AskLarge(peer, peer, request, bytes); }
+  Answer Ask(std::uint64_t peer, std::uint64_t request, std::uint64_t bytes) {
+    return core.AskLarge(peer, peer, request, bytes);
+  }
   std::vector<std::uint64_t> Admitted() { return RequestsOf(core.TakeAdmitted()); }
   CreditCore core;
 };
 using Requests = std::vector<std::uint64_t>;
 
-TEST_CASE("one peer's large requests are admitted in order of arrival, and a large one is not starved by small ones behind it") {
+TEST_CASE(
+    "one peer's large requests are admitted in order of arrival, and a large one is not starved by "
+    "small ones behind it") {
   Peers peers({.budget_bytes_max = 100});
   CHECK(peers.Ask(1, 1, 60) == Answer::kGranted);
   CHECK(peers.Ask(1, 2, 80) == Answer::kWaiting);
-  CHECK(peers.Ask(2, 3, 10) == Answer::kGranted);  // The other one may not have more while this one waits.
+  CHECK(peers.Ask(2, 3, 10) ==
+        Answer::kGranted);  // The other one may not have more while this one waits.
   CHECK(peers.Ask(1, 4, 10) == Answer::kWaiting);  // It would fit, but has to queue.
   CHECK(peers.core.waiting_bytes() == 90);
   CHECK(peers.Admitted().empty());
@@ -61,7 +67,9 @@ TEST_CASE("one peer's large requests are admitted in order of arrival, and a lar
   CHECK(peers.Admitted() == Requests{4});
 }
 
-TEST_CASE("a request over the whole budget is told so, a full waiting list refuses, and one peer fills an eighth of it") {
+TEST_CASE(
+    "a request over the whole budget is told so, a full waiting list refuses, and one peer fills "
+    "an eighth of it") {
   Peers peers({.budget_bytes_max = 100, .waiting_max = 16});
   CHECK(peers.Ask(1, 1, 101) == Answer::kOverBudget);
   CHECK(peers.Ask(1, 2, 100) == Answer::kGranted);
@@ -76,7 +84,9 @@ TEST_CASE("a request over the whole budget is told so, a full waiting list refus
   CHECK(full.Ask(3, 4, 1) == Answer::kFull);
 }
 
-TEST_CASE("a peer alone may use the whole budget, and what it wants while others wait is served in turns, up to its share") {
+TEST_CASE(
+    "a peer alone may use the whole budget, and what it wants while others wait is served in "
+    "turns, up to its share") {
   Peers peers({.budget_bytes_max = 100});
   for (std::uint64_t i = 1; i <= 10; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kGranted);
   for (std::uint64_t i = 11; i <= 20; ++i) CHECK(peers.Ask(1, i, 10) == Answer::kWaiting);
@@ -102,12 +112,15 @@ TEST_CASE("a peer alone may use the whole budget, and what it wants while others
   CHECK(peers.Admitted() == Requests{31});
 }
 
-TEST_CASE("a request that is larger than its peer's share has its turn, too, when the peer holds nothing") {
+TEST_CASE(
+    "a request that is larger than its peer's share has its turn, too, when the peer holds "
+    "nothing") {
   Peers peers({.budget_bytes_max = 100});
   CHECK(peers.Ask(1, 1, 90) == Answer::kGranted);
   CHECK(peers.Ask(2, 2, 90) == Answer::kWaiting);
   CHECK(peers.Ask(1, 3, 90) == Answer::kWaiting);
-  CHECK(peers.Ask(3, 4, 5) == Answer::kWaiting);  // Room is kept for the second one, whose turn it is.
+  CHECK(peers.Ask(3, 4, 5) ==
+        Answer::kWaiting);  // Room is kept for the second one, whose turn it is.
   peers.core.ReleaseLarge(1, 90);
   CHECK(peers.Admitted() == Requests{2});
   peers.core.ReleaseLarge(2, 90);
@@ -115,7 +128,8 @@ TEST_CASE("a request that is larger than its peer's share has its turn, too, whe
 }
 
 TEST_CASE("a peer with many streams has one share") {
-  CreditCore core({.budget_bytes_max = 100, .small_reserve_bytes_max = 100, .peer_small_bytes_max = 10});
+  CreditCore core(
+      {.budget_bytes_max = 100, .small_reserve_bytes_max = 100, .peer_small_bytes_max = 10});
   const std::uint64_t thief = core.Join("thief"), other = core.Join("other");
   for (std::uint64_t stream = 1; stream < 100; ++stream) CHECK(core.Join("thief") == thief);
   for (std::uint64_t stream = 0; stream < 100; ++stream) (void)core.AskLarge(thief, stream, 1, 10);
@@ -141,7 +155,9 @@ TEST_CASE("a peer with many streams has one share") {
   CHECK(core.Join("thief") != thief);
 }
 
-TEST_CASE("a peer leaves half of the budget to whoever was active lately, and has all of it when nobody was") {
+TEST_CASE(
+    "a peer leaves half of the budget to whoever was active lately, and has all of it when nobody "
+    "was") {
   Peers peers({.budget_bytes_max = 100});
   peers.core.Advance(1s);
   CHECK(peers.Ask(2, 1, 10) == Answer::kGranted);
@@ -156,7 +172,9 @@ TEST_CASE("a peer leaves half of the budget to whoever was active lately, and ha
   CHECK(peers.Admitted() == Requests{16, 17, 18, 19, 20});
 }
 
-TEST_CASE("a peer that leaves grants unused gets less each time, and what others get once it has used one") {
+TEST_CASE(
+    "a peer that leaves grants unused gets less each time, and what others get once it has used "
+    "one") {
   Peers peers({.budget_bytes_max = 1000});
   CreditCore& core = peers.core;
   core.Advance(1s);
@@ -199,7 +217,8 @@ TEST_CASE("a peer that leaves grants unused gets less each time, and what others
   }
 }
 
-TEST_CASE("a peer that comes back with another stream is known for the grants that it left unused") {
+TEST_CASE(
+    "a peer that comes back with another stream is known for the grants that it left unused") {
   CreditCore core({.budget_bytes_max = 1000});
   core.Advance(1s);
   const std::uint64_t other = core.Join("other"), thief = core.Join("thief");
@@ -225,7 +244,9 @@ TEST_CASE("small requests have a reserve, and in it a share for each peer") {
   CHECK(core.small_used() == 100);
 }
 
-TEST_CASE("a withdrawn request or a stream that ends gives its place to those behind it, whether it waits or was just admitted") {
+TEST_CASE(
+    "a withdrawn request or a stream that ends gives its place to those behind it, whether it "
+    "waits or was just admitted") {
   Peers peers({.budget_bytes_max = 100});
   CreditCore& core = peers.core;
   CHECK(peers.Ask(1, 1, 100) == Answer::kGranted);
@@ -244,7 +265,9 @@ TEST_CASE("a withdrawn request or a stream that ends gives its place to those be
   CHECK(core.used() == 95);
 }
 
-TEST_CASE("credit in a random life equals the sum of what is held, is never above the budget, and no room is kept from all that wait") {
+TEST_CASE(
+    "credit in a random life equals the sum of what is held, is never above the budget, and no "
+    "room is kept from all that wait") {
   const unsigned seed = 3;
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -273,7 +296,8 @@ TEST_CASE("credit in a random life equals the sum of what is held, is never abov
         break;
       case 2:
         if (!waiting.empty()) {
-          const auto it = std::next(waiting.begin(), static_cast<std::ptrdiff_t>(random() % waiting.size()));
+          const auto it =
+              std::next(waiting.begin(), static_cast<std::ptrdiff_t>(random() % waiting.size()));
           core.Withdraw(it->second.peer, it->second.peer, it->first);
           waiting.erase(it);
         }
@@ -294,7 +318,8 @@ TEST_CASE("credit in a random life equals the sum of what is held, is never abov
     REQUIRE(core.used() == sum);
     REQUIRE(core.used() <= 1000);
     REQUIRE(core.waiting() == waiting.size());
-    // Nothing is left undone: somebody's turn it is who does not fit, or each has something and wants more than half.
+    // Nothing is left undone: somebody's turn it is who does not fit, or each has something and
+    // wants more than half.
     std::map<std::uint64_t, std::uint64_t> has;
     for (const auto& [_, h] : held) has[h.peer] += h.bytes;
     bool one_blocks = false, all_beyond = true;
@@ -306,10 +331,14 @@ TEST_CASE("credit in a random life equals the sum of what is held, is never abov
   }
 }
 
-TEST_CASE("a token gives back once, by its end or by shrinking, and wakes the budget when someone was waiting") {
+TEST_CASE(
+    "a token gives back once, by its end or by shrinking, and wakes the budget when someone was "
+    "waiting") {
   int woken = 0;
-  auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 100, .small_reserve_bytes_max = 10, .peer_small_bytes_max = 10},
-                                         [&] { ++woken; });
+  auto budget = std::make_shared<Budget>(
+      CreditCore::Options{
+          .budget_bytes_max = 100, .small_reserve_bytes_max = 10, .peer_small_bytes_max = 10},
+      [&] { ++woken; });
   REQUIRE(budget->Join("peer") == 1);
   REQUIRE(budget->AskLarge(1, 1, 1, 100) == Answer::kGranted);
   auto token = budget->MakeToken(1, 100, false);
@@ -340,7 +369,8 @@ TEST_CASE("at each message boundary the frame with the smallest remainder goes o
   outbox.AddFrame(MessageKind::kRequest, 3, 0, Patterned(250, 3));
   outbox.AddControl({.kind = MessageKind::kPing});
   CHECK(outbox.Next()->header.kind == MessageKind::kPing);
-  for (const std::uint64_t want : {2, 2, 2, 3, 3, 3, 1}) CHECK(outbox.Next()->header.request_id == want);
+  for (const std::uint64_t want : {2, 2, 2, 3, 3, 3, 1})
+    CHECK(outbox.Next()->header.request_id == want);
   outbox.AddFrame(MessageKind::kRequest, 4, 0, {});  // Empty: one message, with nothing in it.
   const auto empty = outbox.Next();
   CHECK(empty->header.request_id == 4);
@@ -361,14 +391,17 @@ TEST_CASE("interleaved pieces of many frames come together, each with one copy")
   std::map<std::uint64_t, Reassembly> frames;
   std::size_t complete = 0;
   while (auto message = outbox.Next()) {
-    if (random() % 5 == 0 && sizes.size() < 60) {  // A smaller one comes up in the middle of others.
+    if (random() % 5 == 0 &&
+        sizes.size() < 60) {  // A smaller one comes up in the middle of others.
       const std::uint64_t id = 100 + sizes.size();
       sizes[id] = random() % 500;
-      outbox.AddFrame(MessageKind::kRequest, id, 0, Patterned(sizes[id], static_cast<unsigned>(id)));
+      outbox.AddFrame(MessageKind::kRequest, id, 0,
+                      Patterned(sizes[id], static_cast<unsigned>(id)));
     }
     // As a network would deliver it: in slices of any length.
     std::string bytes;
-    for (const auto& piece : message->pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+    for (const auto& piece : message->pieces)
+      bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
     std::vector<std::span<const std::byte>> slices;
     for (std::size_t at = 0; at < bytes.size();) {
       const std::size_t n = std::min<std::size_t>(1 + random() % 100, bytes.size() - at);
@@ -384,21 +417,26 @@ TEST_CASE("interleaved pieces of many frames come together, each with one copy")
     REQUIRE(frame.complete() == message->last);
     if (frame.complete()) {
       ++complete;
-      REQUIRE(IsPatterned(View(frame.Take()), sizes[header->request_id], static_cast<unsigned>(header->request_id)));
+      REQUIRE(IsPatterned(View(frame.Take()), sizes[header->request_id],
+                          static_cast<unsigned>(header->request_id)));
     }
   }
   CHECK(complete == sizes.size());
 }
 
-TEST_CASE("what is copied past the caches is what was sent, wherever it begins and however it is cut, and nothing beside it") {
+TEST_CASE(
+    "what is copied past the caches is what was sent, wherever it begins and however it is cut, "
+    "and nothing beside it") {
   std::mt19937_64 random(11);
   std::vector<std::byte> from(40000), to(from.size() + 256);
   for (auto& byte : from) byte = static_cast<std::byte>(random());
   for (int round = 0; round < 300; ++round) {
-    const std::size_t begin = random() % 64, room = random() % 128, bytes = random() % (from.size() - begin);
+    const std::size_t begin = random() % 64, room = random() % 128,
+                      bytes = random() % (from.size() - begin);
     std::vector<std::span<const std::byte>> slices;
     for (std::size_t at = 0; at < bytes;) {
-      const std::size_t n = std::min<std::size_t>(random() % (round % 2 == 0 ? 300 : 9000), bytes - at);
+      const std::size_t n =
+          std::min<std::size_t>(random() % (round % 2 == 0 ? 300 : 9000), bytes - at);
       slices.push_back(std::span(from).subspan(begin + at, n));
       at += n;
     }
@@ -413,13 +451,15 @@ TEST_CASE("what is copied past the caches is what was sent, wherever it begins a
 
 TEST_CASE("a frame large enough to pass the caches comes together like any other") {
   std::mt19937_64 random(12);
-  for (const std::uint64_t bytes : {kStreamedBytesMin - 1, kStreamedBytesMin, kStreamedBytesMin + 4093}) {
+  for (const std::uint64_t bytes :
+       {kStreamedBytesMin - 1, kStreamedBytesMin, kStreamedBytesMin + 4093}) {
     Outbox outbox(512u << 10);
     outbox.AddFrame(MessageKind::kRequest, 1, 0, Patterned(bytes, 9));
     Reassembly frame(bytes);
     while (auto message = outbox.Next()) {
       std::string text;
-      for (const auto& piece : message->pieces) text.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+      for (const auto& piece : message->pieces)
+        text.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
       std::vector<std::span<const std::byte>> slices;
       for (std::size_t at = 0; at < text.size();) {
         const std::size_t n = std::min<std::size_t>(1 + random() % 16384, text.size() - at);
@@ -438,9 +478,12 @@ TEST_CASE("a frame large enough to pass the caches comes together like any other
 
 // ---------------------------------------------------------------- memory for frames
 
-// Two frames of 64 MiB and their headers are 72 MiB of memory each; kept was half of the budget, so of two that were back at once one was unmapped,
-// and the next push began with 72 MiB of zeroed pages.
-TEST_CASE("what fits into the budget is kept when all of it is back, two frames of a quarter of it, too") {
+// Two frames of 64 MiB and their headers are 72 MiB of memory each; kept was half of the budget, so
+// of two that were back at once one was unmapped, and the next push began with 72 MiB of zeroed
+// pages.
+TEST_CASE(
+    "what fits into the budget is kept when all of it is back, two frames of a quarter of it, "
+    "too") {
   constexpr std::size_t kBudget = 256u << 20, kFrame = (64u << 20) + 128;
   const auto pool = std::make_shared<BufferPool>(kBudget);
   std::set<const std::byte*> places;
@@ -456,7 +499,9 @@ TEST_CASE("what fits into the budget is kept when all of it is back, two frames 
   CHECK(pool->free_bytes() == 3 * BufferPool::Capacity(kFrame));
 }
 
-TEST_CASE("a pool in a random life keeps at most half of its bytes beside what is out, and more only where there is room") {
+TEST_CASE(
+    "a pool in a random life keeps at most half of its bytes beside what is out, and more only "
+    "where there is room") {
   constexpr std::uint64_t kBytesMax = 64u << 20;
   for (std::uint32_t seed = 1; seed <= 5; ++seed) {
     INFO("seed=" << seed);
@@ -472,9 +517,12 @@ TEST_CASE("a pool in a random life keeps at most half of its bytes beside what i
         out.pop_back();
       }
       std::uint64_t bytes = 0;
-      for (const auto& buffer : out) bytes += buffer.size() < BufferPool::kPooledBytesMin ? 0 : BufferPool::Capacity(buffer.size());
+      for (const auto& buffer : out)
+        bytes +=
+            buffer.size() < BufferPool::kPooledBytesMin ? 0 : BufferPool::Capacity(buffer.size());
       REQUIRE(pool->out_bytes() == bytes);
-      REQUIRE((pool->free_bytes() <= kBytesMax / 2 || pool->free_bytes() + bytes <= kBytesMax / 8 * 9));
+      REQUIRE(
+          (pool->free_bytes() <= kBytesMax / 2 || pool->free_bytes() + bytes <= kBytesMax / 8 * 9));
       free_most = std::max(free_most, pool->free_bytes());
     }
     CHECK(free_most > kBytesMax / 4);
@@ -486,8 +534,14 @@ TEST_CASE("a pool in a random life keeps at most half of its bytes beside what i
 TEST_CASE("a piece that leaves a gap, repeats, grows its frame or passes the limit is refused") {
   const std::string payload(10, 'x');
   const std::vector<std::span<const std::byte>> message = {std::as_bytes(std::span(payload))};
-  const auto piece = [&](Reassembly& frame, std::uint64_t frame_bytes, std::uint64_t offset, std::uint64_t bytes) {
-    return frame.Add({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = frame_bytes, .offset = offset, .bytes = bytes}, message);
+  const auto piece = [&](Reassembly& frame, std::uint64_t frame_bytes, std::uint64_t offset,
+                         std::uint64_t bytes) {
+    return frame.Add({.kind = MessageKind::kRequest,
+                      .request_id = 1,
+                      .frame_bytes = frame_bytes,
+                      .offset = offset,
+                      .bytes = bytes},
+                     message);
   };
   Reassembly frame(30);
   CHECK_FALSE(piece(frame, 31, 0, 10).ok());
@@ -504,11 +558,13 @@ TEST_CASE("a piece that leaves a gap, repeats, grows its frame or passes the lim
 
 TEST_CASE("messages that came in one write are read one by one, whatever slices they came in") {
   Outbox outbox(5000);
-  for (std::uint64_t id = 1; id <= 20; ++id) outbox.AddFrame(MessageKind::kRequest, id, 0, Patterned(id * 100, static_cast<unsigned>(id)));
+  for (std::uint64_t id = 1; id <= 20; ++id)
+    outbox.AddFrame(MessageKind::kRequest, id, 0, Patterned(id * 100, static_cast<unsigned>(id)));
   outbox.AddControl({.kind = MessageKind::kPing});
   std::string bytes;
   while (auto message = outbox.Next()) {
-    for (const auto& piece : message->pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+    for (const auto& piece : message->pieces)
+      bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
   }
   std::mt19937_64 random(3);
   for (int round = 0; round < 50; ++round) {
@@ -535,7 +591,8 @@ TEST_CASE("messages that came in one write are read one by one, whatever slices 
 
 // ---------------------------------------------------------------- watchdog, status
 
-TEST_CASE("the watchdog pings a silent peer, gives it up, and forgives when it was we who stood still") {
+TEST_CASE(
+    "the watchdog pings a silent peer, gives it up, and forgives when it was we who stood still") {
   using Step = Liveness::Step;
   Liveness liveness(3s);
   liveness.OnWork(10s);
@@ -555,13 +612,15 @@ TEST_CASE("the watchdog pings a silent peer, gives it up, and forgives when it w
 }
 
 TEST_CASE("a status keeps code, message, blame and origin over the wire, in 4 KiB") {
-  const auto status = WithOrigin(UserError(absl::InvalidArgumentError("bad record: line=7")), "worker/1#3");
+  const auto status =
+      WithOrigin(UserError(absl::InvalidArgumentError("bad record: line=7")), "worker/1#3");
   const auto read = DecodeStatus(EncodeStatus(status));
   CHECK(read.code() == absl::StatusCode::kInvalidArgument);
   CHECK(read.message() == "bad record: line=7");
   CHECK(BlameOf(read) == Blame::kUser);
   CHECK(OriginOf(read) == "worker/1#3");
-  const auto huge = EncodeStatus(WithOrigin(absl::InternalError(std::string(100000, '\xff')), std::string(100000, 'x')));
+  const auto huge = EncodeStatus(
+      WithOrigin(absl::InternalError(std::string(100000, '\xff')), std::string(100000, 'x')));
   CHECK(huge.size() <= wire::kErrorBytesMax);
   CHECK(DecodeStatus(huge).code() == absl::StatusCode::kInternal);
   CHECK(DecodeStatus("garbage").code() == absl::StatusCode::kInternal);
@@ -574,12 +633,16 @@ TEST_CASE("a status keeps code, message, blame and origin over the wire, in 4 Ki
 // A client and a server session and the wire between them, moved by hand.
 struct Pair {
   explicit Pair(ServerSession::Options server_options = {},
-                CreditCore::Options credit = {.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 200000})
-      : budget(std::make_shared<Budget>(credit, [] {})), server(std::in_place, server_options, 1, "client", budget) {}
+                CreditCore::Options credit = {.budget_bytes_max = 1u << 20,
+                                              .small_reserve_bytes_max = 1u << 20,
+                                              .peer_small_bytes_max = 200000})
+      : budget(std::make_shared<Budget>(credit, [] {})),
+        server(std::in_place, server_options, 1, "client", budget) {}
 
   static std::string Flat(const Outbox::Message& message) {
     std::string bytes;
-    for (const auto& piece : message.pieces) bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+    for (const auto& piece : message.pieces)
+      bytes.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
     return bytes;
   }
   // One message each way; false when nothing moved.
@@ -642,7 +705,9 @@ TEST_CASE("before the link is up calls wait for it, and once it has gone down th
   CHECK(done[1].message() == "cut");
 }
 
-TEST_CASE("a call ends when nothing of it has moved for its deadline, and not while it is sent or answered") {
+TEST_CASE(
+    "a call ends when nothing of it has moved for its deadline, and not while it is sent or "
+    "answered") {
   Pair pair;
   std::vector<absl::Status> done;
   const DataOptions options{.response_bytes_max = 400000, .deadline = 100ms};
@@ -681,10 +746,12 @@ TEST_CASE("a call waits for its grant for six times its deadline while the serve
   Pair pair;
   std::vector<absl::Status> done;
   pair.Settle();
-  pair.client.Call(1, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 10000ms}, pair.Keep(&done), pair.now);
+  pair.client.Call(1, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 10000ms},
+                   pair.Keep(&done), pair.now);
   pair.Settle();
   REQUIRE(pair.arrived.size() == 1);  // and holds the whole budget
-  pair.client.Call(2, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 100ms}, pair.Keep(&done), pair.now);
+  pair.client.Call(2, Patterned(900000, 1), {.response_bytes_max = 100000, .deadline = 100ms},
+                   pair.Keep(&done), pair.now);
   pair.Settle();
   const auto wait = [&](MonoTime time) {
     pair.now += time;
@@ -774,7 +841,8 @@ TEST_CASE("the pieces that cross the news of a dead grant are dropped, and the s
   pair.now += 1100ms;
   CHECK(pair.server->Tick(pair.now).ok());
   CHECK(pair.budget->levels().used == 0);
-  pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done), pair.now);  // The ERROR is still on its way.
+  pair.client.Call(1, Patterned(600000, 1), options, pair.Keep(&done),
+                   pair.now);  // The ERROR is still on its way.
   pair.Settle();
   REQUIRE(done.size() == 1);
   CHECK(done[0].code() == absl::StatusCode::kAborted);
@@ -786,15 +854,20 @@ TEST_CASE("the pieces that cross the news of a dead grant are dropped, and the s
 
 // Two clients of one server, as far as the server's half goes.
 struct Rivals {
-  Rivals() : budget(std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1000000}, [] {})) {
-    ServerSession::Options options{.progress_timeout = 1000s, .grant_unused_max = 30s, .grant_idle_max = 1s, .unused_in_a_row_max = 4};
+  Rivals()
+      : budget(std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1000000}, [] {})) {
+    ServerSession::Options options{.progress_timeout = 1000s,
+                                   .grant_unused_max = 30s,
+                                   .grant_idle_max = 1s,
+                                   .unused_in_a_row_max = 4};
     thief.emplace(options, 1, "thief", budget);
     other.emplace(options, 2, "other", budget);
   }
   void Say(ServerSession& session, wire::StreamHeader header, const std::string& payload = {}) {
     header.bytes = payload.size();
     const auto bytes = wire::EncodeStreamHeader(header);
-    const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes), std::as_bytes(std::span(payload))};
+    const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes),
+                                                          std::as_bytes(std::span(payload))};
     REQUIRE(session.OnMessage(view, now).ok());
     Admit();
   }
@@ -802,12 +875,14 @@ struct Rivals {
     Say(session, {.kind = MessageKind::kAnnounce, .request_id = id, .frame_bytes = bytes});
   }
   void Admit() {
-    for (const auto& a : budget->TakeAdmitted()) (a.stream == 1 ? thief : other)->OnAdmitted(a.request, a.bytes, now);
+    for (const auto& a : budget->TakeAdmitted())
+      (a.stream == 1 ? thief : other)->OnAdmitted(a.request, a.bytes, now);
   }
   // The kinds of messages that wait for `session`'s client, with their requests.
   std::vector<std::pair<MessageKind, std::uint64_t>> Heard(ServerSession& session) {
     std::vector<std::pair<MessageKind, std::uint64_t>> heard;
-    while (const auto message = session.NextMessage()) heard.emplace_back(message->header.kind, message->header.request_id);
+    while (const auto message = session.NextMessage())
+      heard.emplace_back(message->header.kind, message->header.request_id);
     session.OnSent(now);
     return heard;
   }
@@ -822,8 +897,10 @@ struct Rivals {
   // The other one sends what was granted to it, and is answered. False: nothing was.
   bool Work(std::uint64_t id, std::uint64_t bytes) {
     const auto heard = Heard(*other);
-    if (std::find(heard.begin(), heard.end(), std::pair(MessageKind::kGrant, id)) == heard.end()) return false;
-    Say(*other, {.kind = MessageKind::kRequest, .request_id = id, .frame_bytes = bytes}, std::string(bytes, 'x'));
+    if (std::find(heard.begin(), heard.end(), std::pair(MessageKind::kGrant, id)) == heard.end())
+      return false;
+    Say(*other, {.kind = MessageKind::kRequest, .request_id = id, .frame_bytes = bytes},
+        std::string(bytes, 'x'));
     {
       const auto ready = other->TakeReady();
       REQUIRE(ready.size() == 1);
@@ -839,7 +916,9 @@ struct Rivals {
   std::uint64_t others = 0;
 };
 
-TEST_CASE("what a peer holds above its share is taken back when it is unused and others wait, the newest first, and no more than they need") {
+TEST_CASE(
+    "what a peer holds above its share is taken back when it is unused and others wait, the newest "
+    "first, and no more than they need") {
   Rivals rivals;
   for (std::uint64_t id = 1; id <= 10; ++id) rivals.Announce(*rivals.thief, id, 100000);
   rivals.Heard(*rivals.thief);
@@ -856,7 +935,8 @@ TEST_CASE("what a peer holds above its share is taken back when it is unused and
                                                                     {MessageKind::kError, 9},
                                                                     {MessageKind::kError, 8},
                                                                     {MessageKind::kError, 7}},
-                                                           granted = {{MessageKind::kGrant, 1}, {MessageKind::kGrant, 2}};
+                                                           granted = {{MessageKind::kGrant, 1},
+                                                                      {MessageKind::kGrant, 2}};
   CHECK(rivals.Heard(*rivals.thief) == ended);
   CHECK(rivals.Heard(*rivals.other) == granted);
   CHECK(rivals.budget->levels().used == 1000000);
@@ -875,7 +955,9 @@ TEST_CASE("what a peer holds above its share is taken back when it is unused and
   CHECK(rivals.thief->TakeCounters().taken_back == 4);
 }
 
-TEST_CASE("a stream whose grants are left unused again and again is ended by name; one that uses one of them begins anew") {
+TEST_CASE(
+    "a stream whose grants are left unused again and again is ended by name; one that uses one of "
+    "them begins anew") {
   Rivals rivals;
   for (std::uint64_t id = 1; id <= 100; ++id) rivals.Announce(*rivals.thief, id, 100000);
   for (int i = 0; i < 3; ++i) CHECK(rivals.Round().ok());
@@ -891,7 +973,9 @@ TEST_CASE("a stream whose grants are left unused again and again is ended by nam
     CHECK(rivals.thief->Tick(rivals.now).code() == absl::StatusCode::kResourceExhausted);
   }
   SECTION("it uses one") {
-    rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 100000}, std::string(100000, 'x'));
+    rivals.Say(*rivals.thief,
+               {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 100000},
+               std::string(100000, 'x'));
     const auto ready = rivals.thief->TakeReady();
     REQUIRE(ready.size() == 1);
     for (int i = 0; i < 3; ++i) CHECK(rivals.Round().ok());
@@ -899,8 +983,11 @@ TEST_CASE("a stream whose grants are left unused again and again is ended by nam
   }
 }
 
-// Between two requests of a worker nobody waits: an attacker with many announcements had the whole budget in that moment, again and again.
-TEST_CASE("a stream that uses none of its grants leaves half of the budget to those who work, though they do not wait at the moment") {
+// Between two requests of a worker nobody waits: an attacker with many announcements had the whole
+// budget in that moment, again and again.
+TEST_CASE(
+    "a stream that uses none of its grants leaves half of the budget to those who work, though "
+    "they do not wait at the moment") {
   Rivals rivals;
   rivals.Announce(*rivals.other, 1, 300000);
   REQUIRE(rivals.Work(1, 300000));
@@ -915,7 +1002,9 @@ TEST_CASE("a stream that uses none of its grants leaves half of the budget to th
   }
 }
 
-TEST_CASE("a stream whose every grant is the whole budget, and which uses none, stops those who work for a second now and then") {
+TEST_CASE(
+    "a stream whose every grant is the whole budget, and which uses none, stops those who work for "
+    "a second now and then") {
   Rivals rivals;
   for (std::uint64_t id = 1; id <= 100; ++id) rivals.Announce(*rivals.thief, id, 1000000);
   std::uint64_t id = 0, worked = 0;
@@ -932,7 +1021,9 @@ TEST_CASE("a stream whose every grant is the whole budget, and which uses none, 
   CHECK(worked > static_cast<std::uint64_t>(rounds) / 2);
 }
 
-TEST_CASE("who left a grant unused and wants much gets it after a while, though nothing happens but that time passes") {
+TEST_CASE(
+    "who left a grant unused and wants much gets it after a while, though nothing happens but that "
+    "time passes") {
   Rivals rivals;
   rivals.Announce(*rivals.thief, 1, 900000);
   rivals.Announce(*rivals.other, 1, 100000);
@@ -953,7 +1044,9 @@ TEST_CASE("who left a grant unused and wants much gets it after a while, though 
   CHECK(rivals.now < 10s);
 }
 
-TEST_CASE("who ends its stream with grants that others wait for, unused, is known for it on the next one") {
+TEST_CASE(
+    "who ends its stream with grants that others wait for, unused, is known for it on the next "
+    "one") {
   Rivals rivals;
   rivals.Announce(*rivals.thief, 1, 1000000);
   rivals.Announce(*rivals.other, 1, 300000);
@@ -964,10 +1057,17 @@ TEST_CASE("who ends its stream with grants that others wait for, unused, is know
   CHECK(rivals.budget->levels().waiting_bytes == 600000);
 }
 
-TEST_CASE("who sends slowly keeps its share while others wait, and what is above it for as long as an unused grant may last") {
+TEST_CASE(
+    "who sends slowly keeps its share while others wait, and what is above it for as long as an "
+    "unused grant may last") {
   Rivals rivals;
   const auto send = [&](int i) {
-    rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 300000, .offset = static_cast<std::uint64_t>(i)}, "x");
+    rivals.Say(*rivals.thief,
+               {.kind = MessageKind::kRequest,
+                .request_id = 1,
+                .frame_bytes = 300000,
+                .offset = static_cast<std::uint64_t>(i)},
+               "x");
     rivals.now += 500ms;
     CHECK(rivals.thief->Tick(rivals.now).ok());
     rivals.Admit();
@@ -977,7 +1077,8 @@ TEST_CASE("who sends slowly keeps its share while others wait, and what is above
   SECTION("within its share") {
     rivals.Announce(*rivals.other, 1, 700000);
     for (int i = 0; i < 58; ++i) send(i);
-    CHECK(rivals.budget->levels().used == 400000);  // also what has to wait for the first one's payload
+    CHECK(rivals.budget->levels().used ==
+          400000);  // also what has to wait for the first one's payload
     rivals.now += 1s;
     CHECK(rivals.thief->Tick(rivals.now).ok());
     rivals.Admit();
@@ -1001,7 +1102,11 @@ TEST_CASE("who sends slowly keeps its share while others wait, and what is above
     rivals.Announce(*rivals.other, 1, 300000);
     for (int i = 0; i < 30; ++i) {
       CHECK(rivals.budget->levels().used == 900000);
-      rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 4, .frame_bytes = 900000, .offset = static_cast<std::uint64_t>(i)},
+      rivals.Say(*rivals.thief,
+                 {.kind = MessageKind::kRequest,
+                  .request_id = 4,
+                  .frame_bytes = 900000,
+                  .offset = static_cast<std::uint64_t>(i)},
                  "x");
       rivals.now += 1s;
       CHECK(rivals.thief->Tick(rivals.now).ok());
@@ -1018,7 +1123,12 @@ TEST_CASE("a peer that pings but takes nothing of what it is sent is given up") 
   absl::Status status;
   for (int i = 0; i < 40 && status.ok(); ++i) {
     rivals.Say(*rivals.thief, {.kind = MessageKind::kPing});
-    rivals.Say(*rivals.thief, {.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 100000, .offset = static_cast<std::uint64_t>(i)}, "x");
+    rivals.Say(*rivals.thief,
+               {.kind = MessageKind::kRequest,
+                .request_id = 1,
+                .frame_bytes = 100000,
+                .offset = static_cast<std::uint64_t>(i)},
+               "x");
     rivals.now += 1s;
     status = rivals.thief->Tick(rivals.now);
   }
@@ -1026,7 +1136,8 @@ TEST_CASE("a peer that pings but takes nothing of what it is sent is given up") 
   CHECK(status.message() == "peer takes nothing of what it is sent");
 }
 
-TEST_CASE("a long wait in a handler is kept alive by pings, a peer that takes nothing is given up") {
+TEST_CASE(
+    "a long wait in a handler is kept alive by pings, a peer that takes nothing is given up") {
   Pair pair;
   std::vector<absl::Status> done;
   pair.Settle();
@@ -1071,8 +1182,9 @@ TEST_CASE("a client that floods a server without reading is ended, its memory bo
   absl::Status status;
   int sent = 0;
   for (; sent < 1000 && status.ok(); ++sent) {
-    const auto bytes =
-        wire::EncodeStreamHeader({.kind = MessageKind::kAnnounce, .request_id = static_cast<std::uint64_t>(sent + 1), .frame_bytes = 1u << 20});
+    const auto bytes = wire::EncodeStreamHeader({.kind = MessageKind::kAnnounce,
+                                                 .request_id = static_cast<std::uint64_t>(sent + 1),
+                                                 .frame_bytes = 1u << 20});
     const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes)};
     status = server.OnMessage(view, 1s);
   }
@@ -1083,14 +1195,17 @@ TEST_CASE("a client that floods a server without reading is ended, its memory bo
 TEST_CASE("random messages never break a session: refused or understood, the credit adds up") {
   std::mt19937_64 random(13);
   for (int round = 0; round < 300; ++round) {
-    auto budget = std::make_shared<Budget>(
-        CreditCore::Options{.budget_bytes_max = 1u << 20, .small_reserve_bytes_max = 1u << 20, .peer_small_bytes_max = 1u << 19}, [] {});
+    auto budget = std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = 1u << 20,
+                                                               .small_reserve_bytes_max = 1u << 20,
+                                                               .peer_small_bytes_max = 1u << 19},
+                                           [] {});
     std::vector<ServerSession::Ready> ready;
     {
       ServerSession server({.requests_max = 50}, 7, "client", budget);
       MonoTime now{1s};
       for (int i = 0; i < 60; ++i) {
-        wire::StreamHeader header{.kind = static_cast<MessageKind>(2 + random() % 10), .request_id = 1 + random() % 4};
+        wire::StreamHeader header{.kind = static_cast<MessageKind>(2 + random() % 10),
+                                  .request_id = 1 + random() % 4};
         if (header.kind >= MessageKind::kPing) header.request_id = 0;
         if (header.kind == MessageKind::kAnnounce || header.kind == MessageKind::kRequest) {
           header.frame_bytes = random() % 3 == 0 ? 400 : 100000;
@@ -1105,7 +1220,8 @@ TEST_CASE("random messages never break a session: refused or understood, the cre
         header.bytes = payload.size();
         auto bytes = wire::EncodeStreamHeader(header);
         if (random() % 20 == 0) bytes[random() % bytes.size()] ^= std::byte(1 + random() % 255);
-        const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes), std::as_bytes(std::span(payload))};
+        const std::vector<std::span<const std::byte>> view = {std::span<const std::byte>(bytes),
+                                                              std::as_bytes(std::span(payload))};
         if (!server.OnMessage(view, now).ok()) break;
         for (auto& r : server.TakeReady()) ready.push_back(std::move(r));
         for (const auto& a : budget->TakeAdmitted()) server.OnAdmitted(a.request, a.bytes, now);

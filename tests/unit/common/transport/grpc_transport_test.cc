@@ -1,4 +1,5 @@
-// What only the real transport has: TLS, sockets, the loopback rule, other processes that die or stand still, memory.
+// What only the real transport has: TLS, sockets, the loopback rule, other processes that die or
+// stand still, memory.
 #if !defined(__SANITIZE_THREAD__)  // Debian's gRPC is not instrumented.
 #include <catch2/catch.hpp>
 
@@ -51,8 +52,8 @@ struct Authority {
   }
 };
 
-X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* issuer, long begin_seconds, long end_seconds,
-                      const char* names = nullptr) {
+X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* issuer,
+                      long begin_seconds, long end_seconds, const char* names = nullptr) {
   X509* c = X509_new();
   X509_set_version(c, 2);
   static long serial = 1;
@@ -60,15 +61,18 @@ X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* i
   X509_gmtime_adj(X509_getm_notBefore(c), begin_seconds);
   X509_gmtime_adj(X509_getm_notAfter(c), end_seconds);
   X509_set_pubkey(c, key);
-  X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name), -1, -1, 0);
+  X509_NAME_add_entry_by_txt(X509_get_subject_name(c), "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>(name), -1, -1, 0);
   X509_set_issuer_name(c, X509_get_subject_name(issuer == nullptr ? c : issuer));
   if (issuer == nullptr) {
-    X509_EXTENSION* ca = X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE");
+    X509_EXTENSION* ca =
+        X509V3_EXT_conf_nid(nullptr, nullptr, NID_basic_constraints, "critical,CA:TRUE");
     X509_add_ext(c, ca, -1);
     X509_EXTENSION_free(ca);
   }
   if (names != nullptr) {
-    X509_EXTENSION* alternative = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, names);
+    X509_EXTENSION* alternative =
+        X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, names);
     X509_add_ext(c, alternative, -1);
     X509_EXTENSION_free(alternative);
   }
@@ -77,7 +81,8 @@ X509* MakeCertificate(EVP_PKEY* key, const char* name, EVP_PKEY* signer, X509* i
 }
 
 void MakeAuthority(Authority* authority, const char* name) {
-  authority->certificate = MakeCertificate(authority->key, name, authority->key, nullptr, -3600, 3600);
+  authority->certificate =
+      MakeCertificate(authority->key, name, authority->key, nullptr, -3600, 3600);
 }
 
 void WriteCertificate(const std::string& path, X509* certificate) {
@@ -86,9 +91,11 @@ void WriteCertificate(const std::string& path, X509* certificate) {
   std::fclose(f);
 }
 
-// ca.pem, NAME.pem, NAME.key in `folder`, for the task NAME ("ps_server-0": ps_server/0, others: user/NAME) on this host, or for `names`.
-TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer, const Authority& trusted, long begin = -3600,
-               long end = 3600, std::string names = "") {
+// ca.pem, NAME.pem, NAME.key in `folder`, for the task NAME ("ps_server-0": ps_server/0, others:
+// user/NAME) on this host, or for `names`.
+TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authority& signer,
+               const Authority& trusted, long begin = -3600, long end = 3600,
+               std::string names = "") {
   const std::size_t dash = name.find('-');
   if (names.empty()) {
     names = "URI:evergrad://" +
@@ -99,7 +106,8 @@ TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authorit
   }
   TlsFiles files{folder / (name + ".ca.pem"), folder / (name + ".pem"), folder / (name + ".key")};
   EVP_PKEY* key = EVP_EC_gen("P-256");
-  X509* certificate = MakeCertificate(key, name.c_str(), signer.key, signer.certificate, begin, end, names == "none" ? nullptr : names.c_str());
+  X509* certificate = MakeCertificate(key, name.c_str(), signer.key, signer.certificate, begin, end,
+                                      names == "none" ? nullptr : names.c_str());
   WriteCertificate(files.ca, trusted.certificate);
   WriteCertificate(files.cert, certificate);
   FILE* f = std::fopen(files.key.c_str(), "w");
@@ -112,7 +120,8 @@ TlsFiles Issue(const TempFolder& folder, const std::string& name, const Authorit
 
 Handlers NamingPeers() {
   Handlers handlers = Echoing();
-  handlers.unary = [](const PeerInfo& peer, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) {
+  handlers.unary = [](const PeerInfo& peer, absl::string_view, std::string,
+                      std::unique_ptr<UnaryResponder> responder) {
     responder->Answer(peer.certificate_name + " " + peer.certificate_task);
   };
   return handlers;
@@ -122,11 +131,15 @@ TEST_CASE("mutual TLS: tasks of one authority meet, and know each other's name")
   TempFolder folder;
   Authority ca;
   MakeAuthority(&ca, "evergrad test CA");
-  World<Grpc> world(NamingPeers(), {.listen = "0.0.0.0:0", .tls = Issue(folder, "ps_server-0", ca, ca)}, {.tls = Issue(folder, "worker-7", ca, ca)});
+  World<Grpc> world(NamingPeers(),
+                    {.listen = "0.0.0.0:0", .tls = Issue(folder, "ps_server-0", ca, ca)},
+                    {.tls = Issue(folder, "worker-7", ca, ca)});
   const std::string port = world.server->address().substr(world.server->address().rfind(':'));
-  auto channel = world.transport->Dial({.host_port = "127.0.0.1" + port}, {.tls = Issue(folder, "worker-8", ca, ca)});
+  auto channel = world.transport->Dial({.host_port = "127.0.0.1" + port},
+                                       {.tls = Issue(folder, "worker-8", ca, ca)});
   REQUIRE(channel.ok());
-  CHECK(UnaryAndWait(**channel, "/evergrad.v1.Control/Who", "", 10000ms).value() == "worker-8 worker/8");
+  CHECK(UnaryAndWait(**channel, "/evergrad.v1.Control/Who", "", 10000ms).value() ==
+        "worker-8 worker/8");
   auto data = (*channel)->OpenData();
   const auto results = Collect<DataResult>();
   data->Call(0, Patterned(3u << 20, 1), {.response_bytes_max = 3u << 20}, Into(results));
@@ -149,21 +162,33 @@ TEST_CASE("bad certificate files are refused before anything starts, each by nam
     CHECK(dialled.code() == absl::StatusCode::kInvalidArgument);
     return dialled;
   };
-  CHECK(Contains(refused(Issue(folder, "expired", ca, ca, -7200, -3600)),
-                 "certificate verify failed: certificate has expired: file=" + (folder / "expired.pem")));
-  CHECK(Contains(refused(Issue(folder, "future", ca, ca, 3600, 7200)), "certificate verify failed: certificate is not yet valid"));
-  CHECK(Contains(refused(Issue(folder, "foreign", other, ca)), "certificate verify failed: unable to get local issuer certificate"));
-  CHECK(Contains(refused({.ca = good.ca, .cert = good.cert, .key = folder / "none.key"}), "cannot read tls key: file=" + (folder / "none.key")));
+  CHECK(Contains(
+      refused(Issue(folder, "expired", ca, ca, -7200, -3600)),
+      "certificate verify failed: certificate has expired: file=" + (folder / "expired.pem")));
+  CHECK(Contains(refused(Issue(folder, "future", ca, ca, 3600, 7200)),
+                 "certificate verify failed: certificate is not yet valid"));
+  CHECK(Contains(refused(Issue(folder, "foreign", other, ca)),
+                 "certificate verify failed: unable to get local issuer certificate"));
+  CHECK(Contains(refused({.ca = good.ca, .cert = good.cert, .key = folder / "none.key"}),
+                 "cannot read tls key: file=" + (folder / "none.key")));
   CHECK(Contains(refused({.ca = good.ca, .cert = good.cert}), "all three"));
-  CHECK(Contains(refused({.ca = good.key, .cert = good.cert, .key = good.key}), "no PEM certificate"));
-  CHECK(Contains(refused({.ca = good.ca, .cert = good.cert, .key = Issue(folder, "second", ca, ca).key}), "of another certificate"));
+  CHECK(Contains(refused({.ca = good.key, .cert = good.cert, .key = good.key}),
+                 "no PEM certificate"));
+  CHECK(Contains(
+      refused({.ca = good.ca, .cert = good.cert, .key = Issue(folder, "second", ca, ca).key}),
+      "of another certificate"));
   // One that no peer would take, or that is another task's.
-  CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")), "certificate names no task"));
+  CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")),
+                 "certificate names no task"));
   CHECK(Contains(refused(Issue(folder, "hosts", ca, ca, -3600, 3600, "IP:127.0.0.1")),
                  "`psctl cert issue` makes one that does: file=" + (folder / "hosts.pem")));
-  CHECK(Contains(refused(Issue(folder, "both", ca, ca, -3600, 3600, "URI:evergrad://worker/1,URI:evergrad://worker/2")), "several tasks"));
-  for (const char* uri : {"URI:evergrad://scheduler/0", "URI:evergrad://worker/", "URI:evergrad://worker/0/1", "URI:evergrad://coordinator/0"})
-    CHECK(Contains(refused(Issue(folder, "odd", ca, ca, -3600, 3600, uri)), "certificate names an unknown task"));
+  CHECK(Contains(refused(Issue(folder, "both", ca, ca, -3600, 3600,
+                               "URI:evergrad://worker/1,URI:evergrad://worker/2")),
+                 "several tasks"));
+  for (const char* uri : {"URI:evergrad://scheduler/0", "URI:evergrad://worker/",
+                          "URI:evergrad://worker/0/1", "URI:evergrad://coordinator/0"})
+    CHECK(Contains(refused(Issue(folder, "odd", ca, ca, -3600, 3600, uri)),
+                   "certificate names an unknown task"));
   TlsFiles worker = Issue(folder, "worker-0", ca, ca);
   for (const char* task : {"", "worker", "worker/0"}) {
     worker.task = task;
@@ -171,7 +196,8 @@ TEST_CASE("bad certificate files are refused before anything starts, each by nam
   }
   for (const char* task : {"coordinator", "worker/1", "ps_server/0"}) {
     worker.task = task;
-    CHECK(Contains(refused(worker), std::string("certificate is for worker/0, expected ") + task + ": file=" + worker.cert));
+    CHECK(Contains(refused(worker), std::string("certificate is for worker/0, expected ") + task +
+                                        ": file=" + worker.cert));
   }
 }
 
@@ -181,7 +207,8 @@ TEST_CASE("a channel takes no other task for the one that it is meant for") {
   MakeAuthority(&ca, "evergrad test CA");
   const TlsFiles own = Issue(folder, "worker-7", ca, ca);
   const auto call = [&](World<Grpc>& world, const ChannelOptions& options) {
-    auto channel = world.transport->Dial({.host_port = world.server->address(), .unix_path = world.server->unix_path()}, options);
+    auto channel = world.transport->Dial(
+        {.host_port = world.server->address(), .unix_path = world.server->unix_path()}, options);
     REQUIRE(channel.ok());
     const auto status = UnaryAndWait(**channel, "/evergrad.v1.Control/Who", "", 10000ms).status();
     auto data = (*channel)->OpenData();
@@ -191,36 +218,50 @@ TEST_CASE("a channel takes no other task for the one that it is meant for") {
     REQUIRE(pushed);
     INFO(status.ToString() << " | " << pushed->status().ToString());
     CHECK(pushed->ok() == status.ok());
-    if (!status.ok()) CHECK(status.code() == absl::StatusCode::kUnavailable);  // Dialed again: the right one may come.
+    if (!status.ok())
+      CHECK(status.code() ==
+            absl::StatusCode::kUnavailable);  // Dialed again: the right one may come.
     return status;
   };
-  World<Grpc> coordinator(NamingPeers(), {.unix_path = folder / "s", .tls = Issue(folder, "coordinator", ca, ca)}, {.tls = own});
+  World<Grpc> coordinator(NamingPeers(),
+                          {.unix_path = folder / "s", .tls = Issue(folder, "coordinator", ca, ca)},
+                          {.tls = own});
   CHECK(call(coordinator, {.tls = own, .peer_task = "coordinator", .check_host = true}).ok());
-  CHECK(Contains(call(coordinator, {.tls = own, .peer_task = "ps_server/0"}), "certificate is for coordinator, expected ps_server/0"));
+  CHECK(Contains(call(coordinator, {.tls = own, .peer_task = "ps_server/0"}),
+                 "certificate is for coordinator, expected ps_server/0"));
   World<Grpc> impostor(NamingPeers(), {.tls = Issue(folder, "worker-0", ca, ca)}, {.tls = own});
-  CHECK(Contains(call(impostor, {.tls = own, .peer_task = "coordinator"}), "certificate is for worker/0, expected coordinator"));
+  CHECK(Contains(call(impostor, {.tls = own, .peer_task = "coordinator"}),
+                 "certificate is for worker/0, expected coordinator"));
   World<Grpc> server(NamingPeers(), {.tls = Issue(folder, "ps_server-1", ca, ca)}, {.tls = own});
   CHECK(call(server, {.tls = own, .peer_task = "ps_server"}).ok());
   CHECK(call(server, {.tls = own, .peer_task = "ps_server/1"}).ok());
-  CHECK(Contains(call(server, {.tls = own, .peer_task = "ps_server/0"}), "certificate is for ps_server/1, expected ps_server/0"));
-  World<Grpc> any(NamingPeers(), {.tls = Issue(folder, "any", ca, ca, -3600, 3600, "URI:evergrad://ps_server")}, {.tls = own});
+  CHECK(Contains(call(server, {.tls = own, .peer_task = "ps_server/0"}),
+                 "certificate is for ps_server/1, expected ps_server/0"));
+  World<Grpc> any(NamingPeers(),
+                  {.tls = Issue(folder, "any", ca, ca, -3600, 3600, "URI:evergrad://ps_server")},
+                  {.tls = own});
   CHECK(call(any, {.tls = own, .peer_task = "ps_server/0"}).ok());
 
-  World<Grpc> elsewhere(
-      NamingPeers(),
-      {.unix_path = folder / "e", .tls = Issue(folder, "elsewhere", ca, ca, -3600, 3600, "URI:evergrad://coordinator,IP:10.0.0.1,DNS:train.example")},
-      {.tls = own});
+  World<Grpc> elsewhere(NamingPeers(),
+                        {.unix_path = folder / "e",
+                         .tls = Issue(folder, "elsewhere", ca, ca, -3600, 3600,
+                                      "URI:evergrad://coordinator,IP:10.0.0.1,DNS:train.example")},
+                        {.tls = own});
   CHECK(call(elsewhere, {.tls = own, .peer_task = "coordinator"}).ok());
   CHECK(Contains(call(elsewhere, {.tls = own, .peer_task = "coordinator", .check_host = true}),
                  "certificate is for 10.0.0.1, train.example, dialed as 127.0.0.1"));
-  CHECK(call(elsewhere, {.tls = own, .peer_task = "coordinator", .check_host = true, .use_unix = true}).ok());
+  CHECK(call(elsewhere,
+             {.tls = own, .peer_task = "coordinator", .check_host = true, .use_unix = true})
+            .ok());
 }
 
 TEST_CASE("a server gives a peer no data stream that its certificate is not for") {
   TempFolder folder;
   Authority ca;
   MakeAuthority(&ca, "evergrad test CA");
-  World<Grpc> world(NamingPeers(), {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker"}, {.tls = Issue(folder, "worker-7", ca, ca)});
+  World<Grpc> world(NamingPeers(),
+                    {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker"},
+                    {.tls = Issue(folder, "worker-7", ca, ca)});
   const auto push = [](World<Grpc>& to, const TlsFiles& tls) {
     auto channel = to.transport->Dial({.host_port = to.server->address()}, {.tls = tls});
     REQUIRE(channel.ok());
@@ -238,19 +279,24 @@ TEST_CASE("a server gives a peer no data stream that its certificate is not for"
   CHECK(Contains(refused, "certificate is for ps_server/1, expected worker"));
   CHECK(world.server->stats().refused_total >= 1);
   // A server takes two kinds: workers, and servers that its shards are moved to.
-  World<Grpc> both(NamingPeers(), {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker,ps_server"},
+  World<Grpc> both(NamingPeers(),
+                   {.tls = Issue(folder, "ps_server-0", ca, ca), .data_peers = "worker,ps_server"},
                    {.tls = Issue(folder, "worker-7", ca, ca)});
   CHECK(push(both, Issue(folder, "worker-7", ca, ca)).ok());
   CHECK(push(both, Issue(folder, "ps_server-1", ca, ca)).ok());
-  CHECK(Contains(push(both, Issue(folder, "coordinator", ca, ca)), "certificate is for coordinator, expected ps_server"));
+  CHECK(Contains(push(both, Issue(folder, "coordinator", ca, ca)),
+                 "certificate is for coordinator, expected ps_server"));
 }
 
-TEST_CASE("a peer of another authority, or without a certificate, is refused by name, and the server lives") {
+TEST_CASE(
+    "a peer of another authority, or without a certificate, is refused by name, and the server "
+    "lives") {
   TempFolder folder;
   Authority ca, other;
   MakeAuthority(&ca, "evergrad test CA");
   MakeAuthority(&other, "another CA");
-  World<Grpc> world(NamingPeers(), {.tls = Issue(folder, "server", ca, ca)}, {.tls = Issue(folder, "worker", ca, ca)});
+  World<Grpc> world(NamingPeers(), {.tls = Issue(folder, "server", ca, ca)},
+                    {.tls = Issue(folder, "worker", ca, ca)});
   const auto call = [&](const TlsFiles& tls) {
     auto channel = world.transport->Dial({.host_port = world.server->address()}, {.tls = tls});
     REQUIRE(channel.ok());
@@ -264,7 +310,8 @@ TEST_CASE("a peer of another authority, or without a certificate, is refused by 
     CHECK_FALSE(pushed->ok());
     return unary;
   };
-  const auto wrong = call(Issue(folder, "stranger", other, other));  // It does not trust the server, nor is it trusted.
+  const auto wrong = call(
+      Issue(folder, "stranger", other, other));  // It does not trust the server, nor is it trusted.
   INFO(wrong.ToString());
   CHECK(wrong.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(wrong, "certificate verify failed"));
@@ -273,10 +320,12 @@ TEST_CASE("a peer of another authority, or without a certificate, is refused by 
   INFO(none.ToString());
   CHECK(none.code() == absl::StatusCode::kUnavailable);
   CHECK(Contains(none, "tls"));
-  // It trusts the server, but the server does not trust it: with TLS 1.3 only the server knows, after the client is through.
+  // It trusts the server, but the server does not trust it: with TLS 1.3 only the server knows,
+  // after the client is through.
   TlsFiles both = Issue(folder, "outsider", other, other);
   both.ca = folder / "both.pem";
-  std::ofstream(both.ca) << std::ifstream(folder / "worker.ca.pem").rdbuf() << std::ifstream(folder / "outsider.ca.pem").rdbuf();
+  std::ofstream(both.ca) << std::ifstream(folder / "worker.ca.pem").rdbuf()
+                         << std::ifstream(folder / "outsider.ca.pem").rdbuf();
   const auto outsider = call(both);
   INFO(outsider.ToString());
   CHECK(outsider.code() == absl::StatusCode::kUnavailable);
@@ -298,7 +347,8 @@ TEST_CASE("without credentials a server listens on loopback only, and says how t
     CHECK(Contains(status, "insecure-listen"));
   }
   for (const char* address : {"127.0.0.1", "127.0.0.1:70000", ":0", "::1:0"})
-    CHECK(transport->Listen({.listen = address}, {}).status().code() == absl::StatusCode::kInvalidArgument);
+    CHECK(transport->Listen({.listen = address}, {}).status().code() ==
+          absl::StatusCode::kInvalidArgument);
   const auto open = transport->Listen({.insecure_listen = "0.0.0.0:0"}, {});
   REQUIRE(open.ok());
   CHECK((*open)->address().find("0.0.0.0:") == 0);
@@ -306,9 +356,11 @@ TEST_CASE("without credentials a server listens on loopback only, and says how t
   CHECK(local.ok());
 }
 
-TEST_CASE("what the first lock that waits looks up in /sys was looked up before the first connection") {
+TEST_CASE(
+    "what the first lock that waits looks up in /sys was looked up before the first connection") {
   const auto transport = MakeGrpcTransport(nullptr);
-  // Neither file has to be opened any more, so neither can change the errno of a connect() that gRPC has yet to look at.
+  // Neither file has to be opened any more, so neither can change the errno of a connect() that
+  // gRPC has yet to look at.
   errno = 0;
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();
@@ -324,9 +376,12 @@ TEST_CASE("a port in use is Unavailable, not shared") {
   CHECK(Contains(second.status(), (*first)->address()));
 }
 
-TEST_CASE("a unix socket serves beside TCP, is for its user alone, and a path that is too long falls back to TCP") {
+TEST_CASE(
+    "a unix socket serves beside TCP, is for its user alone, and a path that is too long falls "
+    "back to TCP") {
   TempFolder folder;
-  const std::string path = folder / "s.sock", long_path = folder / (std::string(120, 'x') + ".sock");
+  const std::string path = folder / "s.sock",
+                    long_path = folder / (std::string(120, 'x') + ".sock");
   World<Grpc> world(Echoing(), {.unix_path = path});
   CHECK(world.server->unix_path() == path);
   struct stat info {};
@@ -337,13 +392,15 @@ TEST_CASE("a unix socket serves beside TCP, is for its user alone, and a path th
     REQUIRE(channel.ok());
     return UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 10000ms).status();
   };
-  CHECK(health({.host_port = "127.0.0.1:1", .unix_path = path}).ok());  // By the socket: nobody listens at that port.
+  CHECK(health({.host_port = "127.0.0.1:1", .unix_path = path})
+            .ok());  // By the socket: nobody listens at that port.
   CHECK(health({.host_port = world.server->address(), .unix_path = folder / "nobody.sock"}).ok());
   CHECK(health({.host_port = world.server->address(), .unix_path = long_path}).ok());
   auto fallen_back = world.transport->Listen({.unix_path = long_path}, Echoing());
   REQUIRE(fallen_back.ok());
   CHECK((*fallen_back)->unix_path() == "");
-  auto dialled = world.transport->Dial({.host_port = "127.0.0.1:1", .unix_path = path}, {.use_unix = true});
+  auto dialled =
+      world.transport->Dial({.host_port = "127.0.0.1:1", .unix_path = path}, {.use_unix = true});
   auto data = (*dialled)->OpenData();
   const auto results = Collect<DataResult>();
   data->Call(0, Patterned(2u << 20, 4), {.response_bytes_max = 2u << 20}, Into(results));
@@ -357,7 +414,8 @@ TEST_CASE("an ordinary gRPC client calls unary methods; compressed messages are 
   const auto call = [&](grpc_compression_algorithm compression) {
     grpc::ChannelArguments arguments;
     arguments.SetCompressionAlgorithm(compression);
-    const auto channel = grpc::CreateCustomChannel(world.server->address(), grpc::InsecureChannelCredentials(), arguments);
+    const auto channel = grpc::CreateCustomChannel(world.server->address(),
+                                                   grpc::InsecureChannelCredentials(), arguments);
     grpc::GenericStub stub(channel);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + 10s);
@@ -366,7 +424,8 @@ TEST_CASE("an ordinary gRPC client calls unary methods; compressed messages are 
     const grpc::ByteBuffer request(&slice, 1);
     grpc::ByteBuffer reply;
     grpc::Status status;
-    auto reader = stub.PrepareUnaryCall(&context, "/evergrad.v1.Control/ListTasks", request, &queue);
+    auto reader =
+        stub.PrepareUnaryCall(&context, "/evergrad.v1.Control/ListTasks", request, &queue);
     reader->StartCall();
     reader->Finish(&reply, &status, nullptr);
     void* tag;
@@ -383,7 +442,8 @@ TEST_CASE("an ordinary gRPC client calls unary methods; compressed messages are 
 
 TEST_CASE("a unary call whose request does not come is ended, and its place is free again") {
   World<Grpc> world(NamingPeers(), {.streams_max = 2, .unary_request_max = 300ms});
-  grpc::GenericStub stub(grpc::CreateChannel(world.server->address(), grpc::InsecureChannelCredentials()));
+  grpc::GenericStub stub(
+      grpc::CreateChannel(world.server->address(), grpc::InsecureChannelCredentials()));
   grpc::CompletionQueue queue;
   const auto next = [&] {
     void* tag;
@@ -400,9 +460,11 @@ TEST_CASE("a unary call whose request does not come is ended, and its place is f
     half.call->StartCall(nullptr);
     REQUIRE(next());
     // Its headers are out: nothing else follows.
-    while (world.server->stats().streams < static_cast<std::uint64_t>(&half - halves + 1)) std::this_thread::yield();
+    while (world.server->stats().streams < static_cast<std::uint64_t>(&half - halves + 1))
+      std::this_thread::yield();
   }
-  CHECK(world.Unary("/evergrad.v1.Control/Who", "").status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(world.Unary("/evergrad.v1.Control/Who", "").status().code() ==
+        absl::StatusCode::kResourceExhausted);
   for (Half& half : halves) {
     half.call->Finish(&half.status, nullptr);
     REQUIRE(next());
@@ -420,10 +482,13 @@ TEST_CASE("what was sent before Close arrives, though the client's transport end
   const auto ends = Collect<absl::Status>();
   std::shared_ptr<MessageStream> server_end;
   Handlers handlers;
-  handlers.stream = [&](const PeerInfo&, absl::string_view, std::shared_ptr<MessageStream> stream) -> std::optional<MessageStreamEvents> {
+  handlers.stream =
+      [&](const PeerInfo&, absl::string_view,
+          std::shared_ptr<MessageStream> stream) -> std::optional<MessageStreamEvents> {
     server_end = std::move(stream);
-    return MessageStreamEvents{.on_message = [messages](std::string text) { messages->Put(std::move(text)); },
-                               .on_end = [ends](absl::Status status) { ends->Put(std::move(status)); }};
+    return MessageStreamEvents{
+        .on_message = [messages](std::string text) { messages->Put(std::move(text)); },
+        .on_end = [ends](absl::Status status) { ends->Put(std::move(status)); }};
   };
   World<Grpc> world(std::move(handlers));
   constexpr int kMessages = 200;
@@ -432,7 +497,8 @@ TEST_CASE("what was sent before Close arrives, though the client's transport end
     auto channel = transport->Dial({.host_port = world.server->address()}, {});
     REQUIRE(channel.ok());
     auto stream = (*channel)->OpenStream("/evergrad.v1.Sessions/Session", {});
-    for (int i = 0; i < kMessages; ++i) REQUIRE(stream->Send("up " + std::to_string(i) + std::string(20000, ' ')).ok());
+    for (int i = 0; i < kMessages; ++i)
+      REQUIRE(stream->Send("up " + std::to_string(i) + std::string(20000, ' ')).ok());
     stream->Close();
     stream.reset();
     channel->reset();
@@ -447,7 +513,8 @@ TEST_CASE("what was sent before Close arrives, though the client's transport end
 
 // ---------------------------------------------------------------- other processes
 
-// A server in a process of its own: an exec of this test, since a fork of a process with gRPC's threads is no good.
+// A server in a process of its own: an exec of this test, since a fork of a process with gRPC's
+// threads is no good.
 class ServerProcess {
  public:
   // `scenario` is the name of a hidden test case below.
@@ -477,7 +544,8 @@ class ServerProcess {
   void Stop() const {
     Signal(SIGSTOP);
     int status = 0;
-    if (waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status)) throw std::runtime_error("the server did not stop");
+    if (waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status))
+      throw std::runtime_error("the server did not stop");
   }
   std::string ReadLine() const {
     std::string line;
@@ -502,14 +570,16 @@ constexpr std::uint64_t kChildBudget = 64u << 20, kChildLanes = 32u << 20;
 
 TEST_CASE("a server process for the tests above and below", "[.child]") {
   TuneAllocator();
-  // One push at a time is "applied": held until the next one comes, so that the budget is always full while more wait.
+  // One push at a time is "applied": held until the next one comes, so that the budget is always
+  // full while more wait.
   struct Slow {
     Mutex mu;
     std::deque<Arrived> held ABSL_GUARDED_BY(mu);
   };
   const auto slow = std::make_shared<Slow>();
   Handlers handlers;
-  handlers.data = [slow](const PeerInfo&, ReceivedFrame frame, std::unique_ptr<DataResponder> responder) {
+  handlers.data = [slow](const PeerInfo&, ReceivedFrame frame,
+                         std::unique_ptr<DataResponder> responder) {
     if (frame.bytes.size() < 1000) {  // "count of bytes held": a small call tells the rest to go.
       responder->Answer({});
       return;
@@ -527,8 +597,10 @@ TEST_CASE("a server process for the tests above and below", "[.child]") {
   };
   const auto transport = MakeGrpcTransport(nullptr);
   const char* unix_path = std::getenv("EVERGRAD_TEST_ARGUMENT");
-  auto server = transport->Listen(
-      {.unix_path = unix_path == nullptr ? "" : unix_path, .budget_bytes_max = kChildBudget, .lane_bytes_max = kChildLanes}, std::move(handlers));
+  auto server = transport->Listen({.unix_path = unix_path == nullptr ? "" : unix_path,
+                                   .budget_bytes_max = kChildBudget,
+                                   .lane_bytes_max = kChildLanes},
+                                  std::move(handlers));
   REQUIRE(server.ok());
   const std::string line = (*server)->address() + "\n";
   REQUIRE(write(9, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
@@ -554,17 +626,22 @@ TEST_CASE("the death of a server process ends calls and streams within moments")
   REQUIRE(result);
   CHECK(result->status().code() == absl::StatusCode::kUnavailable);
   CHECK(seen < 1s);
-  const double seen_ms = static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(seen).count()) / 1000;
+  const double seen_ms =
+      static_cast<double>(std::chrono::duration_cast<std::chrono::microseconds>(seen).count()) /
+      1000;
   WARN("death of a peer seen after " << seen_ms << " ms");
 }
 
-TEST_CASE("a stopped server is given up by the watchdog, over TCP and over a unix socket, and taken up again") {
+TEST_CASE(
+    "a stopped server is given up by the watchdog, over TCP and over a unix socket, and taken up "
+    "again") {
   TempFolder folder;
   const std::string path = folder / "s.sock";
   ServerProcess server(kChild, path);
   const bool by_socket = GENERATE(false, true);
   const auto transport = MakeGrpcTransport(nullptr);
-  auto channel = transport->Dial({.host_port = server.address(), .unix_path = path}, {.use_unix = by_socket, .progress_timeout = 600ms});
+  auto channel = transport->Dial({.host_port = server.address(), .unix_path = path},
+                                 {.use_unix = by_socket, .progress_timeout = 600ms});
   REQUIRE(channel.ok());
   auto data = (*channel)->OpenData();
   const auto results = Collect<DataResult>();
@@ -577,7 +654,8 @@ TEST_CASE("a stopped server is given up by the watchdog, over TCP and over a uni
   CHECK(lost->status().code() == absl::StatusCode::kUnavailable);
   server.Signal(SIGCONT);
   bool came_back = false;
-  for (const auto until = std::chrono::steady_clock::now() + 20s; !came_back && std::chrono::steady_clock::now() < until;) {
+  for (const auto until = std::chrono::steady_clock::now() + 20s;
+       !came_back && std::chrono::steady_clock::now() < until;) {
     data->Call(0, TextFrame("again"), {}, Into(results));
     came_back = results->Next()->ok();
   }
@@ -595,8 +673,10 @@ TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget 
   std::vector<std::unique_ptr<DataStream>> streams;
   const auto results = Collect<DataResult>();
   for (int i = 0; i < 64; ++i) {
-    auto channel = transport->Dial({.host_port = server.address()},
-                                   {.lane_ring_bytes = ring_bytes, .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
+    auto channel =
+        transport->Dial({.host_port = server.address()},
+                        {.lane_ring_bytes = ring_bytes,
+                         .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
     REQUIRE(channel.ok());
     channels.push_back(*std::move(channel));
     streams.push_back(channels.back()->OpenData());
@@ -618,54 +698,67 @@ TEST_CASE("64 streams that push 16 MiB each at a slow server cost it its budget 
     REQUIRE(result);
     CHECK(result->ok());
   }
-  WARN("server memory with lanes of " << (lane_bytes >> 20) << " MiB: base " << (base >> 20) << " MiB, peak " << (peak >> 20) << " MiB, budget "
+  WARN("server memory with lanes of " << (lane_bytes >> 20) << " MiB: base " << (base >> 20)
+                                      << " MiB, peak " << (peak >> 20) << " MiB, budget "
                                       << (kChildBudget >> 20) << " MiB");
-#if !defined(__SANITIZE_ADDRESS__)                                     // Which keeps freed memory in quarantine.
-  CHECK(peak <= base + kChildBudget + 2 * kChildBudget + lane_bytes);  // Rule 5: base + budget + the quota of gRPC, and the lanes.
+#if !defined(__SANITIZE_ADDRESS__)  // Which keeps freed memory in quarantine.
+  CHECK(peak <= base + kChildBudget + 2 * kChildBudget +
+                    lane_bytes);  // Rule 5: base + budget + the quota of gRPC, and the lanes.
 #endif
 }
 
 // ---------------------------------------------------------------- lanes between processes
 
-std::size_t OpenFiles() { return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {})); }
+std::size_t OpenFiles() {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
 std::size_t MappedLanes() {
   std::ifstream in("/proc/self/maps");
   std::size_t count = 0;
-  for (std::string line; std::getline(in, line);) count += line.find("evergrad-lane") != std::string::npos;
+  for (std::string line; std::getline(in, line);)
+    count += line.find("evergrad-lane") != std::string::npos;
   return count;
 }
 std::size_t OpenLanes() {
   std::size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code ignored;
-    count += std::filesystem::read_symlink(entry.path(), ignored).string().find("evergrad-lane") != std::string::npos;
+    count += std::filesystem::read_symlink(entry.path(), ignored).string().find("evergrad-lane") !=
+             std::string::npos;
   }
   return count;
 }
 // What other threads do soon.
 bool Soon(const std::function<bool()>& condition) {
-  for (const auto until = std::chrono::steady_clock::now() + 20s; std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
+  for (const auto until = std::chrono::steady_clock::now() + 20s;
+       std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
     if (condition()) return true;
   }
   return false;
 }
 
-TEST_CASE("payload to a server process goes through memory, and its death in the middle leaves nothing of it here") {
+TEST_CASE(
+    "payload to a server process goes through memory, and its death in the middle leaves nothing "
+    "of it here") {
   const std::size_t files = OpenFiles();
   {
     const auto transport = MakeGrpcTransport(nullptr);
     for (int round = 0; round < 3; ++round) {
       ServerProcess server(kChild, "");
       const auto lanes = Collect<absl::Status>();
-      auto channel = transport->Dial({.host_port = server.address()},
-                                     {.lane_ring_bytes = 1u << 20, .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
+      auto channel =
+          transport->Dial({.host_port = server.address()},
+                          {.lane_ring_bytes = 1u << 20,
+                           .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
       REQUIRE(channel.ok());
       auto data = (*channel)->OpenData();
       REQUIRE(lanes->Next()->ok());
       CHECK(MappedLanes() == 1);
       CHECK(OpenLanes() == 0);  // Only while it is offered.
       const auto results = Collect<DataResult>();
-      for (int i = 0; i < 8; ++i) data->Call(0, Patterned(16u << 20, 1), {.deadline = 60000ms}, Into(results));
+      for (int i = 0; i < 8; ++i)
+        data->Call(0, Patterned(16u << 20, 1), {.deadline = 60000ms}, Into(results));
       if (round > 0) REQUIRE(results->Next()->ok());  // Four at a time are let go.
       server.Signal(SIGKILL);
       for (std::size_t i = round > 0 ? 1 : 0; i < 8; ++i) REQUIRE(results->Next());
@@ -680,15 +773,22 @@ TEST_CASE("a client process for the test below", "[.child]") {
   const std::string line = "started\n";
   REQUIRE(write(9, line.data(), line.size()) == static_cast<ssize_t>(line.size()));
   const auto transport = MakeGrpcTransport(nullptr);
-  auto channel = transport->Dial({.host_port = std::getenv("EVERGRAD_TEST_ARGUMENT")}, {.lane_ring_bytes = 256u << 10});
+  auto channel = transport->Dial({.host_port = std::getenv("EVERGRAD_TEST_ARGUMENT")},
+                                 {.lane_ring_bytes = 256u << 10});
   REQUIRE(channel.ok());
   auto data = (*channel)->OpenData();
   const auto results = Collect<DataResult>();
-  for (int i = 0; i < 4; ++i) data->Call(0, Patterned(8u << 20, 1), {.response_bytes_max = 8u << 20, .deadline = 60000ms}, Into(results));
-  while (results->Next()) data->Call(0, Patterned(8u << 20, 1), {.response_bytes_max = 8u << 20, .deadline = 60000ms}, Into(results));
+  for (int i = 0; i < 4; ++i)
+    data->Call(0, Patterned(8u << 20, 1), {.response_bytes_max = 8u << 20, .deadline = 60000ms},
+               Into(results));
+  while (results->Next())
+    data->Call(0, Patterned(8u << 20, 1), {.response_bytes_max = 8u << 20, .deadline = 60000ms},
+               Into(results));
 }
 
-TEST_CASE("a client process that is killed in the middle leaves nothing of its memory at the server, whose other clients go on") {
+TEST_CASE(
+    "a client process that is killed in the middle leaves nothing of its memory at the server, "
+    "whose other clients go on") {
   World<Grpc> world(Echoing(), {.lane_bytes_max = 8u << 20}, {.lane_ring_bytes = 256u << 10});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
@@ -697,7 +797,9 @@ TEST_CASE("a client process that is killed in the middle leaves nothing of its m
       ServerProcess client("a client process for the test below", world.server->address());
       const std::uint64_t before = world.server->stats().bytes_received;
       REQUIRE(Soon([&] {
-        return world.server->stats().lanes == 2 && world.server->stats().bytes_received > before + (20u << 20) * static_cast<unsigned>(round);
+        return world.server->stats().lanes == 2 &&
+               world.server->stats().bytes_received >
+                   before + (20u << 20) * static_cast<unsigned>(round);
       }));
       CHECK(world.server->stats().lane_bytes > 2 * (512u << 10));
       client.Signal(SIGKILL);
@@ -714,11 +816,14 @@ TEST_CASE("a client process that is killed in the middle leaves nothing of its m
   }
   CHECK(world.server->stats().malformed_total == 0);
   data.reset();
-  CHECK(Soon([&] { return world.server->stats().lanes == 0 && world.server->stats().lane_bytes == 0; }));
+  CHECK(Soon(
+      [&] { return world.server->stats().lanes == 0 && world.server->stats().lane_bytes == 0; }));
   CHECK(MappedLanes() == 0);
 }
 
-TEST_CASE("under TLS the lane is offered inside of the stream, and who has no room or wants none goes by the socket") {
+TEST_CASE(
+    "under TLS the lane is offered inside of the stream, and who has no room or wants none goes by "
+    "the socket") {
   TempFolder folder;
   Authority ca;
   MakeAuthority(&ca, "evergrad test CA");
@@ -734,9 +839,11 @@ TEST_CASE("under TLS the lane is offered inside of the stream, and who has no ro
                     {.tls = worker});
   const auto echo = [&](std::uint64_t ring_bytes) {
     const auto lanes = Collect<absl::Status>();
-    auto channel =
-        world.transport->Dial({.host_port = world.server->address()},
-                              {.tls = worker, .lane_ring_bytes = ring_bytes, .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
+    auto channel = world.transport->Dial(
+        {.host_port = world.server->address()},
+        {.tls = worker,
+         .lane_ring_bytes = ring_bytes,
+         .on_lane = [lanes](const absl::Status& status) { lanes->Put(status); }});
     REQUIRE(channel.ok());
     auto data = (*channel)->OpenData();
     const auto status = ring_bytes == 0 ? absl::OkStatus() : *lanes->Next();
@@ -759,8 +866,11 @@ TEST_CASE("under TLS the lane is offered inside of the stream, and who has no ro
   CHECK(Contains(told->Next()->second, "lanes above lane_bytes_max"));
   CHECK(world.server->stats().lane_bytes_refused == 1);
   for (const std::uint64_t bad : {std::uint64_t{1}, std::uint64_t{100000}, std::uint64_t{65} << 20})
-    CHECK(world.transport->Dial({.host_port = world.server->address()}, {.tls = worker, .lane_ring_bytes = bad}).status().code() ==
-          absl::StatusCode::kInvalidArgument);
+    CHECK(
+        world.transport
+            ->Dial({.host_port = world.server->address()}, {.tls = worker, .lane_ring_bytes = bad})
+            .status()
+            .code() == absl::StatusCode::kInvalidArgument);
   World<Grpc> none(Echoing(), {}, {.lane_ring_bytes = 128u << 10});
   auto data = none.channel->OpenData();
   const auto results = Collect<DataResult>();

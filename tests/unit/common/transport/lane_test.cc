@@ -1,5 +1,5 @@
-// The lane by itself: its rings over any memory, moved by hand and by two threads, and the memory that a hostile peer may offer or
-// write into.
+// The lane by itself: its rings over any memory, moved by hand and by two threads, and the memory
+// that a hostile peer may offer or write into.
 #include "common/transport/lane.h"
 
 #include <catch2/catch.hpp>
@@ -32,7 +32,8 @@ using evergrad::test::TempFolder;
 constexpr std::uint64_t kRing = kLaneRingUnit;
 
 std::shared_ptr<std::byte> Memory(std::uint64_t ring_bytes) {
-  auto buffer = std::make_shared<tensor::AlignedBuffer>(tensor::AlignedBuffer::Zeroed(LaneMemoryBytes(ring_bytes)));
+  auto buffer = std::make_shared<tensor::AlignedBuffer>(
+      tensor::AlignedBuffer::Zeroed(LaneMemoryBytes(ring_bytes)));
   return {buffer, buffer->data()};
 }
 
@@ -41,17 +42,21 @@ struct Ends {
   std::shared_ptr<std::byte> memory = Memory(kRing);
   Lane client{memory, kRing, Lane::Side::kClient}, server{memory, kRing, Lane::Side::kServer};
 
-  void Set(std::size_t at, std::uint64_t value) { std::memcpy(memory.get() + at, &value, sizeof value); }
+  void Set(std::size_t at, std::uint64_t value) {
+    std::memcpy(memory.get() + at, &value, sizeof value);
+  }
 };
 
 std::string Flat(MessageView view) {
   std::string text;
-  for (const auto& part : view) text.append(reinterpret_cast<const char*>(part.data()), part.size());
+  for (const auto& part : view)
+    text.append(reinterpret_cast<const char*>(part.data()), part.size());
   return text;
 }
 std::string Flat(const Frame& frame) {
   std::string text;
-  for (const auto& piece : frame.pieces) text.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
+  for (const auto& piece : frame.pieces)
+    text.append(reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size());
   return text;
 }
 
@@ -101,7 +106,9 @@ TEST_CASE("pieces of any size cross both rings in order, also around their ends"
   CHECK(told > 50);
 }
 
-TEST_CASE("a reader that claims what it cannot have taken is found out, and no number in the memory moves us out of the ring") {
+TEST_CASE(
+    "a reader that claims what it cannot have taken is found out, and no number in the memory "
+    "moves us out of the ring") {
   Ends ends;
   const Frame piece = Patterned(ends.client.piece_bytes_max(), 1);
   REQUIRE(*ends.client.HasRoom(piece.size()));
@@ -134,14 +141,18 @@ TEST_CASE("a reader that claims what it cannot have taken is found out, and no n
       const auto read = ends.server.Read(kRing - 64);
       REQUIRE(read.ok());
       for (const auto& part : *read) {
-        REQUIRE((part.empty() || (part.data() >= ends.memory.get() && part.data() + part.size() <= ends.memory.get() + LaneMemoryBytes(kRing))));
+        REQUIRE((part.empty() ||
+                 (part.data() >= ends.memory.get() &&
+                  part.data() + part.size() <= ends.memory.get() + LaneMemoryBytes(kRing))));
       }
       ends.server.Release(kRing - 64);
     }
   }
 }
 
-TEST_CASE("what is small goes through the stream, a full lane waits for ROOM, and messages without a frame pass by") {
+TEST_CASE(
+    "what is small goes through the stream, a full lane waits for ROOM, and messages without a "
+    "frame pass by") {
   Ends ends;
   LanePort client, server;
   Outbox up(1u << 20), down(1u << 20);
@@ -169,7 +180,11 @@ TEST_CASE("what is small goes through the stream, a full lane waits for ROOM, an
     while (!headers.empty()) {
       const auto bytes = wire::EncodeStreamHeader(headers.front());
       const std::span<const std::byte> message(bytes);
-      REQUIRE(server.Receive({&message, 1}, down, [&](const wire::StreamHeader& header, MessageView payload) { return frame.Add(header, payload); })
+      REQUIRE(server
+                  .Receive({&message, 1}, down,
+                           [&](const wire::StreamHeader& header, MessageView payload) {
+                             return frame.Add(header, payload);
+                           })
                   .ok());
       headers.pop_front();
       rooms += down.Next().has_value();
@@ -228,7 +243,8 @@ TEST_CASE("two threads pass a gigabyte through offered memory") {
   unsigned seed = 0;
   bool stuck = false;
   for (std::uint64_t written = 0; written < kTotal && !stuck; ++seed) {
-    const std::uint64_t bytes = std::min<std::uint64_t>(8 + random() % (offered->lane->piece_bytes_max() - 8), kTotal - written);
+    const std::uint64_t bytes = std::min<std::uint64_t>(
+        8 + random() % (offered->lane->piece_bytes_max() - 8), kTotal - written);
     const Frame frame = Patterned(bytes, seed);
     for (;;) {
       const auto room = offered->lane->HasRoom(bytes);
@@ -248,11 +264,15 @@ TEST_CASE("two threads pass a gigabyte through offered memory") {
 
 // ---------------------------------------------------------------- memory
 
-std::size_t OpenFiles() { return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {})); }
+std::size_t OpenFiles() {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+}
 std::size_t MappedLanes() {
   std::ifstream in("/proc/self/maps");
   std::size_t count = 0;
-  for (std::string line; std::getline(in, line);) count += line.find("evergrad-lane") != std::string::npos;
+  for (std::string line; std::getline(in, line);)
+    count += line.find("evergrad-lane") != std::string::npos;
   return count;
 }
 
@@ -279,7 +299,9 @@ TEST_CASE("memory that is not what was offered, or could be taken away under us,
     CHECK(changed([](Offer& o) { o.boot_id[3] ^= std::byte{1}; }) == "another host");
     CHECK(changed([](Offer& o) { o.boot_id = {}; }) == "another host");
     CHECK(changed([](Offer& o) { ++o.pid_namespace; }) == "another pid namespace");
-    CHECK(changed([](Offer& o) { o.nonce[15] ^= std::byte{1}; }).find("not the memory that was offered") == 0);
+    CHECK(changed([](Offer& o) {
+            o.nonce[15] ^= std::byte{1};
+          }).find("not the memory that was offered") == 0);
     CHECK(changed([](Offer& o) { o.fd = 1u << 20; }).find("cannot find the memory") == 0);
     CHECK(changed([](Offer& o) { o.fd = ~0ull; }).find("no such file") == 0);
     CHECK(changed([](Offer& o) { o.pid = 0x7ffffffe; }).find("cannot find the memory") == 0);
@@ -312,9 +334,11 @@ TEST_CASE("memory that is not what was offered, or could be taken away under us,
       return fd;
     };
     const int all = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    CHECK(with_file(memory(bytes, all)).find("not the memory that was offered") == 0);  // Right in all but what is in it.
+    CHECK(with_file(memory(bytes, all)).find("not the memory that was offered") ==
+          0);  // Right in all but what is in it.
     CHECK(with_file(memory(bytes, 0)).find("memory that is not sealed") == 0);
-    CHECK(with_file(memory(bytes, F_SEAL_SHRINK | F_SEAL_SEAL)).find("memory that is not sealed") == 0);
+    CHECK(with_file(memory(bytes, F_SEAL_SHRINK | F_SEAL_SEAL)).find("memory that is not sealed") ==
+          0);
     CHECK(with_file(memory(bytes - 1, all)).find("memory of another size") == 0);
     CHECK(with_file(memory(0, all)).find("memory of another size") == 0);
     REQUIRE(mkfifo((folder / "pipe").c_str(), 0600) == 0);

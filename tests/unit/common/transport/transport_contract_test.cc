@@ -1,4 +1,5 @@
-// One contract, both transports: whatever is shown here holds in a test on the in-process twin and in a real cluster.
+// One contract, both transports: whatever is shown here holds in a test on the in-process twin and
+// in a real cluster.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -17,7 +18,8 @@ namespace {
 using namespace test;
 using wire::MessageKind;
 
-// Waits until `condition` of a server's or a stream's state holds, driven by round trips instead of sleeps.
+// Waits until `condition` of a server's or a stream's state holds, driven by round trips instead of
+// sleeps.
 template <class Kind, class Condition>
 bool Eventually(World<Kind>& world, Condition condition) {
   const auto until = std::chrono::steady_clock::now() + 20s;
@@ -30,17 +32,22 @@ bool Eventually(World<Kind>& world, Condition condition) {
 
 // ---------------------------------------------------------------- unary
 
-TEMPLATE_TEST_CASE("a unary call brings back the answer, the error with its blame and origin, or Unimplemented", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "a unary call brings back the answer, the error with its blame and origin, or Unimplemented",
+    "", EG_TRANSPORTS) {
   Handlers handlers;
-  handlers.unary = [](const PeerInfo&, absl::string_view method, std::string request, std::unique_ptr<UnaryResponder> responder) {
+  handlers.unary = [](const PeerInfo&, absl::string_view method, std::string request,
+                      std::unique_ptr<UnaryResponder> responder) {
     if (method == "/evergrad.v1.Control/Echo") return responder->Answer(request + "!");
     if (method == "/evergrad.v1.Control/Fail")
-      return responder->Answer(WithOrigin(UserError(absl::FailedPreconditionError("no such job: x")), "worker/3"));
+      return responder->Answer(
+          WithOrigin(UserError(absl::FailedPreconditionError("no such job: x")), "worker/3"));
     if (method == "/evergrad.v1.Control/Text") {
-      return responder->Answer(WithOrigin(WithRetryable(absl::UnavailableError("gr\xC3\xB6\xC3\x9F"
-                                                                               "er als \xE2\x82\xAC 5: \xF0\x9F\x98\x80"),
-                                                        false),
-                                          "worker/\xC3\xA9"));
+      return responder->Answer(WithOrigin(
+          WithRetryable(absl::UnavailableError("gr\xC3\xB6\xC3\x9F"
+                                               "er als \xE2\x82\xAC 5: \xF0\x9F\x98\x80"),
+                        false),
+          "worker/\xC3\xA9"));
     }
     if (method == "/evergrad.v1.Control/Drop") return;
     responder->Answer(absl::UnimplementedError("method not served"));
@@ -60,21 +67,27 @@ TEMPLATE_TEST_CASE("a unary call brings back the answer, the error with its blam
         "er als \xE2\x82\xAC 5: \xF0\x9F\x98\x80");
   CHECK(OriginOf(text) == "worker/\xC3\xA9");
   CHECK_FALSE(IsRetryable(text));
-  CHECK(world.Unary("/evergrad.v1.Control/Drop", "").status().code() == absl::StatusCode::kInternal);
-  CHECK(world.Unary("/evergrad.v1.Control/Nothing", "").status().code() == absl::StatusCode::kUnimplemented);
+  CHECK(world.Unary("/evergrad.v1.Control/Drop", "").status().code() ==
+        absl::StatusCode::kInternal);
+  CHECK(world.Unary("/evergrad.v1.Control/Nothing", "").status().code() ==
+        absl::StatusCode::kUnimplemented);
 }
 
-TEMPLATE_TEST_CASE("a unary call ends at its deadline, and a late answer is dropped", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("a unary call ends at its deadline, and a late answer is dropped", "",
+                   EG_TRANSPORTS) {
   const auto kept = Collect<std::shared_ptr<UnaryResponder>>();
   Handlers handlers;
-  handlers.unary = [kept](const PeerInfo&, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) {
+  handlers.unary = [kept](const PeerInfo&, absl::string_view, std::string,
+                          std::unique_ptr<UnaryResponder> responder) {
     kept->Put(std::move(responder));
   };
   World<TestType> world(std::move(handlers));
-  // On a machine that is busy with other things the deadline may pass before the handler has the call: then the next one has more time.
+  // On a machine that is busy with other things the deadline may pass before the handler has the
+  // call: then the next one has more time.
   for (auto deadline = 50ms; kept->total() == 0; deadline *= 4) {
     REQUIRE(deadline < 600s);
-    CHECK(world.Unary("/evergrad.v1.Control/Slow", "", deadline).status().code() == absl::StatusCode::kDeadlineExceeded);
+    CHECK(world.Unary("/evergrad.v1.Control/Slow", "", deadline).status().code() ==
+          absl::StatusCode::kDeadlineExceeded);
   }
   const auto responder = kept->Next();
   REQUIRE(responder);
@@ -92,10 +105,12 @@ TEMPLATE_TEST_CASE("calls that the loop has not come to are bounded too", "", EG
     go->Wait();
   });
   held->Wait();
-  for (int i = 0; i < 5; ++i) data->Call(0, TextFrame("x"), {.response_bytes_max = 8}, Into(results));
+  for (int i = 0; i < 5; ++i)
+    data->Call(0, TextFrame("x"), {.response_bytes_max = 8}, Into(results));
   const auto answers = Collect<absl::Status>();
   for (int i = 0; i < 5; ++i)
-    world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms, [answers](auto answer) { answers->Put(answer.status()); });
+    world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms,
+                         [answers](auto answer) { answers->Put(answer.status()); });
   // Refused on this thread, while the loop stands.
   for (int i = 0; i < 2; ++i) {
     CHECK(results->Next()->status().code() == absl::StatusCode::kResourceExhausted);
@@ -124,18 +139,24 @@ TEMPLATE_TEST_CASE("health is answered for every server", "", EG_TRANSPORTS) {
                    "foo")
             .status()
             .code() == absl::StatusCode::kNotFound);
-  CHECK(world.Unary("/grpc.health.v1.Health/Check", "\xff\xff\xff").status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(world.Unary("/grpc.health.v1.Health/Check", "\xff\xff\xff").status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
-TEMPLATE_TEST_CASE("a call to nobody is Unavailable at once, and a message above the limit is refused", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "a call to nobody is Unavailable at once, and a message above the limit is refused", "",
+    EG_TRANSPORTS) {
   Handlers handlers;
-  handlers.unary = [](const PeerInfo&, absl::string_view, std::string request, std::unique_ptr<UnaryResponder> responder) {
+  handlers.unary = [](const PeerInfo&, absl::string_view, std::string request,
+                      std::unique_ptr<UnaryResponder> responder) {
     responder->Answer(std::string(std::stoul(request), 'x'));
   };
   World<TestType> world(std::move(handlers), {}, {.message_bytes_max = 2u << 20});
   CHECK(world.Unary("/evergrad.v1.Control/Make", "1000000").value().size() == 1000000);
-  CHECK(world.Unary("/evergrad.v1.Control/Make", "3000000").status().code() == absl::StatusCode::kResourceExhausted);
-  CHECK(world.Unary("/evergrad.v1.Control/Make", std::string(3u << 20, '1')).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(world.Unary("/evergrad.v1.Control/Make", "3000000").status().code() ==
+        absl::StatusCode::kResourceExhausted);
+  CHECK(world.Unary("/evergrad.v1.Control/Make", std::string(3u << 20, '1')).status().code() ==
+        absl::StatusCode::kInvalidArgument);
   const std::string address = world.server->address();
   world.server->Shutdown();
   auto channel = world.transport->Dial({.host_port = address}, {});
@@ -147,12 +168,16 @@ TEMPLATE_TEST_CASE("a call to nobody is Unavailable at once, and a message above
   CHECK(std::chrono::steady_clock::now() - start < 60s);  // It did not wait for its deadline.
 }
 
-TEMPLATE_TEST_CASE("a call that its peer may have received is never said to have had no connection", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("a call that its peer may have received is never said to have had no connection",
+                   "", EG_TRANSPORTS) {
   runtime::Event arrived;
   std::unique_ptr<UnaryResponder> kept;
   Handlers handlers;
-  handlers.unary = [&](const PeerInfo&, absl::string_view method, std::string, std::unique_ptr<UnaryResponder> responder) {
-    if (method == "/x/Fails") return responder->Answer(absl::UnavailableError("failed to connect to all addresses, says the handler"));
+  handlers.unary = [&](const PeerInfo&, absl::string_view method, std::string,
+                       std::unique_ptr<UnaryResponder> responder) {
+    if (method == "/x/Fails")
+      return responder->Answer(
+          absl::UnavailableError("failed to connect to all addresses, says the handler"));
     kept = std::move(responder);
     arrived.Set();
   };
@@ -174,16 +199,20 @@ TEMPLATE_TEST_CASE("a call that its peer may have received is never said to have
   CHECK_FALSE(IsNotConnected(cut));
 }
 
-TEMPLATE_TEST_CASE("calls outstanding at a closed channel end with Cancelled before the close returns", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "calls outstanding at a closed channel end with Cancelled before the close returns", "",
+    EG_TRANSPORTS) {
   const auto kept = Collect<std::shared_ptr<UnaryResponder>>();
   Handlers handlers;
-  handlers.unary = [kept](const PeerInfo&, absl::string_view, std::string, std::unique_ptr<UnaryResponder> responder) {
+  handlers.unary = [kept](const PeerInfo&, absl::string_view, std::string,
+                          std::unique_ptr<UnaryResponder> responder) {
     kept->Put(std::move(responder));
   };
   World<TestType> world(std::move(handlers));
   const auto done = Collect<absl::StatusOr<std::string>>();
   for (int i = 0; i < 3; ++i) {
-    world.channel->Unary("/evergrad.v1.Control/Slow", "", 60000ms, [done](absl::StatusOr<std::string> r) { done->Put(std::move(r)); });
+    world.channel->Unary("/evergrad.v1.Control/Slow", "", 60000ms,
+                         [done](absl::StatusOr<std::string> r) { done->Put(std::move(r)); });
   }
   REQUIRE(kept->WaitForTotal(3));
   world.channel.reset();
@@ -204,8 +233,9 @@ struct StreamEnd {
 using ServerStreams = Collector<std::shared_ptr<MessageStream>>;
 Handlers Sessions(const StreamEnd& end, std::shared_ptr<ServerStreams> streams) {
   Handlers handlers;
-  handlers.stream = [end, streams](const PeerInfo&, absl::string_view method,
-                                   std::shared_ptr<MessageStream> stream) -> std::optional<MessageStreamEvents> {
+  handlers.stream =
+      [end, streams](const PeerInfo&, absl::string_view method,
+                     std::shared_ptr<MessageStream> stream) -> std::optional<MessageStreamEvents> {
     if (method != "/evergrad.v1.Sessions/Session") return std::nullopt;
     streams->Put(std::move(stream));
     return end.Events();
@@ -213,18 +243,22 @@ Handlers Sessions(const StreamEnd& end, std::shared_ptr<ServerStreams> streams) 
   return handlers;
 }
 
-TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both sides", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both sides", "",
+                   EG_TRANSPORTS) {
   const StreamEnd at_server, at_client;
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams));
   auto stream = world.channel->OpenStream("/evergrad.v1.Sessions/Session", at_client.Events());
   constexpr int kMessages = 300;
-  for (int i = 0; i < kMessages; ++i) REQUIRE(stream->Send("up " + std::to_string(i) + std::string(i * 100, ' ')).ok());
+  for (int i = 0; i < kMessages; ++i)
+    REQUIRE(stream->Send("up " + std::to_string(i) + std::string(i * 100, ' ')).ok());
   auto server_end = streams->Next();
   REQUIRE(server_end);
-  for (int i = 0; i < kMessages; ++i) REQUIRE((*server_end)->Send("down " + std::to_string(i)).ok());
+  for (int i = 0; i < kMessages; ++i)
+    REQUIRE((*server_end)->Send("down " + std::to_string(i)).ok());
   for (int i = 0; i < kMessages; ++i) {
-    REQUIRE(at_server.messages->Next().value().find("up " + std::to_string(i) + (i == 0 ? "" : " ")) == 0);
+    REQUIRE(at_server.messages->Next().value().find("up " + std::to_string(i) +
+                                                    (i == 0 ? "" : " ")) == 0);
     REQUIRE(at_client.messages->Next().value() == "down " + std::to_string(i));
   }
 
@@ -233,7 +267,8 @@ TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both side
     (*server_end)->Close();
     CHECK(at_client.messages->Next().value() == "last");
     CHECK(at_client.end->Next().value().ok());
-    CHECK(Eventually(world, [&] { return stream->Send("x").code() == absl::StatusCode::kUnavailable; }));
+    CHECK(Eventually(world,
+                     [&] { return stream->Send("x").code() == absl::StatusCode::kUnavailable; }));
     CHECK(at_server.end->total() == 0);  // Closed by its owner.
   }
   SECTION("the client ends it, after what was sent has left") {
@@ -254,7 +289,8 @@ TEMPLATE_TEST_CASE("a message stream keeps order both ways and ends on both side
   CHECK(at_client.end->total() <= 1);
 }
 
-TEMPLATE_TEST_CASE("what was sent before Close arrives, though the server ends at once", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("what was sent before Close arrives, though the server ends at once", "",
+                   EG_TRANSPORTS) {
   const StreamEnd at_server, at_client;
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams));
@@ -263,7 +299,8 @@ TEMPLATE_TEST_CASE("what was sent before Close arrives, though the server ends a
   auto server_end = streams->Next();
   REQUIRE(server_end);
   constexpr int kMessages = 200;
-  for (int i = 0; i < kMessages; ++i) REQUIRE((*server_end)->Send("down " + std::to_string(i) + std::string(20000, ' ')).ok());
+  for (int i = 0; i < kMessages; ++i)
+    REQUIRE((*server_end)->Send("down " + std::to_string(i) + std::string(20000, ' ')).ok());
   (*server_end)->Close();
   world.server->Shutdown();
   for (int i = 0; i < kMessages; ++i) {
@@ -274,7 +311,9 @@ TEMPLATE_TEST_CASE("what was sent before Close arrives, though the server ends a
   CHECK(at_client.end->Next().value().ok());
 }
 
-TEMPLATE_TEST_CASE("a stream that is not served ends with Unimplemented, one to nobody with Unavailable", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "a stream that is not served ends with Unimplemented, one to nobody with Unavailable", "",
+    EG_TRANSPORTS) {
   const StreamEnd at_server, at_client;
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
   World<TestType> world(Sessions(at_server, streams));
@@ -288,7 +327,8 @@ TEMPLATE_TEST_CASE("a stream that is not served ends with Unimplemented, one to 
 TEMPLATE_TEST_CASE("unsent messages are bounded, and so is one message", "", EG_TRANSPORTS) {
   const StreamEnd at_server, at_client;
   const auto streams = Collect<std::shared_ptr<MessageStream>>();
-  World<TestType> world(Sessions(at_server, streams), {}, {.message_bytes_max = 1000, .unsent_bytes_max = 10000});
+  World<TestType> world(Sessions(at_server, streams), {},
+                        {.message_bytes_max = 1000, .unsent_bytes_max = 10000});
   // The client's thread is held in a callback, so that nothing leaves meanwhile.
   const auto held = std::make_shared<runtime::Event>(), go = std::make_shared<runtime::Event>();
   world.channel->Unary("/grpc.health.v1.Health/Check", "", 10000ms, [held, go](auto) {
@@ -328,12 +368,14 @@ TEMPLATE_TEST_CASE("a stream may be closed from its own callback", "", EG_TRANSP
 
 // ---------------------------------------------------------------- data
 
-TEMPLATE_TEST_CASE("a data call brings its bytes there and back, whatever their size", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("a data call brings its bytes there and back, whatever their size", "",
+                   EG_TRANSPORTS) {
   World<TestType> world(Echoing());
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
-  for (const std::size_t size : {0u, 1u, 63u, 1024u, (32u << 10) - 1, 32u << 10, (32u << 10) + 1, (64u << 10) - 1, 64u << 10, (64u << 10) + 1,
-                                 1u << 20, (1u << 20) + 17, 64u << 20}) {
+  for (const std::size_t size :
+       {0u, 1u, 63u, 1024u, (32u << 10) - 1, 32u << 10, (32u << 10) + 1, (64u << 10) - 1, 64u << 10,
+        (64u << 10) + 1, 1u << 20, (1u << 20) + 17, 64u << 20}) {
     INFO("size " << size);
     data->Call(0, Patterned(size, 5), {.response_bytes_max = size}, Into(results));
     const auto result = results->Next();
@@ -343,11 +385,14 @@ TEMPLATE_TEST_CASE("a data call brings its bytes there and back, whatever their 
     CHECK(reinterpret_cast<std::uintptr_t>((*result)->bytes.data()) % 64 == 0);
   }
   // Answers are sent from the request's memory: its budget is given back when they have left.
-  CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0 && world.server->stats().small_used == 0; }));
+  CHECK(Eventually(world, [&] {
+    return world.server->stats().budget_used == 0 && world.server->stats().small_used == 0;
+  }));
   CHECK(world.server->stats().malformed_total == 0);
 }
 
-TEMPLATE_TEST_CASE("many data calls are in flight at once and are answered in any order", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("many data calls are in flight at once and are answered in any order", "",
+                   EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived));
   auto data = world.channel->OpenData();
@@ -359,7 +404,9 @@ TEMPLATE_TEST_CASE("many data calls are in flight at once and are answered in an
   const auto answered = Collect<Answered>();
   for (unsigned i = 0; i < kCalls; ++i) {
     const std::size_t size = i % 3 == 0 ? 200000 + i : 100 + i;
-    data->Call(0, Patterned(size, i), {.response_bytes_max = size}, [answered, i](DataResult r) { answered->Put({i, std::move(r)}); });
+    data->Call(0, Patterned(size, i), {.response_bytes_max = size}, [answered, i](DataResult r) {
+      answered->Put({i, std::move(r)});
+    });
   }
   std::vector<Arrived> requests;
   for (unsigned i = 0; i < kCalls; ++i) requests.push_back(std::move(*arrived->Next()));
@@ -373,7 +420,8 @@ TEMPLATE_TEST_CASE("many data calls are in flight at once and are answered in an
     const auto a = answered->Next();
     REQUIRE(a);
     REQUIRE(a->result.ok());
-    CHECK(IsPatterned(View(a->result->bytes), a->call % 3 == 0 ? 200000 + a->call : 100 + a->call, a->call));
+    CHECK(IsPatterned(View(a->result->bytes), a->call % 3 == 0 ? 200000 + a->call : 100 + a->call,
+                      a->call));
     seen.insert(a->call);
   }
   CHECK(seen.size() == kCalls);
@@ -382,7 +430,8 @@ TEMPLATE_TEST_CASE("many data calls are in flight at once and are answered in an
 TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
   const auto order = Collect<std::size_t>();
   Handlers handlers;
-  handlers.data = [order](const PeerInfo&, ReceivedFrame frame, std::unique_ptr<DataResponder> responder) {
+  handlers.data = [order](const PeerInfo&, ReceivedFrame frame,
+                          std::unique_ptr<DataResponder> responder) {
     order->Put(frame.bytes.size());
     responder->Answer({});
   };
@@ -393,8 +442,9 @@ TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
   REQUIRE(results->Next()->ok());
   REQUIRE(order->Next() == 4u);
   const Frame big = Patterned(64u << 20, 1);
-  // Looked at on the transport's own thread, which sends nothing meanwhile: is the push under way, and much of it still to be sent? A machine that is
-  // busy with other things may look too late; then another push is made.
+  // Looked at on the transport's own thread, which sends nothing meanwhile: is the push under way,
+  // and much of it still to be sent? A machine that is busy with other things may look too late;
+  // then another push is made.
   bool in_its_midst = false;
   for (int tries = 0; tries < 100 && !in_its_midst; ++tries) {
     const std::uint64_t before = world.server->stats().bytes_received;
@@ -405,7 +455,8 @@ TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
       world.channel->Unary("/grpc.health.v1.Health/Check", "", 60000ms, [&](auto) {
         const std::uint64_t received = world.server->stats().bytes_received - before;
         in_its_midst = received > (1u << 20) && received < (32u << 20);
-        if (in_its_midst) data->Call(0, TextFrame("small"), {.response_bytes_max = 1000}, Into(results));
+        if (in_its_midst)
+          data->Call(0, TextFrame("small"), {.response_bytes_max = 1000}, Into(results));
         looked.Set();
       });
       looked.Wait();
@@ -417,11 +468,17 @@ TEMPLATE_TEST_CASE("a small call overtakes a 64 MB push", "", EG_TRANSPORTS) {
   CHECK(in_its_midst);
 }
 
-TEMPLATE_TEST_CASE("errors of a data handler come back with their code, an answer above the announced size is Internal", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "errors of a data handler come back with their code, an answer above the announced size is "
+    "Internal",
+    "", EG_TRANSPORTS) {
   Handlers handlers;
-  handlers.data = [](const PeerInfo&, ReceivedFrame frame, std::unique_ptr<DataResponder> responder) {
+  handlers.data = [](const PeerInfo&, ReceivedFrame frame,
+                     std::unique_ptr<DataResponder> responder) {
     const std::string what = TextOf(frame.bytes);
-    if (what == "fail") return responder->Fail(UserError(absl::InvalidArgumentError("row dimension mismatch: want=64 got=32")));
+    if (what == "fail")
+      return responder->Fail(
+          UserError(absl::InvalidArgumentError("row dimension mismatch: want=64 got=32")));
     if (what == "large") return responder->Answer(Patterned(300000, 1));
     if (what == "header") return responder->Answer(Patterned(65000, 1));
   };
@@ -443,7 +500,8 @@ TEMPLATE_TEST_CASE("errors of a data handler come back with their code, an answe
 
 TEMPLATE_TEST_CASE("the limits of a data stream refuse by name", "", EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
-  World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20, .frame_bytes_max = 4u << 20},
+  World<TestType> world(Keeping(arrived),
+                        {.budget_bytes_max = 1u << 20, .frame_bytes_max = 4u << 20},
                         {.frame_bytes_max = 8u << 20, .inflight_calls_max = 4});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
@@ -451,7 +509,8 @@ TEMPLATE_TEST_CASE("the limits of a data stream refuse by name", "", EG_TRANSPOR
     data->Call(0, Patterned(bytes, 1), {.response_bytes_max = response}, Into(results));
     return results->Next()->status();
   };
-  CHECK(refused(9u << 20, 0).code() == absl::StatusCode::kInvalidArgument);  // Our own limit, link or not.
+  CHECK(refused(9u << 20, 0).code() ==
+        absl::StatusCode::kInvalidArgument);  // Our own limit, link or not.
   CHECK(refused(5u << 20, 0).code() == absl::StatusCode::kInvalidArgument);  // The server's.
   CHECK(refused(0, 9u << 20).code() == absl::StatusCode::kInvalidArgument);
   CHECK(refused(0, 5u << 20).code() == absl::StatusCode::kInvalidArgument);
@@ -463,7 +522,8 @@ TEMPLATE_TEST_CASE("the limits of a data stream refuse by name", "", EG_TRANSPOR
   REQUIRE(arrived->WaitForTotal(4));
 }
 
-TEMPLATE_TEST_CASE("a data call ends at its deadline and gives its place in the budget back", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("a data call ends at its deadline and gives its place in the budget back", "",
+                   EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
   auto data = world.channel->OpenData();
@@ -476,7 +536,8 @@ TEMPLATE_TEST_CASE("a data call ends at its deadline and gives its place in the 
     CHECK(results->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
     first = arrived->Next(0ms);
   }
-  data->Call(0, Patterned(900000, 2), {.deadline = 100ms}, Into(waiting));  // Waits for credit that the first one holds.
+  data->Call(0, Patterned(900000, 2), {.deadline = 100ms},
+             Into(waiting));  // Waits for credit that the first one holds.
   CHECK(waiting->Next()->status().code() == absl::StatusCode::kDeadlineExceeded);
   CHECK(Eventually(world, [&] { return world.server->stats().budget_waiting == 0; }));
   CHECK(world.server->stats().budget_used >= 900000);  // The handler still holds the bytes.
@@ -521,7 +582,8 @@ TEMPLATE_TEST_CASE("an early announcement has its grant before the call", "", EG
   CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
 }
 
-TEMPLATE_TEST_CASE("a grant that is not used dies, and the call announces again", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("a grant that is not used dies, and the call announces again", "",
+                   EG_TRANSPORTS) {
   World<TestType> world(Echoing(), {.grant_unused_max = 200ms});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
@@ -536,14 +598,18 @@ TEMPLATE_TEST_CASE("a grant that is not used dies, and the call announces again"
     const auto result = results->Next();
     REQUIRE(result);
     answered = result->ok();
-    if (!answered) CHECK(result->status().code() == absl::StatusCode::kAborted);  // The call crossed the news, or this machine was too slow: again.
+    if (!answered)
+      CHECK(result->status().code() ==
+            absl::StatusCode::kAborted);  // The call crossed the news, or this machine was too
+                                          // slow: again.
   }
   CHECK(answered);
   CHECK(world.server->stats().granted_total >= 2);
   CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0; }));
 }
 
-TEMPLATE_TEST_CASE("64 pushes of 16 MiB at a slow server stay within the budget", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("64 pushes of 16 MiB at a slow server stay within the budget", "",
+                   EG_TRANSPORTS) {
   constexpr std::uint64_t kBudget = 64u << 20, kSize = 16u << 20;
   constexpr int kPushes = 64;
   const auto arrived = Collect<Arrived>();
@@ -552,7 +618,8 @@ TEMPLATE_TEST_CASE("64 pushes of 16 MiB at a slow server stay within the budget"
   for (int i = 0; i < 8; ++i) streams.push_back(world.channel->OpenData());
   const auto results = Collect<DataResult>();
   const Frame push = Patterned(kSize, 9);
-  for (int i = 0; i < kPushes; ++i) streams[static_cast<std::size_t>(i % 8)]->Call(0, push, {.deadline = 120000ms}, Into(results));
+  for (int i = 0; i < kPushes; ++i)
+    streams[static_cast<std::size_t>(i % 8)]->Call(0, push, {.deadline = 120000ms}, Into(results));
   // Slow: nothing is answered before as many have arrived as can.
   std::vector<Arrived> held;
   std::uint64_t used_max = 0;
@@ -576,9 +643,11 @@ TEMPLATE_TEST_CASE("64 pushes of 16 MiB at a slow server stay within the budget"
   CHECK(world.server->stats().granted_total == kPushes);
 }
 
-TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a cap of their own", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a cap of their own", "",
+                   EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
-  World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20, .peer_small_bytes_max = 100000});
+  World<TestType> world(Keeping(arrived),
+                        {.budget_bytes_max = 1u << 20, .peer_small_bytes_max = 100000});
   auto data = world.channel->OpenData();
   const auto large = Collect<DataResult>(), small = Collect<DataResult>();
   for (int i = 0; i < 5; ++i) data->Call(0, Patterned(1u << 20, 1), {}, Into(large));
@@ -593,7 +662,8 @@ TEMPLATE_TEST_CASE("small calls never wait behind large ones, and have a cap of 
   // Above its share (half of 100,000) a peer's small calls take the way of the large ones.
   for (int i = 0; i < 4; ++i) data->Call(0, Patterned(20000, 2), {}, Into(small));
   for (int i = 0; i < 2; ++i) CHECK(arrived->Next()->frame.bytes.size() == 20000);
-  CHECK(Eventually(world, [&] { return world.server->stats().budget_waiting == 4 * (1u << 20) + 2 * 20000; }));
+  CHECK(Eventually(
+      world, [&] { return world.server->stats().budget_waiting == 4 * (1u << 20) + 2 * 20000; }));
   CHECK(world.server->stats().refused_total == 0);
   data.reset();
   CHECK(large->total() == 5);
@@ -614,7 +684,9 @@ std::string InLane(wire::StreamHeader header) {
   return std::string(reinterpret_cast<const char*>(encoded.data()), encoded.size());
 }
 
-TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed refusal, and the server lives", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "bytes that break the protocol end their stream with a typed refusal, and the server lives", "",
+    EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
   struct Row {
@@ -623,19 +695,33 @@ TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed 
   };
   const std::string large(100000, 'x');
   const Row rows[] = {
-      {"payload without a grant", {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = large.size()}, large)}},
       {"payload without a grant",
-       {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 10, .response_bytes_max = 1u << 20}, "0123456789")}},
-      {"payload without a grant", {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 20}, "0123456789")}},
+       {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = large.size()}, large)}},
+      {"payload without a grant",
+       {Raw({.kind = MessageKind::kRequest,
+             .request_id = 1,
+             .frame_bytes = 10,
+             .response_bytes_max = 1u << 20},
+            "0123456789")}},
+      {"payload without a grant",
+       {Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 20}, "0123456789")}},
       {"frame larger than allowed",
        {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 99999}),
         Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = large.size()}, large)}},
       {"answer beyond the grant",
        {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}),
-        Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = large.size(), .response_bytes_max = 1}, large)}},
+        Raw({.kind = MessageKind::kRequest,
+             .request_id = 1,
+             .frame_bytes = large.size(),
+             .response_bytes_max = 1},
+            large)}},
       {"piece out of order",
        {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 200000}),
-        Raw({.kind = MessageKind::kRequest, .request_id = 1, .frame_bytes = 200000, .offset = 100000}, large)}},
+        Raw({.kind = MessageKind::kRequest,
+             .request_id = 1,
+             .frame_bytes = 200000,
+             .offset = 100000},
+            large)}},
       {"payload without a grant",  // The announcement waits behind another one.
        {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 1u << 20}),
         Raw({.kind = MessageKind::kAnnounce, .request_id = 2, .frame_bytes = 100000}),
@@ -647,8 +733,11 @@ TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed 
       {"shorter than its header", {"EGS1"}},
       {"shorter than its header", {""}},
       {"magic", {std::string(64, 'x')}},
-      {"shorter than its header", {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}) + "more"}},
-      {"magic", {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}) + std::string(64, 'x')}},
+      {"shorter than its header",
+       {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}) + "more"}},
+      {"magic",
+       {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}) +
+        std::string(64, 'x')}},
       {"payload in a lane that was not agreed on",
        {Raw({.kind = MessageKind::kAnnounce, .request_id = 1, .frame_bytes = 100000}),
         InLane({.request_id = 1, .frame_bytes = 100000, .bytes = 100000})}},
@@ -670,7 +759,9 @@ TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed 
     CHECK(world.server->stats().malformed_total == ++malformed);
   }
   CHECK(arrived->total() == 0);
-  CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0 && world.server->stats().streams <= 1; }));
+  CHECK(Eventually(world, [&] {
+    return world.server->stats().budget_used == 0 && world.server->stats().streams <= 1;
+  }));
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
   data->Call(0, TextFrame("alive"), {}, Into(results));
@@ -680,7 +771,8 @@ TEMPLATE_TEST_CASE("bytes that break the protocol end their stream with a typed 
   CHECK(results->Next()->ok());
 }
 
-TEMPLATE_TEST_CASE("request ids come in any order, and one that is in use is refused", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("request ids come in any order, and one that is in use is refused", "",
+                   EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived));
   const StreamEnd end;
@@ -688,26 +780,40 @@ TEMPLATE_TEST_CASE("request ids come in any order, and one that is in use is ref
   std::vector<Arrived> in_use;
   for (const std::uint64_t id : {9u, 3u, 7u}) {
     const std::string text = "call " + std::to_string(id);
-    REQUIRE(stream->Send(Raw({.kind = MessageKind::kRequest, .request_id = id, .frame_bytes = text.size()}, text)).ok());
+    REQUIRE(stream
+                ->Send(Raw(
+                    {.kind = MessageKind::kRequest, .request_id = id, .frame_bytes = text.size()},
+                    text))
+                .ok());
     auto request = arrived->Next();
     REQUIRE(request);
     CHECK(TextOf(request->frame.bytes) == text);
     in_use.push_back(std::move(*request));
   }
-  REQUIRE(stream->Send(Raw({.kind = MessageKind::kRequest, .request_id = 9, .frame_bytes = 1}, "x")).ok());
+  REQUIRE(stream->Send(Raw({.kind = MessageKind::kRequest, .request_id = 9, .frame_bytes = 1}, "x"))
+              .ok());
   const auto status = end.end->Next();
   REQUIRE(status);
   CHECK(status->code() == absl::StatusCode::kInvalidArgument);
 }
 
-TEMPLATE_TEST_CASE("a peer that announces and never sends keeps nobody from the budget for long, is named, and is ended", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "a peer that announces and never sends keeps nobody from the budget for long, is named, and is "
+    "ended",
+    "", EG_TRANSPORTS) {
   struct Unused {
     std::string peer;
     bool ended = false;
   };
   const auto unused = Collect<Unused>();
-  ServerOptions options{.budget_bytes_max = 1u << 20, .progress_timeout = 600000ms, .grant_idle_max = 100ms, .unused_pause = 600000ms};
-  options.on_unused_grants = [unused](const std::string& peer, std::uint64_t, std::uint64_t, bool ended) { unused->Put({peer, ended}); };
+  ServerOptions options{.budget_bytes_max = 1u << 20,
+                        .progress_timeout = 600000ms,
+                        .grant_idle_max = 100ms,
+                        .unused_pause = 600000ms};
+  options.on_unused_grants = [unused](const std::string& peer, std::uint64_t, std::uint64_t,
+                                      bool ended) {
+    unused->Put({peer, ended});
+  };
   World<TestType> world(Echoing(), options, {.client_name = "thief"});
   // Several streams of one client, which is one peer, take the whole budget.
   std::vector<StreamEnd> ends(3);
@@ -715,21 +821,28 @@ TEMPLATE_TEST_CASE("a peer that announces and never sends keeps nobody from the 
   for (const StreamEnd& end : ends) {
     streams.push_back(world.channel->OpenStream("/evergrad.v1.Data/Stream", end.Events()));
     for (std::uint64_t id = 1; id <= 500; ++id)
-      REQUIRE(streams.back()->Send(Raw({.kind = MessageKind::kAnnounce, .request_id = id, .frame_bytes = 256u << 10})).ok());
+      REQUIRE(
+          streams.back()
+              ->Send(Raw(
+                  {.kind = MessageKind::kAnnounce, .request_id = id, .frame_bytes = 256u << 10}))
+              .ok());
   }
   REQUIRE(Eventually(world, [&] { return world.server->stats().budget_used == 1u << 20; }));
 
-  auto honest = world.transport->Dial({.host_port = world.server->address()}, {.client_name = "worker/0"});
+  auto honest =
+      world.transport->Dial({.host_port = world.server->address()}, {.client_name = "worker/0"});
   REQUIRE(honest.ok());
   auto data = (*honest)->OpenData();
   const auto results = Collect<DataResult>();
   const auto call = [&](std::size_t bytes) {
     while (true) {
-      data->Call(0, Patterned(bytes, 3), {.response_bytes_max = bytes, .deadline = 300000ms}, Into(results));
+      data->Call(0, Patterned(bytes, 3), {.response_bytes_max = bytes, .deadline = 300000ms},
+                 Into(results));
       const auto result = results->Next(60000ms);
       REQUIRE(result);
       if (result->ok()) return;
-      REQUIRE(result->status().code() == absl::StatusCode::kAborted);  // This machine is too slow for these 100 ms.
+      REQUIRE(result->status().code() ==
+              absl::StatusCode::kAborted);  // This machine is too slow for these 100 ms.
     }
   };
   // Also what is larger than a share.
@@ -752,8 +865,10 @@ TEMPLATE_TEST_CASE("a peer that announces and never sends keeps nobody from the 
   CHECK(std::string(status->message()).find("left its grants unused") != std::string::npos);
 }
 
-TEMPLATE_TEST_CASE("a server that speaks nonsense is left, and the calls end Unavailable", "", EG_TRANSPORTS) {
-  // A message stream served under the data method would be a data stream; so the client speaks to a server without one.
+TEMPLATE_TEST_CASE("a server that speaks nonsense is left, and the calls end Unavailable", "",
+                   EG_TRANSPORTS) {
+  // A message stream served under the data method would be a data stream; so the client speaks to a
+  // server without one.
   World<TestType> world(Handlers{});
   auto data = world.channel->OpenData();
   const auto results = Collect<DataResult>();
@@ -763,7 +878,10 @@ TEMPLATE_TEST_CASE("a server that speaks nonsense is left, and the calls end Una
 
 // ---------------------------------------------------------------- ends
 
-TEMPLATE_TEST_CASE("calls outstanding at a server's shutdown end Unavailable, and the stream comes back with the server", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "calls outstanding at a server's shutdown end Unavailable, and the stream comes back with the "
+    "server",
+    "", EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 1u << 20});
   auto data = world.channel->OpenData();
@@ -788,7 +906,8 @@ TEMPLATE_TEST_CASE("calls outstanding at a server's shutdown end Unavailable, an
   auto again = world.transport->Listen({.listen = address}, Echoing());
   REQUIRE(again.ok());
   bool came_back = false;
-  for (const auto until = std::chrono::steady_clock::now() + 20s; !came_back && std::chrono::steady_clock::now() < until;) {
+  for (const auto until = std::chrono::steady_clock::now() + 20s;
+       !came_back && std::chrono::steady_clock::now() < until;) {
     data->Call(0, TextFrame("again"), {.response_bytes_max = 10}, Into(results));
     const auto result = results->Next();
     REQUIRE(result);
@@ -798,7 +917,9 @@ TEMPLATE_TEST_CASE("calls outstanding at a server's shutdown end Unavailable, an
   CHECK(results->total() >= 6);
 }
 
-TEMPLATE_TEST_CASE("a destroyed data stream ends its calls with Cancelled, and its server forgets them", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE(
+    "a destroyed data stream ends its calls with Cancelled, and its server forgets them", "",
+    EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 2u << 20});
   auto data = world.channel->OpenData();
@@ -807,9 +928,12 @@ TEMPLATE_TEST_CASE("a destroyed data stream ends its calls with Cancelled, and i
   REQUIRE(arrived->WaitForTotal(2));
   data.reset();
   REQUIRE(results->total() == 4);
-  for (int i = 0; i < 4; ++i) CHECK(results->Next()->status().code() == absl::StatusCode::kCancelled);
+  for (int i = 0; i < 4; ++i)
+    CHECK(results->Next()->status().code() == absl::StatusCode::kCancelled);
   for (int i = 0; i < 2; ++i) arrived->Next();
-  CHECK(Eventually(world, [&] { return world.server->stats().budget_used == 0 && world.server->stats().budget_waiting == 0; }));
+  CHECK(Eventually(world, [&] {
+    return world.server->stats().budget_used == 0 && world.server->stats().budget_waiting == 0;
+  }));
 }
 
 TEMPLATE_TEST_CASE("a data stream may be destroyed from its own callback", "", EG_TRANSPORTS) {
@@ -824,7 +948,8 @@ TEMPLATE_TEST_CASE("a data stream may be destroyed from its own callback", "", E
   CHECK(gone->WaitFor(10s));
 }
 
-TEMPLATE_TEST_CASE("the owner of sent bytes is released once they have left, and not before", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("the owner of sent bytes is released once they have left, and not before", "",
+                   EG_TRANSPORTS) {
   const auto arrived = Collect<Arrived>();
   World<TestType> world(Keeping(arrived), {.budget_bytes_max = 4u << 20});
   auto data = world.channel->OpenData();
@@ -862,7 +987,8 @@ TEMPLATE_TEST_CASE("session.cut ends a message stream on both sides", "", EG_TRA
   }
 }
 
-TEMPLATE_TEST_CASE("push.duplicate delivers a request twice and swallows the second answer", "", EG_TRANSPORTS) {
+TEMPLATE_TEST_CASE("push.duplicate delivers a request twice and swallows the second answer", "",
+                   EG_TRANSPORTS) {
   fault::Failpoints failpoints;
   REQUIRE(failpoints.Arm("push.duplicate=2*on", 1).ok());
   const auto arrived = Collect<Arrived>();
@@ -889,7 +1015,8 @@ TEMPLATE_TEST_CASE("push.duplicate delivers a request twice and swallows the sec
 }
 
 TEMPLATE_TEST_CASE("push.reorder lets the next request of the stream overtake", "", EG_TRANSPORTS) {
-  // By itself it holds a request for 50 ms at most; longer here, so that a starved machine changes nothing.
+  // By itself it holds a request for 50 ms at most; longer here, so that a starved machine changes
+  // nothing.
   fault::Failpoints failpoints;
   REQUIRE(failpoints.Arm("push.reorder=1*delay(15000)", 1).ok());
   const auto arrived = Collect<Arrived>();

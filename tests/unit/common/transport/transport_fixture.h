@@ -1,4 +1,5 @@
-// What the transport tests share: both implementations behind one type list, patterned frames, collectors to wait on.
+// What the transport tests share: both implementations behind one type list, patterned frames,
+// collectors to wait on.
 #pragma once
 
 #include <chrono>
@@ -20,12 +21,17 @@ namespace evergrad::transport::test {
 using namespace std::chrono_literals;
 
 struct Inproc {
-  static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints) { return MakeInprocTransport(failpoints); }
+  static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints) {
+    return MakeInprocTransport(failpoints);
+  }
 };
 struct Grpc {
-  static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints) { return MakeGrpcTransport(failpoints); }
+  static std::unique_ptr<Transport> Make(fault::Failpoints* failpoints) {
+    return MakeGrpcTransport(failpoints);
+  }
 };
-// The same with payload in memory that both ends map: a small ring, so that it is full now and then.
+// The same with payload in memory that both ends map: a small ring, so that it is full now and
+// then.
 template <class Kind>
 struct Laned : Kind {
   static constexpr std::uint64_t kRingBytes = 128u << 10;
@@ -42,7 +48,8 @@ concept HasLane = requires {
 #define EG_TRANSPORTS Inproc, Grpc, Laned<Inproc>, Laned<Grpc>
 #endif
 
-// Values that callbacks put in and a test waits for. Thread-safe; shared, so that a late callback finds it alive.
+// Values that callbacks put in and a test waits for. Thread-safe; shared, so that a late callback
+// finds it alive.
 template <class T>
 class Collector {
  public:
@@ -101,7 +108,8 @@ inline Frame Patterned(std::size_t bytes, unsigned seed) {
   Frame frame;
   const std::span<const std::byte> all(owner->data(), bytes);
   const std::size_t first = bytes / 3, second = bytes / 2;
-  for (auto part : {all.subspan(0, first), all.subspan(first, second - first), all.subspan(second)}) frame.pieces.push_back({owner, part});
+  for (auto part : {all.subspan(0, first), all.subspan(first, second - first), all.subspan(second)})
+    frame.pieces.push_back({owner, part});
   return frame;
 }
 inline bool IsPatterned(std::span<const std::byte> got, std::size_t bytes, unsigned seed) {
@@ -112,12 +120,16 @@ inline bool IsPatterned(std::span<const std::byte> got, std::size_t bytes, unsig
   }
   return true;
 }
-inline std::span<const std::byte> View(const tensor::AlignedBuffer& bytes) { return {bytes.data(), bytes.size()}; }
+inline std::span<const std::byte> View(const tensor::AlignedBuffer& bytes) {
+  return {bytes.data(), bytes.size()};
+}
 inline Frame TextFrame(const std::string& text) {
   auto owner = std::make_shared<const std::string>(text);
   return {{{owner, std::as_bytes(std::span(owner->data(), owner->size()))}}};
 }
-inline std::string TextOf(const tensor::AlignedBuffer& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+inline std::string TextOf(const tensor::AlignedBuffer& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 // A request at a handler, kept by the test.
 struct Arrived {
@@ -134,7 +146,8 @@ inline DataDone Into(std::shared_ptr<Results> results) {
 // One transport with one server and one channel.
 template <class Kind>
 struct World {
-  explicit World(Handlers handlers, ServerOptions server_options = {}, ChannelOptions channel_options = {}, fault::Failpoints* failpoints = nullptr)
+  explicit World(Handlers handlers, ServerOptions server_options = {},
+                 ChannelOptions channel_options = {}, fault::Failpoints* failpoints = nullptr)
       : transport(Kind::Make(failpoints)) {
     if constexpr (HasLane<Kind>) {
       if (server_options.lane_bytes_max == 0) server_options.lane_bytes_max = Kind::kLaneBytesMax;
@@ -147,7 +160,8 @@ struct World {
     if (!dialled.ok()) throw std::runtime_error(dialled.status().ToString());
     channel = *std::move(dialled);
   }
-  absl::StatusOr<std::string> Unary(absl::string_view method, std::string request, std::chrono::milliseconds deadline = 10000ms) {
+  absl::StatusOr<std::string> Unary(absl::string_view method, std::string request,
+                                    std::chrono::milliseconds deadline = 10000ms) {
     return UnaryAndWait(*channel, method, std::move(request), deadline);
   }
   std::unique_ptr<Transport> transport;
@@ -158,7 +172,8 @@ struct World {
 // A data handler that puts each request into `arrived`.
 inline Handlers Keeping(std::shared_ptr<Collector<Arrived>> arrived) {
   Handlers handlers;
-  handlers.data = [arrived](const PeerInfo&, ReceivedFrame frame, std::unique_ptr<DataResponder> responder) {
+  handlers.data = [arrived](const PeerInfo&, ReceivedFrame frame,
+                            std::unique_ptr<DataResponder> responder) {
     arrived->Put({std::move(frame), std::move(responder)});
   };
   return handlers;
@@ -166,7 +181,8 @@ inline Handlers Keeping(std::shared_ptr<Collector<Arrived>> arrived) {
 // A data handler that answers with the bytes of the request, in their own memory.
 inline Handlers Echoing() {
   Handlers handlers;
-  handlers.data = [](const PeerInfo&, ReceivedFrame frame, std::unique_ptr<DataResponder> responder) {
+  handlers.data = [](const PeerInfo&, ReceivedFrame frame,
+                     std::unique_ptr<DataResponder> responder) {
     auto owner = std::make_shared<ReceivedFrame>(std::move(frame));
     responder->Answer({{{owner, View(owner->bytes)}}});
   };

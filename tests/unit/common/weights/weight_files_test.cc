@@ -1,4 +1,5 @@
-// Weights as files: what a reader of zip, npy and safetensors finds in them, and what is left when they cannot be written.
+// Weights as files: what a reader of zip, npy and safetensors finds in them, and what is left when
+// they cannot be written.
 #include "common/weights/weight_files.h"
 
 #include <sys/stat.h>
@@ -23,7 +24,9 @@ std::string Contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
-std::string Bytes(std::span<const float> values) { return {reinterpret_cast<const char*>(values.data()), values.size_bytes()}; }
+std::string Bytes(std::span<const float> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
 
 // Entry name -> contents, by libzip's reader.
 std::map<std::string, std::string> Unzip(const std::string& path) {
@@ -47,10 +50,17 @@ std::map<std::string, std::string> Unzip(const std::string& path) {
 }
 
 struct Weights {
-  std::vector<float> kernel{1, -0.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::denorm_min(), 3e38f, -1}, bias{2, 3},
-      scalar{7};
+  std::vector<float> kernel{1,
+                            -0.0f,
+                            std::numeric_limits<float>::quiet_NaN(),
+                            std::numeric_limits<float>::denorm_min(),
+                            3e38f,
+                            -1},
+      bias{2, 3}, scalar{7};
   std::vector<NamedTensor> Tensors() const {
-    return {{"dense/kernel", tensor::Shape{3, 2}, kernel}, {"dense/bias", tensor::Shape{2}, bias}, {"scale", tensor::Shape{}, scalar}};
+    return {{"dense/kernel", tensor::Shape{3, 2}, kernel},
+            {"dense/bias", tensor::Shape{2}, bias},
+            {"scale", tensor::Shape{}, scalar}};
   }
 };
 
@@ -71,7 +81,8 @@ TEST_CASE("an npz has an npy entry for each variable, with its bits") {
     const std::string& entry = entries.at(c.name);
     REQUIRE(entry.size() > 10);
     CHECK(entry.substr(0, 8) == std::string("\x93NUMPY\x01\x00", 8));
-    const std::size_t header = static_cast<unsigned char>(entry[8]) + 256u * static_cast<unsigned char>(entry[9]);
+    const std::size_t header =
+        static_cast<unsigned char>(entry[8]) + 256u * static_cast<unsigned char>(entry[9]);
     CHECK((10 + header) % 64 == 0);
     const std::string text = entry.substr(10, header);
     CHECK(text.find("'descr': '<f4', 'fortran_order': False") != std::string::npos);
@@ -86,18 +97,23 @@ TEST_CASE("safetensors have a header with offsets, then the bits") {
   const Weights weights;
   REQUIRE(WriteSafetensors(folder / "w.safetensors", weights.Tensors()).ok());
   const std::string file = Contents(folder / "w.safetensors");
-  const std::size_t header = static_cast<unsigned char>(file[0]) + 256u * static_cast<unsigned char>(file[1]);
+  const std::size_t header =
+      static_cast<unsigned char>(file[0]) + 256u * static_cast<unsigned char>(file[1]);
   CHECK(header % 8 == 0);
   const std::string text = file.substr(8, header);
-  CHECK(text.find(R"("dense/kernel":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]})") != std::string::npos);
-  CHECK(text.find(R"("scale":{"dtype":"F32","shape":[],"data_offsets":[32,36]})") != std::string::npos);
-  CHECK(file.substr(8 + header) == Bytes(weights.kernel) + Bytes(weights.bias) + Bytes(weights.scalar));
+  CHECK(text.find(R"("dense/kernel":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]})") !=
+        std::string::npos);
+  CHECK(text.find(R"("scale":{"dtype":"F32","shape":[],"data_offsets":[32,36]})") !=
+        std::string::npos);
+  CHECK(file.substr(8 + header) ==
+        Bytes(weights.kernel) + Bytes(weights.bias) + Bytes(weights.scalar));
 }
 
 TEST_CASE("the same weights give the same bytes, and a file is replaced as a whole") {
   const test::TempFolder folder;
   Weights weights;
-  for (const auto& [write, name] : {std::pair{&WriteNpz, "w.npz"}, std::pair{&WriteSafetensors, "w.safetensors"}}) {
+  for (const auto& [write, name] :
+       {std::pair{&WriteNpz, "w.npz"}, std::pair{&WriteSafetensors, "w.safetensors"}}) {
     std::ofstream(folder / name) << "what was there before";
     REQUIRE(write(folder / name, weights.Tensors()).ok());
     const std::string first = Contents(folder / name);
@@ -126,7 +142,8 @@ TEST_CASE("what cannot be written says why, and leaves what was there and nothin
     // No room: /dev/full takes nothing.
     std::filesystem::create_directories(folder / "full");
     std::error_code error;
-    std::filesystem::create_symlink("/dev/full", folder / ("full/w." + std::to_string(::getpid()) + ".tmp"), error);
+    std::filesystem::create_symlink(
+        "/dev/full", folder / ("full/w." + std::to_string(::getpid()) + ".tmp"), error);
     CHECK(absl::IsResourceExhausted(write(folder / "full/w", weights.Tensors())));
     CHECK_FALSE(std::filesystem::exists(folder / "full/w"));
     std::filesystem::remove_all(folder / "full");
@@ -142,7 +159,8 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
                                                {"t/ids", Element::kInt64, tensor::Shape{3}},
                                                {"t/rows", Element::kFloat32, tensor::Shape{3, 2}},
                                                {"none/ids", Element::kInt64, tensor::Shape{0}}};
-  const auto id_bytes = std::as_bytes(std::span(ids)), row_bytes = std::as_bytes(std::span(rows)), odd_bytes = std::as_bytes(std::span(odd));
+  const auto id_bytes = std::as_bytes(std::span(ids)), row_bytes = std::as_bytes(std::span(rows)),
+             odd_bytes = std::as_bytes(std::span(odd));
   for (const Format format : {Format::kNpz, Format::kSafetensors}) {
     std::vector<std::string> files;
     for (const std::size_t piece : {std::size_t{1}, std::size_t{64}}) {
@@ -165,16 +183,20 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
       if (format == Format::kNpz) {
         const auto entries = Unzip(folder / "w");
         CHECK(entries.size() == 4);
-        CHECK(entries.at("t/ids.npy").find("'descr': '<i8', 'fortran_order': False, 'shape': (3,), }") != std::string::npos);
-        CHECK(entries.at("t/ids.npy").substr(entries.at("t/ids.npy").size() - 24) == std::string(reinterpret_cast<const char*>(ids.data()), 24));
+        CHECK(entries.at("t/ids.npy")
+                  .find("'descr': '<i8', 'fortran_order': False, 'shape': (3,), }") !=
+              std::string::npos);
+        CHECK(entries.at("t/ids.npy").substr(entries.at("t/ids.npy").size() - 24) ==
+              std::string(reinterpret_cast<const char*>(ids.data()), 24));
         CHECK(entries.at("t/rows.npy").substr(entries.at("t/rows.npy").size() - 24) == Bytes(rows));
         CHECK(entries.at("none/ids.npy").find("'shape': (0,), }") != std::string::npos);
       } else {
         // The wider ones first, so that each begins at a multiple of its size.
-        CHECK(files.back().find(
-                  R"("t/ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"none/ids":{"dtype":"I64","shape":[0],"data_offsets":[24,24]},)"
-                  R"("odd":{"dtype":"F32","shape":[1],"data_offsets":[24,28]},"t/rows":{"dtype":"F32","shape":[3,2],"data_offsets":[28,52]}})") !=
-              std::string::npos);
+        CHECK(
+            files.back().find(
+                R"("t/ids":{"dtype":"I64","shape":[3],"data_offsets":[0,24]},"none/ids":{"dtype":"I64","shape":[0],"data_offsets":[24,24]},)"
+                R"("odd":{"dtype":"F32","shape":[1],"data_offsets":[24,28]},"t/rows":{"dtype":"F32","shape":[3,2],"data_offsets":[28,52]}})") !=
+            std::string::npos);
         CHECK(files.back().substr(files.back().size() - 24) == Bytes(rows));
       }
       std::filesystem::remove(folder / "w");
@@ -184,19 +206,25 @@ TEST_CASE("tensors filled in turns and in pieces are the same file, ids beside v
     { REQUIRE((*WeightStream::Create(folder / "w", format, tensors))->Append(0, odd_bytes).ok()); }
     CHECK(std::filesystem::is_empty(folder.path()));
   }
-  CHECK(absl::IsInvalidArgument(WeightStream::Create(folder / "w", Format::kNpz, {tensors[0], tensors[0]}).status()));
+  CHECK(absl::IsInvalidArgument(
+      WeightStream::Create(folder / "w", Format::kNpz, {tensors[0], tensors[0]}).status()));
 }
 
 // Sparse: four gigabytes of nothing.
-TEST_CASE("an entry beyond four gigabytes, and what lies behind it, is read by another program", "[.large]") {
+TEST_CASE("an entry beyond four gigabytes, and what lies behind it, is read by another program",
+          "[.large]") {
   const test::TempFolder folder;
   const std::uint64_t rows = (1ull << 30) + 7;
   auto stream = WeightStream::Create(folder / "w.npz", Format::kNpz,
-                                     {{"big", Element::kFloat32, tensor::Shape{rows}}, {"small", Element::kFloat32, tensor::Shape{1}}});
+                                     {{"big", Element::kFloat32, tensor::Shape{rows}},
+                                      {"small", Element::kFloat32, tensor::Shape{1}}});
   REQUIRE(stream.ok());
   const std::vector<float> piece(1 << 20, 1.5f), one = {2};
   for (std::uint64_t at = 0; at < rows; at += piece.size())
-    REQUIRE((*stream)->Append(0, std::as_bytes(std::span(piece).first(std::min<std::uint64_t>(piece.size(), rows - at)))).ok());
+    REQUIRE((*stream)
+                ->Append(0, std::as_bytes(std::span(piece).first(
+                                std::min<std::uint64_t>(piece.size(), rows - at))))
+                .ok());
   REQUIRE((*stream)->Append(1, std::as_bytes(std::span(one))).ok());
   REQUIRE((*stream)->Finish().ok());
   const auto entries = Unzip(folder / "w.npz");

@@ -32,8 +32,12 @@ tensor::AlignedBuffer Flat(const std::vector<tensor::SharedBytes>& pieces) {
   }
   return out;
 }
-std::span<const std::byte> View(const tensor::AlignedBuffer& buffer) { return {buffer.data(), buffer.size()}; }
-std::string Text(std::span<const std::byte> bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+std::span<const std::byte> View(const tensor::AlignedBuffer& buffer) {
+  return {buffer.data(), buffer.size()};
+}
+std::string Text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 v1::RequestHeader TwoPushesOnePull() {
   v1::RequestHeader header;
@@ -56,17 +60,21 @@ v1::RequestHeader TwoPushesOnePull() {
 std::string Crafted(const v1::RequestHeader& header, std::size_t tail) {
   const std::string body = header.SerializeAsString();
   std::string frame(4, '\0');
-  for (int i = 0; i < 4; ++i) frame[static_cast<std::size_t>(i)] = static_cast<char>(body.size() >> (8 * i));
+  for (int i = 0; i < 4; ++i)
+    frame[static_cast<std::size_t>(i)] = static_cast<char>(body.size() >> (8 * i));
   frame += body;
   frame.append(tail, '\0');
   return frame;
 }
-absl::Status ParseText(const std::string& frame) { return ParseRequest({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).status(); }
+absl::Status ParseText(const std::string& frame) {
+  return ParseRequest({reinterpret_cast<const std::byte*>(frame.data()), frame.size()}).status();
+}
 
 TEST_CASE("a request survives the trip, its payloads at 64-byte aligned offsets") {
   for (std::size_t size : {0u, 1u, 63u, 64u, 65u, 4096u, 100000u}) {
     const std::string first(size, 'a'), second, third(17, 'c');
-    const auto pieces = BuildRequest(TwoPushesOnePull(), {Bytes(first), Bytes(second), Bytes(third)});
+    const auto pieces =
+        BuildRequest(TwoPushesOnePull(), {Bytes(first), Bytes(second), Bytes(third)});
     const auto flat = Flat(pieces);
     CHECK(flat.size() <= RequestBytesBound(TwoPushesOnePull(), first.size() + third.size()));
     const auto request = ParseRequest(View(flat));
@@ -113,7 +121,8 @@ TEST_CASE("a response from pieces has the bytes of one from whole payloads, and 
   for (std::uint32_t shard : {0u, 1u, 2u}) header.add_pulls()->set_shard(shard);
   const auto piece = Bytes("0123456");
   const auto whole = BuildResponse(header, {Bytes("01234560123456xyz"), {}, Bytes("tail")});
-  std::vector<tensor::SharedBytes> first = {piece, piece, Bytes(""), Bytes("xyz")}, third = {Bytes("ta"), Bytes("il")};
+  std::vector<tensor::SharedBytes> first = {piece, piece, Bytes(""), Bytes("xyz")},
+                                   third = {Bytes("ta"), Bytes("il")};
   const std::vector<std::span<tensor::SharedBytes>> payloads = {first, {}, third};
   auto pieces = BuildResponseOfPieces(&header, payloads, {});
   CHECK(Text(View(Flat(pieces))) == Text(View(Flat(whole))));
@@ -121,16 +130,20 @@ TEST_CASE("a response from pieces has the bytes of one from whole payloads, and 
   CHECK(piece.owner.use_count() == 3);
 }
 
-TEST_CASE("pieces that lie behind each other in one owner's memory leave as one, in the order that they were given") {
+TEST_CASE(
+    "pieces that lie behind each other in one owner's memory leave as one, in the order that they "
+    "were given") {
   const auto memory = std::make_shared<std::string>(300, 'm');
   const auto part = [&](std::size_t at, std::size_t n, bool other_owner = false) {
-    return tensor::SharedBytes{other_owner ? std::make_shared<std::shared_ptr<std::string>>(memory) : std::shared_ptr<const void>(memory),
+    return tensor::SharedBytes{other_owner ? std::make_shared<std::shared_ptr<std::string>>(memory)
+                                           : std::shared_ptr<const void>(memory),
                                {reinterpret_cast<const std::byte*>(memory->data()) + at, n}};
   };
   std::fill_n(memory->begin() + 10, 54, '\0');  // padding that its owner has written
   v1::ResponseHeader header;
   for (std::uint32_t shard = 0; shard < 5; ++shard) header.add_pulls()->set_shard(shard);
-  std::vector<tensor::SharedBytes> a = {part(0, 10)}, b = {part(64, 64)}, c = {part(128, 32), part(160, 1)}, d = {part(192, 8, true)},
+  std::vector<tensor::SharedBytes> a = {part(0, 10)}, b = {part(64, 64)},
+                                   c = {part(128, 32), part(160, 1)}, d = {part(192, 8, true)},
                                    e = {part(256, 9)};
   const std::vector<std::span<tensor::SharedBytes>> payloads = {e, a, b, c, d};
   const std::vector<std::uint32_t> order = {1, 2, 3, 4, 0};
@@ -152,7 +165,8 @@ TEST_CASE("ids lie in one piece with the header, and payloads behind them") {
   for (const std::size_t count : {1u, 7u, 8u, 1000u}) {
     const std::string payload(100, 'p'), list(count * 8, 'i'), none;
     const auto pieces =
-        BuildRequest(TwoPushesOnePull(), {Bytes(payload), Bytes(payload), Bytes(none)}, {Bytes(list), Bytes(none), Bytes(none), Bytes(list)});
+        BuildRequest(TwoPushesOnePull(), {Bytes(payload), Bytes(payload), Bytes(none)},
+                     {Bytes(list), Bytes(none), Bytes(none), Bytes(list)});
     REQUIRE(pieces.size() == 4);  // header and ids, payload, padding, payload
     const auto flat = Flat(pieces);
     const auto request = ParseRequest(View(flat));
@@ -181,11 +195,14 @@ TEST_CASE("parts of a frame may lie in any order, but not on each other") {
   place(2, 384, 129);
   const auto status = ParseText(Crafted(header, 1000));
   CHECK(status.code() == absl::StatusCode::kInvalidArgument);
-  CHECK(std::string(status.message()).find("overlap what is before them: field=pushes[0] offset=512 want>=513") != std::string::npos);
+  CHECK(std::string(status.message())
+            .find("overlap what is before them: field=pushes[0] offset=512 want>=513") !=
+        std::string::npos);
 }
 
 TEST_CASE("the bytes of a request are the golden ones") {
-  const auto flat = Flat(BuildRequest(TwoPushesOnePull(), {Bytes("first payload"), Bytes(""), Bytes(std::string(70, 'z'))}));
+  const auto flat = Flat(BuildRequest(
+      TwoPushesOnePull(), {Bytes("first payload"), Bytes(""), Bytes(std::string(70, 'z'))}));
   CHECK(Hex(View(flat)) == ReadText(test::SourceDir() + "/tests/golden/wire/request_frame.hex"));
 }
 
@@ -238,7 +255,8 @@ TEST_CASE("each false length or offset of a frame is refused and named") {
          h->mutable_pulls(0)->mutable_ids()->set_count(2);
          h->mutable_pulls(0)->mutable_ids()->set_bytes(8);
        }},
-      {"ids length mismatch: field=pushes.ids[0]", [](auto* h) { h->mutable_pushes(0)->mutable_ids()->set_count(1ull << 61); }},
+      {"ids length mismatch: field=pushes.ids[0]",
+       [](auto* h) { h->mutable_pushes(0)->mutable_ids()->set_count(1ull << 61); }},
       {"leave the frame: field=pulls.ids[0]",
        [](auto* h) {
          auto* ids = h->mutable_pulls(0)->mutable_ids();
@@ -267,13 +285,15 @@ TEST_CASE("short frames and headers that are no protobuf are refused") {
 }
 
 TEST_CASE("a mutated frame never yields a span outside of it") {
-  const auto flat = Flat(BuildRequest(TwoPushesOnePull(), {Bytes(std::string(300, 'a')), Bytes("b"), Bytes(std::string(70, 'z'))}));
+  const auto flat = Flat(BuildRequest(
+      TwoPushesOnePull(), {Bytes(std::string(300, 'a')), Bytes("b"), Bytes(std::string(70, 'z'))}));
   std::mt19937_64 random(11);
   for (int i = 0; i < 30000; ++i) {
     const std::size_t size = random() % 4 == 0 ? random() % flat.size() : flat.size();
     tensor::AlignedBuffer bytes(size);
     if (size > 0) std::memcpy(bytes.data(), flat.data(), size);
-    for (int c = 0; c < 3 && size > 0; ++c) bytes.data()[random() % std::min<std::size_t>(size, 256)] = std::byte(random());
+    for (int c = 0; c < 3 && size > 0; ++c)
+      bytes.data()[random() % std::min<std::size_t>(size, 256)] = std::byte(random());
     const auto request = ParseRequest(View(bytes));
     if (!request.ok()) continue;
     for (const auto& payload : request->payloads) {

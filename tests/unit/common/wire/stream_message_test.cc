@@ -43,7 +43,9 @@ Bytes PieceInLane(MessageKind kind, std::uint64_t bytes) {
 
 TEST_CASE("a stream header survives the trip") {
   for (int kind = 1; kind <= 11; ++kind) {
-    StreamHeader header{.kind = static_cast<MessageKind>(kind), .frame_bytes = 1u << 30, .response_bytes_max = ~0ull};
+    StreamHeader header{.kind = static_cast<MessageKind>(kind),
+                        .frame_bytes = 1u << 30,
+                        .response_bytes_max = ~0ull};
     if (kind != 1 && kind < 8) header.request_id = ~0ull;
     const auto read = DecodeStreamHeader(EncodeStreamHeader(header), kStreamHeaderBytes);
     INFO(MessageKindName(header.kind));
@@ -53,23 +55,28 @@ TEST_CASE("a stream header survives the trip") {
   const auto piece = DecodeStreamHeader(EncodeStreamHeader(Piece()), kStreamHeaderBytes + 512);
   REQUIRE(piece.ok());
   CHECK(*piece == Piece());
-  const auto in_lane = DecodeStreamHeader(PieceInLane(MessageKind::kAnswer, 1u << 20), kStreamHeaderBytes);
+  const auto in_lane =
+      DecodeStreamHeader(PieceInLane(MessageKind::kAnswer, 1u << 20), kStreamHeaderBytes);
   REQUIRE(in_lane.ok());
   CHECK(in_lane->bytes == 1u << 20);
   CHECK(in_lane->bytes_behind() == 0);
   // More may follow: the next messages.
-  CHECK(DecodeStreamHeader(EncodeStreamHeader(Piece()), kStreamHeaderBytes + 600)->bytes_behind() == 512);
+  CHECK(DecodeStreamHeader(EncodeStreamHeader(Piece()), kStreamHeaderBytes + 600)->bytes_behind() ==
+        512);
 }
 
 TEST_CASE("the bytes of a stream header are the golden ones") {
-  CHECK(Hex(EncodeStreamHeader(Piece())) == ReadText(test::SourceDir() + "/tests/golden/wire/request_message.3.hex"));
-  // Version 1 knew no lane and sent one message at a time, version 2 wanted the parts of a frame in the order of the sections: refused by their
-  // numbers.
+  CHECK(Hex(EncodeStreamHeader(Piece())) ==
+        ReadText(test::SourceDir() + "/tests/golden/wire/request_message.3.hex"));
+  // Version 1 knew no lane and sent one message at a time, version 2 wanted the parts of a frame in
+  // the order of the sections: refused by their numbers.
   for (const int version : {1, 2}) {
     Bytes old = EncodeStreamHeader(Piece());
     old[4] = std::byte(version);
-    CHECK(Hex(old) == ReadText(test::SourceDir() + "/tests/golden/wire/request_message" + (version == 1 ? "" : ".2") + ".hex"));
-    CHECK(DecodeStreamHeader(old, kStreamHeaderBytes + 512).status().message().find("version") != std::string::npos);
+    CHECK(Hex(old) == ReadText(test::SourceDir() + "/tests/golden/wire/request_message" +
+                               (version == 1 ? "" : ".2") + ".hex"));
+    CHECK(DecodeStreamHeader(old, kStreamHeaderBytes + 512).status().message().find("version") !=
+          std::string::npos);
   }
 }
 
@@ -88,7 +95,8 @@ LaneOffer Offer() {
 
 TEST_CASE("a lane offer survives the trip, and its bytes are the golden ones") {
   CHECK(DecodeLaneOffer(EncodeLaneOffer(Offer())) == Offer());
-  CHECK(Hex(EncodeLaneOffer(Offer())) == ReadText(test::SourceDir() + "/tests/golden/wire/lane_offer.2.hex"));
+  CHECK(Hex(EncodeLaneOffer(Offer())) ==
+        ReadText(test::SourceDir() + "/tests/golden/wire/lane_offer.2.hex"));
 }
 
 TEST_CASE("each malformed field of a stream header is refused and named") {
@@ -117,7 +125,8 @@ TEST_CASE("each malformed field of a stream header is refused and named") {
       {Patched(32, 8, 2u << 20), kStreamHeaderBytes + (2u << 20), "above the limit"},
       {Patched(48, 1, 1), whole, "reserved byte at 48"},
       {Patched(63, 1, 1), whole, "reserved byte at 63"},
-      {Patched(6, 1, static_cast<std::uint64_t>(MessageKind::kAnnounce)), whole, "payload of ANNOUNCE"},
+      {Patched(6, 1, static_cast<std::uint64_t>(MessageKind::kAnnounce)), whole,
+       "payload of ANNOUNCE"},
       {Patched(6, 1, static_cast<std::uint64_t>(MessageKind::kPing)), whole, "payload of PING"},
       {Patched(0, 0, 0), 63, "bytes at 32"},
   };

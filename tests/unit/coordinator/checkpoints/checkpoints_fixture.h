@@ -11,7 +11,8 @@
 namespace evergrad::coordinator {
 
 // 100 examples, batches of 10, closures of 2 steps: 5 closures an epoch.
-inline v1::Plan SmallPlan(std::uint32_t batch_size = 10, std::uint32_t epochs = 4, const std::string& fingerprint = snapshot::kFingerprint) {
+inline v1::Plan SmallPlan(std::uint32_t batch_size = 10, std::uint32_t epochs = 4,
+                          const std::string& fingerprint = snapshot::kFingerprint) {
   v1::Plan plan;
   plan.set_train_examples(100);
   plan.set_batch_size(batch_size);
@@ -106,9 +107,12 @@ inline std::vector<std::string> Names(fs::FileSystem& files, const std::string& 
     for (const fs::Entry& entry : *entries) names.push_back(entry.name);
   return names;
 }
-inline std::size_t Count(fs::FileSystem& files, const std::string& folder, const std::string& prefix) {
+inline std::size_t Count(fs::FileSystem& files, const std::string& folder,
+                         const std::string& prefix) {
   const std::vector<std::string> names = Names(files, folder);
-  return static_cast<std::size_t>(std::count_if(names.begin(), names.end(), [&](const std::string& name) { return name.rfind(prefix, 0) == 0; }));
+  return static_cast<std::size_t>(
+      std::count_if(names.begin(), names.end(),
+                    [&](const std::string& name) { return name.rfind(prefix, 0) == 0; }));
 }
 
 }  // namespace evergrad::coordinator

@@ -1,4 +1,5 @@
-// Manifests saved and old ones deleted, shard files swept: with damage, full disks, races and losses of power in between.
+// Manifests saved and old ones deleted, shard files swept: with damage, full disks, races and
+// losses of power in between.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -12,11 +13,15 @@ namespace {
 const char kFolder[] = "file:///runs/mnist-0000000000000001/checkpoint";
 std::string Uri(const std::string& name) { return fs::JoinUri(kFolder, name); }
 
-TEST_CASE("a checkpoint lies in the runs folder, or in a folder of its own under the directory that the job names") {
+TEST_CASE(
+    "a checkpoint lies in the runs folder, or in a folder of its own under the directory that the "
+    "job names") {
   config::CheckpointSpec spec;
-  CHECK(CheckpointFolder(spec, "/runs/mnist-0000000000000007", "mnist", JobUid(7)) == "/runs/mnist-0000000000000007/checkpoint");
+  CHECK(CheckpointFolder(spec, "/runs/mnist-0000000000000007", "mnist", JobUid(7)) ==
+        "/runs/mnist-0000000000000007/checkpoint");
   spec.directory = "file:///shared/";
-  CHECK(CheckpointFolder(spec, "/runs/mnist-0000000000000007", "mnist", JobUid(7)) == "file:///shared/mnist-0000000000000007");
+  CHECK(CheckpointFolder(spec, "/runs/mnist-0000000000000007", "mnist", JobUid(7)) ==
+        "file:///shared/mnist-0000000000000007");
 }
 
 TEST_CASE("manifests count up, the newest keep stay, and what they name is said") {
@@ -50,7 +55,9 @@ TEST_CASE("whether a manifest is complete is found out, not believed") {
   CHECK_FALSE(snapshot::ReadManifest(files, Uri(snapshot::ManifestName(1)))->complete());
 }
 
-TEST_CASE("damaged manifests do not count among those that are kept, and are said; older than those they go") {
+TEST_CASE(
+    "damaged manifests do not count among those that are kept, and are said; older than those they "
+    "go") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (job.lsn = 1; job.lsn <= 3; ++job.lsn) job.Save(files, 3);
@@ -75,8 +82,12 @@ TEST_CASE("a number that is taken meanwhile is passed over, the last number is r
   class Hiding final : public fs::FileSystem {
    public:
     explicit Hiding(fs::FileSystem& inner) : inner_(inner) {}
-    absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return inner_.Create(uri); }
-    absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override { return inner_.Open(uri); }
+    absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override {
+      return inner_.Create(uri);
+    }
+    absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
+      return inner_.Open(uri);
+    }
     absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
       auto entries = inner_.List(uri);
       if (entries.ok()) entries->erase(entries->begin());
@@ -98,7 +109,9 @@ TEST_CASE("a number that is taken meanwhile is passed over, the last number is r
   CHECK(SaveErrorIsFinal(refused.status()));
 }
 
-TEST_CASE("what is no manifest is not written, a full disk leaves the old ones, and which errors are final is told") {
+TEST_CASE(
+    "what is no manifest is not written, a full disk leaves the old ones, and which errors are "
+    "final is told") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   job.Save(files);
@@ -117,22 +130,28 @@ TEST_CASE("what is no manifest is not written, a full disk leaves the old ones, 
   CHECK_FALSE(SaveErrorIsFinal(absl::DataLossError("")));
 }
 
-TEST_CASE("a sweep deletes what nobody needs and is not newer than what is known, and nothing else") {
+TEST_CASE(
+    "a sweep deletes what nobody needs and is not newer than what is known, and nothing else") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (job.lsn = 1; job.lsn <= 4; ++job.lsn) job.Cut(files);
   job.epoch = {1, 2};  // after a rollback the numbers of events fall
   job.lsn = 1;
   job.Cut(files);
-  const auto name = [](std::uint32_t shard, ShardEpoch epoch, std::uint64_t lsn) { return snapshot::ShardFileName(ShardId(shard), epoch, lsn); };
-  for (const char* other : {"notes.txt", "shard-1.egshard", "manifest-000000000001.egmanifest"}) REQUIRE(fs::WriteWhole(files, Uri(other), "x").ok());
+  const auto name = [](std::uint32_t shard, ShardEpoch epoch, std::uint64_t lsn) {
+    return snapshot::ShardFileName(ShardId(shard), epoch, lsn);
+  };
+  for (const char* other : {"notes.txt", "shard-1.egshard", "manifest-000000000001.egmanifest"})
+    REQUIRE(fs::WriteWhole(files, Uri(other), "x").ok());
   SweepRequest request{kFolder, {name(0, {1, 1}, 2)}, {{ShardId(0), {ShardEpoch{1, 1}, 3}}}};
   CHECK(*SweepFolder(files, request) == 2);
-  CHECK(Names(files, kFolder) == std::vector<std::string>{"manifest-000000000001.egmanifest", "notes.txt", "shard-00000.epoch-1-1.lsn-2.egshard",
-                                                          "shard-00000.epoch-1-1.lsn-4.egshard", "shard-00000.epoch-1-2.lsn-1.egshard",
-                                                          "shard-00001.epoch-1-1.lsn-1.egshard", "shard-00001.epoch-1-1.lsn-2.egshard",
-                                                          "shard-00001.epoch-1-1.lsn-3.egshard", "shard-00001.epoch-1-1.lsn-4.egshard",
-                                                          "shard-00001.epoch-1-2.lsn-1.egshard", "shard-1.egshard"});
+  CHECK(Names(files, kFolder) ==
+        std::vector<std::string>{
+            "manifest-000000000001.egmanifest", "notes.txt", "shard-00000.epoch-1-1.lsn-2.egshard",
+            "shard-00000.epoch-1-1.lsn-4.egshard", "shard-00000.epoch-1-2.lsn-1.egshard",
+            "shard-00001.epoch-1-1.lsn-1.egshard", "shard-00001.epoch-1-1.lsn-2.egshard",
+            "shard-00001.epoch-1-1.lsn-3.egshard", "shard-00001.epoch-1-1.lsn-4.egshard",
+            "shard-00001.epoch-1-2.lsn-1.egshard", "shard-1.egshard"});
   request.newest = {{ShardId(0), {ShardEpoch{1, 2}, 1}}, {ShardId(1), {ShardEpoch{1, 2}, 1}}};
   request.needed = {name(0, {1, 2}, 1), name(1, {1, 2}, 1)};
   CHECK(*SweepFolder(files, request) == 6);
@@ -141,19 +160,26 @@ TEST_CASE("a sweep deletes what nobody needs and is not newer than what is known
   CHECK(*SweepFolder(files, {"file:///nowhere", {}, {}}) == 0);
 }
 
-TEST_CASE("while a kept manifest cannot be read for a passing reason, nothing of the folder may be swept") {
+TEST_CASE(
+    "while a kept manifest cannot be read for a passing reason, nothing of the folder may be "
+    "swept") {
   fs::MemoryFileSystem files;
   SavedJob job{kFolder};
   for (job.lsn = 1; job.lsn <= 2; ++job.lsn) job.Save(files);
   class Busy final : public fs::FileSystem {
    public:
     explicit Busy(fs::FileSystem& inner) : inner_(inner) {}
-    absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return inner_.Create(uri); }
+    absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override {
+      return inner_.Create(uri);
+    }
     absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
-      if (fs::NameOf(uri) == snapshot::ManifestName(1)) return absl::ResourceExhaustedError("too many open files");
+      if (fs::NameOf(uri) == snapshot::ManifestName(1))
+        return absl::ResourceExhaustedError("too many open files");
       return inner_.Open(uri);
     }
-    absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override { return inner_.List(uri); }
+    absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+      return inner_.List(uri);
+    }
     absl::Status Remove(absl::string_view uri) override { return inner_.Remove(uri); }
     absl::StatusOr<bool> Exists(absl::string_view uri) override { return inner_.Exists(uri); }
     absl::Status MakeFolders(absl::string_view uri) override { return inner_.MakeFolders(uri); }
@@ -169,7 +195,8 @@ TEST_CASE("while a kept manifest cannot be read for a passing reason, nothing of
 }
 
 TEST_CASE(
-    "power may go at any moment of save, delete and sweep: the newest manifest that can be read is whole, and never an older one than was promised") {
+    "power may go at any moment of save, delete and sweep: the newest manifest that can be read is "
+    "whole, and never an older one than was promised") {
   const char* const points[] = {"fs.write", "fs.sync", "fs.link", "fs.sync_folder", "fs.remove"};
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     fault::Failpoints failpoints;
@@ -177,7 +204,9 @@ TEST_CASE(
     SavedJob job{kFolder};
     std::uint64_t promised = 0;
     const std::string point = points[seed % 5];
-    const auto arm = [&](std::uint64_t hit) { REQUIRE(failpoints.Arm(absl::StrCat(point, "=", hit, "*error"), seed).ok()); };
+    const auto arm = [&](std::uint64_t hit) {
+      REQUIRE(failpoints.Arm(absl::StrCat(point, "=", hit, "*error"), seed).ok());
+    };
     // Some saves succeed, then one step of one of them fails, then the power goes.
     for (job.lsn = 1; job.lsn <= 6; ++job.lsn) {
       arm(1000);
@@ -187,7 +216,8 @@ TEST_CASE(
       if (!saved.ok()) break;
       promised = saved->number;
       const auto key = std::pair(job.epoch, job.lsn);
-      if (!SweepFolder(files, {kFolder, saved->named, {{ShardId(0), key}, {ShardId(1), key}}}).ok()) break;
+      if (!SweepFolder(files, {kFolder, saved->named, {{ShardId(0), key}, {ShardId(1), key}}}).ok())
+        break;
     }
     files.Crash(seed);
     arm(1000);
@@ -195,7 +225,9 @@ TEST_CASE(
     const auto newest = snapshot::FindNewestManifest(files, kFolder);
     REQUIRE(newest.ok());
     CHECK(newest->manifest.number() >= promised);
-    for (int i = 0; i < 2; ++i) CHECK(snapshot::CheckShardOf(files, kFolder, newest->manifest, i, true).status() == absl::OkStatus());
+    for (int i = 0; i < 2; ++i)
+      CHECK(snapshot::CheckShardOf(files, kFolder, newest->manifest, i, true).status() ==
+            absl::OkStatus());
     // And it goes on from there.
     job.lsn = 9;
     CHECK(SaveManifest(files, {kFolder, job.Cut(files), 2}).ok());

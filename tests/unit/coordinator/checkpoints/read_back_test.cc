@@ -17,7 +17,8 @@ struct Read {
   int steps = 0;
 };
 Read ReadAll(fs::FileSystem& files, v1::Manifest manifest, ReadBack::Options options) {
-  for (int i = 0; i < manifest.shards_size(); ++i) manifest.mutable_shards(i)->set_host(i == 0 ? "host-a" : "host-b");
+  for (int i = 0; i < manifest.shards_size(); ++i)
+    manifest.mutable_shards(i)->set_host(i == 0 ? "host-a" : "host-b");
   ReadBack reading(kFolder, manifest, std::move(options));
   Read result;
   do {
@@ -29,7 +30,9 @@ Read ReadAll(fs::FileSystem& files, v1::Manifest manifest, ReadBack::Options opt
   return result;
 }
 
-TEST_CASE("a manifest whose files are all there is read back without a complaint, a file or so at a time") {
+TEST_CASE(
+    "a manifest whose files are all there is read back without a complaint, a file or so at a "
+    "time") {
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   for (const bool whole : {false, true}) {
@@ -40,7 +43,8 @@ TEST_CASE("a manifest whose files are all there is read back without a complaint
   }
 }
 
-TEST_CASE("files that lie on another host are reported with that host, as a folder that is not shared") {
+TEST_CASE(
+    "files that lie on another host are reported with that host, as a folder that is not shared") {
   fs::MemoryFileSystem elsewhere, here;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(elsewhere);
   const Read none = ReadAll(here, manifest, {});
@@ -48,24 +52,33 @@ TEST_CASE("files that lie on another host are reported with that host, as a fold
   const absl::Status all = UnreadError(none.unread, 2, kFolder, "coordinator-host");
   CHECK(absl::IsInvalidArgument(all));
   CHECK(SaveErrorIsFinal(all));
-  CHECK_THAT(std::string(all.message()), Contains("not shared") && Contains("coordinator-host") && Contains("2 of 2") && Contains("host-a (1)") &&
-                                             Contains("host-b (1)") && Contains("checkpoint.directory"));
+  CHECK_THAT(std::string(all.message()), Contains("not shared") && Contains("coordinator-host") &&
+                                             Contains("2 of 2") && Contains("host-a (1)") &&
+                                             Contains("host-b (1)") &&
+                                             Contains("checkpoint.directory"));
 
   const Read both = ReadAll(elsewhere, manifest, {});
   CHECK(both.unread.empty());
   REQUIRE(elsewhere.Remove(fs::JoinUri(kFolder, manifest.shards(1).file())).ok());
   const Read one = ReadAll(elsewhere, manifest, {});
   const absl::Status status = UnreadError(one.unread, 2, kFolder, "coordinator-host");
-  CHECK_THAT(std::string(status.message()), Contains("1 of 2") && Contains("host-b (1)") && !Contains("host-a"));
+  CHECK_THAT(std::string(status.message()),
+             Contains("1 of 2") && Contains("host-b (1)") && !Contains("host-a"));
 }
 
 // A network file system whose listing is older than the files.
 class LateListing final : public fs::FileSystem {
  public:
   explicit LateListing(fs::FileSystem& files) : files_(files) {}
-  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return files_.Create(uri); }
-  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override { return files_.Open(uri); }
-  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view) override { return std::vector<fs::Entry>(); }
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override {
+    return files_.Create(uri);
+  }
+  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
+    return files_.Open(uri);
+  }
+  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view) override {
+    return std::vector<fs::Entry>();
+  }
   absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }
   absl::StatusOr<bool> Exists(absl::string_view uri) override { return files_.Exists(uri); }
   absl::Status MakeFolders(absl::string_view uri) override { return files_.MakeFolders(uri); }
@@ -78,14 +91,17 @@ TEST_CASE("a file that the listing lacks and that can be opened counts as there"
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   LateListing late(files);
-  for (const bool whole : {false, true}) CHECK(ReadAll(late, manifest, {whole, {}, 1 << 20}).unread.empty());
+  for (const bool whole : {false, true})
+    CHECK(ReadAll(late, manifest, {whole, {}, 1 << 20}).unread.empty());
   REQUIRE(files.Remove(fs::JoinUri(kFolder, manifest.shards(1).file())).ok());
   const Read one = ReadAll(late, manifest, {});
   REQUIRE(one.unread.size() == 1);
   CHECK(absl::IsNotFound(one.unread[0].status));
 }
 
-TEST_CASE("every byte of a last manifest's files is read, of a periodic one the ends of new files, and the size of all") {
+TEST_CASE(
+    "every byte of a last manifest's files is read, of a periodic one the ends of new files, and "
+    "the size of all") {
   fs::MemoryFileSystem files;
   const v1::Manifest manifest = SavedJob{kFolder}.Cut(files);
   const std::string first = fs::JoinUri(kFolder, manifest.shards(0).file());
@@ -104,7 +120,8 @@ TEST_CASE("every byte of a last manifest's files is read, of a periodic one the 
     CHECK(absl::IsDataLoss(whole.unread[0].status));
     const absl::Status status = UnreadError(whole.unread, 2, kFolder, "here");
     CHECK(absl::IsDataLoss(status));
-    CHECK_THAT(std::string(status.message()), Contains("cannot read back 1 of 2") && Contains("host-a"));
+    CHECK_THAT(std::string(status.message()),
+               Contains("cannot read back 1 of 2") && Contains("host-a"));
   }
   SECTION("an end") {
     REQUIRE(files.Damage(first, 0, std::byte{1}).ok());

@@ -10,8 +10,12 @@ namespace {
 
 const std::string kRuns = "file:///runs";
 const JobUid kSelf(0x99);
-std::string RunsFolder(JobUid uid, const std::string& name = "mnist") { return kRuns + "/" + name + "-" + JobUidString(uid); }
-std::string FolderOfJob(JobUid uid, const std::string& name = "mnist") { return RunsFolder(uid, name) + "/checkpoint"; }
+std::string RunsFolder(JobUid uid, const std::string& name = "mnist") {
+  return kRuns + "/" + name + "-" + JobUidString(uid);
+}
+std::string FolderOfJob(JobUid uid, const std::string& name = "mnist") {
+  return RunsFolder(uid, name) + "/checkpoint";
+}
 SavedJob Job(std::uint64_t uid, std::int64_t written_ms) {
   SavedJob job{FolderOfJob(JobUid(uid))};
   job.uid = JobUid(uid);
@@ -36,9 +40,13 @@ std::string RefusalOf(const ResumePoint& point, const v1::Plan& plan) {
   CHECK(BlameOf(resumption.status()) == Blame::kUser);
   return std::string(resumption.status().message());
 }
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
-TEST_CASE("the newest manifest of an earlier job of the same name counts, never one's own and never another name's") {
+TEST_CASE(
+    "the newest manifest of an earlier job of the same name counts, never one's own and never "
+    "another name's") {
   fs::MemoryFileSystem files;
   Job(1, 1000).Save(files);
   SavedJob second = Job(2, 3000);
@@ -77,10 +85,13 @@ TEST_CASE("with a directory of its own a job looks there, and only there") {
   CHECK(Find(files, spec)->folder == "/shared/mnist-0000000000000002");
   CHECK(Find(files)->folder == FolderOfJob(JobUid(1)));
   fs::MemoryFileSystem empty;
-  CHECK(Has(std::string(Find(empty).status().message()), "looked_at=file:///runs/mnist-*/checkpoint folders=0"));
+  CHECK(Has(std::string(Find(empty).status().message()),
+            "looked_at=file:///runs/mnist-*/checkpoint folders=0"));
 }
 
-TEST_CASE("a damaged manifest and one that names a damaged file are passed over for the next older, of whatever job, and said") {
+TEST_CASE(
+    "a damaged manifest and one that names a damaged file are passed over for the next older, of "
+    "whatever job, and said") {
   fs::MemoryFileSystem files;
   SavedJob old = Job(1, 1000), young = Job(2, 2000);
   old.Save(files);
@@ -152,7 +163,8 @@ TEST_CASE("under the same plan each shard goes on where its file ends, whatever 
   // These are no part of it.
   plan.set_epochs(9);
   plan.clear_eval_examples();
-  for (v1::ShardSpec& shard : *plan.mutable_shards()) shard.mutable_variable()->mutable_optimizer()->set_learning_rate(0.5);
+  for (v1::ShardSpec& shard : *plan.mutable_shards())
+    shard.mutable_variable()->mutable_optimizer()->set_learning_rate(0.5);
   const auto resumption = PlanResumption(point, plan, kSelf);
   REQUIRE(resumption.ok());
   CHECK(resumption->same_plan);
@@ -171,7 +183,9 @@ TEST_CASE("under the same plan each shard goes on where its file ends, whatever 
   CHECK(s.refused == IntervalSet{13});
   CHECK(s.resumed);
   CHECK_FALSE(s.replace_ledger);
-  CHECK(resumption->text == "goes on from checkpoint 1 of job 0000000000000001: 11 of 45 closures are done (2 whole epochs)");
+  CHECK(resumption->text ==
+        "goes on from checkpoint 1 of job 0000000000000001: 11 of 45 closures are done (2 whole "
+        "epochs)");
   const v1::FinishedMetric* metric = FindMetric(resumption->metrics, "eval", 1, "accuracy");
   REQUIRE(metric != nullptr);
   CHECK(metric->value() == 0.5);
@@ -179,7 +193,9 @@ TEST_CASE("under the same plan each shard goes on where its file ends, whatever 
   CHECK(FindMetric(resumption->metrics, "train", 1, "accuracy") == nullptr);
 }
 
-TEST_CASE("another plan begins at the same epoch of its own, from a complete manifest that ends with one") {
+TEST_CASE(
+    "another plan begins at the same epoch of its own, from a complete manifest that ends with "
+    "one") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
   const ResumePoint point = PointOf(job);
@@ -198,30 +214,38 @@ TEST_CASE("another plan begins at the same epoch of its own, from a complete man
     CHECK(s.refused.empty());
     CHECK(s.plan_fingerprint == snapshot::kFingerprint);
   }
-  CHECK(Has(resumption->text, "2 epochs are done, under another plan (spec.data.batch_size was=10 is=25)"));
+  CHECK(Has(resumption->text,
+            "2 epochs are done, under another plan (spec.data.batch_size was=10 is=25)"));
   // What was cancelled has ended, too.
-  job.done = {IntervalSet::Range(0, 10).Minus(IntervalSet{3}), IntervalSet::Range(0, 10).Minus(IntervalSet{3})};
+  job.done = {IntervalSet::Range(0, 10).Minus(IntervalSet{3}),
+              IntervalSet::Range(0, 10).Minus(IntervalSet{3})};
   job.refused = IntervalSet{3};
   CHECK(PlanResumption(PointOf(job), plan, kSelf)->closures_done == 4);
   // No epoch more to do is a plan with nothing to do, fewer is a mistake.
   CHECK(PlanResumption(point, SmallPlan(25, 2, "another"), kSelf)->closures_done == 4);
-  CHECK(Has(RefusalOf(point, SmallPlan(25, 1, "another")), "more is done than this job has to do: epochs_done=2 spec.training.epochs=1"));
+  CHECK(Has(RefusalOf(point, SmallPlan(25, 1, "another")),
+            "more is done than this job has to do: epochs_done=2 spec.training.epochs=1"));
 }
 
-TEST_CASE("another plan is refused when the checkpoint is not complete, ends inside an epoch, or has closures in part; what differs is named") {
+TEST_CASE(
+    "another plan is refused when the checkpoint is not complete, ends inside an epoch, or has "
+    "closures in part; what differs is named") {
   v1::Plan plan = SmallPlan(25, 4, "another");
   plan.set_shuffle_seed(8);
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 9)};
   std::string text = RefusalOf(PointOf(job), plan);
   CHECK(Has(text,
-            "cannot resume: it was saved under another plan (spec.data.batch_size was=10 is=25, spec.data.shuffle.seed was=7 is=8) and is not "
+            "cannot resume: it was saved under another plan (spec.data.batch_size was=10 is=25, "
+            "spec.data.shuffle.seed was=7 is=8) and is not "
             "complete: its shards hold different closures"));
   CHECK(Has(text, "checkpoint=" + job.folder + "/" + snapshot::ManifestName(1)));
   CHECK(Has(text, "leave out spec.checkpoint.resume"));
   job.done = {IntervalSet::Range(0, 9), IntervalSet::Range(0, 9)};
-  CHECK(Has(RefusalOf(PointOf(job), plan), "does not end with an epoch: closures_done=9 closures_per_epoch=5"));
-  job.done = {IntervalSet::Range(0, 11).Minus(IntervalSet{4}), IntervalSet::Range(0, 11).Minus(IntervalSet{4})};
+  CHECK(Has(RefusalOf(PointOf(job), plan),
+            "does not end with an epoch: closures_done=9 closures_per_epoch=5"));
+  job.done = {IntervalSet::Range(0, 11).Minus(IntervalSet{4}),
+              IntervalSet::Range(0, 11).Minus(IntervalSet{4})};
   CHECK(Has(RefusalOf(PointOf(job), plan), "does not end with an epoch"));
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
   job.open = {10};
@@ -246,21 +270,33 @@ TEST_CASE("what makes it another plan is named, whatever it is") {
     for (v1::ShardSpec& shard : *plan->mutable_shards()) change(shard.mutable_variable());
   };
   CHECK(Has(refusal([](v1::Plan*) {}), "(the data (files, their contents, fields) or the model"));
-  CHECK(Has(refusal([](v1::Plan* p) { p->set_train_examples(99); }), "(training examples was=100 is=99)"));
-  CHECK(Has(refusal([](v1::Plan* p) { p->set_steps_per_closure(1); }), "(spec.training.steps_per_closure was=2 is=1)"));
-  CHECK(Has(refusal([](v1::Plan* p) { p->set_shuffle(false); }), "(spec.data.shuffle was=on is=off)"));
-  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->mutable_initializer()->set_seed(6); }); }),
+  CHECK(Has(refusal([](v1::Plan* p) { p->set_train_examples(99); }),
+            "(training examples was=100 is=99)"));
+  CHECK(Has(refusal([](v1::Plan* p) { p->set_steps_per_closure(1); }),
+            "(spec.training.steps_per_closure was=2 is=1)"));
+  CHECK(Has(refusal([](v1::Plan* p) { p->set_shuffle(false); }),
+            "(spec.data.shuffle was=on is=off)"));
+  CHECK(Has(refusal([&](v1::Plan* p) {
+              each(p, [](v1::VariableSpec* v) { v->mutable_initializer()->set_seed(6); });
+            }),
             "(spec.training.seed was=5 is=6)"));
-  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->mutable_optimizer()->set_type("adam"); }); }),
+  CHECK(Has(refusal([&](v1::Plan* p) {
+              each(p, [](v1::VariableSpec* v) { v->mutable_optimizer()->set_type("adam"); });
+            }),
             "(optimizer was=sgd is=adam) and its shards do not fit"));
-  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->mutable_optimizer()->set_momentum(0.9); }); }),
+  CHECK(Has(refusal([&](v1::Plan* p) {
+              each(p, [](v1::VariableSpec* v) { v->mutable_optimizer()->set_momentum(0.9); });
+            }),
             "(momentum was=0 is=0.9) and its shards do not fit"));
-  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_name("other"); }); }),
-            "(variable of shard 0 was=dense/kernel is=other) and its shards do not fit"));
   CHECK(
-      Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_shape(1, 4); }); }), "(shape of dense/kernel was=[12, 3] is=[12, 4])"));
-  CHECK(Has(refusal([](v1::Plan* p) { p->mutable_shards(0)->set_row_end(5); }), "(rows of shard 0 (dense/kernel) was=0..6 is=0..5)"));
-  CHECK(Has(refusal([](v1::Plan* p) { p->mutable_shards()->RemoveLast(); }), "(shards was=2 is=1)"));
+      Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_name("other"); }); }),
+          "(variable of shard 0 was=dense/kernel is=other) and its shards do not fit"));
+  CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_shape(1, 4); }); }),
+            "(shape of dense/kernel was=[12, 3] is=[12, 4])"));
+  CHECK(Has(refusal([](v1::Plan* p) { p->mutable_shards(0)->set_row_end(5); }),
+            "(rows of shard 0 (dense/kernel) was=0..6 is=0..5)"));
+  CHECK(
+      Has(refusal([](v1::Plan* p) { p->mutable_shards()->RemoveLast(); }), "(shards was=2 is=1)"));
 }
 
 TEST_CASE("a shard of which nothing was saved, and a plan shorter than what is done, are refused") {
@@ -276,14 +312,17 @@ TEST_CASE("a shard of which nothing was saved, and a plan shorter than what is d
 
   SavedJob more = Job(2, 2000);
   more.done = {IntervalSet::Range(0, 6), IntervalSet::Range(0, 5)};
-  CHECK(Has(RefusalOf(PointOf(more), SmallPlan(10, 1)), "more is done than this job has to do: spec.training.epochs=1"));
+  CHECK(Has(RefusalOf(PointOf(more), SmallPlan(10, 1)),
+            "more is done than this job has to do: spec.training.epochs=1"));
   CHECK(PlanResumption(PointOf(more), SmallPlan(10, 2), kSelf).ok());
   more.done = {IntervalSet::Range(0, 5), IntervalSet::Range(0, 5)};
   CHECK(PlanResumption(PointOf(more), SmallPlan(10, 1), kSelf)->epochs_done == 1);
   CHECK(absl::IsInvalidArgument(PlanResumption(PointOf(more), SmallPlan(), JobUid(2)).status()));
 }
 
-TEST_CASE("a plan shorter than what is begun is refused, and the message says how many epochs are needed") {
+TEST_CASE(
+    "a plan shorter than what is begun is refused, and the message says how many epochs are "
+    "needed") {
   SavedJob job = Job(1, 1000);
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
   job.open = {10, 12};  // of the third epoch

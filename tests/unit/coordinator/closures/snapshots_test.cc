@@ -43,7 +43,8 @@ void RunOne(ClosureBook* book) {
   REQUIRE(book->OnDone(granted->closure, granted->attempt, v, v).acknowledged);
 }
 
-TEST_CASE("a shard goes back to its newest snapshot, and what that lacks is run again for it alone") {
+TEST_CASE(
+    "a shard goes back to its newest snapshot, and what that lacks is run again for it alone") {
   ClosureBook book = NewBook(2);
   book.Rollback(ShardId(0), "a");
   book.Rollback(ShardId(1), "a");
@@ -77,7 +78,9 @@ TEST_CASE("a shard goes back to its newest snapshot, and what that lacks is run 
     CHECK(book.AddSnapshot(ShardId(1), Of(book, 1, "new", {})).empty());
     CHECK(book.RemoveSnapshots(ShardId(1), {"file:///c/none"}).empty());
   }
-  SECTION("a file that was written anew under its name is known by its new hash, also to who replays the records") {
+  SECTION(
+      "a file that was written anew under its name is known by its new hash, also to who replays "
+      "the records") {
     const DurableState before = book.durable();
     book.Rollback(ShardId(1), "b");
     DurableState replayed = book.durable();
@@ -103,19 +106,25 @@ TEST_CASE("a file of an owner before the present one is not entered: a sweep may
   CHECK(book.NewestSnapshot(ShardId(0)) == nullptr);
 }
 
-TEST_CASE("a shard that a former life stopped to move it is not held: a new start, whatever the journal says of it; what this life stopped is") {
+TEST_CASE(
+    "a shard that a former life stopped to move it is not held: a new start, whatever the journal "
+    "says of it; what this life stopped is") {
   ClosureBook first = NewBook(1);
   first.Rollback(ShardId(0), "a");
   const DurableState before_move = first.durable();
   const ShardOwner source = before_move.map[0];
-  const auto registers = [&](const DurableState& state, const ShardOwner& held, const char* server, std::uint64_t stopped_in) {
+  const auto registers = [&](const DurableState& state, const ShardOwner& held, const char* server,
+                             std::uint64_t stopped_in) {
     ClosureBook book({kClosures, 1, 4096, fault::Mutant::kNone}, state);
     book.BeginLife(Term(2));
-    return book.RegisterServer(server, {{ShardId(0), held.epoch, held.start, {}, {}, false, stopped_in}}).change;
+    return book
+        .RegisterServer(server, {{ShardId(0), held.epoch, held.start, {}, {}, false, stopped_in}})
+        .change;
   };
   CHECK(registers(before_move, source, "a", 0).assigns.empty());
   CHECK(registers(before_move, source, "a", 2).assigns.empty());
-  for (const std::uint64_t former : {1, 3}) {  // 3: of no life that we know, which is no reason to trust it
+  for (const std::uint64_t former :
+       {1, 3}) {  // 3: of no life that we know, which is no reason to trust it
     const auto change = registers(before_move, source, "a", former);
     REQUIRE(change.assigns.size() == 1);
     CHECK(change.assigns[0].start > source.start);
@@ -132,7 +141,9 @@ TEST_CASE("a shard that a former life stopped to move it is not held: a new star
   CHECK(registers(torn, source, "a", 1).drops.size() == 1);
 }
 
-TEST_CASE("in the start-up window a shard of the last life is adopted once it is loaded, and its owner by the journal is to drop it") {
+TEST_CASE(
+    "in the start-up window a shard of the last life is adopted once it is loaded, and its owner "
+    "by the journal is to drop it") {
   ClosureBook first = NewBook(1);
   first.Rollback(ShardId(0), "a");
   const DurableState torn = first.durable();
@@ -149,11 +160,14 @@ TEST_CASE("in the start-up window a shard of the last life is adopted once it is
   REQUIRE(adopted.former.size() == 1);
   CHECK(adopted.former[0].first == "a");
   CHECK(adopted.former[0].second.second == torn.map[0].epoch);
-  CHECK(registers(2, true).drops.size() == 1);   // what its file refuses is not known
-  CHECK(registers(3, false).drops.size() == 1);  // the life in between may have sent workers to the owner before
+  CHECK(registers(2, true).drops.size() == 1);  // what its file refuses is not known
+  CHECK(registers(3, false).drops.size() ==
+        1);  // the life in between may have sent workers to the owner before
 }
 
-TEST_CASE("replaying the records gives the snapshots back, whatever was added and removed in one transaction") {
+TEST_CASE(
+    "replaying the records gives the snapshots back, whatever was added and removed in one "
+    "transaction") {
   ClosureBook book = NewBook(1);
   Record all = book.Rollback(ShardId(0), "a").record;
   AppendRecord(book.AddSnapshot(ShardId(0), Of(book, 0, "a", {})), &all);
@@ -167,11 +181,13 @@ TEST_CASE("replaying the records gives the snapshots back, whatever was added an
   CHECK(replayed.snapshots[0].back().file == "c");
 }
 
-TEST_CASE("a job that resumes takes up what every shard has, and never runs what any of them refuses") {
+TEST_CASE(
+    "a job that resumes takes up what every shard has, and never runs what any of them refuses") {
   ClosureBook book = NewBook(2);
   IntervalSet refused;
   refused.Add(5);
-  book.ResumeFrom({File("s0", IntervalSet::Range(0, 5)), File("s1", IntervalSet::Range(0, 3), refused)});
+  book.ResumeFrom(
+      {File("s0", IntervalSet::Range(0, 5)), File("s1", IntervalSet::Range(0, 3), refused)});
   CHECK(book.durable().succeeded.ToString() == IntervalSet::Range(0, 3).ToString());
   CHECK(book.durable().dead.ToString() == refused.ToString());
   for (std::uint32_t p = 0; p < 2; ++p) {

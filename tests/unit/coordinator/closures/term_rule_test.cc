@@ -13,25 +13,32 @@ TEST_CASE("a first term is above the journal's and above all that tasks report")
   CHECK(FirstTerm(Term{4}, 9) == Term{10});
 }
 
-TEST_CASE("a task of this life or an older one is registered; one that has seen a later or another life of this term makes us begin anew") {
+TEST_CASE(
+    "a task of this life or an older one is registered; one that has seen a later or another life "
+    "of this term makes us begin anew") {
   const Term ours{5}, journal{5};
   CHECK_FALSE(BeginAnewWith(ours, 77, journal, {0, 0, 0}).has_value());
   CHECK_FALSE(BeginAnewWith(ours, 77, journal, {4, 12, 4}).has_value());
   CHECK_FALSE(BeginAnewWith(ours, 77, journal, {5, 77, 5}).has_value());
   CHECK(BeginAnewWith(ours, 77, journal, {5, 78, 0}) == Term{6});
   CHECK(BeginAnewWith(ours, 77, journal, {9, 78, 0}) == Term{10});
-  CHECK(BeginAnewWith(ours, 77, journal, {4, 12, 7}) == Term{8});  // what it holds is of a term that somebody gave out
+  CHECK(BeginAnewWith(ours, 77, journal, {4, 12, 7}) ==
+        Term{8});  // what it holds is of a term that somebody gave out
   CHECK(BeginAnewWith(ours, 77, Term{11}, {9, 78, 0}) == Term{12});
 }
 
-TEST_CASE("the barrier waits for every closure below it, for attempts in hand and for repairs; a cancelled one above it does not stand in") {
+TEST_CASE(
+    "the barrier waits for every closure below it, for attempts in hand and for repairs; a "
+    "cancelled one above it does not stand in") {
   ClosureBook book({4, 1, 8}, {});
   book.BeginLife(Term{1});
   CHECK_FALSE(book.BarrierReached(0));  // the window is open
   book.CloseWindow();
   book.SetNewLimit(2);
   const MapVersion placed = book.Rollback(ShardId(0), "a").assigns.at(0).start;
-  const auto done = [&](const ClosureBook::Granted& g, MapVersion v0) { CHECK(book.OnDone(g.closure, g.attempt, v0, v0).acknowledged); };
+  const auto done = [&](const ClosureBook::Granted& g, MapVersion v0) {
+    CHECK(book.OnDone(g.closure, g.attempt, v0, v0).acknowledged);
+  };
   const auto first = book.NextGrant(TaskId(1)), second = book.NextGrant(TaskId(1));
   REQUIRE(second.has_value());
   CHECK_FALSE(book.NextGrant(TaskId(1)).has_value());

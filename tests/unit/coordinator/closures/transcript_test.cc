@@ -1,12 +1,13 @@
-// Runs testdata/*.txt against the closure book. A line is a command; the lines after it that begin with "> " are all that it must
-// print. Every record is kept, and after every command the records replayed must give the book's state: that is the journal.
+// Runs testdata/*.txt against the closure book. A line is a command; the lines after it that begin
+// with "> " are all that it must print. Every record is kept, and after every command the records
+// replayed must give the book's state: that is the journal.
 //
-//   job CLOSURES SHARDS OPEN_MAX        a new book                       life TERM | restart TERM | tear N | window
-//   rollback P SERVER [done=SET] [refused=SET]      move P FROM_EPOCH SERVER      unmap P
-//   grant WORKER [repairs]              done C ATTEMPT V0 V1             fail C ATTEMPT | drop C ATTEMPT | gone WORKER | cancel C
-//   server NAME [P@EPOCH/START[/DONE[/REFUSED]]]...                     worker ID [C:ATTEMPT:V1[:TARGETS]]...
-//   closes SESSION SERVER | closed SESSION P EPOCH taken|ignored | end SESSION
-//   expect todo|lost P | succeeded | dead | map | version | current | quiet | refused C
+//   job CLOSURES SHARDS OPEN_MAX        a new book                       life TERM | restart TERM |
+//   tear N | window rollback P SERVER [done=SET] [refused=SET]      move P FROM_EPOCH SERVER unmap
+//   P grant WORKER [repairs]              done C ATTEMPT V0 V1             fail C ATTEMPT | drop C
+//   ATTEMPT | gone WORKER | cancel C server NAME [P@EPOCH/START[/DONE[/REFUSED]]]... worker ID
+//   [C:ATTEMPT:V1[:TARGETS]]... closes SESSION SERVER | closed SESSION P EPOCH taken|ignored | end
+//   SESSION expect todo|lost P | succeeded | dead | map | version | current | quiet | refused C
 #include <catch2/catch.hpp>
 
 #include <filesystem>
@@ -49,12 +50,14 @@ IntervalSet SetFrom(absl::string_view text) {
 
 std::set<ShardId> ShardsFrom(absl::string_view text) {
   std::set<ShardId> shards;
-  for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty())) shards.insert(ShardId(static_cast<std::uint32_t>(Number(part))));
+  for (absl::string_view part : absl::StrSplit(text, ',', absl::SkipEmpty()))
+    shards.insert(ShardId(static_cast<std::uint32_t>(Number(part))));
   return shards;
 }
 
 std::string Text(const std::set<ShardId>& shards) {
-  return absl::StrJoin(shards, ",", [](std::string* out, ShardId p) { absl::StrAppend(out, p.value()); });
+  return absl::StrJoin(shards, ",",
+                       [](std::string* out, ShardId p) { absl::StrAppend(out, p.value()); });
 }
 
 class Transcript {
@@ -81,7 +84,8 @@ class Transcript {
   }
   std::string Option(absl::string_view name) {
     for (const std::string& word : words_) {
-      if (word.size() > name.size() && absl::string_view(word).substr(0, name.size()) == name) return word.substr(name.size());
+      if (word.size() > name.size() && absl::string_view(word).substr(0, name.size()) == name)
+        return word.substr(name.size());
     }
     return "";
   }
@@ -94,18 +98,22 @@ class Transcript {
 
   void Print(const ClosureBook::MapChange& change) {
     Keep(change.record);
-    for (const auto& [p, epoch] : change.drops) out_.push_back(absl::StrCat("drop p=", p.value(), " epoch=", epoch.ToString()));
+    for (const auto& [p, epoch] : change.drops)
+      out_.push_back(absl::StrCat("drop p=", p.value(), " epoch=", epoch.ToString()));
     for (const auto& a : change.assigns) {
-      out_.push_back(absl::StrCat("assign p=", a.shard.value(), " to ", a.server, " epoch=", a.epoch.ToString(), " start=", a.start.ToString(),
+      out_.push_back(absl::StrCat("assign p=", a.shard.value(), " to ", a.server,
+                                  " epoch=", a.epoch.ToString(), " start=", a.start.ToString(),
                                   " V=", a.version.ToString(), " refused=", a.refused.ToString()));
     }
-    if (change.map_changed) out_.push_back(absl::StrCat("map V=", book_->durable().version.ToString()));
+    if (change.map_changed)
+      out_.push_back(absl::StrCat("map V=", book_->durable().version.ToString()));
   }
 
   void Dispatch() {
     const std::string& command = Word(0);
     if (command == "job") {
-      options_ = {Number(Word(1)), static_cast<std::uint32_t>(Number(Word(2))), static_cast<std::uint32_t>(Number(Word(3))), fault::Mutant::kNone};
+      options_ = {Number(Word(1)), static_cast<std::uint32_t>(Number(Word(2))),
+                  static_cast<std::uint32_t>(Number(Word(3))), fault::Mutant::kNone};
       journal_.clear();
       book_ = std::make_unique<ClosureBook>(options_, DurableState{});
       return;
@@ -125,7 +133,8 @@ class Transcript {
     } else if (command == "window") {
       book_->CloseWindow();
     } else if (command == "rollback") {
-      Print(book_->RollbackTo(Shard(1), Word(2), SetFrom(Option("done=")), SetFrom(Option("refused="))));
+      Print(book_->RollbackTo(Shard(1), Word(2), SetFrom(Option("done=")),
+                              SetFrom(Option("refused="))));
     } else if (command == "move") {
       const auto change = book_->Move(Shard(1), StampFrom<ShardEpoch>(Word(2)), Word(3));
       Print(change);
@@ -137,21 +146,29 @@ class Transcript {
       if (!granted) {
         out_.push_back("nothing");
       } else {
-        out_.push_back(absl::StrCat("c=", granted->closure.value(), " attempt=", granted->attempt.ToString(),
-                                    granted->all_targets ? "" : absl::StrCat(" targets=", Text(granted->targets)), granted->repair ? " repair" : ""));
+        out_.push_back(absl::StrCat(
+            "c=", granted->closure.value(), " attempt=", granted->attempt.ToString(),
+            granted->all_targets ? "" : absl::StrCat(" targets=", Text(granted->targets)),
+            granted->repair ? " repair" : ""));
       }
     } else if (command == "done") {
-      const auto result = book_->OnDone(Closure(1), StampFrom<Attempt>(Word(2)), StampFrom<MapVersion>(Word(3)), StampFrom<MapVersion>(Word(4)));
+      const auto result =
+          book_->OnDone(Closure(1), StampFrom<Attempt>(Word(2)), StampFrom<MapVersion>(Word(3)),
+                        StampFrom<MapVersion>(Word(4)));
       Keep(result.record);
-      out_.push_back(result.deferred ? "deferred"
-                                     : absl::StrCat(result.acknowledged ? "acknowledged" : "superseded", result.counted ? " counted" : ""));
+      out_.push_back(result.deferred
+                         ? "deferred"
+                         : absl::StrCat(result.acknowledged ? "acknowledged" : "superseded",
+                                        result.counted ? " counted" : ""));
     } else if (command == "fail") {
       Keep(book_->FailRepair(Closure(1), StampFrom<Attempt>(Word(2))));
     } else if (command == "drop") {
       book_->ReleaseAttempt(Closure(1), StampFrom<Attempt>(Word(2)));
     } else if (command == "gone") {
-      out_.push_back(absl::StrCat(
-          "released ", absl::StrJoin(book_->ReleaseWorker(Task(1)), ",", [](std::string* s, ClosureId c) { absl::StrAppend(s, c.value()); })));
+      out_.push_back(absl::StrCat("released ", absl::StrJoin(book_->ReleaseWorker(Task(1)), ",",
+                                                             [](std::string* s, ClosureId c) {
+                                                               absl::StrAppend(s, c.value());
+                                                             })));
     } else if (command == "cancel") {
       Keep(book_->Cancel(Closure(1)));
     } else if (command == "server") {
@@ -160,7 +177,8 @@ class Transcript {
         const std::vector<std::string> at = absl::StrSplit(words_[i], '@');
         std::vector<std::string> parts = absl::StrSplit(at.at(1), '/');
         parts.resize(4);
-        held.push_back({ShardId(static_cast<std::uint32_t>(Number(at[0]))), StampFrom<ShardEpoch>(parts[0]), StampFrom<MapVersion>(parts[1]),
+        held.push_back({ShardId(static_cast<std::uint32_t>(Number(at[0]))),
+                        StampFrom<ShardEpoch>(parts[0]), StampFrom<MapVersion>(parts[1]),
                         SetFrom(parts[2]), SetFrom(parts[3])});
       }
       Print(book_->RegisterServer(Word(1), held).change);
@@ -168,17 +186,23 @@ class Transcript {
       std::vector<ClosureBook::HeldAttempt> held;
       for (std::size_t i = 2; i < words_.size(); ++i) {
         const std::vector<std::string> parts = absl::StrSplit(words_[i], ':');
-        ClosureBook::HeldAttempt h{
-            ClosureId(Number(parts.at(0))), StampFrom<Attempt>(parts.at(1)), parts.size() < 4, {}, StampFrom<MapVersion>(parts.at(2))};
+        ClosureBook::HeldAttempt h{ClosureId(Number(parts.at(0))),
+                                   StampFrom<Attempt>(parts.at(1)),
+                                   parts.size() < 4,
+                                   {},
+                                   StampFrom<MapVersion>(parts.at(2))};
         if (parts.size() == 4) h.targets = ShardsFrom(parts[3]);
         held.push_back(std::move(h));
       }
       for (const auto& h : book_->RegisterWorker(Task(1), held))
-        out_.push_back(absl::StrCat("adopted c=", h.closure.value(), " attempt=", h.attempt.ToString()));
+        out_.push_back(
+            absl::StrCat("adopted c=", h.closure.value(), " attempt=", h.attempt.ToString()));
     } else if (command == "closes") {
       for (const auto& order : book_->MakeCloses(Task(1), Word(2))) {
-        out_.push_back(absl::StrCat("p=", order.shard.value(), " epoch=", order.epoch.ToString(), " V=", order.version.ToString(),
-                                    " done=", order.done.ToString(), " refused=", order.refused.ToString(), order.whole ? " whole" : ""));
+        out_.push_back(
+            absl::StrCat("p=", order.shard.value(), " epoch=", order.epoch.ToString(),
+                         " V=", order.version.ToString(), " done=", order.done.ToString(),
+                         " refused=", order.refused.ToString(), order.whole ? " whole" : ""));
       }
     } else if (command == "closed") {
       book_->OnClosed(Task(1), Shard(2), StampFrom<ShardEpoch>(Word(3)), Word(4) == "taken");
@@ -209,10 +233,12 @@ class Transcript {
       out_.push_back(book_->RefusedEverywhere(Closure(2)) ? "everywhere" : "not everywhere");
     else if (what == "map") {
       for (const ShardOwner& o : state.map)
-        out_.push_back(absl::StrCat(o.server.empty() ? "nobody" : o.server, " epoch=", o.epoch.ToString(), " start=", o.start.ToString()));
+        out_.push_back(absl::StrCat(o.server.empty() ? "nobody" : o.server,
+                                    " epoch=", o.epoch.ToString(), " start=", o.start.ToString()));
     } else if (what == "current") {
       for (const auto& [c, current] : book_->current())
-        out_.push_back(absl::StrCat("c=", c.value(), " attempt=", current.attempt.ToString(), " worker=", current.worker.value()));
+        out_.push_back(absl::StrCat("c=", c.value(), " attempt=", current.attempt.ToString(),
+                                    " worker=", current.worker.value()));
     } else {
       FAIL("unknown question: " << what);
     }
@@ -227,7 +253,8 @@ class Transcript {
 };
 
 TEST_CASE("the closure book follows its transcripts") {
-  const std::filesystem::path folder = std::filesystem::path(test::SourceDir()) / "tests/unit/coordinator/closures/testdata";
+  const std::filesystem::path folder =
+      std::filesystem::path(test::SourceDir()) / "tests/unit/coordinator/closures/testdata";
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() == ".txt") files.push_back(entry.path());
@@ -245,7 +272,8 @@ TEST_CASE("the closure book follows its transcripts") {
         const std::size_t at = ++i;
         if (command.empty() || command[0] == '#') continue;
         std::vector<std::string> want;
-        for (; i < lines.size() && lines[i].rfind("> ", 0) == 0; ++i) want.push_back(lines[i].substr(2));
+        for (; i < lines.size() && lines[i].rfind("> ", 0) == 0; ++i)
+          want.push_back(lines[i].substr(2));
         INFO(file.filename().string() << ":" << at << ": " << command);
         CHECK(absl::StrJoin(transcript.Run(command), "\n") == absl::StrJoin(want, "\n"));
       }

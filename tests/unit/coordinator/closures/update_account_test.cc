@@ -28,59 +28,78 @@ struct Ends {
   std::vector<IntervalSet> lost = std::vector<IntervalSet>(2);
 };
 
-UpdateAccount::Finding Compare(const UpdateAccount& account, const Ends& ends, const std::vector<UpdateAccount::Shard>& shards) {
+UpdateAccount::Finding Compare(const UpdateAccount& account, const Ends& ends,
+                               const std::vector<UpdateAccount::Shard>& shards) {
   return account.Compare(TwoEpochs(), {ends.succeeded, ends.dead, ends.resumed, ends.lost}, shards);
 }
 
-// As many closures as the plan has from `from` on, each of which touches slot 0 by one update fewer than it has.
+// As many closures as the plan has from `from` on, each of which touches slot 0 by one update fewer
+// than it has.
 UpdateAccount Counted(std::uint64_t from = 0) {
   UpdateAccount account;
   for (std::uint64_t c = from; c < 22; ++c)
-    account.Count(TwoEpochs().Closure(ClosureId(c)).steps, UpdateAccount::TouchedLess{{1, TwoEpochs().Closure(ClosureId(c)).steps - 1}});
+    account.Count(TwoEpochs().Closure(ClosureId(c)).steps,
+                  UpdateAccount::TouchedLess{{1, TwoEpochs().Closure(ClosureId(c)).steps - 1}});
   return account;
 }
 
-TEST_CASE("a dense shard holds as many updates as the plan has, a slot as many as the workers reported") {
+TEST_CASE(
+    "a dense shard holds as many updates as the plan has, a slot as many as the workers reported") {
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(62)}).verdict == Verdict::kExact);
 }
 
-TEST_CASE("a closure that was reported and not worked at is a difference that names shard, expected and found") {
+TEST_CASE(
+    "a closure that was reported and not worked at is a difference that names shard, expected and "
+    "found") {
   const auto finding = Compare(Counted(), {}, {Dense(80), Slot(62)});
   CHECK(finding.verdict == Verdict::kDifferent);
-  CHECK(finding.difference == "shard 0 (dense/kernel) does not hold the updates that the workers reported as done: expected=84 found=80");
+  CHECK(finding.difference ==
+        "shard 0 (dense/kernel) does not hold the updates that the workers reported as done: "
+        "expected=84 found=80");
 }
 
-TEST_CASE("more than the plan has is a difference, too, and of a slot both ways; others that differ are counted") {
+TEST_CASE(
+    "more than the plan has is a difference, too, and of a slot both ways; others that differ are "
+    "counted") {
   CHECK(Compare(Counted(), {}, {Dense(85), Slot(62)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(61)}).verdict == Verdict::kDifferent);
   CHECK(Compare(Counted(), {}, {Dense(84), Slot(63)}).verdict == Verdict::kDifferent);
-  CHECK(Compare(Counted(), {}, {Dense(0), Slot(0)}).difference.ends_with("found=0; 1 more shard differs"));
+  CHECK(Compare(Counted(), {}, {Dense(0), Slot(0)})
+            .difference.ends_with("found=0; 1 more shard differs"));
   // The one that the plan speaks of comes first: of a slot there is only the workers' word.
-  CHECK(Compare(Counted(), {}, {Slot(0), Dense(1)}).difference.starts_with("shard 0 (dense/kernel)"));
+  CHECK(
+      Compare(Counted(), {}, {Slot(0), Dense(1)}).difference.starts_with("shard 0 (dense/kernel)"));
 }
 
-TEST_CASE("updates that were lost with a server and counted may be missing, as many as they are and no more") {
+TEST_CASE(
+    "updates that were lost with a server and counted may be missing, as many as they are and no "
+    "more") {
   Ends ends;
   ends.lost[0].Add(3);
   ends.lost[0].Add(10);  // the short one
   CHECK(Compare(Counted(), ends, {Dense(84)}).verdict == Verdict::kWithin);
   CHECK(Compare(Counted(), ends, {Dense(78)}).verdict == Verdict::kWithin);
   CHECK(Compare(Counted(), ends, {Dense(77)}).verdict == Verdict::kDifferent);
-  CHECK(Compare(Counted(), ends, {Dense(84), Slot(61)}).verdict == Verdict::kDifferent);  // the slot lost nothing
+  CHECK(Compare(Counted(), ends, {Dense(84), Slot(61)}).verdict ==
+        Verdict::kDifferent);  // the slot lost nothing
 }
 
 TEST_CASE("updates of closures that ended without success may be there, each at most once") {
   Ends ends;
   ends.succeeded.Remove(5);
   ends.dead.Add(5);
-  const auto of = [&](std::uint64_t updates) { return Compare(Counted(), ends, {Dense(updates)}).verdict; };
+  const auto of = [&](std::uint64_t updates) {
+    return Compare(Counted(), ends, {Dense(updates)}).verdict;
+  };
   CHECK(of(79) == Verdict::kDifferent);
   CHECK(of(80) == Verdict::kWithin);
   CHECK(of(84) == Verdict::kWithin);
   CHECK(of(85) == Verdict::kDifferent);
 }
 
-TEST_CASE("a job that goes on under the same plan has the plan's updates in its dense shards, whoever brought them") {
+TEST_CASE(
+    "a job that goes on under the same plan has the plan's updates in its dense shards, whoever "
+    "brought them") {
   Ends ends;
   ends.resumed = IntervalSet::Range(0, 11);
   UpdateAccount account = Counted(11);
@@ -90,7 +109,9 @@ TEST_CASE("a job that goes on under the same plan has the plan's updates in its 
     CHECK(Compare(account, ends, {Dense(83), Slot(17 + 31)}).verdict == Verdict::kDifferent);
     CHECK(Compare(account, ends, {Dense(84), Slot(17 + 30)}).verdict == Verdict::kDifferent);
   }
-  SECTION("from files of different moments: some of what a slot held is done again and known by its ledger") {
+  SECTION(
+      "from files of different moments: some of what a slot held is done again and known by its "
+      "ledger") {
     account.TakeOver({std::vector<std::uint64_t>{45, 19}, /*whole=*/false, /*another_plan=*/false});
     CHECK(Compare(account, ends, {Dense(84)}).verdict == Verdict::kExact);
     CHECK(Compare(account, ends, {Dense(84), Slot(31)}).verdict == Verdict::kWithin);
@@ -107,7 +128,9 @@ TEST_CASE("a job that goes on under the same plan has the plan's updates in its 
   }
 }
 
-TEST_CASE("a job that goes on under another plan has what its files held and the updates of its own closures") {
+TEST_CASE(
+    "a job that goes on under another plan has what its files held and the updates of its own "
+    "closures") {
   Ends ends;
   ends.resumed = IntervalSet::Range(0, 11);
   UpdateAccount account = Counted(11);
@@ -119,7 +142,9 @@ TEST_CASE("a job that goes on under another plan has what its files held and the
   CHECK(Compare(account, ends, {Dense(41), Slot(531)}).verdict == Verdict::kDifferent);
 }
 
-TEST_CASE("where a worker of an older build did not report, slots are not compared and dense shards are") {
+TEST_CASE(
+    "where a worker of an older build did not report, slots are not compared and dense shards "
+    "are") {
   UpdateAccount account = Counted();
   account.Count(4, std::nullopt);
   CHECK(Compare(account, {}, {Dense(84), Slot(5)}).verdict == Verdict::kWithin);
@@ -127,7 +152,9 @@ TEST_CASE("where a worker of an older build did not report, slots are not compar
 }
 
 TEST_CASE("what a worker says about the shards that a closure touches is checked") {
-  const auto check = [](const UpdateAccount::TouchedLess& less) { return UpdateAccount::Check(less, 3, 4); };
+  const auto check = [](const UpdateAccount::TouchedLess& less) {
+    return UpdateAccount::Check(less, 3, 4);
+  };
   CHECK(check({}).ok());
   CHECK(check({{0, 0}, {2, 3}}).ok());
   CHECK_FALSE(check({{3, 0}}).ok());

@@ -8,7 +8,8 @@ namespace {
 
 TEST_CASE("metrics come in the order in which they were asked for, then the loss, then others") {
   using Names = std::vector<std::string>;
-  CHECK(MetricsInOrder({"b", "a", "missing"}, {{"a", 1}, {"b", 2}, {"loss", 3}, {"extra", 4}}) == Names{"b", "a", "loss", "extra"});
+  CHECK(MetricsInOrder({"b", "a", "missing"}, {{"a", 1}, {"b", 2}, {"loss", 3}, {"extra", 4}}) ==
+        Names{"b", "a", "loss", "extra"});
   CHECK(MetricsInOrder({"loss", "a"}, {{"a", 1}, {"loss", 3}}) == Names{"loss", "a"});
   CHECK(MetricsInOrder({}, {}).empty());
 }

@@ -8,7 +8,9 @@ using namespace evergrad::coordinator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST_CASE("three deaths in a row cost nothing, each further one twice the time of the one before, up to a minute") {
+TEST_CASE(
+    "three deaths in a row cost nothing, each further one twice the time of the one before, up to "
+    "a minute") {
   DeathBackoff backoff;
   MonoTime now = seconds(100);
   for (int i = 0; i < 3; ++i) {
@@ -17,7 +19,8 @@ TEST_CASE("three deaths in a row cost nothing, each further one twice the time o
   }
   for (const int want : {1, 2, 4, 8, 16, 32, 60, 60, 60}) {
     now += seconds(100);
-    const DeathBackoff::Record* record = backoff.OnDeath(now, Role::kWorker, "2", "its session closed", "far");
+    const DeathBackoff::Record* record =
+        backoff.OnDeath(now, Role::kWorker, "2", "its session closed", "far");
     REQUIRE(record != nullptr);
     CHECK(record->until - now == seconds(want));
     CHECK(backoff.Until(Role::kWorker, "2") == now + seconds(want));
@@ -28,7 +31,9 @@ TEST_CASE("three deaths in a row cost nothing, each further one twice the time o
   CHECK(backoff.Shown(now)[0].host == "far");
 }
 
-TEST_CASE("work that a task ends clears its own record and nobody else's; a closure clears those of all servers that own shards") {
+TEST_CASE(
+    "work that a task ends clears its own record and nobody else's; a closure clears those of all "
+    "servers that own shards") {
   DeathBackoff backoff;
   const MonoTime now = seconds(1);
   for (int i = 0; i < 5; ++i) {
@@ -89,10 +94,12 @@ TEST_CASE("the table is bounded, and a record is forgotten after ten minutes wit
   DeathBackoff backoff(options);
   MonoTime now = seconds(1);
   for (int i = 0; i < 4; ++i) backoff.OnDeath(now, Role::kWorker, "mine", "", "");
-  for (int i = 0; i < 9; ++i) backoff.OnDeath(now += milliseconds(1), Role::kWorker, "f" + std::to_string(i), "", "");
+  for (int i = 0; i < 9; ++i)
+    backoff.OnDeath(now += milliseconds(1), Role::kWorker, "f" + std::to_string(i), "", "");
   CHECK(backoff.size() == 10);
   CHECK(backoff.Until(Role::kWorker, "mine") > now);
-  for (int i = 9; i < 1000; ++i) backoff.OnDeath(now += milliseconds(1), Role::kWorker, "f" + std::to_string(i), "", "");
+  for (int i = 9; i < 1000; ++i)
+    backoff.OnDeath(now += milliseconds(1), Role::kWorker, "f" + std::to_string(i), "", "");
   CHECK(backoff.size() == 10);
   // A death of one that is in the full table pushes nobody out of it.
   backoff.OnDeath(now, Role::kWorker, "f999", "", "");

@@ -26,7 +26,8 @@ TEST_CASE("repairs get the job further as long as fewer are left than ever befor
   }
 }
 
-TEST_CASE("a server that is rolled back again and again before its repairs are done reaches the limit") {
+TEST_CASE(
+    "a server that is rolled back again and again before its repairs are done reaches the limit") {
   DeathLimit limit;
   std::uint32_t most = 0;
   for (int life = 0; life < 200; ++life) {
@@ -43,7 +44,9 @@ TEST_CASE("a server that is rolled back again and again before its repairs are d
   CHECK(limit.deaths() == 0);
 }
 
-TEST_CASE("an evaluation and an export that begin again get the job further only by what had not been reached before") {
+TEST_CASE(
+    "an evaluation and an export that begin again get the job further only by what had not been "
+    "reached before") {
   DeathLimit limit;
   limit.OnFirstSuccess();
   limit.OnDeaths(1);

@@ -1,4 +1,5 @@
-// Checkpoints as the job drives them: rounds, manifests, retention, what a lost shard goes back to, the last one, and resuming.
+// Checkpoints as the job drives them: rounds, manifests, retention, what a lost shard goes back to,
+// the last one, and resuming.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -15,7 +16,8 @@ using Json = nlohmann::json;
 constexpr char kFolder[] = "/runs/fake-0000000000abcdef/checkpoint";
 
 // Two servers, two workers, a checkpoint every 200 ms of the fake clock.
-std::function<void(config::JobSpec&, JobOptions&)> Saving(std::function<void(config::JobSpec&, JobOptions&)> more = {}) {
+std::function<void(config::JobSpec&, JobOptions&)> Saving(
+    std::function<void(config::JobSpec&, JobOptions&)> more = {}) {
   return [more](config::JobSpec& spec, JobOptions& options) {
     spec.checkpoint.on = true;
     spec.checkpoint.given = true;
@@ -85,7 +87,8 @@ TEST_CASE("a job that succeeds leaves a complete manifest whose files hold all o
   CHECK(status.number() == manifest.number());
   const Json result = Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"));
   CHECK(result["checkpoint"]["complete"] == true);
-  CHECK(result["checkpoint"]["path"] == std::string(kFolder) + "/" + snapshot::ManifestName(manifest.number()));
+  CHECK(result["checkpoint"]["path"] ==
+        std::string(kFolder) + "/" + snapshot::ManifestName(manifest.number()));
   CHECK(result["repair"]["shards_rolled_back"] == 0);
 }
 
@@ -98,7 +101,9 @@ TEST_CASE("without checkpoints nothing is cut, and nothing is written") {
   CHECK_FALSE(c.Status().has_checkpoint());
 }
 
-TEST_CASE("manifests beyond `keep` are retired, and files that none of them names are deleted once the journal has forgotten them") {
+TEST_CASE(
+    "manifests beyond `keep` are retired, and files that none of them names are deleted once the "
+    "journal has forgotten them") {
   FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) {
     spec.checkpoint.keep = 2;
     spec.training.epochs = 4;
@@ -139,15 +144,21 @@ TEST_CASE("manifests beyond `keep` are retired, and files that none of them name
   }
 }
 
-TEST_CASE("a rollback says of which closures that had ended it knows: of all shards together, or of none") {
+TEST_CASE(
+    "a rollback says of which closures that had ended it knows: of all shards together, or of "
+    "none") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 5;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish;
+  };
   const auto saved = [&](const std::set<std::uint32_t>& shards, std::uint64_t closures) {
     const DurableState state = *c.host.memory.Load(c.job->uid());
     for (const std::uint32_t s : shards)
-      if (state.snapshots[s].empty() || state.snapshots[s].back().done.ToString() != IntervalSet::Range(0, closures).ToString()) return false;
+      if (state.snapshots[s].empty() ||
+          state.snapshots[s].back().done.ToString() != IntervalSet::Range(0, closures).ToString())
+        return false;
     return true;
   };
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 5 && saved({0, 1, 2, 3}, 5); }));
@@ -158,7 +169,8 @@ TEST_CASE("a rollback says of which closures that had ended it knows: of all sha
   REQUIRE(of_one.size() == 2);
   SECTION("nothing is missing") {
     c.AddServer("1", /*keeps=*/false);
-    CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; no closure that had ended is run again there"));
+    CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; no closure that "
+                                      "had ended is run again there"));
   }
   SECTION("one of two shards was saved again") {
     c.cut_error = [&](const v1::CutShards&, std::uint32_t shard) {
@@ -168,25 +180,34 @@ TEST_CASE("a rollback says of which closures that had ended it knows: of all sha
     FinishHeld(c, finish);
     REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6 && saved({of_one[1]}, 6); }));
     c.AddServer("1", /*keeps=*/false);
-    CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; up to 1 closure that had ended is run again there"));
+    CHECK_THAT(AllEvents(c), Contains("2 shards go back to the newest snapshot; up to 1 closure "
+                                      "that had ended is run again there"));
   }
 }
 
-TEST_CASE("a lost server's shards go back to their newest snapshots, and only what those lack is run again, only there") {
+TEST_CASE(
+    "a lost server's shards go back to their newest snapshots, and only what those lack is run "
+    "again, only there") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 5;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish;
+  };
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 5; }));
   // Everything so far is closed and saved.
   REQUIRE(c.Run([&] {
     const DurableState state = *c.host.memory.Load(c.job->uid());
     for (const auto& snapshots : state.snapshots)
-      if (snapshots.empty() || snapshots.back().done.ToString() != IntervalSet::Range(0, 5).ToString()) return false;
+      if (snapshots.empty() ||
+          snapshots.back().done.ToString() != IntervalSet::Range(0, 5).ToString())
+        return false;
     return true;
   }));
   // No more saves of server 1; three more closures.
-  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::DeadlineExceededError("held"); };
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) {
+    return absl::DeadlineExceededError("held");
+  };
   finish = 8;
   FinishHeld(c, finish);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 8; }));
@@ -209,7 +230,8 @@ TEST_CASE("a lost server's shards go back to their newest snapshots, and only wh
     rerun.insert(g.closure());
   }
   CHECK(rerun == std::set<std::uint64_t>{5, 6, 7});
-  CHECK_THAT(AllEvents(c), Contains("ps_server/1 registered without what it held: 2 shards go back to the newest snapshot; up to 3 closures that had "
+  CHECK_THAT(AllEvents(c), Contains("ps_server/1 registered without what it held: 2 shards go back "
+                                    "to the newest snapshot; up to 3 closures that had "
                                     "ended are run again there"));
   finish = ~0ull;
   FinishHeld(c, finish);
@@ -222,11 +244,14 @@ TEST_CASE("a lost server's shards go back to their newest snapshots, and only wh
   CHECK(Newest(c).complete());
 }
 
-TEST_CASE("a damaged newest file is given up for the one before, then for the seed, and that is said") {
+TEST_CASE(
+    "a damaged newest file is given up for the one before, then for the seed, and that is said") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 3;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish;
+  };
   const auto go = [&](std::uint64_t to) {
     finish = to;
     FinishHeld(c, finish);
@@ -271,8 +296,12 @@ TEST_CASE("a damaged newest file is given up for the one before, then for the se
 TEST_CASE("manifests go on while a shard is under repair and while a server is away") {
   FakeCluster c(Saving());
   AddTasks(c);
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
-  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1; }));
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 4;
+  };
+  REQUIRE(c.Run([&] {
+    return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1;
+  }));
   c.job->OnServerAway(c.servers["1"].task, "its session closed");
   c.servers["1"].silent = true;
   const std::uint64_t before = c.Status().checkpoint().number();
@@ -280,20 +309,28 @@ TEST_CASE("manifests go on while a shard is under repair and while a server is a
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() > before; }));
 }
 
-TEST_CASE("what cannot be written for good fails a job that asked for checkpoints, and is left out where nobody did") {
+TEST_CASE(
+    "what cannot be written for good fails a job that asked for checkpoints, and is left out where "
+    "nobody did") {
   const bool given = GENERATE(true, false);
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
   AddTasks(c);
-  const auto code = GENERATE(absl::StatusCode::kPermissionDenied, absl::StatusCode::kFailedPrecondition);  // the latter: a part of the path is a file
-  c.cut_error = [code](const v1::CutShards&, std::uint32_t) { return absl::Status(code, "cannot write: path=/runs"); };
+  const auto code =
+      GENERATE(absl::StatusCode::kPermissionDenied,
+               absl::StatusCode::kFailedPrecondition);  // the latter: a part of the path is a file
+  c.cut_error = [code](const v1::CutShards&, std::uint32_t) {
+    return absl::Status(code, "cannot write: path=/runs");
+  };
   REQUIRE(c.RunToEnd());
   if (given) {
     CHECK(c.Status().state() == "FAILED");
     CHECK(c.Status().first_cause().kind() == "user");
-    CHECK_THAT(c.Status().first_cause().message(), Contains("checkpoint: ") && Contains("path=/runs"));
+    CHECK_THAT(c.Status().first_cause().message(),
+               Contains("checkpoint: ") && Contains("path=/runs"));
   } else {
     CHECK(c.Status().state() == "SUCCEEDED");
-    CHECK_THAT(AllEvents(c), Contains("the job goes on without checkpoints: ") && Contains("path=/runs"));
+    CHECK_THAT(AllEvents(c),
+               Contains("the job goes on without checkpoints: ") && Contains("path=/runs"));
   }
 }
 
@@ -305,14 +342,19 @@ TEST_CASE("a folder that the coordinator cannot see is found out at the first ma
   REQUIRE(c.RunToEnd());
   if (given) {
     CHECK(c.Status().state() == "FAILED");
-    CHECK_THAT(c.Status().first_cause().message(), Contains("the checkpoint folder is not shared") && Contains("checkpoint.directory"));
+    CHECK_THAT(c.Status().first_cause().message(),
+               Contains("the checkpoint folder is not shared") && Contains("checkpoint.directory"));
   } else {
     CHECK(c.Status().state() == "SUCCEEDED");
-    CHECK_THAT(AllEvents(c), Contains("the job goes on without checkpoints: the checkpoint folder is not shared"));
+    CHECK_THAT(
+        AllEvents(c),
+        Contains("the job goes on without checkpoints: the checkpoint folder is not shared"));
   }
 }
 
-TEST_CASE("a checkpoint whose files only the servers' hosts can read is never called complete, and those hosts are named") {
+TEST_CASE(
+    "a checkpoint whose files only the servers' hosts can read is never called complete, and those "
+    "hosts are named") {
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = false; }));
   AddTasks(c);
   c.elsewhere = std::make_shared<fs::MemoryFileSystem>();
@@ -321,7 +363,9 @@ TEST_CASE("a checkpoint whose files only the servers' hosts can read is never ca
   CHECK(status.state() == "SUCCEEDED");
   CHECK(status.checkpoint().number() == 0);
   CHECK_FALSE(status.checkpoint().complete());
-  CHECK_THAT(status.checkpoint().trouble(), Contains("on host near") && Contains("4 of 4") && Contains("host-of-0 (2)") && Contains("host-of-1 (2)"));
+  CHECK_THAT(status.checkpoint().trouble(), Contains("on host near") && Contains("4 of 4") &&
+                                                Contains("host-of-0 (2)") &&
+                                                Contains("host-of-1 (2)"));
   CHECK(FilesIn(c).empty());  // no manifest that names what is not there
   const Json result = Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"));
   CHECK(result["checkpoint"].is_null());
@@ -329,7 +373,8 @@ TEST_CASE("a checkpoint whose files only the servers' hosts can read is never ca
 }
 
 TEST_CASE(
-    "the last checkpoint is called complete once the coordinator has read every byte of it, and a job does not wait for ever for one that is "
+    "the last checkpoint is called complete once the coordinator has read every byte of it, and a "
+    "job does not wait for ever for one that is "
     "damaged") {
   const bool given = GENERATE(true, false);
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = given; }));
@@ -350,14 +395,17 @@ TEST_CASE(
   CHECK_THAT(status.checkpoint().trouble(), Contains("host-of-"));
   if (given) {
     CHECK(status.state() == "FAILED");
-    CHECK_THAT(status.first_cause().message(), Contains("the last checkpoint") && Contains("cannot read back"));
+    CHECK_THAT(status.first_cause().message(),
+               Contains("the last checkpoint") && Contains("cannot read back"));
   } else {
     CHECK(status.state() == "SUCCEEDED");
     CHECK_THAT(AllEvents(c), Contains("there is no checkpoint of the job's end"));
   }
 }
 
-TEST_CASE("a server whose files the coordinator stops seeing does not make the last checkpoint a success") {
+TEST_CASE(
+    "a server whose files the coordinator stops seeing does not make the last checkpoint a "
+    "success") {
   FakeCluster c(Saving([&](config::JobSpec& spec, JobOptions&) { spec.checkpoint.given = false; }));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
@@ -370,33 +418,45 @@ TEST_CASE("a server whose files the coordinator stops seeing does not make the l
   CHECK(c.Status().state() == "SUCCEEDED");
   CHECK_FALSE(c.Status().checkpoint().complete());
   CHECK(c.Status().checkpoint().number() >= number);
-  CHECK_THAT(c.Status().checkpoint().trouble(), Contains("there is no checkpoint of the job's end") && Contains("cannot see"));
+  CHECK_THAT(c.Status().checkpoint().trouble(),
+             Contains("there is no checkpoint of the job's end") && Contains("cannot see"));
   CHECK(DoneOf(Newest(c).shards(0)).size() < 16);  // the older one stays, and says what it is of
 }
 
-TEST_CASE("a disk that is full at a server is said at once, not when the round ends, and the last checkpoint goes on when there is room") {
+TEST_CASE(
+    "a disk that is full at a server is said at once, not when the round ends, and the last "
+    "checkpoint goes on when there is room") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
-  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::ResourceExhaustedError("cannot write file: the disk is full: path=/far"); };
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) {
+    return absl::ResourceExhaustedError("cannot write file: the disk is full: path=/far");
+  };
   FinishHeld(c);
-  REQUIRE(c.Run([&] { return !c.Status().checkpoint().trouble().empty(); }, std::chrono::seconds(2)));
-  CHECK_THAT(c.Status().checkpoint().trouble(), Contains("ps_server/") && Contains("the disk is full: path=/far"));
-  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: ps_server/") && !Contains("checkpoints are written again"));
+  REQUIRE(
+      c.Run([&] { return !c.Status().checkpoint().trouble().empty(); }, std::chrono::seconds(2)));
+  CHECK_THAT(c.Status().checkpoint().trouble(),
+             Contains("ps_server/") && Contains("the disk is full: path=/far"));
+  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: ps_server/") &&
+                               !Contains("checkpoints are written again"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   FinishHeld(c);
   CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(120)));
   CHECK(c.Status().phase() == "saving");
-  CHECK_THAT(c.job->WaitingFor(), Contains("the last checkpoint: ") && Contains("the disk is full"));
+  CHECK_THAT(c.job->WaitingFor(),
+             Contains("the last checkpoint: ") && Contains("the disk is full"));
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  for (const char* identity : {"0", "1"}) c.AddServer(identity, /*keeps=*/true);  // their own retries are not played here
+  for (const char* identity : {"0", "1"})
+    c.AddServer(identity, /*keeps=*/true);  // their own retries are not played here
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
   CHECK(c.Status().checkpoint().trouble().empty());
 }
 
-TEST_CASE("the end of what kept checkpoints from being written is an event, once, also where the coordinator was started again meanwhile") {
+TEST_CASE(
+    "the end of what kept checkpoints from being written is an event, once, also where the "
+    "coordinator was started again meanwhile") {
   const bool restarted = GENERATE(false, true);
   CAPTURE(restarted);
   FakeCluster c(Saving(), {.persistent = true});
@@ -407,7 +467,8 @@ TEST_CASE("the end of what kept checkpoints from being written is an event, once
   c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // as the servers' disk: they have room
   c.host.disk->SetBytesMax(room);
   FinishHeld(c);
-  REQUIRE(c.Run([&] { return AllEvents(c).find("no checkpoint, it is tried again") != std::string::npos; }));
+  REQUIRE(c.Run(
+      [&] { return AllEvents(c).find("no checkpoint, it is tried again") != std::string::npos; }));
   CHECK_THAT(AllEvents(c), !Contains("checkpoints are written again"));
   c.Run([] { return false; }, std::chrono::milliseconds(100));  // the journal has it
   if (restarted) c.Restart();
@@ -424,7 +485,9 @@ TEST_CASE("the end of what kept checkpoints from being written is an event, once
   CHECK(events.find("checkpoints are written again", again + 10) == std::string::npos);
 }
 
-TEST_CASE("the age of the newest checkpoint grows until the next one, and a job without checkpoints has none") {
+TEST_CASE(
+    "the age of the newest checkpoint grows until the next one, and a job without checkpoints has "
+    "none") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
@@ -449,27 +512,36 @@ TEST_CASE("the last checkpoint waits for room, and says so") {
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   FinishHeld(c);
   c.host.disk->SetBytesMax(c.host.disk->bytes());
-  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::DeadlineExceededError("the server tries again by itself"); };
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) {
+    return absl::DeadlineExceededError("the server tries again by itself");
+  };
   CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(20)));
   CHECK(c.Status().phase() == "saving");
   CHECK_THAT(c.job->WaitingFor(), Contains("shards to be saved: 4 left"));
   CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(60)));
-  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: not saved after 60 s: shards=4 first=0 at ps_server/"));
+  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: not saved after 60 s: "
+                                    "shards=4 first=0 at ps_server/"));
   c.host.disk->SetBytesMax(1 << 30);
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  // The answers that were kept back are given up when the servers' sessions end; they are ordered again.
+  // The answers that were kept back are given up when the servers' sessions end; they are ordered
+  // again.
   for (const char* identity : {"0", "1"}) c.AddServer(identity, /*keeps=*/true);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
   CHECK(Newest(c).complete());
 }
 
-TEST_CASE("a cancelled job is saved once more after it was sealed, and a new one resumes at that step") {
+TEST_CASE(
+    "a cancelled job is saved once more after it was sealed, and a new one resumes at that step") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 4;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= finish; };
-  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1; }));
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= finish;
+  };
+  REQUIRE(c.Run([&] {
+    return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1;
+  }));
   finish = 11;
   FinishHeld(c);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 11; }));
@@ -477,10 +549,13 @@ TEST_CASE("a cancelled job is saved once more after it was sealed, and a new one
   REQUIRE(c.RunToEnd());
   REQUIRE(c.Status().state() == "CANCELLED");
   const v1::Manifest manifest = Newest(c);
-  for (const v1::ShardFile& file : manifest.shards()) CHECK(DoneOf(file).ToString() == IntervalSet::Range(0, 11).ToString());
+  for (const v1::ShardFile& file : manifest.shards())
+    CHECK(DoneOf(file).ToString() == IntervalSet::Range(0, 11).ToString());
   CHECK(c.Status().checkpoint().trouble().empty());
   CHECK_THAT(AllEvents(c), !Contains("is not saved whole"));
-  CHECK(Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"].is_null());
+  CHECK(
+      Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"]
+          .is_null());
 
   const auto resumed = [&](std::function<void(config::JobSpec&)> change) {
     return [change](config::JobSpec& spec, JobOptions&) {
@@ -507,7 +582,8 @@ TEST_CASE("a cancelled job is saved once more after it was sealed, and a new one
     std::vector<std::uint64_t> trained;
     for (const v1::Grant& g : d.granted)
       if (g.kind() == v1::TRAIN) trained.push_back(g.closure());
-    CHECK(trained == std::vector<std::uint64_t>{11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23});
+    CHECK(trained ==
+          std::vector<std::uint64_t>{11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23});
     for (const v1::Assign& assign : d.assigns) {
       CHECK(assign.snapshot().resumed());
       CHECK_FALSE(assign.snapshot().replace_ledger());
@@ -523,33 +599,44 @@ TEST_CASE("a cancelled job is saved once more after it was sealed, and a new one
     CHECK(Newest(d, "/runs/fake-000000000000d00d/checkpoint").complete());
   }
   SECTION("another batch size is refused from the middle of an epoch, and the reason is said") {
-    FakeCluster d(Saving(resumed([](config::JobSpec& spec) { spec.data.batch_size = 8; })), {}, JobUid(0xd00d), c.host.disk);
+    FakeCluster d(Saving(resumed([](config::JobSpec& spec) { spec.data.batch_size = 8; })), {},
+                  JobUid(0xd00d), c.host.disk);
     AddTasks(d);
     REQUIRE(d.RunToEnd());
     CHECK(d.Status().state() == "FAILED");
     CHECK(d.Status().first_cause().kind() == "user");
     CHECK_THAT(d.Status().first_cause().message(), Contains("batch"));
   }
-  SECTION("a checkpoint one of whose files is damaged is not resumed from, but for the one before") {
-    REQUIRE(c.host.disk->Damage(fs::JoinUri(kFolder, manifest.shards(2).file()), 80, std::byte{4}).ok());
+  SECTION(
+      "a checkpoint one of whose files is damaged is not resumed from, but for the one before") {
+    REQUIRE(c.host.disk->Damage(fs::JoinUri(kFolder, manifest.shards(2).file()), 80, std::byte{4})
+                .ok());
     FakeCluster d(Saving(resumed([](config::JobSpec&) {})), {}, JobUid(0xd00d), c.host.disk);
     AddTasks(d);
     REQUIRE(d.RunToEnd());
     CHECK(d.Status().state() == "SUCCEEDED");
-    CHECK_THAT(AllEvents(d), Contains("a newer checkpoint is passed over: ") && Contains(manifest.shards(2).file()));
+    CHECK_THAT(AllEvents(d), Contains("a newer checkpoint is passed over: ") &&
+                                 Contains(manifest.shards(2).file()));
   }
 }
 
-TEST_CASE("a sealed job whose shards are not saved in time says so everywhere, and the checkpoint before stays what to resume from") {
+TEST_CASE(
+    "a sealed job whose shards are not saved in time says so everywhere, and the checkpoint before "
+    "stays what to resume from") {
   FakeCluster c(Saving());
   AddTasks(c);
   std::uint64_t finish = 4;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= finish; };
-  REQUIRE(c.Run(
-      [&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 && DoneOf(Newest(c).shards(0)).size() == 4; }));
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= finish;
+  };
+  REQUIRE(c.Run([&] {
+    return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 &&
+           DoneOf(Newest(c).shards(0)).size() == 4;
+  }));
   const bool all = GENERATE(true, false);
   c.cut_error = [all](const v1::CutShards&, std::uint32_t shard) {
-    return all || shard == 2 ? absl::DeadlineExceededError("no answer: the disk stands still") : absl::OkStatus();
+    return all || shard == 2 ? absl::DeadlineExceededError("no answer: the disk stands still")
+                             : absl::OkStatus();
   };
   finish = 11;
   FinishHeld(c);
@@ -557,28 +644,45 @@ TEST_CASE("a sealed job whose shards are not saved in time says so everywhere, a
   c.job->Cancel();
   REQUIRE(c.RunToEnd());
   REQUIRE(c.Status().state() == "CANCELLED");
-  const std::string want = all ? "the end of the job is not saved whole: 4 of 4 shards have no file of it, first=0 at ps_server/"
-                               : "the end of the job is not saved whole: 1 of 4 shards have no file of it, first=2 at ps_server/";
+  const std::string want = all ? "the end of the job is not saved whole: 4 of 4 shards have no "
+                                 "file of it, first=0 at ps_server/"
+                               : "the end of the job is not saved whole: 1 of 4 shards have no "
+                                 "file of it, first=2 at ps_server/";
   CHECK_THAT(AllEvents(c), Contains("warning: " + want));
-  CHECK_THAT(c.Status().checkpoint().trouble(), Contains(want) && Contains("can be resumed from, what came after it there is run again"));
-  CHECK_THAT(Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"].get<std::string>(), Contains(want));
+  CHECK_THAT(
+      c.Status().checkpoint().trouble(),
+      Contains(want) && Contains("can be resumed from, what came after it there is run again"));
+  CHECK_THAT(
+      Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"]
+          .get<std::string>(),
+      Contains(want));
   CHECK(DoneOf(Newest(c).shards(2)).ToString() == IntervalSet::Range(0, 4).ToString());
   CHECK(DoneOf(Newest(c).shards(0)).ToString() == IntervalSet::Range(0, all ? 4 : 11).ToString());
 
-  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }), {}, JobUid(0xd00d), c.host.disk);
+  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }),
+                {}, JobUid(0xd00d), c.host.disk);
   AddTasks(d);
   REQUIRE(d.RunToEnd());
   CHECK(d.Status().state() == "SUCCEEDED");
 }
 
-TEST_CASE("what a job had lost with a server stays lost in the one that resumes it, and that one says so") {
-  FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) { spec.training.on_lost_updates = "report"; }));
+TEST_CASE(
+    "what a job had lost with a server stays lost in the one that resumes it, and that one says "
+    "so") {
+  FakeCluster c(
+      Saving([](config::JobSpec& spec, JobOptions&) { spec.training.on_lost_updates = "report"; }));
   AddTasks(c);
   std::uint64_t finish = 4;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && (g.closure() >= finish || !g.all_targets()); };
-  REQUIRE(c.Run(
-      [&] { return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 && DoneOf(Newest(c).shards(0)).size() == 4; }));
-  c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::UnavailableError("not now"); };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && (g.closure() >= finish || !g.all_targets());
+  };
+  REQUIRE(c.Run([&] {
+    return c.Status().closures_succeeded() == 4 && c.Status().checkpoint().number() >= 1 &&
+           DoneOf(Newest(c).shards(0)).size() == 4;
+  }));
+  c.cut_error = [](const v1::CutShards&, std::uint32_t) {
+    return absl::UnavailableError("not now");
+  };
   finish = 6;
   FinishHeld(c, finish);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6; }));
@@ -586,7 +690,9 @@ TEST_CASE("what a job had lost with a server stays lost in the one that resumes 
   for (int lost = 0; lost < 2; ++lost) {
     const auto repair = [&] {
       const auto& held = c.workers["0"].held;
-      return std::find_if(held.begin(), held.end(), [](const v1::Grant& g) { return g.kind() == v1::TRAIN && !g.all_targets(); });
+      return std::find_if(held.begin(), held.end(), [](const v1::Grant& g) {
+        return g.kind() == v1::TRAIN && !g.all_targets();
+      });
     };
     REQUIRE(c.Run([&] { return repair() != c.workers["0"].held.end(); }));
     const v1::Grant grant = *repair();
@@ -594,16 +700,20 @@ TEST_CASE("what a job had lost with a server stays lost in the one that resumes 
   }
   CHECK(c.Status().closures_lost() == 2);
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
-  REQUIRE(
-      c.Run([&] { return !DoneOf(Newest(c).shards(0)).empty() && IntervalSet::Range(0, 6).ToString() == DoneOf(Newest(c).shards(0)).ToString(); }));
+  REQUIRE(c.Run([&] {
+    return !DoneOf(Newest(c).shards(0)).empty() &&
+           IntervalSet::Range(0, 6).ToString() == DoneOf(Newest(c).shards(0)).ToString();
+  }));
   c.job->Cancel();
   REQUIRE(c.RunToEnd());
 
-  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }), {}, JobUid(0xd00d), c.host.disk);
+  FakeCluster d(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }),
+                {}, JobUid(0xd00d), c.host.disk);
   AddTasks(d);
   REQUIRE(d.RunToEnd());
   CHECK(d.Status().state() == "SUCCEEDED");
-  CHECK_THAT(AllEvents(d), Contains("lost: what the former job had lost with a server stays lost: 2 closures are not run again here: 4-5"));
+  CHECK_THAT(AllEvents(d), Contains("lost: what the former job had lost with a server stays lost: "
+                                    "2 closures are not run again here: 4-5"));
 }
 
 TEST_CASE("resuming where nothing was saved begins at the first step, and says so") {
@@ -627,7 +737,8 @@ TEST_CASE("another plan goes on from the end of a succeeded job's epochs") {
   AddTasks(d);
   REQUIRE(d.RunToEnd());
   REQUIRE(d.Status().state() == "SUCCEEDED");
-  // 64 examples in batches of 8, two steps a closure: four closures an epoch, the first two epochs are done.
+  // 64 examples in batches of 8, two steps a closure: four closures an epoch, the first two epochs
+  // are done.
   std::set<std::uint64_t> trained;
   for (const v1::Grant& g : d.granted)
     if (g.kind() == v1::TRAIN) trained.insert(g.closure());
@@ -635,7 +746,9 @@ TEST_CASE("another plan goes on from the end of a succeeded job's epochs") {
   for (const v1::Assign& assign : d.assigns) CHECK(assign.snapshot().replace_ledger());
 }
 
-TEST_CASE("a job that resumes with another batch size keeps the steps that the old epochs took, after a restart and another resume, too") {
+TEST_CASE(
+    "a job that resumes with another batch size keeps the steps that the old epochs took, after a "
+    "restart and another resume, too") {
   FakeCluster c(Saving());
   AddTasks(c);
   REQUIRE(c.RunToEnd());
@@ -688,14 +801,19 @@ TEST_CASE("a job that resumes with another batch size keeps the steps that the o
   CHECK(e.Status().steps_done() == 56);
 }
 
-TEST_CASE("a coordinator that dies takes its snapshots up again from the journal, resumed ones too") {
+TEST_CASE(
+    "a coordinator that dies takes its snapshots up again from the journal, resumed ones too") {
   MemoryStateStore::Options store;
   store.persistent = true;
   FakeCluster c(Saving(), store);
   AddTasks(c);
   std::uint64_t finish = 6;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
-  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 6 && c.Status().checkpoint().number() >= 1; }));
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish;
+  };
+  REQUIRE(c.Run([&] {
+    return c.Status().closures_succeeded() == 6 && c.Status().checkpoint().number() >= 1;
+  }));
   c.Run([] { return false; }, std::chrono::seconds(1));
   const std::uint64_t number = c.Status().checkpoint().number();
   c.assigns.clear();
@@ -715,12 +833,14 @@ TEST_CASE("a coordinator that dies takes its snapshots up again from the journal
 TEST_CASE("a coordinator that dies while it looks for what to resume from looks again") {
   MemoryStateStore::Options store;
   store.persistent = true;
-  FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }), store);
+  FakeCluster c(Saving([](config::JobSpec& spec, JobOptions&) { spec.checkpoint.resume = true; }),
+                store);
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::DESCRIBE; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
-  c.Finish(c.workers["0"], c.workers["0"].held.front());  // the file thread is asked, and has not answered
-  c.AddServer("2");                                       // so that the job is written down as a whole
+  c.Finish(c.workers["0"],
+           c.workers["0"].held.front());  // the file thread is asked, and has not answered
+  c.AddServer("2");                       // so that the job is written down as a whole
   c.job->Tick();
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.Restart();
@@ -728,10 +848,13 @@ TEST_CASE("a coordinator that dies while it looks for what to resume from looks 
   CHECK(c.Status().state() == "SUCCEEDED");
 }
 
-TEST_CASE("no manifest has a gap: nothing could go on from it, and it would hide one that is whole") {
+TEST_CASE(
+    "no manifest has a gap: nothing could go on from it, and it would hide one that is whole") {
   FakeCluster c(Saving());
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
-  c.cut_error = [](const v1::CutShards&, std::uint32_t shard) { return shard == 3 ? absl::UnavailableError("busy") : absl::OkStatus(); };
+  c.cut_error = [](const v1::CutShards&, std::uint32_t shard) {
+    return shard == 3 ? absl::UnavailableError("busy") : absl::OkStatus();
+  };
   AddTasks(c);
   CHECK_FALSE(c.Run([&] { return c.Status().checkpoint().number() > 0; }, std::chrono::seconds(5)));
   CHECK(c.cuts == 3);
@@ -774,7 +897,9 @@ TEST_CASE("while manifests cannot be written, files and what is known of them st
   CHECK_THAT(c.Status().checkpoint().trouble(), Contains("cannot see 4 of 4 shard files"));
 }
 
-TEST_CASE("another plan's job goes back to the file that it resumed from when its own are damaged, never to the seed") {
+TEST_CASE(
+    "another plan's job goes back to the file that it resumed from when its own are damaged, never "
+    "to the seed") {
   FakeCluster c(Saving());
   AddTasks(c);
   REQUIRE(c.RunToEnd());
@@ -786,7 +911,9 @@ TEST_CASE("another plan's job goes back to the file that it resumed from when it
                 }),
                 {}, JobUid(0xd00d), c.host.disk);
   std::uint64_t finish = 10;
-  d.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  d.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish;
+  };
   AddTasks(d);
   REQUIRE(d.Run([&] { return d.Status().closures_succeeded() == 10; }));
   d.Run([] { return false; }, std::chrono::seconds(2));
@@ -823,7 +950,8 @@ TEST_CASE("the lines of epochs that a former job has done carry what it measured
     REQUIRE(c.Status().epoch_rows(epoch).metrics().count("auc") == 1);
     CHECK(c.Status().epoch_rows(epoch).metrics().at("auc") > 0.5);
   }
-  CHECK(c.Status().epoch_rows(0).metrics().at("auc") != c.Status().epoch_rows(1).metrics().at("auc"));
+  CHECK(c.Status().epoch_rows(0).metrics().at("auc") !=
+        c.Status().epoch_rows(1).metrics().at("auc"));
   const bool every = GENERATE(true, false);
   FakeCluster d(Saving([&](config::JobSpec& spec, JobOptions&) {
                   spec.checkpoint.resume = true;
@@ -847,18 +975,23 @@ TEST_CASE("the lines of epochs that a former job has done carry what it measured
     const v1::EpochRow before = c.Status().epoch_rows(static_cast<int>(epoch) - 1);
     CHECK(line["train_loss"].get<double>() == before.train_loss());
     CHECK(line["eval_auc"].get<double>() == before.metrics().at("auc"));
-    CHECK(d.Status().epoch_rows(static_cast<int>(epoch) - 1).metrics().at("auc") == before.metrics().at("auc"));
+    CHECK(d.Status().epoch_rows(static_cast<int>(epoch) - 1).metrics().at("auc") ==
+          before.metrics().at("auc"));
   }
   CHECK(epoch == 4);
 }
 
-TEST_CASE("a shard that is being restored counts as taken when its server says so, over a new session and a new coordinator") {
+TEST_CASE(
+    "a shard that is being restored counts as taken when its server says so, over a new session "
+    "and a new coordinator") {
   MemoryStateStore::Options store;
   store.persistent = true;
   FakeCluster c(Saving(), store);
   AddTasks(c);
   std::uint64_t finish = 3;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.all_targets() && g.closure() >= finish;
+  };
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 3; }));
   c.Run([] { return false; }, std::chrono::seconds(1));
   finish = 6;
@@ -881,11 +1014,14 @@ TEST_CASE("a shard that is being restored counts as taken when its server says s
   damaged.mutable_assigned()->set_job_uid(c.job->uid().value());
   damaged.mutable_assigned()->set_shard(0);
   *damaged.mutable_assigned()->mutable_epoch() = c.servers[owner].shards[0].assign.epoch();
-  *damaged.mutable_assigned()->mutable_error() = client::ToErrorDetail(absl::DataLossError("damaged"));
+  *damaged.mutable_assigned()->mutable_error() =
+      client::ToErrorDetail(absl::DataLossError("damaged"));
   c.hold_assign = [](const v1::Assign&) { return false; };
   c.Say(c.servers[owner].task, damaged);
   REQUIRE(c.Run([&] { return c.job->WaitingFor().empty(); }));
-  CHECK_THAT(AllEvents(c), Contains("shard 0 cannot be restored from its snapshot: damaged; the one before is used"));
+  CHECK_THAT(
+      AllEvents(c),
+      Contains("shard 0 cannot be restored from its snapshot: damaged; the one before is used"));
   finish = ~0ull;
   FinishHeld(c);
   REQUIRE(c.RunToEnd());
@@ -901,7 +1037,9 @@ TEST_CASE("the speed of a job that resumed is of what it did itself, however ear
                   spec.training.epochs = 4;
                 }),
                 {}, JobUid(0xd00d), c.host.disk);
-  d.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 18; };
+  d.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 18;
+  };
   AddTasks(d);
   REQUIRE(d.Run([&] { return d.Status().closures_succeeded() == 18; }));
   d.job->Cancel();
@@ -919,7 +1057,8 @@ TEST_CASE("malformed reports of files change nothing") {
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   REQUIRE(c.Run([&] { return c.Status().checkpoint().number() >= 1; }));
   const DurableState before = *c.host.memory.Load(c.job->uid());
-  const std::string owner = c.servers["0"].shards.count(0) != 0 ? "0" : "1", other = owner == "0" ? "1" : "0";
+  const std::string owner = c.servers["0"].shards.count(0) != 0 ? "0" : "1",
+                    other = owner == "0" ? "1" : "0";
   v1::TaskMessage good;
   v1::ShardDurable* said = good.mutable_shard_durable();
   said->set_job_uid(c.job->uid().value());
@@ -928,7 +1067,8 @@ TEST_CASE("malformed reports of files change nothing") {
   *said->mutable_file()->mutable_epoch() = said->epoch();
   said->mutable_file()->set_lsn(900);
   said->mutable_file()->set_sha256(std::string(32, 'x'));
-  said->mutable_file()->set_file(snapshot::ShardFileName(ShardId(0), client::FromProto<ShardEpoch>(said->epoch()), 900));
+  said->mutable_file()->set_file(
+      snapshot::ShardFileName(ShardId(0), client::FromProto<ShardEpoch>(said->epoch()), 900));
   const auto spoiled = [&](std::function<void(v1::ShardDurable*)> spoil) {
     v1::TaskMessage bad = good;
     spoil(bad.mutable_shard_durable());
@@ -939,7 +1079,9 @@ TEST_CASE("malformed reports of files change nothing") {
   spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_sha256("short"); });
   spoiled([](v1::ShardDurable* d) { d->mutable_file()->mutable_done()->add_bounds(7); });
   spoiled([](v1::ShardDurable* d) { d->mutable_file()->set_shard(1); });
-  spoiled([](v1::ShardDurable* d) { *d->mutable_file()->mutable_done() = client::ToProto(IntervalSet::Range(0, 17)); });  // the plan has 16
+  spoiled([](v1::ShardDurable* d) {
+    *d->mutable_file()->mutable_done() = client::ToProto(IntervalSet::Range(0, 17));
+  });                                              // the plan has 16
   CHECK(c.Try(c.servers[other].task, good).ok());  // another's shard: counted, ignored
   v1::TaskMessage old = good;
   old.mutable_shard_durable()->mutable_epoch()->set_n(0);

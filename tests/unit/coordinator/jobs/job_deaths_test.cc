@@ -1,4 +1,5 @@
-// Deaths of tasks as a job sees them: which count, when they end it, and who gets no work for a while.
+// Deaths of tasks as a job sees them: which count, when they end it, and who gets no work for a
+// while.
 #include <catch2/catch.hpp>
 
 #include "job_fixture.h"
@@ -11,7 +12,8 @@ using std::chrono::milliseconds;
 
 bool Trains(const v1::Grant& g) { return g.kind() == v1::TRAIN; }
 
-std::function<void(config::JobSpec&, JobOptions&)> DeathsMax(std::uint32_t max, std::uint32_t examples = 64) {
+std::function<void(config::JobSpec&, JobOptions&)> DeathsMax(std::uint32_t max,
+                                                             std::uint32_t examples = 64) {
   return [=](config::JobSpec& spec, JobOptions& options) {
     options.deaths_max = max;
     spec.counting.examples = examples;
@@ -24,11 +26,13 @@ void Wait(FakeCluster& c, milliseconds span) {
 
 bool Holds(const FakeWorker& worker) { return !worker.held.empty(); }
 
-std::vector<std::string> Events(const FakeCluster& c, const std::string& kind, const std::string& words = "") {
+std::vector<std::string> Events(const FakeCluster& c, const std::string& kind,
+                                const std::string& words = "") {
   std::vector<std::string> texts;
   const v1::JobStatus status = c.Status();
   for (const v1::Event& event : status.events()) {
-    if (event.kind() == kind && event.text().find(words) != std::string::npos) texts.push_back(event.text());
+    if (event.kind() == kind && event.text().find(words) != std::string::npos)
+      texts.push_back(event.text());
   }
   return texts;
 }
@@ -63,7 +67,8 @@ TEST_CASE("workers may die as often as they like in a job that advances between 
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a job whose tasks die while it does not get further fails, and the message names the option") {
+TEST_CASE(
+    "a job whose tasks die while it does not get further fails, and the message names the option") {
   FakeCluster c(DeathsMax(5));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddServer("0");
@@ -73,7 +78,8 @@ TEST_CASE("a job whose tasks die while it does not get further fails, and the me
   KillWithWork(c, "last");
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kFailed);
-  CHECK_THAT(c.Status().first_cause().message(), Contains("--deaths-max") && Contains("deaths=6 max=5"));
+  CHECK_THAT(c.Status().first_cause().message(),
+             Contains("--deaths-max") && Contains("deaths=6 max=5"));
 }
 
 TEST_CASE("the count of deaths goes on when the coordinator is started again") {
@@ -106,12 +112,14 @@ TEST_CASE("deaths of tasks that held nothing of the job do not count against it"
     v1::Registered registered;
     const TaskId task(5000 + static_cast<std::uint64_t>(i));
     // One that backs off by membership's rule, and one that has only just come.
-    c.job->AdmitWorker(task, "idle-" + std::to_string(i), c.host.clock.Now() + milliseconds(i % 2 == 0 ? 0 : 60'000), std::nullopt, false, {},
-                       &registered);
+    c.job->AdmitWorker(task, "idle-" + std::to_string(i),
+                       c.host.clock.Now() + milliseconds(i % 2 == 0 ? 0 : 60'000), std::nullopt,
+                       false, {}, &registered);
     if (i % 2 == 1) c.job->Ready(task);
     c.job->OnWorkerGone(task, "its session closed", false);
     c.AddServer("idle-" + std::to_string(i));
-    c.job->OnServerLost(c.servers["idle-" + std::to_string(i)].task, "idle-" + std::to_string(i), "gone", false);
+    c.job->OnServerLost(c.servers["idle-" + std::to_string(i)].task, "idle-" + std::to_string(i),
+                        "gone", false);
     c.servers.erase("idle-" + std::to_string(i));
     Wait(c, milliseconds(500));
   }
@@ -122,7 +130,9 @@ TEST_CASE("deaths of tasks that held nothing of the job do not count against it"
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a worker in a crash loop beside a steady one gets work ever more rarely, the job says who, how long and why, and it succeeds") {
+TEST_CASE(
+    "a worker in a crash loop beside a steady one gets work ever more rarely, the job says who, "
+    "how long and why, and it succeeds") {
   FakeCluster c(DeathsMax(20, 8 * 400));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddServer("0");
@@ -158,7 +168,8 @@ TEST_CASE("a worker in a crash loop beside a steady one gets work ever more rare
   // 300 deaths do not push everything else out of the events.
   CHECK(Events(c, "death", "worker/2").size() == given.size());
   CHECK(Events(c, "warning", "worker/2 has died").size() == given.size() - 3);
-  CHECK_THAT(Events(c, "warning", "worker/2 has died")[0], Contains("4 times in a row") && Contains("none for 1 s"));
+  CHECK_THAT(Events(c, "warning", "worker/2 has died")[0],
+             Contains("4 times in a row") && Contains("none for 1 s"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
@@ -166,7 +177,9 @@ TEST_CASE("a worker in a crash loop beside a steady one gets work ever more rare
   CHECK(c.Status().backing_off_size() == 0);
 }
 
-TEST_CASE("a worker that backs off works again as soon as its time is over, and what it ends clears its record") {
+TEST_CASE(
+    "a worker that backs off works again as soon as its time is over, and what it ends clears its "
+    "record") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddServer("0");
@@ -189,7 +202,9 @@ TEST_CASE("a worker that backs off works again as soon as its time is over, and 
   CHECK(c.Status().backing_off_size() == 0);
 }
 
-TEST_CASE("a worker that has said nothing since its Hello is given nothing, and its end is nothing to the job") {
+TEST_CASE(
+    "a worker that has said nothing since its Hello is given nothing, and its end is nothing to "
+    "the job") {
   FakeCluster c(DeathsMax(3));
   c.AddServer("0");
   c.job->Start();
@@ -198,7 +213,8 @@ TEST_CASE("a worker that has said nothing since its Hello is given nothing, and 
     v1::Registered registered;
     v1::Hello hello;
     hello.set_process_uid(7000 + i);
-    c.job->AdmitWorker(TaskId(7000 + i), "f" + std::to_string(i), MonoTime{0}, std::nullopt, false, hello, &registered);
+    c.job->AdmitWorker(TaskId(7000 + i), "f" + std::to_string(i), MonoTime{0}, std::nullopt, false,
+                       hello, &registered);
     c.job->Withhold(TaskId(7000 + i));
     c.job->Ready(TaskId(7000 + i));
     c.job->Tick();
@@ -231,7 +247,9 @@ void BeginHolding(FakeCluster& c, std::initializer_list<const char*> servers) {
   REQUIRE(c.Run([&] { return Holds(c.workers["0"]); }));
 }
 
-TEST_CASE("a server that dies again and again is kept from shards for a while: they go to another, and the job goes on") {
+TEST_CASE(
+    "a server that dies again and again is kept from shards for a while: they go to another, and "
+    "the job goes on") {
   FakeCluster c(DeathsMax(20));
   BeginHolding(c, {"0", "1"});
   REQUIRE(c.servers["1"].shards.size() == 2);
@@ -245,7 +263,8 @@ TEST_CASE("a server that dies again and again is kept from shards for a while: t
   CHECK(c.servers["1"].shards.empty());
   REQUIRE(c.Status().backing_off_size() == 1);
   CHECK(c.Status().backing_off(0).task() == "ps_server/1");
-  CHECK_THAT(Events(c, "rollback", "backs off")[0], Contains("2 shards are given to other servers"));
+  CHECK_THAT(Events(c, "rollback", "backs off")[0],
+             Contains("2 shards are given to other servers"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
@@ -293,7 +312,9 @@ TEST_CASE("a server that goes on dying without shards costs no events and stays 
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("the only server of a job that dies again and again gets its shards back once its time is over, and the job says for how long it waits") {
+TEST_CASE(
+    "the only server of a job that dies again and again gets its shards back once its time is "
+    "over, and the job says for how long it waits") {
   FakeCluster c(DeathsMax(20));
   BeginHolding(c, {"0"});
   for (int life = 0; life < 4; ++life) {
@@ -301,7 +322,8 @@ TEST_CASE("the only server of a job that dies again and again gets its shards ba
     Wait(c, milliseconds(400));
   }
   CHECK(c.servers["0"].shards.empty());
-  CHECK_THAT(c.job->WaitingFor(), Contains("ps_server/0 backs off for 0.6 s after repeated deaths"));
+  CHECK_THAT(c.job->WaitingFor(),
+             Contains("ps_server/0 backs off for 0.6 s after repeated deaths"));
   REQUIRE(c.Run([&] { return c.servers["0"].shards.size() == 4; }));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.FinishHeld(c.workers["0"]);
@@ -310,7 +332,9 @@ TEST_CASE("the only server of a job that dies again and again gets its shards ba
   CHECK(c.Status().backing_off_size() == 0);
 }
 
-TEST_CASE("a server that is lost before its repairs are done, again and again, ends the job although repairs succeed") {
+TEST_CASE(
+    "a server that is lost before its repairs are done, again and again, ends the job although "
+    "repairs succeed") {
   FakeCluster c(DeathsMax(10));
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 8; };
   c.AddWorker("0");
@@ -320,7 +344,9 @@ TEST_CASE("a server that is lost before its repairs are done, again and again, e
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 8; }));
   // From now on two of the eight repairs end in each life of the server.
   int repairs = 0;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && (g.all_targets() || ++repairs > 2); };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return Trains(g) && (g.all_targets() || ++repairs > 2);
+  };
   for (int life = 0; life < 40 && !c.job->ended(); ++life) {
     repairs = 0;
     c.workers["0"].held.clear();
@@ -330,7 +356,8 @@ TEST_CASE("a server that is lost before its repairs are done, again and again, e
     const TaskId task = c.AddWorker("0").task;  // gives back what it holds
     (void)task;
     Wait(c, milliseconds(500));
-    c.Run([&] { return c.job->ended() || c.servers["1"].shards.size() == 2; }, std::chrono::seconds(70));
+    c.Run([&] { return c.job->ended() || c.servers["1"].shards.size() == 2; },
+          std::chrono::seconds(70));
   }
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kFailed);

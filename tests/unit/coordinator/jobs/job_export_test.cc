@@ -1,4 +1,5 @@
-// Where the files of an export come from, what is read back, and what a job does while there is no room for them.
+// Where the files of an export come from, what is read back, and what a job does while there is no
+// room for them.
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -36,7 +37,8 @@ struct Exporting {
   FakeWorker& worker() { return c.workers.at("0"); }
   const v1::Grant& grant() { return worker().held.front(); }
 
-  v1::TaskMessage Chunk(std::uint64_t offset, std::size_t bytes, const std::string& name = "weights.npz") {
+  v1::TaskMessage Chunk(std::uint64_t offset, std::size_t bytes,
+                        const std::string& name = "weights.npz") {
     v1::TaskMessage message;
     v1::RunFileChunk* chunk = message.mutable_run_file();
     chunk->set_job_uid(grant().job_uid());
@@ -93,7 +95,9 @@ TEST_CASE("an export is ordered with the mark of the runs folder") {
   CHECK(e.c.Status().runs_host() == "near");
 }
 
-TEST_CASE("a worker on another host sends its files, each part is confirmed, and the whole is read back before the job goes on") {
+TEST_CASE(
+    "a worker on another host sends its files, each part is confirmed, and the whole is read back "
+    "before the job goes on") {
   Exporting e;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
   e.c.Deliver();
@@ -111,7 +115,9 @@ TEST_CASE("a worker on another host sends its files, each part is confirmed, and
   REQUIRE(result["files"].size() == 1);
   CHECK(result["files"][0]["name"] == "weights.npz");
   CHECK(result["files"][0]["sha256"] == snapshot::Hex(snapshot::BytesOf(Sha256Of(kWhole))));
-  CHECK_THAT(AllEvents(e.c), Contains("weights sent by worker/0 on host far and read back on host near: weights.npz"));
+  CHECK_THAT(
+      AllEvents(e.c),
+      Contains("weights sent by worker/0 on host far and read back on host near: weights.npz"));
 }
 
 TEST_CASE("a part of a file counts only from who holds the export, and changes nothing else") {
@@ -127,7 +133,8 @@ TEST_CASE("a part of a file counts only from who holds the export, and changes n
   CHECK(e.worker().files.empty());
   CHECK(other.files.empty());
   CHECK(std::filesystem::is_empty(e.folder.path()));
-  // Larger than its limit is malformed; larger than the job's variables can make a file is refused by name.
+  // Larger than its limit is malformed; larger than the job's variables can make a file is refused
+  // by name.
   v1::TaskMessage large = e.Chunk(0, 10);
   large.mutable_run_file()->set_data(std::string(client::kRunFileChunkMax + 1, 'x'));
   CHECK_FALSE(e.c.Try(e.worker().task, large).ok());
@@ -153,11 +160,13 @@ TEST_CASE("no more waits for the disk than two windows of one export") {
   CHECK(taken == 2 * client::kRunFileWindow / client::kRunFileChunkMax + 1);
 }
 
-TEST_CASE("parts of a file without bytes, or under a name of their own, are refused and never wait") {
+TEST_CASE(
+    "parts of a file without bytes, or under a name of their own, are refused and never wait") {
   Exporting e;
   v1::TaskMessage empty = e.Chunk(0, 0);
   CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, empty)));
-  CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, std::string(1 << 20, 'x')))));
+  CHECK(
+      absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, std::string(1 << 20, 'x')))));
   CHECK(absl::IsInvalidArgument(e.c.Try(e.worker().task, e.Chunk(0, 10, "../weights.npz"))));
   // A file of no bytes is a file, and waits like any other part.
   v1::TaskMessage none = e.Chunk(0, 0);
@@ -205,7 +214,9 @@ TEST_CASE("the end of a former attempt's receiver leaves the next one's file") {
   e.CheckSuccess();
 }
 
-TEST_CASE("what was not read back is in no result, and half a file of a coordinator that died is removed") {
+TEST_CASE(
+    "what was not read back is in no result, and half a file of a coordinator that died is "
+    "removed") {
   Exporting e;
   std::ofstream(e.folder / "weights.npz") << kWhole;
   std::ofstream(e.folder / ".weights.safetensors.receiving") << "half";
@@ -235,20 +246,24 @@ TEST_CASE("files that a worker has written where the coordinator does not see th
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   CHECK(e.grant().kind() == v1::EXPORT);
   CHECK(e.grant().export_order().upload());
-  CHECK_THAT(AllEvents(e.c), Contains("what worker/0 on host far wrote to the runs folder cannot be read on host near, so it is sent"));
+  CHECK_THAT(AllEvents(e.c), Contains("what worker/0 on host far wrote to the runs folder cannot "
+                                      "be read on host near, so it is sent"));
   e.c.Say(e.worker().task, e.Chunk(0, 100));
   e.c.Deliver();
   e.End(true);
   e.CheckSuccess();
 }
 
-TEST_CASE("files that a worker has written into the shared folder are read back there, and another file is none") {
+TEST_CASE(
+    "files that a worker has written into the shared folder are read back there, and another file "
+    "is none") {
   Exporting e;
   std::ofstream(e.folder / "weights.npz") << kWhole;
   SECTION("the same") {
     e.End(false);
     e.CheckSuccess();
-    CHECK_THAT(AllEvents(e.c), Contains("weights written by worker/0 on host far and read back on host near"));
+    CHECK_THAT(AllEvents(e.c),
+               Contains("weights written by worker/0 on host far and read back on host near"));
   }
   SECTION("another") {
     e.End(false, "other weights of another size");
@@ -257,7 +272,9 @@ TEST_CASE("files that a worker has written into the shared folder are read back 
   }
 }
 
-TEST_CASE("what was sent and cannot be read back is exported again, and in the end the job fails and says why") {
+TEST_CASE(
+    "what was sent and cannot be read back is exported again, and in the end the job fails and "
+    "says why") {
   Exporting e;
   const std::uint32_t tries = JobOptions().retries_max + 1;
   for (std::uint32_t i = 0; i < tries; ++i) {
@@ -280,12 +297,14 @@ TEST_CASE("a disk without room for the exported files is waited for, however lon
     failed->set_closure(granted.closure());
     *failed->mutable_attempt() = granted.attempt();
     failed->set_kind(v1::EXPORT);
-    *failed->mutable_cause() = client::ToErrorDetail(absl::ResourceExhaustedError("no space left: path=/runs/weights.npz"));
+    *failed->mutable_cause() = client::ToErrorDetail(
+        absl::ResourceExhaustedError("no space left: path=/runs/weights.npz"));
     e.worker().held.clear();
     e.c.Say(e.worker().task, message);
     CHECK_THAT(e.c.job->WaitingFor(), Contains("room for the job's files: no space left"));
   }
-  CHECK_THAT(AllEvents(e.c), Contains("the job's files cannot be written, it is tried again: no space left"));
+  CHECK_THAT(AllEvents(e.c),
+             Contains("the job's files cannot be written, it is tried again: no space left"));
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   e.c.Say(e.worker().task, e.Chunk(0, 100));
   e.c.Deliver();
@@ -293,7 +312,9 @@ TEST_CASE("a disk without room for the exported files is waited for, however lon
   e.CheckSuccess();
 }
 
-TEST_CASE("a worker that comes back in the middle of a file begins that file anew, and one that does not leaves nothing behind") {
+TEST_CASE(
+    "a worker that comes back in the middle of a file begins that file anew, and one that does not "
+    "leaves nothing behind") {
   Exporting e;
   e.c.Say(e.worker().task, e.Chunk(0, 10));
   e.c.Deliver();
@@ -315,7 +336,8 @@ TEST_CASE("a worker that comes back in the middle of a file begins that file ane
   }
   e.CheckSuccess();
   std::size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(e.folder.path())) files += entry.is_regular_file();
+  for (const auto& entry : std::filesystem::directory_iterator(e.folder.path()))
+    files += entry.is_regular_file();
   CHECK(files == 1);
 }
 

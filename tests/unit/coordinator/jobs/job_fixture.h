@@ -1,4 +1,5 @@
-// A job among scripted tasks under a manual clock: every message goes through here, one after another, nothing runs by itself.
+// A job among scripted tasks under a manual clock: every message goes through here, one after
+// another, nothing runs by itself.
 #pragma once
 
 #include <deque>
@@ -24,40 +25,53 @@ class FakeHost final : public JobHost {
  public:
   explicit FakeHost(MemoryStateStore::Options store_options = {}) : memory(store_options) {}
   MonoTime Now() const override { return clock.Now(); }
-  std::int64_t WallMillis() const override { return 1'700'000'000'000 + clock.WallMillis() + wall_offset_ms; }
+  std::int64_t WallMillis() const override {
+    return 1'700'000'000'000 + clock.WallMillis() + wall_offset_ms;
+  }
   std::string HostName() const override { return "near"; }
   Term term() const override { return term_now; }
   StateStore& store() override { return memory; }
   fault::Failpoints& failpoints() override { return points; }
-  void Log(log::Level, absl::string_view text, absl::string_view) override { log_lines.emplace_back(text); }
-  void Send(TaskId task, const v1::CoordinatorMessage& message) override { sent[task].push_back(message); }
-  void WriteFiles(const std::string& folder, std::vector<RunFile> written, std::function<void(absl::Status)> done) override {
+  void Log(log::Level, absl::string_view text, absl::string_view) override {
+    log_lines.emplace_back(text);
+  }
+  void Send(TaskId task, const v1::CoordinatorMessage& message) override {
+    sent[task].push_back(message);
+  }
+  void WriteFiles(const std::string& folder, std::vector<RunFile> written,
+                  std::function<void(absl::Status)> done) override {
     for (const RunFile& file : written) files[folder + "/" + file.name] = file.contents();
     later.push_back([this, done] {
       if (while_written) while_written();
       done(absl::OkStatus());
     });
   }
-  void AppendLines(const std::string& folder, const std::string& name, std::string lines, std::function<void(absl::Status)> done) override {
+  void AppendLines(const std::string& folder, const std::string& name, std::string lines,
+                   std::function<void(absl::Status)> done) override {
     later.push_back([this, path = folder + "/" + name, lines, done] {
       std::string& file = files[path];
       const bool room = file.size() + lines.size() <= lines_bytes_max;
-      if (room || tears) file += lines.substr(0, lines_bytes_max - std::min<std::uint64_t>(lines_bytes_max, file.size()));
+      if (room || tears)
+        file += lines.substr(
+            0, lines_bytes_max - std::min<std::uint64_t>(lines_bytes_max, file.size()));
       done(room ? absl::OkStatus() : absl::ResourceExhaustedError("no space left on device"));
     });
   }
-  void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset, std::string tail,
-                    std::function<void(absl::Status)> done) override {
+  void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
+                    std::string tail, std::function<void(absl::Status)> done) override {
     // As fs::RestoreEnd does it: what is there is not looked at.
     std::string& file = files[folder + "/" + name];
     const bool room = offset + tail.size() <= lines_bytes_max;
     if (file.size() > offset + tail.size())
       file.resize(offset + tail.size());
     else if (file.size() >= offset && (room || tears))
-      file += tail.substr(file.size() - offset, lines_bytes_max - std::min<std::uint64_t>(lines_bytes_max, file.size()));
+      file += tail.substr(file.size() - offset,
+                          lines_bytes_max - std::min<std::uint64_t>(lines_bytes_max, file.size()));
     else if (room)
       file += tail;
-    later.push_back([done, room] { done(room ? absl::OkStatus() : absl::ResourceExhaustedError("no space left on device")); });
+    later.push_back([done, room] {
+      done(room ? absl::OkStatus() : absl::ResourceExhaustedError("no space left on device"));
+    });
   }
   void WhenDurable(std::function<void()> then) override { then(); }
   void OnFileThread(std::function<std::function<void()>()> work) override {
@@ -76,17 +90,21 @@ class FakeHost final : public JobHost {
   void ForeignMessage(TaskId, absl::string_view what) override { foreign.emplace_back(what); }
   void StoreFailed(const absl::Status& status) override { store_failure = status; }
 
-  bool hold_file_answers = false;  // the file thread's work is done, and its answers wait in `held_file_answers`
+  bool hold_file_answers =
+      false;  // the file thread's work is done, and its answers wait in `held_file_answers`
   std::vector<std::function<void()>> held_file_answers;
   ManualClock clock;
-  std::shared_ptr<fs::MemoryFileSystem> disk = std::make_shared<fs::MemoryFileSystem>();  // of everybody: a job that resumes gets the former one's
+  std::shared_ptr<fs::MemoryFileSystem> disk =
+      std::make_shared<fs::MemoryFileSystem>();  // of everybody: a job that resumes gets the former
+                                                 // one's
   MemoryStateStore memory;
   fault::Failpoints points;
   Term term_now{1};
   std::map<TaskId, std::deque<v1::CoordinatorMessage>> sent;
   std::map<std::string, std::string> files;
   std::deque<std::function<void()>> later;
-  std::function<void()> while_written;    // between the writing of a job's files and the word that they are there
+  std::function<void()>
+      while_written;  // between the writing of a job's files and the word that they are there
   std::uint64_t lines_bytes_max = ~0ull;  // of metrics.jsonl: at it the disk is full
   bool tears = false;                     // what had room of a write that failed stays there
   std::vector<std::string> log_lines, foreign;
@@ -127,17 +145,20 @@ struct FakeServer {
   bool silent = false;  // reads, never answers
   std::uint64_t bytes = 0;
   bool ended = false;
-  std::map<std::uint32_t, std::pair<v1::Stamp, Shard>> moving;  // received, by the epoch that it came from
-  std::string leaving;                                          // as its Hello says
-  int drained = 0;                                              // how often it was told so
-  std::string cannot;                                           // as it was told last
+  std::map<std::uint32_t, std::pair<v1::Stamp, Shard>>
+      moving;           // received, by the epoch that it came from
+  std::string leaving;  // as its Hello says
+  int drained = 0;      // how often it was told so
+  std::string cannot;   // as it was told last
 };
 
 // Workers and servers that do at once what they are told, but for what `hold` keeps back.
 class FakeCluster {
  public:
-  explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {}, MemoryStateStore::Options store = {},
-                       JobUid uid = JobUid(0xabcdef), std::shared_ptr<fs::MemoryFileSystem> disk = nullptr, const std::string& runs = "")
+  explicit FakeCluster(std::function<void(config::JobSpec&, JobOptions&)> change = {},
+                       MemoryStateStore::Options store = {}, JobUid uid = JobUid(0xabcdef),
+                       std::shared_ptr<fs::MemoryFileSystem> disk = nullptr,
+                       const std::string& runs = "")
       : host(store) {
     if (disk) host.disk = std::move(disk);
     spec.name = "fake";
@@ -152,18 +173,20 @@ class FakeCluster {
     spec.checkpoint.on = false;
     if (change) change(spec, options);
     const std::string yaml = store.persistent ? config::EmitYaml(spec) : "yaml: here\n";
-    job = std::make_unique<Job>(&host, options,
-                                Job::Identity{uid, spec, yaml,
-                                              !runs.empty()        ? runs  // a folder of the real disk: exported files go there
-                                              : spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid)
-                                                                   : "/runs/fake",
-                                              kGrantKey});
+    job = std::make_unique<Job>(
+        &host, options,
+        Job::Identity{uid, spec, yaml,
+                      !runs.empty() ? runs  // a folder of the real disk: exported files go there
+                      : spec.checkpoint.on ? "/runs/fake-" + JobUidString(uid)
+                                           : "/runs/fake",
+                      kGrantKey});
     // A submission is acknowledged once it is durable.
     if (!job->Keep() || !host.memory.CommitTerm(host.term_now).ok()) std::abort();
   }
 
-  // The coordinator's process ends, with everything in it and on its way, and another one begins on the same store. Servers named in
-  // `gone` end with it; the others and the workers register anew with what they hold.
+  // The coordinator's process ends, with everything in it and on its way, and another one begins on
+  // the same store. Servers named in `gone` end with it; the others and the workers register anew
+  // with what they hold.
   void Restart(const std::set<std::string>& gone = {}) {
     host.sent.clear();
     host.later.clear();
@@ -187,8 +210,10 @@ class FakeCluster {
     job->CloseWindow();
     for (auto& [identity, worker] : workers) {
       v1::Hello hello;
-      for (const v1::Grant& grant : worker.held) AddHeld(grant, worker.map.version(), &hello, identity);
-      for (const v1::TaskMessage& done : worker.unanswered) AddHeld(done.done(), done.done().v1(), &hello, identity);
+      for (const v1::Grant& grant : worker.held)
+        AddHeld(grant, worker.map.version(), &hello, identity);
+      for (const v1::TaskMessage& done : worker.unanswered)
+        AddHeld(done.done(), done.done().v1(), &hello, identity);
       worker.task = TaskId(next_task++);
       hello.set_process_uid(worker.process);
       for (const std::string& name : worker.functions) hello.add_functions(name);
@@ -202,20 +227,23 @@ class FakeCluster {
         return false;
       };
       std::erase_if(worker.held, [&](const v1::Grant& g) { return !adopted(g.attempt()); });
-      std::erase_if(worker.unanswered, [&](const v1::TaskMessage& m) { return !adopted(m.done().attempt()); });
+      std::erase_if(worker.unanswered,
+                    [&](const v1::TaskMessage& m) { return !adopted(m.done().attempt()); });
       if (registered.has_map()) worker.map = registered.map();
       job->Ready(worker.task);
     }
     if (!job->started()) job->Start();  // its start was torn off
     for (auto& [identity, worker] : workers) {
-      for (const v1::TaskMessage& done : std::vector<v1::TaskMessage>(worker.unanswered)) Say(worker.task, done);
+      for (const v1::TaskMessage& done : std::vector<v1::TaskMessage>(worker.unanswered))
+        Say(worker.task, done);
       for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
         if (!hold(worker, grant)) Finish(worker, grant);
       }
     }
   }
   template <class Message>
-  static void AddHeld(const Message& from, const v1::Stamp& v1_stamp, v1::Hello* hello, const std::string& granted_to = "0") {
+  static void AddHeld(const Message& from, const v1::Stamp& v1_stamp, v1::Hello* hello,
+                      const std::string& granted_to = "0") {
     v1::HeldAttempt* held = hello->add_attempts();
     held->set_job_uid(from.job_uid());
     held->set_closure(from.closure());
@@ -226,8 +254,8 @@ class FakeCluster {
     *held->mutable_v1() = v1_stamp;
     held->set_granted_to(granted_to);
     if (from.kind() != v1::TRAIN) return;
-    held->set_proof(
-        grants::MakeProof(kGrantKey, JobUid(from.job_uid()), ClosureId(from.closure()), client::FromProto<Attempt>(from.attempt()), granted_to));
+    held->set_proof(grants::MakeProof(kGrantKey, JobUid(from.job_uid()), ClosureId(from.closure()),
+                                      client::FromProto<Attempt>(from.attempt()), granted_to));
   }
 
   JobOptions options;
@@ -238,21 +266,26 @@ class FakeCluster {
   std::map<std::string, FakeWorker> workers;
   std::map<std::string, FakeServer> servers;
   std::uint64_t server_budget_bytes_max = 0;  // that servers say in their Hello
-  std::function<bool(const FakeWorker&, const v1::Grant&)> hold = [](const FakeWorker&, const v1::Grant&) { return false; };
+  std::function<bool(const FakeWorker&, const v1::Grant&)> hold =
+      [](const FakeWorker&, const v1::Grant&) { return false; };
   // What keeps a worker from what it is granted: it fails at once.
-  std::function<v1::Lack(const FakeWorker&, const v1::Grant&)> lacks = [](const FakeWorker&, const v1::Grant&) { return v1::NO_LACK; };
-  std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error = [](const v1::CutShards&, std::uint32_t) {
-    return absl::OkStatus();
-  };
-  std::shared_ptr<fs::MemoryFileSystem> elsewhere;  // what the servers write to; null: the same as the coordinator
+  std::function<v1::Lack(const FakeWorker&, const v1::Grant&)> lacks =
+      [](const FakeWorker&, const v1::Grant&) { return v1::NO_LACK; };
+  std::function<absl::Status(const v1::CutShards&, std::uint32_t shard)> cut_error =
+      [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
+  std::shared_ptr<fs::MemoryFileSystem>
+      elsewhere;  // what the servers write to; null: the same as the coordinator
   fs::MemoryFileSystem* servers_disk() { return elsewhere ? elsewhere.get() : host.disk.get(); }
-  std::function<void(const std::string& uri, const v1::ShardFile&)> on_saved = [](const std::string&, const v1::ShardFile&) {};
+  std::function<void(const std::string& uri, const v1::ShardFile&)> on_saved =
+      [](const std::string&, const v1::ShardFile&) {};
   std::uint64_t cuts = 0;  // shards that were saved
   std::vector<v1::Assign> assigns;
   // Messages to servers that are lost on their way.
-  std::function<bool(const FakeServer&, const v1::CoordinatorMessage&)> lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
+  std::function<bool(const FakeServer&, const v1::CoordinatorMessage&)> lose =
+      [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
   // Why a shard that is to be moved cannot be stopped, or received.
-  std::function<absl::Status(const FakeServer&, std::uint32_t shard)> move_error = [](const FakeServer&, std::uint32_t) { return absl::OkStatus(); };
+  std::function<absl::Status(const FakeServer&, std::uint32_t shard)> move_error =
+      [](const FakeServer&, std::uint32_t) { return absl::OkStatus(); };
   std::function<bool(const v1::Assign&)> hold_assign = [](const v1::Assign&) { return false; };
   std::map<std::uint64_t, int> trained;  // closures by number of accepted ALL-target executions
   std::vector<v1::Grant> granted;        // all grants in order
@@ -263,17 +296,21 @@ class FakeCluster {
   std::vector<v1::HeldAttempt> last_adopted;
 
   // Without `former_died` it is the process that was there before, if any.
-  FakeWorker& AddWorker(const std::string& identity, v1::Hello hello = {}, bool former_died = true) {
+  FakeWorker& AddWorker(const std::string& identity, v1::Hello hello = {},
+                        bool former_died = true) {
     std::optional<TaskId> former;
     if (workers.count(identity) != 0) former = workers[identity].task;
     FakeWorker worker;
     worker.task = TaskId(next_task++);
     worker.identity = identity;
-    if (hello.process_uid() == 0) hello.set_process_uid(former && !former_died ? workers[identity].process : 1000 + worker.task.value());
+    if (hello.process_uid() == 0)
+      hello.set_process_uid(former && !former_died ? workers[identity].process
+                                                   : 1000 + worker.task.value());
     worker.process = hello.process_uid();
     worker.functions.assign(hello.functions().begin(), hello.functions().end());
     v1::Registered registered;
-    job->AdmitWorker(worker.task, identity, MonoTime{0}, former, former && former_died, hello, &registered);
+    job->AdmitWorker(worker.task, identity, MonoTime{0}, former, former && former_died, hello,
+                     &registered);
     last_adopted.assign(registered.adopted().begin(), registered.adopted().end());
     worker.map = registered.map();
     workers[identity] = worker;
@@ -305,10 +342,12 @@ class FakeCluster {
     hello.set_leaving(server.leaving);
     server.task = TaskId(next_task++);
     server.identity = identity;
-    server.process = servers.count(identity) != 0 && keeps ? servers[identity].process : 1000 + server.task.value();
+    server.process = servers.count(identity) != 0 && keeps ? servers[identity].process
+                                                           : 1000 + server.task.value();
     hello.set_process_uid(server.process);
     v1::Registered registered;
-    const absl::Status status = job->AdmitServer(server.task, identity, former, former && !keeps, hello, &registered);
+    const absl::Status status =
+        job->AdmitServer(server.task, identity, former, former && !keeps, hello, &registered);
     (void)status;
     servers[identity] = server;
     job->Ready(server.task);
@@ -378,8 +417,9 @@ class FakeCluster {
     v1::TaskMessage message;
     *message.mutable_done() = DoneOf(worker, grant);
     on_done(grant, message.mutable_done());
-    std::erase_if(worker.held,
-                  [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n() && g.attempt().term() == grant.attempt().term(); });
+    std::erase_if(worker.held, [&](const v1::Grant& g) {
+      return g.attempt().n() == grant.attempt().n() && g.attempt().term() == grant.attempt().term();
+    });
     worker.unanswered.push_back(message);
     Say(worker.task, message);
   }
@@ -397,7 +437,8 @@ class FakeCluster {
   void FinishHeld(FakeWorker& worker) {
     for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) Finish(worker, grant);
   }
-  void FailGrant(FakeWorker& worker, const v1::Grant& grant, const std::string& text, bool user, v1::Lack lack = v1::NO_LACK) {
+  void FailGrant(FakeWorker& worker, const v1::Grant& grant, const std::string& text, bool user,
+                 v1::Lack lack = v1::NO_LACK) {
     v1::TaskMessage message;
     v1::Failed* failed = message.mutable_failed();
     failed->set_job_uid(grant.job_uid());
@@ -410,7 +451,8 @@ class FakeCluster {
     failed->mutable_cause()->set_message(text);
     failed->mutable_cause()->set_kind(user ? "user" : "transport");
     failed->mutable_cause()->set_retryable(!user);
-    std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n(); });
+    std::erase_if(worker.held,
+                  [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n(); });
     Say(worker.task, message);
   }
   void Report(FakeWorker& worker, const v1::Grant& grant, std::uint32_t step) {
@@ -453,7 +495,8 @@ class FakeCluster {
     }
   }
   // Lets time pass in ticks of 25 ms until `until` holds; false after `limit`.
-  bool Run(const std::function<bool()>& until, std::chrono::milliseconds limit = std::chrono::seconds(60)) {
+  bool Run(const std::function<bool()>& until,
+           std::chrono::milliseconds limit = std::chrono::seconds(60)) {
     const MonoTime end = host.clock.Now() + limit;
     for (;;) {
       Deliver();
@@ -475,7 +518,8 @@ class FakeCluster {
  private:
   // A whole file with zeros for values: what its ends and its ledger say is what counts here.
   v1::ShardFile Save(const v1::CutShards& cut, FakeServer::Shard* shard) {
-    if (shard->saved && client::FromProto(shard->saved->done())->ToString() == shard->done.ToString() &&
+    if (shard->saved &&
+        client::FromProto(shard->saved->done())->ToString() == shard->done.ToString() &&
         client::FromProto(shard->saved->refused())->ToString() == shard->refused.ToString())
       return *shard->saved;
     ++cuts;
@@ -492,7 +536,9 @@ class FakeCluster {
     *header.mutable_dense() = spec_of;
     v1::ShardFile said;
     said.set_shard(spec_of.shard());
-    said.set_file(snapshot::ShardFileName(ShardId(spec_of.shard()), client::FromProto<ShardEpoch>(shard->assign.epoch()), shard->lsn));
+    said.set_file(snapshot::ShardFileName(ShardId(spec_of.shard()),
+                                          client::FromProto<ShardEpoch>(shard->assign.epoch()),
+                                          shard->lsn));
     *said.mutable_epoch() = shard->assign.epoch();
     *said.mutable_start() = shard->assign.start();
     said.set_lsn(shard->lsn);
@@ -508,8 +554,10 @@ class FakeCluster {
     ok(writer.status());
     ok((*writer)->BeginSection(snapshot::Section::kValues, 0));
     std::uint64_t row_elements = 1;
-    for (int d = 1; d < spec_of.variable().shape_size(); ++d) row_elements *= spec_of.variable().shape(d);
-    const std::vector<std::byte> zeros((spec_of.row_end() - spec_of.row_begin()) * row_elements * 4);
+    for (int d = 1; d < spec_of.variable().shape_size(); ++d)
+      row_elements *= spec_of.variable().shape(d);
+    const std::vector<std::byte> zeros((spec_of.row_end() - spec_of.row_begin()) * row_elements *
+                                       4);
     ok((*writer)->Append(zeros));
     ok((*writer)->WriteCounters({}));
     v1::ShardLedger ledger;
@@ -520,7 +568,8 @@ class FakeCluster {
     ok(digest.status());
     ok((*file)->Commit());
     said.set_bytes(digest->bytes);
-    said.set_sha256(std::string(reinterpret_cast<const char*>(digest->sha256.data()), digest->sha256.size()));
+    said.set_sha256(
+        std::string(reinterpret_cast<const char*>(digest->sha256.data()), digest->sha256.size()));
     shard->saved = said;
     on_saved(fs::JoinUri(cut.folder(), said.file()), said);
     return said;
@@ -529,7 +578,8 @@ class FakeCluster {
     const auto report = snapshot::VerifyShardFile(*servers_disk(), assign.snapshot().uri());
     if (!report.ok()) return report.status();
     shard->done = report->done;
-    if (auto more = client::FromProto(assign.refused()); more.ok()) shard->refused = report->refused.Union(*more);
+    if (auto more = client::FromProto(assign.refused()); more.ok())
+      shard->refused = report->refused.Union(*more);
     shard->lsn = report->header.lsn();
     if (assign.snapshot().replace_ledger()) {
       if (auto done = client::FromProto(assign.snapshot().done()); done.ok()) shard->done = *done;
@@ -568,14 +618,20 @@ class FakeCluster {
       }
       case v1::CoordinatorMessage::kDoneAnswer:
         std::erase_if(worker.unanswered, [&](const v1::TaskMessage& m) {
-          return m.done().attempt().n() == message.done_answer().attempt().n() && m.done().attempt().term() == message.done_answer().attempt().term();
+          return m.done().attempt().n() == message.done_answer().attempt().n() &&
+                 m.done().attempt().term() == message.done_answer().attempt().term();
         });
         if (message.done_answer().superseded()) {
-          std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == message.done_answer().attempt().n(); });
+          std::erase_if(worker.held, [&](const v1::Grant& g) {
+            return g.attempt().n() == message.done_answer().attempt().n();
+          });
         }
-        (message.done_answer().superseded() ? worker.superseded : worker.answered).insert(message.done_answer().attempt().n());
+        (message.done_answer().superseded() ? worker.superseded : worker.answered)
+            .insert(message.done_answer().attempt().n());
         break;
-      case v1::CoordinatorMessage::kRunFileAnswer: worker.files.push_back(message.run_file_answer()); break;
+      case v1::CoordinatorMessage::kRunFileAnswer:
+        worker.files.push_back(message.run_file_answer());
+        break;
       case v1::CoordinatorMessage::kJobEnded:
         worker.ended = true;
         worker.ended_state = message.job_ended().state();
@@ -590,7 +646,8 @@ class FakeCluster {
     switch (message.message_case()) {
       case v1::CoordinatorMessage::kAssign:
         assigns.push_back(message.assign());
-        server.shards[message.assign().spec().shard()] = {message.assign(), false, false, false, {}, {}, 0, std::nullopt, 0};
+        server.shards[message.assign().spec().shard()] = {
+            message.assign(), false, false, false, {}, {}, 0, std::nullopt, 0};
         if (message.assign().has_moved_from()) {
           auto moved = server.moving.extract(message.assign().spec().shard());
           if (moved.empty() || moved.mapped().first.n() != message.assign().moved_from().n()) {
@@ -598,7 +655,8 @@ class FakeCluster {
             answer.mutable_assigned()->set_job_uid(message.assign().job_uid());
             answer.mutable_assigned()->set_shard(message.assign().spec().shard());
             *answer.mutable_assigned()->mutable_epoch() = message.assign().epoch();
-            *answer.mutable_assigned()->mutable_error() = client::ToErrorDetail(absl::NotFoundError("the state of a moved shard is not here"));
+            *answer.mutable_assigned()->mutable_error() = client::ToErrorDetail(
+                absl::NotFoundError("the state of a moved shard is not here"));
             break;
           }
           FakeServer::Shard& shard = server.shards[message.assign().spec().shard()];
@@ -607,7 +665,9 @@ class FakeCluster {
           shard.lsn = moved.mapped().second.lsn;
         }
         if (message.assign().has_snapshot()) {
-          if (absl::Status status = Load(message.assign(), &server.shards[message.assign().spec().shard()]); !status.ok()) {
+          if (absl::Status status =
+                  Load(message.assign(), &server.shards[message.assign().spec().shard()]);
+              !status.ok()) {
             server.shards.erase(message.assign().spec().shard());
             answer.mutable_assigned()->set_job_uid(message.assign().job_uid());
             answer.mutable_assigned()->set_shard(message.assign().spec().shard());
@@ -624,11 +684,14 @@ class FakeCluster {
         break;
       case v1::CoordinatorMessage::kDrop: {
         const auto is = [&](const v1::Stamp& epoch) {
-          return epoch.term() == message.drop().epoch().term() && epoch.n() == message.drop().epoch().n();
+          return epoch.term() == message.drop().epoch().term() &&
+                 epoch.n() == message.drop().epoch().n();
         };
-        if (const auto moved = server.moving.find(message.drop().shard()); moved != server.moving.end() && is(moved->second.first))
+        if (const auto moved = server.moving.find(message.drop().shard());
+            moved != server.moving.end() && is(moved->second.first))
           server.moving.erase(moved);
-        if (const auto held = server.shards.find(message.drop().shard()); held != server.shards.end() && is(held->second.assign.epoch()))
+        if (const auto held = server.shards.find(message.drop().shard());
+            held != server.shards.end() && is(held->second.assign.epoch()))
           server.shards.erase(held);
         return;
       }
@@ -655,14 +718,16 @@ class FakeCluster {
         *received->mutable_epoch() = receive.epoch();
         const auto from = servers.find(receive.from().server());
         absl::Status status = move_error(server, receive.spec().shard());
-        if (status.ok() && (from == servers.end() || from->second.shards.count(receive.spec().shard()) == 0))
+        if (status.ok() &&
+            (from == servers.end() || from->second.shards.count(receive.spec().shard()) == 0))
           status = absl::UnavailableError("nobody is there");
         if (!status.ok()) {
           *received->mutable_error() = client::ToErrorDetail(status);
           break;
         }
         const FakeServer::Shard& state = from->second.shards.at(receive.spec().shard());
-        if (!state.stopped || receive.sha256() != std::string(32, 's')) throw std::runtime_error("a shard is moved that goes on");
+        if (!state.stopped || receive.sha256() != std::string(32, 's'))
+          throw std::runtime_error("a shard is moved that goes on");
         server.moving[receive.spec().shard()] = {receive.epoch(), state};
         break;
       }
@@ -673,8 +738,10 @@ class FakeCluster {
       case v1::CoordinatorMessage::kClose: {
         const auto closes = server.shards.find(message.close().shard());
         const bool taken = closes != server.shards.end() && !closes->second.stopped;
-        if (auto done = client::FromProto(message.close().done()); taken && done.ok()) server.shards[message.close().shard()].done.UnionWith(*done);
-        if (auto refused_set = client::FromProto(message.close().refused()); taken && refused_set.ok())
+        if (auto done = client::FromProto(message.close().done()); taken && done.ok())
+          server.shards[message.close().shard()].done.UnionWith(*done);
+        if (auto refused_set = client::FromProto(message.close().refused());
+            taken && refused_set.ok())
           server.shards[message.close().shard()].refused.UnionWith(*refused_set);
         answer.mutable_closed()->set_job_uid(message.close().job_uid());
         answer.mutable_closed()->set_shard(message.close().shard());

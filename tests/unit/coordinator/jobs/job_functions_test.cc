@@ -1,4 +1,5 @@
-// Closures as an API: a client schedules, workers and servers are scripted, and what each call answers is what docs/closures.md says.
+// Closures as an API: a client schedules, workers and servers are scripted, and what each call
+// answers is what docs/closures.md says.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -17,7 +18,8 @@ const MemoryStateStore::Options kJournal{.jobs_max = 8, .torn_max = 0, .persiste
 
 class Functions : public FakeCluster {
  public:
-  explicit Functions(std::function<void(config::JobSpec&, JobOptions&)> more = {}, MemoryStateStore::Options store = {})
+  explicit Functions(std::function<void(config::JobSpec&, JobOptions&)> more = {},
+                     MemoryStateStore::Options store = {})
       : FakeCluster(
             [&](config::JobSpec& s, JobOptions& o) {
               s.type = "functions";
@@ -38,7 +40,8 @@ class Functions : public FakeCluster {
       done->set_result(absl::StrCat(grant.function(), "(", grant.arguments(), ")"));
     };
   }
-  FakeWorker& AddFunctionWorker(const std::string& identity, std::vector<std::string> functions = {"f", "g"}) {
+  FakeWorker& AddFunctionWorker(const std::string& identity,
+                                std::vector<std::string> functions = {"f", "g"}) {
     v1::Hello hello;
     for (const std::string& name : functions) hello.add_functions(name);
     return AddWorker(identity, hello);
@@ -120,24 +123,30 @@ class Functions : public FakeCluster {
   std::string waiting;
 };
 
-TEST_CASE("calls go to who holds least, the oldest first, and only to who has the function; each worker is looked at once for all of them") {
+TEST_CASE(
+    "calls go to who holds least, the oldest first, and only to who has the function; each worker "
+    "is looked at once for all of them") {
   Functions f;
   f.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN; };
   f.AddServer("0");
   f.AddServer("1");
   for (int i = 0; i < 60; ++i)
-    f.AddFunctionWorker(std::to_string(i), i % 3 == 0 ? std::vector<std::string>{"g"} : std::vector<std::string>{"f", "g"});
+    f.AddFunctionWorker(std::to_string(i), i % 3 == 0 ? std::vector<std::string>{"g"}
+                                                      : std::vector<std::string>{"f", "g"});
   f.job->Start();
   REQUIRE(f.Run([&] { return f.job->state() == JobState::kRunning; }));
   for (int i = 0; i < 40; ++i) f.Schedule("", "f");
   REQUIRE(f.Run([&] { return f.granted.size() >= 40; }));
-  for (const auto& [identity, worker] : f.workers) CHECK(worker.held.size() == (std::stoi(identity) % 3 == 0 ? 0 : 1));
+  for (const auto& [identity, worker] : f.workers)
+    CHECK(worker.held.size() == (std::stoi(identity) % 3 == 0 ? 0 : 1));
   for (int i = 0; i < 20; ++i) f.Schedule("", "g");
   REQUIRE(f.Run([&] { return f.granted.size() >= 60; }));
   for (const auto& [identity, worker] : f.workers) CHECK(worker.held.size() == 1);
 }
 
-TEST_CASE("a closure is granted with its function and arguments, its result is fetched again and again, and the job ends when its client says so") {
+TEST_CASE(
+    "a closure is granted with its function and arguments, its result is fetched again and again, "
+    "and the job ends when its client says so") {
   for (const bool journal : {false, true}) {
     Functions c({}, journal ? kJournal : MemoryStateStore::Options{});
     c.Up();
@@ -156,7 +165,8 @@ TEST_CASE("a closure is granted with its function and arguments, its result is f
     unknown.set_closure(b + 1);
     CHECK(c.job->FetchResult(unknown, &c.waiting)->status().code() == absl::StatusCode::kNotFound);
     c.Finish();
-    CHECK(c.job->Schedule(c.Request("f", ""), &c.waiting)->status().code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(c.job->Schedule(c.Request("f", ""), &c.waiting)->status().code() ==
+          absl::StatusCode::kFailedPrecondition);
     REQUIRE(c.RunToEnd());
     const v1::JobStatus status = c.Status();
     CHECK(status.state() == "SUCCEEDED");
@@ -166,13 +176,16 @@ TEST_CASE("a closure is granted with its function and arguments, its result is f
     CHECK(status.closures_failed() == 0);
     CHECK(status.closures_cancelled() == 0);
     CHECK(status.steps_done() == 4);
-    CHECK(c.job->Schedule(c.Request("f", ""), &c.waiting)->status().code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(c.job->Schedule(c.Request("f", ""), &c.waiting)->status().code() ==
+          absl::StatusCode::kFailedPrecondition);
     CHECK(c.refused.empty());
     CHECK(c.host.store_failure.ok());
   }
 }
 
-TEST_CASE("the first error wins, is told once, and not before every owner has answered Closed with what was cancelled") {
+TEST_CASE(
+    "the first error wins, is told once, and not before every owner has answered Closed with what "
+    "was cancelled") {
   Functions c({}, kJournal);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
   c.Up();
@@ -193,7 +206,8 @@ TEST_CASE("the first error wins, is told once, and not before every owner has an
   REQUIRE(holder != nullptr);
   c.FailGrant(*holder, *c.HeldBy(*holder, closures[1]), "a point that is none", true);
   c.Deliver();
-  for (auto& [identity, worker] : c.workers) CHECK(worker.held.empty());  // each was told that its attempt is superseded
+  for (auto& [identity, worker] : c.workers)
+    CHECK(worker.held.empty());  // each was told that its attempt is superseded
   CHECK(c.job->state() == JobState::kRunning);
   const v1::ScheduleClosureRequest next = c.Request("f", "7");
   const auto not_yet = [&] {
@@ -215,7 +229,8 @@ TEST_CASE("the first error wins, is told once, and not before every owner has an
     return raised.has_value();
   }));
   for (const auto& [identity, server] : c.servers) {
-    for (const auto& [p, shard] : server.shards) CHECK(shard.refused.ContainsAll(IntervalSet::Range(closures.front(), closures.back() + 1)));
+    for (const auto& [p, shard] : server.shards)
+      CHECK(shard.refused.ContainsAll(IntervalSet::Range(closures.front(), closures.back() + 1)));
   }
   REQUIRE(raised->ok());
   CHECK_FALSE((*raised)->scheduled());
@@ -246,7 +261,9 @@ TEST_CASE("the first error wins, is told once, and not before every owner has an
   CHECK(c.refused.empty());
 }
 
-TEST_CASE("a join is told the error, too, and a machine's error counts as one only when no retry is left") {
+TEST_CASE(
+    "a join is told the error, too, and a machine's error counts as one only when no retry is "
+    "left") {
   Functions c([](config::JobSpec&, JobOptions& o) { o.retries_max = 3; });
   int failures = 0;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
@@ -270,7 +287,8 @@ TEST_CASE("a join is told the error, too, and a machine's error counts as one on
   CHECK(c.job->state() == JobState::kRunning);
 }
 
-TEST_CASE("a queue of two lets a thousand closures through, and holds no more than two at any time") {
+TEST_CASE(
+    "a queue of two lets a thousand closures through, and holds no more than two at any time") {
   Functions c([](config::JobSpec& s, JobOptions&) { s.functions.queue_limit = 2; }, kJournal);
   c.Up();
   std::size_t scheduled = 0, waited = 0;
@@ -296,7 +314,9 @@ TEST_CASE("a queue of two lets a thousand closures through, and holds no more th
   CHECK(c.granted.size() >= 1000);
 }
 
-TEST_CASE("a repeat of a schedule is answered with the same closure, and one that was answered long ago is refused") {
+TEST_CASE(
+    "a repeat of a schedule is answered with the same closure, and one that was answered long ago "
+    "is refused") {
   Functions c({}, kJournal);
   c.Up();
   const v1::ScheduleClosureRequest request = c.Request("f", "1");
@@ -305,7 +325,8 @@ TEST_CASE("a repeat of a schedule is answered with the same closure, and one tha
   c.Restart();
   CHECK(c.Try(request) == first);
   c.Schedule("2");  // it says that all before were answered
-  CHECK(c.job->Schedule(request, &c.waiting)->status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(c.job->Schedule(request, &c.waiting)->status().code() ==
+        absl::StatusCode::kInvalidArgument);
   REQUIRE(c.Run([&] { return c.Joined(); }));
   CHECK(c.Status().closures_total() == 2);
 }
@@ -315,14 +336,21 @@ TEST_CASE("what cannot be a call is refused, and changes nothing") {
   c.Up();
   v1::ScheduleClosureRequest request = c.Request("f", "");
   request.clear_call();
-  CHECK(c.job->Schedule(request, &c.waiting)->status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(c.job->Schedule(c.Request("", ""), &c.waiting)->status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(c.job->Schedule(c.Request("a b", ""), &c.waiting)->status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(c.job->Schedule(c.Request("f", std::string((1u << 20) + 1, 'x')), &c.waiting)->status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(c.job->Schedule(request, &c.waiting)->status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(c.job->Schedule(c.Request("", ""), &c.waiting)->status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(c.job->Schedule(c.Request("a b", ""), &c.waiting)->status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(c.job->Schedule(c.Request("f", std::string((1u << 20) + 1, 'x')), &c.waiting)
+            ->status()
+            .code() == absl::StatusCode::kInvalidArgument);
   request = c.Request("f", "");
   request.mutable_released()->add_bounds(3);
-  CHECK(c.job->Schedule(request, &c.waiting)->status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(c.TryJoin(true)->status().code() == absl::StatusCode::kFailedPrecondition);  // it has no checkpoints
+  CHECK(c.job->Schedule(request, &c.waiting)->status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(c.TryJoin(true)->status().code() ==
+        absl::StatusCode::kFailedPrecondition);  // it has no checkpoints
   CHECK(c.Status().closures_total() == 0);
 
   FakeCluster other;
@@ -331,7 +359,9 @@ TEST_CASE("what cannot be a call is refused, and changes nothing") {
   CHECK(other.job->Join(join, &waiting)->status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("closures are granted only to workers that have the function, and the job says which one nobody has") {
+TEST_CASE(
+    "closures are granted only to workers that have the function, and the job says which one "
+    "nobody has") {
   Functions c;
   c.AddServer("0");
   c.AddFunctionWorker("0", {"f"});
@@ -352,7 +382,8 @@ TEST_CASE("closures are granted only to workers that have the function, and the 
   CHECK(c.Status().waiting_for().empty());
 }
 
-TEST_CASE("what one worker has not begun goes to one that has nothing to do, if it has the function") {
+TEST_CASE(
+    "what one worker has not begun goes to one that has nothing to do, if it has the function") {
   Functions c;
   c.AddServer("0");
   c.AddFunctionWorker("0", {"f"});
@@ -372,7 +403,9 @@ TEST_CASE("what one worker has not begun goes to one that has nothing to do, if 
   REQUIRE(c.Run([&] { return !c.workers["1"].held.empty(); }));
 }
 
-TEST_CASE("closures cancelled by their client are told as such once every owner refuses them, and no call hears an error") {
+TEST_CASE(
+    "closures cancelled by their client are told as such once every owner refuses them, and no "
+    "call hears an error") {
   Functions c({}, kJournal);
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   c.Up();
@@ -411,10 +444,15 @@ TEST_CASE("closures cancelled by their client are told as such once every owner 
   CHECK(c.Fetch(a).state() == v1::RESULT_CANCELLED);
 }
 
-TEST_CASE("results are kept until they are released, at most so many bytes: then the oldest go, and that is said") {
-  Functions c([](config::JobSpec& s, JobOptions&) { s.functions.result_bytes_max = 1u << 20; }, kJournal);
+TEST_CASE(
+    "results are kept until they are released, at most so many bytes: then the oldest go, and that "
+    "is said") {
+  Functions c([](config::JobSpec& s, JobOptions&) { s.functions.result_bytes_max = 1u << 20; },
+              kJournal);
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
-    if (grant.kind() == v1::TRAIN) done->set_result(std::string(300'000, grant.arguments().empty() ? 'x' : grant.arguments()[0]));
+    if (grant.kind() == v1::TRAIN)
+      done->set_result(
+          std::string(300'000, grant.arguments().empty() ? 'x' : grant.arguments()[0]));
   };
   c.Up();
   std::vector<std::uint64_t> closures;
@@ -424,7 +462,8 @@ TEST_CASE("results are kept until they are released, at most so many bytes: then
   CHECK(c.Fetch(closures[1]).state() == v1::RESULT_GONE);
   CHECK(c.Fetch(closures[2]).result()[0] == '2');
   int said = 0;
-  for (const v1::JobStatus status = c.Status(); const v1::Event& event : status.events()) said += event.text().find("results are given up") == 0;
+  for (const v1::JobStatus status = c.Status(); const v1::Event& event : status.events())
+    said += event.text().find("results are given up") == 0;
   CHECK(said == 1);
   v1::ReleaseResultsRequest release;
   release.mutable_released()->add_bounds(closures[2]);
@@ -443,10 +482,15 @@ TEST_CASE("results are kept until they are released, at most so many bytes: then
   CHECK(c.Fetch(c5).state() == v1::RESULT_GONE);
 }
 
-TEST_CASE("a restart keeps queue, results and the error that is still to be told; new closures lie above whatever a torn journal forgot") {
+TEST_CASE(
+    "a restart keeps queue, results and the error that is still to be told; new closures lie above "
+    "whatever a torn journal forgot") {
   for (const std::size_t torn : {0u, 3u}) {
-    Functions c([](config::JobSpec&, JobOptions& o) { o.notes_max = 4; }, {.jobs_max = 8, .torn_max = torn, .persistent = true});
-    c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.arguments() != "done"; };
+    Functions c([](config::JobSpec&, JobOptions& o) { o.notes_max = 4; },
+                {.jobs_max = 8, .torn_max = torn, .persistent = true});
+    c.hold = [](const FakeWorker&, const v1::Grant& g) {
+      return g.kind() == v1::TRAIN && g.arguments() != "done";
+    };
     c.Up();
     const std::uint64_t done = c.Schedule("done");
     REQUIRE(c.Run([&] { return c.Joined(); }));
@@ -470,14 +514,16 @@ TEST_CASE("a restart keeps queue, results and the error that is still to be told
     REQUIRE(c.Run([&] { return c.Joined(); }));
     CHECK(c.Fetch(next).result() == "f(new)");
     if (torn == 0) {
-      for (int i = 0; i < 5; ++i) CHECK(c.Fetch(open[static_cast<std::size_t>(i)]).result() == absl::StrCat("f(", i, ")"));
+      for (int i = 0; i < 5; ++i)
+        CHECK(c.Fetch(open[static_cast<std::size_t>(i)]).result() == absl::StrCat("f(", i, ")"));
     }
     // An error that nobody was told yet is told after the restart, once.
     c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
     const std::uint64_t bad = c.Schedule("bad");
     c.Deliver();
     for (auto& [identity, worker] : c.workers) {
-      if (const v1::Grant* g = c.HeldBy(worker, bad)) c.FailGrant(worker, v1::Grant(*g), "no", true);
+      if (const v1::Grant* g = c.HeldBy(worker, bad))
+        c.FailGrant(worker, v1::Grant(*g), "no", true);
     }
     c.Restart();
     std::optional<absl::StatusOr<v1::JoinClosuresResponse>> joined;
@@ -490,7 +536,8 @@ TEST_CASE("a restart keeps queue, results and the error that is still to be told
     REQUIRE(c.RunToEnd());
     const v1::JobStatus status = c.Status();
     CHECK(status.state() == "SUCCEEDED");
-    CHECK(status.closures_total() == status.closures_succeeded() + status.closures_failed() + status.closures_cancelled());
+    CHECK(status.closures_total() ==
+          status.closures_succeeded() + status.closures_failed() + status.closures_cancelled());
     CHECK(c.host.store_failure.ok());
   }
 }
@@ -499,14 +546,18 @@ TEST_CASE("a job of functions taken up again at any moment runs each closure to 
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     INFO("seed " << seed);
     std::uint64_t drawn = 0;
-    const auto below = [&](std::uint64_t n) { return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n)); };
+    const auto below = [&](std::uint64_t n) {
+      return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n));
+    };
     Functions c(
         [&](config::JobSpec& s, JobOptions& o) {
           o.notes_max = 1 + static_cast<std::uint32_t>(seed % 5);
           s.functions.queue_limit = 4;
         },
         kJournal);
-    c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && below(2) == 0; };
+    c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+      return g.kind() == v1::TRAIN && below(2) == 0;
+    };
     c.Up();
     std::map<std::uint64_t, std::string> wanted;
     std::optional<v1::ScheduleClosureRequest> next;
@@ -567,7 +618,9 @@ TEST_CASE("a durable join makes a checkpoint that holds what was done, and waits
   }
 }
 
-TEST_CASE("arguments are kept while a snapshot lacks what they did; at the bound one is made, and schedule waits for it") {
+TEST_CASE(
+    "arguments are kept while a snapshot lacks what they did; at the bound one is made, and "
+    "schedule waits for it") {
   Functions c(
       [](config::JobSpec& s, JobOptions& o) {
         Checkpointed(s, o);
@@ -597,7 +650,9 @@ TEST_CASE("arguments are kept while a snapshot lacks what they did; at the bound
   CHECK(c.Status().closures_succeeded() == 20);
 }
 
-TEST_CASE("a lost server's closures are run again with their arguments; where those are gone, what is lost is counted and named") {
+TEST_CASE(
+    "a lost server's closures are run again with their arguments; where those are gone, what is "
+    "lost is counted and named") {
   for (const bool checkpoints : {true, false}) {
     Functions c(
         [&](config::JobSpec& s, JobOptions& o) {
@@ -612,7 +667,10 @@ TEST_CASE("a lost server's closures are run again with their arguments; where th
     REQUIRE(c.Run([&] { return c.Joined(); }));
     c.granted.clear();
     c.AddServer("1");  // another process: it holds nothing
-    REQUIRE(c.Run([&] { return c.Status().closures_rerun() >= (checkpoints ? 1u : 2u) && c.Status().phase() == "training"; }));
+    REQUIRE(c.Run([&] {
+      return c.Status().closures_rerun() >= (checkpoints ? 1u : 2u) &&
+             c.Status().phase() == "training";
+    }));
     for (const v1::Grant& g : c.granted) {
       CHECK_FALSE(g.all_targets());
       CHECK(g.function() == "f");
@@ -633,12 +691,14 @@ TEST_CASE("a lost server's closures are run again with their arguments; where th
     c.Finish();
     REQUIRE(c.RunToEnd());
     const auto result = nlohmann::json::parse(c.Status().result_json());
-    CHECK_THAT(result["functions"]["updates_lost_of"].get<std::string>(), Contains(absl::StrCat(a)));
+    CHECK_THAT(result["functions"]["updates_lost_of"].get<std::string>(),
+               Contains(absl::StrCat(a)));
     CHECK(result["updates_exact"] == false);
     bool named = false;
     const v1::JobStatus status = c.Status();
     for (const v1::Event& event : status.events())
-      named |= event.text().find(absl::StrCat("updates of closure ", a, " are lost")) != std::string::npos;
+      named |= event.text().find(absl::StrCat("updates of closure ", a, " are lost")) !=
+               std::string::npos;
     CHECK(named);
   }
 }
@@ -665,7 +725,8 @@ TEST_CASE("a function that kills whoever runs it is poison: the job fails and na
   CHECK_THAT(status.first_cause().message(), Contains("poison closure") && Contains("function=g"));
   const auto answer = c.job->Schedule(c.Request("f", ""), &c.waiting);
   REQUIRE(answer);
-  CHECK_THAT(std::string(answer->status().message()), Contains("the job has failed") && Contains("poison"));
+  CHECK_THAT(std::string(answer->status().message()),
+             Contains("the job has failed") && Contains("poison"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// metrics.jsonl on a disk without room: whole lines only, in order, none twice; what is lost is counted and said.
+// metrics.jsonl on a disk without room: whole lines only, in order, none twice; what is lost is
+// counted and said.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -12,7 +13,8 @@ namespace {
 using Catch::Matchers::Contains;
 using Json = nlohmann::json;
 
-constexpr char kTrouble[] = "metrics.jsonl cannot be written, its lines are kept and it is tried again";
+constexpr char kTrouble[] =
+    "metrics.jsonl cannot be written, its lines are kept and it is tried again";
 
 std::vector<std::uint64_t> NumbersOf(const std::vector<Json>& lines, const char* kind) {
   std::vector<std::uint64_t> numbers;
@@ -24,7 +26,8 @@ std::vector<std::uint64_t> NumbersOf(const std::vector<Json>& lines, const char*
 
 void CheckWhole(const FakeCluster& c, std::uint64_t steps, std::uint64_t epochs) {
   const std::vector<Json> lines = Lines(c);
-  const std::vector<std::uint64_t> step = NumbersOf(lines, "step"), epoch = NumbersOf(lines, "epoch");
+  const std::vector<std::uint64_t> step = NumbersOf(lines, "step"),
+                                   epoch = NumbersOf(lines, "epoch");
   REQUIRE(step.size() == steps);
   for (std::size_t i = 0; i < step.size(); ++i) CHECK(step[i] == i);
   REQUIRE(epoch.size() == epochs);
@@ -42,20 +45,27 @@ std::size_t CountOf(const std::string& text, const std::string& what) {
 
 Json Result(const FakeCluster& c) { return Json::parse(c.host.files.at("/runs/fake/result.json")); }
 
-TEST_CASE("lines that find no room are kept and written later, in order, and trouble and its end are events") {
+TEST_CASE(
+    "lines that find no room are kept and written later, in order, and trouble and its end are "
+    "events") {
   const bool journal = GENERATE(false, true), tears = GENERATE(false, true);
   CAPTURE(journal, tears);
   FakeCluster c({}, {.jobs_max = 8, .persistent = journal});
   c.host.tears = tears;
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 4;
+  };
   AddTasks(c);
   REQUIRE(c.Run([&] { return NumbersOf(Lines(c), "step").size() == 8; }));
   c.host.lines_bytes_max = c.host.files[kLinesFile].size() + 150;
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 12; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 12;
+  };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 12; }));
   c.Run([] { return false; }, std::chrono::seconds(50));
-  CHECK(CountOf(AllEvents(c), std::string("warning: ") + kTrouble + ": no space left on device") == 1);
+  CHECK(CountOf(AllEvents(c), std::string("warning: ") + kTrouble + ": no space left on device") ==
+        1);
   CHECK_THAT(AllEvents(c), !Contains("is written again"));
   c.Run([] { return false; }, std::chrono::seconds(20));
   CHECK(CountOf(AllEvents(c), kTrouble) == 2);  // once a minute
@@ -70,12 +80,17 @@ TEST_CASE("lines that find no room are kept and written later, in order, and tro
   CHECK(Result(c)["lines_lost"] == 0);
 }
 
-TEST_CASE("a coordinator that ends at any moment while the disk is full, or has room again, leaves metrics.jsonl whole") {
+TEST_CASE(
+    "a coordinator that ends at any moment while the disk is full, or has room again, leaves "
+    "metrics.jsonl whole") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);
     std::uint64_t drawn = 0;
-    const auto below = [&](std::uint64_t n) { return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n)); };
-    FakeCluster c([&](config::JobSpec&, JobOptions& o) { o.notes_max = 1 + static_cast<std::uint32_t>(seed % 7); },
+    const auto below = [&](std::uint64_t n) {
+      return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n));
+    };
+    FakeCluster c([&](config::JobSpec&,
+                      JobOptions& o) { o.notes_max = 1 + static_cast<std::uint32_t>(seed % 7); },
                   {.jobs_max = 8, .torn_max = seed % 3 == 0 ? 4u : 0u, .persistent = true});
     c.host.tears = seed % 2 == 0;
     c.hold = [&](const FakeWorker&, const v1::Grant&) { return below(3) == 0; };
@@ -83,7 +98,8 @@ TEST_CASE("a coordinator that ends at any moment while the disk is full, or has 
     for (int life = 0; life < 6 && !c.job->ended(); ++life) {
       const int turns = static_cast<int>(below(14));
       for (int i = 0; i < turns && !c.job->ended(); ++i) {
-        c.host.lines_bytes_max = below(2) == 0 ? c.host.files[kLinesFile].size() + below(300) : ~0ull;
+        c.host.lines_bytes_max =
+            below(2) == 0 ? c.host.files[kLinesFile].size() + below(300) : ~0ull;
         c.Run([] { return false; }, std::chrono::milliseconds(500 * below(4)));
         for (auto& [identity, worker] : c.workers) {
           for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) {
@@ -111,9 +127,13 @@ TEST_CASE("a coordinator that ends at any moment while the disk is full, or has 
   }
 }
 
-TEST_CASE("a coordinator that is started again while the disk is full goes on trying, and loses no line") {
+TEST_CASE(
+    "a coordinator that is started again while the disk is full goes on trying, and loses no "
+    "line") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 4;
+  };
   AddTasks(c);
   REQUIRE(c.Run([&] { return NumbersOf(Lines(c), "step").size() == 8; }));
   c.host.lines_bytes_max = c.host.files[kLinesFile].size() + 10;
@@ -135,7 +155,9 @@ TEST_CASE("a coordinator that is started again while the disk is full goes on tr
   CheckWhole(c, 32, 2);
 }
 
-TEST_CASE("beyond their bound step lines are lost and counted, and epochs, events and the end are there all the same") {
+TEST_CASE(
+    "beyond their bound step lines are lost and counted, and epochs, events and the end are there "
+    "all the same") {
   const bool journal = GENERATE(false, true);
   CAPTURE(journal);
   constexpr std::uint64_t kSteps = 80000;
@@ -155,7 +177,9 @@ TEST_CASE("beyond their bound step lines are lost and counted, and epochs, event
       record.set_loss(1.0 / 3 + static_cast<double>(grant.closure()) * 1e-9);
   };
   std::uint64_t limit = 0;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= limit; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= limit;
+  };
   AddTasks(c);
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && !c.host.files[kLinesFile].empty(); }));
   c.host.lines_bytes_max = c.host.files[kLinesFile].size();
@@ -182,7 +206,9 @@ TEST_CASE("beyond their bound step lines are lost and counted, and epochs, event
   CHECK_THAT(AllEvents(c), Contains("metrics.jsonl is written again, there was no room for "));
 }
 
-TEST_CASE("a job that ends while its disk is full waits for room a little, then says what its file lacks") {
+TEST_CASE(
+    "a job that ends while its disk is full waits for room a little, then says what its file "
+    "lacks") {
   const bool journal = GENERATE(false, true), room_in_time = GENERATE(false, true);
   CAPTURE(journal, room_in_time);
   FakeCluster c({}, {.jobs_max = 8, .persistent = journal});
@@ -209,8 +235,9 @@ TEST_CASE("a job that ends while its disk is full waits for room a little, then 
   }
   CHECK(c.host.files[kLinesFile] == before);
   CHECK(result["lines_lost"] > 0);
-  CHECK_THAT(AllEvents(c),
-             Contains("warning: metrics.jsonl lacks its end, " + std::to_string(result["lines_lost"].get<std::uint64_t>()) + " lines: no space"));
+  CHECK_THAT(AllEvents(c), Contains("warning: metrics.jsonl lacks its end, " +
+                                    std::to_string(result["lines_lost"].get<std::uint64_t>()) +
+                                    " lines: no space"));
 }
 
 }  // namespace

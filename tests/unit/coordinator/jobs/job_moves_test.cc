@@ -21,7 +21,9 @@ void FinishHeld(FakeCluster& c) {
 void Train(FakeCluster& c, int servers = 2) {
   for (int i = 0; i < servers; ++i) c.AddServer(std::to_string(i));
   c.AddWorker("0");
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 3; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 3;
+  };
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
 }
@@ -57,7 +59,9 @@ void CheckNothingLost(FakeCluster& c, const Json& result) {
   for (const v1::Grant& grant : c.granted) CHECK(grant.all_targets());
 }
 
-TEST_CASE("the shards of a server that leaves are moved: new epoch, start kept, ledger as it was, nothing rolled back or granted again") {
+TEST_CASE(
+    "the shards of a server that leaves are moved: new epoch, start kept, ledger as it was, "
+    "nothing rolled back or granted again") {
   FakeCluster c;
   Train(c);
   const v1::ShardMap before = c.workers["0"].map;
@@ -70,29 +74,37 @@ TEST_CASE("the shards of a server that leaves are moved: new epoch, start kept, 
   CHECK(c.servers["0"].cannot.empty());
   REQUIRE(c.servers["1"].shards.size() == 4);
   const v1::ShardMap& after = c.workers["0"].map;
-  CHECK(client::FromProto<MapVersion>(after.version()) > client::FromProto<MapVersion>(before.version()));
+  CHECK(client::FromProto<MapVersion>(after.version()) >
+        client::FromProto<MapVersion>(before.version()));
   for (const auto& [p, shard] : held) {
     CHECK(after.shards(static_cast<int>(p)).server_identity() == "1");
-    CHECK(client::FromProto<ShardEpoch>(after.shards(static_cast<int>(p)).epoch()) > client::FromProto<ShardEpoch>(shard.assign.epoch()));
-    CHECK(client::FromProto<MapVersion>(after.shards(static_cast<int>(p)).start()) == client::FromProto<MapVersion>(shard.assign.start()));
+    CHECK(client::FromProto<ShardEpoch>(after.shards(static_cast<int>(p)).epoch()) >
+          client::FromProto<ShardEpoch>(shard.assign.epoch()));
+    CHECK(client::FromProto<MapVersion>(after.shards(static_cast<int>(p)).start()) ==
+          client::FromProto<MapVersion>(shard.assign.start()));
     CHECK(c.servers["1"].shards[p].done.ToString() == shard.done.ToString());
     CHECK(c.servers["1"].shards[p].assign.moved_from().n() == shard.assign.epoch().n());
   }
-  CHECK_THAT(AllEvents(c), Contains("drain: ps_server/0 leaves: SIGTERM; 2 shards are to be moved") &&
-                               Contains("drain: ps_server/0 has handed over: 2 shards are at other servers, nothing is run again"));
+  CHECK_THAT(AllEvents(c),
+             Contains("drain: ps_server/0 leaves: SIGTERM; 2 shards are to be moved") &&
+                 Contains("drain: ps_server/0 has handed over: 2 shards are at other servers, "
+                          "nothing is run again"));
   Gone(c, "0");
   CheckNothingLost(c, End(c));
   CHECK_THAT(AllEvents(c), Contains("state: ps_server/0 left: said that it leaves: SIGTERM"));
 }
 
-TEST_CASE("the last server says that it cannot hand over; one that holds nothing may go at once, and gets nothing any more") {
+TEST_CASE(
+    "the last server says that it cannot hand over; one that holds nothing may go at once, and "
+    "gets nothing any more") {
   FakeCluster c;
   Train(c, 1);
   Leave(c, "0");
   c.Deliver();
   CHECK(c.servers["0"].drained == 1);
   CHECK_THAT(c.servers["0"].cannot, Contains("no other server is here"));
-  CHECK_THAT(AllEvents(c), Contains("warning: ps_server/0 leaves, and what it holds cannot be moved: no other server is here"));
+  CHECK_THAT(AllEvents(c), Contains("warning: ps_server/0 leaves, and what it holds cannot be "
+                                    "moved: no other server is here"));
   CHECK(c.servers["0"].shards.size() == 4);  // it serves until it goes
   c.AddServer("7");
   Leave(c, "7");
@@ -108,7 +120,8 @@ TEST_CASE("the last server says that it cannot hand over; one that holds nothing
   CHECK(result["repair"]["shards_rolled_back"] == 4);
 }
 
-TEST_CASE("a server that leaves gets no shard at the first placement, and its job waits for another") {
+TEST_CASE(
+    "a server that leaves gets no shard at the first placement, and its job waits for another") {
   FakeCluster c;
   c.AddServer("0");
   c.job->OnLeaving(c.servers["0"].task, "SIGTERM", true);
@@ -121,11 +134,15 @@ TEST_CASE("a server that leaves gets no shard at the first placement, and its jo
   CheckNothingLost(c, End(c));
 }
 
-TEST_CASE("a server that dies in the middle of its moves: what had been moved stays, the rest is rolled back") {
+TEST_CASE(
+    "a server that dies in the middle of its moves: what had been moved stays, the rest is rolled "
+    "back") {
   FakeCluster c;
   Train(c);
   int received = 0;
-  c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return m.has_receive() && ++received > 1; };
+  c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) {
+    return m.has_receive() && ++received > 1;
+  };
   Leave(c, "0");
   c.Deliver();
   CHECK(c.servers["1"].shards.size() == 3);
@@ -140,7 +157,9 @@ TEST_CASE("a server that dies in the middle of its moves: what had been moved st
   CHECK(result["deaths"].empty());
 }
 
-TEST_CASE("a next server that goes away, or leaves itself, before it has received: another one is chosen") {
+TEST_CASE(
+    "a next server that goes away, or leaves itself, before it has received: another one is "
+    "chosen") {
   for (const bool leaves : {false, true}) {
     INFO(leaves);
     FakeCluster c;
@@ -148,7 +167,9 @@ TEST_CASE("a next server that goes away, or leaves itself, before it has receive
     // 1 is the least loaded with equals first; what is sent to it is lost.
     const std::size_t at_0 = c.servers["0"].shards.size();
     REQUIRE(at_0 > 0);
-    c.lose = [&](const FakeServer& server, const v1::CoordinatorMessage& m) { return m.has_receive() && server.identity == "1"; };
+    c.lose = [&](const FakeServer& server, const v1::CoordinatorMessage& m) {
+      return m.has_receive() && server.identity == "1";
+    };
     Leave(c, "0");
     c.Deliver();
     REQUIRE(c.servers["0"].shards.size() > 0);
@@ -195,7 +216,9 @@ TEST_CASE("what cannot be moved is tried three times, said, and left behind; the
   Train(c);
   const std::uint32_t stays = c.servers["0"].shards.begin()->first;
   c.move_error = [&](const FakeServer& server, std::uint32_t shard) {
-    return server.identity == "1" && shard == stays ? absl::DataLossError("it does not fit together") : absl::OkStatus();
+    return server.identity == "1" && shard == stays
+               ? absl::DataLossError("it does not fit together")
+               : absl::OkStatus();
   };
   Leave(c, "0");
   REQUIRE(c.Run([&] { return c.servers["0"].drained > 0; }, std::chrono::seconds(5)));
@@ -206,7 +229,8 @@ TEST_CASE("what cannot be moved is tried three times, said, and left behind; the
   FakeCluster large;
   Train(large);
   large.move_error = [&](const FakeServer& server, std::uint32_t) {
-    return server.identity == "0" ? absl::ResourceExhaustedError("shard is too large to be moved") : absl::OkStatus();
+    return server.identity == "0" ? absl::ResourceExhaustedError("shard is too large to be moved")
+                                  : absl::OkStatus();
   };
   Leave(large, "0");
   REQUIRE(large.Run([&] { return large.servers["0"].drained > 0; }, std::chrono::seconds(5)));
@@ -217,26 +241,32 @@ TEST_CASE("a moved shard that its new owner has not got is rolled back") {
   FakeCluster c;
   Train(c);
   Leave(c, "0");
-  // Between the record and the Assign the new owner begins anew: as one whose process is the same and whose memory is not.
+  // Between the record and the Assign the new owner begins anew: as one whose process is the same
+  // and whose memory is not.
   c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) {
     if (m.has_assign()) c.servers["1"].moving.clear();
     return false;
   };
   c.Deliver();
   c.lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
-  CHECK_THAT(AllEvents(c), Contains("was lost while it was moved: the state of a moved shard is not here"));
+  CHECK_THAT(AllEvents(c),
+             Contains("was lost while it was moved: the state of a moved shard is not here"));
   const Json result = End(c);
   CHECK(result["repair"]["shards_rolled_back"] == 2);
 }
 
-TEST_CASE("what a former life stopped to move it is rolled back, whether its journal has the move or not, and is moved then") {
+TEST_CASE(
+    "what a former life stopped to move it is rolled back, whether its journal has the move or "
+    "not, and is moved then") {
   MemoryStateStore::Options persistent;
   persistent.persistent = true;
   for (const bool after : {false, true}) {
     INFO(after);
     FakeCluster c({}, persistent);
     Train(c);
-    c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return after ? m.has_assign() || m.has_drop() : m.has_receive(); };
+    c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) {
+      return after ? m.has_assign() || m.has_drop() : m.has_receive();
+    };
     Leave(c, "0");
     c.Deliver();
     CHECK(c.servers["0"].drained == (after ? 1 : 0));
@@ -253,14 +283,17 @@ TEST_CASE("what a former life stopped to move it is rolled back, whether its jou
       CHECK(client::FromProto<MapVersion>(now.shards(static_cast<int>(p)).start()) >
             client::FromProto<MapVersion>(before.shards(static_cast<int>(p)).start()));
     }
-    CHECK_THAT(AllEvents(c), Contains(after ? "rollback: ps_server/1 registered without what it held: 2 shards"
-                                            : "rollback: ps_server/0 has what was being moved when the coordinator ended: 2 shards"));
+    CHECK_THAT(AllEvents(c),
+               Contains(after ? "rollback: ps_server/1 registered without what it held: 2 shards"
+                              : "rollback: ps_server/0 has what was being moved when the "
+                                "coordinator ended: 2 shards"));
     const Json result = End(c);
     CHECK(result["repair"]["shards_rolled_back"] == 2);
   }
 }
 
-TEST_CASE("a session that is lost in the middle of a move costs nothing: the same life goes on with it") {
+TEST_CASE(
+    "a session that is lost in the middle of a move costs nothing: the same life goes on with it") {
   FakeCluster c;
   Train(c);
   c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return m.has_receive(); };
@@ -276,7 +309,9 @@ TEST_CASE("a session that is lost in the middle of a move costs nothing: the sam
   CheckNothingLost(c, End(c));
 }
 
-TEST_CASE("a job that ends while shards are moved ends as every other: they are sealed, reported and dropped where they are") {
+TEST_CASE(
+    "a job that ends while shards are moved ends as every other: they are sealed, reported and "
+    "dropped where they are") {
   FakeCluster c;
   Train(c);
   c.lose = [&](const FakeServer&, const v1::CoordinatorMessage& m) { return m.has_receive(); };

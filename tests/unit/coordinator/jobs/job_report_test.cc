@@ -1,4 +1,5 @@
-// The report of every shard at the end of a job: who is asked for it, how often, and what the job says meanwhile.
+// The report of every shard at the end of a job: who is asked for it, how often, and what the job
+// says meanwhile.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -31,8 +32,9 @@ struct Slow {
     c.Run([] { return false; }, span);
   }
   std::size_t AskedOf(const std::string& identity) const {
-    return static_cast<std::size_t>(
-        std::count_if(asked.begin(), asked.end(), [&](const auto& one) { return one.first == c.servers.at(identity).task; }));
+    return static_cast<std::size_t>(std::count_if(asked.begin(), asked.end(), [&](const auto& one) {
+      return one.first == c.servers.at(identity).task;
+    }));
   }
   // The server ends what it was asked for first.
   void Answer(const std::string& identity) {
@@ -49,7 +51,9 @@ struct Slow {
 
 }  // namespace
 
-TEST_CASE("a server that needs longer than report_timeout for its report is asked once, and the job ends") {
+TEST_CASE(
+    "a server that needs longer than report_timeout for its report is asked once, and the job "
+    "ends") {
   Slow slow;
   FakeCluster& c = slow.c;
   slow.Wait(10 * c.options.report_timeout);
@@ -66,7 +70,9 @@ TEST_CASE("a server that needs longer than report_timeout for its report is aske
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a server whose session was cut while it summed is asked again when it is back, and nobody else is") {
+TEST_CASE(
+    "a server whose session was cut while it summed is asked again when it is back, and nobody "
+    "else is") {
   Slow slow;
   FakeCluster& c = slow.c;
   c.job->OnServerAway(c.servers["1"].task, "its session closed");
@@ -110,7 +116,9 @@ TEST_CASE("a server that was silent when the report began is asked once it speak
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a server that is lost while it sums voids the report, and the job ends with what the others hold") {
+TEST_CASE(
+    "a server that is lost while it sums voids the report, and the job ends with what the others "
+    "hold") {
   Slow slow;
   FakeCluster& c = slow.c;
   slow.holds = false;

@@ -1,5 +1,6 @@
-// The coordinator's process ends at any moment and another one takes the job up from the store: nothing is counted twice or lost,
-// the sums are the same to the bit, and metrics.jsonl has no gap and no line twice.
+// The coordinator's process ends at any moment and another one takes the job up from the store:
+// nothing is counted twice or lost, the sums are the same to the bit, and metrics.jsonl has no gap
+// and no line twice.
 #include <catch2/catch.hpp>
 
 #include <nlohmann/json.hpp>
@@ -30,7 +31,9 @@ void CheckFiles(const FakeCluster& c, std::uint64_t steps, std::uint64_t epochs)
   CHECK(ends == 1);
 }
 
-TEST_CASE("whoever goes or comes while the last files are written does not stand behind the end line, and is told all the same") {
+TEST_CASE(
+    "whoever goes or comes while the last files are written does not stand behind the end line, "
+    "and is told all the same") {
   for (const bool journal : {false, true}) {
     FakeCluster c({}, {.jobs_max = 8, .torn_max = 0, .persistent = journal});
     AddTasks(c);
@@ -46,16 +49,20 @@ TEST_CASE("whoever goes or comes while the last files are written does not stand
     CHECK(Lines(c).back()["kind"] == "end");
     int told = 0;
     const v1::JobStatus status = c.Status();
-    for (const v1::Event& event : status.events()) told += event.kind() == "away" || event.kind() == "death";
+    for (const v1::Event& event : status.events())
+      told += event.kind() == "away" || event.kind() == "death";
     CHECK(told == 2);
   }
 }
 
 TEST_CASE("Dones that come together are one commit, and none of them is answered before it") {
-  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.sizing.attempts_max = 8; }, {.persistent = true});
+  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.sizing.attempts_max = 8; },
+                {.persistent = true});
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
-  const auto all_held = [&] { return c.workers["0"].held.size() >= 2 && c.workers["1"].held.size() >= 2; };
+  const auto all_held = [&] {
+    return c.workers["0"].held.size() >= 2 && c.workers["1"].held.size() >= 2;
+  };
   REQUIRE(c.Run(all_held));
   c.turns_held = true;
   const std::uint64_t before = c.host.memory.accepted();
@@ -114,8 +121,11 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed);
     std::uint64_t drawn = 0;
-    const auto below = [&](std::uint64_t n) { return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n)); };
-    FakeCluster c([&](config::JobSpec&, JobOptions& o) { o.notes_max = 1 + static_cast<std::uint32_t>(seed % 7); },
+    const auto below = [&](std::uint64_t n) {
+      return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n));
+    };
+    FakeCluster c([&](config::JobSpec&,
+                      JobOptions& o) { o.notes_max = 1 + static_cast<std::uint32_t>(seed % 7); },
                   {.jobs_max = 8, .torn_max = seed % 3 == 0 ? 4u : 0u, .persistent = true});
     // Some work stays in hand for a while, so that there is something to adopt.
     c.hold = [&](const FakeWorker&, const v1::Grant&) { return below(3) == 0; };
@@ -165,11 +175,13 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
     const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
     CHECK(result["closures"]["succeeded"] == 16);
     std::uint64_t worker_steps = 0;
-    for (const Json& task : result["tasks"]) worker_steps += task["role"] == "worker" ? task["steps"].get<std::uint64_t>() : 0;
+    for (const Json& task : result["tasks"])
+      worker_steps += task["role"] == "worker" ? task["steps"].get<std::uint64_t>() : 0;
     CHECK(worker_steps == 32);
 
     // Ended, it is still known to the next life.
-    auto later = Job::Restore(&c.host, c.options, c.job->uid(), *c.host.memory.LoadJob(c.job->uid()));
+    auto later =
+        Job::Restore(&c.host, c.options, c.job->uid(), *c.host.memory.LoadJob(c.job->uid()));
     REQUIRE(later.ok());
     CHECK((*later)->ended());
     v1::JobStatus status;
@@ -182,13 +194,16 @@ TEST_CASE("a job taken up again at any moment, again and again, ends as if nothi
 
 TEST_CASE("servers that hold what the map says keep it over a restart: nothing is rolled back") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 4;
+  };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
   const auto starts = [&] {
     std::vector<std::uint64_t> found;
     for (const auto& [identity, server] : c.servers) {
-      for (const auto& [p, shard] : server.shards) found.push_back(shard.assign.epoch().term() * 1000 + shard.assign.epoch().n());
+      for (const auto& [p, shard] : server.shards)
+        found.push_back(shard.assign.epoch().term() * 1000 + shard.assign.epoch().n());
     }
     return found;
   };
@@ -200,16 +215,23 @@ TEST_CASE("servers that hold what the map says keep it over a restart: nothing i
   const v1::JobStatus status = c.Status();
   CHECK(status.state() == "RUNNING");
   CHECK(status.closures_rerun() == 0);
-  CHECK(status.revision() > (1ull << 32));  // above that of the former life: who waits for a change sees one
+  CHECK(status.revision() >
+        (1ull << 32));  // above that of the former life: who waits for a change sees one
 }
 
-TEST_CASE("a plan whose variables were cut for its servers is the same after a restart, whatever the servers say then") {
+TEST_CASE(
+    "a plan whose variables were cut for its servers is the same after a restart, whatever the "
+    "servers say then") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.server_budget_bytes_max = (64u << 10) + 16;  // four rows in a part
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 4;
+  };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
-  const auto shards = [&] { return c.servers.at("0").shards.size() + c.servers.at("1").shards.size(); };
+  const auto shards = [&] {
+    return c.servers.at("0").shards.size() + c.servers.at("1").shards.size();
+  };
   CHECK(shards() == 16);
   c.server_budget_bytes_max = 0;
   c.Restart();
@@ -220,14 +242,21 @@ TEST_CASE("a plan whose variables were cut for its servers is the same after a r
   CHECK(c.Status().closures_rerun() == 0);
 }
 
-TEST_CASE("a server that does not come back with the coordinator is waited for by name, then its shards go elsewhere") {
-  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(3); }, {.jobs_max = 8, .persistent = true});
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+TEST_CASE(
+    "a server that does not come back with the coordinator is waited for by name, then its shards "
+    "go elsewhere") {
+  FakeCluster c(
+      [](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(3); },
+      {.jobs_max = 8, .persistent = true});
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 4;
+  };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
   c.Restart({"1"});
   c.Deliver();
-  CHECK_THAT(c.Status().waiting_for(), Contains("ps_server/1 has not come back since the coordinator was started again"));
+  CHECK_THAT(c.Status().waiting_for(),
+             Contains("ps_server/1 has not come back since the coordinator was started again"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) {
     c.FinishHeld(worker);
@@ -241,9 +270,13 @@ TEST_CASE("a server that does not come back with the coordinator is waited for b
   CHECK(result["deaths"][0]["task"] == "ps_server/1");
 }
 
-TEST_CASE("a cancellation that was under way goes on after a restart; a silent server's shards are unmapped") {
+TEST_CASE(
+    "a cancellation that was under way goes on after a restart; a silent server's shards are "
+    "unmapped") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 4;
+  };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
   for (auto& [identity, server] : c.servers) server.silent = true;
@@ -265,15 +298,20 @@ TEST_CASE("while the store takes nothing no work is granted, and the job says wh
   AddTasks(c);
   c.Run([] { return false; }, std::chrono::seconds(1));
   CHECK(c.granted.empty());
-  CHECK(c.Status().waiting_for() == "the coordinator's journal: no room for the coordinator's journal");
+  CHECK(c.Status().waiting_for() ==
+        "the coordinator's journal: no room for the coordinator's journal");
   c.host.trouble.clear();
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");
 }
 
-TEST_CASE("the wall clock jumps an hour either way, also over a restart: nothing happens but on the labels") {
+TEST_CASE(
+    "the wall clock jumps an hour either way, also over a restart: nothing happens but on the "
+    "labels") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN && g.closure() >= 4; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::TRAIN && g.closure() >= 4;
+  };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 4; }));
   c.host.wall_offset_ms += 3'600'000;
@@ -290,7 +328,8 @@ TEST_CASE("the wall clock jumps an hour either way, also over a restart: nothing
   CHECK(status.state() == "SUCCEEDED");
   CHECK(status.attempts() == status.closures_succeeded());
   CHECK(Json::parse(status.result_json())["deaths"].empty());
-  for (const v1::EpochRow& row : status.epoch_rows()) CHECK((row.seconds() >= 0 && row.seconds() < 10));
+  for (const v1::EpochRow& row : status.epoch_rows())
+    CHECK((row.seconds() >= 0 && row.seconds() < 10));
 }
 
 TEST_CASE("a job that cannot be taken up is named") {
@@ -302,7 +341,8 @@ TEST_CASE("a job that cannot be taken up is named") {
   CHECK_THAT(std::string(status.message()), Contains("job=0000000000abcdef"));
 }
 
-TEST_CASE("a version that makes another plan of a job shows it if it has ended, and else names it") {
+TEST_CASE(
+    "a version that makes another plan of a job shows it if it has ended, and else names it") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   const auto of_another_version = [&] {
     StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
@@ -316,7 +356,8 @@ TEST_CASE("a version that makes another plan of a job shows it if it has ended, 
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
-  CHECK_THAT(std::string(of_another_version().status().message()), Contains("this version makes another plan of it"));
+  CHECK_THAT(std::string(of_another_version().status().message()),
+             Contains("this version makes another plan of it"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
@@ -330,11 +371,14 @@ TEST_CASE("a version that makes another plan of a job shows it if it has ended, 
   CHECK(status.result_json() == c.Status().result_json());
 }
 
-TEST_CASE("a job that has ended is shown by a version that refuses its YAML or makes no plan of it; a living one is named, and so is why") {
+TEST_CASE(
+    "a job that has ended is shown by a version that refuses its YAML or makes no plan of it; a "
+    "living one is named, and so is why") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   const bool yaml_refused = GENERATE(true, false);
   CAPTURE(yaml_refused);
-  const std::string why = yaml_refused ? "its YAML is refused by this version: " : "this version makes no plan of it: ";
+  const std::string why =
+      yaml_refused ? "its YAML is refused by this version: " : "this version makes no plan of it: ";
   const auto by_another_version = [&] {
     StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
     v1::JobSnapshot snapshot;
@@ -357,7 +401,8 @@ TEST_CASE("a job that has ended is shown by a version that refuses its YAML or m
   REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
   const absl::Status living = by_another_version().status();
   CHECK(living.code() == absl::StatusCode::kInvalidArgument);
-  CHECK_THAT(std::string(living.message()), Contains("job=0000000000abcdef name=" + c.Status().name() + " reason=" + why));
+  CHECK_THAT(std::string(living.message()),
+             Contains("job=0000000000abcdef name=" + c.Status().name() + " reason=" + why));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
@@ -376,19 +421,23 @@ TEST_CASE("a job that has ended is shown by a version that refuses its YAML or m
   CHECK(shown.epochs() == status.epochs());
   CHECK(shown.workers_size() == status.workers_size());
   REQUIRE(shown.events_size() == status.events_size() + 1);
-  CHECK_THAT(shown.events(shown.events_size() - 1).text(), StartsWith("shown as its journal has it, without its variables: " + why));
+  CHECK_THAT(shown.events(shown.events_size() - 1).text(),
+             StartsWith("shown as its journal has it, without its variables: " + why));
   CHECK((*job)->plan_message() == nullptr);
   // Nothing of what has ended is done again, nor asked of it.
   (*job)->Resume(Term(99));
   (*job)->Tick();
   (*job)->Cancel();
   bool answered = false;
-  (*job)->QueryShards(true, std::chrono::seconds(1), [&](const Job::ShardAnswer&) { answered = true; });
+  (*job)->QueryShards(true, std::chrono::seconds(1),
+                      [&](const Job::ShardAnswer&) { answered = true; });
   CHECK(answered);
   CHECK((*job)->ended());
 }
 
-TEST_CASE("a shard that is adopted from its newest owner is dropped by the one that the torn journal names") {
+TEST_CASE(
+    "a shard that is adopted from its newest owner is dropped by the one that the torn journal "
+    "names") {
   MemoryStateStore::Options store;
   store.persistent = true;
   store.torn_max = 64;
@@ -401,7 +450,9 @@ TEST_CASE("a shard that is adopted from its newest owner is dropped by the one t
   // Its shards go to the other one; then the journal forgets that, and it was not dead after all.
   c.job->OnServerLost(zombie.task, "0", "silent", false);
   REQUIRE(c.Run([&] { return c.servers["1"].shards.size() == 4; }));
-  const auto owner_of_first = [&] { return c.host.memory.Load(c.job->uid())->map[zombie.shards.begin()->first].server; };
+  const auto owner_of_first = [&] {
+    return c.host.memory.Load(c.job->uid())->map[zombie.shards.begin()->first].server;
+  };
   while (owner_of_first() != "0") REQUIRE(c.host.memory.TearTail(1) == 1);
   c.Restart();
   c.Deliver();

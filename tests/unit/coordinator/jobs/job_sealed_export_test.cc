@@ -12,7 +12,9 @@ using std::chrono::milliseconds;
 bool Trains(const v1::Grant& g) { return g.kind() == v1::TRAIN; }
 
 std::size_t Exports(const FakeCluster& c) {
-  return static_cast<std::size_t>(std::count_if(c.granted.begin(), c.granted.end(), [](const v1::Grant& g) { return g.kind() == v1::EXPORT; }));
+  return static_cast<std::size_t>(
+      std::count_if(c.granted.begin(), c.granted.end(),
+                    [](const v1::Grant& g) { return g.kind() == v1::EXPORT; }));
 }
 
 std::function<void(config::JobSpec&, JobOptions&)> Saving(bool on = true) {
@@ -30,9 +32,12 @@ void FailAfterFour(FakeCluster& c) {
   c.AddServer("0");
   c.AddServer("1");
   c.job->Start();
-  REQUIRE(c.Run([&] { return c.Status().closures_succeeded() == 4 && !c.workers["0"].held.empty(); }));
+  REQUIRE(
+      c.Run([&] { return c.Status().closures_succeeded() == 4 && !c.workers["0"].held.empty(); }));
 }
-void Fail(FakeCluster& c) { c.FailGrant(c.workers["0"], v1::Grant(c.workers["0"].held[0]), "bad record: line=7", true); }
+void Fail(FakeCluster& c) {
+  c.FailGrant(c.workers["0"], v1::Grant(c.workers["0"].held[0]), "bad record: line=7", true);
+}
 
 void EndsAsItFailed(const FakeCluster& c) {
   CHECK(c.job->state() == JobState::kFailed);
@@ -43,7 +48,9 @@ void EndsAsItFailed(const FakeCluster& c) {
 
 }  // namespace
 
-TEST_CASE("a job that fails has its weights exported by a worker that is left, after its checkpoint, and ends as it failed") {
+TEST_CASE(
+    "a job that fails has its weights exported by a worker that is left, after its checkpoint, and "
+    "ends as it failed") {
   FakeCluster c(Saving(GENERATE(true, false)));
   FailAfterFour(c);
   bool knows_again = false;
@@ -68,7 +75,9 @@ TEST_CASE("a job that fails has its weights exported by a worker that is left, a
   CHECK(c.workers["0"].ended_state == "FAILED");
 }
 
-TEST_CASE("a job that fails when no worker is left names its checkpoint and the command that exports it") {
+TEST_CASE(
+    "a job that fails when no worker is left names its checkpoint and the command that exports "
+    "it") {
   FakeCluster c(Saving());
   FailAfterFour(c);
   Fail(c);
@@ -77,11 +86,15 @@ TEST_CASE("a job that fails when no worker is left names its checkpoint and the 
   EndsAsItFailed(c);
   CHECK(Exports(c) == 0);
   CHECK_FALSE(c.Status().weights_exported());
-  CHECK_THAT(AllEvents(c), Contains("not exported: no worker was left to write them; checkpoint ") &&
-                               Contains("psctl checkpoint export " + c.Status().checkpoint().uri() + " --to weights.npz"));
+  CHECK_THAT(AllEvents(c),
+             Contains("not exported: no worker was left to write them; checkpoint ") &&
+                 Contains("psctl checkpoint export " + c.Status().checkpoint().uri() +
+                          " --to weights.npz"));
 }
 
-TEST_CASE("an export that fails after the job has failed is tried by each worker, and changes nothing in how the job ends") {
+TEST_CASE(
+    "an export that fails after the job has failed is tried by each worker, and changes nothing in "
+    "how the job ends") {
   const bool user = GENERATE(true, false);
   FakeCluster c(Saving());
   FailAfterFour(c);
@@ -89,16 +102,20 @@ TEST_CASE("an export that fails after the job has failed is tried by each worker
   c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
   Fail(c);
   for (int i = 0; i < 20 && !c.job->ended(); ++i) {
-    c.Run([&] { return c.job->ended() || !c.workers["0"].held.empty() || !c.workers["1"].held.empty(); });
+    c.Run([&] {
+      return c.job->ended() || !c.workers["0"].held.empty() || !c.workers["1"].held.empty();
+    });
     for (const char* name : {"0", "1"}) {
       FakeWorker& worker = c.workers[name];
-      for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held)) c.FailGrant(worker, grant, "the runs folder cannot be written", user);
+      for (const v1::Grant& grant : std::vector<v1::Grant>(worker.held))
+        c.FailGrant(worker, grant, "the runs folder cannot be written", user);
     }
   }
   REQUIRE(c.RunToEnd());
   EndsAsItFailed(c);
   CHECK(Exports(c) == (user ? 2 : 3));
-  CHECK_THAT(AllEvents(c), Contains("not exported: the runs folder cannot be written; checkpoint "));
+  CHECK_THAT(AllEvents(c),
+             Contains("not exported: the runs folder cannot be written; checkpoint "));
   CHECK_FALSE(c.Status().weights_exported());
 }
 
@@ -120,7 +137,9 @@ TEST_CASE("an export that does not end is given up after a time, and the worker 
 TEST_CASE("a worker that dies while it exports a failed job's weights is followed by another") {
   FakeCluster c(Saving());
   FailAfterFour(c);
-  c.hold = [](const FakeWorker& worker, const v1::Grant& g) { return Trains(g) || worker.identity == "0"; };
+  c.hold = [](const FakeWorker& worker, const v1::Grant& g) {
+    return Trains(g) || worker.identity == "0";
+  };
   Fail(c);
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   CHECK(c.workers["0"].held[0].kind() == v1::EXPORT);
@@ -131,7 +150,9 @@ TEST_CASE("a worker that dies while it exports a failed job's weights is followe
   CHECK(c.Status().weights_exported());
 }
 
-TEST_CASE("a server that loses its shards while a failed job's weights are exported ends that, and the job") {
+TEST_CASE(
+    "a server that loses its shards while a failed job's weights are exported ends that, and the "
+    "job") {
   FakeCluster c(Saving());
   FailAfterFour(c);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return true; };
@@ -142,7 +163,8 @@ TEST_CASE("a server that loses its shards while a failed job's weights are expor
   REQUIRE(c.RunToEnd());
   EndsAsItFailed(c);
   CHECK(c.host.clock.Now() - began <= std::chrono::seconds(2));
-  CHECK_THAT(AllEvents(c), Contains("not exported: a server lost its shards meanwhile; checkpoint "));
+  CHECK_THAT(AllEvents(c),
+             Contains("not exported: a server lost its shards meanwhile; checkpoint "));
 }
 
 TEST_CASE("who cancels a failed job while its weights are exported does not wait for them") {
@@ -181,7 +203,9 @@ TEST_CASE("a cancelled job keeps a checkpoint of its end and exports nothing") {
   CHECK(c.Status().checkpoint().number() > 0);
 }
 
-TEST_CASE("a coordinator that is started again while a failed job's weights are exported exports them again") {
+TEST_CASE(
+    "a coordinator that is started again while a failed job's weights are exported exports them "
+    "again") {
   MemoryStateStore::Options persistent;
   persistent.persistent = true;
   FakeCluster c(Saving(), persistent);

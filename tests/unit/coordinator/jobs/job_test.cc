@@ -1,4 +1,5 @@
-// A job from submission to its end, among scripted tasks that answer at once: what is granted, when, and what is told.
+// A job from submission to its end, among scripted tasks that answer at once: what is granted,
+// when, and what is told.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -45,19 +46,22 @@ TEST_CASE("a job describes, places, trains, evaluates, exports, reports and succ
   CHECK(status.attempts() == 16);
   CHECK(status.epoch_rows_size() == 2);
   CHECK(status.epoch_rows(1).counting_sum() == 8 * 7);
-  CHECK(std::count_if(status.events().begin(), status.events().end(),
-                      [](const v1::Event& e) { return e.text() == "weights written on host far: /runs/fake/weights.npz"; }) == 1);
+  CHECK(std::count_if(status.events().begin(), status.events().end(), [](const v1::Event& e) {
+          return e.text() == "weights written on host far: /runs/fake/weights.npz";
+        }) == 1);
   for (auto& [identity, server] : c.servers) CHECK(server.ended);
   for (auto& [identity, worker] : c.workers) CHECK(worker.ended_state == "SUCCEEDED");
 }
 
-TEST_CASE("result.json has exactly the agreed keys, and the files are there before the state is told") {
+TEST_CASE(
+    "result.json has exactly the agreed keys, and the files are there before the state is told") {
   FakeCluster c;
   c.AddWorker("0");
   c.AddServer("0");
   c.AddServer("1");
   c.job->Start();
-  REQUIRE(c.Run([&] { return c.host.files.count("/runs/fake/result.json") != 0 || c.job->ended(); }));
+  REQUIRE(
+      c.Run([&] { return c.host.files.count("/runs/fake/result.json") != 0 || c.job->ended(); }));
   REQUIRE(c.RunToEnd());
   const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
   std::set<std::string> keys;
@@ -89,12 +93,14 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   CHECK(result["state"] == "SUCCEEDED");
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);
-  CHECK(result["closures"] == Json{{"succeeded", 16}, {"failed", 0}, {"cancelled", 0}, {"attempts", 16}});
+  CHECK(result["closures"] ==
+        Json{{"succeeded", 16}, {"failed", 0}, {"cancelled", 0}, {"attempts", 16}});
   CHECK(result["duplicates_refused"] == 4);
   REQUIRE(result["shards"].size() == 4);
   std::set<std::string> shard_keys;
   for (const auto& [key, value] : result["shards"][0].items()) shard_keys.insert(key);
-  CHECK(shard_keys == std::set<std::string>{"shard", "variable", "rows", "bytes", "server", "lsn", "updates_applied"});
+  CHECK(shard_keys == std::set<std::string>{"shard", "variable", "rows", "bytes", "server", "lsn",
+                                            "updates_applied"});
   REQUIRE(result["tasks"].size() == 3);
   std::set<std::string> task_keys;
   for (const auto& [key, value] : result["tasks"][0].items()) task_keys.insert(key);
@@ -119,7 +125,8 @@ TEST_CASE("result.json has exactly the agreed keys, and the files are there befo
   CHECK(epochs == 2);
 }
 
-TEST_CASE("result.json says whose it is and when the job began and ended, in UTC, and how long it took") {
+TEST_CASE(
+    "result.json says whose it is and when the job began and ended, in UTC, and how long it took") {
   FakeCluster c;
   FakeWorker& worker = c.AddWorker("0");
   c.AddServer("0");
@@ -136,7 +143,8 @@ TEST_CASE("result.json says whose it is and when the job began and ended, in UTC
   CHECK(result["uid"] == JobUidString(c.job->uid()));
   // The fixture's wall clock begins at 1,700,000,000,000 ms.
   CHECK(result["start"] == "2023-11-14T22:13:21.234Z");
-  CHECK_THAT(result["end"].get<std::string>(), Catch::Matches("2023-11-14T22:14:2[0-9]\\.[0-9]{3}Z"));
+  CHECK_THAT(result["end"].get<std::string>(),
+             Catch::Matches("2023-11-14T22:14:2[0-9]\\.[0-9]{3}Z"));
   CHECK(result["seconds"].get<double>() >= 60);
   CHECK(result["seconds"].get<double>() < 69);
 }
@@ -169,11 +177,16 @@ TEST_CASE("epochs too short to time have no speed, in place of one with thirteen
   CHECK(c.host.files.at("/runs/fake/report.html").find("00e+") == std::string::npos);
 }
 
-TEST_CASE("training shorter than the time between two samples has its rate measured too, over the training time alone") {
+TEST_CASE(
+    "training shorter than the time between two samples has its rate measured too, over the "
+    "training time alone") {
   FakeCluster c;
-  // Each attempt takes one tick of 25 ms, one at a time: 8 examples in 25 ms. Evaluation takes its time too, which counts for nothing.
+  // Each attempt takes one tick of 25 ms, one at a time: 8 examples in 25 ms. Evaluation takes its
+  // time too, which counts for nothing.
   MonoTime free_at{0};
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) || g.kind() == v1::EVALUATE; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return Trains(g) || g.kind() == v1::EVALUATE;
+  };
   FakeWorker& worker = c.AddWorker("0");
   c.AddServer("0");
   c.job->Start();
@@ -197,21 +210,29 @@ TEST_CASE("training shorter than the time between two samples has its rate measu
   CHECK(c.host.files.at("/runs/fake/report.html").find("\"rate_by_time\":[[") != std::string::npos);
 }
 
-TEST_CASE("a job whose variables take more memory of the servers than it may have is refused with the numbers once it is planned") {
+TEST_CASE(
+    "a job whose variables take more memory of the servers than it may have is refused with the "
+    "numbers once it is planned") {
   for (const std::uint64_t max : {511u, 512u}) {
-    FakeCluster c([&](config::JobSpec& s, JobOptions&) { s.resources.server_memory_bytes_max = max; });
+    FakeCluster c(
+        [&](config::JobSpec& s, JobOptions&) { s.resources.server_memory_bytes_max = max; });
     c.AddWorker("0");
     c.AddServer("0");
     c.job->Start();
     REQUIRE(c.RunToEnd());
     CHECK((c.job->state() == JobState::kSucceeded) == (max == 512));
-    if (max == 511) CHECK_THAT(c.Status().first_cause().message(), Catch::Contains("bytes=512 spec.resources.server_memory_bytes_max=511 shards=4"));
+    if (max == 511)
+      CHECK_THAT(c.Status().first_cause().message(),
+                 Catch::Contains("bytes=512 spec.resources.server_memory_bytes_max=511 shards=4"));
   }
 }
 
-TEST_CASE("a variable is cut until each part fits into a request to the servers, and a row that does not is refused when the job is planned") {
+TEST_CASE(
+    "a variable is cut until each part fits into a request to the servers, and a row that does not "
+    "is refused when the job is planned") {
   FakeCluster c;
-  c.server_budget_bytes_max = (64u << 10) + 16;  // besides what a request needs around its payload: four rows
+  c.server_budget_bytes_max =
+      (64u << 10) + 16;  // besides what a request needs around its payload: four rows
   c.AddServer("7");
   c.AddWorker("0");
   c.job->Start();
@@ -235,12 +256,18 @@ TEST_CASE("a variable is cut until each part fits into a request to the servers,
     c.job->OnServerLost(lost, "7", "away for longer than server_lost_after", false);
     REQUIRE(c.RunToEnd());
     CHECK(c.job->state() == JobState::kFailed);
-    CHECK_THAT(c.Status().first_cause().message(), Catch::StartsWith("variable counting/samples: its rows 0 to 4 are more than ps_server/8 takes") &&
-                                                       Catch::Contains("bytes=16 max=12; start that server with more than --budget-bytes-max 65548"));
+    CHECK_THAT(
+        c.Status().first_cause().message(),
+        Catch::StartsWith(
+            "variable counting/samples: its rows 0 to 4 are more than ps_server/8 takes") &&
+            Catch::Contains(
+                "bytes=16 max=12; start that server with more than --budget-bytes-max 65548"));
   }
 }
 
-TEST_CASE("a job with a row that no request to a server can carry fails at once, with variable, server and flag") {
+TEST_CASE(
+    "a job with a row that no request to a server can carry fails at once, with variable, server "
+    "and flag") {
   FakeCluster c;
   c.server_budget_bytes_max = (64u << 10) + 3;
   c.AddServer("7");
@@ -249,7 +276,8 @@ TEST_CASE("a job with a row that no request to a server can carry fails at once,
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kFailed);
   CHECK_THAT(c.Status().first_cause().message(),
-             Catch::Equals("variable counting/samples: one row is larger than ps_server/7 takes in one request: row_bytes=4 max=3; start that server "
+             Catch::Equals("variable counting/samples: one row is larger than ps_server/7 takes in "
+                           "one request: row_bytes=4 max=3; start that server "
                            "with more than --budget-bytes-max 65539"));
   CHECK(c.Status().first_cause().kind() == "user");
 }
@@ -280,7 +308,8 @@ TEST_CASE("what a dead worker held is granted again first, with a higher attempt
   CHECK(c.job->state() == JobState::kSucceeded);
   for (const v1::Grant& old : lost) {
     int later = 0;
-    for (const v1::Grant& g : c.granted) later += Trains(g) && g.closure() == old.closure() && g.attempt().n() > old.attempt().n();
+    for (const v1::Grant& g : c.granted)
+      later += Trains(g) && g.closure() == old.closure() && g.attempt().n() > old.attempt().n();
     CHECK(later == 1);
   }
   const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
@@ -289,14 +318,17 @@ TEST_CASE("what a dead worker held is granted again first, with a higher attempt
   CHECK(result["deaths"][0]["task"] == "worker/0");
 }
 
-TEST_CASE("what a dead worker held goes to one whose hands are full, too, two at a time, to be run first") {
+TEST_CASE(
+    "what a dead worker held goes to one whose hands are full, too, two at a time, to be run "
+    "first") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
   c.AddWorker("1");
   c.AddServer("0");
   c.job->Start();
-  REQUIRE(c.Run([&] { return c.workers["0"].held.size() == 2 && c.workers["1"].held.size() == 2; }));
+  REQUIRE(
+      c.Run([&] { return c.workers["0"].held.size() == 2 && c.workers["1"].held.size() == 2; }));
   const std::vector<v1::Grant> lost = c.workers["0"].held;
   c.KillWorker("0");
   REQUIRE(c.Run([&] { return c.workers["1"].held.size() == 4; }));
@@ -335,7 +367,9 @@ TEST_CASE("a worker that returns keeps what it holds, and its Done counts") {
 
 TEST_CASE("no closure of the next epoch is granted before the evaluation of this one has ended") {
   FakeCluster c;
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE || g.closure() == 7; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::EVALUATE || g.closure() == 7;
+  };
   c.AddWorker("0");
   c.AddWorker("1");
   c.AddServer("0");
@@ -369,7 +403,9 @@ TEST_CASE("no closure of the next epoch is granted before the evaluation of this
 
 TEST_CASE("a worker killed during an evaluation changes nothing in its sum") {
   FakeCluster c;
-  c.hold = [](const FakeWorker& w, const v1::Grant& g) { return g.kind() == v1::EVALUATE && w.identity == "0"; };
+  c.hold = [](const FakeWorker& w, const v1::Grant& g) {
+    return g.kind() == v1::EVALUATE && w.identity == "0";
+  };
   c.AddWorker("0");
   c.AddWorker("1");
   c.AddServer("0");
@@ -380,14 +416,17 @@ TEST_CASE("a worker killed during an evaluation changes nothing in its sum") {
   c.KillWorker("0");
   c.workers["0"] = zombie;
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
-  // The zombie's answer comes after the closure was granted again: only the accepted attempt counts.
+  // The zombie's answer comes after the closure was granted again: only the accepted attempt
+  // counts.
   c.Finish(c.workers["0"], first);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().epoch_rows(0).counting_sum() == 56);
   CHECK(c.Status().epoch_rows(1).counting_sum() == 56);
 }
 
-TEST_CASE("a server that registers without its shards gets them from the seed, and everything is re-run there") {
+TEST_CASE(
+    "a server that registers without its shards gets them from the seed, and everything is re-run "
+    "there") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 12; };
   c.AddWorker("0");
@@ -417,23 +456,31 @@ TEST_CASE("a server that registers without its shards gets them from the seed, a
   CHECK(c.Status().updates_redone() >= 24);
 }
 
-TEST_CASE("a re-run that a user's error makes impossible ends the job, or is lost and counted where the job says so") {
+TEST_CASE(
+    "a re-run that a user's error makes impossible ends the job, or is lost and counted where the "
+    "job says so") {
   const bool report = GENERATE(false, true);
   CAPTURE(report);
-  FakeCluster c([&](config::JobSpec& spec, JobOptions&) { spec.training.on_lost_updates = report ? "report" : "fail"; });
+  FakeCluster c([&](config::JobSpec& spec, JobOptions&) {
+    spec.training.on_lost_updates = report ? "report" : "fail";
+  });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
   c.AddWorker("0");
   c.AddServer("0");
   c.AddServer("1");
   c.job->Start();
-  REQUIRE(c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty(); }));
+  REQUIRE(
+      c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty(); }));
   const std::uint64_t trained = c.Status().closures_succeeded();
   REQUIRE(trained > 0);
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE || (Trains(g) && !g.all_targets()); };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::EVALUATE || (Trains(g) && !g.all_targets());
+  };
   c.AddServer("1");  // another process: its two shards are gone
   const auto repair = [&] {
     const auto& held = c.workers["0"].held;
-    return std::find_if(held.begin(), held.end(), [](const v1::Grant& g) { return Trains(g) && !g.all_targets(); });
+    return std::find_if(held.begin(), held.end(),
+                        [](const v1::Grant& g) { return Trains(g) && !g.all_targets(); });
   };
   std::uint64_t lost = 0;
   for (; lost < trained; ++lost) {
@@ -465,7 +512,9 @@ TEST_CASE("a re-run that a user's error makes impossible ends the job, or is los
     if (event.kind() == "lost") said.push_back(event.text());
   }
   REQUIRE(said.size() == std::min<std::uint64_t>(trained, 8));
-  CHECK_THAT(said[0], Catch::Contains("updates of closure 0 are lost in 2 shards, it cannot be run again: ") && Catch::Contains("file=images"));
+  CHECK_THAT(said[0], Catch::Contains(
+                          "updates of closure 0 are lost in 2 shards, it cannot be run again: ") &&
+                          Catch::Contains("file=images"));
   CHECK((trained < 8) == (said.back().find("further ones are only counted") == std::string::npos));
 }
 
@@ -522,7 +571,8 @@ TEST_CASE("an evaluation begins again when a shard was rolled back meanwhile") {
   const std::vector<v1::Grant> first_round = c.workers["0"].held;
   c.AddServer("0");  // another process: its shards are gone
   REQUIRE(c.Run([&] {
-    return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() && c.workers["0"].held.back().closure() > first_round.back().closure();
+    return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() &&
+           c.workers["0"].held.back().closure() > first_round.back().closure();
   }));
   CHECK(c.workers["0"].superseded.count(first_round[1].attempt().n()) == 1);
   // The old round's answer is superseded, and does not count.
@@ -537,7 +587,8 @@ TEST_CASE("an evaluation begins again when a shard was rolled back meanwhile") {
   CHECK(c.Status().epoch_rows(0).counting_sum() == 56);
 }
 
-TEST_CASE("a rollback while weights are exported sends the job back to repair, evaluation and export") {
+TEST_CASE(
+    "a rollback while weights are exported sends the job back to repair, evaluation and export") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
   c.AddWorker("0");
@@ -587,7 +638,9 @@ TEST_CASE("a user's error seals the shards and fails the job with its cause") {
   CHECK(c.workers["0"].ended_state == "FAILED");
 }
 
-TEST_CASE("a machine's error is retried with backoff, and its limit fails the job; a silent owner is unmapped") {
+TEST_CASE(
+    "a machine's error is retried with backoff, and its limit fails the job; a silent owner is "
+    "unmapped") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) { o.retries_max = 2; });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 3; };
   c.AddWorker("0");
@@ -647,7 +700,8 @@ TEST_CASE("a cancelled job seals, drops and ends CANCELLED; a repeat changes not
   CHECK(c.servers["0"].ended);
   const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["closures"]["succeeded"] == 4);
-  CHECK(result["closures"]["cancelled"].get<int>() == static_cast<int>(result["closures"]["attempts"].get<int>() - 4));
+  CHECK(result["closures"]["cancelled"].get<int>() ==
+        static_cast<int>(result["closures"]["attempts"].get<int>() - 4));
   c.job->Cancel();
   CHECK(c.job->state() == JobState::kCancelled);
 }
@@ -672,10 +726,13 @@ TEST_CASE("a job that cannot be described fails with the user's error") {
   CHECK(c.Status().first_cause().message() == "no such file: path=/x");
 }
 
-TEST_CASE("a closure that kills its workers three times at one step is poison; an advance clears it") {
+TEST_CASE(
+    "a closure that kills its workers three times at one step is poison; an advance clears it") {
   FakeCluster c;
   const std::uint64_t killer = 3;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == killer; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return Trains(g) && g.closure() == killer;
+  };
   c.AddServer("0");
   c.job->Start();
   const bool advances = GENERATE(false, true);
@@ -708,7 +765,8 @@ TEST_CASE("a worker with nothing to do gets what another has not begun") {
   c.AddServer("0");
   c.job->Start();
   REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
-  // One by one up to the barrier: worker 0 holds the last two of the epoch, worker 1 comes and has nothing.
+  // One by one up to the barrier: worker 0 holds the last two of the epoch, worker 1 comes and has
+  // nothing.
   while (true) {
     std::uint64_t newest = 0;
     for (const v1::Grant& g : c.granted) newest = std::max(newest, Trains(g) ? g.closure() : 0);
@@ -816,7 +874,9 @@ TEST_CASE("after a later life was reported, everybody registers anew and nothing
 TEST_CASE("the failpoints of the coordinator do what they say") {
   FakeCluster c;
   REQUIRE(c.host.points
-              .Arm("coordinator.before_grant=3*delay(400);coordinator.evaluate=1*delay(300);coordinator.before_done_answer=2*drop,4*delay(200)", 1)
+              .Arm("coordinator.before_grant=3*delay(400);coordinator.evaluate=1*delay(300);"
+                   "coordinator.before_done_answer=2*drop,4*delay(200)",
+                   1)
               .ok());
   c.AddWorker("0");
   c.AddServer("0");
@@ -831,11 +891,13 @@ TEST_CASE("the failpoints of the coordinator do what they say") {
 TEST_CASE("a worker that backs off gets nothing until its time has come, and the job says so") {
   FakeCluster c;
   v1::Registered registered;
-  c.job->AdmitWorker(TaskId(50), "0", std::chrono::seconds(1), std::nullopt, false, {}, &registered);
+  c.job->AdmitWorker(TaskId(50), "0", std::chrono::seconds(1), std::nullopt, false, {},
+                     &registered);
   c.job->Ready(TaskId(50));
   c.job->Start();
   c.job->Tick();
-  CHECK(c.job->WaitingFor() == "workers: those here back off after repeated deaths: worker/0 for 1.0 s");
+  CHECK(c.job->WaitingFor() ==
+        "workers: those here back off after repeated deaths: worker/0 for 1.0 s");
   const auto grants = [&] {
     int n = 0;
     for (const v1::CoordinatorMessage& m : c.host.sent[TaskId(50)]) n += m.has_grant();
@@ -847,7 +909,9 @@ TEST_CASE("a worker that backs off gets nothing until its time has come, and the
   CHECK(grants() == 1);
 }
 
-TEST_CASE("counters of another job, said before a task has heard of this one or beside it, are not this job's") {
+TEST_CASE(
+    "counters of another job, said before a task has heard of this one or beside it, are not this "
+    "job's") {
   FakeCluster c;
   FakeWorker& worker = c.AddWorker("0");
   FakeServer& server = c.AddServer("0");
@@ -880,15 +944,20 @@ TEST_CASE("counters of another job, said before a task has heard of this one or 
   CHECK(result["duplicates_refused"] == 4);  // as the server says of its shards
 }
 
-TEST_CASE("an evaluation closure that was granted to nobody, or to another worker, is not taken as done, failed or dropped") {
+TEST_CASE(
+    "an evaluation closure that was granted to nobody, or to another worker, is not taken as done, "
+    "failed or dropped") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
   c.AddWorker("0");
   c.AddServer("0");
   c.job->Start();
-  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && c.workers["0"].held[0].kind() == v1::EVALUATE; }));
+  REQUIRE(c.Run([&] {
+    return !c.workers["0"].held.empty() && c.workers["0"].held[0].kind() == v1::EVALUATE;
+  }));
   const v1::Grant granted = c.workers["0"].held[0];
-  // Closure 7 of this round waits for a free worker: its attempt is (0,0), which is what a message without an attempt says.
+  // Closure 7 of this round waits for a free worker: its attempt is (0,0), which is what a message
+  // without an attempt says.
   v1::Grant never = granted;
   never.set_closure((granted.closure() & ~0xffffffffull) + 7);
   never.clear_attempt();
@@ -916,7 +985,8 @@ TEST_CASE("a job whose server never answers its Assign says for whom it waits") 
   c.AddWorker("0");
   c.AddServer("0");
   c.job->Start();
-  REQUIRE(c.Run([&] { return c.Status().phase() == "placing" && c.servers["0"].shards.size() == 4; }));
+  REQUIRE(
+      c.Run([&] { return c.Status().phase() == "placing" && c.servers["0"].shards.size() == 4; }));
   CHECK(c.Status().waiting_for() == "servers: ps_server/0 has not yet taken 1 shard");
   c.job->Cancel();
   REQUIRE(c.RunToEnd());
@@ -931,7 +1001,8 @@ TEST_CASE("what a task says of its error is bounded before it is kept or shown")
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   std::string text;
-  while (text.size() < (1u << 20)) text += "\u00fc";  // two bytes each: no cut may leave half of one
+  while (text.size() < (1u << 20))
+    text += "\u00fc";  // two bytes each: no cut may leave half of one
   c.FailGrant(c.workers["0"], c.workers["0"].held[0], "x" + text, true);
   REQUIRE(c.RunToEnd());
   const v1::JobStatus status = c.Status();
@@ -946,7 +1017,8 @@ TEST_CASE("what a task says of its error is bounded before it is kept or shown")
 namespace {
 
 // The session lives: it says again and again what it runs, at the same step.
-void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step, bool computing, const std::string& waits_for_room = "") {
+void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint32_t step,
+          bool computing, const std::string& waits_for_room = "") {
   v1::TaskMessage message;
   v1::WorkerProgress* p = message.mutable_heartbeat()->mutable_worker();
   p->set_job_uid(grant.job_uid());
@@ -962,13 +1034,15 @@ void Beat(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, std::uint3
 int EventsWith(const FakeCluster& c, const std::string& text) {
   const v1::JobStatus status = c.Status();
   return static_cast<int>(
-      std::count_if(status.events().begin(), status.events().end(), [&](const v1::Event& e) { return e.text().find(text) != std::string::npos; }));
+      std::count_if(status.events().begin(), status.events().end(),
+                    [&](const v1::Event& e) { return e.text().find(text) != std::string::npos; }));
 }
 
 }  // namespace
 
 TEST_CASE(
-    "an attempt that stands still while its session lives is taken away, granted elsewhere, and its worker gets nothing until it computes again") {
+    "an attempt that stands still while its session lives is taken away, granted elsewhere, and "
+    "its worker gets nothing until it computes again") {
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
     s.training.epochs = 1;
     o.step_timeout = std::chrono::seconds(8);
@@ -998,7 +1072,8 @@ TEST_CASE(
   REQUIRE(c.Run(beat, std::chrono::seconds(120)));
   CHECK(c.host.clock.Now() - began > std::chrono::seconds(14));
   CHECK(c.job->state() == JobState::kSucceeded);
-  CHECK(EventsWith(c, "worker/0 has not advanced a step for 8 s: closure " + std::to_string(stuck.closure()) + " step 1 is taken away") == 1);
+  CHECK(EventsWith(c, "worker/0 has not advanced a step for 8 s: closure " +
+                          std::to_string(stuck.closure()) + " step 1 is taken away") == 1);
   // It was told, and the next attempt is a higher one at the other worker.
   CHECK(hung.superseded.count(stuck.attempt().n()) == 1);
   Attempt last{};
@@ -1009,7 +1084,9 @@ TEST_CASE(
   CHECK(c.Status().closures_succeeded() == 8);
 }
 
-TEST_CASE("workers that wait for room: the job says where and for what, takes nothing away, blames no closure, and says when it goes on") {
+TEST_CASE(
+    "workers that wait for room: the job says where and for what, takes nothing away, blames no "
+    "closure, and says when it goes on") {
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
     s.training.on_over_budget = "pause";
     o.step_timeout = std::chrono::seconds(8);
@@ -1022,7 +1099,9 @@ TEST_CASE("workers that wait for room: the job says where and for what, takes no
   FakeWorker& worker = c.workers["0"];
   REQUIRE(c.Run([&] { return !worker.held.empty(); }));
   const v1::Grant grant = worker.held[0];
-  const std::string room = "room at ps_server/0: server's tables are above memory_bytes_max: table=movies held=1000 memory_bytes_max=900";
+  const std::string room =
+      "room at ps_server/0: server's tables are above memory_bytes_max: table=movies held=1000 "
+      "memory_bytes_max=900";
   const auto beat = [&](const std::string& waits, std::chrono::seconds time) {
     c.Run(
         [&] {
@@ -1064,15 +1143,19 @@ TEST_CASE("a worker that waits for room and dies: the job does not say that it g
   };
   beat("0", "room at ps_server/0");
   beat("1", "");
-  CHECK(EventsWith(c, "paused (on_over_budget: pause): worker/0 waits for room at ps_server/0") == 1);
+  CHECK(EventsWith(c, "paused (on_over_budget: pause): worker/0 waits for room at ps_server/0") ==
+        1);
   SECTION("its session closes") { c.KillWorker("0"); }
   SECTION("another process has its identity") { c.AddWorker("0"); }
   beat("1", "");
   CHECK(EventsWith(c, "goes on: ") == 0);
-  CHECK(EventsWith(c, "nobody waits for room any more: worker/0, which did, is gone from this job") == 1);
+  CHECK(EventsWith(
+            c, "nobody waits for room any more: worker/0, which did, is gone from this job") == 1);
 }
 
-TEST_CASE("a coordinator that begins anew while a worker waits for room does not say that the job goes on") {
+TEST_CASE(
+    "a coordinator that begins anew while a worker waits for room does not say that the job goes "
+    "on") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
   BothTrain(c);
   const v1::Grant grant = c.workers["1"].held[0];
@@ -1083,7 +1166,9 @@ TEST_CASE("a coordinator that begins anew while a worker waits for room does not
   CHECK(EventsWith(c, "goes on: ") == 0);
 }
 
-TEST_CASE("a worker whose work was taken away works again once it says that it computes nothing and its time aside is over") {
+TEST_CASE(
+    "a worker whose work was taken away works again once it says that it computes nothing and its "
+    "time aside is over") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) {
     o.step_timeout = std::chrono::seconds(8);
     o.aside_max = std::chrono::seconds(2);
@@ -1121,7 +1206,9 @@ TEST_CASE("a worker whose work was taken away works again once it says that it c
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a closure that stands still at one step on three workers is poison; while a server is missing nobody stands still") {
+TEST_CASE(
+    "a closure that stands still at one step on three workers is poison; while a server is missing "
+    "nobody stands still") {
   FakeCluster c([](config::JobSpec&, JobOptions& o) {
     o.step_timeout = std::chrono::seconds(8);
     o.aside_max = std::chrono::seconds(1);
@@ -1145,7 +1232,9 @@ TEST_CASE("a closure that stands still at one step on three workers is poison; w
   c.AddServer("0", true);
   REQUIRE(c.Run(beat, std::chrono::seconds(200)));
   CHECK(c.job->state() == JobState::kFailed);
-  CHECK_THAT(c.Status().first_cause().message(), Catch::Contains("closure=3") && Catch::Contains("step=1") && Catch::Contains("step_timeout"));
+  CHECK_THAT(c.Status().first_cause().message(), Catch::Contains("closure=3") &&
+                                                     Catch::Contains("step=1") &&
+                                                     Catch::Contains("step_timeout"));
   CHECK(EventsWith(c, "has not advanced a step") == 3);
 }
 
@@ -1154,16 +1243,21 @@ TEST_CASE("an evaluation that stands still three times fails the job and names t
     o.step_timeout = std::chrono::seconds(8);
     o.aside_max = std::chrono::seconds(1);
   });
-  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE && (g.closure() & 0xffffffffu) == 2; };
+  c.hold = [](const FakeWorker&, const v1::Grant& g) {
+    return g.kind() == v1::EVALUATE && (g.closure() & 0xffffffffu) == 2;
+  };
   c.AddWorker("0");
   c.AddServer("0");
   c.job->Start();
   REQUIRE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(200)));
   CHECK(c.job->state() == JobState::kFailed);
-  CHECK_THAT(c.Status().first_cause().message(), Catch::Contains("EVALUATE closure 2") && Catch::Contains("raise step_timeout"));
+  CHECK_THAT(c.Status().first_cause().message(),
+             Catch::Contains("EVALUATE closure 2") && Catch::Contains("raise step_timeout"));
 }
 
-TEST_CASE("what has ended behind a closure that has not is bounded: nothing new is granted beyond the window, and it is said") {
+TEST_CASE(
+    "what has ended behind a closure that has not is bounded: nothing new is granted beyond the "
+    "window, and it is said") {
   FakeCluster c([](config::JobSpec& s, JobOptions& o) {
     s.counting.examples = 800;  // 100 closures
     s.training.epochs = 1;
@@ -1171,12 +1265,15 @@ TEST_CASE("what has ended behind a closure that has not is bounded: nothing new 
     o.step_timeout = std::chrono::milliseconds(0);  // never
   });
   bool holds = true;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5 && holds; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return Trains(g) && g.closure() == 5 && holds;
+  };
   c.AddWorker("0");
   c.AddWorker("1");
   c.AddServer("0");
   c.job->Start();
-  CHECK_FALSE(c.Run([&] { return c.Status().closures_succeeded() > 20; }, std::chrono::seconds(20)));
+  CHECK_FALSE(
+      c.Run([&] { return c.Status().closures_succeeded() > 20; }, std::chrono::seconds(20)));
   CHECK(c.Status().closures_succeeded() == 20);  // 5 before it, 15 behind it
   CHECK(c.job->closures_behind() == 15);
   CHECK(EventsWith(c, "closure 5 has not ended while later ones have") == 1);
@@ -1193,7 +1290,9 @@ TEST_CASE("what has ended behind a closure that has not is bounded: nothing new 
 
 // ---------------------------------------------------------------- whose message it is
 
-TEST_CASE("Done, Failed and AttemptDropped of an attempt that another worker has change nothing, and are counted") {
+TEST_CASE(
+    "Done, Failed and AttemptDropped of an attempt that another worker has change nothing, and are "
+    "counted") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
@@ -1220,7 +1319,8 @@ TEST_CASE("Done, Failed and AttemptDropped of an attempt that another worker has
   CHECK(c.granted.size() == grants);  // it was not granted again
   // Nor is it taken over by a Hello that claims it.
   v1::Hello hello;
-  FakeCluster::AddHeld(grant, c.workers["0"].map.version(), &hello);  // with the proof of its Grant, even
+  FakeCluster::AddHeld(grant, c.workers["0"].map.version(),
+                       &hello);  // with the proof of its Grant, even
   c.AddWorker("2", hello);
   CHECK(c.last_adopted.empty());
   CHECK(c.host.foreign.size() == 4);
@@ -1230,7 +1330,9 @@ TEST_CASE("Done, Failed and AttemptDropped of an attempt that another worker has
   CHECK(c.Status().closures_succeeded() == 1);
 }
 
-TEST_CASE("Assigned and Sealed of a shard that another server has change nothing, are counted, and what is held is dropped") {
+TEST_CASE(
+    "Assigned and Sealed of a shard that another server has change nothing, are counted, and what "
+    "is held is dropped") {
   FakeCluster c;
   c.hold_assign = [](const v1::Assign&) { return true; };
   c.AddWorker("0");
@@ -1273,7 +1375,9 @@ TEST_CASE("Assigned and Sealed of a shard that another server has change nothing
 
 // ---------------------------------------------------------------- counters
 
-TEST_CASE("a worker and a server that return after they were declared gone are counted once, also when the job begins anew") {
+TEST_CASE(
+    "a worker and a server that return after they were declared gone are counted once, also when "
+    "the job begins anew") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() == 5; };
   c.AddWorker("0");
@@ -1324,7 +1428,9 @@ TEST_CASE("a worker and a server that return after they were declared gone are c
 
 // ---------------------------------------------------------------- deterministic
 
-TEST_CASE("a deterministic job whose worker cannot work moves to one of the same build and settings only, and says for whom it waits") {
+TEST_CASE(
+    "a deterministic job whose worker cannot work moves to one of the same build and settings "
+    "only, and says for whom it waits") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 3; };
   v1::Hello two, four;
@@ -1334,15 +1440,18 @@ TEST_CASE("a deterministic job whose worker cannot work moves to one of the same
   c.AddWorker("1", four);
   c.AddServer("0");
   c.job->Start();
-  REQUIRE(c.Run([&] { return !c.workers["0"].held.empty() && c.Status().closures_succeeded() == 3; }));
+  REQUIRE(
+      c.Run([&] { return !c.workers["0"].held.empty() && c.Status().closures_succeeded() == 3; }));
   c.Report(c.workers["0"], c.workers["0"].held[0], 1);
   c.KillWorker("0");
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.Run([] { return false; }, std::chrono::seconds(3));
   CHECK(c.Status().closures_succeeded() == 3);
-  CHECK_THAT(c.Status().waiting_for(), Catch::Contains("worker/0") && Catch::Contains("cpu threads=2"));
+  CHECK_THAT(c.Status().waiting_for(),
+             Catch::Contains("worker/0") && Catch::Contains("cpu threads=2"));
   CHECK(EventsWith(c, "deterministic: worker/0 cannot work now") == 1);
-  CHECK(EventsWith(c, "deterministic: worker/0 died in closure 3 at step 1") == 1);  // P9 is not broken silently
+  CHECK(EventsWith(c, "deterministic: worker/0 died in closure 3 at step 1") ==
+        1);  // P9 is not broken silently
   const bool itself = GENERATE(true, false);
   std::set<std::string> used;
   c.hold = [&](const FakeWorker& w, const v1::Grant&) {
@@ -1353,7 +1462,8 @@ TEST_CASE("a deterministic job whose worker cannot work moves to one of the same
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(used == std::set<std::string>{itself ? "0" : "7"});
-  CHECK(EventsWith(c, "worker/7 does the work from here on instead of worker/0") == (itself ? 0 : 1));
+  CHECK(EventsWith(c, "worker/7 does the work from here on instead of worker/0") ==
+        (itself ? 0 : 1));
 }
 
 TEST_CASE("a deterministic job whose worker backs off says so instead of blocking silently") {
@@ -1372,7 +1482,8 @@ TEST_CASE("a deterministic job whose worker backs off says so instead of blockin
   v1::Registered registered;
   two.set_process_uid(72);
   const TaskId task(c.next_task++);
-  c.job->AdmitWorker(task, "0", c.host.clock.Now() + std::chrono::seconds(2), std::nullopt, false, two, &registered);
+  c.job->AdmitWorker(task, "0", c.host.clock.Now() + std::chrono::seconds(2), std::nullopt, false,
+                     two, &registered);
   FakeWorker back;
   back.task = task;
   back.identity = "0";
@@ -1403,7 +1514,9 @@ TEST_CASE("a job that is cancelled in the queue is QUEUED until it is CANCELLED"
   CHECK(EventsWith(c, "STARTING") == 0);
 }
 
-TEST_CASE("an epoch that is evaluated again has one line in metrics.jsonl, that of the accepted evaluation") {
+TEST_CASE(
+    "an epoch that is evaluated again has one line in metrics.jsonl, that of the accepted "
+    "evaluation") {
   FakeCluster c;
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EXPORT; };
   c.AddWorker("0");
@@ -1431,7 +1544,8 @@ TEST_CASE("an epoch that is evaluated again has one line in metrics.jsonl, that 
 }
 
 TEST_CASE("a server that goes away is an event at once, and its return is one") {
-  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(12); });
+  FakeCluster c(
+      [](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(12); });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
   c.AddWorker("0");
   c.AddServer("0");
@@ -1439,7 +1553,9 @@ TEST_CASE("a server that goes away is an event at once, and its return is one") 
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   c.job->OnServerAway(c.servers["1"].task, "its session closed");
-  CHECK(EventsWith(c, "ps_server/1 went away (its session closed); waiting for it to return (declared lost after 12 s)") == 1);
+  CHECK(EventsWith(c,
+                   "ps_server/1 went away (its session closed); waiting for it to return (declared "
+                   "lost after 12 s)") == 1);
   c.Run([] { return false; }, std::chrono::seconds(2));
   c.AddServer("1", true);
   CHECK(EventsWith(c, "ps_server/1 is back after 2.0 s") == 1);
@@ -1448,7 +1564,9 @@ TEST_CASE("a server that goes away is an event at once, and its return is one") 
 TEST_CASE("while nothing is trained on, neither examples per second nor a remaining time is told") {
   FakeCluster c;
   std::uint64_t first_held = 3;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= first_held; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return Trains(g) && g.closure() >= first_held;
+  };
   c.AddWorker("0");
   c.AddServer("0");
   c.AddServer("1");
@@ -1458,7 +1576,9 @@ TEST_CASE("while nothing is trained on, neither examples per second nor a remain
   const double before = c.Status().examples_per_second();
   CHECK(before > 0);
   CHECK(c.Status().eta_seconds() >= 0);
-  SECTION("a server is waited for") { c.job->OnServerAway(c.servers["1"].task, "its session closed"); }
+  SECTION("a server is waited for") {
+    c.job->OnServerAway(c.servers["1"].task, "its session closed");
+  }
   SECTION("a shard is repaired") {
     c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g); };
     c.AddServer("1");
@@ -1481,7 +1601,9 @@ std::set<std::string> Unfit(const FakeCluster& c) {
   return unfit;
 }
 
-TEST_CASE("a worker that cannot take part fails no job while another can: its work goes there, it is tried later and later, and told once") {
+TEST_CASE(
+    "a worker that cannot take part fails no job while another can: its work goes there, it is "
+    "tried later and later, and told once") {
   const v1::Lack lack = GENERATE(v1::ABILITY, v1::INPUT);
   const bool deterministic = GENERATE(false, true);
   CAPTURE(lack, deterministic);
@@ -1497,13 +1619,18 @@ TEST_CASE("a worker that cannot take part fails no job while another can: its wo
   c.AddWorker("1", other);
   c.AddServer("0");
   bool holds = true;
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return holds && Trains(g) && g.closure() >= 4; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return holds && Trains(g) && g.closure() >= 4;
+  };
   c.job->Start();
   c.Run([] { return false; }, std::chrono::seconds(40));
   CHECK(c.job->state() == JobState::kRunning);
   CHECK(c.Status().closures_succeeded() == 4);
   CHECK(c.Status().waiting_for() == "");  // worker 1 works
-  CHECK(EventsWith(c, "worker/0 cannot take part, it is tried again from time to time: not here: worker/0") == 1);
+  CHECK(EventsWith(
+            c,
+            "worker/0 cannot take part, it is tried again from time to time: not here: worker/0") ==
+        1);
   CHECK(Unfit(c) == std::set<std::string>{"0"});
   if (deterministic) {
     CHECK(tried.size() == 1);  // what its bits would be is of no use any more
@@ -1518,13 +1645,16 @@ TEST_CASE("a worker that cannot take part fails no job while another can: its wo
   CHECK(c.Status().closures_succeeded() == 16);
 }
 
-TEST_CASE("a job that no worker here can describe fails with the cause; one that is described waits for a worker that can, and says so") {
+TEST_CASE(
+    "a job that no worker here can describe fails with the cause; one that is described waits for "
+    "a worker that can, and says so") {
   FakeCluster c;
   const bool described = GENERATE(false, true);
   CAPTURE(described);
   std::set<std::string> lame{"0", "1"};
   c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
-    return lame.count(w.identity) != 0 && !(described && g.kind() == v1::DESCRIBE) ? v1::ABILITY : v1::NO_LACK;
+    return lame.count(w.identity) != 0 && !(described && g.kind() == v1::DESCRIBE) ? v1::ABILITY
+                                                                                   : v1::NO_LACK;
   };
   c.AddWorker("0");
   c.AddWorker("1");
@@ -1540,7 +1670,9 @@ TEST_CASE("a job that no worker here can describe fails with the cause; one that
   }
   c.Run([] { return false; }, std::chrono::seconds(200));
   CHECK(c.job->state() == JobState::kRunning);
-  CHECK(c.Status().waiting_for() == "workers: those here cannot take part: worker/0 (not here: worker/0), worker/1 (not here: worker/1)");
+  CHECK(c.Status().waiting_for() ==
+        "workers: those here cannot take part: worker/0 (not here: worker/0), worker/1 (not here: "
+        "worker/1)");
   CHECK(c.granted.size() < 40);  // a look a minute each
   CHECK(Unfit(c) == lame);
   SECTION("one that can comes") { c.AddWorker("2"); }
@@ -1558,7 +1690,9 @@ TEST_CASE("a job that no worker here can describe fails with the cause; one that
   CHECK(c.Status().closures_succeeded() == 16);
 }
 
-TEST_CASE("a worker that is registering may be able to: one that cannot does not fail the job before it has been asked") {
+TEST_CASE(
+    "a worker that is registering may be able to: one that cannot does not fail the job before it "
+    "has been asked") {
   FakeCluster c;
   c.lacks = [](const FakeWorker&, const v1::Grant&) { return v1::INPUT; };
   c.AddWorker("0");
@@ -1578,7 +1712,9 @@ TEST_CASE("a worker that is registering may be able to: one that cannot does not
 
 TEST_CASE("workers that can train and not evaluate are told of once, not at each epoch") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.epochs = 6; });
-  c.Run([] { return false; }, std::chrono::seconds(700));  // a host that is up for longer than what is known of a worker is kept
+  c.Run([] { return false; },
+        std::chrono::seconds(
+            700));  // a host that is up for longer than what is known of a worker is kept
   std::map<std::string, int> lacked;
   c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
     if (w.identity == "2" || g.kind() != v1::EVALUATE) return v1::NO_LACK;
@@ -1589,16 +1725,21 @@ TEST_CASE("workers that can train and not evaluate are told of once, not at each
   for (const char* identity : {"0", "1", "2"}) c.AddWorker(identity);
   c.AddServer("0");
   c.job->Start();
-  while (!c.Run([&] { return c.job->ended(); }, std::chrono::seconds(3))) {  // the others are tried, and do something, before it goes on
+  while (!c.Run(
+      [&] { return c.job->ended(); },
+      std::chrono::seconds(3))) {  // the others are tried, and do something, before it goes on
     REQUIRE(c.host.clock.Now() < std::chrono::seconds(1000));
     c.FinishHeld(c.workers["2"]);
   }
   CHECK(c.job->state() == JobState::kSucceeded);
   for (const char* identity : {"0", "1"}) CHECK(lacked[identity] >= 2);
-  for (const char* identity : {"0", "1"}) CHECK(EventsWith(c, "worker/" + std::string(identity) + " cannot take part") == 1);
+  for (const char* identity : {"0", "1"})
+    CHECK(EventsWith(c, "worker/" + std::string(identity) + " cannot take part") == 1);
 }
 
-TEST_CASE("the worker of a deterministic job that cannot take part any more is said to be that, and not to back off") {
+TEST_CASE(
+    "the worker of a deterministic job that cannot take part any more is said to be that, and not "
+    "to back off") {
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.strategy.deterministic = true; });
   bool lost = true;
   c.lacks = [&](const FakeWorker&, const v1::Grant& g) {
@@ -1620,7 +1761,9 @@ TEST_CASE("the worker of a deterministic job that cannot take part any more is s
 
 TEST_CASE("a worker that can is away: one that cannot fails nothing meanwhile") {
   FakeCluster c;
-  c.lacks = [](const FakeWorker& w, const v1::Grant&) { return w.identity == "1" ? v1::INPUT : v1::NO_LACK; };
+  c.lacks = [](const FakeWorker& w, const v1::Grant&) {
+    return w.identity == "1" ? v1::INPUT : v1::NO_LACK;
+  };
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return Trains(g) && g.closure() >= 4; };
   c.AddWorker("0");
   c.AddServer("0");
@@ -1637,20 +1780,28 @@ TEST_CASE("a worker that can is away: one that cannot fails nothing meanwhile") 
   CHECK(c.Status().closures_succeeded() == 16);
 }
 
-TEST_CASE("a re-run whose input is gone everywhere is lost or ends the job at once; where a worker still has it, that one runs it (line 33)") {
+TEST_CASE(
+    "a re-run whose input is gone everywhere is lost or ends the job at once; where a worker still "
+    "has it, that one runs it (line 33)") {
   const bool report = GENERATE(false, true), one_has_it = GENERATE(false, true);
   CAPTURE(report, one_has_it);
-  FakeCluster c([&](config::JobSpec& spec, JobOptions&) { spec.training.on_lost_updates = report ? "report" : "fail"; });
+  FakeCluster c([&](config::JobSpec& spec, JobOptions&) {
+    spec.training.on_lost_updates = report ? "report" : "fail";
+  });
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
   c.AddWorker("0");
   c.AddWorker("1");
   c.AddServer("0");
   c.AddServer("1");
   c.job->Start();
-  REQUIRE(c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() && !c.workers["1"].held.empty(); }));
+  REQUIRE(c.Run([&] {
+    return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty() &&
+           !c.workers["1"].held.empty();
+  }));
   const std::uint64_t trained = c.Status().closures_succeeded();
   c.lacks = [&](const FakeWorker& w, const v1::Grant& g) {
-    return Trains(g) && !g.all_targets() && !(one_has_it && w.identity == "1") ? v1::INPUT : v1::NO_LACK;
+    return Trains(g) && !g.all_targets() && !(one_has_it && w.identity == "1") ? v1::INPUT
+                                                                               : v1::NO_LACK;
   };
   c.AddServer("1");  // another process: its two shards are gone
   const MonoTime began = c.host.clock.Now();
@@ -1660,7 +1811,10 @@ TEST_CASE("a re-run whose input is gone everywhere is lost or ends the job at on
     CHECK_THAT(c.Status().first_cause().message(), Catch::StartsWith("not here: worker/"));
     return;
   }
-  REQUIRE(c.Run([&] { return one_has_it ? c.Status().closures_rerun() >= trained : c.Status().closures_lost() == trained; }));
+  REQUIRE(c.Run([&] {
+    return one_has_it ? c.Status().closures_rerun() >= trained
+                      : c.Status().closures_lost() == trained;
+  }));
   CHECK(c.host.clock.Now() - began < std::chrono::seconds(10));  // not a wait for each
   CHECK(EventsWith(c, "cannot take part") <= 2);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
@@ -1672,19 +1826,26 @@ TEST_CASE("a re-run whose input is gone everywhere is lost or ends the job at on
   CHECK(c.Status().closures_lost() == (one_has_it ? 0 : trained));
 }
 
-TEST_CASE("a re-run that only a worker without the input is here for waits for those that left lately, as long as for a server") {
+TEST_CASE(
+    "a re-run that only a worker without the input is here for waits for those that left lately, "
+    "as long as for a server") {
   const bool returns = GENERATE(false, true), restarted = GENERATE(false, true);
   CAPTURE(returns, restarted);
   MemoryStateStore::Options store;
   store.persistent = true;
-  FakeCluster c([](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(10); }, store);
+  FakeCluster c(
+      [](config::JobSpec&, JobOptions& o) { o.server_lost_after = std::chrono::seconds(10); },
+      store);
   c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::EVALUATE; };
-  c.lacks = [](const FakeWorker& w, const v1::Grant& g) { return w.identity == "lame" && Trains(g) ? v1::INPUT : v1::NO_LACK; };
+  c.lacks = [](const FakeWorker& w, const v1::Grant& g) {
+    return w.identity == "lame" && Trains(g) ? v1::INPUT : v1::NO_LACK;
+  };
   c.AddWorker("0");
   c.AddServer("0");
   c.AddServer("1");
   c.job->Start();
-  REQUIRE(c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty(); }));
+  REQUIRE(
+      c.Run([&] { return c.Status().phase() == "evaluating" && !c.workers["0"].held.empty(); }));
   const std::uint64_t trained = c.Status().closures_succeeded();
   c.AddWorker("lame");
   c.KillWorker("0");

@@ -9,7 +9,8 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Each Done says that every shard was touched by each of its updates: 16 closures of 2 are 32 in each shard.
+// Each Done says that every shard was touched by each of its updates: 16 closures of 2 are 32 in
+// each shard.
 void ReportAllTouched(FakeCluster& c) {
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
     if (grant.kind() == v1::TRAIN) done->mutable_touched();
@@ -22,7 +23,9 @@ void Begin(FakeCluster& c) {
   c.job->Start();
 }
 
-TEST_CASE("each grant of training proves itself to the servers, which get the key with each Assign; no other work has a proof") {
+TEST_CASE(
+    "each grant of training proves itself to the servers, which get the key with each Assign; no "
+    "other work has a proof") {
   FakeCluster c;
   ReportAllTouched(c);
   Begin(c);
@@ -33,7 +36,8 @@ TEST_CASE("each grant of training proves itself to the servers, which get the ke
   std::map<v1::WorkKind, int> seen;
   for (const v1::Grant& grant : c.granted) {
     ++seen[grant.kind()];
-    const bool fits = grants::ProofFits(grant.proof(), FakeCluster::kGrantKey, c.job->uid(), ClosureId(grant.closure()),
+    const bool fits = grants::ProofFits(grant.proof(), FakeCluster::kGrantKey, c.job->uid(),
+                                        ClosureId(grant.closure()),
                                         client::FromProto<Attempt>(grant.attempt()), "0");
     CHECK(fits == (grant.kind() == v1::TRAIN));
     CHECK(grant.proof().empty() == (grant.kind() != v1::TRAIN));
@@ -44,7 +48,9 @@ TEST_CASE("each grant of training proves itself to the servers, which get the ke
 TEST_CASE("a job keeps its key over a restart of the coordinator, and shows it to no client") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   ReportAllTouched(c);
-  c.hold = [&](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() == 5; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& grant) {
+    return grant.kind() == v1::TRAIN && grant.closure() == 5;
+  };
   Begin(c);
   REQUIRE(c.Run([&] { return c.job->open_closures() == 1; }));
   const std::size_t assigned = c.assigns.size();
@@ -61,7 +67,9 @@ TEST_CASE("a job keeps its key over a restart of the coordinator, and shows it t
   CHECK_THAT(info.SerializeAsString(), !Contains(FakeCluster::kGrantKey));
 }
 
-TEST_CASE("a worker that answers Done without working makes the job fail, with the shard, what was expected and what was found") {
+TEST_CASE(
+    "a worker that answers Done without working makes the job fail, with the shard, what was "
+    "expected and what was found") {
   FakeCluster c;
   ReportAllTouched(c);
   c.updates_reported = 30;  // one closure of two updates is not there
@@ -70,8 +78,9 @@ TEST_CASE("a worker that answers Done without working makes the job fail, with t
   const v1::JobStatus status = c.Status();
   CHECK(status.state() == "FAILED");
   CHECK_FALSE(status.updates_exact());
-  CHECK_THAT(status.first_cause().message(), Contains("shard 0 (counting/samples rows 0-15)") && Contains("expected=32") && Contains("found=30") &&
-                                                 Contains("a worker reported work that it did not do"));
+  CHECK_THAT(status.first_cause().message(),
+             Contains("shard 0 (counting/samples rows 0-15)") && Contains("expected=32") &&
+                 Contains("found=30") && Contains("a worker reported work that it did not do"));
 }
 
 TEST_CASE("a job in which each update was applied once says so, in its status and its result") {
@@ -84,7 +93,9 @@ TEST_CASE("a job in which each update was applied once says so, in its status an
   CHECK_THAT(c.host.files.at("/runs/fake/result.json"), Contains("\"updates_exact\": true"));
 }
 
-TEST_CASE("what workers reported of the shards that they touched is known after a restart of the coordinator") {
+TEST_CASE(
+    "what workers reported of the shards that they touched is known after a restart of the "
+    "coordinator") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   c.on_done = [](const v1::Grant& grant, v1::Done* done) {
     if (grant.kind() != v1::TRAIN) return;
@@ -94,7 +105,9 @@ TEST_CASE("what workers reported of the shards that they touched is known after 
     }
   };
   c.updates_reported = 8;  // of 32: each closure touches the shard once, or not at all
-  c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() >= 9; };
+  c.hold = [](const FakeWorker&, const v1::Grant& grant) {
+    return grant.kind() == v1::TRAIN && grant.closure() >= 9;
+  };
   Begin(c);
   REQUIRE(c.Run([&] { return c.job->steps_done() == 18; }));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
@@ -116,11 +129,14 @@ TEST_CASE("a report of touched shards that cannot be is refused and changes noth
   };
   Begin(c);
   REQUIRE(c.Run([&] { return !c.refused.empty(); }));
-  CHECK_THAT(std::string(c.refused.front().message()), Contains("shards that a closure touches less often"));
+  CHECK_THAT(std::string(c.refused.front().message()),
+             Contains("shards that a closure touches less often"));
   CHECK(c.Status().state() == "RUNNING");
 }
 
-TEST_CASE("files that cannot be seen may hold more than a shorter job that resumes has to do, and no worker is accused of it") {
+TEST_CASE(
+    "files that cannot be seen may hold more than a shorter job that resumes has to do, and no "
+    "worker is accused of it") {
   const auto settings = [](std::uint32_t epochs, bool resume) {
     return [=](config::JobSpec& spec, JobOptions&) {
       spec.training.epochs = epochs;
@@ -130,12 +146,15 @@ TEST_CASE("files that cannot be seen may hold more than a shorter job that resum
     };
   };
   const auto dense = [](const v1::Grant& grant, v1::Done* done) {
-    if (grant.kind() == v1::DESCRIBE) done->mutable_describe()->mutable_variables(0)->set_name("dense/kernel");
+    if (grant.kind() == v1::DESCRIBE)
+      done->mutable_describe()->mutable_variables(0)->set_name("dense/kernel");
     if (grant.kind() == v1::TRAIN) done->mutable_touched();
   };
   FakeCluster former(settings(3, false));
   former.on_done = dense;
-  former.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() >= 16; };
+  former.hold = [](const FakeWorker&, const v1::Grant& grant) {
+    return grant.kind() == v1::TRAIN && grant.closure() >= 16;
+  };
   Begin(former);
   REQUIRE(former.Run([&] { return former.Status().closures_succeeded() == 16; }));
   former.job->Cancel();
@@ -173,13 +192,18 @@ void SayDropped(FakeCluster& c, FakeWorker& worker, const v1::Grant& grant, bool
   *dropped.mutable_attempt() = grant.attempt();
   dropped.set_superseded(superseded);
   dropped.set_shard(0);
-  std::erase_if(worker.held, [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n(); });
+  std::erase_if(worker.held,
+                [&](const v1::Grant& g) { return g.attempt().n() == grant.attempt().n(); });
   c.Say(worker.task, message);
 }
 
-TEST_CASE("a closure whose newest attempt is superseded again and again ends the job, naming closure and shard") {
+TEST_CASE(
+    "a closure whose newest attempt is superseded again and again ends the job, naming closure and "
+    "shard") {
   FakeCluster c;
-  c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() == 5; };
+  c.hold = [](const FakeWorker&, const v1::Grant& grant) {
+    return grant.kind() == v1::TRAIN && grant.closure() == 5;
+  };
   Begin(c);
   int drops = 0;
   const bool ended = c.Run([&] {
@@ -194,13 +218,18 @@ TEST_CASE("a closure whose newest attempt is superseded again and again ends the
   REQUIRE(ended);
   CHECK(drops == 8);
   CHECK(c.Status().state() == "FAILED");
-  CHECK_THAT(c.Status().first_cause().message(), Contains("closure=5") && Contains("shard=0") && Contains("was never granted"));
+  CHECK_THAT(c.Status().first_cause().message(),
+             Contains("closure=5") && Contains("shard=0") && Contains("was never granted"));
 }
 
-TEST_CASE("an attempt that is superseded now and then, or refused for another reason, costs the job nothing") {
+TEST_CASE(
+    "an attempt that is superseded now and then, or refused for another reason, costs the job "
+    "nothing") {
   FakeCluster c;
   ReportAllTouched(c);
-  c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::TRAIN && grant.closure() % 4 == 1; };
+  c.hold = [](const FakeWorker&, const v1::Grant& grant) {
+    return grant.kind() == v1::TRAIN && grant.closure() % 4 == 1;
+  };
   Begin(c);
   std::map<std::uint64_t, int> drops;
   const bool ended = c.Run([&] {
@@ -219,7 +248,8 @@ TEST_CASE("an attempt that is superseded now and then, or refused for another re
   CHECK(c.Status().state() == "SUCCEEDED");
 }
 
-void Claim(const FakeCluster& c, v1::Hello* hello, std::uint64_t closure, Attempt attempt, const std::string& proof, v1::WorkKind kind = v1::TRAIN) {
+void Claim(const FakeCluster& c, v1::Hello* hello, std::uint64_t closure, Attempt attempt,
+           const std::string& proof, v1::WorkKind kind = v1::TRAIN) {
   v1::HeldAttempt& held = *hello->add_attempts();
   held.set_job_uid(c.job->uid().value());
   held.set_closure(closure);
@@ -254,13 +284,16 @@ void CheckHonestEnd(FakeCluster& c) {
   CHECK(c.Status().updates_exact());
 }
 
-TEST_CASE("an attempt in a Hello that nobody granted is not adopted, above the current one, below it or of a closure to come") {
+TEST_CASE(
+    "an attempt in a Hello that nobody granted is not adopted, above the current one, below it or "
+    "of a closure to come") {
   FakeCluster c;
   BeginHolding(c);
   const v1::Grant grant = c.workers.at("0").held[1];
   const Attempt current = client::FromProto<Attempt>(grant.attempt());
   std::size_t claims = 0;
-  for (const std::string& proof : {std::string(), std::string(grants::kProofBytes, 'x'), std::string(grant.proof())}) {
+  for (const std::string& proof :
+       {std::string(), std::string(grants::kProofBytes, 'x'), std::string(grant.proof())}) {
     v1::Hello hello;
     Claim(c, &hello, grant.closure(), {current.term, current.n + 1000}, proof);
     Claim(c, &hello, grant.closure(), {current.term, current.n - 1}, proof);
@@ -274,12 +307,16 @@ TEST_CASE("an attempt in a Hello that nobody granted is not adopted, above the c
   CheckHonestEnd(c);
 }
 
-TEST_CASE("a worker that claims every closure when the coordinator has begun anew takes nothing from whoever was granted them") {
+TEST_CASE(
+    "a worker that claims every closure when the coordinator has begun anew takes nothing from "
+    "whoever was granted them") {
   FakeCluster c;
   BeginHolding(c);
   v1::Hello claims, honest;
-  for (std::uint64_t closure = 0; closure < 16; ++closure) Claim(c, &claims, closure, {1, 100'000 + closure}, std::string(grants::kProofBytes, 'x'));
-  for (const v1::Grant& grant : c.workers.at("0").held) FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &honest);
+  for (std::uint64_t closure = 0; closure < 16; ++closure)
+    Claim(c, &claims, closure, {1, 100'000 + closure}, std::string(grants::kProofBytes, 'x'));
+  for (const v1::Grant& grant : c.workers.at("0").held)
+    FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &honest);
   honest.set_process_uid(c.workers.at("0").process);
   const std::vector<v1::Grant> held = c.workers.at("0").held;
   c.host.term_now = Term(9);
@@ -299,7 +336,8 @@ TEST_CASE("an attempt is adopted under the name of its Grant, whatever the worke
   FakeCluster c;
   BeginHolding(c);
   v1::Hello hello;
-  for (const v1::Grant& grant : c.workers.at("0").held) FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &hello);
+  for (const v1::Grant& grant : c.workers.at("0").held)
+    FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &hello);
   c.host.term_now = Term(9);
   c.job->BeginAnew(Term(9));
   c.AddServer("0", true);
@@ -308,7 +346,8 @@ TEST_CASE("an attempt is adopted under the name of its Grant, whatever the worke
   CHECK(c.host.foreign.empty());
 }
 
-TEST_CASE("an evaluation that a Hello names is taken over only if it is current, and its worker's own") {
+TEST_CASE(
+    "an evaluation that a Hello names is taken over only if it is current, and its worker's own") {
   FakeCluster c;
   ReportAllTouched(c);
   c.hold = [](const FakeWorker&, const v1::Grant& grant) { return grant.kind() == v1::EVALUATE; };
@@ -316,7 +355,8 @@ TEST_CASE("an evaluation that a Hello names is taken over only if it is current,
   REQUIRE(c.Run([&] { return !c.workers.at("0").held.empty(); }));
   const v1::Grant grant = c.workers.at("0").held[0];
   const Attempt current = client::FromProto<Attempt>(grant.attempt());
-  for (const Attempt claimed : {current, Attempt{current.term, current.n + 1000}, Attempt{current.term, current.n - 1}, Attempt{}}) {
+  for (const Attempt claimed : {current, Attempt{current.term, current.n + 1000},
+                                Attempt{current.term, current.n - 1}, Attempt{}}) {
     v1::Hello hello;
     Claim(c, &hello, grant.closure(), claimed, "", v1::EVALUATE);
     c.AddWorker("thief", hello);
@@ -336,7 +376,8 @@ TEST_CASE("a Hello that names an attempt several times has it once") {
   v1::Hello hello;
   hello.set_process_uid(c.workers.at("0").process);
   for (int i = 0; i < 3; ++i) {
-    for (const v1::Grant& grant : held) FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &hello);
+    for (const v1::Grant& grant : held)
+      FakeCluster::AddHeld(grant, c.workers.at("0").map.version(), &hello);
   }
   c.AddWorker("0", hello, false);
   CHECK(c.last_adopted.size() == held.size());

@@ -43,7 +43,9 @@ v1::DescribeResult Described() {
 
 }  // namespace
 
-TEST_CASE("a variable is cut further where a part would be more than a server takes, and a row that is more is refused by name") {
+TEST_CASE(
+    "a variable is cut further where a part would be more than a server takes, and a row that is "
+    "more is refused by name") {
   SectionLimit limit{.bytes = 40 * 1024, .server = "3", .flag = "--budget-bytes-max 106496"};
   const auto cut = BuildPlan(Spec(), Described(), limit);
   REQUIRE(cut.ok());
@@ -51,19 +53,23 @@ TEST_CASE("a variable is cut further where a part would be more than a server ta
   CHECK(cut->message.shards(0).row_end() == 40);
   CHECK(limit.CheckShards(cut->message).ok());
   // The same numbers without a name, as after a restart, give the same plan.
-  CHECK(BuildPlan(Spec(), Described(), {.bytes = limit.bytes})->message.fingerprint() == cut->message.fingerprint());
+  CHECK(BuildPlan(Spec(), Described(), {.bytes = limit.bytes})->message.fingerprint() ==
+        cut->message.fingerprint());
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() != cut->message.fingerprint());
 
   const absl::Status late = limit.CheckShards(BuildPlan(Spec(), Described())->message);
   CHECK(late.message() ==
-        "variable dense/kernel: its rows 0 to 66 are more than ps_server/3 takes in one request: bytes=67584 max=40960; start that server with more "
-        "than --budget-bytes-max 106496, or submit the job again while it is there, so that the variable is cut for it");
+        "variable dense/kernel: its rows 0 to 66 are more than ps_server/3 takes in one request: "
+        "bytes=67584 max=40960; start that server with more "
+        "than --budget-bytes-max 106496, or submit the job again while it is there, so that the "
+        "variable is cut for it");
   CHECK(BlameOf(late) == Blame::kUser);
 
   limit.bytes = 1023;
   const absl::Status row = BuildPlan(Spec(), Described(), limit).status();
   CHECK(row.message() ==
-        "variable dense/kernel: one row is larger than ps_server/3 takes in one request: row_bytes=1024 max=1023; start that server with more than "
+        "variable dense/kernel: one row is larger than ps_server/3 takes in one request: "
+        "row_bytes=1024 max=1023; start that server with more than "
         "--budget-bytes-max 106496");
   CHECK(BlameOf(row) == Blame::kUser);
   v1::DescribeResult rows;
@@ -75,7 +81,8 @@ TEST_CASE("a variable is cut further where a part would be more than a server ta
   CHECK(BuildPlan(Spec(), rows, limit)
             .status()
             .message()
-            .find("table users: one row is larger than ps_server/3 takes in one request: row_bytes=1024") == 0);
+            .find("table users: one row is larger than ps_server/3 takes in one request: "
+                  "row_bytes=1024") == 0);
   table->set_dimension(253);
   CHECK(BuildPlan(Spec(), rows, limit).ok());
 }
@@ -111,7 +118,9 @@ TEST_CASE("a plan numbers closures, cuts variables and counts values with slots"
   CHECK(built->message.fingerprint().size() == 64);
 }
 
-TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epochs, evaluation, checkpoint policy, precision or pipeline") {
+TEST_CASE(
+    "the fingerprint follows data, model and cut, not learning rate, epochs, evaluation, "
+    "checkpoint policy, precision or pipeline") {
   const std::string base = BuildPlan(Spec(), Described())->message.fingerprint();
   CHECK(BuildPlan(Spec(), Described())->message.fingerprint() == base);
   config::JobSpec spec = Spec();
@@ -122,7 +131,12 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   spec.training.precision = "mixed_bfloat16";
   spec.optimizer.learning_rate = 0.5;
   spec.name = "other";
-  spec.checkpoint = {.on = true, .given = true, .every = std::chrono::seconds(5), .keep = 7, .resume = true, .directory = "/shared"};
+  spec.checkpoint = {.on = true,
+                     .given = true,
+                     .every = std::chrono::seconds(5),
+                     .keep = 7,
+                     .resume = true,
+                     .directory = "/shared"};
   spec.strategy.pipeline = 1;
   v1::DescribeResult d = Described();
   for (v1::VariableSpec& v : *d.mutable_variables()) v.mutable_optimizer()->set_learning_rate(0.5);
@@ -146,7 +160,8 @@ TEST_CASE("the fingerprint follows data, model and cut, not learning rate, epoch
   // Another rule with the same cut.
   spec = Spec();
   spec.strategy.partitioner.min_shard_bytes -= 1;
-  REQUIRE(BuildPlan(spec, Described())->message.shards_size() == BuildPlan(Spec(), Described())->message.shards_size());
+  REQUIRE(BuildPlan(spec, Described())->message.shards_size() ==
+          BuildPlan(Spec(), Described())->message.shards_size());
   CHECK(BuildPlan(spec, Described())->message.fingerprint() == base);
 
   spec = Spec();
@@ -180,12 +195,20 @@ TEST_CASE("the fingerprint follows what a table keeps, not how much room it has"
     return built->message.fingerprint();
   };
   const std::string base = of([](config::TableSpec*, v1::TableSpec*) {});
-  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) { table->set_bytes_max(spec->bytes_max = 1 << 20); }) == base);
-  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) { table->set_ttl_steps(spec->ttl_steps = 9); }) != base);
-  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) { table->set_admit_after(spec->admit_after = 2); }) != base);
+  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) {
+          table->set_bytes_max(spec->bytes_max = 1 << 20);
+        }) == base);
+  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) {
+          table->set_ttl_steps(spec->ttl_steps = 9);
+        }) != base);
+  CHECK(of([](config::TableSpec* spec, v1::TableSpec* table) {
+          table->set_admit_after(spec->admit_after = 2);
+        }) != base);
 }
 
-TEST_CASE("the fingerprint of a counting job follows what it counts, not how much room its last table has, nor how long a step takes") {
+TEST_CASE(
+    "the fingerprint of a counting job follows what it counts, not how much room its last table "
+    "has, nor how long a step takes") {
   const auto of = [](auto change) {
     config::JobSpec spec = Spec();
     spec.type = "counting";
@@ -201,10 +224,12 @@ TEST_CASE("the fingerprint of a counting job follows what it counts, not how muc
   CHECK(of([](config::CountingSpec* counting) { counting->table_ids = 7; }) != base);
 }
 
-// A checkpoint, and a coordinator's journal, are read by later versions. Whoever makes this fail gives up all that were written before: a new key or
-// message field with a default must not, a default that changes has to.
+// A checkpoint, and a coordinator's journal, are read by later versions. Whoever makes this fail
+// gives up all that were written before: a new key or message field with a default must not, a
+// default that changes has to.
 TEST_CASE("the fingerprint of a job is the same in every version") {
-  CHECK(BuildPlan(Spec(), Described())->message.fingerprint() == "99f4a761fe082909addb6f0d55252701a62500c4af406d9035c98c34ff209e70");
+  CHECK(BuildPlan(Spec(), Described())->message.fingerprint() ==
+        "99f4a761fe082909addb6f0d55252701a62500c4af406d9035c98c34ff209e70");
 }
 
 TEST_CASE("an entry of wire_dtype that fits no variable is a user's mistake") {
@@ -213,7 +238,9 @@ TEST_CASE("an entry of wire_dtype that fits no variable is a user's mistake") {
   const auto built = BuildPlan(spec, Described());
   REQUIRE_FALSE(built.ok());
   CHECK(BlameOf(built.status()) == Blame::kUser);
-  CHECK_THAT(std::string(built.status().message()), Catch::Contains("spec.training.wire_dtype: no variable and no table of this name: match=emb/*"));
+  CHECK_THAT(std::string(built.status().message()),
+             Catch::Contains(
+                 "spec.training.wire_dtype: no variable and no table of this name: match=emb/*"));
   spec.training.wire[1].match = "scale";
   CHECK(BuildPlan(spec, Described()).ok());
 }
@@ -226,7 +253,8 @@ TEST_CASE("an entry of optimizers that fits no variable is a user's mistake") {
   REQUIRE_FALSE(built.ok());
   CHECK(BlameOf(built.status()) == Blame::kUser);
   CHECK_THAT(std::string(built.status().message()),
-             Catch::StartsWith("spec.optimizers: no variable and no table of this name: match=dnse/*; it has dense/kernel, "));
+             Catch::StartsWith("spec.optimizers: no variable and no table of this name: "
+                               "match=dnse/*; it has dense/kernel, "));
   spec.optimizers[0].match = "scale";
   CHECK(BuildPlan(spec, Described()).ok());
   // Of a table, too; and the last one may be left with nothing to do.
@@ -242,7 +270,9 @@ TEST_CASE("an entry of optimizers that fits no variable is a user's mistake") {
   CHECK(BuildPlan(spec, d).ok());
 }
 
-TEST_CASE("of a job's tables their limits are known to be taken, and slots are placed as at least a MiB each") {
+TEST_CASE(
+    "of a job's tables their limits are known to be taken, and slots are placed as at least a MiB "
+    "each") {
   const std::uint64_t dense = BuildPlan(Spec(), Described())->server_bytes;
   v1::DescribeResult d = Described();
   for (const std::uint64_t bytes_max : {0ull, 1ull << 20, 1ull << 30}) {
@@ -270,12 +300,18 @@ TEST_CASE("what a worker describes is not trusted") {
   };
   for (const Row& row : std::vector<Row>{
            {"no examples", [](v1::DescribeResult* d) { d->set_train_examples(0); }, "", true},
-           {"no variables", [](v1::DescribeResult* d) { d->clear_variables(); }, "no variables", false},
-           {"a name twice", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name("dense/kernel"); }, "named twice", false},
-           {"no name", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name(""); }, "badly", false},
-           {"a dtype that is not built", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); }, "dtype not built",
+           {"no variables", [](v1::DescribeResult* d) { d->clear_variables(); }, "no variables",
             false},
-           {"a wire type that is not built", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_wire_dtype(v1::DTYPE_INT64); },
+           {"a name twice",
+            [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name("dense/kernel"); },
+            "named twice", false},
+           {"no name", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name(""); },
+            "badly", false},
+           {"a dtype that is not built",
+            [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); },
+            "dtype not built", false},
+           {"a wire type that is not built",
+            [](v1::DescribeResult* d) { d->mutable_variables(1)->set_wire_dtype(v1::DTYPE_INT64); },
             "wire type is not built", false},
            {"a shape that overflows",
             [](v1::DescribeResult* d) {
@@ -305,7 +341,8 @@ TEST_CASE("more shards than a map can hold are refused by name") {
   d.mutable_variables(0)->set_shape(0, 20000);
   const auto built = BuildPlan(spec, d);
   REQUIRE_FALSE(built.ok());
-  CHECK_THAT(std::string(built.status().message()), Contains("too many shards") && Contains("spec.strategy.partitioner"));
+  CHECK_THAT(std::string(built.status().message()),
+             Contains("too many shards") && Contains("spec.strategy.partitioner"));
 }
 
 TEST_CASE("a counting job is cut into as many shards as it asks for") {
@@ -326,7 +363,9 @@ TEST_CASE("a counting job is cut into as many shards as it asks for") {
   CHECK(built->shard_bytes[0] == 75 * 4 * 2);
 }
 
-TEST_CASE("a description with more evaluation closures than can be kept is refused before any room is made for them") {
+TEST_CASE(
+    "a description with more evaluation closures than can be kept is refused before any room is "
+    "made for them") {
   v1::DescribeResult described = Described();
   described.set_eval_examples(1ull << 40);
   const auto built = BuildPlan(Spec(), described);

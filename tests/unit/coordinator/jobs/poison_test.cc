@@ -1,4 +1,5 @@
-// Which closure kills its workers, by transcript: d = a death that names closure and step, x = a death that names nothing.
+// Which closure kills its workers, by transcript: d = a death that names closure and step, x = a
+// death that names nothing.
 #include <catch2/catch.hpp>
 
 #include "coordinator/jobs/poison.h"
@@ -15,7 +16,8 @@ struct Death {
 };
 
 // Judges once after everything, and says what came of it.
-PoisonRule::Verdict After(const std::vector<Death>& deaths, const std::vector<int>& ended_before = {}) {
+PoisonRule::Verdict After(const std::vector<Death>& deaths,
+                          const std::vector<int>& ended_before = {}) {
   PoisonRule rule({3, std::chrono::milliseconds(200)});
   PoisonRule::Verdict sum;
   std::size_t i = 0;
@@ -24,9 +26,13 @@ PoisonRule::Verdict After(const std::vector<Death>& deaths, const std::vector<in
     const PoisonRule::Verdict v = rule.Judge(now);
     if (v.poison && !sum.poison) sum.poison = v.poison;
     sum.others += v.others;
-    if (i < ended_before.size() && ended_before[i] >= 0) rule.OnEnded(ClosureId(static_cast<std::uint64_t>(ended_before[i])));
+    if (i < ended_before.size() && ended_before[i] >= 0)
+      rule.OnEnded(ClosureId(static_cast<std::uint64_t>(ended_before[i])));
     ++i;
-    rule.OnDeath(now, d.closure < 0 ? std::nullopt : std::optional(PoisonRule::Running{ClosureId(static_cast<std::uint64_t>(d.closure)), d.step}));
+    rule.OnDeath(now, d.closure < 0
+                          ? std::nullopt
+                          : std::optional(PoisonRule::Running{
+                                ClosureId(static_cast<std::uint64_t>(d.closure)), d.step}));
   }
   const PoisonRule::Verdict v = rule.Judge(std::chrono::hours(1));
   if (v.poison && !sum.poison) sum.poison = v.poison;
@@ -49,11 +55,14 @@ TEST_CASE("an advance, an end or another closure in between clears the blame") {
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 3}, {3000, 5, 4}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 3}, {4000, 5, 3}}).poison);
   CHECK_FALSE(After({{1000, 5, 2}, {2000, 5, 2}, {3000, 5, 2}}, {-1, -1, 5}).poison);
-  CHECK(After({{1000, 5, 2}, {1500, 6, 2}, {2000, 5, 2}, {2500, 6, 1}, {3000, 5, 2}}).poison);  // each by itself
+  CHECK(After({{1000, 5, 2}, {1500, 6, 2}, {2000, 5, 2}, {2500, 6, 1}, {3000, 5, 2}})
+            .poison);  // each by itself
 }
 
-TEST_CASE("deaths together with others, and those that name nothing, blame nobody but are counted") {
-  const auto host_down = After({{1000, 5, 2}, {1100, -1, 0}, {2000, 5, 2}, {2100, 7, 1}, {3000, 5, 2}, {3199, -1, 0}});
+TEST_CASE(
+    "deaths together with others, and those that name nothing, blame nobody but are counted") {
+  const auto host_down =
+      After({{1000, 5, 2}, {1100, -1, 0}, {2000, 5, 2}, {2100, 7, 1}, {3000, 5, 2}, {3199, -1, 0}});
   CHECK_FALSE(host_down.poison);
   CHECK(host_down.others == 6);
   CHECK(After({{1000, -1, 0}, {2000, -1, 0}, {3000, -1, 0}}).others == 3);

@@ -20,10 +20,14 @@ ReachRule::Said Unreached(const std::string& server, std::uint64_t for_ms) {
   return said;
 }
 
-TEST_CASE("a worker is cut off once its silence and the server's session have lasted, and only from a server that is needed") {
+TEST_CASE(
+    "a worker is cut off once its silence and the server's session have lasted, and only from a "
+    "server that is needed") {
   ReachRule rule(milliseconds(5000));
   const ReachRule::Said said = Unreached("0", 5000);
-  const auto cut_off = [&](const ReachRule::Said& by, int at_ms) { return rule.CutOff(by, milliseconds(at_ms)) != nullptr; };
+  const auto cut_off = [&](const ReachRule::Said& by, int at_ms) {
+    return rule.CutOff(by, milliseconds(at_ms)) != nullptr;
+  };
   CHECK_FALSE(cut_off(said, 0));  // a server that nobody has seen
   rule.Server("0", TaskId(1), true, true, milliseconds(0));
   CHECK_FALSE(cut_off(said, 4999));
@@ -49,16 +53,21 @@ TEST_CASE("what a worker says of servers is kept bounded and clean") {
   ReachRule::Clean(&said);
   CHECK(said.size() == 64);
   for (const v1::UnreachedServer& one : said) CHECK(one.ByteSizeLong() < 500);
-  CHECK(ReachRule::Text(Unreached("1", 12'400)[0]) == "ps_server/1 at 127.0.0.1:4001 for 12 s (connection refused)");
+  CHECK(ReachRule::Text(Unreached("1", 12'400)[0]) ==
+        "ps_server/1 at 127.0.0.1:4001 for 12 s (connection refused)");
 }
 
-// Worker 0 never gets an answer from server 0 and says so four times a second; who else is there does what it is given.
+// Worker 0 never gets an answer from server 0 and says so four times a second; who else is there
+// does what it is given.
 struct Stage {
   FakeCluster c;
   std::map<std::uint64_t, MonoTime> since;  // by attempt of worker 0
   bool mended = false;
-  explicit Stage(std::function<void(config::JobSpec&, JobOptions&)> change = {}) : c(std::move(change)) {
-    c.hold = [this](const FakeWorker& w, const v1::Grant& g) { return !mended && w.identity == "0" && g.kind() != v1::DESCRIBE; };
+  explicit Stage(std::function<void(config::JobSpec&, JobOptions&)> change = {})
+      : c(std::move(change)) {
+    c.hold = [this](const FakeWorker& w, const v1::Grant& g) {
+      return !mended && w.identity == "0" && g.kind() != v1::DESCRIBE;
+    };
     c.AddWorker("0");
   }
   void Beat() {
@@ -87,35 +96,46 @@ struct Stage {
   std::size_t Events(const std::string& text) const {
     std::size_t n = 0;
     const v1::JobStatus status = c.Status();
-    for (const v1::Event& event : status.events()) n += event.text().find(text) != std::string::npos;
+    for (const v1::Event& event : status.events())
+      n += event.text().find(text) != std::string::npos;
     return n;
   }
 };
 
-TEST_CASE("a closure that its worker cannot finish because it cannot reach a server goes to one that can, and job show says who cannot reach whom") {
+TEST_CASE(
+    "a closure that its worker cannot finish because it cannot reach a server goes to one that "
+    "can, and job show says who cannot reach whom") {
   Stage stage;
   FakeCluster& c = stage.c;
   c.AddServer("0");
   c.job->Start();
-  REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty() && c.workers.at("0").held.front().kind() == v1::TRAIN; }, seconds(5)));
+  REQUIRE(stage.Run(
+      [&] {
+        return !c.workers.at("0").held.empty() &&
+               c.workers.at("0").held.front().kind() == v1::TRAIN;
+      },
+      seconds(5)));
   c.AddWorker("1");
   const MonoTime begun = c.host.clock.Now();
   REQUIRE(stage.Run([&] { return c.job->ended(); }, seconds(60)));
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.host.clock.Now() - begun < seconds(30));
   CHECK(c.Status().closures_succeeded() == 16);
-  CHECK(stage.Events("worker/0 cannot take part, it is tried again from time to time: it cannot reach ps_server/0 at 127.0.0.1:4001 for 5 s "
+  CHECK(stage.Events("worker/0 cannot take part, it is tried again from time to time: it cannot "
+                     "reach ps_server/0 at 127.0.0.1:4001 for 5 s "
                      "(connection refused); its work goes to workers that can") == 1);
   CHECK(stage.since.size() >= 1);
   CHECK(stage.since.size() <= 5);  // tried again after 1, 2, 4 … s
 }
 
-TEST_CASE("while a worker is cut off its row names the server, until it has ended something again") {
+TEST_CASE(
+    "while a worker is cut off its row names the server, until it has ended something again") {
   Stage stage;
   FakeCluster& c = stage.c;
   bool holds = true;
   c.hold = [&](const FakeWorker& w, const v1::Grant& g) {
-    return g.kind() == v1::TRAIN && ((!stage.mended && w.identity == "0") || (holds && g.closure() >= 4));
+    return g.kind() == v1::TRAIN &&
+           ((!stage.mended && w.identity == "0") || (holds && g.closure() >= 4));
   };
   c.AddWorker("1");
   c.AddServer("0");
@@ -161,12 +181,15 @@ TEST_CASE("a job whose workers all wait for answers says for whose, until one of
   beat("0", "ps_server/0 for 7 s");
   CHECK(c.job->WaitingFor().empty());
   beat("1", "ps_server/0 for 3 s");
-  CHECK(c.job->WaitingFor() == "an answer to worker/0 by ps_server/0 for 7 s, an answer to worker/1 by ps_server/0 for 3 s");
+  CHECK(
+      c.job->WaitingFor() ==
+      "an answer to worker/0 by ps_server/0 for 7 s, an answer to worker/1 by ps_server/0 for 3 s");
   beat("0", "");
   CHECK(c.job->WaitingFor().empty());
 }
 
-TEST_CASE("where no worker can reach a server nothing is passed on: the job waits, and says for whom") {
+TEST_CASE(
+    "where no worker can reach a server nothing is passed on: the job waits, and says for whom") {
   Stage stage;
   FakeCluster& c = stage.c;
   c.AddServer("0");
@@ -219,7 +242,8 @@ struct FunctionsStage : Stage {
   std::uint64_t calls = 0;
 };
 
-TEST_CASE("a worker that alone has the function keeps its work, and the job says whom it cannot reach") {
+TEST_CASE(
+    "a worker that alone has the function keeps its work, and the job says whom it cannot reach") {
   const bool another_has_it = GENERATE(false, true);
   CAPTURE(another_has_it);
   FunctionsStage stage;
@@ -258,7 +282,8 @@ TEST_CASE("what a worker cannot finish is left to it while the only other worker
   // It backs off for a minute by membership's own rule.
   v1::Registered registered;
   const TaskId task(c.next_task++);
-  c.job->AdmitWorker(task, "1", c.host.clock.Now() + seconds(60), std::nullopt, false, v1::Hello(), &registered);
+  c.job->AdmitWorker(task, "1", c.host.clock.Now() + seconds(60), std::nullopt, false, v1::Hello(),
+                     &registered);
   c.job->Ready(task);
   stage.Run([&] { return false; }, seconds(20));
   CHECK(stage.since.size() == 1);
@@ -270,7 +295,9 @@ TEST_CASE("a worker is not blamed for a server that is away") {
   FakeCluster& c = stage.c;
   c.AddWorker("1");
   c.AddServer("0");
-  c.hold = [&](const FakeWorker&, const v1::Grant& g) { return !stage.mended && g.kind() == v1::TRAIN; };
+  c.hold = [&](const FakeWorker&, const v1::Grant& g) {
+    return !stage.mended && g.kind() == v1::TRAIN;
+  };
   c.job->Start();
   REQUIRE(stage.Run([&] { return !c.workers.at("0").held.empty(); }, seconds(5)));
   c.job->OnServerAway(c.servers.at("0").task, "its session closed");

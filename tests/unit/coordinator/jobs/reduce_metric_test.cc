@@ -30,11 +30,14 @@ TEST_CASE("a metric is a mean unless it says otherwise") {
   CHECK(std::isnan(Reduced(sum, 10)));
 }
 
-TEST_CASE("AUC is the share of pairs of a positive and a negative that are in order, ties counting a half") {
+TEST_CASE(
+    "AUC is the share of pairs of a positive and a negative that are in order, ties counting a "
+    "half") {
   CHECK(Reduced(Auc({0, 0, 5}, {3, 0, 0}), 8) == 1);
   CHECK(Reduced(Auc({5, 0, 0}, {0, 0, 3}), 8) == 0);
   CHECK(Reduced(Auc({0, 5, 0}, {0, 3, 0}), 8) == 0.5);
-  // Positives in bins 0, 1, 1, 2; negatives in 0, 1, 2: of 12 pairs (0,0) and (2,2) tie, (1,1) twice; in order are 1>0 twice, 2>0, 2>1.
+  // Positives in bins 0, 1, 1, 2; negatives in 0, 1, 2: of 12 pairs (0,0) and (2,2) tie, (1,1)
+  // twice; in order are 1>0 twice, 2>0, 2>1.
   CHECK(Reduced(Auc({1, 2, 1}, {1, 1, 1}), 7) == Approx((4 + 4 * 0.5) / 12));
   CHECK(std::isnan(Reduced(Auc({1, 2, 1}, {0, 0, 0}), 4)));
   CHECK(std::isnan(Reduced(Auc({}, {}), 4)));

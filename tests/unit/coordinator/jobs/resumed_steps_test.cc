@@ -37,7 +37,9 @@ TEST_CASE("the steps of resumed epochs are those that the manifest says, each ep
   CHECK(StepsOfEpochs(manifest, true, {16, 16}) == Steps{32, 16});
 }
 
-TEST_CASE("a manifest of an older build: the steps are those of its plan, and under the same plan those that were counted") {
+TEST_CASE(
+    "a manifest of an older build: the steps are those of its plan, and under the same plan those "
+    "that were counted") {
   CHECK(StepsOfEpochs(Manifest(), false, {8, 8}) == Steps{16, 16});
   CHECK(StepsOfEpochs(Manifest(), true, {16, 14}) == Steps{16, 14});
 }

@@ -9,7 +9,8 @@ namespace {
 TEST_CASE("there is no speed over a time too short to measure") {
   CHECK(MeasuredSpeed(1000, 0.5) == 2000);
   CHECK(MeasuredSpeed(1000, kTimedSecondsMin) == 1000 / kTimedSecondsMin);
-  for (const double seconds : {0.0, 1e-9, 0.009, -1.0, std::nan("")}) CHECK(std::isnan(MeasuredSpeed(1000, seconds)));
+  for (const double seconds : {0.0, 1e-9, 0.009, -1.0, std::nan("")})
+    CHECK(std::isnan(MeasuredSpeed(1000, seconds)));
   CHECK(std::isnan(MeasuredSpeed(0, 5)));
 }
 

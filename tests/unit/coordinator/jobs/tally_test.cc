@@ -31,7 +31,9 @@ TEST_CASE("another process of the identity adds to what the former ones counted"
   CHECK(tally.total().duplicates == 3);
 }
 
-TEST_CASE("a process that has served another job meanwhile counts anew, and nothing is lost or counted twice, even if it has more by then") {
+TEST_CASE(
+    "a process that has served another job meanwhile counts anew, and nothing is lost or counted "
+    "twice, even if it has more by then") {
   Tally tally;
   tally.Begin(1);
   tally.Report(1, {10, 100, 1000, 0});

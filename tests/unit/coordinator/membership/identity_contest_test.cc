@@ -8,7 +8,8 @@ using namespace evergrad::coordinator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST_CASE("two hosts whose workers replace each other again and again are both named, once a minute") {
+TEST_CASE(
+    "two hosts whose workers replace each other again and again are both named, once a minute") {
   IdentityContest contest;
   MonoTime now = seconds(10);
   int said = 0;
@@ -26,16 +27,20 @@ TEST_CASE("two hosts whose workers replace each other again and again are both n
   CHECK(first.find("--name") != std::string::npos);
 }
 
-TEST_CASE("a worker that is started again now and then before its old session has ended is no contest") {
+TEST_CASE(
+    "a worker that is started again now and then before its old session has ended is no contest") {
   IdentityContest contest;
   MonoTime now = seconds(10);
-  for (int i = 0; i < 50; ++i, now += seconds(16)) CHECK_FALSE(contest.OnReplaced(now, "worker/0", {"h", i}, {"h", i + 1}));
+  for (int i = 0; i < 50; ++i, now += seconds(16))
+    CHECK_FALSE(contest.OnReplaced(now, "worker/0", {"h", i}, {"h", i + 1}));
 }
 
-TEST_CASE("any number of names that change hands takes a bounded table, and a contest is still found") {
+TEST_CASE(
+    "any number of names that change hands takes a bounded table, and a contest is still found") {
   IdentityContest contest;
   MonoTime now = seconds(10);
-  for (int i = 0; i < 10000; ++i) CHECK_FALSE(contest.OnReplaced(now, "worker/f" + std::to_string(i), {"h", 1}, {"h", 2}));
+  for (int i = 0; i < 10000; ++i)
+    CHECK_FALSE(contest.OnReplaced(now, "worker/f" + std::to_string(i), {"h", 1}, {"h", 2}));
   CHECK_FALSE(contest.OnReplaced(now, "worker/0", {"a", 1}, {"b", 2}));
   CHECK_FALSE(contest.OnReplaced(now, "worker/0", {"b", 2}, {"a", 3}));
   CHECK(contest.OnReplaced(now, "worker/0", {"a", 3}, {"b", 4}));

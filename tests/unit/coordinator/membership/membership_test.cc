@@ -1,5 +1,6 @@
-// Membership by transcript: what is said to it line by line, and what it concludes. `at` moves the clock and ticks every 10 ms
-// on the way, so that its own ticks have no gap; `sleep` moves it without a tick.
+// Membership by transcript: what is said to it line by line, and what it concludes. `at` moves the
+// clock and ticks every 10 ms on the way, so that its own ticks have no gap; `sleep` moves it
+// without a tick.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -15,9 +16,9 @@ using namespace evergrad::coordinator;
 
 namespace {
 
-// worker NAME UID | server NAME UID   registers ("-" is no name; "=3": the number 3 that it was given)     heard N | closed N | leaving N | lost NAME
-// host NAME: of who registers from here on
-// at MS | sleep MS                    N: the registration's number   show NAME
+// worker NAME UID | server NAME UID   registers ("-" is no name; "=3": the number 3 that it was
+// given)     heard N | closed N | leaving N | lost NAME host NAME: of who registers from here on at
+// MS | sleep MS                    N: the registration's number   show NAME
 class Transcript {
  public:
   explicit Transcript(MembershipOptions options = {}) : membership_(options) {}
@@ -30,7 +31,8 @@ class Transcript {
       std::string verb, a, b;
       words >> verb >> a >> b;
       if (verb.empty()) continue;
-      if (verb == "worker" || verb == "server") out += Register(verb, a == "-" ? std::string() : a, std::stoull(b));
+      if (verb == "worker" || verb == "server")
+        out += Register(verb, a == "-" ? std::string() : a, std::stoull(b));
       if (verb == "host") host_ = a;
       if (verb == "heard") membership_.Heard(now_, TaskId(std::stoull(a)));
       if (verb == "closed") out += Say(membership_.StreamClosed(now_, TaskId(std::stoull(a))));
@@ -50,12 +52,16 @@ class Transcript {
       if (verb == "show") {
         for (const TaskEntry* entry : membership_.List()) {
           if (entry->identity != a) continue;
-          absl::StrAppend(&out, RoleName(entry->role), "/", a, " is ", TaskStateName(entry->state),
-                          entry->reason.empty() ? "" : absl::StrCat(" (", entry->reason, ")"), " registrations=", entry->registrations,
-                          entry->backoff_until > now_
-                              ? absl::StrCat(" backoff=", std::chrono::duration_cast<std::chrono::milliseconds>(entry->backoff_until - now_).count())
-                              : "",
-                          "\n");
+          absl::StrAppend(
+              &out, RoleName(entry->role), "/", a, " is ", TaskStateName(entry->state),
+              entry->reason.empty() ? "" : absl::StrCat(" (", entry->reason, ")"),
+              " registrations=", entry->registrations,
+              entry->backoff_until > now_
+                  ? absl::StrCat(" backoff=", std::chrono::duration_cast<std::chrono::milliseconds>(
+                                                  entry->backoff_until - now_)
+                                                  .count())
+                  : "",
+              "\n");
         }
       }
     }
@@ -73,7 +79,8 @@ class Transcript {
     hello.pid = static_cast<std::int64_t>(uid * 10);
     hello.host = host_;
     const RegisterVerdict v = membership_.Register(now_, hello);
-    if (!v.accepted) return absl::StrCat("refused ", v.kind, v.exit ? " exit" : "", ": ", v.message, "\n");
+    if (!v.accepted)
+      return absl::StrCat("refused ", v.kind, v.exit ? " exit" : "", ": ", v.message, "\n");
     return absl::StrCat(v.task.value(), " is ", role, "/", v.identity,
                         v.former ? absl::StrCat(" in place of ", v.former->value(),
                                                 v.former_same_process ? " (itself)"
@@ -85,9 +92,12 @@ class Transcript {
   static std::string Say(const std::vector<MembershipChange>& changes) {
     std::string out;
     for (const MembershipChange& c : changes) {
-      const char* kind = c.kind == MembershipChange::Kind::kSuspected ? "suspected" : c.kind == MembershipChange::Kind::kGone ? "gone" : "lost";
-      absl::StrAppend(&out, c.task.value(), " ", RoleName(c.role), "/", c.identity, " ", kind, c.close_session ? " close" : "",
-                      c.leaving ? " left" : "", ": ", c.reason, "\n");
+      const char* kind = c.kind == MembershipChange::Kind::kSuspected ? "suspected"
+                         : c.kind == MembershipChange::Kind::kGone    ? "gone"
+                                                                      : "lost";
+      absl::StrAppend(&out, c.task.value(), " ", RoleName(c.role), "/", c.identity, " ", kind,
+                      c.close_session ? " close" : "", c.leaving ? " left" : "", ": ", c.reason,
+                      "\n");
     }
     return out;
   }
@@ -137,31 +147,40 @@ TEST_CASE("after a gap between the coordinator's own ticks every lease restarts"
   CHECK(t.membership().lease_restarts() == 1);
 }
 
-TEST_CASE("the newer of two workers of one identity is served, the older exits and may not come back") {
+TEST_CASE(
+    "the newer of two workers of one identity is served, the older exits and may not come back") {
   Transcript t;
   CHECK(t.Run("worker a 1\nat 10\nworker a 2\nat 20\nworker a 1\nworker a 2") ==
         "1 is worker/a\n"
         "2 is worker/a in place of 1\n"
-        "refused replaced exit: a newer process has taken this identity: worker/a is pid 20 on h, registration 2\n"
+        "refused replaced exit: a newer process has taken this identity: worker/a is pid 20 on h, "
+        "registration 2\n"
         "3 is worker/a in place of 2 (itself)\n");
 }
 
 TEST_CASE("a second server of a living identity waits and is told for whom") {
   Transcript t;
-  CHECK(t.Run("server 0 1\nat 10\nserver 0 2\nat 500\nclosed 1\nserver 0 2\nat 1490\nserver 0 2\nat 1510\nserver 0 2") ==
+  CHECK(t.Run("server 0 1\nat 10\nserver 0 2\nat 500\nclosed 1\nserver 0 2\nat 1490\nserver 0 "
+              "2\nat 1510\nserver 0 2") ==
         "1 is server/0\n"
-        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, registration 1, its session is open\n"
+        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, "
+        "registration 1, its session is open\n"
         "1 ps_server/0 suspected: its session closed\n"
-        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, registration 1, its lease runs\n"
-        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, registration 1, its lease runs\n"
+        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, "
+        "registration 1, its lease runs\n"
+        "refused identity_taken: server identity taken: identity=0 held_by=pid 10 on h, "
+        "registration 1, its lease runs\n"
         "2 is server/0 in place of 1\n");
 }
 
-TEST_CASE("a server's lease is not waited for where the newcomer proves that the former process has ended") {
+TEST_CASE(
+    "a server's lease is not waited for where the newcomer proves that the former process has "
+    "ended") {
   using std::chrono::milliseconds;
   Membership membership{MembershipOptions{}};
   const auto hello = [](std::uint64_t uid, const std::string& lifeline, std::uint64_t ended) {
-    return TaskHello{Role::kPsServer, "0", uid, static_cast<std::int64_t>(uid), "h", lifeline, ended};
+    return TaskHello{Role::kPsServer, "0",  uid, static_cast<std::int64_t>(uid), "h",
+                     lifeline,        ended};
   };
   const TaskId first = membership.Register(milliseconds(0), hello(1, "boot/net", 0)).task;
 
@@ -185,7 +204,8 @@ TEST_CASE("a server's lease is not waited for where the newcomer proves that the
   CHECK(verdict.holder->free_identity == "1");
 
   // Neither of another process, nor from another place, nor without one.
-  for (const TaskHello& no_proof : {hello(2, "boot/net", 7), hello(2, "boot/other", 1), hello(2, "", 1)})
+  for (const TaskHello& no_proof :
+       {hello(2, "boot/net", 7), hello(2, "boot/other", 1), hello(2, "", 1)})
     CHECK(membership.Register(milliseconds(40), no_proof).kind == "identity_taken");
   verdict = membership.Register(milliseconds(50), hello(2, "boot/net", 1));
   CHECK(verdict.accepted);
@@ -210,7 +230,8 @@ TEST_CASE("a server is lost after server_lost_after, or when an operator says so
   MembershipOptions options;
   options.server_lost_after = std::chrono::seconds(3);
   Transcript t(options);
-  CHECK(t.Run("server 0 1\nserver 1 2\nat 10\nclosed 1\nat 1000\nheard 2\nat 2990\nheard 2\nat 3010\nlost 1\nlost 7\nserver 0 1") ==
+  CHECK(t.Run("server 0 1\nserver 1 2\nat 10\nclosed 1\nat 1000\nheard 2\nat 2990\nheard 2\nat "
+              "3010\nlost 1\nlost 7\nserver 0 1") ==
         "1 is server/0\n"
         "2 is server/1\n"
         "1 ps_server/0 suspected: its session closed\n"
@@ -232,7 +253,8 @@ TEST_CASE("a server that falls silent and speaks again was only suspected") {
 
 TEST_CASE("a worker without a name is numbered, and keeps its number when it returns") {
   Transcript t;
-  CHECK(t.Run("worker - 1\nworker - 2\nworker 2 3\nworker - 4\nclosed 2\nworker - 2\nclosed 5\nat 200\nworker - 9") ==
+  CHECK(t.Run("worker - 1\nworker - 2\nworker 2 3\nworker - 4\nclosed 2\nworker - 2\nclosed 5\nat "
+              "200\nworker - 9") ==
         "1 is worker/0\n"
         "2 is worker/1\n"
         "3 is worker/2\n"
@@ -244,10 +266,12 @@ TEST_CASE("a worker without a name is numbered, and keeps its number when it ret
         "6 is worker/1 in place of 5 (gone)\n");
 }
 
-TEST_CASE("a numbered worker whose number was given away meanwhile gets another one, and nobody exits") {
+TEST_CASE(
+    "a numbered worker whose number was given away meanwhile gets another one, and nobody exits") {
   Transcript t;
   // Gone, and a named process has taken its number.
-  CHECK(t.Run("worker - 1\nclosed 1\nat 200\nworker 0 2\nworker =0 1\nworker =1 1\nworker 0 2\nshow 0\nshow 1") ==
+  CHECK(t.Run("worker - 1\nclosed 1\nat 200\nworker 0 2\nworker =0 1\nworker =1 1\nworker 0 "
+              "2\nshow 0\nshow 1") ==
         "1 is worker/0\n"
         "1 worker/0 suspected: its session closed\n"
         "1 worker/0 gone: its session closed\n"
@@ -263,7 +287,8 @@ TEST_CASE("a numbered worker whose number was given away meanwhile gets another 
         "1 is worker/0\n"
         "2 is worker/1\n"
         "3 is worker/0 in place of 1 (itself)\n");
-  // Somebody was given the name while the numbered one lives: the name is his, and the other one goes on under another number.
+  // Somebody was given the name while the numbered one lives: the name is his, and the other one
+  // goes on under another number.
   Transcript named;
   CHECK(named.Run("worker - 1\nworker 0 2\nworker =0 1\nworker 0 2") ==
         "1 is worker/0\n"
@@ -272,7 +297,8 @@ TEST_CASE("a numbered worker whose number was given away meanwhile gets another 
         "4 is worker/0 in place of 2 (itself)\n");
 }
 
-TEST_CASE("a worker whose chosen name was given as a number meanwhile takes it back, and nobody exits") {
+TEST_CASE(
+    "a worker whose chosen name was given as a number meanwhile takes it back, and nobody exits") {
   Transcript t;
   std::string script;
   for (int n = 0; n < 8; ++n) absl::StrAppend(&script, "worker ", n, " ", n + 1, "\n");
@@ -284,10 +310,13 @@ TEST_CASE("a worker whose chosen name was given as a number meanwhile takes it b
         "11 is worker/8\n");
 }
 
-TEST_CASE("a fresh process without a name gets a number that nobody had, not the back-off of one that died there") {
+TEST_CASE(
+    "a fresh process without a name gets a number that nobody had, not the back-off of one that "
+    "died there") {
   Transcript t;
   std::string script = "host loops\n";
-  for (int i = 1; i <= 6; ++i) absl::StrAppend(&script, "worker - ", i, "\nclosed ", i, "\nat ", i * 200, "\n");
+  for (int i = 1; i <= 6; ++i)
+    absl::StrAppend(&script, "worker - ", i, "\nclosed ", i, "\nat ", i * 200, "\n");
   t.Run(script);
   // Started again on its host it is what it was, and backs off.
   CHECK(t.Run("show 0\nworker - 7\nshow 0\nclosed 7\nat 1400") ==
@@ -296,7 +325,8 @@ TEST_CASE("a fresh process without a name gets a number that nobody had, not the
         "worker/0 is alive registrations=7 backoff=400\n"
         "7 worker/0 suspected: its session closed\n"
         "7 worker/0 gone: its session closed\n");
-  CHECK(t.Run("host healthy\nworker - 8\nshow 1") == "8 is worker/1\nworker/1 is alive registrations=1\n");
+  CHECK(t.Run("host healthy\nworker - 8\nshow 1") ==
+        "8 is worker/1\nworker/1 is alive registrations=1\n");
 }
 
 TEST_CASE("numbers do not grow while workers without names die on one host after another") {
@@ -304,7 +334,8 @@ TEST_CASE("numbers do not grow while workers without names die on one host after
   t.Run("host first\nworker - 1\n");
   std::set<std::string> numbers;
   for (int i = 2; i <= 100; ++i) {
-    t.Run(absl::StrCat("heard 1\nhost h", i, "\nworker - ", i, "\nheard ", i, "\nclosed ", i, "\nat ", i * 200, "\n"));
+    t.Run(absl::StrCat("heard 1\nhost h", i, "\nworker - ", i, "\nheard ", i, "\nclosed ", i,
+                       "\nat ", i * 200, "\n"));
   }
   for (const TaskEntry* entry : t.membership().List()) numbers.insert(entry->identity);
   CHECK(numbers.size() == 9);
@@ -315,30 +346,39 @@ TEST_CASE("numbers do not grow while workers without names die on one host after
 TEST_CASE("an identity that dies young again and again backs off, visibly; a long life clears it") {
   Transcript t;
   std::string script;
-  for (int i = 1; i <= 6; ++i) absl::StrAppend(&script, "worker a ", i, "\nshow a\nclosed ", i, "\n");
-  CHECK(t.Run(script) ==
-        "1 is worker/a\nworker/a is alive registrations=1\n1 worker/a suspected: its session closed\n"
-        "2 is worker/a in place of 1\nworker/a is alive registrations=2\n2 worker/a suspected: its session closed\n"
-        "3 is worker/a in place of 2\nworker/a is alive registrations=3\n3 worker/a suspected: its session closed\n"
-        "4 is worker/a in place of 3\nworker/a is alive registrations=4\n4 worker/a suspected: its session closed\n"
-        "5 is worker/a in place of 4\nworker/a is alive registrations=5 backoff=100\n5 worker/a suspected: its session closed\n"
-        "6 is worker/a in place of 5\nworker/a is alive registrations=6 backoff=200\n6 worker/a suspected: its session closed\n");
+  for (int i = 1; i <= 6; ++i)
+    absl::StrAppend(&script, "worker a ", i, "\nshow a\nclosed ", i, "\n");
+  CHECK(
+      t.Run(script) ==
+      "1 is worker/a\nworker/a is alive registrations=1\n1 worker/a suspected: its session closed\n"
+      "2 is worker/a in place of 1\nworker/a is alive registrations=2\n2 worker/a suspected: its "
+      "session closed\n"
+      "3 is worker/a in place of 2\nworker/a is alive registrations=3\n3 worker/a suspected: its "
+      "session closed\n"
+      "4 is worker/a in place of 3\nworker/a is alive registrations=4\n4 worker/a suspected: its "
+      "session closed\n"
+      "5 is worker/a in place of 4\nworker/a is alive registrations=5 backoff=100\n5 worker/a "
+      "suspected: its session closed\n"
+      "6 is worker/a in place of 5\nworker/a is alive registrations=6 backoff=200\n6 worker/a "
+      "suspected: its session closed\n");
   t.Run("worker a 7");
   for (int ms = 500; ms <= 6000; ms += 500) t.Run(absl::StrCat("at ", ms, "\nheard 7\n"));
-  CHECK(t.Run("worker a 8\nshow a") == "8 is worker/a in place of 7\nworker/a is alive registrations=8\n");
+  CHECK(t.Run("worker a 8\nshow a") ==
+        "8 is worker/a in place of 7\nworker/a is alive registrations=8\n");
 }
 
 TEST_CASE("what is malformed or too much is refused and changes nothing") {
   MembershipOptions options;
   options.tasks_max = 1;
   Transcript t(options);
-  CHECK(t.Run("worker a/b 1\nserver - 1\nworker a 0\nworker a 1\nworker b 2\nworker a 3") ==
-        "refused malformed: identity holds a character that is not allowed (blank, control or '/')\n"
-        "refused malformed: server identity missing\n"
-        "refused malformed: process uid missing\n"
-        "1 is worker/a\n"
-        "refused limit: too many tasks: limit=1\n"
-        "2 is worker/a in place of 1\n");
+  CHECK(
+      t.Run("worker a/b 1\nserver - 1\nworker a 0\nworker a 1\nworker b 2\nworker a 3") ==
+      "refused malformed: identity holds a character that is not allowed (blank, control or '/')\n"
+      "refused malformed: server identity missing\n"
+      "refused malformed: process uid missing\n"
+      "1 is worker/a\n"
+      "refused limit: too many tasks: limit=1\n"
+      "2 is worker/a in place of 1\n");
   CHECK(t.membership().refused() == 4);
 }
 
@@ -351,14 +391,21 @@ TEST_CASE("gone tasks are listed up to a bound") {
   CHECK(t.membership().List().size() == 3);
 }
 
-TEST_CASE("a server that has gone after its notice is lost after its lease; one whose session was only cut comes back") {
+TEST_CASE(
+    "a server that has gone after its notice is lost after its lease; one whose session was only "
+    "cut comes back") {
   Transcript t;
-  CHECK(t.Run("server 0 1\nserver 1 2\nleaving 1\nat 10\nclosed 1\nclosed 2\nat 1600\nshow 0\nshow 1") ==
-        "1 is server/0\n2 is server/1\n1 ps_server/0 suspected left: said that it leaves: SIGTERM\n2 ps_server/1 suspected: its session closed\n"
-        "1 ps_server/0 lost left: said that it leaves: SIGTERM\nps_server/0 is gone (said that it leaves: SIGTERM) registrations=1\n"
+  CHECK(t.Run("server 0 1\nserver 1 2\nleaving 1\nat 10\nclosed 1\nclosed 2\nat 1600\nshow 0\nshow "
+              "1") ==
+        "1 is server/0\n2 is server/1\n1 ps_server/0 suspected left: said that it leaves: "
+        "SIGTERM\n2 ps_server/1 suspected: its session closed\n"
+        "1 ps_server/0 lost left: said that it leaves: SIGTERM\nps_server/0 is gone (said that it "
+        "leaves: SIGTERM) registrations=1\n"
         "ps_server/1 is suspected (its session closed) registrations=1\n");
   Transcript back;
-  CHECK(back.Run("server 0 1\nleaving 1\nat 10\nclosed 1\nat 500\nserver 0 1\nleaving 2\nat 510\nheard 2\nat 2000\nheard 2\nshow 0") ==
-        "1 is server/0\n1 ps_server/0 suspected left: said that it leaves: SIGTERM\n2 is server/0 in place of 1 (itself)\n"
+  CHECK(back.Run("server 0 1\nleaving 1\nat 10\nclosed 1\nat 500\nserver 0 1\nleaving 2\nat "
+                 "510\nheard 2\nat 2000\nheard 2\nshow 0") ==
+        "1 is server/0\n1 ps_server/0 suspected left: said that it leaves: SIGTERM\n2 is server/0 "
+        "in place of 1 (itself)\n"
         "ps_server/0 is leaving (said that it leaves: SIGTERM) registrations=2\n");
 }

@@ -23,7 +23,9 @@ TaskHello Worker(const std::string& name, std::uint64_t process) {
 
 }  // namespace
 
-TEST_CASE("one identity registers thirty times at once and then twice a second, and is told when to come again") {
+TEST_CASE(
+    "one identity registers thirty times at once and then twice a second, and is told when to come "
+    "again") {
   RegistrationLimit limit({});
   MonoTime now = seconds(1);
   for (int i = 0; i < 30; ++i) CHECK(limit.Take(now, "worker/0", Who::kNewcomer).accepted);
@@ -46,7 +48,8 @@ TEST_CASE("a process that renews its registration after each cut of a bad networ
   CHECK(limit.recent(now) < 0.001);
 }
 
-TEST_CASE("sessions that end without a word are limited to a few a second, whatever names they take") {
+TEST_CASE(
+    "sessions that end without a word are limited to a few a second, whatever names they take") {
   RegistrationLimit limit({});
   MonoTime now = seconds(1);
   int accepted = 0;
@@ -63,25 +66,31 @@ TEST_CASE("sessions that end without a word are limited to a few a second, whate
   CHECK(limit.identities() <= 4096);
 }
 
-TEST_CASE("however many sessions end without a word at once, a newcomer waits ten seconds at most") {
+TEST_CASE(
+    "however many sessions end without a word at once, a newcomer waits ten seconds at most") {
   RegistrationLimit limit({});
   const MonoTime now = seconds(1);
-  for (int i = 0; i < 2000; ++i) REQUIRE(limit.Take(now, "worker/f" + std::to_string(i), Who::kNewcomer).accepted);
+  for (int i = 0; i < 2000; ++i)
+    REQUIRE(limit.Take(now, "worker/f" + std::to_string(i), Who::kNewcomer).accepted);
   for (int i = 0; i < 2000; ++i) limit.EndedSilent(now);
   const RegistrationLimit::Verdict refused = limit.Take(now, "worker/0", Who::kNewcomer);
   CHECK_FALSE(refused.accepted);
   CHECK(refused.retry_after <= milliseconds(10'010));
-  CHECK(limit.Take(now, "worker/1", Who::kKnown).accepted);  // and one whose name is known does not wait at all
+  CHECK(limit.Take(now, "worker/1", Who::kKnown)
+            .accepted);  // and one whose name is known does not wait at all
   CHECK(limit.Take(now + refused.retry_after, "worker/0", Who::kNewcomer).accepted);
 }
 
-TEST_CASE("a cluster of as many tasks as may live starts at once, comes back at once, and is not limited") {
+TEST_CASE(
+    "a cluster of as many tasks as may live starts at once, comes back at once, and is not "
+    "limited") {
   MembershipOptions options;
   Membership membership(options);
   MonoTime now = seconds(1);
   const auto all_register = [&](std::uint64_t first_process) {
     for (std::uint32_t i = 0; i < options.tasks_max; ++i) {
-      const RegisterVerdict verdict = membership.Register(now, Worker("w" + std::to_string(i), first_process + i));
+      const RegisterVerdict verdict =
+          membership.Register(now, Worker("w" + std::to_string(i), first_process + i));
       INFO(verdict.message);
       REQUIRE(verdict.accepted);
       membership.Heard(now, verdict.task);
@@ -93,7 +102,9 @@ TEST_CASE("a cluster of as many tasks as may live starts at once, comes back at 
   all_register(100'000);  // all hosts were started again
 }
 
-TEST_CASE("a name that registers too often is refused as a limit that says when to try again; other names are not") {
+TEST_CASE(
+    "a name that registers too often is refused as a limit that says when to try again; other "
+    "names are not") {
   MembershipOptions options;
   Membership membership(options);
   const MonoTime now = seconds(1);
@@ -111,7 +122,9 @@ TEST_CASE("a name that registers too often is refused as a limit that says when 
   CHECK(membership.Register(now + seconds(1), Worker("0", process++)).accepted);
 }
 
-TEST_CASE("a task that has said something since its Hello costs no more than its own token when it ends") {
+TEST_CASE(
+    "a task that has said something since its Hello costs no more than its own token when it "
+    "ends") {
   MembershipOptions options;
   Membership membership(options);
   MonoTime now = seconds(1);
@@ -124,6 +137,8 @@ TEST_CASE("a task that has said something since its Hello costs no more than its
   membership.Tick(now);
   membership.Tick(now + options.grace);  // both are gone
   CHECK(membership.Find(spoke.task)->state == TaskState::kGone);
-  const double refilled = std::chrono::duration<double>(options.grace).count() * membership.registrations().options().all_per_second;
-  CHECK(membership.registrations().recent(now + options.grace) == Approx(std::max(0.0, 2 - refilled) + 10).margin(0.01));
+  const double refilled = std::chrono::duration<double>(options.grace).count() *
+                          membership.registrations().options().all_per_second;
+  CHECK(membership.registrations().recent(now + options.grace) ==
+        Approx(std::max(0.0, 2 - refilled) + 10).margin(0.01));
 }

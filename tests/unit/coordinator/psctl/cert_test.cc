@@ -42,7 +42,9 @@ bool Accepted(const std::string& ca_path, const std::string& path, int purpose) 
   return accepted;
 }
 
-TEST_CASE("an issued certificate is accepted for both ends of a channel, under the names that it was made for and no other") {
+TEST_CASE(
+    "an issued certificate is accepted for both ends of a channel, under the names that it was "
+    "made for and no other") {
   const test::TempFolder folder;
   REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
   REQUIRE(IssueCertificate({folder.path(), "worker-0", {"10.0.0.1", "w0.example", "::1"}, 1}).ok());
@@ -55,11 +57,13 @@ TEST_CASE("an issued certificate is accepted for both ends of a channel, under t
   CHECK(X509_check_host(certificate, "w0.example", 0, 0, nullptr) == 1);
   CHECK(X509_check_host(certificate, "w1.example", 0, 0, nullptr) == 0);
   CHECK(X509_check_ca(certificate) == 0);
-  GENERAL_NAMES* names = static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
+  GENERAL_NAMES* names = static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr));
   REQUIRE(names != nullptr);
   const GENERAL_NAME* task = sk_GENERAL_NAME_value(names, 0);
   REQUIRE(task->type == GEN_URI);
-  CHECK(std::string(reinterpret_cast<const char*>(ASN1_STRING_get0_data(task->d.uniformResourceIdentifier))) == "evergrad://worker/0");
+  CHECK(std::string(reinterpret_cast<const char*>(
+            ASN1_STRING_get0_data(task->d.uniformResourceIdentifier))) == "evergrad://worker/0");
   GENERAL_NAMES_free(names);
   X509_free(certificate);
   const test::TempFolder other;
@@ -71,16 +75,20 @@ TEST_CASE("whom a certificate is for follows from its name, unless it is said") 
   CHECK(TaskOfName("coordinator") == "coordinator");
   CHECK(TaskOfName("ps-server-12") == "ps_server/12");
   CHECK(TaskOfName("worker-gpu.3") == "worker/gpu.3");
-  for (const char* person : {"alice", "worker", "worker-", "ps-server-", "coordinator-2"}) CHECK(TaskOfName(person) == std::string("user/") + person);
+  for (const char* person : {"alice", "worker", "worker-", "ps-server-", "coordinator-2"})
+    CHECK(TaskOfName(person) == std::string("user/") + person);
   const test::TempFolder folder;
   REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
   int number = 0;
   for (const char* task : {"coordinator", "ps_server/0", "ps_server", "worker/a-b", "user/alice"})
-    CHECK(IssueCertificate({folder.path(), "n" + std::to_string(number++), {"localhost"}, 1, task}).ok());
-  for (const char* task : {"scheduler/0", "worker/", "coordinator/0", "worker/0,DNS:evil", "worker/a/b"}) {
+    CHECK(IssueCertificate({folder.path(), "n" + std::to_string(number++), {"localhost"}, 1, task})
+              .ok());
+  for (const char* task :
+       {"scheduler/0", "worker/", "coordinator/0", "worker/0,DNS:evil", "worker/a/b"}) {
     const absl::Status refused = IssueCertificate({folder.path(), "x", {"localhost"}, 1, task});
     CHECK(BlameOf(refused) == Blame::kUser);
-    CHECK_THAT(std::string(refused.message()), Catch::StartsWith("--task: expected coordinator, ps_server/N"));
+    CHECK_THAT(std::string(refused.message()),
+               Catch::StartsWith("--task: expected coordinator, ps_server/N"));
   }
 }
 
@@ -95,21 +103,27 @@ TEST_CASE("keys are readable by their owner only, and nothing is ever written ov
   }
   const absl::Status again = InitAuthority(folder.path(), "test authority", 1);
   CHECK(again.code() == absl::StatusCode::kAlreadyExists);
-  CHECK(std::string(again.message()) == "will not write over a file that is there: " + folder / "ca.pem");
-  CHECK(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).code() == absl::StatusCode::kAlreadyExists);
+  CHECK(std::string(again.message()) ==
+        "will not write over a file that is there: " + folder / "ca.pem");
+  CHECK(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).code() ==
+        absl::StatusCode::kAlreadyExists);
 }
 
-TEST_CASE("names that would add entries of their own, and folders without an authority, are refused") {
+TEST_CASE(
+    "names that would add entries of their own, and folders without an authority, are refused") {
   const test::TempFolder folder;
   CHECK_THAT(std::string(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).message()),
              Catch::StartsWith("no authority (psctl cert init makes one)"));
   REQUIRE(InitAuthority(folder.path(), "test authority", 1).ok());
-  for (const char* host : {"a,DNS:b", "a b", "", "a/b"}) CHECK(BlameOf(IssueCertificate({folder.path(), "x", {host}, 1})) == Blame::kUser);
-  for (const char* name : {"", "../x", ".x", "a/b", "a b"}) CHECK(BlameOf(IssueCertificate({folder.path(), name, {"localhost"}, 1})) == Blame::kUser);
+  for (const char* host : {"a,DNS:b", "a b", "", "a/b"})
+    CHECK(BlameOf(IssueCertificate({folder.path(), "x", {host}, 1})) == Blame::kUser);
+  for (const char* name : {"", "../x", ".x", "a/b", "a b"})
+    CHECK(BlameOf(IssueCertificate({folder.path(), name, {"localhost"}, 1})) == Blame::kUser);
   std::filesystem::remove(folder / "ca.key");
   REQUIRE(InitAuthority(folder / "other", "another", 1).ok());
   std::filesystem::copy(folder / "other/ca.key", folder / "ca.key");
-  CHECK_THAT(std::string(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).message()), Catch::StartsWith("ca.key does not belong to ca.pem"));
+  CHECK_THAT(std::string(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).message()),
+             Catch::StartsWith("ca.key does not belong to ca.pem"));
 }
 
 }  // namespace

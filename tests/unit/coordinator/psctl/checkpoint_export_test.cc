@@ -18,7 +18,8 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A checkpoint of three variables: one in three shards of unequal rows and more than a block each, one in one, one scalar.
+// A checkpoint of three variables: one in three shards of unequal rows and more than a block each,
+// one in one, one scalar.
 struct Saved : Stage {
   std::vector<float> kernel, bias, scale;
   v1::Manifest manifest;
@@ -26,7 +27,8 @@ struct Saved : Stage {
 
   Saved() {
     // Every kind of bits, NaNs with payloads too.
-    for (std::uint64_t i = 0; i < rows * columns; ++i) kernel.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(Mix(i, 1))));
+    for (std::uint64_t i = 0; i < rows * columns; ++i)
+      kernel.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(Mix(i, 1))));
     bias = {1, -0.0f, 3};
     scale = {7};
     manifest.set_job_uid(5);
@@ -77,8 +79,8 @@ struct Saved : Stage {
     *entry.mutable_done() = snapshot::SmallLedger().done();
     *entry.mutable_refused() = snapshot::SmallLedger().refused();
   }
-  void Add(const std::string& name, const std::vector<std::uint64_t>& shape, std::uint64_t begin, std::uint64_t end,
-           const std::vector<float>& values) {
+  void Add(const std::string& name, const std::vector<std::uint64_t>& shape, std::uint64_t begin,
+           std::uint64_t end, const std::vector<float>& values) {
     v1::ShardSpec& spec = *manifest.mutable_plan()->add_shards();
     const auto shard = static_cast<std::uint32_t>(manifest.plan().shards_size() - 1);
     spec.set_shard(shard);
@@ -104,9 +106,13 @@ struct Saved : Stage {
     });
   }
   std::vector<weights::NamedTensor> Tensors() const {
-    return {{"dense/kernel", tensor::Shape{rows, columns}, kernel}, {"dense/bias", tensor::Shape{3}, bias}, {"scale", tensor::Shape{}, scale}};
+    return {{"dense/kernel", tensor::Shape{rows, columns}, kernel},
+            {"dense/bias", tensor::Shape{3}, bias},
+            {"scale", tensor::Shape{}, scale}};
   }
-  int Export(const std::string& path, const std::string& to) { return Run({"export", path, "--to", to}); }
+  int Export(const std::string& path, const std::string& to) {
+    return Run({"export", path, "--to", to});
+  }
 };
 
 TEST_CASE("an exported checkpoint has every bit of every variable, whole and in the plan's order") {
@@ -119,21 +125,27 @@ TEST_CASE("an exported checkpoint has every bit of every variable, whole and in 
     std::ofstream(saved.folder / "got.npz") << "an old one";
     CHECK(saved.Export(path, saved.folder / "got.npz") == kSucceeded);
     CHECK(saved.err.str().empty());
-    CHECK(saved.out.str().find("3 variable(s), 700704 parameters, of checkpoint 1 of job mnist 0000000000000005") != std::string::npos);
+    CHECK(saved.out.str().find(
+              "3 variable(s), 700704 parameters, of checkpoint 1 of job mnist 0000000000000005") !=
+          std::string::npos);
     CHECK((Contents(saved.folder / "got.npz") == want));
   }
   // Relative to where psctl was called.
   CHECK(saved.Export(".", "w.safetensors") == kSucceeded);
-  CHECK((Contents(saved.Folder() + "/w.safetensors") == Contents(saved.folder / "want.safetensors")));
-  const nlohmann::json json = saved.Json({"export", saved.Folder(), "--to", saved.folder / "j.npz"}, kSucceeded);
+  CHECK(
+      (Contents(saved.Folder() + "/w.safetensors") == Contents(saved.folder / "want.safetensors")));
+  const nlohmann::json json =
+      saved.Json({"export", saved.Folder(), "--to", saved.folder / "j.npz"}, kSucceeded);
   CHECK(json["file"] == saved.folder / "j.npz");
   CHECK(json["number"] == 1);
   CHECK(json["parameters"] == 700704);
   CHECK(json["variables"][0] == nlohmann::json{{"name", "dense/kernel"}, {"shape", {1001, 700}}});
-  CHECK(json["variables"][2] == nlohmann::json{{"name", "scale"}, {"shape", nlohmann::json::array()}});
+  CHECK(json["variables"][2] ==
+        nlohmann::json{{"name", "scale"}, {"shape", nlohmann::json::array()}});
 }
 
-// Two tables in three slots, beside the dense variables. Rows are in blocks of two at most, in no order.
+// Two tables in three slots, beside the dense variables. Rows are in blocks of two at most, in no
+// order.
 struct SavedTables : Saved {
   using Rows = std::map<std::int64_t, std::vector<float>>;
   Rows movies, biases;
@@ -141,7 +153,8 @@ struct SavedTables : Saved {
 
   explicit SavedTables(std::int64_t twice = 0) {
     for (std::int64_t i = 0; i < 40; ++i) {
-      const auto id = static_cast<std::int64_t>(Mix(static_cast<std::uint64_t>(i), 2));  // of both signs
+      const auto id =
+          static_cast<std::int64_t>(Mix(static_cast<std::uint64_t>(i), 2));  // of both signs
       movies[id] = {static_cast<float>(i), static_cast<float>(id % 1000), -0.0f};
     }
     biases[5] = {0.5f};
@@ -177,7 +190,8 @@ struct SavedTables : Saved {
     const Rows* tables[] = {&movies, &biases};
     for (std::size_t t = 0; t < 2; ++t) {
       for (const auto& [id, row] : *tables[t])
-        if (static_cast<std::uint64_t>(id) % kSlots == slot || (t == 0 && id == twice)) ids[t].push_back(id);
+        if (static_cast<std::uint64_t>(id) % kSlots == slot || (t == 0 && id == twice))
+          ids[t].push_back(id);
       std::reverse(ids[t].begin(), ids[t].end());
     }
     for (const auto& of : ids) {
@@ -190,18 +204,22 @@ struct SavedTables : Saved {
         if (ids[t].empty()) continue;
         REQUIRE(writer.BeginSection(snapshot::Section::kRows, t).ok());
         for (std::size_t at = 0; at < ids[t].size(); at += 2) {
-          std::vector<std::int64_t> some(ids[t].begin() + static_cast<std::ptrdiff_t>(at),
-                                         ids[t].begin() + static_cast<std::ptrdiff_t>(std::min(at + 2, ids[t].size())));
+          std::vector<std::int64_t> some(
+              ids[t].begin() + static_cast<std::ptrdiff_t>(at),
+              ids[t].begin() + static_cast<std::ptrdiff_t>(std::min(at + 2, ids[t].size())));
           std::sort(some.begin(), some.end());
           std::string block;
-          const auto put = [&](auto value) { block.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+          const auto put = [&](auto value) {
+            block.append(reinterpret_cast<const char*>(&value), sizeof(value));
+          };
           put(static_cast<std::uint32_t>(some.size()));
           put(std::uint32_t{0});
           for (const std::int64_t id : some) put(id);
           for (std::size_t i = 0; i < 2 * some.size(); ++i) put(std::uint64_t{7});
           for (const std::int64_t id : some)
             for (const float value : tables[t]->at(id)) put(value);
-          for (std::size_t i = 0; i < some.size() * tables[t]->begin()->second.size(); ++i) put(99.f);  // what the optimizer keeps
+          for (std::size_t i = 0; i < some.size() * tables[t]->begin()->second.size(); ++i)
+            put(99.f);  // what the optimizer keeps
           REQUIRE(writer.Append(std::as_bytes(std::span(block))).ok());
           REQUIRE(writer.EndBlock().ok());
         }
@@ -229,8 +247,10 @@ struct SavedTables : Saved {
     }
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const std::string suffix = parts.size() == 1 ? "" : absl::StrFormat(".%05d", i);
-      tensors.push_back({"movies/ids" + suffix, weights::Element::kInt64, tensor::Shape{parts[i].ids.size()}});
-      tensors.push_back({"movies/rows" + suffix, weights::Element::kFloat32, tensor::Shape{parts[i].ids.size(), 3}});
+      tensors.push_back(
+          {"movies/ids" + suffix, weights::Element::kInt64, tensor::Shape{parts[i].ids.size()}});
+      tensors.push_back({"movies/rows" + suffix, weights::Element::kFloat32,
+                         tensor::Shape{parts[i].ids.size(), 3}});
       bytes.push_back(std::as_bytes(std::span(parts[i].ids)));
       bytes.push_back(std::as_bytes(std::span(parts[i].rows)));
     }
@@ -252,36 +272,50 @@ struct SavedTables : Saved {
   }
 };
 
-TEST_CASE("tables are exported beside the variables: ids rising, each with its row, in parts where they are large") {
+TEST_CASE(
+    "tables are exported beside the variables: ids rising, each with its row, in parts where they "
+    "are large") {
   SavedTables saved;
   REQUIRE(saved.Export(saved.Folder(), saved.folder / "w.npz") == kSucceeded);
-  CHECK(saved.out.str().find("3 variable(s), 3 table(s) with 42 rows, 700826 parameters, of checkpoint 1") != std::string::npos);
+  CHECK(saved.out.str().find(
+            "3 variable(s), 3 table(s) with 42 rows, 700826 parameters, of checkpoint 1") !=
+        std::string::npos);
   CHECK((Contents(saved.folder / "w.npz") == saved.Want(weights::Format::kNpz, 1000)));
   REQUIRE(saved.Export(saved.Folder(), saved.folder / "w.safetensors") == kSucceeded);
-  CHECK((Contents(saved.folder / "w.safetensors") == saved.Want(weights::Format::kSafetensors, 1000)));
-  const nlohmann::json json = saved.Json({"export", saved.Folder(), "--to", saved.folder / "w.npz"}, kSucceeded);
-  CHECK(json["tables"][0] == nlohmann::json({{"name", "movies"}, {"rows", 40}, {"dimension", 3}, {"parts", 1}}));
+  CHECK((Contents(saved.folder / "w.safetensors") ==
+         saved.Want(weights::Format::kSafetensors, 1000)));
+  const nlohmann::json json =
+      saved.Json({"export", saved.Folder(), "--to", saved.folder / "w.npz"}, kSucceeded);
+  CHECK(json["tables"][0] ==
+        nlohmann::json({{"name", "movies"}, {"rows", 40}, {"dimension", 3}, {"parts", 1}}));
   CHECK(json["tables"][2]["rows"] == 0);
   // Nothing else is left in the folder: no temporary file.
-  for (const auto& entry : std::filesystem::directory_iterator(saved.folder.path())) CHECK(entry.path().filename().string()[0] != '.');
+  for (const auto& entry : std::filesystem::directory_iterator(saved.folder.path()))
+    CHECK(entry.path().filename().string()[0] != '.');
 }
 
 TEST_CASE("a table above --part-bytes is in parts") {
   SavedTables saved;
-  // A row of `movies` takes 20 bytes; 4096 is the least, so the table needs more rows than that has room for.
-  for (std::int64_t i = 0; i < 500; ++i) saved.movies[1'000'000 + i] = {1, 2, static_cast<float>(i)};
+  // A row of `movies` takes 20 bytes; 4096 is the least, so the table needs more rows than that has
+  // room for.
+  for (std::int64_t i = 0; i < 500; ++i)
+    saved.movies[1'000'000 + i] = {1, 2, static_cast<float>(i)};
   saved.manifest.mutable_shards()->DeleteSubrange(5, 3);
   saved.manifest.mutable_plan()->mutable_shards()->DeleteSubrange(5, 3);
   for (std::uint32_t slot = 0; slot < SavedTables::kSlots; ++slot) {
-    std::filesystem::remove(saved.folder / ("job/" + snapshot::ShardFileName(ShardId(5 + slot), {2, 7}, 125 + slot)));
+    std::filesystem::remove(
+        saved.folder / ("job/" + snapshot::ShardFileName(ShardId(5 + slot), {2, 7}, 125 + slot)));
     saved.AddSlot(slot, 0);
   }
   saved.WriteManifest();
-  REQUIRE(saved.Run({"export", saved.Folder(), "--to", saved.folder / "w.npz", "--part-bytes", "4096"}) == kSucceeded);
+  REQUIRE(saved.Run({"export", saved.Folder(), "--to", saved.folder / "w.npz", "--part-bytes",
+                     "4096"}) == kSucceeded);
   CHECK((Contents(saved.folder / "w.npz") == saved.Want(weights::Format::kNpz, 4096 / 20)));
 }
 
-TEST_CASE("a slot that is missing, one that names a row a second time, and one with other tables are damage") {
+TEST_CASE(
+    "a slot that is missing, one that names a row a second time, and one with other tables are "
+    "damage") {
   {
     // In the slot that it is of, and in slot 1.
     const std::int64_t other = [] {
@@ -292,12 +326,14 @@ TEST_CASE("a slot that is missing, one that names a row a second time, and one w
     }();
     SavedTables saved(other);
     CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
-    CHECK(saved.err.str().find(absl::StrCat("table=movies a row is there twice: id=", other)) != std::string::npos);
+    CHECK(saved.err.str().find(absl::StrCat("table=movies a row is there twice: id=", other)) !=
+          std::string::npos);
   }
   {
     SavedTables saved;
     saved.manifest.mutable_shards()->DeleteSubrange(saved.manifest.shards_size() - 1, 1);
-    saved.manifest.mutable_plan()->mutable_shards()->DeleteSubrange(saved.manifest.plan().shards_size() - 1, 1);
+    saved.manifest.mutable_plan()->mutable_shards()->DeleteSubrange(
+        saved.manifest.plan().shards_size() - 1, 1);
     saved.WriteManifest();
     CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
     CHECK(saved.err.str().find("slots are missing: want=3 got=2") != std::string::npos);
@@ -311,11 +347,15 @@ TEST_CASE("a slot that is missing, one that names a row a second time, and one w
   }
 }
 
-TEST_CASE("one flipped bit anywhere in a file ends the export with 1, path and offset, and the old file stays") {
+TEST_CASE(
+    "one flipped bit anywhere in a file ends the export with 1, path and offset, and the old file "
+    "stays") {
   for (const double place : {0.0, 0.1, 0.3, 0.7, 0.99}) {
     Saved saved;
     std::ofstream(saved.folder / "w.npz") << "an old one";
-    Stage::Flip(saved.ShardUri(2), static_cast<std::streamoff>(place * static_cast<double>(saved.manifest.shards(2).bytes())));
+    Stage::Flip(
+        saved.ShardUri(2),
+        static_cast<std::streamoff>(place * static_cast<double>(saved.manifest.shards(2).bytes())));
     INFO(place);
     CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
     CHECK(saved.err.str().find(saved.manifest.shards(2).file()) != std::string::npos);
@@ -338,7 +378,9 @@ TEST_CASE("a missing file, another file of the same name and a damaged manifest 
   CHECK(saved.Export(saved.Folder(), to) == kSucceeded);
 }
 
-TEST_CASE("a folder whose newest manifest is damaged is not exported: the older one is written only where it is named") {
+TEST_CASE(
+    "a folder whose newest manifest is damaged is not exported: the older one is written only "
+    "where it is named") {
   Saved saved;
   const std::string to = saved.folder / "w.npz";
   saved.manifest.set_number(2);
@@ -346,7 +388,9 @@ TEST_CASE("a folder whose newest manifest is damaged is not exported: the older 
   Stage::Flip(saved.Manifest(2), 300);
   CHECK(saved.Export(saved.Folder(), to) == kFailed);
   CHECK_FALSE(std::filesystem::exists(to));
-  CHECK(saved.err.str().find("the newest checkpoint here cannot be read, and nothing was written") != std::string::npos);
+  CHECK(
+      saved.err.str().find("the newest checkpoint here cannot be read, and nothing was written") !=
+      std::string::npos);
   CHECK(saved.err.str().find(saved.Manifest(1)) != std::string::npos);
   CHECK(saved.Export(saved.Manifest(2), to) == kFailed);
   CHECK(saved.Export(saved.Manifest(1), to) == kSucceeded);
@@ -363,8 +407,9 @@ TEST_CASE("a cut that does not make whole variables is damage, whatever the mani
     return saved.err.str();
   };
   // The files say what they are, so the manifest's cut must be theirs.
-  CHECK(refusal([](v1::Manifest* m) { m->mutable_plan()->mutable_shards(1)->set_row_begin(399); }).find("does not fit its manifest: cut") !=
-        std::string::npos);
+  CHECK(refusal([](v1::Manifest* m) {
+          m->mutable_plan()->mutable_shards(1)->set_row_begin(399);
+        }).find("does not fit its manifest: cut") != std::string::npos);
   CHECK(refusal([](v1::Manifest* m) {
           m->mutable_plan()->mutable_shards(3)->mutable_variable()->set_shape(0, 1ull << 60);
         }).find("does not fit its manifest: cut") != std::string::npos);
@@ -374,17 +419,22 @@ TEST_CASE("a cut that does not make whole variables is damage, whatever the mani
       m->mutable_plan()->mutable_shards()->DeleteSubrange(shard, 1);
     });
   };
-  CHECK(without(1).find("rows do not follow each other: variable=dense/kernel shard=2 want_begin=400 got=401..1001") != std::string::npos);
-  CHECK(without(2).find("rows are missing: variable=dense/kernel want=1001 got=401") != std::string::npos);
+  CHECK(without(1).find("rows do not follow each other: variable=dense/kernel shard=2 "
+                        "want_begin=400 got=401..1001") != std::string::npos);
+  CHECK(without(2).find("rows are missing: variable=dense/kernel want=1001 got=401") !=
+        std::string::npos);
 }
 
-TEST_CASE("what cannot be exported is the user's to know: a shard from the seed, one shard file, another kind of file") {
+TEST_CASE(
+    "what cannot be exported is the user's to know: a shard from the seed, one shard file, another "
+    "kind of file") {
   Saved saved;
   const std::string to = saved.folder / "w.npz";
   CHECK(saved.Export(saved.ShardUri(0), to) == kUsage);
   CHECK(saved.err.str().find("a shard is a part of a variable") != std::string::npos);
   CHECK(saved.Export(saved.Folder(), saved.folder / "w.h5") == kUsage);
-  CHECK(saved.err.str().find("--to: expected a path that ends with .npz or .safetensors") != std::string::npos);
+  CHECK(saved.err.str().find("--to: expected a path that ends with .npz or .safetensors") !=
+        std::string::npos);
   CHECK(saved.Run({"export", saved.Folder()}) == kUsage);
   CHECK(saved.Export(saved.Folder(), "s3://bucket/w.npz") == kUsage);
   CHECK(saved.Export(saved.Folder(), saved.folder / "none/w.npz") == kUsage);

@@ -23,15 +23,24 @@ struct Stage {
   void Write() {
     fs::MemoryFileSystem memory;
     for (const std::uint64_t number : {11u, 12u})
-      REQUIRE(snapshot::WriteManifest(memory, snapshot::kFolder, snapshot::SmallManifest(memory, number)).ok());
+      REQUIRE(snapshot::WriteManifest(memory, snapshot::kFolder,
+                                      snapshot::SmallManifest(memory, number))
+                  .ok());
     const auto files = fs::MakeLocalFileSystem();
     REQUIRE(files->MakeFolders(folder / "job").ok());
     const std::vector<fs::Entry> entries = *memory.List(snapshot::kFolder);
     for (const fs::Entry& entry : entries)
-      REQUIRE(fs::WriteWhole(*files, folder / "job/" + entry.name, *fs::ReadWhole(memory, fs::JoinUri(snapshot::kFolder, entry.name), 1 << 20)).ok());
+      REQUIRE(fs::WriteWhole(
+                  *files, folder / "job/" + entry.name,
+                  *fs::ReadWhole(memory, fs::JoinUri(snapshot::kFolder, entry.name), 1 << 20))
+                  .ok());
   }
-  std::string Shard(std::uint32_t shard) const { return folder / "job/" + snapshot::ShardFileName(ShardId(shard), {2, 7}, 120 + shard); }
-  std::string Manifest(std::uint64_t number) const { return folder / "job/" + snapshot::ManifestName(number); }
+  std::string Shard(std::uint32_t shard) const {
+    return folder / "job/" + snapshot::ShardFileName(ShardId(shard), {2, 7}, 120 + shard);
+  }
+  std::string Manifest(std::uint64_t number) const {
+    return folder / "job/" + snapshot::ManifestName(number);
+  }
   static void Flip(const std::string& path, std::streamoff at) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(at);

@@ -19,7 +19,8 @@ struct Runs : Stage {
     context.folder = folder.path();
   }
   // Writes one more manifest beside those that are there.
-  void Add(const std::string& where, std::uint64_t number, std::int64_t written_ms, const std::function<void(v1::Manifest*)>& change = {}) {
+  void Add(const std::string& where, std::uint64_t number, std::int64_t written_ms,
+           const std::function<void(v1::Manifest*)>& change = {}) {
     fs::MemoryFileSystem memory;
     v1::Manifest manifest = snapshot::SmallManifest(memory, number);
     manifest.set_written_ms(written_ms);
@@ -39,8 +40,10 @@ TEST_CASE("the checkpoints below a folder are listed newest first, whichever fol
   nlohmann::json json = runs.Json({"list", runs.folder / "runs"}, kSucceeded);
   CHECK(json["whole"] == true);
   REQUIRE(json["checkpoints"].size() == 6);
-  CHECK(json["checkpoints"][0]["path"] == runs.folder / "runs/a/checkpoint/" + snapshot::ManifestName(13));
-  CHECK(json["checkpoints"][1]["path"] == runs.folder / "runs/b/checkpoint/" + snapshot::ManifestName(13));
+  CHECK(json["checkpoints"][0]["path"] ==
+        runs.folder / "runs/a/checkpoint/" + snapshot::ManifestName(13));
+  CHECK(json["checkpoints"][1]["path"] ==
+        runs.folder / "runs/b/checkpoint/" + snapshot::ManifestName(13));
   CHECK(json["checkpoints"][2]["number"] == 12);
   CHECK(json["checkpoints"][5]["number"] == 11);
   const nlohmann::json& first = json["checkpoints"][0];
@@ -57,7 +60,9 @@ TEST_CASE("the checkpoints below a folder are listed newest first, whichever fol
   CHECK(first["state"] == "whole");
   CHECK(first["bytes"].get<std::uint64_t>() > 1000);
 
-  CHECK(runs.Json({"list", "file://" + (runs.folder / "runs/a/checkpoint")}, kSucceeded)["checkpoints"].size() == 3);
+  CHECK(runs.Json({"list", "file://" + (runs.folder / "runs/a/checkpoint")},
+                  kSucceeded)["checkpoints"]
+            .size() == 3);
   CHECK(runs.Json({"list", runs.folder / "runs/a"}, kSucceeded)["checkpoints"].size() == 3);
   CHECK(runs.Json({"list", "saved"}, kSucceeded)["checkpoints"].size() == 2);
   CHECK(runs.Json({"list", runs.folder / "runs/a/logs"}, kSucceeded)["checkpoints"].empty());
@@ -67,20 +72,25 @@ TEST_CASE("the checkpoints below a folder are listed newest first, whichever fol
   const std::string text = runs.out.str();
   CHECK(text.find("fashion-cnn-0123456789abcdef") != std::string::npos);
   CHECK(text.find("4/9") != std::string::npos);
-  CHECK(text.find("runs/a/checkpoint/manifest-000000000013.egmanifest") < text.find("runs/b/checkpoint/manifest-000000000013.egmanifest"));
+  CHECK(text.find("runs/a/checkpoint/manifest-000000000013.egmanifest") <
+        text.find("runs/b/checkpoint/manifest-000000000013.egmanifest"));
   CHECK(runs.Run({"list", "runs/a/logs"}) == kSucceeded);
   CHECK(runs.out.str().find("no checkpoints") != std::string::npos);
 }
 
-TEST_CASE("a damaged manifest, missing files and files of another size are listed as such, and end with 1") {
+TEST_CASE(
+    "a damaged manifest, missing files and files of another size are listed as such, and end with "
+    "1") {
   Runs runs;
   Stage::Flip(runs.folder / "runs/a/checkpoint/" + snapshot::ManifestName(12), 300);
   nlohmann::json json = runs.Json({"list", "runs/a"}, kFailed);
   CHECK(json["whole"] == false);
   REQUIRE(json["checkpoints"].size() == 2);
-  CHECK(json["checkpoints"][0]["number"] == 12);  // beside its neighbour, though its time is not known
+  CHECK(json["checkpoints"][0]["number"] ==
+        12);  // beside its neighbour, though its time is not known
   CHECK(json["checkpoints"][0]["state"] == "damaged");
-  CHECK(json["checkpoints"][0]["errors"][0].get<std::string>().find("offset=64") != std::string::npos);
+  CHECK(json["checkpoints"][0]["errors"][0].get<std::string>().find("offset=64") !=
+        std::string::npos);
   CHECK_FALSE(json["checkpoints"][0].contains("job"));
   CHECK(json["checkpoints"][1]["state"] == "whole");
   CHECK(runs.Run({"list", "runs/a"}) == kFailed);
@@ -98,7 +108,8 @@ TEST_CASE("a damaged manifest, missing files and files of another size are liste
   std::filesystem::resize_file(runs.folder / "saved/c/" + shard, 100);
   json = runs.Json({"list", "saved"}, kFailed);
   CHECK(json["checkpoints"][1]["state"] == "damaged");
-  CHECK(json["checkpoints"][1]["errors"][0].get<std::string>().find("got=100") != std::string::npos);
+  CHECK(json["checkpoints"][1]["errors"][0].get<std::string>().find("got=100") !=
+        std::string::npos);
 }
 
 TEST_CASE("shards of which nothing is saved are counted, an incomplete one says so") {
@@ -117,12 +128,18 @@ TEST_CASE("shards of which nothing is saved are counted, an incomplete one says 
   CHECK(runs.out.str().find("1 of 2") != std::string::npos);
 }
 
-// A job that goes on: after each look at the folder its oldest manifest goes, with the files that only it named.
+// A job that goes on: after each look at the folder its oldest manifest goes, with the files that
+// only it named.
 class LivingFolder : public fs::FileSystem {
  public:
-  LivingFolder(fs::FileSystem* files, std::vector<std::string> goes) : files_(files), goes_(std::move(goes)) {}
-  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return files_->Create(uri); }
-  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override { return files_->Open(uri); }
+  LivingFolder(fs::FileSystem* files, std::vector<std::string> goes)
+      : files_(files), goes_(std::move(goes)) {}
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override {
+    return files_->Create(uri);
+  }
+  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
+    return files_->Open(uri);
+  }
   absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
     auto entries = files_->List(uri);
     if (!goes_.empty()) {
@@ -140,15 +157,20 @@ class LivingFolder : public fs::FileSystem {
   std::vector<std::string> goes_;
 };
 
-TEST_CASE("a manifest that is retired while the folder is listed is not damaged: it is not there any more") {
+TEST_CASE(
+    "a manifest that is retired while the folder is listed is not damaged: it is not there any "
+    "more") {
   const auto local = fs::MakeLocalFileSystem();
   for (const bool file_first : {false, true}) {
     Runs runs;
     const std::string manifest = runs.folder / "saved/c/" + snapshot::ManifestName(11);
-    const std::string shard = runs.folder / "saved/c/" + snapshot::ShardFileName(ShardId(1), {2, 7}, 121);
-    // Gone between the look and the reading; or seen whole, without a file, and gone by the next look.
+    const std::string shard =
+        runs.folder / "saved/c/" + snapshot::ShardFileName(ShardId(1), {2, 7}, 121);
+    // Gone between the look and the reading; or seen whole, without a file, and gone by the next
+    // look.
     if (file_first) std::filesystem::remove(shard);
-    LivingFolder living(local.get(), file_first ? std::vector<std::string>{"", manifest} : std::vector<std::string>{manifest});
+    LivingFolder living(local.get(), file_first ? std::vector<std::string>{"", manifest}
+                                                : std::vector<std::string>{manifest});
     ListCheckpointsOf(runs.context, living, runs.folder / "saved/c", true);
     const nlohmann::json json = nlohmann::json::parse(runs.out.str());
     for (const auto& found : json["checkpoints"]) CHECK(found["number"] == 12);
@@ -161,7 +183,8 @@ TEST_CASE("closures of a functions job are listed without an end, for its plan h
   Runs runs;
   runs.Add("saved/c", 20, 1'900'000'000'000, [](v1::Manifest* manifest) {
     manifest->set_yaml(
-        "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: f}\nspec:\n  type: functions\n"
+        "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: f}\nspec:\n  type: "
+        "functions\n"
         "  functions: {variables: [{name: w, shape: [4]}]}\n");
   });
   const nlohmann::json json = runs.Json({"list", "saved"}, kSucceeded);

@@ -8,7 +8,8 @@ TEST_CASE("a whole checkpoint is described and verified, by folder, manifest, sh
   Stage stage;
   stage.Write();
   const std::string folder = stage.folder / "job";
-  for (const std::string& path : {folder, folder + "/", std::string("."), "file://" + folder, stage.Manifest(12), stage.Manifest(11)}) {
+  for (const std::string& path : {folder, folder + "/", std::string("."), "file://" + folder,
+                                  stage.Manifest(12), stage.Manifest(11)}) {
     INFO(path);
     CHECK(stage.Run({"verify", path}) == kSucceeded);
     CHECK(stage.out.str().find("whole: every byte of 2 shard(s)") != std::string::npos);

@@ -1,4 +1,5 @@
-// Every verb against a control server in this process: what is asked, what is printed, which exit code.
+// Every verb against a control server in this process: what is asked, what is printed, which exit
+// code.
 #include <signal.h>
 #include <unistd.h>
 
@@ -28,13 +29,17 @@ namespace {
 
 constexpr char kAddress[] = "127.0.0.1:4000";
 
-// A coordinator that knows one job, whose next statuses are scripted: each GetJob takes one step, the last one stays.
+// A coordinator that knows one job, whose next statuses are scripted: each GetJob takes one step,
+// the last one stays.
 class FakeCoordinator {
  public:
   explicit FakeCoordinator(transport::Transport* transport, const std::string& address = kAddress) {
     transport::Handlers handlers;
-    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
-                            std::unique_ptr<transport::UnaryResponder> responder) { responder->Answer(Handle(method, request)); };
+    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method,
+                            std::string request,
+                            std::unique_ptr<transport::UnaryResponder> responder) {
+      responder->Answer(Handle(method, request));
+    };
     transport::ServerOptions options;
     options.listen = address;
     auto server = transport->Listen(options, std::move(handlers));
@@ -75,7 +80,8 @@ class FakeCoordinator {
       if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed");
       config::ParseOptions options;
       options.file_name = "submitted";
-      if (!config::ParseJob(request.yaml(), options).spec) return UserError(absl::InvalidArgumentError("the effective YAML does not parse"));
+      if (!config::ParseJob(request.yaml(), options).spec)
+        return UserError(absl::InvalidArgumentError("the effective YAML does not parse"));
       MutexLock lock(&mu_);
       if (!submit_error_.ok()) return submit_error_;
       submitted_yaml_ = request.yaml();
@@ -212,7 +218,8 @@ struct Psctl {
   nlohmann::json Json() { return nlohmann::json::parse(out.str()); }
 };
 
-v1::JobStatus Job(const std::string& state, std::uint64_t revision, const std::string& result = "") {
+v1::JobStatus Job(const std::string& state, std::uint64_t revision,
+                  const std::string& result = "") {
   v1::JobStatus job;
   job.set_job_uid(0x2a);
   job.set_name("job");
@@ -227,12 +234,17 @@ const char kJob[] = "configs/examples/mlp-12k.yaml";
 
 TEST_CASE("run submits the effective job, follows it, and ends with 0 when it succeeds") {
   Psctl psctl;
-  psctl.coordinator.Script({Job("QUEUED", 1), Job("RUNNING", 2), Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
-  CHECK(psctl.Run({"job", "run", kJob, "--set", "spec.training.epochs=3", "--require", "accuracy>=0.86"}) == kSucceeded);
-  CHECK_THAT(psctl.out.str(),
-             Catch::Contains("submitted job (000000000000002a)") && Catch::Contains("RUNNING") && Catch::Contains("accuracy 87.00 %"));
+  psctl.coordinator.Script({Job("QUEUED", 1), Job("RUNNING", 2),
+                            Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
+  CHECK(psctl.Run({"job", "run", kJob, "--set", "spec.training.epochs=3", "--require",
+                   "accuracy>=0.86"}) == kSucceeded);
+  CHECK_THAT(psctl.out.str(), Catch::Contains("submitted job (000000000000002a)") &&
+                                  Catch::Contains("RUNNING") &&
+                                  Catch::Contains("accuracy 87.00 %"));
   CHECK_THAT(psctl.coordinator.submitted_yaml(),
-             Catch::Contains("epochs: 3") && Catch::Contains(psctl.context.folder + "/data/fashion-mnist-12k/train-images-idx3-ubyte.gz"));
+             Catch::Contains("epochs: 3") &&
+                 Catch::Contains(psctl.context.folder +
+                                 "/data/fashion-mnist-12k/train-images-idx3-ubyte.gz"));
 }
 
 TEST_CASE("exit codes tell a failed job, a cancelled one and a requirement that was not met") {
@@ -264,8 +276,9 @@ TEST_CASE("Ctrl-C asks on a terminal: no goes on, yes cancels, and the exit code
   };
   psctl.coordinator.Script({Job("RUNNING", 1), Job("RUNNING", 2)});
   CHECK(psctl.Run({"job", "run", kJob}) == kInterrupted);
-  CHECK_THAT(psctl.out.str(), Catch::Contains("cancel the job? [y/N]") && Catch::Contains("the job goes on") &&
-                                  Catch::Contains("cancelling the job") && Catch::Contains("cancelled after"));
+  CHECK_THAT(psctl.out.str(),
+             Catch::Contains("cancel the job? [y/N]") && Catch::Contains("the job goes on") &&
+                 Catch::Contains("cancelling the job") && Catch::Contains("cancelled after"));
   CHECK(psctl.coordinator.cancels() == 1);
   CHECK(answers.empty());
 }
@@ -292,46 +305,58 @@ TEST_CASE("without a terminal Ctrl-C cancels at once; watching never cancels") {
 TEST_CASE("a coordinator that cannot be reached ends every verb with 4 and is named") {
   Psctl psctl;
   psctl.clock.step = std::chrono::seconds(3);
-  for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{{"job", "list"},
-                                                                                    {"job", "show", "x"},
-                                                                                    {"job", "cancel", "x"},
-                                                                                    {"task", "list"},
-                                                                                    {"variable", "list"},
-                                                                                    {"variable", "describe", "x"},
-                                                                                    {"variable", "top", "x"},
-                                                                                    {"logs"},
-                                                                                    {"job", "submit", kJob}}) {
+  for (const std::vector<std::string>& verb :
+       std::vector<std::vector<std::string>>{{"job", "list"},
+                                             {"job", "show", "x"},
+                                             {"job", "cancel", "x"},
+                                             {"task", "list"},
+                                             {"variable", "list"},
+                                             {"variable", "describe", "x"},
+                                             {"variable", "top", "x"},
+                                             {"logs"},
+                                             {"job", "submit", kJob}}) {
     std::vector<std::string> args = verb;
     args.insert(args.end(), {"--coordinator", "127.0.0.1:1"});
     CHECK(psctl.Run(args) == kUnreachable);
-    CHECK_THAT(psctl.err.str(), Catch::Contains("coordinator not reachable (does it run, is this its address?): address=127.0.0.1:1"));
+    CHECK_THAT(
+        psctl.err.str(),
+        Catch::Contains(
+            "coordinator not reachable (does it run, is this its address?): address=127.0.0.1:1"));
   }
 }
 
-TEST_CASE("a verb waits for a coordinator that does not listen yet, says so once, and goes on when it does") {
+TEST_CASE(
+    "a verb waits for a coordinator that does not listen yet, says so once, and goes on when it "
+    "does") {
   Psctl psctl;
   std::optional<FakeCoordinator> late;
   psctl.clock.step = std::chrono::milliseconds(400);
   psctl.clock.on_look = [&](MonoTime now) {
-    if (now > std::chrono::seconds(3) && !late) late.emplace(psctl.transport.get(), "127.0.0.1:4001");
+    if (now > std::chrono::seconds(3) && !late)
+      late.emplace(psctl.transport.get(), "127.0.0.1:4001");
   };
   CHECK(psctl.Run({"task", "list", "--coordinator", "127.0.0.1:4001"}) == kSucceeded);
   CHECK_THAT(psctl.out.str(), Catch::Contains("worker/0"));
-  CHECK(psctl.err.str() == "psctl: no coordinator at 127.0.0.1:4001 yet; trying again for 5.0 s (--wait)\n");
+  CHECK(psctl.err.str() ==
+        "psctl: no coordinator at 127.0.0.1:4001 yet; trying again for 5.0 s (--wait)\n");
   REQUIRE(late);
 
   // A short wait is not worth a word; none at all asks once.
   Psctl quick;
   quick.clock.step = std::chrono::milliseconds(100);
-  CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "300ms"}) == kUnreachable);
+  CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "300ms"}) ==
+        kUnreachable);
   CHECK_THAT(quick.err.str(), Catch::StartsWith("psctl: coordinator not reachable"));
   int looks = 0;
   quick.clock.on_look = [&](MonoTime) { ++looks; };
-  CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "0ms"}) == kUnreachable);
+  CHECK(quick.Run({"task", "list", "--coordinator", "127.0.0.1:4001", "--wait", "0ms"}) ==
+        kUnreachable);
   CHECK(looks <= 1);
 }
 
-TEST_CASE("a cancel says the state that the job is in, and of one that has not ended that it is being cancelled") {
+TEST_CASE(
+    "a cancel says the state that the job is in, and of one that has not ended that it is being "
+    "cancelled") {
   Psctl psctl;
   psctl.coordinator.Script({Job("RUNNING", 1)});
   CHECK(psctl.Run({"job", "cancel", "job"}) == kSucceeded);
@@ -345,7 +370,8 @@ TEST_CASE("a cancel says the state that the job is in, and of one that has not e
 
 TEST_CASE("a coordinator that answers that it takes nothing now is not said to be unreachable") {
   Psctl psctl;
-  psctl.coordinator.RefuseSubmit(WithOrigin(absl::UnavailableError("no new work is accepted: no room"), "coordinator"));
+  psctl.coordinator.RefuseSubmit(
+      WithOrigin(absl::UnavailableError("no new work is accepted: no room"), "coordinator"));
   CHECK(psctl.Run({"job", "submit", kJob}) == kUnreachable);
   CHECK(psctl.err.str() == "psctl: no new work is accepted: no room\n");
 }
@@ -354,17 +380,22 @@ TEST_CASE("a submission without an answer is not said to have reached nobody") {
   Psctl psctl;
   psctl.coordinator.RefuseSubmit(absl::DeadlineExceededError("deadline exceeded"));
   CHECK(psctl.Run({"job", "submit", kJob}) == kUnreachable);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("it may have done what it was asked, psctl job list says") && !Catch::Contains("not reachable"));
+  CHECK_THAT(psctl.err.str(),
+             Catch::Contains("it may have done what it was asked, psctl job list says") &&
+                 !Catch::Contains("not reachable"));
 }
 
-TEST_CASE("a coordinator that goes away is asked again for a while, then the run ends with 4; one that forgot the job ends it at once") {
+TEST_CASE(
+    "a coordinator that goes away is asked again for a while, then the run ends with 4; one that "
+    "forgot the job ends it at once") {
   Psctl psctl;
   psctl.clock.step = std::chrono::milliseconds(200);
   psctl.coordinator.Script({Job("RUNNING", 1)});
   psctl.coordinator.FailGetJob(absl::UnavailableError("connection refused"));
   CHECK(psctl.Run({"job", "run", kJob}) == kUnreachable);
   CHECK_THAT(psctl.err.str(),
-             Catch::Contains("coordinator not reachable (does it run, is this its address?): address=127.0.0.1:4000 cause=connection refused"));
+             Catch::Contains("coordinator not reachable (does it run, is this its address?): "
+                             "address=127.0.0.1:4000 cause=connection refused"));
   Psctl other;
   other.coordinator.Script({Job("RUNNING", 1)});
   other.coordinator.FailGetJob(absl::NotFoundError("no such job: job=2a"));
@@ -385,22 +416,29 @@ TEST_CASE("JSON for programs: submit, show, list, tasks, variables, logs, valida
   CHECK(psctl.Json()["tasks"][0]["role"] == "worker");
   REQUIRE(psctl.Run({"variable", "list", "--output=json"}) == kSucceeded);
   CHECK(psctl.Json()["variables"][0]["digest"] == "0000000000000007");
-  REQUIRE(psctl.Run({"logs", "ps_server/1", "--job", "job", "--since", "5m", "--output=json"}) == kSucceeded);
+  REQUIRE(psctl.Run({"logs", "ps_server/1", "--job", "job", "--since", "5m", "--output=json"}) ==
+          kSucceeded);
   CHECK(psctl.Json()["task"] == "ps_server/1");
-  REQUIRE(psctl.Run({"job", "validate", "tests/unit/common/config/testdata/twelve.yaml", "--output=json"}) == kUsage);
+  REQUIRE(psctl.Run({"job", "validate", "tests/unit/common/config/testdata/twelve.yaml",
+                     "--output=json"}) == kUsage);
   CHECK(psctl.Json()["mistakes"].size() >= 12);
   CHECK(psctl.Json()["mistakes"][1]["line"] == 6);
-  REQUIRE(psctl.Run({"job", "run", kJob, "--output=json", "--timeout", "1s", "--set", "spec.training.epochs=x"}) == kUsage);
+  REQUIRE(psctl.Run({"job", "run", kJob, "--output=json", "--timeout", "1s", "--set",
+                     "spec.training.epochs=x"}) == kUsage);
   CHECK(psctl.Json()["mistakes"][0]["file"] == "<--set 1>");
 }
 
-TEST_CASE("variable top: totals at first, then rates; digests are asked for only by describe; an unknown name is told") {
+TEST_CASE(
+    "variable top: totals at first, then rates; digests are asked for only by describe; an unknown "
+    "name is told") {
   Psctl psctl;
   psctl.coordinator.Script({Job("RUNNING", 3)});
   std::vector<bool> digests;
-  psctl.coordinator.on_list_variables = [&](const v1::ListVariablesRequest& request) -> absl::StatusOr<std::string> {
+  psctl.coordinator.on_list_variables =
+      [&](const v1::ListVariablesRequest& request) -> absl::StatusOr<std::string> {
     if (request.variable() != "movies")
-      return UserError(absl::NotFoundError("no such variable: variable=" + request.variable() + " job=job; it has movies"));
+      return UserError(absl::NotFoundError("no such variable: variable=" + request.variable() +
+                                           " job=job; it has movies"));
     digests.push_back(!request.without_digests());
     v1::ListVariablesResponse response;
     v1::VariableRow* row = response.add_variables();
@@ -416,8 +454,10 @@ TEST_CASE("variable top: totals at first, then rates; digests are asked for only
   CHECK(psctl.Json()["seconds"].is_null());
   CHECK(psctl.Json()["rows"] == 5);
   REQUIRE(psctl.Run({"variable", "top", "movies"}) == kSucceeded);  // no terminal: one sample
-  CHECK_THAT(psctl.out.str(), Catch::Contains("movies of job job, 5 rows") && Catch::Contains("since the servers hold the shards"));
-  REQUIRE(psctl.Run({"variable", "top", "movies", "--samples", "2", "--interval", "1s", "--output=json"}) == kSucceeded);
+  CHECK_THAT(psctl.out.str(), Catch::Contains("movies of job job, 5 rows") &&
+                                  Catch::Contains("since the servers hold the shards"));
+  REQUIRE(psctl.Run({"variable", "top", "movies", "--samples", "2", "--interval", "1s",
+                     "--output=json"}) == kSucceeded);
   std::istringstream lines(psctl.out.str());
   std::string first, second, none;
   std::getline(lines, first);
@@ -426,7 +466,8 @@ TEST_CASE("variable top: totals at first, then rates; digests are asked for only
   CHECK(nlohmann::json::parse(first)["servers"][0]["pulls"] == 3000);
   const auto rates = nlohmann::json::parse(second);
   CHECK(rates["seconds"].get<double>() >= 1);
-  CHECK(rates["servers"][0]["pulls"].get<double>() == Approx(1000 / rates["seconds"].get<double>()));
+  CHECK(rates["servers"][0]["pulls"].get<double>() ==
+        Approx(1000 / rates["seconds"].get<double>()));
   CHECK(digests == std::vector<bool>(4, false));
   // On a terminal it goes on until Ctrl-C.
   psctl.context.out_terminal = true;
@@ -445,14 +486,16 @@ TEST_CASE("variable top: totals at first, then rates; digests are asked for only
   CHECK(psctl.Json()["table"]["rows"] == 5);
   CHECK(psctl.Json()["traffic"]["servers"][0]["server"] == "0");
   CHECK(psctl.Run({"variable", "describe", "movie"}) == kUsage);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("no such variable: variable=movie job=job; it has movies"));
+  CHECK_THAT(psctl.err.str(),
+             Catch::Contains("no such variable: variable=movie job=job; it has movies"));
   CHECK(psctl.Run({"variable", "describe"}) == kUsage);
   CHECK(psctl.Run({"variable", "top", "movies", "--once", "--samples", "2"}) == kUsage);
 }
 
 TEST_CASE("run prints only JSON when JSON is asked for") {
   Psctl psctl;
-  psctl.coordinator.Script({Job("RUNNING", 1), Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
+  psctl.coordinator.Script(
+      {Job("RUNNING", 1), Job("SUCCEEDED", 10, R"({"metrics": {"accuracy": 0.87}})")});
   REQUIRE(psctl.Run({"job", "run", kJob, "--output", "json"}) == kSucceeded);
   CHECK(psctl.Json()["state"] == "SUCCEEDED");
   CHECK(psctl.Json()["result"]["metrics"]["accuracy"] == 0.87);
@@ -508,46 +551,64 @@ TEST_CASE("bad usage ends with 2 and says what was meant") {
   CHECK(psctl.Run({"job", "list", "--tls-ca", "x"}) == kUsage);
   psctl.context.environment.clear();
   CHECK(psctl.Run({"job", "list"}) == kUsage);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("which coordinator? Give --coordinator HOST:PORT, set EVERGRAD_COORDINATOR, start a cluster here") &&
+  CHECK_THAT(psctl.err.str(), Catch::Contains("which coordinator? Give --coordinator HOST:PORT, "
+                                              "set EVERGRAD_COORDINATOR, start a cluster here") &&
                                   !Catch::Contains("--local"));
   CHECK(psctl.Run({"job", "run", kJob}) == kUsage);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("(psctl cluster up), or add --local --workers 2 --servers 2 for a cluster of the job's own: no "));
+  CHECK_THAT(psctl.err.str(), Catch::Contains("(psctl cluster up), or add --local --workers 2 "
+                                              "--servers 2 for a cluster of the job's own: no "));
   CHECK(psctl.Run({"cluster", "down", "--folder", "/nonexistent"}) == kUsage);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("no cluster in this folder (psctl cluster up starts one; --folder names another): /nonexistent"));
+  CHECK_THAT(psctl.err.str(), Catch::Contains("no cluster in this folder (psctl cluster up starts "
+                                              "one; --folder names another): /nonexistent"));
 }
 
-TEST_CASE("an address that cannot be dialed is a mistake of the flag or variable that holds it, and no other port is dialed") {
+TEST_CASE(
+    "an address that cannot be dialed is a mistake of the flag or variable that holds it, and no "
+    "other port is dialed") {
   Psctl psctl;
-  for (const char* address : {"127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1", "127.0.0.1:+80", "::1:4000"}) {
+  for (const char* address :
+       {"127.0.0.1:99999", "127.0.0.1:0", "127.0.0.1", "127.0.0.1:+80", "::1:4000"}) {
     INFO(address);
     CHECK(psctl.Run({"job", "list", "--coordinator", address}) == kUsage);
-    CHECK(psctl.err.str().find(absl::StrCat("--coordinator: expected host:port with a port from 1 to 65535, got `", address, "`")) !=
-          std::string::npos);
+    CHECK(psctl.err.str().find(
+              absl::StrCat("--coordinator: expected host:port with a port from 1 to 65535, got `",
+                           address, "`")) != std::string::npos);
     psctl.context.environment = {{"EVERGRAD_COORDINATOR", address}};
     CHECK(psctl.Run({"job", "list"}) == kUsage);
-    CHECK(psctl.err.str().find(absl::StrCat("$EVERGRAD_COORDINATOR: expected host:port with a port from 1 to 65535, got `", address, "`")) !=
-          std::string::npos);
+    CHECK(psctl.err.str().find(absl::StrCat(
+              "$EVERGRAD_COORDINATOR: expected host:port with a port from 1 to 65535, got `",
+              address, "`")) != std::string::npos);
   }
 }
 
 TEST_CASE("a local run looks for its data before it starts anything") {
   Psctl psctl;
-  CHECK(psctl.Run({"job", "run", kJob, "--local", "--set", "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("<--set 1>:1:24: no such file: /nonexistent/labels.gz\n"));
+  CHECK(psctl.Run({"job", "run", kJob, "--local", "--set",
+                   "spec.data.train.labels=/nonexistent/labels.gz"}) == kUsage);
+  CHECK_THAT(psctl.err.str(),
+             Catch::Contains("<--set 1>:1:24: no such file: /nonexistent/labels.gz\n"));
   // Nor where there is no place for its files.
-  CHECK(psctl.Run({"job", "run", "configs/examples/counting.yaml", "--local", "--failpoints", "none", "--runs", "README.md/runs"}) == kUsage);
-  CHECK_THAT(psctl.err.str(), Catch::Contains("no place for the run's files (--runs DIR names another): cannot make folder"));
+  CHECK(psctl.Run({"job", "run", "configs/examples/counting.yaml", "--local", "--failpoints",
+                   "none", "--runs", "README.md/runs"}) == kUsage);
+  CHECK_THAT(psctl.err.str(),
+             Catch::Contains(
+                 "no place for the run's files (--runs DIR names another): cannot make folder"));
 }
 
 // A job on csv files of a folder, and what psctl says of it.
 struct CsvJob {
   test::TempFolder folder;
   Psctl psctl;
-  void Write(const std::string& name, const std::string& text) { std::ofstream(folder / name, std::ios::binary) << text; }
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(folder / name, std::ios::binary) << text;
+  }
   std::string Yaml(const std::string& data) {
-    return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  data:\n" + data +
+    return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec:\n  "
+           "data:\n" +
+           data +
            "    fields: {x: {column: 0, type: float}, y: {column: 1, type: float}}\n"
-           "  model: {inputs: {x: {shape: []}}, layers: [{name: d, type: dense, units: 1}], losses: {type: mean_squared_error, labels: y}}\n"
+           "  model: {inputs: {x: {shape: []}}, layers: [{name: d, type: dense, units: 1}], "
+           "losses: {type: mean_squared_error, labels: y}}\n"
            "  optimizer: {type: sgd}\n";
   }
   int Run(const std::string& data, std::vector<std::string> verb) {
@@ -561,22 +622,27 @@ TEST_CASE("validate refuses the paths that run refuses, and warns of a file that
   CsvJob job;
   job.Write("x.csv", "1,2\n");
   std::filesystem::create_directory(job.folder / "data");
-  const auto source = [](const std::string& path) { return "    train: {format: csv, header: false, path: \"" + path + "\"}\n"; };
+  const auto source = [](const std::string& path) {
+    return "    train: {format: csv, header: false, path: \"" + path + "\"}\n";
+  };
   CHECK(job.Run(source("x.csv"), {"job", "validate"}) == kSucceeded);
   CHECK(job.psctl.err.str().empty());
-  for (const auto& [path, why] : std::vector<std::pair<std::string, std::string>>{{"data", "my.yaml:6:47: is a folder: "},
-                                                                                  {"*.csv", "my.yaml:6:47: `path`: expected the path of one file"},
-                                                                                  {"x[12].csv", "my.yaml:6:47: no such file: "},
-                                                                                  {"s3://bucket/x.csv", "file scheme not built: scheme=s3"},
-                                                                                  {"https://host/x.csv", "file scheme not built: scheme=https"}}) {
-    for (const std::vector<std::string>& verb : std::vector<std::vector<std::string>>{{"job", "validate"}, {"job", "run", "--local"}}) {
+  for (const auto& [path, why] : std::vector<std::pair<std::string, std::string>>{
+           {"data", "my.yaml:6:47: is a folder: "},
+           {"*.csv", "my.yaml:6:47: `path`: expected the path of one file"},
+           {"x[12].csv", "my.yaml:6:47: no such file: "},
+           {"s3://bucket/x.csv", "file scheme not built: scheme=s3"},
+           {"https://host/x.csv", "file scheme not built: scheme=https"}}) {
+    for (const std::vector<std::string>& verb :
+         std::vector<std::vector<std::string>>{{"job", "validate"}, {"job", "run", "--local"}}) {
       INFO(path << verb[1]);
       CHECK(job.Run(source(path), verb) == kUsage);
       CHECK_THAT(job.psctl.err.str(), Catch::Contains(why) && Catch::Contains("one mistake in "));
     }
   }
   CHECK(job.Run(source("absent.csv"), {"job", "validate"}) == kSucceeded);
-  CHECK(job.psctl.err.str() == "warning: " + (job.folder / "my.yaml") + ":6:47: no such file: " + (job.folder / "absent.csv") +
+  CHECK(job.psctl.err.str() == "warning: " + (job.folder / "my.yaml") +
+                                   ":6:47: no such file: " + (job.folder / "absent.csv") +
                                    "; the job can run where the workers have it\n");
   CHECK_THAT(job.psctl.out.str(), Catch::Contains(": valid: job a"));
   REQUIRE(job.Run(source("absent.csv"), {"job", "validate", "--output=json"}) == kSucceeded);
@@ -587,17 +653,23 @@ TEST_CASE("validate refuses the paths that run refuses, and warns of a file that
 TEST_CASE("each missing file is told once, at its own line, with a hint where one applies") {
   CsvJob job;
   const std::string split = ", split: {modulo: 2, equals: 0, take: eval}}\n";
-  CHECK(job.Run("    train: {format: csv, path: mine.csv" + split, {"job", "run", "--local"}) == kUsage);
-  CHECK(job.psctl.err.str() == (job.folder / "my.yaml") + ":6:32: no such file: " + (job.folder / "mine.csv") + "\npsctl: one mistake in " +
-                                   (job.folder / "my.yaml") + "; nothing was started\n");
+  CHECK(job.Run("    train: {format: csv, path: mine.csv" + split, {"job", "run", "--local"}) ==
+        kUsage);
+  CHECK(job.psctl.err.str() ==
+        (job.folder / "my.yaml") + ":6:32: no such file: " + (job.folder / "mine.csv") +
+            "\npsctl: one mistake in " + (job.folder / "my.yaml") + "; nothing was started\n");
   job.psctl.context.environment["EVERGRAD_DATA"] = "/nowhere";
-  CHECK(job.Run("    train: {format: csv, path: \"${EVERGRAD_DATA}/x.csv\"" + split, {"job", "run", "--local"}) == kUsage);
+  CHECK(job.Run("    train: {format: csv, path: \"${EVERGRAD_DATA}/x.csv\"" + split,
+                {"job", "run", "--local"}) == kUsage);
   CHECK_THAT(job.psctl.err.str(),
-             Catch::Contains("no such file: /nowhere/x.csv (`./evergrad data` fetches the example data; EVERGRAD_DATA, which this path "
+             Catch::Contains("no such file: /nowhere/x.csv (`./evergrad data` fetches the example "
+                             "data; EVERGRAD_DATA, which this path "
                              "is made of, is /nowhere)\npsctl: one mistake"));
   job.psctl.context.environment.erase("EVERGRAD_DATA");
-  CHECK(job.Run("    train: {format: csv, path: \"${EVERGRAD_DATA:-/nowhere}/x.csv\"" + split, {"job", "run", "--local"}) == kUsage);
-  CHECK_THAT(job.psctl.err.str(), Catch::Contains("EVERGRAD_DATA, which this path is made of, is not set)"));
+  CHECK(job.Run("    train: {format: csv, path: \"${EVERGRAD_DATA:-/nowhere}/x.csv\"" + split,
+                {"job", "run", "--local"}) == kUsage);
+  CHECK_THAT(job.psctl.err.str(),
+             Catch::Contains("EVERGRAD_DATA, which this path is made of, is not set)"));
 }
 
 TEST_CASE("control characters and U+202E of a job file do not reach the terminal") {
@@ -605,9 +677,11 @@ TEST_CASE("control characters and U+202E of a job file do not reach the terminal
   const std::string evil = "\x1b[2J\xe2\x80\xae\xc2\x9b";
   const auto clean = [&] {
     const std::string all = job.psctl.out.str() + job.psctl.err.str();
-    return all.find('\x1b') == std::string::npos && all.find("\xe2\x80\xae") == std::string::npos && all.find("\xc2\x9b") == std::string::npos;
+    return all.find('\x1b') == std::string::npos && all.find("\xe2\x80\xae") == std::string::npos &&
+           all.find("\xc2\x9b") == std::string::npos;
   };
-  const std::string data = "    train: {format: csv, header: false, path: \"a\\e]0;\xe2\x80\xae\xc2\x9b.csv\"}\n";
+  const std::string data =
+      "    train: {format: csv, header: false, path: \"a\\e]0;\xe2\x80\xae\xc2\x9b.csv\"}\n";
   for (const char* output : {"text", "json"}) {
     CHECK(job.Run(data, {"job", "validate", "--output", output}) == kSucceeded);
     CHECK(clean());
@@ -615,7 +689,8 @@ TEST_CASE("control characters and U+202E of a job file do not reach the terminal
     CHECK(clean());
     CHECK(job.Run(data, {"job", "run", "--local", "--output", output}) == kUsage);
     CHECK(clean());
-    CHECK(job.Run("    \"" + std::string("\xe2\x80\xae\\e[2J") + "\": 1\n" + data, {"job", "validate", "--output", output}) == kUsage);
+    CHECK(job.Run("    \"" + std::string("\xe2\x80\xae\\e[2J") + "\": 1\n" + data,
+                  {"job", "validate", "--output", output}) == kUsage);
     CHECK(clean());
   }
   CHECK_THAT(job.psctl.out.str() + job.psctl.err.str(), Catch::Contains("\\u202e"));
@@ -647,26 +722,28 @@ TEST_CASE("every noun and verb has help") {
   Psctl psctl;
   CHECK(psctl.Run({"--help"}) == kSucceeded);
   const std::string overview = psctl.out.str();
-  for (const char* verb : {"run", "submit", "list", "show", "watch", "cancel", "validate", "reference"}) {
+  for (const char* verb :
+       {"run", "submit", "list", "show", "watch", "cancel", "validate", "reference"}) {
     CHECK_THAT(overview, Catch::Contains(std::string("job ") + verb));
     CHECK(psctl.Run({"job", verb, "--help"}) == kSucceeded);
     CHECK_THAT(psctl.out.str(), Catch::Contains(std::string("usage: psctl job ") + verb));
   }
-  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{{"cluster", "up"},
-                                                                                    {"cluster", "down"},
-                                                                                    {"cluster", "status"},
-                                                                                    {"cluster", "restart"},
-                                                                                    {"cluster", "run"},
-                                                                                    {"task", "list"},
-                                                                                    {"variable", "list"},
-                                                                                    {"variable", "describe"},
-                                                                                    {"variable", "top"},
-                                                                                    {"logs"},
-                                                                                    {"cert", "init"},
-                                                                                    {"cert", "issue"},
-                                                                                    {"version"},
-                                                                                    {"job"},
-                                                                                    {"cluster"}}) {
+  for (const std::vector<std::string>& args :
+       std::vector<std::vector<std::string>>{{"cluster", "up"},
+                                             {"cluster", "down"},
+                                             {"cluster", "status"},
+                                             {"cluster", "restart"},
+                                             {"cluster", "run"},
+                                             {"task", "list"},
+                                             {"variable", "list"},
+                                             {"variable", "describe"},
+                                             {"variable", "top"},
+                                             {"logs"},
+                                             {"cert", "init"},
+                                             {"cert", "issue"},
+                                             {"version"},
+                                             {"job"},
+                                             {"cluster"}}) {
     std::vector<std::string> with_help = args;
     with_help.push_back("--help");
     CHECK(psctl.Run(with_help) == kSucceeded);
@@ -678,13 +755,16 @@ TEST_CASE("every committed job is valid") {
   Psctl psctl;
   int jobs = 0;
   for (const char* folder : {"configs", "configs/examples"})
-    for (const auto& entry : std::filesystem::directory_iterator(test::SourceDir() + "/" + folder)) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(test::SourceDir() + "/" + folder)) {
       if (entry.path().extension() != ".yaml") continue;
       INFO(entry.path());
       ++jobs;
-      CHECK(psctl.Run({"job", "validate", std::filesystem::absolute(entry.path()).string()}) == kSucceeded);
+      CHECK(psctl.Run({"job", "validate", std::filesystem::absolute(entry.path()).string()}) ==
+            kSucceeded);
       INFO(psctl.err.str());
-      REQUIRE(psctl.Run({"job", "validate", "--effective", std::filesystem::absolute(entry.path()).string()}) == kSucceeded);
+      REQUIRE(psctl.Run({"job", "validate", "--effective",
+                         std::filesystem::absolute(entry.path()).string()}) == kSucceeded);
     }
   CHECK(jobs >= 6);
 }

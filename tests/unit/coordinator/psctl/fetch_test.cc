@@ -1,4 +1,5 @@
-// Files of a run brought over control calls: damage, files that change meanwhile, names that are none, what is here already.
+// Files of a run brought over control calls: damage, files that change meanwhile, names that are
+// none, what is here already.
 #include "coordinator/psctl/fetch.h"
 
 #include <catch2/catch.hpp>
@@ -42,8 +43,11 @@ class QuickClock final : public Clock {
 struct Stage {
   Stage() {
     transport::Handlers handlers;
-    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method, std::string request,
-                            std::unique_ptr<transport::UnaryResponder> responder) { responder->Answer(Handle(std::string(method), request)); };
+    handlers.unary = [this](const transport::PeerInfo&, absl::string_view method,
+                            std::string request,
+                            std::unique_ptr<transport::UnaryResponder> responder) {
+      responder->Answer(Handle(std::string(method), request));
+    };
     transport::ServerOptions options;
     options.listen = kAddress;
     auto made = transport->Listen(options, std::move(handlers));
@@ -104,7 +108,9 @@ struct Stage {
       if (refuse > 0 && --refuse >= 0) return refusal;
       v1::ReadRunFileResponse response;
       const std::string& whole = files.at(request.name());
-      response.set_data(request.offset() >= whole.size() ? "" : whole.substr(request.offset(), request.bytes_max()));
+      response.set_data(request.offset() >= whole.size()
+                            ? ""
+                            : whole.substr(request.offset(), request.bytes_max()));
       response.set_crc32c(snapshot::Crc32c(snapshot::BytesOf(response.data())));
       if (on_read) on_read(request, &response);
       return response.SerializeAsString();
@@ -116,10 +122,13 @@ struct Stage {
     err.str("");
     return RunPsctl(context, args);
   }
-  std::string At(const std::string& name) { return fs::ReadFile(folder / name, 10 << 20).value_or("(none)"); }
+  std::string At(const std::string& name) {
+    return fs::ReadFile(folder / name, 10 << 20).value_or("(none)");
+  }
   std::size_t FilesHere() {
     std::size_t n = 0;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) n += entry.is_regular_file();
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
+      n += entry.is_regular_file();
     return n;
   }
 
@@ -135,7 +144,8 @@ struct Stage {
   std::map<std::string, int> calls;
   v1::JobStatus status;
   int refuse = 0;
-  absl::Status refusal = absl::ResourceExhaustedError("too many calls read files of runs: limit=16");
+  absl::Status refusal =
+      absl::ResourceExhaustedError("too many calls read files of runs: limit=16");
   std::function<void(const v1::ReadRunFileRequest&, v1::ReadRunFileResponse*)> on_read;
   std::unique_ptr<transport::Server> server;  // last: no handler runs once it is gone
 };
@@ -144,9 +154,12 @@ TEST_CASE("fetch brings every file of a run whole, and what is here already does
   Stage stage;
   stage.refuse = 3;  // a busy coordinator is asked again
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
-  CHECK_THAT(stage.out.str(), Contains("from far:/nowhere/runs/job-2a: here/   (model/load.py, result.json, weights.npz)"));
+  CHECK_THAT(
+      stage.out.str(),
+      Contains("from far:/nowhere/runs/job-2a: here/   (model/load.py, result.json, weights.npz)"));
   for (const auto& [name, contents] : stage.files) CHECK(stage.At("here/" + name) == contents);
-  CHECK(std::filesystem::equivalent(stage.folder / "here/weights.npz", stage.folder / "here/model/weights.npz"));
+  CHECK(std::filesystem::equivalent(stage.folder / "here/weights.npz",
+                                    stage.folder / "here/model/weights.npz"));
   const int reads = stage.calls[client::kReadRunFile];
   CHECK(reads == 3 + 4);
   std::ofstream(stage.folder / "here/result.json") << "damaged";
@@ -161,18 +174,23 @@ TEST_CASE("a folder that has another run's files is refused, and stays as it is"
   Stage stage;
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here"}) == kSucceeded);  // the same run
-  std::ofstream(stage.folder / "here/.evergrad-fetched") << "evergrad run of job 00000000000000ff\n";
+  std::ofstream(stage.folder / "here/.evergrad-fetched")
+      << "evergrad run of job 00000000000000ff\n";
   stage.files["result.json"] = "{\"newer\": 1}\n";
   CHECK(stage.Run({"job", "fetch", "job", "--to", "here"}) == kUsage);
-  CHECK_THAT(stage.err.str(), Contains("has the files of another run") && Contains("00000000000000ff") && Contains("000000000000002a"));
+  CHECK_THAT(stage.err.str(), Contains("has the files of another run") &&
+                                  Contains("00000000000000ff") && Contains("000000000000002a"));
   CHECK(stage.At("here/result.json") == "{}\n");
 }
 
-TEST_CASE("a part that is damaged on its way, or a file that changes while it is read, is read again, and at last named; nothing half stays") {
+TEST_CASE(
+    "a part that is damaged on its way, or a file that changes while it is read, is read again, "
+    "and at last named; nothing half stays") {
   Stage stage;
   int damaged = 1;
   stage.on_read = [&](const v1::ReadRunFileRequest& request, v1::ReadRunFileResponse* response) {
-    if (request.name() == "weights.npz" && request.offset() > 0 && damaged > 0) --damaged, response->mutable_data()->at(0) ^= 1;
+    if (request.name() == "weights.npz" && request.offset() > 0 && damaged > 0)
+      --damaged, response->mutable_data()->at(0) ^= 1;
   };
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "once"}) == kSucceeded);
   CHECK(stage.At("once/weights.npz") == stage.files["weights.npz"]);
@@ -196,7 +214,8 @@ TEST_CASE("a part that is damaged on its way, or a file that changes while it is
 
 TEST_CASE("no name that a coordinator sends becomes a path") {
   Stage stage;
-  for (const std::string name : {"../outside", "/etc/evergrad", "model/../../outside", "notes.txt"}) {
+  for (const std::string name :
+       {"../outside", "/etc/evergrad", "model/../../outside", "notes.txt"}) {
     stage.files = {{name, "x"}};
     CHECK(stage.Run({"job", "fetch", "job", "--to", "here"}) != kSucceeded);
     CHECK_THAT(stage.err.str(), Contains("list of files cannot be read"));
@@ -207,7 +226,9 @@ TEST_CASE("no name that a coordinator sends becomes a path") {
   CHECK_THAT(stage.err.str(), Contains("the run has no files yet"));
 }
 
-TEST_CASE("a run is seen from here where its folder has the coordinator's mark, and of an ended job the same result") {
+TEST_CASE(
+    "a run is seen from here where its folder has the coordinator's mark, and of an ended job the "
+    "same result") {
   const test::TempFolder folder;
   v1::JobStatus job;
   job.set_state("SUCCEEDED");
@@ -230,7 +251,8 @@ TEST_CASE("a run is seen from here where its folder has the coordinator's mark, 
 TEST_CASE("job show names the host of files that are not here, and how they come; job watch too") {
   Stage stage;
   REQUIRE(stage.Run({"job", "show", "job"}) == kSucceeded);
-  CHECK_THAT(stage.out.str(), Contains("the run's files: on host far: /nowhere/runs/job-2a/   (report.html"));
+  CHECK_THAT(stage.out.str(),
+             Contains("the run's files: on host far: /nowhere/runs/job-2a/   (report.html"));
   CHECK_THAT(stage.out.str(), Contains("psctl job fetch 000000000000002a --to DIR"));
   REQUIRE(stage.Run({"job", "watch", "job"}) == kSucceeded);
   CHECK_THAT(stage.out.str(), Contains("the run's files: on host far"));

@@ -1,4 +1,5 @@
-// psctl job audit on files alone. Real jobs' checkpoints are audited by every fault scenario (tests/chaos).
+// psctl job audit on files alone. Real jobs' checkpoints are audited by every fault scenario
+// (tests/chaos).
 #include "coordinator/psctl/job_audit.h"
 
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
@@ -8,7 +9,8 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-// Two dense shards of one variable; ten examples an epoch in batches of two, two steps a closure: three closures, the last one short.
+// Two dense shards of one variable; ten examples an epoch in batches of two, two steps a closure:
+// three closures, the last one short.
 struct AuditStage : Stage {
   struct Cut {
     IntervalSet done, refused;
@@ -101,7 +103,9 @@ struct AuditStage : Stage {
   }
 };
 
-TEST_CASE("a job that is over: every example of every epoch in every shard, and as many updates as the ledgers say") {
+TEST_CASE(
+    "a job that is over: every example of every epoch in every shard, and as many updates as the "
+    "ledgers say") {
   const AuditStage::Cut whole{IntervalSet::Range(0, 6), {}, {}, 10, 0};
   AuditStage stage({whole, {IntervalSet::Range(0, 6), {}, {}, 9, 1}});
   const Audit audit = stage.Read();
@@ -114,8 +118,10 @@ TEST_CASE("a job that is over: every example of every epoch in every shard, and 
 }
 
 TEST_CASE("in the middle: what is in all, in some, refused and to do adds up to the data set") {
-  // Closure 2 is the short one: one step of two examples. Shard 1 lacks closure 1; closure 3 is open in shard 0 with its second step.
-  AuditStage stage({{IntervalSet{0, 1, 4}, IntervalSet{2}, {{3, 0b10}}, 7, 0}, {IntervalSet{0, 4}, IntervalSet{2}, {}, 4, 0}});
+  // Closure 2 is the short one: one step of two examples. Shard 1 lacks closure 1; closure 3 is
+  // open in shard 0 with its second step.
+  AuditStage stage({{IntervalSet{0, 1, 4}, IntervalSet{2}, {{3, 0b10}}, 7, 0},
+                    {IntervalSet{0, 4}, IntervalSet{2}, {}, 4, 0}});
   const Audit audit = stage.Read();
   CHECK(audit.violations.empty());
   CHECK(audit.epochs[0].applied == 4);
@@ -129,15 +135,20 @@ TEST_CASE("in the middle: what is in all, in some, refused and to do adds up to 
 
 TEST_CASE("one update too many or too few in the values is a violation, and which shard it is in") {
   for (const std::uint64_t updates : {9u, 11u}) {
-    AuditStage stage({{IntervalSet::Range(0, 6), {}, {}, 10, 0}, {IntervalSet::Range(0, 6), {}, {}, updates, 0}});
+    AuditStage stage({{IntervalSet::Range(0, 6), {}, {}, 10, 0},
+                      {IntervalSet::Range(0, 6), {}, {}, updates, 0}});
     const Audit audit = stage.Read();
     REQUIRE(audit.violations.size() == 1);
-    CHECK_THAT(audit.violations[0], Contains("shard 1 (dense/kernel)") && Contains("ledger=10 values=" + std::to_string(updates)));
+    CHECK_THAT(audit.violations[0], Contains("shard 1 (dense/kernel)") &&
+                                        Contains("ledger=10 values=" + std::to_string(updates)));
   }
 }
 
-TEST_CASE("what a closure had applied before it was lost or cancelled is no violation, more than its steps is") {
-  // Closure 5 of one step and closure 4 of two are refused: of the three updates at most three may be in the values.
+TEST_CASE(
+    "what a closure had applied before it was lost or cancelled is no violation, more than its "
+    "steps is") {
+  // Closure 5 of one step and closure 4 of two are refused: of the three updates at most three may
+  // be in the values.
   for (const std::uint64_t updates : {7u, 9u, 10u, 11u}) {
     AuditStage stage({{IntervalSet::Range(0, 4), IntervalSet{4, 5}, {}, updates, 0}});
     const Audit audit = stage.Read();
@@ -156,7 +167,9 @@ TEST_CASE("the verb reads a folder, says what it proves, and ends with 1 where a
   const auto entries = stage.files.List("/c");
   REQUIRE(entries.ok());
   for (const fs::Entry& entry : *entries)
-    REQUIRE(fs::WriteWhole(*disk, stage.folder / "job/" + entry.name, *fs::ReadWhole(stage.files, "/c/" + entry.name, 1 << 20)).ok());
+    REQUIRE(fs::WriteWhole(*disk, stage.folder / "job/" + entry.name,
+                           *fs::ReadWhole(stage.files, "/c/" + entry.name, 1 << 20))
+                .ok());
   const auto run = [&](std::vector<std::string> args) {
     stage.out.str("");
     stage.err.str("");
@@ -164,7 +177,8 @@ TEST_CASE("the verb reads a folder, says what it proves, and ends with 1 where a
     return RunPsctl(stage.context, args);
   };
   CHECK(run({"--checkpoint", stage.folder / "job"}) == kSucceeded);
-  CHECK_THAT(stage.out.str(), Contains("exact: in each of epochs 1 to 2 every example was applied exactly once, in every one of 2 shards"));
+  CHECK_THAT(stage.out.str(), Contains("exact: in each of epochs 1 to 2 every example was applied "
+                                       "exactly once, in every one of 2 shards"));
   CHECK_THAT(stage.out.str(), Contains("20 updates in the shards' values, each in a ledger"));
   CHECK(run({"--checkpoint", stage.folder / "job", "--output", "json"}) == kSucceeded);
   CHECK(nlohmann::json::parse(stage.out.str())["epochs"][1]["applied"] == 10);

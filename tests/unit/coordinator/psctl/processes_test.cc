@@ -1,4 +1,5 @@
-// Children: shell scripts in the daemons' place, so that what is shown is starting, watching and ending, and nothing else.
+// Children: shell scripts in the daemons' place, so that what is shown is starting, watching and
+// ending, and nothing else.
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -19,10 +20,12 @@ namespace evergrad::psctl {
 namespace {
 
 struct Folder : test::TempFolder {
-  // Stands for a daemon: writes its address file and its arguments, then does `body` until it is told to end.
+  // Stands for a daemon: writes its address file and its arguments, then does `body` until it is
+  // told to end.
   void Script(const std::string& name, const std::string& body) const {
     const std::string file = *this / name;
-    std::ofstream(file) << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = --address-file ] && file=$2; shift; done\n[ -z \"$file\" ] || "
+    std::ofstream(file) << "#!/bin/sh\nall=\"$*\"\nwhile [ $# -gt 0 ]; do [ \"$1\" = "
+                           "--address-file ] && file=$2; shift; done\n[ -z \"$file\" ] || "
                            "echo \"$all\" >> \"$file.args\"\n"
                         << body;
     chmod(file.c_str(), 0755);
@@ -40,8 +43,11 @@ struct Stage {
     options.runs = folder / "runs";
     options.workers = 2;
     options.servers = 1;
-    const std::string idle = "trap 'exit 0' TERM\n( exec sleep 1000 ) & child=$!\ntrap 'kill $child; exit 0' TERM\nwait $child\n";
-    folder.Script("evergrad-coordinator", "echo 127.0.0.1:1234 > \"$file.new\" && mv \"$file.new\" \"$file\"\n" + idle);
+    const std::string idle =
+        "trap 'exit 0' TERM\n( exec sleep 1000 ) & child=$!\ntrap 'kill $child; exit 0' TERM\nwait "
+        "$child\n";
+    folder.Script("evergrad-coordinator",
+                  "echo 127.0.0.1:1234 > \"$file.new\" && mv \"$file.new\" \"$file\"\n" + idle);
     folder.Script("evergrad-ps-server", idle);
     folder.Script("evergrad-worker", idle);
   }
@@ -77,17 +83,22 @@ TEST_CASE("the plan names every task and shares the cores among workers") {
   CHECK(tasks[0].Name() == "coordinator");
   CHECK(tasks[1].Name() == "ps_server/0");
   CHECK(tasks[3].FileName() == "worker-1");
-  CHECK(tasks[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--failpoints", "none"});
-  CHECK(ArgumentsOf(tasks[0], "/f", "127.0.0.1:7") == std::vector<std::string>{"--address-file", "/f/coordinator.address", "--listen", "127.0.0.1:7",
-                                                                               "--runs", "/r", "--state-dir", "/f/state", "--failpoints", "none"});
+  CHECK(tasks[3].args ==
+        std::vector<std::string>{"--name", "1", "--threads", "2", "--failpoints", "none"});
+  CHECK(ArgumentsOf(tasks[0], "/f", "127.0.0.1:7") ==
+        std::vector<std::string>{"--address-file", "/f/coordinator.address", "--listen",
+                                 "127.0.0.1:7", "--runs", "/r", "--state-dir", "/f/state",
+                                 "--failpoints", "none"});
   CHECK(PlanTasks(options, 1)[3].args[3] == "1");
   options.failpoints.clear();
   options.device = "cpu";
-  CHECK(PlanTasks(options, 5)[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--device", "cpu"});
+  CHECK(PlanTasks(options, 5)[3].args ==
+        std::vector<std::string>{"--name", "1", "--threads", "2", "--device", "cpu"});
   options.device.clear();
   options.gpus = true;
   CHECK(PlanTasks(options, 5)[2].args.back() == "gpu:0");
-  CHECK(PlanTasks(options, 5)[3].args == std::vector<std::string>{"--name", "1", "--threads", "2", "--device", "gpu:1"});
+  CHECK(PlanTasks(options, 5)[3].args ==
+        std::vector<std::string>{"--name", "1", "--threads", "2", "--device", "gpu:1"});
 }
 
 TEST_CASE("the folders of data and checkpoints are passed on to the tasks that they confine") {
@@ -100,7 +111,8 @@ TEST_CASE("the folders of data and checkpoints are passed on to the tasks that t
   options.checkpoint_roots = {"/saved"};
   const auto tasks = PlanTasks(options, 4);
   const auto ends = [](const LocalTask& task, std::vector<std::string> with) {
-    return task.args.size() >= with.size() && std::equal(with.rbegin(), with.rend(), task.args.rbegin());
+    return task.args.size() >= with.size() &&
+           std::equal(with.rbegin(), with.rend(), task.args.rbegin());
   };
   CHECK(ends(tasks[0], {"--checkpoint-root", "/saved"}));
   // Jobs that name no folder are saved among the runs.
@@ -108,24 +120,33 @@ TEST_CASE("the folders of data and checkpoints are passed on to the tasks that t
   CHECK(ends(tasks[2], {"--data-root", "/data", "--data-root", "/more"}));
 }
 
-TEST_CASE("the GPUs of this host are those that its worker lists, and why there is none is the worker's reason") {
+TEST_CASE(
+    "the GPUs of this host are those that its worker lists, and why there is none is the worker's "
+    "reason") {
   Stage stage;
-  stage.folder.Script("evergrad-worker", "case \"$all\" in --list-devices) echo 'gpu:0 A'; echo 'gpu:1 B' ;; *) exit 9 ;; esac\n");
+  stage.folder.Script(
+      "evergrad-worker",
+      "case \"$all\" in --list-devices) echo 'gpu:0 A'; echo 'gpu:1 B' ;; *) exit 9 ;; esac\n");
   const auto count = CountGpus(stage.options, stage.clock, stage.Pause());
   REQUIRE(count.ok());
   CHECK(*count == 2);
-  stage.folder.Script("evergrad-worker", "echo 'evergrad-worker: no GPU: no device (100)' >&2; exit 2\n");
+  stage.folder.Script("evergrad-worker",
+                      "echo 'evergrad-worker: no GPU: no device (100)' >&2; exit 2\n");
   const auto none = CountGpus(stage.options, stage.clock, stage.Pause());
-  CHECK(none.status().message() == "--gpus: no worker can have a GPU here: evergrad-worker: no GPU: no device (100)");
+  CHECK(none.status().message() ==
+        "--gpus: no worker can have a GPU here: evergrad-worker: no GPU: no device (100)");
   CHECK(BlameOf(none.status()) == Blame::kUser);
   stage.folder.Script("evergrad-worker", "exit 0\n");
   CHECK_FALSE(CountGpus(stage.options, stage.clock, stage.Pause()).ok());
   // Interrupted while it waits: the child is ended.
   stage.folder.Script("evergrad-worker", "exec sleep 1000\n");
-  CHECK(absl::IsCancelled(CountGpus(stage.options, stage.clock, [](std::chrono::milliseconds) { return false; }).status()));
+  CHECK(absl::IsCancelled(CountGpus(stage.options, stage.clock, [](std::chrono::milliseconds) {
+                            return false;
+                          }).status()));
 }
 
-TEST_CASE("what dies at once is started again more and more slowly, what lived is started at once") {
+TEST_CASE(
+    "what dies at once is started again more and more slowly, what lived is started at once") {
   std::chrono::milliseconds before(0);
   for (int starts = 1; starts < 10; ++starts) {
     const auto delay = RestartDelay(starts, std::chrono::seconds(1));
@@ -148,11 +169,14 @@ TEST_CASE("a cluster starts, is told the coordinator's address, and leaves no pr
       processes.push_back(task.process);
       CHECK(IsAlive(task.process));
       CHECK(getpgid(task.process.pid) == getpgrp());
-      CHECK(ReadPidFile(stage.options.folder + "/" + task.FileName() + ".pid")->pid == task.process.pid);
+      CHECK(ReadPidFile(stage.options.folder + "/" + task.FileName() + ".pid")->pid ==
+            task.process.pid);
     }
     CHECK_FALSE(cluster.broken().has_value());
     const std::string args_file = stage.options.folder + "/worker-0.address.args";
-    stage.TickUntil(cluster, [&] { return std::filesystem::exists(args_file) && std::filesystem::file_size(args_file) > 0; });
+    stage.TickUntil(cluster, [&] {
+      return std::filesystem::exists(args_file) && std::filesystem::file_size(args_file) > 0;
+    });
     std::ifstream file(args_file);
     std::string args;
     std::getline(file, args);
@@ -167,18 +191,24 @@ TEST_CASE("a cluster starts, is told the coordinator's address, and leaves no pr
 TEST_CASE("a task that ended by itself is told with the last words of its log") {
   Stage stage;
   stage.options.workers = 1;
-  for (const char* const line : {"2026-01-01T00:00:00.000Z error worker/0 job=- closure=- device gpu cannot be had: no device (100)",
+  for (const char* const line : {"2026-01-01T00:00:00.000Z error worker/0 job=- closure=- device "
+                                 "gpu cannot be had: no device (100)",
                                  "device gpu cannot be had: no device (100)"}) {
-    stage.folder.Script("evergrad-worker", absl::StrCat("echo before; echo '", line, "'; exit 3\n"));
+    stage.folder.Script("evergrad-worker",
+                        absl::StrCat("echo before; echo '", line, "'; exit 3\n"));
     LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
     REQUIRE(cluster.Start().ok());
     const auto news = stage.TickUntil(cluster, [&] { return !cluster.tasks()[2].running; });
     REQUIRE(news.size() == 1);
-    CHECK_THAT(news[0], Catch::StartsWith("worker/0 (pid ") && Catch::Contains(") ended with code 3: device gpu cannot be had: no device (100)"));
+    CHECK_THAT(news[0], Catch::StartsWith("worker/0 (pid ") &&
+                            Catch::Contains(
+                                ") ended with code 3: device gpu cannot be had: no device (100)"));
   }
 }
 
-TEST_CASE("without supervision a dead server breaks the cluster, a dead worker only when it was the last") {
+TEST_CASE(
+    "without supervision a dead server breaks the cluster, a dead worker only when it was the "
+    "last") {
   Stage stage;
   LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
   REQUIRE(cluster.Start().ok());
@@ -196,7 +226,8 @@ TEST_CASE("without supervision a dead server breaks the cluster, a dead worker o
   CHECK(cluster.broken()->coordinator);
 }
 
-TEST_CASE("with supervision what dies is started again, the coordinator at the address that tasks know") {
+TEST_CASE(
+    "with supervision what dies is started again, the coordinator at the address that tasks know") {
   Stage stage;
   stage.options.supervise = true;
   LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
@@ -204,7 +235,8 @@ TEST_CASE("with supervision what dies is started again, the coordinator at the a
   const pid_t worker = cluster.tasks()[2].process.pid, coordinator = cluster.tasks()[0].process.pid;
   kill(worker, SIGKILL);
   kill(coordinator, SIGKILL);
-  const auto news = stage.TickUntil(cluster, [&] { return cluster.tasks()[0].starts == 2 && cluster.tasks()[2].starts == 2; });
+  const auto news = stage.TickUntil(
+      cluster, [&] { return cluster.tasks()[0].starts == 2 && cluster.tasks()[2].starts == 2; });
   CHECK(news.size() == 4);
   CHECK(cluster.tasks()[2].process.pid != worker);
   CHECK_FALSE(cluster.broken().has_value());
@@ -222,7 +254,8 @@ TEST_CASE("a coordinator that ends before it listens is reported with its log") 
   stage.folder.Script("evergrad-coordinator", "echo 'cannot bind' >&2\nexit 3\n");
   LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
   const absl::Status started = cluster.Start();
-  CHECK_THAT(std::string(started.message()), Catch::Contains("ended with code 3") && Catch::Contains("cannot bind"));
+  CHECK_THAT(std::string(started.message()),
+             Catch::Contains("ended with code 3") && Catch::Contains("cannot bind"));
   std::filesystem::remove(stage.folder / "evergrad-coordinator");
   LocalCluster missing(stage.options, &stage.clock, stage.Pause());
   CHECK_THAT(std::string(missing.Start().message()), Catch::Contains("no such program"));

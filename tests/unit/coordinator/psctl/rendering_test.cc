@@ -53,7 +53,8 @@ v1::EpochRow Epoch(std::uint64_t n) {
 }
 
 TEST_CASE(
-    "what a worker's device did is shown in two lines, with the scale of its losses in a third, and a worker without one has none, in text and in "
+    "what a worker's device did is shown in two lines, with the scale of its losses in a third, "
+    "and a worker without one has none, in text and in "
     "JSON") {
   v1::JobStatus job = Running();
   CHECK(DeviceLines(job.workers(0)).empty());
@@ -63,7 +64,9 @@ TEST_CASE(
   device.set_memory_used(3ull << 30);
   device.set_memory_peak(4ull << 30);
   device.set_memory_reserved(5ull << 30);
-  CHECK(DeviceLines(job.workers(0)) == Lines{"worker/0 on gpu:0 NVIDIA H100: memory 3.0 GiB used, 4.0 GiB peak, 5.0 GiB reserved"});
+  CHECK(
+      DeviceLines(job.workers(0)) ==
+      Lines{"worker/0 on gpu:0 NVIDIA H100: memory 3.0 GiB used, 4.0 GiB peak, 5.0 GiB reserved"});
   device.set_measured_steps(100);
   device.set_kernel_seconds(2.5);
   device.set_in_seconds(0.12);
@@ -79,12 +82,15 @@ TEST_CASE(
   device.set_graph_replays(93);
   (*device.mutable_graph_recaptures())["addresses changed"] = 1;
   CHECK(DeviceLines(job.workers(0)) ==
-        Lines{"worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (as the driver says), memory 3.0 GiB used, 4.0 GiB peak, 5.0 GiB reserved",
-              "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms before; batch there before 99; steps 93 replayed, 3 "
+        Lines{"worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (as the driver says), memory 3.0 GiB "
+              "used, 4.0 GiB peak, 5.0 GiB reserved",
+              "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms "
+              "before; batch there before 99; steps 93 replayed, 3 "
               "captured, 4 eager, "
               "captured again: addresses changed (1)"});
   device.set_utilization_from("kernels");
-  CHECK(DeviceLines(job.workers(0))[0].find("87.60 % of the time in kernels, memory") != std::string::npos);
+  CHECK(DeviceLines(job.workers(0))[0].find("87.60 % of the time in kernels, memory") !=
+        std::string::npos);
   const nlohmann::json shown = JsonOf(job)["workers"][0]["device"];
   CHECK(shown["seconds"]["kernels"] == 2.5);
   CHECK(shown["seconds"]["wait"] == 0.1);
@@ -116,12 +122,14 @@ TEST_CASE("a task with a host name of 4,000 letters does not widen the table of 
   CHECK(TaskTable(tasks, 0).at(1).find(task->host()) != std::string::npos);
 }
 
-TEST_CASE("a worker that cannot reach a server is told of with the server, its address and since when") {
+TEST_CASE(
+    "a worker that cannot reach a server is told of with the server, its address and since when") {
   v1::UnreachedServer unreached;
   unreached.set_server("0");
   unreached.set_address("127.0.0.1:4000");
   unreached.set_for_ms(12'900);
-  CHECK(UnreachedLine("1", unreached) == "worker/1 cannot reach ps_server/0 at 127.0.0.1:4000 for 12 s");
+  CHECK(UnreachedLine("1", unreached) ==
+        "worker/1 cannot reach ps_server/0 at 127.0.0.1:4000 for 12 s");
   unreached.set_reason("connection refused\x1b");
   CHECK(UnreachedLine("1", unreached).find(" for 12 s: connection refused") != std::string::npos);
   CHECK(UnreachedLine("1", unreached).find('\x1b') == std::string::npos);
@@ -129,7 +137,8 @@ TEST_CASE("a worker that cannot reach a server is told of with the server, its a
 
 TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and workers") {
   CHECK(ProgressLine(Running()) ==
-        "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  workers: worker/0 running, worker/1 gone");
+        "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s  "
+        "workers: worker/0 running, worker/1 gone");
   v1::JobStatus waiting;
   waiting.set_state("STARTING");
   waiting.set_waiting_for("a worker");
@@ -138,17 +147,21 @@ TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and work
   v1::JobStatus stalled = Running();
   stalled.set_waiting_for("servers: ps_server/1 is away since 12 s and holds 3 shards");
   CHECK(ProgressLine(stalled) ==
-        "RUNNING  epoch 2/5  step 612/2345 (26 %)  loss 0.4312  waiting for servers: ps_server/1 is away since 12 s and holds 3 shards  "
+        "RUNNING  epoch 2/5  step 612/2345 (26 %)  loss 0.4312  waiting for servers: ps_server/1 "
+        "is away since 12 s and holds 3 shards  "
         "workers: worker/0 running, worker/1 gone");
   stalled.set_waiting_for("");
   stalled.set_phase("repairing");
   CHECK_THAT(ProgressLine(stalled), !Catch::Contains("ETA") && !Catch::Contains("examples/s"));
 }
 
-TEST_CASE("the block on a terminal has a bar, a line a worker, and never a wider line than the terminal") {
-  CHECK(ProgressBlock(Running(), 120) == Lines{"RUNNING [##########..............................]",
-                                               "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s",
-                                               "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
+TEST_CASE(
+    "the block on a terminal has a bar, a line a worker, and never a wider line than the "
+    "terminal") {
+  CHECK(ProgressBlock(Running(), 120) ==
+        Lines{"RUNNING [##########..............................]",
+              "epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s",
+              "  worker/0 running closure 38, 300 steps", "  worker/1 gone, 301 steps"});
   for (const std::size_t columns : {20u, 40u, 80u})
     for (const std::string& line : ProgressBlock(Running(), columns)) CHECK(Width(line) < columns);
   // The loss is to be seen on the narrowest terminal that is usual.
@@ -157,15 +170,17 @@ TEST_CASE("the block on a terminal has a bar, a line a worker, and never a wider
 
 TEST_CASE("epochs are a table whose columns stand under their titles") {
   CHECK(EpochHeader(false) == "epoch  steps  train loss  test loss  accuracy  examples/s  seconds");
-  CHECK(EpochLine(Epoch(1), false) == "    1    469      0.5246     0.4400   84.21 %       21300      2.8");
+  CHECK(EpochLine(Epoch(1), false) ==
+        "    1    469      0.5246     0.4400   84.21 %       21300      2.8");
   v1::EpochRow row = Epoch(12);
   row.set_eval_accuracy(std::nan(""));
   row.set_eval_loss(std::nan(""));
-  CHECK(EpochLine(row, false) == "   12    469      0.5246          -         -       21300      2.8");
+  CHECK(EpochLine(row, false) ==
+        "   12    469      0.5246          -         -       21300      2.8");
   // A loss that left for the stars stays in its column.
   const std::string header = EpochHeader(false);
-  for (const double loss :
-       {1e30, -1e300, 12345.678, std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::nan("")}) {
+  for (const double loss : {1e30, -1e300, 12345.678, std::numeric_limits<double>::infinity(),
+                            -std::numeric_limits<double>::infinity(), std::nan("")}) {
     v1::EpochRow wild = Epoch(3);
     wild.set_train_loss(loss);
     wild.set_eval_loss(loss);
@@ -187,7 +202,8 @@ TEST_CASE("epochs are a table whose columns stand under their titles") {
   CHECK(EpochLine(row, true) == "   12    469              600      2.8");
 }
 
-TEST_CASE("other metrics of an evaluation have columns of their own; an epoch that has none has a dash") {
+TEST_CASE(
+    "other metrics of an evaluation have columns of their own; an epoch that has none has a dash") {
   v1::JobStatus job = Running();
   *job.add_epoch_rows() = Epoch(1);
   v1::EpochRow& second = *job.add_epoch_rows();
@@ -197,11 +213,15 @@ TEST_CASE("other metrics of an evaluation have columns of their own; an epoch th
   (*second.mutable_metrics())["binary_accuracy"] = 0.5;
   const Lines metrics = EpochMetrics(job);
   CHECK(metrics == Lines{"auc", "binary_accuracy", "root_mean_squared_error"});
-  CHECK(EpochHeader(false, metrics) == "epoch  steps  train loss  test loss  accuracy  examples/s  seconds       auc  binary_accuracy      rmse");
+  CHECK(EpochHeader(false, metrics) ==
+        "epoch  steps  train loss  test loss  accuracy  examples/s  seconds       auc  "
+        "binary_accuracy      rmse");
   CHECK(EpochLine(job.epoch_rows(0), false, metrics) ==
-        "    1    469      0.5246     0.4400   84.21 %       21300      2.8         -                -         -");
+        "    1    469      0.5246     0.4400   84.21 %       21300      2.8         -              "
+        "  -         -");
   CHECK(EpochLine(second, false, metrics) ==
-        "    2    469      0.5246     0.4400   84.21 %       21300      2.8    0.7812           0.5000    0.8600");
+        "    2    469      0.5246     0.4400   84.21 %       21300      2.8    0.7812           "
+        "0.5000    0.8600");
   CHECK(JsonOf(job)["epoch_rows"][1]["metrics"]["auc"] == 0.78125);
   CHECK(JsonOf(job)["epoch_rows"][0]["metrics"].empty());
 }
@@ -223,7 +243,8 @@ TEST_CASE("without a terminal what is new is printed once, and the line now and 
   printer.Update(job, std::chrono::milliseconds(9000));  // nothing new
   const std::string text = out.str();
   CHECK(printer.events_shown() == 7);
-  CHECK_THAT(text, Catch::Contains("step 612/2345") && Catch::Contains("step 613/2345") && Catch::Contains("-  death: worker/1\\x1b[2J died\n") &&
+  CHECK_THAT(text, Catch::Contains("step 612/2345") && Catch::Contains("step 613/2345") &&
+                       Catch::Contains("-  death: worker/1\\x1b[2J died\n") &&
                        !Catch::Contains("\033"));
   std::size_t lines = 0;
   for (const char c : text) lines += c == '\n';
@@ -235,7 +256,8 @@ TEST_CASE("without a terminal a wait is a line now and then, not one a second") 
   ProgressPrinter printer(out, {});
   v1::JobStatus job = Running();
   for (int second = 0; second < 10; ++second) {
-    job.set_waiting_for("servers: ps_server/1 is away since " + std::to_string(second) + " s and holds 3 shards");
+    job.set_waiting_for("servers: ps_server/1 is away since " + std::to_string(second) +
+                        " s and holds 3 shards");
     printer.Update(job, std::chrono::seconds(second));
   }
   job.set_waiting_for("");
@@ -284,7 +306,8 @@ TEST_CASE("on a terminal the block is drawn over the one before") {
   CHECK(out.str().size() == first);  // the same again writes nothing
   job.set_steps_done(700);
   printer.Update(job, std::chrono::seconds(3));
-  CHECK_THAT(out.str().substr(first), Catch::StartsWith("\033[4A\r\033[J") && Catch::Contains("step 700/2345"));
+  CHECK_THAT(out.str().substr(first),
+             Catch::StartsWith("\033[4A\r\033[J") && Catch::Contains("step 700/2345"));
   printer.Say("worker/1 started again");
   CHECK_THAT(out.str(), Catch::Contains("\033[Jworker/1 started again\nRUNNING"));
   printer.Clear();
@@ -296,25 +319,31 @@ TEST_CASE("the summary says how many lines metrics.jsonl lacks") {
   job.set_state("SUCCEEDED");
   job.set_result_json(R"({"lines_lost": 2931})");
   const Lines lines = SummaryLines(job);
-  CHECK(std::count(lines.begin(), lines.end(), "metrics.jsonl lacks 2931 lines, for which there was no room") == 1);
+  CHECK(std::count(lines.begin(), lines.end(),
+                   "metrics.jsonl lacks 2931 lines, for which there was no room") == 1);
   job.set_result_json(R"({"lines_lost": 0})");
   for (const std::string& line : SummaryLines(job)) CHECK_THAT(line, !Catch::Contains("lacks"));
 }
 
-TEST_CASE("the summary claims exactly-once when the coordinator found every shard's updates to be the plan's, and not otherwise") {
+TEST_CASE(
+    "the summary claims exactly-once when the coordinator found every shard's updates to be the "
+    "plan's, and not otherwise") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
   job.set_steps_done(2345);
   job.set_runs_folder("runs/fashion-mlp-1");
   // A slot of tables that no row of one batch went to has one update less.
-  job.set_result_json(R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
+  job.set_result_json(
+      R"({"metrics": {"accuracy": 0.876, "loss": 0.3431}, "tasks": [{"role": "worker"}, {"role": "worker"}, {"role": "ps_server"}],
                           "shards": [{"updates_applied": 2345}, {"updates_applied": 2344}]})");
   job.set_updates_exact(true);
   CHECK(SummaryLines(job) ==
         Lines{"accuracy 87.60 %, 2 workers, 1 server, 2345 steps, each applied exactly once",
-              "the run's files: runs/fashion-mlp-1/   (report.html, result.json, metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"});
+              "the run's files: runs/fashion-mlp-1/   (report.html, result.json, metrics.jsonl, "
+              "weights.npz, weights.safetensors, job.yaml)"});
   job.set_updates_exact(false);
-  job.set_result_json(R"({"metrics": {"accuracy": 0.876}, "tasks": [], "shards": [{"updates_applied": 2345}, {"updates_applied": 2345}]})");
+  job.set_result_json(
+      R"({"metrics": {"accuracy": 0.876}, "tasks": [], "shards": [{"updates_applied": 2345}, {"updates_applied": 2345}]})");
   CHECK(SummaryLines(job)[0] == "accuracy 87.60 %, 0 workers, 0 servers, 2345 steps");
   job.set_result_json("{");
   job.set_shards_rolled_back(8);
@@ -324,27 +353,37 @@ TEST_CASE("the summary claims exactly-once when the coordinator found every shar
   job.mutable_checkpoint()->set_complete(true);
   job.mutable_checkpoint()->set_uri("/runs/x/checkpoint/manifest-000000000007.egmanifest");
   CHECK(SummaryLines(job)[0] == "2345 steps");
-  CHECK(SummaryLines(job)[1] == "servers were lost: 8 shards went back to what was saved, 3 closures were run again for it, 48 updates redone");
-  CHECK(SummaryLines(job)[2] == "checkpoint 7 (complete): /runs/x/checkpoint/manifest-000000000007.egmanifest");
+  CHECK(SummaryLines(job)[1] ==
+        "servers were lost: 8 shards went back to what was saved, 3 closures were run again for "
+        "it, 48 updates redone");
+  CHECK(SummaryLines(job)[2] ==
+        "checkpoint 7 (complete): /runs/x/checkpoint/manifest-000000000007.egmanifest");
   // What a full disk left out is not claimed.
-  CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(), Catch::EndsWith("/   (job.yaml)"));
-  CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(), Catch::EndsWith("/   (nothing could be written)"));
+  CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(),
+             Catch::EndsWith("/   (job.yaml)"));
+  CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(),
+             Catch::EndsWith("/   (nothing could be written)"));
   // Of a job that runs only what is there from its start.
   v1::JobStatus runs = job;
   runs.set_state("RUNNING");
   CHECK_THAT(SummaryLines(runs).back(), Catch::EndsWith("/   (metrics.jsonl, job.yaml)"));
   runs.set_state("QUEUED");
-  for (const std::string& line : SummaryLines(runs)) CHECK_THAT(line, !Catch::Contains("the run's files"));
-  job.set_result_json(R"({"tables": [{"table": "users", "dimension": 16, "rows": 610}, {"table": "movies", "dimension": 16, "rows": 9724}]})");
+  for (const std::string& line : SummaryLines(runs))
+    CHECK_THAT(line, !Catch::Contains("the run's files"));
+  job.set_result_json(
+      R"({"tables": [{"table": "users", "dimension": 16, "rows": 610}, {"table": "movies", "dimension": 16, "rows": 9724}]})");
   CHECK(SummaryLines(job)[3] ==
-        "tables: users (610 rows), movies (9724 rows)   psctl checkpoint export /runs/x/checkpoint/manifest-000000000007.egmanifest --to FILE.npz");
+        "tables: users (610 rows), movies (9724 rows)   psctl checkpoint export "
+        "/runs/x/checkpoint/manifest-000000000007.egmanifest --to FILE.npz");
   job.set_state("FAILED");
   job.mutable_first_cause()->set_message("bad record: file=x offset=4");
   job.mutable_first_cause()->set_origin_text("worker/1");
   CHECK(SummaryLines(job)[0] == "failed: bad record: file=x offset=4 (from worker/1)");
 }
 
-TEST_CASE("the summary of a job that failed or was cancelled says where its weights are, or how they are made of its checkpoint") {
+TEST_CASE(
+    "the summary of a job that failed or was cancelled says where its weights are, or how they are "
+    "made of its checkpoint") {
   const std::string state = GENERATE("FAILED", "CANCELLED");
   v1::JobStatus job = Running();
   job.set_state(state);
@@ -356,7 +395,8 @@ TEST_CASE("the summary of a job that failed or was cancelled says where its weig
     for (const std::string& line : SummaryLines(job)) text += line + "\n";
     return text;
   };
-  CHECK_THAT(all(), Catch::Contains("its weights: psctl checkpoint export /runs/x/checkpoint/manifest-7.egmanifest --to weights.npz\n"));
+  CHECK_THAT(all(), Catch::Contains("its weights: psctl checkpoint export "
+                                    "/runs/x/checkpoint/manifest-7.egmanifest --to weights.npz\n"));
   CHECK_THAT(all(), !Catch::Contains("weights.safetensors"));
   job.set_weights_exported(true);
   CHECK_THAT(all(), !Catch::Contains("psctl checkpoint export"));
@@ -380,18 +420,22 @@ TEST_CASE("a task that is given no work for a while is shown with who, how long 
   backoff.set_reason("its session closed");
   backoff.set_host("far\x1b[31m");
   CHECK_THAT(BackoffLine(backoff),
-             Catch::StartsWith("worker/2 is given no work for 12 s: it died 7 times in a row while it held work, and ended none in between, "
+             Catch::StartsWith("worker/2 is given no work for 12 s: it died 7 times in a row while "
+                               "it held work, and ended none in between, "
                                "then 30 times without work; last death on host far") &&
                  Catch::EndsWith(": its session closed") && !Catch::Contains("\x1b"));
   backoff.set_for_ms(0);
   backoff.set_idle_deaths(0);
   CHECK_THAT(BackoffLine(backoff),
-             Catch::StartsWith("worker/2 may be given work again: it died 7 times in a row while it held work, and ended none in between; last"));
+             Catch::StartsWith("worker/2 may be given work again: it died 7 times in a row while "
+                               "it held work, and ended none in between; last"));
   v1::TaskBackoff young;
   young.set_task("worker/3");
   young.set_for_ms(900);
   young.set_reason("its processes were replaced or ended soon after their start");
-  CHECK(BackoffLine(young) == "worker/3 is given no work for 0.9 s: its processes were replaced or ended soon after their start");
+  CHECK(BackoffLine(young) ==
+        "worker/3 is given no work for 0.9 s: its processes were replaced or ended soon after "
+        "their start");
   v1::JobStatus job = Running();
   *job.add_backing_off() = backoff;
   const nlohmann::json json = JsonOf(job);
@@ -400,28 +444,35 @@ TEST_CASE("a task that is given no work for a while is shown with who, how long 
   CHECK(json["weights_exported"] == false);
 }
 
-TEST_CASE("the summary begins with the metric that the job asked for first; a job that asked for none has its loss") {
+TEST_CASE(
+    "the summary begins with the metric that the job asked for first; a job that asked for none "
+    "has its loss") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
   job.set_result_json(R"({"metrics": {"auc": 0.91234, "binary_accuracy": 0.851, "loss": 0.33}})");
-  CHECK_THAT(SummaryLines(job)[0], Catch::StartsWith("auc 0.9123, binary_accuracy 85.10 %, 612 steps"));
+  CHECK_THAT(SummaryLines(job)[0],
+             Catch::StartsWith("auc 0.9123, binary_accuracy 85.10 %, 612 steps"));
   job.set_result_json(R"({"metrics": {"root_mean_squared_error": 0.848, "loss": 0.72}})");
   CHECK_THAT(SummaryLines(job)[0], Catch::StartsWith("root_mean_squared_error 0.8480, 612 steps"));
   job.set_result_json(R"({"metrics": {"loss": 0.33}})");
   CHECK_THAT(SummaryLines(job)[0], Catch::StartsWith("loss 0.3300, 612 steps"));
 }
 
-TEST_CASE("what was lost is counted where a plan tells how much it is; of user closures it is said that it is not known") {
+TEST_CASE(
+    "what was lost is counted where a plan tells how much it is; of user closures it is said that "
+    "it is not known") {
   v1::JobStatus job = Running();
   job.set_state("SUCCEEDED");
   job.set_closures_lost(2);
   job.set_updates_lost(16);
   CHECK_THAT(SummaryLines(job)[1],
-             Catch::Equals("LOST: 16 updates of 2 closures that could not be run again for a shard that lost them (on_lost_updates: report)"));
+             Catch::Equals("LOST: 16 updates of 2 closures that could not be run again for a shard "
+                           "that lost them (on_lost_updates: report)"));
   job.set_steps_total(0);
   job.set_updates_lost(0);
   CHECK_THAT(SummaryLines(job)[1],
-             Catch::Equals("LOST: updates of 2 closures that could not be run again for a shard that lost them, how many is not known"));
+             Catch::Equals("LOST: updates of 2 closures that could not be run again for a shard "
+                           "that lost them, how many is not known"));
 }
 
 TEST_CASE("requirements are read, compared, and named when they are not met") {
@@ -430,10 +481,13 @@ TEST_CASE("requirements are read, compared, and named when they are not met") {
   CHECK(Unmet({*at_least, *below}, {{"accuracy", 0.86}, {"loss", 0.4}}).empty());
   CHECK(Unmet({*at_least, *below}, {{"accuracy", 0.8599}, {"loss", 0.5}}) ==
         Lines{"not met: accuracy>=0.86: got 0.8599", "not met:  loss < 0.5: got 0.5"});
-  CHECK(Unmet({*at_least}, {{"loss", 1}}) == Lines{"not met: accuracy>=0.86: the job has no metric `accuracy` (it has: loss)"});
+  CHECK(Unmet({*at_least}, {{"loss", 1}}) ==
+        Lines{"not met: accuracy>=0.86: the job has no metric `accuracy` (it has: loss)"});
   CHECK(Unmet({*at_least}, {{"accuracy", std::nan("")}}).size() == 1);
-  for (const char* bad : {"accuracy", "accuracy=0.8", ">=0.8", "accuracy>=", "accuracy>=high", ""}) CHECK_FALSE(ParseRequirement(bad).ok());
-  CHECK(MetricsOf(R"({"metrics": {"accuracy": 0.5, "name": "x", "loss": null}})") == std::map<std::string, double>{{"accuracy", 0.5}});
+  for (const char* bad : {"accuracy", "accuracy=0.8", ">=0.8", "accuracy>=", "accuracy>=high", ""})
+    CHECK_FALSE(ParseRequirement(bad).ok());
+  CHECK(MetricsOf(R"({"metrics": {"accuracy": 0.5, "name": "x", "loss": null}})") ==
+        std::map<std::string, double>{{"accuracy", 0.5}});
   CHECK(MetricsOf("[]").empty());
   CHECK(MetricsOf("not json").empty());
 }
@@ -474,7 +528,8 @@ TEST_CASE("the task table marks what is open without encryption") {
   task->set_insecure_listen(true);
   task->set_activity("closure 7");
   const Lines lines = TaskTable(tasks, 43000);
-  CHECK_THAT(lines[1], Catch::Contains("worker/0") && Catch::Contains("42 s") && Catch::Contains("closure 7; INSECURE"));
+  CHECK_THAT(lines[1], Catch::Contains("worker/0") && Catch::Contains("42 s") &&
+                           Catch::Contains("closure 7; INSECURE"));
   CHECK_THAT(lines[2], Catch::StartsWith("warning: tasks marked INSECURE"));
 }
 
@@ -487,7 +542,8 @@ TEST_CASE("sizes, times and widths are for people") {
   CHECK(ShowSeconds(-1) == "?");
   CHECK(Fit("abcdef", 4) == "abc…");
   CHECK(Width("é…") == 2);
-  CHECK(RenderTable({{"name"}, {"n", true}}, {{"a", "100"}, {"long name", "1"}}) == Lines{"name         n", "a          100", "long name    1"});
+  CHECK(RenderTable({{"name"}, {"n", true}}, {{"a", "100"}, {"long name", "1"}}) ==
+        Lines{"name         n", "a          100", "long name    1"});
 }
 
 }  // namespace

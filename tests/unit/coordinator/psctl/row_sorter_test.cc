@@ -13,7 +13,8 @@ namespace {
 
 using Rows = std::map<std::int64_t, std::vector<float>>;
 
-absl::Status Add(RowSorter* sorter, std::size_t table, const std::vector<std::int64_t>& ids, const std::vector<float>& values) {
+absl::Status Add(RowSorter* sorter, std::size_t table, const std::vector<std::int64_t>& ids,
+                 const std::vector<float>& values) {
   return sorter->Add(table, std::as_bytes(std::span(ids)), std::as_bytes(std::span(values)));
 }
 
@@ -22,15 +23,17 @@ Rows Drained(RowSorter* sorter, std::size_t table, std::size_t dimension) {
   Rows rows;
   bool any = false;
   std::int64_t last = 0;
-  const absl::Status status = sorter->Drain(table, [&](std::span<const std::int64_t> ids, std::span<const float> values) {
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      if (any && ids[i] <= last) FAIL("not rising: " << last << " " << ids[i]);
-      any = true;
-      last = ids[i];
-      rows[ids[i]] = {values.begin() + static_cast<std::ptrdiff_t>(i * dimension), values.begin() + static_cast<std::ptrdiff_t>((i + 1) * dimension)};
-    }
-    return absl::OkStatus();
-  });
+  const absl::Status status =
+      sorter->Drain(table, [&](std::span<const std::int64_t> ids, std::span<const float> values) {
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+          if (any && ids[i] <= last) FAIL("not rising: " << last << " " << ids[i]);
+          any = true;
+          last = ids[i];
+          rows[ids[i]] = {values.begin() + static_cast<std::ptrdiff_t>(i * dimension),
+                          values.begin() + static_cast<std::ptrdiff_t>((i + 1) * dimension)};
+        }
+        return absl::OkStatus();
+      });
   CHECK(status == absl::OkStatus());
   return rows;
 }
@@ -61,7 +64,8 @@ TEST_CASE("tables come out sorted, from memory or from runs in a file that nobod
   CHECK((Drained(&sorter, 1, 1) == want[1]));
 }
 
-TEST_CASE("a row that is there twice is told, in one run and in two; an error of who takes ends it") {
+TEST_CASE(
+    "a row that is there twice is told, in one run and in two; an error of who takes ends it") {
   const test::TempFolder folder;
   for (const std::uint64_t memory : {std::uint64_t{1} << 20, std::uint64_t{1}}) {
     RowSorter sorter({folder.path(), memory}, {1});
@@ -73,7 +77,8 @@ TEST_CASE("a row that is there twice is told, in one run and in two; an error of
   }
   RowSorter sorter({folder.path(), 1 << 20}, {1});
   REQUIRE(Add(&sorter, 0, {4}, {1}) == absl::OkStatus());
-  CHECK(absl::IsResourceExhausted(sorter.Drain(0, [](auto, auto) { return absl::ResourceExhaustedError("disk full"); })));
+  CHECK(absl::IsResourceExhausted(
+      sorter.Drain(0, [](auto, auto) { return absl::ResourceExhaustedError("disk full"); })));
   RowSorter nowhere({folder / "none", 1}, {1});
   REQUIRE(Add(&nowhere, 0, {4}, {1}) == absl::OkStatus());
   CHECK(absl::IsNotFound(Add(&nowhere, 0, {5}, {1})));

@@ -13,8 +13,8 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-void AddShard(v1::VariableRow* row, std::uint32_t number, const char* server, std::uint64_t pulls, std::uint64_t pushes, std::uint64_t in,
-              std::uint64_t out) {
+void AddShard(v1::VariableRow* row, std::uint32_t number, const char* server, std::uint64_t pulls,
+              std::uint64_t pushes, std::uint64_t in, std::uint64_t out) {
   v1::ShardState* shard = row->add_shards();
   shard->set_shard(number);
   shard->set_pulls(pulls);
@@ -72,42 +72,49 @@ v1::VariableRow Movies() {
   return row;
 }
 
-TEST_CASE("a table's description: settings, memory by row, what happened to its rows, traffic with skew, hottest ids with their error") {
-  CHECK(VariableDescription(Movies(), "ratings", 2) ==
-        Lines{"movies: embedding table of job ratings",
-              "  rows         1000 of 16 x float32",
-              "  initializer  truncated_normal, mean 0, stddev 0.05",
-              "  optimizer    adagrad, learning_rate 0.1, initial_accumulator_value 0.5, epsilon 0.25",
-              "  slots        3 on 2 servers",
-              "  admission    with push 2 to an id; until then it reads 0, 20 ids wait",
-              "  eviction     rows without a push for 1000 steps go; rows and their places in the index are at most 1.0 MiB, now 148.9 KiB; at the "
-              "limit the rows pushed to least recently give way",
-              "  memory       146.5 KiB = values 62.5 KiB + optimizer 62.5 KiB + index, counters and free room 21.5 KiB",
-              "               150.0 bytes a row, of which 22.0 are not values or optimizer",
-              "  index load   0.68 of 1500 places",
-              "  admitted     1100 rows",
-              "  evicted      60 rows by age, 40 to make room",
-              "  dropped      21 gradients of ids that waited for their admission",
-              "  duplicates   3 ids that were twice in one push, summed",
-              "  refused      2 pushes for want of room",
-              "  updates      at most 150 applied in one shard; 0 repeated pushes refused",
-              "  digest       00000000000000ab, optimizer 00000000000000cd",
-              "",
-              "traffic since the servers hold the shards; a slot's is that of all its tables",
-              "",
-              "server       shards  pulls  pushes       in       out  of all",
-              "ps_server/0       2    400     200  3.9 KiB  15.6 KiB    80 %",
-              "ps_server/1       1    100      50   1000 B   3.9 KiB    20 %",
-              "",
-              "busiest shards  server       pulls  pushes       in       out",
-              "             2  ps_server/0    300     150  2.9 KiB  11.7 KiB",
-              "             0  ps_server/0    100      50   1000 B   3.9 KiB",
-              "",
-              "largest / median: of shards pulls 3.00, pushes 3.00, bytes 3.00; of servers pulls 1.60, pushes 1.60, bytes 1.60",
-              "",
-              "hottest ids  pushes, about  at most too many",
-              "         -7           1270                 0",
-              "         42            254               127"});
+TEST_CASE(
+    "a table's description: settings, memory by row, what happened to its rows, traffic with skew, "
+    "hottest ids with their error") {
+  CHECK(
+      VariableDescription(Movies(), "ratings", 2) ==
+      Lines{
+          "movies: embedding table of job ratings",
+          "  rows         1000 of 16 x float32",
+          "  initializer  truncated_normal, mean 0, stddev 0.05",
+          "  optimizer    adagrad, learning_rate 0.1, initial_accumulator_value 0.5, epsilon 0.25",
+          "  slots        3 on 2 servers",
+          "  admission    with push 2 to an id; until then it reads 0, 20 ids wait",
+          "  eviction     rows without a push for 1000 steps go; rows and their places in the "
+          "index are at most 1.0 MiB, now 148.9 KiB; at the "
+          "limit the rows pushed to least recently give way",
+          "  memory       146.5 KiB = values 62.5 KiB + optimizer 62.5 KiB + index, counters and "
+          "free room 21.5 KiB",
+          "               150.0 bytes a row, of which 22.0 are not values or optimizer",
+          "  index load   0.68 of 1500 places",
+          "  admitted     1100 rows",
+          "  evicted      60 rows by age, 40 to make room",
+          "  dropped      21 gradients of ids that waited for their admission",
+          "  duplicates   3 ids that were twice in one push, summed",
+          "  refused      2 pushes for want of room",
+          "  updates      at most 150 applied in one shard; 0 repeated pushes refused",
+          "  digest       00000000000000ab, optimizer 00000000000000cd",
+          "",
+          "traffic since the servers hold the shards; a slot's is that of all its tables",
+          "",
+          "server       shards  pulls  pushes       in       out  of all",
+          "ps_server/0       2    400     200  3.9 KiB  15.6 KiB    80 %",
+          "ps_server/1       1    100      50   1000 B   3.9 KiB    20 %",
+          "",
+          "busiest shards  server       pulls  pushes       in       out",
+          "             2  ps_server/0    300     150  2.9 KiB  11.7 KiB",
+          "             0  ps_server/0    100      50   1000 B   3.9 KiB",
+          "",
+          "largest / median: of shards pulls 3.00, pushes 3.00, bytes 3.00; of servers pulls 1.60, "
+          "pushes 1.60, bytes 1.60",
+          "",
+          "hottest ids  pushes, about  at most too many",
+          "         -7           1270                 0",
+          "         42            254               127"});
 }
 
 TEST_CASE("a dense variable's description has its shape and partitions, and no ids") {
@@ -129,10 +136,14 @@ TEST_CASE("a dense variable's description has its shape and partitions, and no i
   CHECK(lines[4] == "  partitions   1 on 1 server");
   CHECK(lines[5] == "  bytes        values 30.6 KiB, optimizer 0 B");
   CHECK(lines[7] == "  digest       (not every shard answered)");
-  CHECK(lines.back() == "largest / median: of shards pulls -, pushes -, bytes -; of servers pulls -, pushes -, bytes -");
+  CHECK(lines.back() ==
+        "largest / median: of shards pulls -, pushes -, bytes -; of servers pulls -, pushes -, "
+        "bytes -");
 }
 
-TEST_CASE("between two samples only what came counts; a shard that moved or began anew counts from nought") {
+TEST_CASE(
+    "between two samples only what came counts; a shard that moved or began anew counts from "
+    "nought") {
   const v1::VariableRow before = Movies();
   v1::VariableRow now = Movies();
   now.mutable_shards(0)->set_pulls(140);
@@ -147,7 +158,8 @@ TEST_CASE("between two samples only what came counts; a shard that moved or bega
   now.mutable_table()->mutable_hottest(1)->set_id(43);
   const VariableView view = ViewOf(now, before, 2);
   std::map<std::uint32_t, double> pulls, in;
-  for (const ShardFlow& shard : view.shards) pulls[shard.shard] = shard.flow.pulls, in[shard.shard] = shard.flow.bytes_in;
+  for (const ShardFlow& shard : view.shards)
+    pulls[shard.shard] = shard.flow.pulls, in[shard.shard] = shard.flow.bytes_in;
   CHECK(pulls == std::map<std::uint32_t, double>{{0, 20}, {1, 50}, {2, 10}});
   CHECK(in == std::map<std::uint32_t, double>{{0, 200}, {1, 500}, {2, 100}});
   REQUIRE(view.servers.size() == 1);
@@ -156,7 +168,9 @@ TEST_CASE("between two samples only what came counts; a shard that moved or bega
   CHECK(view.hottest[0].pushes_per_second == 127);
   CHECK(std::isnan(view.hottest[1].pushes_per_second));
   const Lines lines = VariableTop(now, view, "ratings", 1);
-  CHECK(lines[0] == "movies of job ratings, 1000 rows, 146.5 KiB, over the last 2.0 s (a slot's traffic is that of all its tables)");
+  CHECK(lines[0] ==
+        "movies of job ratings, 1000 rows, 146.5 KiB, over the last 2.0 s (a slot's traffic is "
+        "that of all its tables)");
   CHECK(lines[1] == "pulls/s 80  pushes/s 35  in/s 800 B  out/s 2.3 KiB");
   CHECK(lines[3] == "server       shards  pulls/s  pushes/s   in/s    out/s  of all");
   CHECK(lines[6] == "busiest shards  server       pulls/s  pushes/s   in/s    out/s");
@@ -172,10 +186,14 @@ TEST_CASE("between two samples only what came counts; a shard that moved or bega
 
 TEST_CASE("JSON of a table has what the description has") {
   const nlohmann::json row = JsonOf(Movies());
-  CHECK(row["optimizer"] == nlohmann::json({{"type", "adagrad"}, {"learning_rate", 0.1}, {"initial_accumulator_value", 0.5}, {"epsilon", 0.25}}));
+  CHECK(row["optimizer"] == nlohmann::json({{"type", "adagrad"},
+                                            {"learning_rate", 0.1},
+                                            {"initial_accumulator_value", 0.5},
+                                            {"epsilon", 0.25}}));
   CHECK(row["table"]["memory_bytes"] == 150000);
   CHECK(row["table"]["evicted_lru"] == 40);
-  CHECK(row["table"]["hottest"][1] == nlohmann::json({{"id", 42}, {"pushes", 254}, {"error", 127}}));
+  CHECK(row["table"]["hottest"][1] ==
+        nlohmann::json({{"id", 42}, {"pushes", 254}, {"error", 127}}));
   CHECK(row["shards"][2]["bytes_out"] == 12000);
   const nlohmann::json view = JsonOf(ViewOf(Movies()), 1);
   CHECK(view["seconds"].is_null());

@@ -15,12 +15,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Answers the first `answers` calls with a running job and the next `errors` with Unavailable; whoever asks then is never answered.
+// Answers the first `answers` calls with a running job and the next `errors` with Unavailable;
+// whoever asks then is never answered.
 class AwayCoordinator {
  public:
   AwayCoordinator(transport::Transport* transport, int answers, int errors) {
     transport::Handlers handlers;
-    handlers.unary = [this, answers, errors](const transport::PeerInfo&, absl::string_view, std::string,
+    handlers.unary = [this, answers, errors](const transport::PeerInfo&, absl::string_view,
+                                             std::string,
                                              std::unique_ptr<transport::UnaryResponder> responder) {
       MutexLock lock(&mu_);
       ++calls_;
@@ -29,7 +31,8 @@ class AwayCoordinator {
         response.mutable_job()->set_state("RUNNING");
         return responder->Answer(response.SerializeAsString());
       }
-      if (calls_ <= answers + errors) return responder->Answer(absl::UnavailableError("connection reset"));
+      if (calls_ <= answers + errors)
+        return responder->Answer(absl::UnavailableError("connection reset"));
       unanswered_.push_back(std::move(responder));
     };
     transport::ServerOptions options;
@@ -83,7 +86,9 @@ Watched Watch(int answers, int errors, milliseconds patience) {
   return watched;
 }
 
-TEST_CASE("the flag --reconnect-timeout ends the wait for a coordinator that has gone away, also while a call to it is under way") {
+TEST_CASE(
+    "the flag --reconnect-timeout ends the wait for a coordinator that has gone away, also while a "
+    "call to it is under way") {
   const Watched watched = Watch(1, 1, milliseconds(3000));
   CHECK(watched.code == kUnreachable);
   CHECK(watched.waited >= milliseconds(3000));
@@ -91,7 +96,9 @@ TEST_CASE("the flag --reconnect-timeout ends the wait for a coordinator that has
   CHECK(watched.err.find("connection reset") != std::string::npos);
 }
 
-TEST_CASE("a coordinator that holds its answer back is waited for --reconnect-timeout longer than it said that it would take") {
+TEST_CASE(
+    "a coordinator that holds its answer back is waited for --reconnect-timeout longer than it "
+    "said that it would take") {
   const Watched watched = Watch(1, 0, milliseconds(3000));
   CHECK(watched.code == kUnreachable);
   CHECK(watched.waited >= milliseconds(4000));

@@ -20,7 +20,8 @@ std::string Sha256Of(const std::string& bytes) {
   return {reinterpret_cast<const char*>(value.data()), value.size()};
 }
 
-v1::RunFileChunk Chunk(const std::string& name, const std::string& whole, std::uint64_t offset, std::size_t bytes) {
+v1::RunFileChunk Chunk(const std::string& name, const std::string& whole, std::uint64_t offset,
+                       std::size_t bytes) {
   v1::RunFileChunk chunk;
   chunk.set_name(name);
   chunk.set_offset(offset);
@@ -41,13 +42,15 @@ v1::RunFileInfo Info(const std::string& name, const std::string& whole) {
 
 std::size_t FilesIn(const std::string& folder) {
   std::size_t n = 0;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) n += entry.is_regular_file();
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    n += entry.is_regular_file();
   return n;
 }
 
 const std::string kWhole = "the weights of a model, in three parts";
 
-TEST_CASE("a received file appears under its name once its last part has come and the digest agrees") {
+TEST_CASE(
+    "a received file appears under its name once its last part has come and the digest agrees") {
   const test::TempFolder folder;
   RunFileReceiver receiver(folder.path());
   for (const std::string name : {"weights.npz", "model/vocabularies.json"}) {
@@ -74,9 +77,11 @@ TEST_CASE("what is damaged, out of order, or under another name leaves nothing")
     CHECK(taken.status().code() == code);
     CHECK(FilesIn(folder.path()) == 0);
   };
-  for (const std::string name : {"../weights.npz", "/etc/passwd", "result.json", "weights.npz/", "", "model/../weights.npz"})
+  for (const std::string name :
+       {"../weights.npz", "/etc/passwd", "result.json", "weights.npz/", "", "model/../weights.npz"})
     refused(Chunk(name, kWhole, 0, 10), absl::StatusCode::kInvalidArgument);
-  refused(Chunk("weights.npz", kWhole, 10, 10), absl::StatusCode::kInvalidArgument);  // no beginning
+  refused(Chunk("weights.npz", kWhole, 10, 10),
+          absl::StatusCode::kInvalidArgument);  // no beginning
 
   v1::RunFileChunk flipped = Chunk("weights.npz", kWhole, 0, 10);
   flipped.mutable_data()->at(3) ^= 1;
@@ -101,7 +106,9 @@ TEST_CASE("what is damaged, out of order, or under another name leaves nothing")
   CHECK(FilesIn(folder.path()) == 1);
 }
 
-TEST_CASE("a receiver that ends in the middle of a file, or has no room for it, leaves nothing and says so") {
+TEST_CASE(
+    "a receiver that ends in the middle of a file, or has no room for it, leaves nothing and says "
+    "so") {
   const test::TempFolder folder;
   {
     RunFileReceiver receiver(folder.path());
@@ -116,7 +123,9 @@ TEST_CASE("a receiver that ends in the middle of a file, or has no room for it, 
   CHECK_FALSE(receiver.Take(Chunk("weights.npz", kWhole, 0, 10)).ok());  // a link is not followed
 }
 
-TEST_CASE("files are read back a bounded part at a time, and one that is absent, shorter or other is named") {
+TEST_CASE(
+    "files are read back a bounded part at a time, and one that is absent, shorter or other is "
+    "named") {
   const test::TempFolder folder;
   std::ofstream(folder / "weights.npz") << kWhole;
   std::ofstream(folder / "weights.safetensors") << kWhole << kWhole;
@@ -128,10 +137,12 @@ TEST_CASE("files are read back a bounded part at a time, and one that is absent,
     return reading.status();
   };
   int steps = 0;
-  CHECK(check({Info("weights.npz", kWhole), Info("weights.safetensors", kWhole + kWhole)}, &steps).ok());
+  CHECK(check({Info("weights.npz", kWhole), Info("weights.safetensors", kWhole + kWhole)}, &steps)
+            .ok());
   CHECK(check({}).ok());
   CHECK(absl::IsNotFound(check({Info("model/vocabularies.json", kWhole)})));
-  CHECK_THAT(std::string(check({Info("weights.npz", "other")}).message()), Contains("want=5 got=38"));
+  CHECK_THAT(std::string(check({Info("weights.npz", "other")}).message()),
+             Contains("want=5 got=38"));
   std::string same_size = kWhole;
   same_size[0] = 'T';
   const absl::Status other = check({Info("weights.npz", same_size)});
@@ -140,7 +151,9 @@ TEST_CASE("files are read back a bounded part at a time, and one that is absent,
   CHECK(absl::IsInvalidArgument(check({Info("../secret", kWhole)})));
 }
 
-TEST_CASE("a listing has the files of a fixed list that are there, with their digests, and parts of them can be read") {
+TEST_CASE(
+    "a listing has the files of a fixed list that are there, with their digests, and parts of them "
+    "can be read") {
   const test::TempFolder folder;
   std::ofstream(folder / "result.json") << kWhole;
   std::ofstream(folder / "weights.npz") << kWhole;

@@ -20,7 +20,8 @@ std::vector<ServerLoad> Servers(int n) {
   return servers;
 }
 
-std::map<std::string, std::uint64_t> Loads(const std::vector<ShardSize>& shards, const std::vector<Placement>& placements) {
+std::map<std::string, std::uint64_t> Loads(const std::vector<ShardSize>& shards,
+                                           const std::vector<Placement>& placements) {
   std::map<std::string, std::uint64_t> loads;
   for (const Placement& p : placements) loads[p.server] += shards[p.shard.value()].bytes;
   return loads;
@@ -28,14 +29,17 @@ std::map<std::string, std::uint64_t> Loads(const std::vector<ShardSize>& shards,
 
 std::vector<ShardSize> MlpShards(const char* optimizer) {
   std::vector<ShardSize> shards;
-  const std::vector<std::vector<std::uint64_t>> shapes = {{784, 256}, {256}, {256, 128}, {128}, {128, 10}, {10}};
+  const std::vector<std::vector<std::uint64_t>> shapes = {{784, 256}, {256},     {256, 128},
+                                                          {128},      {128, 10}, {10}};
   for (const auto& dims : shapes) {
-    const auto ranges = sharding::Cut(sharding::MinSize{64 * 1024, std::nullopt}, tensor::Shape(dims));
+    const auto ranges =
+        sharding::Cut(sharding::MinSize{64 * 1024, std::nullopt}, tensor::Shape(dims));
     REQUIRE(ranges.ok());
     const std::uint64_t row = dims.size() > 1 ? dims[1] * 4 : 4;
     for (const auto& range : *ranges)
       shards.push_back(
-          {ShardId(static_cast<std::uint32_t>(shards.size())), (range.end - range.begin) * row * (1 + config::SlotsPerValue(optimizer, 0))});
+          {ShardId(static_cast<std::uint32_t>(shards.size())),
+           (range.end - range.begin) * row * (1 + config::SlotsPerValue(optimizer, 0))});
   }
   return shards;
 }
@@ -59,7 +63,8 @@ TEST_CASE("the MLP's bytes with slots are balanced to 1.2 over three servers") {
 }
 
 TEST_CASE("the biggest goes first to the least loaded, in the order of shard numbers") {
-  const std::vector<ShardSize> shards = {{ShardId(0), 1}, {ShardId(1), 10}, {ShardId(2), 6}, {ShardId(3), 5}};
+  const std::vector<ShardSize> shards = {
+      {ShardId(0), 1}, {ShardId(1), 10}, {ShardId(2), 6}, {ShardId(3), 5}};
   const auto placements = PlaceShards(shards, Servers(2));
   REQUIRE(placements.size() == 4);
   for (std::uint32_t i = 0; i < 4; ++i) CHECK(placements[i].shard == ShardId(i));
@@ -85,19 +90,22 @@ TEST_CASE("shards without bytes are spread as well") {
   CHECK(counts.size() == 4);
 }
 
-TEST_CASE("a worker holds work for the coordinator's absence, at least one running and one queued, never above the cap") {
+TEST_CASE(
+    "a worker holds work for the coordinator's absence, at least one running and one queued, never "
+    "above the cap") {
   const GrantSizing sizing{std::chrono::seconds(5), 2, 64};
   struct Row {
     double seconds;
     std::uint64_t remaining;
     std::uint32_t workers, want;
   };
-  for (const Row& row : std::vector<Row>{{0, 1000, 2, 2},    // nothing measured yet
-                                         {1.0, 1000, 2, 5},  // five seconds of one-second closures
-                                         {100, 1000, 2, 2},  // slow closures: one running, one queued
-                                         {0.001, 100000, 2, 64},
-                                         {0.001, 40, 2, 11},  // near the barrier everyone gets a shrinking part
-                                         {0.001, 0, 2, 2}}) {
+  for (const Row& row :
+       std::vector<Row>{{0, 1000, 2, 2},    // nothing measured yet
+                        {1.0, 1000, 2, 5},  // five seconds of one-second closures
+                        {100, 1000, 2, 2},  // slow closures: one running, one queued
+                        {0.001, 100000, 2, 64},
+                        {0.001, 40, 2, 11},  // near the barrier everyone gets a shrinking part
+                        {0.001, 0, 2, 2}}) {
     CAPTURE(row.seconds, row.remaining);
     CHECK(AttemptsAhead(sizing, row.seconds, row.remaining, row.workers) == row.want);
   }

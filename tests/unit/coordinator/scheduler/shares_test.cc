@@ -26,7 +26,9 @@ std::vector<double> Closures(std::uint32_t workers, std::vector<JobDemand> jobs,
 
 }  // namespace
 
-TEST_CASE("workers are divided by shares, nobody gets more than it can use, and everybody one where there are enough") {
+TEST_CASE(
+    "workers are divided by shares, nobody gets more than it can use, and everybody one where "
+    "there are enough") {
   struct Row {
     std::uint32_t workers;
     std::vector<JobDemand> jobs;
@@ -54,7 +56,8 @@ TEST_CASE("workers are divided by shares, nobody gets more than it can use, and 
     INFO("row " << i);
     CHECK(WorkerTargets(rows[i].workers, rows[i].jobs, false) == rows[i].want);
   }
-  CHECK(WorkerTargets(3, {{1, kMany, 1, 5}, {1, kMany, 2, 10}}, true) == Targets{2, 1});  // its turn is over
+  CHECK(WorkerTargets(3, {{1, kMany, 1, 5}, {1, kMany, 2, 10}}, true) ==
+        Targets{2, 1});  // its turn is over
   CHECK(WorkerTargets(1, {{5, kMany, 0, 0}, {1, 1, 1, 9, true}}, true) == Targets{0, 1});
 }
 

@@ -1,4 +1,5 @@
-// The coordinator as its tasks and psctl meet it: sessions, registrations, control calls, over the in-process transport.
+// The coordinator as its tasks and psctl meet it: sessions, registrations, control calls, over the
+// in-process transport.
 #include <catch2/catch.hpp>
 
 #include <set>
@@ -32,13 +33,15 @@ TEST_CASE("a job runs to its end over real sessions, and its files are there") {
   CHECK(status->epoch_rows(1).counting_sum() == 64);
   CHECK_FALSE(status->result_json().empty());
   CHECK(status->eta_seconds() == 0);
-  for (const char* name : {"job.yaml", "metrics.jsonl", "result.json", "report.html"}) CHECK(fs::Exists(status->runs_folder() + "/" + name));
+  for (const char* name : {"job.yaml", "metrics.jsonl", "result.json", "report.html"})
+    CHECK(fs::Exists(status->runs_folder() + "/" + name));
   auto result = fs::ReadFile(status->runs_folder() + "/result.json", 1 << 20);
   REQUIRE(result.ok());
   CHECK(*result == status->result_json());
 
   // The newest ended job still shows its digests: a sum over shards.
-  auto variables = c.Call<v1::ListVariablesResponse>(client::kListVariables, v1::ListVariablesRequest());
+  auto variables =
+      c.Call<v1::ListVariablesResponse>(client::kListVariables, v1::ListVariablesRequest());
   REQUIRE(variables.ok());
   REQUIRE(variables->variables_size() == 1);
   CHECK(variables->variables(0).complete());
@@ -57,7 +60,8 @@ TEST_CASE("a job runs to its end over real sessions, and its files are there") {
   const auto missing = c.Call<v1::ListVariablesResponse>(client::kListVariables, one);
   CHECK(missing.status().code() == absl::StatusCode::kNotFound);
   CHECK_THAT(std::string(missing.status().message()),
-             Catch::Contains("no such variable: variable=cuonter job=count; it has " + variables->variables(0).name()));
+             Catch::Contains("no such variable: variable=cuonter job=count; it has " +
+                             variables->variables(0).name()));
 
   auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
   REQUIRE(jobs.ok());
@@ -73,7 +77,8 @@ TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
   REQUIRE(second.ok());
   REQUIRE(third.ok());
   CHECK(second->state() == "QUEUED");
-  auto waiting = c.WaitJob("first", [](const v1::JobStatus& s) { return !s.waiting_for().empty(); });
+  auto waiting =
+      c.WaitJob("first", [](const v1::JobStatus& s) { return !s.waiting_for().empty(); });
   REQUIRE(waiting.ok());
   CHECK_THAT(waiting->waiting_for(), Contains("workers"));
   v1::CancelJobRequest cancel;
@@ -109,7 +114,9 @@ v1::TaskMessage GivenBack(const v1::Recall& recall) {
   return message;
 }
 
-TEST_CASE("two jobs with equal variable names run side by side, each with a worker of its own, which is moved once it has given back its work") {
+TEST_CASE(
+    "two jobs with equal variable names run side by side, each with a worker of its own, which is "
+    "moved once it has given back its work") {
   Mutex mu;
   bool holds = true;
   std::map<TestTask*, std::vector<v1::CoordinatorMessage>> held;
@@ -127,7 +134,9 @@ TEST_CASE("two jobs with equal variable names run side by side, each with a work
     if (!m.has_recall()) return TestCluster::Work(task, m);
     {
       MutexLock lock(&mu);
-      const auto of_it = [&](const v1::CoordinatorMessage& one) { return one.grant().attempt().n() == m.recall().attempt().n(); };
+      const auto of_it = [&](const v1::CoordinatorMessage& one) {
+        return one.grant().attempt().n() == m.recall().attempt().n();
+      };
       if (std::erase_if(held[&task], of_it) == 0) return;
     }
     task.Send(GivenBack(m.recall()));
@@ -142,7 +151,8 @@ TEST_CASE("two jobs with equal variable names run side by side, each with a work
     MutexLock lock(&mu);
     return !held[&one].empty() && !held[&two].empty();
   };
-  for (int i = 0; i < 200 && !both_hold(); ++i) runtime::Event().WaitFor(std::chrono::milliseconds(5));
+  for (int i = 0; i < 200 && !both_hold(); ++i)
+    runtime::Event().WaitFor(std::chrono::milliseconds(5));
   REQUIRE(both_hold());
   auto second = c.Submit(TestCluster::CountingYaml("second"));
   REQUIRE(second.ok());
@@ -185,7 +195,9 @@ TEST_CASE("two jobs with equal variable names run side by side, each with a work
   CHECK(served[&one].size() + served[&two].size() >= 4);
 }
 
-TEST_CASE("a worker that cannot take part in one of two jobs works for the other, and its place is filled by one that can") {
+TEST_CASE(
+    "a worker that cannot take part in one of two jobs works for the other, and its place is "
+    "filled by one that can") {
   Mutex mu;
   std::uint64_t picky = 0;
   std::map<std::uint64_t, int> refused, done_by_lame;  // by job
@@ -227,7 +239,8 @@ TEST_CASE("a worker that cannot take part in one of two jobs works for the other
   REQUIRE(c.WaitState("picky", "RUNNING").ok());
   auto second = c.Submit(TestCluster::CountingYaml("easy"));
   REQUIRE(second.ok());
-  auto easy = c.WaitState("easy", "SUCCEEDED");  // while the first one runs: by the worker that is of no use to it
+  auto easy = c.WaitState(
+      "easy", "SUCCEEDED");  // while the first one runs: by the worker that is of no use to it
   REQUIRE(easy.ok());
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
   {
@@ -243,7 +256,9 @@ TEST_CASE("a worker that cannot take part in one of two jobs works for the other
   CHECK(ended->closures_succeeded() == 16);
 }
 
-TEST_CASE("a job whose only worker cannot take part in it changes it for one of another job's, which goes on with that") {
+TEST_CASE(
+    "a job whose only worker cannot take part in it changes it for one of another job's, which "
+    "goes on with that") {
   Mutex mu;
   std::uint64_t easy = 0;
   bool holds = true;
@@ -259,7 +274,9 @@ TEST_CASE("a job whose only worker cannot take part in it changes it for one of 
         held[&task].push_back(m);
         return;
       } else if (m.has_recall()) {
-        const auto of_it = [&](const v1::CoordinatorMessage& one) { return one.grant().attempt().n() == m.recall().attempt().n(); };
+        const auto of_it = [&](const v1::CoordinatorMessage& one) {
+          return one.grant().attempt().n() == m.recall().attempt().n();
+        };
         if (std::erase_if(held[&task], of_it) == 0) return;
         message = GivenBack(m.recall());
       }
@@ -268,9 +285,11 @@ TEST_CASE("a job whose only worker cannot take part in it changes it for one of 
   };
   c.AddServer("0", 1);
   TestTask& fit =
-      c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 2), [&](TestTask& task, const v1::CoordinatorMessage& m) { work(task, m, false); });
+      c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 2),
+            [&](TestTask& task, const v1::CoordinatorMessage& m) { work(task, m, false); });
   TestTask& lame =
-      c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "1", 3), [&](TestTask& task, const v1::CoordinatorMessage& m) { work(task, m, true); });
+      c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "1", 3),
+            [&](TestTask& task, const v1::CoordinatorMessage& m) { work(task, m, true); });
   auto first = c.Submit(TestCluster::CountingYaml("easy"));
   REQUIRE(first.ok());
   {
@@ -281,10 +300,13 @@ TEST_CASE("a job whose only worker cannot take part in it changes it for one of 
     MutexLock lock(&mu);
     return !held[&fit].empty() && !held[&lame].empty();
   };
-  for (int i = 0; i < 200 && !both_hold(); ++i) runtime::Event().WaitFor(std::chrono::milliseconds(5));
+  for (int i = 0; i < 200 && !both_hold(); ++i)
+    runtime::Event().WaitFor(std::chrono::milliseconds(5));
   REQUIRE(both_hold());
-  REQUIRE(c.Submit(TestCluster::CountingYaml("picky")).ok());  // the newest worker is the first that is moved
-  REQUIRE(c.WaitState("picky", "RUNNING").ok());               // while the first job has not ended: what it has is held
+  REQUIRE(c.Submit(TestCluster::CountingYaml("picky"))
+              .ok());  // the newest worker is the first that is moved
+  REQUIRE(c.WaitState("picky", "RUNNING")
+              .ok());  // while the first job has not ended: what it has is held
   std::vector<std::pair<TestTask*, v1::CoordinatorMessage>> now;
   {
     MutexLock lock(&mu);
@@ -301,7 +323,9 @@ TEST_CASE("a job whose only worker cannot take part in it changes it for one of 
   }
 }
 
-TEST_CASE("a worker without functions trains, and one that has them is moved to the functions job that wants one, whoever had it before") {
+TEST_CASE(
+    "a worker without functions trains, and one that has them is moved to the functions job that "
+    "wants one, whoever had it before") {
   Mutex mu;
   std::map<std::string, std::set<std::uint64_t>> trained;  // jobs, by worker
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 2; });
@@ -323,8 +347,10 @@ TEST_CASE("a worker without functions trains, and one that has them is moved to 
   REQUIRE(c.WaitState("training", "RUNNING").ok());  // it has the only worker
   worker("without", 3, false);
   auto functions = c.Submit(
-      "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: functions}\nspec:\n  type: functions\n"
-      "  functions: {variables: [{name: slope, shape: [2]}]}\n  optimizer: {type: sgd, learning_rate: 0.01}\n  checkpoint: off\n");
+      "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: functions}\nspec:\n  "
+      "type: functions\n"
+      "  functions: {variables: [{name: slope, shape: [2]}]}\n  optimizer: {type: sgd, "
+      "learning_rate: 0.01}\n  checkpoint: off\n");
   REQUIRE(functions.ok());
   v1::ScheduleClosureRequest request;
   request.set_job("functions");
@@ -335,7 +361,9 @@ TEST_CASE("a worker without functions trains, and one that has them is moved to 
   const auto scheduled = c.Call<v1::ScheduleClosureResponse>(client::kScheduleClosure, request);
   REQUIRE(scheduled.ok());
   REQUIRE(scheduled->scheduled());
-  CHECK(c.WaitJob("functions", [](const v1::JobStatus& s) { return s.closures_succeeded() == 1; }).ok());
+  CHECK(c.WaitJob("functions", [](const v1::JobStatus& s) {
+           return s.closures_succeeded() == 1;
+         }).ok());
   MutexLock lock(&mu);
   CHECK(trained["with"].count(functions->job_uid()) == 1);
   CHECK(trained["without"].count(functions->job_uid()) == 0);
@@ -347,21 +375,28 @@ TEST_CASE("a server that leaves is told once every job has moved away what it he
   TestTask& server = c.AddServer("0", 1);
   REQUIRE(server.Registered());
   std::uint64_t uid = 10;
-  for (const char* name : {"first", "second"}) REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
+  for (const char* name : {"first", "second"})
+    REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
   for (const char* name : {"first", "second"}) {
     // Each its own, which describes, and never ends what it trains on.
-    c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, name, uid++), [](TestTask& task, const v1::CoordinatorMessage& m) {
-      if (!m.has_grant() || m.grant().kind() != v1::TRAIN) TestCluster::Work(task, m);
-    });
+    c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, name, uid++),
+          [](TestTask& task, const v1::CoordinatorMessage& m) {
+            if (!m.has_grant() || m.grant().kind() != v1::TRAIN) TestCluster::Work(task, m);
+          });
     REQUIRE(c.WaitState(name, "RUNNING").ok());
   }
-  TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 4), never);  // takes nothing
+  TestTask& silent =
+      c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "1", 4), never);  // takes nothing
   REQUIRE(silent.Registered());
   v1::TaskMessage leaving;
   leaving.mutable_leaving()->set_reason("preemption notice");
   leaving.mutable_leaving()->set_drains(true);
   server.Send(leaving);
-  const auto stops = [](std::uint64_t job) { return [job](const v1::CoordinatorMessage& m) { return m.has_stop() && m.stop().job_uid() == job; }; };
+  const auto stops = [](std::uint64_t job) {
+    return [job](const v1::CoordinatorMessage& m) {
+      return m.has_stop() && m.stop().job_uid() == job;
+    };
+  };
   const auto drained = [](const v1::CoordinatorMessage& m) { return m.has_drained(); };
   for (const char* name : {"first", "second"}) {
     const auto status = c.WaitState(name, "RUNNING");
@@ -379,7 +414,8 @@ TEST_CASE("a server that leaves is told once every job has moved away what it he
   CHECK(server.Wait(drained));
 }
 
-TEST_CASE("jobs that are cancelled in the queue are forgotten too, however long the first one runs") {
+TEST_CASE(
+    "jobs that are cancelled in the queue are forgotten too, however long the first one runs") {
   TestCluster c([](ControlOptions& o) { o.jobs_kept_max = 2; });
   REQUIRE(c.Submit(TestCluster::CountingYaml("first")).ok());  // no task is here: it waits
   for (const char* name : {"a", "b", "c", "d"}) {
@@ -415,20 +451,27 @@ TEST_CASE("a submission is refused with every reason named") {
 
   TestCluster d([](ControlOptions& o) { o.jobs_queued_max = 1; });
   REQUIRE(d.Submit(TestCluster::CountingYaml("a")).ok());
-  CHECK(d.Submit(TestCluster::CountingYaml("a")).status().code() == absl::StatusCode::kAlreadyExists);
+  CHECK(d.Submit(TestCluster::CountingYaml("a")).status().code() ==
+        absl::StatusCode::kAlreadyExists);
   REQUIRE(d.Submit(TestCluster::CountingYaml("b")).ok());
-  CHECK(d.Submit(TestCluster::CountingYaml("c")).status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(d.Submit(TestCluster::CountingYaml("c")).status().code() ==
+        absl::StatusCode::kResourceExhausted);
 
-  TestCluster confined([](ControlOptions& o) { o.checkpoint_roots = fs::Roots::Only({"/saved"}, "start it with --checkpoint-root FOLDER"); });
+  TestCluster confined([](ControlOptions& o) {
+    o.checkpoint_roots = fs::Roots::Only({"/saved"}, "start it with --checkpoint-root FOLDER");
+  });
   const auto saved_in = [&](const std::string& name, const std::string& folder) {
     const std::string with = absl::StrCat("checkpoint: {directory: \"", folder, "\"}");
-    return confined.Submit(absl::StrReplaceAll(TestCluster::CountingYaml(name), {{"checkpoint: off", with}})).status();
+    return confined
+        .Submit(absl::StrReplaceAll(TestCluster::CountingYaml(name), {{"checkpoint: off", with}}))
+        .status();
   };
   for (const char* folder : {"/etc", "/saved/../etc", "/savedelsewhere", "file:///etc", "here"}) {
     const absl::Status refused = saved_in("a", folder);
     CHECK(absl::IsPermissionDenied(refused));
-    CHECK_THAT(std::string(refused.message()), Contains("checkpoint.directory lies outside of the folders") &&
-                                                   Contains(absl::StrCat("path=", folder)) && Contains("--checkpoint-root FOLDER"));
+    CHECK_THAT(std::string(refused.message()),
+               Contains("checkpoint.directory lies outside of the folders") &&
+                   Contains(absl::StrCat("path=", folder)) && Contains("--checkpoint-root FOLDER"));
   }
   CHECK(saved_in("a", "/saved/team").ok());
   CHECK(saved_in("b", "file:///saved").ok());
@@ -436,11 +479,13 @@ TEST_CASE("a submission is refused with every reason named") {
 
   v1::GetJobRequest unknown;
   unknown.set_job("nobody");
-  CHECK(d.Call<v1::GetJobResponse>(client::kGetJob, unknown).status().code() == absl::StatusCode::kNotFound);
+  CHECK(d.Call<v1::GetJobResponse>(client::kGetJob, unknown).status().code() ==
+        absl::StatusCode::kNotFound);
 }
 
 TEST_CASE(
-    "a server that leaves while no job runs is told at once that it holds nothing; task list says why it leaves; an operator can tell a task to") {
+    "a server that leaves while no job runs is told at once that it holds nothing; task list says "
+    "why it leaves; an operator can tell a task to") {
   TestCluster c;
   TestTask& server = c.Add(TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1));
   TestTask& worker = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "a", 2));
@@ -453,7 +498,9 @@ TEST_CASE(
   };
   REQUIRE(drain("ps_server/0").ok());
   REQUIRE(drain("worker/a").ok());
-  const auto told = [](const v1::CoordinatorMessage& m) { return m.has_drain() && m.drain().reason() == "psctl task drain"; };
+  const auto told = [](const v1::CoordinatorMessage& m) {
+    return m.has_drain() && m.drain().reason() == "psctl task drain";
+  };
   CHECK(server.Wait(told));
   CHECK(worker.Wait(told));
   CHECK(drain("ps_server/7").code() == absl::StatusCode::kNotFound);
@@ -465,12 +512,15 @@ TEST_CASE(
   leaving.mutable_leaving()->set_reason("preemption notice");
   leaving.mutable_leaving()->set_drains(true);
   server.Send(leaving);
-  CHECK(server.Wait([](const v1::CoordinatorMessage& m) { return m.has_drained() && m.drained().cannot().empty(); }));
+  CHECK(server.Wait([](const v1::CoordinatorMessage& m) {
+    return m.has_drained() && m.drained().cannot().empty();
+  }));
   bool listed = false;
   const auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
   REQUIRE(tasks.ok());
   for (const v1::TaskRow& row : tasks->tasks()) {
-    if (row.role() == v1::ROLE_PS_SERVER) listed = row.state() == "leaving" && row.reason() == "said that it leaves: preemption notice";
+    if (row.role() == v1::ROLE_PS_SERVER)
+      listed = row.state() == "leaving" && row.reason() == "said that it leaves: preemption notice";
   }
   CHECK(listed);
   // Said in a Hello it counts as well: the notice came while the session was away.
@@ -481,10 +531,14 @@ TEST_CASE(
 
 TEST_CASE("unknown methods and malformed requests are refused") {
   TestCluster c;
-  CHECK(transport::UnaryAndWait(*c.channel, "/evergrad.v1.Control/Nothing", "", std::chrono::seconds(5)).status().code() ==
-        absl::StatusCode::kUnimplemented);
-  CHECK(transport::UnaryAndWait(*c.channel, client::kGetJob, "\xff\xff\xff", std::chrono::seconds(5)).status().code() ==
-        absl::StatusCode::kInvalidArgument);
+  CHECK(transport::UnaryAndWait(*c.channel, "/evergrad.v1.Control/Nothing", "",
+                                std::chrono::seconds(5))
+            .status()
+            .code() == absl::StatusCode::kUnimplemented);
+  CHECK(
+      transport::UnaryAndWait(*c.channel, client::kGetJob, "\xff\xff\xff", std::chrono::seconds(5))
+          .status()
+          .code() == absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("another protocol version is refused with both versions named") {
@@ -545,7 +599,9 @@ TEST_CASE("malformed session messages get a typed refusal, and nobody else notic
     REQUIRE(rejected);
     CHECK_THAT(rejected->message(), Contains("text too long"));
   }
-  SECTION("a made-up term just below the impossible: it must not lift ours to where everybody is refused") {
+  SECTION(
+      "a made-up term just below the impossible: it must not lift ours to where everybody is "
+      "refused") {
     v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "x", 3);
     hello.set_highest_term((1ull << 62) - 1);
     hello.set_life_id(9);
@@ -568,7 +624,8 @@ TEST_CASE("malformed session messages get a typed refusal, and nobody else notic
   auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
   REQUIRE(tasks.ok());
   int alive = 0;
-  for (const v1::TaskRow& row : tasks->tasks()) alive += row.role() == v1::ROLE_WORKER && row.identity() == "good" && row.state() == "alive";
+  for (const v1::TaskRow& row : tasks->tasks())
+    alive += row.role() == v1::ROLE_WORKER && row.identity() == "good" && row.state() == "alive";
   CHECK(alive == 1);
 }
 
@@ -589,7 +646,9 @@ TEST_CASE("two workers of one identity: the newer is served, the older is told t
   CHECK(rejected->exit());
 }
 
-TEST_CASE("a second server of a living identity waits, is told for whom, and follows once the first has ended") {
+TEST_CASE(
+    "a second server of a living identity waits, is told for whom, and follows once the first has "
+    "ended") {
   TestCluster c([](ControlOptions& o) { o.membership.lease = std::chrono::milliseconds(300); });
   TestTask& first = c.AddServer("0", 1);
   REQUIRE(first.Registered());
@@ -606,7 +665,8 @@ TEST_CASE("a second server of a living identity waits, is told for whom, and fol
   for (int i = 0; i < 500 && !taken; ++i) {
     pause.WaitFor(std::chrono::milliseconds(20));
     TestTask& retry = c.AddServer("0", 2);
-    auto answer = retry.Wait([](const v1::CoordinatorMessage& m) { return m.has_registered() || m.has_rejected(); });
+    auto answer = retry.Wait(
+        [](const v1::CoordinatorMessage& m) { return m.has_registered() || m.has_rejected(); });
     REQUIRE(answer);
     taken = answer->has_registered();
   }
@@ -625,7 +685,9 @@ TEST_CASE("a worker without a name is numbered") {
   CHECK(second->heartbeat_ms() == second->lease_ms() / 4);
 }
 
-TEST_CASE("a new coordinator chooses a term above any reported, drops every shard and supersedes every attempt") {
+TEST_CASE(
+    "a new coordinator chooses a term above any reported, drops every shard and supersedes every "
+    "attempt") {
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(200); });
   v1::Hello server = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 1);
   server.set_highest_term(41);
@@ -664,8 +726,9 @@ TEST_CASE("a new coordinator chooses a term above any reported, drops every shar
   done.mutable_done()->set_job_uid(7);
   done.mutable_done()->set_closure(12);
   w.Send(done);
-  CHECK(
-      w.Wait([](const v1::CoordinatorMessage& m) { return m.has_done_answer() && m.done_answer().closure() == 12 && m.done_answer().superseded(); }));
+  CHECK(w.Wait([](const v1::CoordinatorMessage& m) {
+    return m.has_done_answer() && m.done_answer().closure() == 12 && m.done_answer().superseded();
+  }));
 }
 
 TEST_CASE("a task that has seen a later life makes the coordinator begin anew above it") {
@@ -694,12 +757,16 @@ TEST_CASE("a task that has seen a later life makes the coordinator begin anew ab
 
 TEST_CASE("a worker that dies in mid-job is replaced by the others, and its death is told") {
   TestCluster c;
-  TestTask& victim = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "victim", 1), [](TestTask& task, const v1::CoordinatorMessage& m) {
-    if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);  // and then nothing more
-  });
+  TestTask& victim = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "victim", 1),
+                           [](TestTask& task, const v1::CoordinatorMessage& m) {
+                             if (m.has_grant() && m.grant().kind() == v1::DESCRIBE)
+                               TestCluster::Work(task, m);  // and then nothing more
+                           });
   c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
-  REQUIRE(victim.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant() && m.grant().kind() == v1::TRAIN; }));
+  REQUIRE(victim.Wait([](const v1::CoordinatorMessage& m) {
+    return m.has_grant() && m.grant().kind() == v1::TRAIN;
+  }));
   c.AddWorker("0", 3);
   victim.Cut();
   auto status = c.WaitState("count", "SUCCEEDED");
@@ -721,14 +788,16 @@ TEST_CASE("a silent worker's lease ends, its session is closed, and it may come 
 
 TEST_CASE("a cancelled job is sealed at its servers and ends CANCELLED") {
   TestCluster c;
-  c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1), [](TestTask& task, const v1::CoordinatorMessage& m) {
-    if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);
-  });
+  c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1),
+        [](TestTask& task, const v1::CoordinatorMessage& m) {
+          if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);
+        });
   TestTask& server = c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
   REQUIRE(c.WaitState("count", "RUNNING").ok());
   v1::CancelJobRequest cancel;
-  CHECK(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).status().code() == absl::StatusCode::kInvalidArgument);  // which one?
+  CHECK(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).status().code() ==
+        absl::StatusCode::kInvalidArgument);  // which one?
   cancel.set_job("count");
   REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
   auto status = c.WaitState("count", "CANCELLED");
@@ -737,7 +806,9 @@ TEST_CASE("a cancelled job is sealed at its servers and ends CANCELLED") {
   CHECK(server.Wait([](const v1::CoordinatorMessage& m) { return m.has_job_ended(); }));
 }
 
-TEST_CASE("logs of tasks are read through their sessions, and a cursor continues where the last answer ended") {
+TEST_CASE(
+    "logs of tasks are read through their sessions, and a cursor continues where the last answer "
+    "ended") {
   TestCluster c;
   REQUIRE(c.AddWorker("0", 1).Registered());
   REQUIRE(c.AddWorker("1", 2).Registered());
@@ -760,7 +831,8 @@ TEST_CASE("logs of tasks are read through their sessions, and a cursor continues
   CHECK(third->lines(1).wall_ms() == 3000);
   v1::ReadTaskLogsRequest unknown;
   unknown.add_tasks("worker/9");
-  CHECK(c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, unknown).status().code() == absl::StatusCode::kNotFound);
+  CHECK(c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, unknown).status().code() ==
+        absl::StatusCode::kNotFound);
 }
 
 TEST_CASE("a line of the coordinator's own with bytes of a user's that are no text can be read") {
@@ -781,16 +853,20 @@ TEST_CASE("the cluster is described, and each bound shows its fill and refusals"
   auto third = c.AddWorker("1", 3).Rejected();
   REQUIRE(third);
   CHECK(third->kind() == "limit");
-  auto info = c.Call<v1::GetClusterInfoResponse>(client::kGetClusterInfo, v1::GetClusterInfoRequest());
+  auto info =
+      c.Call<v1::GetClusterInfoResponse>(client::kGetClusterInfo, v1::GetClusterInfoRequest());
   REQUIRE(info.ok());
   CHECK(info->term() == 1);
   CHECK(info->workers_alive() == 1);
   CHECK(info->servers_alive() == 1);
   CHECK(info->protocol_version() == client::kProtocolVersion);
   const std::string text = c.registry.PrometheusText();
-  for (const char* name : {"evergrad_coordinator_tasks", "evergrad_coordinator_sessions", "evergrad_coordinator_jobs_queued",
-                           "evergrad_coordinator_calls", "evergrad_coordinator_file_bytes", "evergrad_coordinator_closures_open"}) {
-    for (const char* part : {"_current", "_limit", "_refused_total"}) CHECK_THAT(text, Contains(std::string(name) + part));
+  for (const char* name :
+       {"evergrad_coordinator_tasks", "evergrad_coordinator_sessions",
+        "evergrad_coordinator_jobs_queued", "evergrad_coordinator_calls",
+        "evergrad_coordinator_file_bytes", "evergrad_coordinator_closures_open"}) {
+    for (const char* part : {"_current", "_limit", "_refused_total"})
+      CHECK_THAT(text, Contains(std::string(name) + part));
   }
   CHECK_THAT(text, Contains("evergrad_coordinator_tasks_refused_total 1"));
 }
@@ -827,7 +903,8 @@ TEST_CASE("a server that registers after a job's last word still drops what it h
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
   auto status = c.WaitState("count", "SUCCEEDED");  // answered in the turn of its end
   REQUIRE(status.ok());
-  // The session was cut just then: the same process comes back and holds shards of the job that has ended.
+  // The session was cut just then: the same process comes back and holds shards of the job that has
+  // ended.
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_PS_SERVER, "0", 2);
   for (std::uint32_t p = 0; p < 4; ++p) {
     v1::HeldShard* held = hello.add_shards();
@@ -838,8 +915,11 @@ TEST_CASE("a server that registers after a job's last word still drops what it h
   }
   server.Cut();
   TestTask& back = c.Add(hello);
-  CHECK(back.Wait([](const v1::CoordinatorMessage& m) { return m.has_drop() && m.drop().shard() == 3; }));
-  CHECK(back.Wait([](const v1::CoordinatorMessage& m) { return m.has_job_ended() && m.job_ended().state() == "SUCCEEDED"; }));
+  CHECK(back.Wait(
+      [](const v1::CoordinatorMessage& m) { return m.has_drop() && m.drop().shard() == 3; }));
+  CHECK(back.Wait([](const v1::CoordinatorMessage& m) {
+    return m.has_job_ended() && m.job_ended().state() == "SUCCEEDED";
+  }));
 }
 
 TEST_CASE("a job cancelled in the queue counts as one that ended, and is never shown as starting") {
@@ -855,12 +935,15 @@ TEST_CASE("a job cancelled in the queue counts as one that ended, and is never s
              CHECK(s.state() != "STARTING");
              return s.state() == "CANCELLED";
            }).ok());
-  const auto& ended = c.registry.GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state");
-  for (int i = 0; i < 400 && ended.value() == 0; ++i) REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
+  const auto& ended = c.registry.GetCounter("evergrad_coordinator_jobs_ended_total",
+                                            "jobs that ended in any state");
+  for (int i = 0; i < 400 && ended.value() == 0; ++i)
+    REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
   CHECK(ended.value() == 1);
 }
 
-TEST_CASE("a job that a restarted coordinator does not know is answered with since when it knows jobs") {
+TEST_CASE(
+    "a job that a restarted coordinator does not know is answered with since when it knows jobs") {
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(50); });
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
   hello.set_highest_term(4);  // a former coordinator's
@@ -870,21 +953,27 @@ TEST_CASE("a job that a restarted coordinator does not know is answered with sin
   request.set_job("before");
   const absl::Status status = c.Call<v1::GetJobResponse>(client::kGetJob, request).status();
   CHECK(status.code() == absl::StatusCode::kNotFound);
-  CHECK_THAT(std::string(status.message()),
-             Contains("no such job: job=before") && Contains("the coordinator was restarted at 20") && Contains("has forgotten jobs of before"));
+  CHECK_THAT(std::string(status.message()), Contains("no such job: job=before") &&
+                                                Contains("the coordinator was restarted at 20") &&
+                                                Contains("has forgotten jobs of before"));
 }
 
-TEST_CASE("a coordinator with a journal has forgotten no job that it could be asked for, and does not say so") {
+TEST_CASE(
+    "a coordinator with a journal has forgotten no job that it could be asked for, and does not "
+    "say so") {
   MemoryStateStore store({.persistent = true});
   TestCluster c({}, &store);
   v1::GetJobRequest request;
   request.set_job("before");
   const absl::Status status = c.Call<v1::GetJobResponse>(client::kGetJob, request).status();
   CHECK(status.code() == absl::StatusCode::kNotFound);
-  CHECK_THAT(std::string(status.message()), Contains("no such job: job=before (psctl job list shows those that are known)"));
+  CHECK_THAT(std::string(status.message()),
+             Contains("no such job: job=before (psctl job list shows those that are known)"));
 }
 
-TEST_CASE("tasks that know of a later life than the journal: that it is another one, or has lost its end, is said") {
+TEST_CASE(
+    "tasks that know of a later life than the journal: that it is another one, or has lost its "
+    "end, is said") {
   const std::uint64_t of_the_tasks = GENERATE(0, 4);
   MemoryStateStore store({.persistent = true});
   TestCluster c([](ControlOptions& o) { o.window = std::chrono::milliseconds(50); }, &store);
@@ -895,11 +984,14 @@ TEST_CASE("tasks that know of a later life than the journal: that it is another 
   bool said = false;
   for (const log::Line& line : c.logger.Read(0, 0, "", 100))
     said |= line.text.find(
-                "the journal is not the one that these tasks were registered by, or has lost its end: term of the journal=0 of the tasks=4") == 0;
+                "the journal is not the one that these tasks were registered by, or has lost its "
+                "end: term of the journal=0 of the tasks=4") == 0;
   CHECK(said == (of_the_tasks != 0));
 }
 
-TEST_CASE("a journal of another version: a job that has ended is listed, a living one is named, and until it is gone there is no coordinator") {
+TEST_CASE(
+    "a journal of another version: a job that has ended is listed, a living one is named, and "
+    "until it is gone there is no coordinator") {
   MemoryStateStore store({.persistent = true});
   const auto rewrite = [&](JobUid uid, const std::function<void(v1::JobSnapshot&)>& change) {
     StoredJob stored = *store.LoadJob(uid);
@@ -922,7 +1014,9 @@ TEST_CASE("a journal of another version: a job that has ended is listed, a livin
   }
   const std::vector<JobUid> uids = *store.ListJobs();
   REQUIRE(uids.size() == 3);
-  const auto of_another_version = [](v1::JobSnapshot& s) { s.set_yaml("key: of another version\n" + s.yaml()); };
+  const auto of_another_version = [](v1::JobSnapshot& s) {
+    s.set_yaml("key: of another version\n" + s.yaml());
+  };
   for (const JobUid uid : uids) rewrite(uid, of_another_version);
   const StoredJob before = *store.LoadJob(uids[1]);
 
@@ -944,9 +1038,10 @@ TEST_CASE("a journal of another version: a job that has ended is listed, a livin
     return Coordinator::Create(options, server, parts);
   };
   const absl::Status refused = start().status();
-  CHECK_THAT(std::string(refused.message()), Contains("a job of the journal cannot be taken up: job=" + JobUidString(uids[1]) +
-                                                      " name=lives reason=its YAML is refused by this version") &&
-                                                 Contains("the journal is as it was: start the version that ran it"));
+  CHECK_THAT(std::string(refused.message()),
+             Contains("a job of the journal cannot be taken up: job=" + JobUidString(uids[1]) +
+                      " name=lives reason=its YAML is refused by this version") &&
+                 Contains("the journal is as it was: start the version that ran it"));
   CHECK(*store.LoadJob(uids[1]) == before);
   std::set<std::string> named;
   for (const log::Line& line : other.logger.Read(0, 0, "", 100)) {
@@ -1014,7 +1109,9 @@ class LateStore final : public StateStore {
   using StateStore::Commit;
   absl::Status CommitTerm(Term term) override { return inner_.CommitTerm(term); }
   Term term() const override { return inner_.term(); }
-  absl::Status Commit(JobUid job, const Record& record, std::string note) override { return Count(inner_.Commit(job, record, std::move(note))); }
+  absl::Status Commit(JobUid job, const Record& record, std::string note) override {
+    return Count(inner_.Commit(job, record, std::move(note)));
+  }
   absl::Status Checkpoint(JobUid job, const DurableState& state, std::string snapshot) override {
     return Count(inner_.Checkpoint(job, state, std::move(snapshot)));
   }
@@ -1069,7 +1166,9 @@ class LateStore final : public StateStore {
 
 }  // namespace
 
-TEST_CASE("nothing leaves the coordinator before the store holds what it follows from; reads do not wait") {
+TEST_CASE(
+    "nothing leaves the coordinator before the store holds what it follows from; reads do not "
+    "wait") {
   LateStore late;
   TestCluster c({}, &late);
   TestTask& worker = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1));
@@ -1079,35 +1178,46 @@ TEST_CASE("nothing leaves the coordinator before the store holds what it follows
   runtime::Event answered;
   v1::SubmitJobRequest request;
   request.set_yaml(TestCluster::CountingYaml("count"));
-  c.channel->Unary(client::kSubmitJob, request.SerializeAsString(), std::chrono::seconds(15), [&](absl::StatusOr<std::string>) { answered.Set(); });
-  // The job is there, it describes, and its grant waits: each call is a turn of the control executor behind the grant's.
-  REQUIRE(c.WaitJob("count", [](const v1::JobStatus& s) { return s.phase() == "describing"; }).ok());
-  for (int i = 0; i < 3; ++i) REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
+  c.channel->Unary(client::kSubmitJob, request.SerializeAsString(), std::chrono::seconds(15),
+                   [&](absl::StatusOr<std::string>) { answered.Set(); });
+  // The job is there, it describes, and its grant waits: each call is a turn of the control
+  // executor behind the grant's.
+  REQUIRE(
+      c.WaitJob("count", [](const v1::JobStatus& s) { return s.phase() == "describing"; }).ok());
+  for (int i = 0; i < 3; ++i)
+    REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
   CHECK_FALSE(answered.IsSet());
-  CHECK_FALSE(worker.Has([](const v1::CoordinatorMessage& m) { return m.has_grant() || m.has_job(); }));
+  CHECK_FALSE(
+      worker.Has([](const v1::CoordinatorMessage& m) { return m.has_grant() || m.has_job(); }));
   late.Set(false);
   CHECK(worker.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
   CHECK(answered.WaitFor(std::chrono::seconds(10)));
 }
 
-TEST_CASE("while the store has no room nothing is submitted or cancelled, and it is said; afterwards everything goes on") {
+TEST_CASE(
+    "while the store has no room nothing is submitted or cancelled, and it is said; afterwards "
+    "everything goes on") {
   LateStore late;
   TestCluster c({}, &late);
   c.AddWorker("0", 1);
   c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("waits")).ok());
   late.Set(true, absl::ResourceExhaustedError("no room for the journal: file=x"));
-  auto status =
-      c.WaitJob("waits", [](const v1::JobStatus& s) { return s.waiting_for().find("no room") != std::string::npos || s.state() == "SUCCEEDED"; });
+  auto status = c.WaitJob("waits", [](const v1::JobStatus& s) {
+    return s.waiting_for().find("no room") != std::string::npos || s.state() == "SUCCEEDED";
+  });
   REQUIRE(status.ok());
   auto refused = c.Submit(TestCluster::CountingYaml("refused"));
   CHECK(refused.status().code() == absl::StatusCode::kUnavailable);
-  CHECK_THAT(std::string(refused.status().message()), Contains("no new work is accepted: no room for the journal"));
+  CHECK_THAT(std::string(refused.status().message()),
+             Contains("no new work is accepted: no room for the journal"));
   CHECK(OriginOf(refused.status()) == "coordinator");
   if (status->state() != "SUCCEEDED") {
     v1::CancelJobRequest cancel;
     cancel.set_job("waits");
-    CHECK_THAT(std::string(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).status().message()), Contains("no room for the journal"));
+    CHECK_THAT(
+        std::string(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).status().message()),
+        Contains("no room for the journal"));
   }
   late.Set(false);
   CHECK(c.WaitState("waits", "SUCCEEDED").ok());
@@ -1131,19 +1241,25 @@ TEST_CASE("a store that was full and then fails is not said to go on once there 
   CHECK(refusal("cannot be written") == "no new work is accepted: the journal cannot be written");
 }
 
-TEST_CASE("a session that says only Hello is given no work, and its end is nothing to the job; its first word brings work") {
+TEST_CASE(
+    "a session that says only Hello is given no work, and its end is nothing to the job; its first "
+    "word brings work") {
   TestCluster c;
   c.AddServer("0", 1);
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
   for (std::uint64_t i = 0; i < 20; ++i) {
-    TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f" + std::to_string(i), 100 + i), {}, /*silent=*/true);
+    TestTask& silent =
+        c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f" + std::to_string(i), 100 + i), {},
+              /*silent=*/true);
     REQUIRE(silent.Registered());
     // Each call is a turn of the control executor behind whatever the registration led to.
     REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
     CHECK_FALSE(silent.Has([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
     if (i > 0) silent.Cut();
   }
-  auto waits = c.WaitJob("count", [](const v1::JobStatus& s) { return s.waiting_for().find("said nothing") != std::string::npos; });
+  auto waits = c.WaitJob("count", [](const v1::JobStatus& s) {
+    return s.waiting_for().find("said nothing") != std::string::npos;
+  });
   REQUIRE(waits.ok());
   TestTask& worker = c.AddWorker("0", 2);
   REQUIRE(worker.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
@@ -1159,7 +1275,9 @@ TEST_CASE("a session that says only Hello is given no work, and its end is nothi
   CHECK(first.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
 }
 
-TEST_CASE("registrations beyond the limit are refused with the time to come again, counted, and honest names go on") {
+TEST_CASE(
+    "registrations beyond the limit are refused with the time to come again, counted, and honest "
+    "names go on") {
   TestCluster c([](ControlOptions& o) {
     o.membership.tasks_max = 10;
     o.membership.registrations.all_burst = 20;
@@ -1170,15 +1288,21 @@ TEST_CASE("registrations beyond the limit are refused with the time to come agai
   REQUIRE(honest.Registered());
   std::optional<v1::Rejected> rejected;
   for (std::uint64_t i = 0; i < 40 && !rejected; ++i) {
-    TestTask& silent = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f", 100 + i), {}, /*silent=*/true);
-    REQUIRE(silent.Wait([](const v1::CoordinatorMessage& m) { return m.has_registered() || m.has_rejected(); }));
-    if (silent.Has([](const v1::CoordinatorMessage& m) { return m.has_rejected() && m.rejected().kind() == "limit"; })) rejected = silent.Rejected();
+    TestTask& silent =
+        c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "f", 100 + i), {}, /*silent=*/true);
+    REQUIRE(silent.Wait(
+        [](const v1::CoordinatorMessage& m) { return m.has_registered() || m.has_rejected(); }));
+    if (silent.Has([](const v1::CoordinatorMessage& m) {
+          return m.has_rejected() && m.rejected().kind() == "limit";
+        }))
+      rejected = silent.Rejected();
   }
   REQUIRE(rejected);
   CHECK(rejected->retry_after_ms() > 0);
   CHECK_FALSE(rejected->exit());
   CHECK_THAT(rejected->message(), Contains("too many registrations of all tasks in a short time"));
-  CHECK_THAT(c.registry.PrometheusText(), Contains("evergrad_coordinator_registrations_recent_refused_total 1"));
+  CHECK_THAT(c.registry.PrometheusText(),
+             Contains("evergrad_coordinator_registrations_recent_refused_total 1"));
   // The same process comes back at any time.
   honest.Cut();
   CHECK(c.AddWorker("honest", 1).Registered());
@@ -1194,23 +1318,27 @@ TEST_CASE("two hosts whose workers have one name are both named in an event of t
     REQUIRE(c.Add(hello).Registered());
   }
   auto status = c.WaitJob("count", [](const v1::JobStatus& s) {
-    return std::any_of(s.events().begin(), s.events().end(),
-                       [](const v1::Event& e) { return e.text().find("replace each other") != std::string::npos; });
+    return std::any_of(s.events().begin(), s.events().end(), [](const v1::Event& e) {
+      return e.text().find("replace each other") != std::string::npos;
+    });
   });
   REQUIRE(status.ok());
   for (const v1::Event& event : status->events()) {
     if (event.text().find("replace each other") == std::string::npos) continue;
     CHECK(event.kind() == "warning");
-    CHECK_THAT(event.text(), Contains("worker/0") && Contains("on host host-a") && Contains("on host host-b"));
+    CHECK_THAT(event.text(),
+               Contains("worker/0") && Contains("on host host-a") && Contains("on host host-b"));
   }
 }
 
 // The in-process transport, where sessions come with the certificate of the task that is set.
 class CertifiedTransport final : public transport::Transport {
  public:
-  absl::StatusOr<std::unique_ptr<transport::Server>> Listen(const transport::ServerOptions& options, transport::Handlers handlers) override {
-    handlers.stream = [this, stream = std::move(handlers.stream)](transport::PeerInfo peer, absl::string_view method,
-                                                                  std::shared_ptr<transport::MessageStream> to) {
+  absl::StatusOr<std::unique_ptr<transport::Server>> Listen(const transport::ServerOptions& options,
+                                                            transport::Handlers handlers) override {
+    handlers.stream = [this, stream = std::move(handlers.stream)](
+                          transport::PeerInfo peer, absl::string_view method,
+                          std::shared_ptr<transport::MessageStream> to) {
       {
         MutexLock lock(&mu_);
         peer.certificate_task = certificate_;
@@ -1219,7 +1347,8 @@ class CertifiedTransport final : public transport::Transport {
     };
     return inner_->Listen(options, std::move(handlers));
   }
-  absl::StatusOr<std::unique_ptr<transport::Channel>> Dial(const transport::Address& address, const transport::ChannelOptions& options) override {
+  absl::StatusOr<std::unique_ptr<transport::Channel>> Dial(
+      const transport::Address& address, const transport::ChannelOptions& options) override {
     return inner_->Dial(address, options);
   }
   void Certify(const std::string& task) {
@@ -1233,29 +1362,38 @@ class CertifiedTransport final : public transport::Transport {
   std::string certificate_ ABSL_GUARDED_BY(mu_);
 };
 
-TEST_CASE("with certificates the proof of a Grant serves whom the certificate is for, and nobody else who has got hold of it") {
+TEST_CASE(
+    "with certificates the proof of a Grant serves whom the certificate is for, and nobody else "
+    "who has got hold of it") {
   struct Case {
     std::string certificate, identity;
     int adopted;
   };
-  const Case of = GENERATE(values<Case>({{"worker/1", "1", 0}, {"worker/0", "0", 1}, {"worker", "1", 1}, {"", "1", 1}}));
+  const Case of = GENERATE(
+      values<Case>({{"worker/1", "1", 0}, {"worker/0", "0", 1}, {"worker", "1", 1}, {"", "1", 1}}));
   CAPTURE(of.certificate);
   auto made = std::make_unique<CertifiedTransport>();
   CertifiedTransport& certificates = *made;
-  TestCluster c([](ControlOptions& o) { o.membership.grace = std::chrono::milliseconds(0); }, nullptr, std::move(made));
+  TestCluster c([](ControlOptions& o) { o.membership.grace = std::chrono::milliseconds(0); },
+                nullptr, std::move(made));
   certificates.Certify("worker/0");
-  TestTask& first = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1), [](TestTask& task, const v1::CoordinatorMessage& m) {
-    if (m.has_grant() && m.grant().kind() == v1::DESCRIBE) TestCluster::Work(task, m);  // and then nothing more
-  });
+  TestTask& first = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1),
+                          [](TestTask& task, const v1::CoordinatorMessage& m) {
+                            if (m.has_grant() && m.grant().kind() == v1::DESCRIBE)
+                              TestCluster::Work(task, m);  // and then nothing more
+                          });
   REQUIRE(first.Registered());
   certificates.Certify("ps_server/0");
   REQUIRE(c.AddServer("0", 2).Registered());
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
-  const auto granted = first.Wait([](const v1::CoordinatorMessage& m) { return m.has_grant() && m.grant().kind() == v1::TRAIN; });
+  const auto granted = first.Wait([](const v1::CoordinatorMessage& m) {
+    return m.has_grant() && m.grant().kind() == v1::TRAIN;
+  });
   REQUIRE(granted);
   first.Cut();
   REQUIRE(c.WaitJob("count", [](const v1::JobStatus& status) {
-             return std::any_of(status.events().begin(), status.events().end(), [](const v1::Event& event) { return event.kind() == "requeue"; });
+             return std::any_of(status.events().begin(), status.events().end(),
+                                [](const v1::Event& event) { return event.kind() == "requeue"; });
            }).ok());
   certificates.Certify(of.certificate);
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, of.identity, 9);
@@ -1272,7 +1410,9 @@ TEST_CASE("with certificates the proof of a Grant serves whom the certificate is
   CHECK(registered->adopted_size() == of.adopted);
 }
 
-TEST_CASE("a worker with a given number is not told to exit when somebody has chosen that number as his name") {
+TEST_CASE(
+    "a worker with a given number is not told to exit when somebody has chosen that number as his "
+    "name") {
   TestCluster c;
   TestTask& unnamed = c.Add(TestCluster::HelloOf(v1::ROLE_WORKER, "", 1), TestCluster::Work);
   const auto first = unnamed.Registered();
@@ -1292,7 +1432,9 @@ TEST_CASE("a worker with a given number is not told to exit when somebody has ch
   CHECK_FALSE(named.Has([](const v1::CoordinatorMessage& m) { return m.has_rejected(); }));
 }
 
-TEST_CASE("a worker whose certificate names it does not become another number, whatever it says of its name") {
+TEST_CASE(
+    "a worker whose certificate names it does not become another number, whatever it says of its "
+    "name") {
   auto made = std::make_unique<CertifiedTransport>();
   CertifiedTransport& certificates = *made;
   TestCluster c({}, nullptr, std::move(made));

@@ -6,10 +6,13 @@
 namespace evergrad::coordinator {
 namespace {
 
-TEST_CASE("a server whose endpoint workers elsewhere cannot reach is refused for good, before it gets shards that nobody could train") {
+TEST_CASE(
+    "a server whose endpoint workers elsewhere cannot reach is refused for good, before it gets "
+    "shards that nobody could train") {
   std::string peer, endpoint;
   TestCluster c([&](ControlOptions& o) {
-    o.unreachable_endpoint = [&](const std::string& by, const std::string& at) {  // control executor, before the answer
+    o.unreachable_endpoint = [&](const std::string& by,
+                                 const std::string& at) {  // control executor, before the answer
       peer = by;
       endpoint = at;
       return at == "127.0.0.1:4001";
@@ -21,7 +24,8 @@ TEST_CASE("a server whose endpoint workers elsewhere cannot reach is refused for
   REQUIRE(rejected);
   CHECK(rejected->kind() == "endpoint");
   CHECK(rejected->exit());
-  CHECK_THAT(rejected->message(), Catch::Matchers::Contains("127.0.0.1:4001") && Catch::Matchers::Contains("--listen"));
+  CHECK_THAT(rejected->message(),
+             Catch::Matchers::Contains("127.0.0.1:4001") && Catch::Matchers::Contains("--listen"));
   CHECK(peer == "inproc");
   CHECK(endpoint == "127.0.0.1:4001");
   CHECK(c.AddServer("0", 2).Registered());

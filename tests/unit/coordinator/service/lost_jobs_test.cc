@@ -27,7 +27,9 @@ v1::Hello Holder(std::uint64_t job, std::uint64_t term, const std::string& ident
 void Windowed(ControlOptions& options) { options.window = std::chrono::milliseconds(50); }
 bool IsDrop(const v1::CoordinatorMessage& m) { return m.has_drop() || m.has_job_ended(); }
 
-TEST_CASE("a coordinator whose journal has lost a job that a server holds ends before its first message, and the server keeps its shards") {
+TEST_CASE(
+    "a coordinator whose journal has lost a job that a server holds ends before its first message, "
+    "and the server keeps its shards") {
   MemoryStateStore store({.persistent = true});
   // The term of the journal says nothing: it may have been begun anew several times since.
   const std::uint64_t journal_term = GENERATE(0, 9);
@@ -37,20 +39,24 @@ TEST_CASE("a coordinator whose journal has lost a job that a server holds ends b
   TestTask& server = c.Add(Holder(kLost, 5));
   REQUIRE(c.ended.WaitFor(std::chrono::seconds(20)));
   CHECK(c.end.code() == absl::StatusCode::kDataLoss);
-  CHECK_THAT(std::string(c.end.message()), Contains("1 shard of job 0000000000000abc (term 5) at ps_server/0 (pid 100 on h)") &&
-                                               Contains("--forget-unknown-jobs") && Contains("Nothing was changed"));
+  CHECK_THAT(std::string(c.end.message()),
+             Contains("1 shard of job 0000000000000abc (term 5) at ps_server/0 (pid 100 on h)") &&
+                 Contains("--forget-unknown-jobs") && Contains("Nothing was changed"));
   for (TestTask* task : {&worker, &server}) {
     const auto rejected = task->Rejected();
     REQUIRE(rejected);
     CHECK(rejected->kind() == "lost_journal");
     CHECK_FALSE(rejected->exit());
     CHECK(task->WaitEnd());
-    CHECK_FALSE(task->Has([](const v1::CoordinatorMessage& m) { return m.has_registered() || IsDrop(m); }));
+    CHECK_FALSE(
+        task->Has([](const v1::CoordinatorMessage& m) { return m.has_registered() || IsDrop(m); }));
   }
   CHECK(store.term() == Term(journal_term));
 }
 
-TEST_CASE("a server that comes after the start-up window with a lost job ends a coordinator that has no job of its own") {
+TEST_CASE(
+    "a server that comes after the start-up window with a lost job ends a coordinator that has no "
+    "job of its own") {
   MemoryStateStore store({.persistent = true});
   TestCluster c({}, &store);
   TestTask& server = c.Add(Holder(kLost, 1));
@@ -59,7 +65,9 @@ TEST_CASE("a server that comes after the start-up window with a lost job ends a 
   CHECK_FALSE(server.Has(IsDrop));
 }
 
-TEST_CASE("a server that comes with a lost job while another job lives is refused alone, and keeps its shards") {
+TEST_CASE(
+    "a server that comes with a lost job while another job lives is refused alone, and keeps its "
+    "shards") {
   MemoryStateStore store({.persistent = true});
   TestCluster c({}, &store);
   REQUIRE(c.Submit(TestCluster::CountingYaml("own")).ok());
@@ -81,17 +89,22 @@ TEST_CASE("a coordinator without a journal does not drop what one with a journal
   REQUIRE(c.ended.WaitFor(std::chrono::seconds(20)));
   CHECK(c.end.code() == absl::StatusCode::kDataLoss);
   CHECK_THAT(std::string(c.end.message()),
-             Contains("started without a journal") && Contains("1 shard of job 0000000000000abc (term 5) at ps_server/0") &&
-                 Contains("Start with --state-dir") && Contains("--forget-unknown-jobs") && Contains("Nothing was changed"));
+             Contains("started without a journal") &&
+                 Contains("1 shard of job 0000000000000abc (term 5) at ps_server/0") &&
+                 Contains("Start with --state-dir") && Contains("--forget-unknown-jobs") &&
+                 Contains("Nothing was changed"));
   const auto rejected = server.Rejected();
   REQUIRE(rejected);
   CHECK(rejected->kind() == "lost_journal");
   CHECK_FALSE(rejected->exit());
   CHECK(server.WaitEnd());
-  CHECK_FALSE(server.Has([](const v1::CoordinatorMessage& m) { return m.has_registered() || IsDrop(m); }));
+  CHECK_FALSE(
+      server.Has([](const v1::CoordinatorMessage& m) { return m.has_registered() || IsDrop(m); }));
 }
 
-TEST_CASE("shards of a job that the journal does not know are dropped on an operator's word, and where no journal had the job") {
+TEST_CASE(
+    "shards of a job that the journal does not know are dropped on an operator's word, and where "
+    "no journal had the job") {
   MemoryStateStore store({.persistent = GENERATE(true, false)});
   const bool forget = GENERATE(true, false), journaled = GENERATE(true, false);
   if (!forget && journaled) return;  // the other cases
@@ -99,7 +112,8 @@ TEST_CASE("shards of a job that the journal does not know are dropped on an oper
   v1::Hello hello = Holder(kLost, 5);
   hello.set_journaled(journaled);
   TestTask& server = c.Add(hello);
-  CHECK(server.Wait([](const v1::CoordinatorMessage& m) { return m.has_drop() && m.drop().job_uid() == kLost; }));
+  CHECK(server.Wait(
+      [](const v1::CoordinatorMessage& m) { return m.has_drop() && m.drop().job_uid() == kLost; }));
   CHECK(server.Registered()->journaled() == store.persistent());
   CHECK(c.end.ok());
 }
@@ -110,7 +124,8 @@ TEST_CASE("shards of a job that the journal was told to remove are dropped: it i
   REQUIRE(store.Remove(JobUid(kLost)).ok());
   TestCluster c({}, &store);
   TestTask& server = c.Add(Holder(kLost, 5));
-  CHECK(server.Wait([](const v1::CoordinatorMessage& m) { return m.has_drop() && m.drop().job_uid() == kLost; }));
+  CHECK(server.Wait(
+      [](const v1::CoordinatorMessage& m) { return m.has_drop() && m.drop().job_uid() == kLost; }));
   CHECK(c.end.ok());
 }
 

@@ -12,7 +12,9 @@ using namespace evergrad;
 using namespace evergrad::coordinator;
 using Catch::Matchers::Contains;
 
-TEST_CASE("a job that is submitted after the state folder was removed is refused; one that runs goes on, and says what to do") {
+TEST_CASE(
+    "a job that is submitted after the state folder was removed is refused; one that runs goes on, "
+    "and says what to do") {
   const test::TempFolder folder;
   const RealClock clock;
   log::Options quiet;
@@ -23,7 +25,9 @@ TEST_CASE("a job that is submitted after the state folder was removed is refused
   SqliteStoreOptions options;
   options.folder = folder / "state";
   options.look_every = std::chrono::hours(1);  // nothing but commits look
-  auto store = SqliteStateStore::Open(options, {.clock = &clock, .logger = &logger, .registry = &registry, .failpoints = &failpoints});
+  auto store = SqliteStateStore::Open(
+      options,
+      {.clock = &clock, .logger = &logger, .registry = &registry, .failpoints = &failpoints});
   REQUIRE(store.ok());
   TestCluster c([](ControlOptions& o) { o.jobs_running_max = 1; }, store->get());
   c.AddServer("0", 1);
@@ -33,15 +37,19 @@ TEST_CASE("a job that is submitted after the state folder was removed is refused
   std::filesystem::remove_all(options.folder);
   const auto refused = c.Submit(TestCluster::CountingYaml("late"));
   CHECK(refused.status().code() == absl::StatusCode::kUnavailable);
-  CHECK_THAT(std::string(refused.status().message()), Contains("the state folder, or the journal in it, was removed or replaced"));
+  CHECK_THAT(std::string(refused.status().message()),
+             Contains("the state folder, or the journal in it, was removed or replaced"));
   CHECK(OriginOf(refused.status()) == "coordinator");
   // The next one is refused before anything is begun.
-  CHECK_THAT(std::string(c.Submit(TestCluster::CountingYaml("later")).status().message()), Contains("no new work is accepted: the state folder"));
+  CHECK_THAT(std::string(c.Submit(TestCluster::CountingYaml("later")).status().message()),
+             Contains("no new work is accepted: the state folder"));
   const auto runs = c.WaitJob("runs", [](const v1::JobStatus& s) { return s.events_size() > 0; });
   REQUIRE(runs.ok());
   std::string warnings;
-  for (const v1::Event& event : runs->events()) warnings += event.kind() == "warning" ? event.text() : "";
-  CHECK_THAT(warnings, Contains("its jobs go on, and are lost when it ends") && Contains("--state-dir"));
+  for (const v1::Event& event : runs->events())
+    warnings += event.kind() == "warning" ? event.text() : "";
+  CHECK_THAT(warnings,
+             Contains("its jobs go on, and are lost when it ends") && Contains("--state-dir"));
   const auto waits = c.WaitJob("waits", [](const v1::JobStatus&) { return true; });
   REQUIRE(waits.ok());
   CHECK(waits->state() == "QUEUED");

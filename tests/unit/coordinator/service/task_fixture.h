@@ -1,4 +1,5 @@
-// A real coordinator on the in-process transport, with its own threads, among tasks that speak raw session messages.
+// A real coordinator on the in-process transport, with its own threads, among tasks that speak raw
+// session messages.
 #pragma once
 
 #include <unistd.h>
@@ -24,12 +25,14 @@
 
 namespace evergrad::coordinator {
 
-// One session, from the task's side. Thread-safe. `on_down` (may be empty) runs for each message on the transport's thread.
+// One session, from the task's side. Thread-safe. `on_down` (may be empty) runs for each message on
+// the transport's thread.
 class TestTask {
  public:
   using OnDown = std::function<void(TestTask&, const v1::CoordinatorMessage&)>;
   // A worker says something once it is registered, as the daemon does, unless it is `silent`.
-  TestTask(transport::Transport* transport, const std::string& address, const v1::Hello& hello, OnDown on_down = {}, bool silent = false)
+  TestTask(transport::Transport* transport, const std::string& address, const v1::Hello& hello,
+           OnDown on_down = {}, bool silent = false)
       : on_down_(std::move(on_down)), speaks_(!silent && hello.role() == v1::ROLE_WORKER) {
     auto channel = transport->Dial({address, ""}, {});
     if (!channel.ok()) std::abort();
@@ -66,7 +69,8 @@ class TestTask {
     Send(message);
   }
   // The first message that `which` accepts; nullopt after ten seconds.
-  std::optional<v1::CoordinatorMessage> Wait(const std::function<bool(const v1::CoordinatorMessage&)>& which) {
+  std::optional<v1::CoordinatorMessage> Wait(
+      const std::function<bool(const v1::CoordinatorMessage&)>& which) {
     MutexLock lock(&mu_);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     for (;;) {
@@ -95,7 +99,8 @@ class TestTask {
   bool WaitEnd() {
     MutexLock lock(&mu_);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    while (!ended_ && std::chrono::steady_clock::now() < end) changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
+    while (!ended_ && std::chrono::steady_clock::now() < end)
+      changed_.WaitFor(&mu_, std::chrono::milliseconds(100));
     return ended_;
   }
   void Cut() { stream_->Close(); }
@@ -126,8 +131,10 @@ class TestTask {
 
 class TestCluster {
  public:
-  // `other`: in place of `store`; outlives the cluster. `over`: in place of the in-process transport.
-  explicit TestCluster(std::function<void(ControlOptions&)> change = {}, StateStore* other = nullptr,
+  // `other`: in place of `store`; outlives the cluster. `over`: in place of the in-process
+  // transport.
+  explicit TestCluster(std::function<void(ControlOptions&)> change = {},
+                       StateStore* other = nullptr,
                        std::unique_ptr<transport::Transport> over = nullptr) {
     if (over) transport = std::move(over);
     Options options;
@@ -170,7 +177,8 @@ class TestCluster {
 
   template <class Response, class Request>
   absl::StatusOr<Response> Call(const char* method, const Request& request) {
-    absl::StatusOr<std::string> bytes = transport::UnaryAndWait(*channel, method, request.SerializeAsString(), std::chrono::seconds(15));
+    absl::StatusOr<std::string> bytes = transport::UnaryAndWait(
+        *channel, method, request.SerializeAsString(), std::chrono::seconds(15));
     if (!bytes.ok()) return bytes.status();
     Response response;
     if (!response.ParseFromString(*bytes)) return absl::InternalError("unreadable response");
@@ -179,8 +187,8 @@ class TestCluster {
   static std::string CountingYaml(const std::string& name, int examples = 64, int epochs = 2) {
     return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " + name +
            "}\nspec:\n  type: counting\n  counting: {examples: " + std::to_string(examples) +
-           ", shards: 4}\n  data: {batch_size: 4, shuffle: {seed: 7}}\n  training: {epochs: " + std::to_string(epochs) +
-           ", steps_per_closure: 2}\n  checkpoint: off\n";
+           ", shards: 4}\n  data: {batch_size: 4, shuffle: {seed: 7}}\n  training: {epochs: " +
+           std::to_string(epochs) + ", steps_per_closure: 2}\n  checkpoint: off\n";
   }
   absl::StatusOr<v1::SubmitJobResponse> Submit(const std::string& yaml) {
     v1::SubmitJobRequest request;
@@ -188,7 +196,8 @@ class TestCluster {
     return Call<v1::SubmitJobResponse>(client::kSubmitJob, request);
   }
   // Polls as psctl does, until `until` holds.
-  absl::StatusOr<v1::JobStatus> WaitJob(const std::string& job, const std::function<bool(const v1::JobStatus&)>& until) {
+  absl::StatusOr<v1::JobStatus> WaitJob(const std::string& job,
+                                        const std::function<bool(const v1::JobStatus&)>& until) {
     std::uint64_t seen = 0;
     for (int i = 0; i < 400; ++i) {
       v1::GetJobRequest request;
@@ -219,14 +228,18 @@ class TestCluster {
     return hello;
   }
   TestTask& Add(const v1::Hello& hello, TestTask::OnDown on_down = {}, bool silent = false) {
-    tasks.push_back(std::make_unique<TestTask>(transport.get(), address, hello, std::move(on_down), silent));
+    tasks.push_back(
+        std::make_unique<TestTask>(transport.get(), address, hello, std::move(on_down), silent));
     return *tasks.back();
   }
   // A worker that does at once what it is granted, and a server that takes what it is assigned.
-  TestTask& AddWorker(const std::string& identity, std::uint64_t uid) { return Add(HelloOf(v1::ROLE_WORKER, identity, uid), Work); }
+  TestTask& AddWorker(const std::string& identity, std::uint64_t uid) {
+    return Add(HelloOf(v1::ROLE_WORKER, identity, uid), Work);
+  }
   TestTask& AddServer(const std::string& identity, std::uint64_t uid) {
     auto held = std::make_shared<Held>();  // used on the transport's thread only
-    return Add(HelloOf(v1::ROLE_PS_SERVER, identity, uid), [held](TestTask& task, const v1::CoordinatorMessage& m) { Serve(*held, task, m); });
+    return Add(HelloOf(v1::ROLE_PS_SERVER, identity, uid),
+               [held](TestTask& task, const v1::CoordinatorMessage& m) { Serve(*held, task, m); });
   }
 
   static void Work(TestTask& task, const v1::CoordinatorMessage& m) {
@@ -310,7 +323,9 @@ class TestCluster {
       answer.mutable_log_lines()->set_request_id(m.read_logs().request_id());
       answer.mutable_log_lines()->set_end(true);
     } else {
-      if (m.has_job_ended()) std::erase_if(held, [&](const auto& one) { return one.first.first == m.job_ended().job_uid(); });
+      if (m.has_job_ended())
+        std::erase_if(held,
+                      [&](const auto& one) { return one.first.first == m.job_ended().job_uid(); });
       return;
     }
     task.Send(answer);

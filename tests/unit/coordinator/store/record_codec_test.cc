@@ -13,10 +13,13 @@ TEST_CASE("records and states come back as they were, whatever is in them") {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     INFO("seed " << seed);
     std::uint64_t drawn = 0;
-    const auto below = [&](std::uint64_t n) { return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n)); };
+    const auto below = [&](std::uint64_t n) {
+      return static_cast<std::uint64_t>(random::Uniform(seed, drawn++) * static_cast<double>(n));
+    };
     const auto set = [&] {
       IntervalSet made;
-      for (std::uint64_t i = below(6); i > 0; --i) made.AddRange(below(100), 100 + below(1ull << 40));
+      for (std::uint64_t i = below(6); i > 0; --i)
+        made.AddRange(below(100), 100 + below(1ull << 40));
       return made;
     };
     DurableState state;
@@ -25,7 +28,8 @@ TEST_CASE("records and states come back as they were, whatever is in them") {
       if (below(2) == 0) record.term = Term(1 + below(1ull << 50));
       if (below(2) == 0) record.version = MapVersion{1 + below(9), below(1000)};
       if (below(2) == 0)
-        record.map[static_cast<std::uint32_t>(below(30))] = {"s" + std::to_string(below(9)), {below(9), below(99)}, {below(9), below(99)}};
+        record.map[static_cast<std::uint32_t>(below(30))] = {
+            "s" + std::to_string(below(9)), {below(9), below(99)}, {below(9), below(99)}};
       if (below(2) == 0) record.succeeded_add = set();
       if (below(3) == 0) record.dead_add = set();
       const auto shard = [&] { return static_cast<std::uint32_t>(below(30)); };
@@ -33,7 +37,8 @@ TEST_CASE("records and states come back as they were, whatever is in them") {
       if (below(3) == 0) record.todo_remove[shard()] = set();
       if (below(3) == 0) record.lost_add[shard()] = set();
       if (below(3) == 0) {
-        Snapshot snapshot{"file:///runs/x", "shard-" + std::to_string(below(5)), below(1ull << 40), std::string(32, static_cast<char>(below(256)))};
+        Snapshot snapshot{"file:///runs/x", "shard-" + std::to_string(below(5)), below(1ull << 40),
+                          std::string(32, static_cast<char>(below(256)))};
         snapshot.job = JobUid(below(99));
         snapshot.plan_fingerprint = "f" + std::to_string(below(3));
         snapshot.epoch = {below(9), below(99)};
@@ -46,7 +51,8 @@ TEST_CASE("records and states come back as they were, whatever is in them") {
         snapshot.replace_ledger = below(2) == 0;
         record.snapshot_add[shard()].push_back(std::move(snapshot));
       }
-      if (below(3) == 0) record.snapshot_remove[shard()].insert("file:///runs/x/shard-" + std::to_string(below(5)));
+      if (below(3) == 0)
+        record.snapshot_remove[shard()].insert("file:///runs/x/shard-" + std::to_string(below(5)));
       v1::JournalRecord bytes;
       EncodeRecord(record, &bytes);
       const auto back = DecodeRecord(bytes);

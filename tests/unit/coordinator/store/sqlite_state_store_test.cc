@@ -29,11 +29,14 @@ Record Succeeded(std::uint64_t c) {
 void CopyFolder(const std::string& from, const std::string& to) {
   std::filesystem::create_directories(to);
   for (const auto& entry : std::filesystem::directory_iterator(from)) {
-    if (entry.path().filename() != "holder") std::filesystem::copy_file(entry.path(), to + "/" + entry.path().filename().string());
+    if (entry.path().filename() != "holder")
+      std::filesystem::copy_file(entry.path(), to + "/" + entry.path().filename().string());
   }
 }
 
-TEST_CASE("a second coordinator on one folder is refused and told who holds it; the folder is free once the first has ended") {
+TEST_CASE(
+    "a second coordinator on one folder is refused and told who holds it; the folder is free once "
+    "the first has ended") {
   SqliteStage stage;
   auto first = stage.Open();
   REQUIRE(first.ok());
@@ -41,18 +44,22 @@ TEST_CASE("a second coordinator on one folder is refused and told who holds it; 
   const absl::Status second = stage.Open().status();
   CHECK(second.code() == absl::StatusCode::kFailedPrecondition);
   CHECK(BlameOf(second) == Blame::kUser);
-  CHECK_THAT(std::string(second.message()), Contains("another coordinator holds this state folder: holder=pid 1 on host here"));
+  CHECK_THAT(std::string(second.message()),
+             Contains("another coordinator holds this state folder: holder=pid 1 on host here"));
   first->reset();
   CHECK_FALSE(fs::Exists(stage.options.folder + "/holder"));
   CHECK_FALSE(fs::Exists(stage.options.folder + "/journal.sqlite-wal"));
   CHECK(stage.Open().ok());
 }
 
-TEST_CASE("nobody but its owner may read the journal, which holds the keys that prove grants; one that others could read is closed to them") {
+TEST_CASE(
+    "nobody but its owner may read the journal, which holds the keys that prove grants; one that "
+    "others could read is closed to them") {
   SqliteStage stage;
   namespace stdfs = std::filesystem;
   const auto others = [&](const char* file) {
-    return stdfs::status(stage.options.folder + "/" + file).permissions() & (stdfs::perms::group_all | stdfs::perms::others_all);
+    return stdfs::status(stage.options.folder + "/" + file).permissions() &
+           (stdfs::perms::group_all | stdfs::perms::others_all);
   };
   auto store = stage.Open();
   REQUIRE(store.ok());
@@ -60,7 +67,8 @@ TEST_CASE("nobody but its owner may read the journal, which holds the keys that 
   CHECK(others("journal.sqlite") == stdfs::perms::none);
   CHECK(others("journal.sqlite-wal") == stdfs::perms::none);
   store->reset();
-  stdfs::permissions(stage.options.folder + "/journal.sqlite", stdfs::perms::others_read, stdfs::perm_options::add);
+  stdfs::permissions(stage.options.folder + "/journal.sqlite", stdfs::perms::others_read,
+                     stdfs::perm_options::add);
   store = stage.Open();
   REQUIRE(store.ok());
   CHECK(others("journal.sqlite") == stdfs::perms::none);
@@ -90,7 +98,8 @@ TEST_CASE("a torn tail is dropped as a whole and named: what was committed befor
     const std::string wal = after.options.folder + "/journal.sqlite-wal";
     const std::uint64_t left = std::filesystem::file_size(wal) - cut;
     std::filesystem::resize_file(wal, left);
-    const auto whole = static_cast<std::uint64_t>(std::count_if(wal_bytes.begin(), wal_bytes.end(), [&](std::uint64_t b) { return b <= left; }));
+    const auto whole = static_cast<std::uint64_t>(std::count_if(
+        wal_bytes.begin(), wal_bytes.end(), [&](std::uint64_t b) { return b <= left; }));
     auto again = after.Open();
     REQUIRE(again.ok());
     CHECK(((*again)->torn_bytes() > 0) == (cut % 4120 != 0));
@@ -109,7 +118,10 @@ TEST_CASE("a damaged file is refused with its name and what to do") {
     auto store = stage.Open();
     REQUIRE(store.ok());
     for (std::uint64_t i = 0; i < 50; ++i) {
-      REQUIRE((*store)->Commit(JobUid(i + 1), Succeeded(i), std::string(2000, static_cast<char>('a' + i % 26))).ok());
+      REQUIRE((*store)
+                  ->Commit(JobUid(i + 1), Succeeded(i),
+                           std::string(2000, static_cast<char>('a' + i % 26)))
+                  .ok());
     }
   }
   const std::string file = stage.options.folder + "/journal.sqlite";
@@ -133,19 +145,24 @@ TEST_CASE("a damaged file is refused with its name and what to do") {
     REQUIRE(bytes.ok());
     // Everywhere: pages that were given up keep what they held.
     REQUIRE(bytes->find("cccccccccccc") != std::string::npos);
-    for (std::size_t at = 0; (at = bytes->find("cccccccccccc", at)) != std::string::npos; at += 12) patch(at, "C");
+    for (std::size_t at = 0; (at = bytes->find("cccccccccccc", at)) != std::string::npos; at += 12)
+      patch(at, "C");
     auto store = stage.Open();
     INFO(store.status().ToString());
     REQUIRE(store.ok());
     for (std::uint64_t i = 0; i < 50; ++i) {
-      if (const auto stored = (*store)->LoadJob(JobUid(i + 1)); !stored.ok()) status = stored.status();
+      if (const auto stored = (*store)->LoadJob(JobUid(i + 1)); !stored.ok())
+        status = stored.status();
     }
   }
   CHECK(status.code() == absl::StatusCode::kDataLoss);
-  CHECK_THAT(std::string(status.message()), Contains("journal is damaged") && Contains(file) && Contains("move the folder away"));
+  CHECK_THAT(std::string(status.message()),
+             Contains("journal is damaged") && Contains(file) && Contains("move the folder away"));
 }
 
-TEST_CASE("a -wal file that is damaged before its last commits is refused, not taken for one with a torn tail: no job is forgotten") {
+TEST_CASE(
+    "a -wal file that is damaged before its last commits is refused, not taken for one with a torn "
+    "tail: no job is forgotten") {
   SqliteStage stage;
   stage.options.commit_every = std::chrono::milliseconds(0);
   auto store = stage.Open();
@@ -155,7 +172,8 @@ TEST_CASE("a -wal file that is damaged before its last commits is refused, not t
   std::vector<std::uint64_t> ends;  // of the transactions, in the file
   constexpr std::uint64_t kCommits = 6;
   for (std::uint64_t i = 0; i < kCommits; ++i) {
-    REQUIRE((*store)->Commit(JobUid(1), Succeeded(i), std::string(i % 2 == 0 ? 10 : 9000, 'n')).ok());
+    REQUIRE(
+        (*store)->Commit(JobUid(1), Succeeded(i), std::string(i % 2 == 0 ? 10 : 9000, 'n')).ok());
     REQUIRE((*store)->Sync().ok());
     ends.push_back(std::filesystem::file_size((*store)->path() + "-wal"));
   }
@@ -174,33 +192,40 @@ TEST_CASE("a -wal file that is damaged before its last commits is refused, not t
     const bool was_refused = !again.ok();
     if (was_refused) {
       CHECK(again.status().code() == absl::StatusCode::kDataLoss);
-      CHECK_THAT(std::string(again.status().message()), Contains("journal is damaged") && Contains(wal) && Contains("move the folder away"));
+      CHECK_THAT(std::string(again.status().message()), Contains("journal is damaged") &&
+                                                            Contains(wal) &&
+                                                            Contains("move the folder away"));
       if (at < 32) return true;
       // What is said to help does.
       const std::uint64_t offset = 32 + (at - 32) / 4120 * 4120;
-      CHECK_THAT(std::string(again.status().message()), Contains("offset=" + std::to_string(offset) + ";"));
+      CHECK_THAT(std::string(again.status().message()),
+                 Contains("offset=" + std::to_string(offset) + ";"));
       std::filesystem::resize_file(wal, offset);
       again = after.Open();
     }
     INFO(again.status());
     REQUIRE(again.ok());
     CHECK((*again)->Load(JobUid(1))->succeeded.size() ==
-          static_cast<std::size_t>(std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= at; })));
+          static_cast<std::size_t>(std::count_if(ends.begin(), ends.end(),
+                                                 [&](std::uint64_t end) { return end <= at; })));
     return was_refused;
   };
   for (const std::uint64_t at : {0, 9, 13, 17, 25}) CHECK(refused(at));
   for (std::uint64_t frame = 32; frame < ends.back(); frame += 4120) {
-    const auto before = static_cast<std::uint64_t>(std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= frame; }));
+    const auto before = static_cast<std::uint64_t>(
+        std::count_if(ends.begin(), ends.end(), [&](std::uint64_t end) { return end <= frame; }));
     for (const std::uint64_t in : {1, 6, 10, 18, 23, 24, 1000, 4119}) {
       CAPTURE(frame, in, before);
       const bool was_refused = refused(frame + in);
       if (before + 3 < kCommits) CHECK(was_refused);
-      if (before + 1 == kCommits) CHECK_FALSE(was_refused);  // the last transaction: it may never have been whole
+      if (before + 1 == kCommits)
+        CHECK_FALSE(was_refused);  // the last transaction: it may never have been whole
     }
   }
 }
 
-// What a coordinator that was killed leaves: a job in the database file, and later changes in the -wal file.
+// What a coordinator that was killed leaves: a job in the database file, and later changes in the
+// -wal file.
 struct Killed {
   SqliteStage stage, after;
   std::string database, wal;
@@ -219,7 +244,9 @@ struct Killed {
   }
 };
 
-TEST_CASE("a journal that is missing or empty beside a -wal file is refused as damaged, and both files stay as they were") {
+TEST_CASE(
+    "a journal that is missing or empty beside a -wal file is refused as damaged, and both files "
+    "stay as they were") {
   Killed killed;
   const bool missing = GENERATE(true, false);
   const std::string before = *fs::ReadFile(killed.wal, 1u << 20);
@@ -230,14 +257,18 @@ TEST_CASE("a journal that is missing or empty beside a -wal file is refused as d
   }
   const absl::Status status = killed.after.Open().status();
   CHECK(status.code() == absl::StatusCode::kDataLoss);
-  CHECK_THAT(std::string(status.message()), Contains("journal is damaged") && Contains(killed.database + (missing ? " is missing" : " is empty")) &&
-                                                Contains("holds " + std::to_string(before.size()) + " bytes of changes") &&
-                                                Contains("--forget-unknown-jobs"));
+  CHECK_THAT(std::string(status.message()),
+             Contains("journal is damaged") &&
+                 Contains(killed.database + (missing ? " is missing" : " is empty")) &&
+                 Contains("holds " + std::to_string(before.size()) + " bytes of changes") &&
+                 Contains("--forget-unknown-jobs"));
   CHECK(*fs::ReadFile(killed.wal, 1u << 20) == before);
   CHECK(fs::Exists(killed.database) == !missing);
 }
 
-TEST_CASE("an orphaned -wal file is kept under another name when an operator begins without its jobs, each time under a free one") {
+TEST_CASE(
+    "an orphaned -wal file is kept under another name when an operator begins without its jobs, "
+    "each time under a free one") {
   Killed killed;
   const std::string before = *fs::ReadFile(killed.wal, 1u << 20);
   killed.after.options.forget_unknown_jobs = true;
@@ -253,7 +284,9 @@ TEST_CASE("an orphaned -wal file is kept under another name when an operator beg
   }
 }
 
-TEST_CASE("a job that was committed for the first time is in the database file, not in the -wal file alone") {
+TEST_CASE(
+    "a job that was committed for the first time is in the database file, not in the -wal file "
+    "alone") {
   Killed killed;
   std::filesystem::remove(killed.wal);
   auto store = killed.after.Open();
@@ -270,13 +303,15 @@ TEST_CASE("a file of a newer version, or of somebody else, is refused and left a
     out.seekp(60);  // user_version, big-endian
     out.write("\0\0\0\x09", 4);
     out.close();
-    CHECK_THAT(std::string(stage.Open().status().message()), Contains("newer version") && Contains("schema=9 known=1"));
+    CHECK_THAT(std::string(stage.Open().status().message()),
+               Contains("newer version") && Contains("schema=9 known=1"));
   }
   SECTION("somebody else's") {
     out.seekp(68);  // application_id
     out.write("\x01\x02\x03\x04", 4);
     out.close();
-    CHECK_THAT(std::string(stage.Open().status().message()), Contains("not a journal of the coordinator"));
+    CHECK_THAT(std::string(stage.Open().status().message()),
+               Contains("not a journal of the coordinator"));
   }
 }
 
@@ -299,7 +334,10 @@ TEST_CASE("a full disk is said, loses nothing, and is over once there is room") 
   CHECK((*store)->health().ok());
   CHECK((*store)->durable() == 3);
   CHECK((*store)->Load(JobUid(1))->succeeded == IntervalSet::Range(1, 4));
-  CHECK(stage.registry.GetCounter("evergrad_coordinator_journal_failures_total", "group commits that failed, each retry counted").value() == 3);
+  CHECK(stage.registry
+            .GetCounter("evergrad_coordinator_journal_failures_total",
+                        "group commits that failed, each retry counted")
+            .value() == 3);
 }
 
 TEST_CASE("a file at its bound is a full disk; what is removed makes room again") {
@@ -317,19 +355,24 @@ TEST_CASE("a file at its bound is a full disk; what is removed makes room again"
     health = (*store)->health();
   }
   CHECK(health.code() == absl::StatusCode::kResourceExhausted);
-  CHECK_THAT(std::string(health.message()), Contains("no room for the coordinator's journal") && Contains("journal.sqlite"));
+  CHECK_THAT(std::string(health.message()),
+             Contains("no room for the coordinator's journal") && Contains("journal.sqlite"));
   // Why it failed, not how the rollback after it went.
-  CHECK_THAT(std::string(health.message()), EndsWith("reason=sqlite=database or disk is full (13) text=database or disk is full"));
+  CHECK_THAT(std::string(health.message()),
+             EndsWith("reason=sqlite=database or disk is full (13) text=database or disk is full"));
 }
 
-TEST_CASE("the journal's size as a metric follows what is in it, also before SQLite has written its file anew") {
+TEST_CASE(
+    "the journal's size as a metric follows what is in it, also before SQLite has written its file "
+    "anew") {
   SqliteStage stage;
   stage.options.file_bytes_max = 64 << 20;
   auto store = stage.Open();
   REQUIRE(store.ok());
   metrics::Gauge& size =
       stage.registry.GetGauge("evergrad_coordinator_journal_file_bytes_current",
-                              "size of the journal without free pages, what only its -wal file has included (--state-bytes-max) (now)");
+                              "size of the journal without free pages, what only its -wal file has "
+                              "included (--state-bytes-max) (now)");
   CHECK((size.value() > 0 && size.value() < 100'000));
   REQUIRE((*store)->Checkpoint(JobUid(1), DurableState{}, std::string(1'000'000, 'a')).ok());
   REQUIRE((*store)->Sync().ok());
@@ -347,19 +390,23 @@ TEST_CASE("the journal's size as a metric follows what is in it, also before SQL
   follows(1, 100'000);
 }
 
-TEST_CASE("what waits for the disk is bounded: beyond it a commit is refused, and everything after it") {
+TEST_CASE(
+    "what waits for the disk is bounded: beyond it a commit is refused, and everything after it") {
   SqliteStage stage;
   stage.options.queue_bytes_max = 10'000;
   auto store = stage.Open();
   REQUIRE(store.ok());
   REQUIRE(stage.failpoints.Arm("journal.full=error", 1).ok());
   CHECK((*store)->Commit(JobUid(1), Succeeded(1), std::string(5000, 'a')).ok());
-  CHECK((*store)->Commit(JobUid(1), Succeeded(2), std::string(5000, 'a')).code() == absl::StatusCode::kResourceExhausted);
+  CHECK((*store)->Commit(JobUid(1), Succeeded(2), std::string(5000, 'a')).code() ==
+        absl::StatusCode::kResourceExhausted);
   CHECK_FALSE((*store)->Commit(JobUid(1), Succeeded(3)).ok());
   CHECK((*store)->health().code() == absl::StatusCode::kResourceExhausted);
 }
 
-TEST_CASE("a state folder that is removed under the store is said, with or without a commit, and commits go on") {
+TEST_CASE(
+    "a state folder that is removed under the store is said, with or without a commit, and commits "
+    "go on") {
   SqliteStage stage;
   stage.options.commit_every = std::chrono::milliseconds(0);
   const bool idle = GENERATE(false, true);
@@ -383,13 +430,15 @@ TEST_CASE("a state folder that is removed under the store is said, with or witho
   const absl::Status place = (*store)->place();
   CHECK(place.code() == absl::StatusCode::kFailedPrecondition);
   CHECK_THAT(std::string(place.message()),
-             Contains("was removed or replaced while this coordinator runs: file=" + stage.options.folder + "/journal.sqlite is missing") &&
+             Contains("was removed or replaced while this coordinator runs: file=" +
+                      stage.options.folder + "/journal.sqlite is missing") &&
                  Contains("/proc/" + std::to_string(::getpid()) + "/fd"));
   CHECK((*store)->health().ok());
   (*store)->SetListener({});
 }
 
-TEST_CASE("what a store has open in a folder that was removed can be saved from /proc and started on") {
+TEST_CASE(
+    "what a store has open in a folder that was removed can be saved from /proc and started on") {
   SqliteStage stage;
   auto store = stage.Open();
   REQUIRE(store.ok());
@@ -402,7 +451,8 @@ TEST_CASE("what a store has open in a folder that was removed can be saved from 
     std::error_code gone;
     const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
     for (const char* name : {"journal.sqlite", "journal.sqlite-wal"}) {
-      if (target == stage.options.folder + "/" + name + " (deleted)") std::filesystem::copy_file(entry.path(), saved + "/" + name);
+      if (target == stage.options.folder + "/" + name + " (deleted)")
+        std::filesystem::copy_file(entry.path(), saved + "/" + name);
     }
   }
   stage.options.folder = saved;
@@ -412,7 +462,9 @@ TEST_CASE("what a store has open in a folder that was removed can be saved from 
   CHECK((*next)->LoadJob(JobUid(1))->notes == std::vector<std::string>{"kept"});
 }
 
-TEST_CASE("a state folder that is put back is where it was, and a store whose folder was replaced leaves the other one alone") {
+TEST_CASE(
+    "a state folder that is put back is where it was, and a store whose folder was replaced leaves "
+    "the other one alone") {
   SqliteStage stage;
   stage.options.look_every = std::chrono::hours(1);
   auto store = stage.Open();

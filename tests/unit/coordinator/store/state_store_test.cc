@@ -12,7 +12,8 @@ struct Maker {
 };
 const Maker kStores[] = {
     {"memory", [] { return std::unique_ptr<Reopenable>(new ReopenableMemory(0)); }},
-    {"memory, last commits apart", [] { return std::unique_ptr<Reopenable>(new ReopenableMemory(3)); }},
+    {"memory, last commits apart",
+     [] { return std::unique_ptr<Reopenable>(new ReopenableMemory(3)); }},
     {"sqlite", [] { return std::unique_ptr<Reopenable>(new ReopenableSqlite()); }},
 };
 
@@ -66,7 +67,9 @@ TEST_CASE("a state store gives back what its commits make") {
   }
 }
 
-TEST_CASE("notes come back in order, a checkpoint replaces what was before it, and both outlive the process") {
+TEST_CASE(
+    "notes come back in order, a checkpoint replaces what was before it, and both outlive the "
+    "process") {
   for (const Maker& maker : kStores) {
     INFO(maker.name);
     const auto made = maker.make();
@@ -104,7 +107,8 @@ TEST_CASE("notes come back in order, a checkpoint replaces what was before it, a
       CHECK(stored.snapshot == snapshot);
       CHECK(stored.notes == std::vector<std::string>{"three"});
       CHECK(stored.state == state);
-      CHECK(store->LoadJob(JobUid(8))->notes == std::vector<std::string>{std::string(100'000, 'x')});
+      CHECK(store->LoadJob(JobUid(8))->notes ==
+            std::vector<std::string>{std::string(100'000, 'x')});
     }
   }
 }
@@ -116,7 +120,8 @@ TEST_CASE("a store remembers which jobs it was told to remove, and no job that i
     REQUIRE(made->store().Commit(JobUid(7), Succeeded(1)).ok());
     REQUIRE(made->store().Commit(JobUid(~0ull), Succeeded(1)).ok());
     REQUIRE(made->store().Commit(JobUid(9), Succeeded(1)).ok());
-    for (const std::uint64_t uid : {7ull, ~0ull, 8ull}) REQUIRE(made->store().Remove(JobUid(uid)).ok());
+    for (const std::uint64_t uid : {7ull, ~0ull, 8ull})
+      REQUIRE(made->store().Remove(JobUid(uid)).ok());
     for (const bool reopened : {false, true}) {
       INFO("reopened " << reopened);
       if (reopened) made->Reopen();

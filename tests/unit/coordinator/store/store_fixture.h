@@ -24,7 +24,8 @@ class Reopenable {
 
 class ReopenableMemory final : public Reopenable {
  public:
-  explicit ReopenableMemory(std::size_t torn_max) : store_({.jobs_max = 1024, .torn_max = torn_max}) {}
+  explicit ReopenableMemory(std::size_t torn_max)
+      : store_({.jobs_max = 1024, .torn_max = torn_max}) {}
   StateStore& store() override { return store_; }
   void Reopen() override {}
 
@@ -52,7 +53,9 @@ class SqliteStage {
     options.retry_every = std::chrono::milliseconds(5);
   }
   absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open() {
-    return SqliteStateStore::Open(options, {.clock = &clock, .logger = &logger, .registry = &registry, .failpoints = &failpoints});
+    return SqliteStateStore::Open(
+        options,
+        {.clock = &clock, .logger = &logger, .registry = &registry, .failpoints = &failpoints});
   }
 };
 

@@ -25,18 +25,22 @@ TEST_CASE("the ledger answers by its table, first rule that fits") {
       {"done", true, false, false, false, 0, 5, Admission::kDuplicate, 0},
       {"refused", false, true, false, false, 0, 5, Admission::kRefused, 0},
       {"done before refused", true, true, false, false, 0, 5, Admission::kDuplicate, 0},
-      {"another update of the closure, same attempt", false, false, true, false, 5, 5, Admission::kAdmit, 5},
+      {"another update of the closure, same attempt", false, false, true, false, 5, 5,
+       Admission::kAdmit, 5},
       {"another update, higher attempt", false, false, true, false, 5, 6, Admission::kAdmit, 5},
       {"another update, lower attempt", false, false, true, false, 5, 4, Admission::kSuperseded, 5},
       {"the same update, same attempt", false, false, true, true, 5, 5, Admission::kDuplicate, 5},
-      {"the same update, higher attempt, which is remembered", false, false, true, true, 5, 6, Admission::kDuplicate, 6},
-      {"the same update, lower attempt: the fence comes before the bit", false, false, true, true, 5, 4, Admission::kSuperseded, 5},
+      {"the same update, higher attempt, which is remembered", false, false, true, true, 5, 6,
+       Admission::kDuplicate, 6},
+      {"the same update, lower attempt: the fence comes before the bit", false, false, true, true,
+       5, 4, Admission::kSuperseded, 5},
   };
   for (const Row& row : rows) {
     INFO(row.what);
     Ledger ledger;
     if (row.open) ledger.Record(kC, UpdateIndex(row.bit ? 3 : 9), A(row.seen));
-    ledger.Close(row.done ? IntervalSet{7} : IntervalSet{}, row.refused ? IntervalSet{7} : IntervalSet{});
+    ledger.Close(row.done ? IntervalSet{7} : IntervalSet{},
+                 row.refused ? IntervalSet{7} : IntervalSet{});
     CHECK(ledger.Check(kC, UpdateIndex(3), A(row.attempt)) == row.want);
     CHECK(ledger.open().contains(kC) == row.open);
     if (row.open) CHECK(ledger.open().at(kC).attempt == A(row.seen_after));
@@ -52,14 +56,16 @@ TEST_CASE("a push that is admitted but fails its checks leaves no trace") {
   CHECK(ledger == before);
 }
 
-TEST_CASE("updates that overtake each other are told apart, up to the last one a closure may have") {
+TEST_CASE(
+    "updates that overtake each other are told apart, up to the last one a closure may have") {
   Ledger ledger;
   for (const std::uint32_t u : {kUpdatesPerClosureMax - 1, 0u, 64u, 63u}) {
     CHECK(ledger.Check(kC, UpdateIndex(u), A(1)) == Admission::kAdmit);
     ledger.Record(kC, UpdateIndex(u), A(1));
     CHECK(ledger.Check(kC, UpdateIndex(u), A(1)) == Admission::kDuplicate);
   }
-  for (const std::uint32_t u : {1u, 62u, 65u, kUpdatesPerClosureMax - 2}) CHECK(ledger.Check(kC, UpdateIndex(u), A(1)) == Admission::kAdmit);
+  for (const std::uint32_t u : {1u, 62u, 65u, kUpdatesPerClosureMax - 2})
+    CHECK(ledger.Check(kC, UpdateIndex(u), A(1)) == Admission::kAdmit);
 }
 
 TEST_CASE("Close frees what has ended and keeps what has not, and says whether anything changed") {
@@ -78,7 +84,8 @@ TEST_CASE("Close frees what has ended and keeps what has not, and says whether a
 TEST_CASE("a million closures in order take the memory of one interval") {
   Ledger ledger;
   const std::uint64_t empty = ledger.MemoryBytes();
-  for (std::uint64_t c = 0; c < 1'000'000; c += 1000) ledger.Close(IntervalSet::Range(c, c + 1000), {});
+  for (std::uint64_t c = 0; c < 1'000'000; c += 1000)
+    ledger.Close(IntervalSet::Range(c, c + 1000), {});
   CHECK(ledger.MemoryBytes() <= empty + 64);
 }
 
@@ -99,7 +106,8 @@ TEST_CASE("random pushes and Closes agree with a plain set") {
           refused.insert(c);
         else
           done.insert(c);
-        ledger.Close(cancel ? IntervalSet{} : IntervalSet{c}, cancel ? IntervalSet{c} : IntervalSet{});
+        ledger.Close(cancel ? IntervalSet{} : IntervalSet{c},
+                     cancel ? IntervalSet{c} : IntervalSet{});
         continue;
       }
       Admission want = Admission::kAdmit;
@@ -123,7 +131,8 @@ TEST_CASE("random pushes and Closes agree with a plain set") {
 }
 
 TEST_CASE("each rule can be left out, for the simulation to catch") {
-  Ledger off(fault::Mutant::kLedgerOff), watermark(fault::Mutant::kWatermarkOnly), unfenced(fault::Mutant::kNoAttemptFence);
+  Ledger off(fault::Mutant::kLedgerOff), watermark(fault::Mutant::kWatermarkOnly),
+      unfenced(fault::Mutant::kNoAttemptFence);
   for (Ledger* ledger : {&off, &watermark, &unfenced}) ledger->Record(kC, UpdateIndex(5), A(3));
   CHECK(off.Check(kC, UpdateIndex(5), A(3)) == Admission::kAdmit);
   CHECK(watermark.Check(kC, UpdateIndex(2), A(3)) == Admission::kDuplicate);

@@ -1,5 +1,6 @@
-// Prints, for each update rule, a hash of the bits that 200 updates leave. This file and the kernels beside it are compiled once for each
-// instruction set that a host may have (CMakeLists.txt); kernel_bits_test.cc compares what they print.
+// Prints, for each update rule, a hash of the bits that 200 updates leave. This file and the
+// kernels beside it are compiled once for each instruction set that a host may have
+// (CMakeLists.txt); kernel_bits_test.cc compares what they print.
 #include <bit>
 #include <cstdint>
 #include <cstdio>
@@ -14,14 +15,15 @@ namespace {
 
 constexpr std::size_t kElements = 1031;  // no multiple of any vector
 
-// Numbers from integers alone: a library's functions might differ between instruction sets by themselves.
+// Numbers from integers alone: a library's functions might differ between instruction sets by
+// themselves.
 float Number(std::uint64_t i) {
   std::uint64_t z = i * 0x9e3779b97f4a7c15ull + 0x1234567;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
   z ^= z >> 31;
   const float unit = static_cast<float>(static_cast<std::int32_t>(z) >> 7) * 0x1p-24f;  // (-1, 1)
-  return unit * (1.0f / static_cast<float>(1u << (z >> 60)));                           // of many magnitudes
+  return unit * (1.0f / static_cast<float>(1u << (z >> 60)));  // of many magnitudes
 }
 
 std::uint64_t Hash(std::uint64_t hash, const std::vector<float>& values) {
@@ -57,10 +59,12 @@ std::uint64_t Rows(const Optimizer& rule, std::size_t dimension) {
     for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = Number(t * gradient.size() + i);
     std::vector<float*> at;
     std::vector<const float*> gradients;
-    for (std::size_t r = 0; r < kRows; ++r) at.push_back(rows[r].data()), gradients.push_back(gradient.data() + r * dimension);
+    for (std::size_t r = 0; r < kRows; ++r)
+      at.push_back(rows[r].data()), gradients.push_back(gradient.data() + r * dimension);
     const std::vector<std::uint32_t> counts(kRows, t);
     optimizer::Rows all;
-    all.count = kRows, all.dimension = dimension, all.rows = at.data(), all.gradients = gradients.data(), all.t = counts.data();
+    all.count = kRows, all.dimension = dimension, all.rows = at.data(),
+    all.gradients = gradients.data(), all.t = counts.data();
     rule.ApplyRows(all);
   }
   std::uint64_t hash = 0xcbf29ce484222325ull;
@@ -72,15 +76,18 @@ int Main() {
   const std::pair<const char*, OptimizerSettings> cases[] = {
       {"sgd", {.type = "sgd", .learning_rate = 0.05}},
       {"sgd with momentum", {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9}},
-      {"sgd with Nesterov momentum", {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9, .nesterov = true}},
+      {"sgd with Nesterov momentum",
+       {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9, .nesterov = true}},
       {"adam", {.type = "adam", .learning_rate = 0.01}},
       {"adamw", {.type = "adamw", .learning_rate = 0.01}},
       {"adagrad", {.type = "adagrad", .learning_rate = 0.05}},
       {"rowwise_adagrad", {.type = "rowwise_adagrad", .learning_rate = 0.05}},
       {"rmsprop", {.type = "rmsprop", .learning_rate = 0.01}},
       {"rmsprop with momentum", {.type = "rmsprop", .learning_rate = 0.01, .momentum = 0.8}},
-      {"ftrl", {.type = "ftrl", .learning_rate = 0.05, .l1_regularization_strength = 0.01, .beta = 0.1}},
-      {"ftrl with another power", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = -0.7}},
+      {"ftrl",
+       {.type = "ftrl", .learning_rate = 0.05, .l1_regularization_strength = 0.01, .beta = 0.1}},
+      {"ftrl with another power",
+       {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = -0.7}},
       {"moving_average", {.type = "moving_average", .momentum = 0.99}},
       {"counting", {.type = "counting"}},
   };
@@ -90,10 +97,12 @@ int Main() {
       std::fprintf(stderr, "%s: %s\n", name, rule.status().ToString().c_str());
       return 1;
     }
-    if (!rule->for_tables_only()) std::printf("%s: %016llx\n", name, static_cast<unsigned long long>(Dense(*rule)));
+    if (!rule->for_tables_only())
+      std::printf("%s: %016llx\n", name, static_cast<unsigned long long>(Dense(*rule)));
     if (rule->is_moving_average()) continue;
     for (const std::size_t dimension : {1, 8, 16, 21, 64}) {
-      std::printf("%s, rows of %zu: %016llx\n", name, dimension, static_cast<unsigned long long>(Rows(*rule, dimension)));
+      std::printf("%s, rows of %zu: %016llx\n", name, dimension,
+                  static_cast<unsigned long long>(Rows(*rule, dimension)));
     }
   }
   return 0;

@@ -1,4 +1,5 @@
-// A shard moves between hosts, and a repair may run on another processor than the first time: a kernel must leave the same bits on all of them.
+// A shard moves between hosts, and a repair may run on another processor than the first time: a
+// kernel must leave the same bits on all of them.
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <string>
@@ -23,8 +24,9 @@ TEST_CASE("every update rule leaves the same bits whichever instruction set it i
   const std::string baseline = Printed("ps_server_optimizer_bits_x86-64-v3");
   CHECK(baseline.size() > 13 * 20);  // a line for each rule
   CHECK(Printed("ps_server_optimizer_bits_x86-64-v2") == baseline);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl")) {
     CHECK(Printed("ps_server_optimizer_bits_x86-64-v4") == baseline);
   } else {
     WARN("x86-64-v4 is left out: this processor has no AVX-512");

@@ -1,5 +1,6 @@
-// Each optimizer against a plain float64 implementation of the formulas in ps_server/optimizer/README.md, over 100 updates,
-// and bit-equal however the elements are cut and whether it writes in place or not.
+// Each optimizer against a plain float64 implementation of the formulas in
+// ps_server/optimizer/README.md, over 100 updates, and bit-equal however the elements are cut and
+// whether it writes in place or not.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -29,22 +30,40 @@ std::vector<Named> Cases() {
   std::vector<Named> cases;
   cases.push_back({"sgd", {.type = "sgd", .learning_rate = 0.01}});
   cases.push_back({"sgd with momentum", {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9}});
-  cases.push_back({"sgd with Nesterov momentum", {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9, .nesterov = true}});
-  cases.push_back({"sgd, Nesterov without momentum", {.type = "sgd", .learning_rate = 0.02, .nesterov = true}});
+  cases.push_back({"sgd with Nesterov momentum",
+                   {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9, .nesterov = true}});
+  cases.push_back(
+      {"sgd, Nesterov without momentum", {.type = "sgd", .learning_rate = 0.02, .nesterov = true}});
   cases.push_back({"adam", {.type = "adam", .learning_rate = 0.001}});
-  cases.push_back({"adam with other numbers", {.type = "adam", .learning_rate = 0.02, .beta_1 = 0.8, .beta_2 = 0.95, .epsilon = 1e-3}});
+  cases.push_back(
+      {"adam with other numbers",
+       {.type = "adam", .learning_rate = 0.02, .beta_1 = 0.8, .beta_2 = 0.95, .epsilon = 1e-3}});
   cases.push_back({"adamw", {.type = "adamw", .learning_rate = 0.01}});
-  cases.push_back({"adamw with other numbers", {.type = "adamw", .learning_rate = 0.02, .beta_1 = 0.8, .weight_decay = 0.1}});
+  cases.push_back({"adamw with other numbers",
+                   {.type = "adamw", .learning_rate = 0.02, .beta_1 = 0.8, .weight_decay = 0.1}});
   cases.push_back({"adagrad", {.type = "adagrad", .learning_rate = 0.05}});
-  cases.push_back({"adagrad with another beginning", {.type = "adagrad", .learning_rate = 0.05, .epsilon = 1e-3, .initial_accumulator_value = 1.5}});
+  cases.push_back({"adagrad with another beginning",
+                   {.type = "adagrad",
+                    .learning_rate = 0.05,
+                    .epsilon = 1e-3,
+                    .initial_accumulator_value = 1.5}});
   cases.push_back({"rmsprop", {.type = "rmsprop", .learning_rate = 0.01}});
-  cases.push_back({"rmsprop with momentum", {.type = "rmsprop", .learning_rate = 0.01, .momentum = 0.8, .rho = 0.95}});
+  cases.push_back({"rmsprop with momentum",
+                   {.type = "rmsprop", .learning_rate = 0.01, .momentum = 0.8, .rho = 0.95}});
   cases.push_back({"ftrl", {.type = "ftrl", .learning_rate = 0.05}});
   cases.push_back({"ftrl with l1, l2 and beta",
-                   {.type = "ftrl", .learning_rate = 0.1, .l1_regularization_strength = 0.4, .l2_regularization_strength = 0.2, .beta = 0.3}});
+                   {.type = "ftrl",
+                    .learning_rate = 0.1,
+                    .l1_regularization_strength = 0.4,
+                    .l2_regularization_strength = 0.2,
+                    .beta = 0.3}});
+  cases.push_back({"ftrl with another power",
+                   {.type = "ftrl",
+                    .learning_rate = 0.05,
+                    .learning_rate_power = -0.7,
+                    .l1_regularization_strength = 0.1}});
   cases.push_back(
-      {"ftrl with another power", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = -0.7, .l1_regularization_strength = 0.1}});
-  cases.push_back({"ftrl with power 0", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = 0}});
+      {"ftrl with power 0", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = 0}});
   cases.push_back({"moving average", {.type = "moving_average", .momentum = 0.9}});
   cases.push_back({"moving average without memory", {.type = "moving_average", .momentum = 0}});
   cases.push_back({"counting", {.type = "counting"}});
@@ -85,7 +104,12 @@ State Train(const OptimizerSettings& settings, std::size_t cut, bool in_place) {
     State next = state;
     State& to = in_place ? state : next;
     for (std::size_t at = 0; at < kElements; at += cut) {
-      Run run{std::min(cut, kElements - at), gradient.data() + at, state.value.data() + at, to.value.data() + at, {}, {}};
+      Run run{std::min(cut, kElements - at),
+              gradient.data() + at,
+              state.value.data() + at,
+              to.value.data() + at,
+              {},
+              {}};
       for (int k = 0; k < made->slots(); ++k) {
         run.slot_from[k] = state.slot[k].data() + at;
         run.slot_to[k] = to.slot[k].data() + at;
@@ -103,7 +127,9 @@ struct Reference {
 
 Reference TrainInFloat64(const OptimizerSettings& s) {
   const State start = Initial(s);
-  Reference r{{start.value.begin(), start.value.end()}, {{start.slot[0].begin(), start.slot[0].end()}, {start.slot[1].begin(), start.slot[1].end()}}};
+  Reference r{
+      {start.value.begin(), start.value.end()},
+      {{start.slot[0].begin(), start.slot[0].end()}, {start.slot[1].begin(), start.slot[1].end()}}};
   int t = 0;
   for (const auto& gradient : Gradients()) {
     ++t;
@@ -126,15 +152,19 @@ Reference TrainInFloat64(const OptimizerSettings& s) {
         if (s.momentum == 0) {
           r.value[i] -= s.learning_rate * g / (std::sqrt(r.slot[0][i]) + s.epsilon);
         } else {
-          r.slot[1][i] = s.momentum * r.slot[1][i] + s.learning_rate * g / std::sqrt(r.slot[0][i] + s.epsilon);
+          r.slot[1][i] =
+              s.momentum * r.slot[1][i] + s.learning_rate * g / std::sqrt(r.slot[0][i] + s.epsilon);
           r.value[i] -= r.slot[1][i];
         }
       } else if (s.type == "ftrl") {
         double &n = r.slot[0][i], &z = r.slot[1][i];
-        const double next = n + g * g, power = -s.learning_rate_power, l1 = s.l1_regularization_strength;
+        const double next = n + g * g, power = -s.learning_rate_power,
+                     l1 = s.l1_regularization_strength;
         z += g - (std::pow(next, power) - std::pow(n, power)) / s.learning_rate * r.value[i];
         n = next;
-        const double quadratic = std::pow(n, power) / s.learning_rate + 2 * (s.l2_regularization_strength + s.beta / (2 * s.learning_rate));
+        const double quadratic =
+            std::pow(n, power) / s.learning_rate +
+            2 * (s.l2_regularization_strength + s.beta / (2 * s.learning_rate));
         r.value[i] = std::abs(z) > l1 ? ((z > 0 ? l1 : -l1) - z) / quadratic : 0;
       } else {
         if (s.type == "adamw") r.value[i] -= r.value[i] * s.weight_decay * s.learning_rate;
@@ -142,7 +172,8 @@ Reference TrainInFloat64(const OptimizerSettings& s) {
         double& v = r.slot[1][i];
         m = s.beta_1 * m + (1 - s.beta_1) * g;
         v = s.beta_2 * v + (1 - s.beta_2) * g * g;
-        const double rate = s.learning_rate * std::sqrt(1 - std::pow(s.beta_2, t)) / (1 - std::pow(s.beta_1, t));
+        const double rate =
+            s.learning_rate * std::sqrt(1 - std::pow(s.beta_2, t)) / (1 - std::pow(s.beta_1, t));
         r.value[i] -= rate * m / (std::sqrt(v) + s.epsilon);
       }
     }
@@ -165,12 +196,14 @@ TEST_CASE("every optimizer follows its float64 reference over 100 updates") {
     const int slots = Optimizer::Create(c.settings)->slots();
     for (std::size_t i = 0; i < kElements; ++i) {
       CHECK(got.value[i] == Approx(want.value[i]).epsilon(2e-5).margin(3e-5));
-      for (int k = 0; k < slots; ++k) CHECK(got.slot[k][i] == Approx(want.slot[k][i]).epsilon(2e-5).margin(3e-5));
+      for (int k = 0; k < slots; ++k)
+        CHECK(got.slot[k][i] == Approx(want.slot[k][i]).epsilon(2e-5).margin(3e-5));
     }
   }
 }
 
-TEST_CASE("every optimizer gives the same bits however the elements are cut, in place or out of place") {
+TEST_CASE(
+    "every optimizer gives the same bits however the elements are cut, in place or out of place") {
   for (const Named& c : Cases()) {
     INFO(c.name);
     const State whole = Train(c.settings, kElements, true);
@@ -186,7 +219,8 @@ TEST_CASE("every optimizer gives the same bits however the elements are cut, in 
 }
 
 // Rows of a table: values, and behind them the numbers, slot by slot.
-std::vector<std::vector<float>> TrainRows(const OptimizerSettings& settings, std::size_t dimension) {
+std::vector<std::vector<float>> TrainRows(const OptimizerSettings& settings,
+                                          std::size_t dimension) {
   const auto made = Optimizer::Create(settings);
   REQUIRE(made.ok());
   const State start = Initial(settings);
@@ -201,7 +235,8 @@ std::vector<std::vector<float>> TrainRows(const OptimizerSettings& settings, std
     ++t;
     std::vector<float*> at;
     std::vector<const float*> gradients;
-    for (std::size_t i = 0; i < rows.size(); ++i) at.push_back(rows[i].data()), gradients.push_back(gradient.data() + i * dimension);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      at.push_back(rows[i].data()), gradients.push_back(gradient.data() + i * dimension);
     const std::vector<std::uint32_t> counts(rows.size(), t);
     made->ApplyRows({rows.size(), dimension, at.data(), gradients.data(), counts.data()});
   }
@@ -222,7 +257,8 @@ TEST_CASE("rows of every dimension get the bits that the elements of a dense sha
           const std::vector<float>& of = k == 0 ? whole.value : whole.slot[k - 1];
           const auto begin = of.begin() + static_cast<std::ptrdiff_t>(i * dimension);
           const auto from = rows[i].begin() + static_cast<std::ptrdiff_t>(k * dimension);
-          same = same && SameBits({begin, begin + static_cast<std::ptrdiff_t>(dimension)}, {from, from + static_cast<std::ptrdiff_t>(dimension)});
+          same = same && SameBits({begin, begin + static_cast<std::ptrdiff_t>(dimension)},
+                                  {from, from + static_cast<std::ptrdiff_t>(dimension)});
         }
       }
       CHECK(same);
@@ -237,18 +273,22 @@ TEST_CASE("row-wise adagrad keeps one accumulator, the sum of the rows' mean squ
     const State start = Initial({.type = "sgd"});
     for (std::size_t r = 0; r < rows.size(); ++r) {
       REQUIRE(rows[r].size() == dimension + 1);
-      std::vector<double> want(start.value.begin() + static_cast<std::ptrdiff_t>(r * dimension),
-                               start.value.begin() + static_cast<std::ptrdiff_t>((r + 1) * dimension));
+      std::vector<double> want(
+          start.value.begin() + static_cast<std::ptrdiff_t>(r * dimension),
+          start.value.begin() + static_cast<std::ptrdiff_t>((r + 1) * dimension));
       double accumulator = settings.initial_accumulator_value;
       for (const auto& gradient : Gradients()) {
         double squares = 0;
-        for (std::size_t j = 0; j < dimension; ++j) squares += static_cast<double>(gradient[r * dimension + j]) * gradient[r * dimension + j];
+        for (std::size_t j = 0; j < dimension; ++j)
+          squares += static_cast<double>(gradient[r * dimension + j]) * gradient[r * dimension + j];
         accumulator += squares / static_cast<double>(dimension);
         for (std::size_t j = 0; j < dimension; ++j)
-          want[j] -= settings.learning_rate * gradient[r * dimension + j] / (std::sqrt(accumulator) + settings.epsilon);
+          want[j] -= settings.learning_rate * gradient[r * dimension + j] /
+                     (std::sqrt(accumulator) + settings.epsilon);
       }
       CHECK(rows[r][dimension] == Approx(accumulator).epsilon(1e-5));
-      for (std::size_t j = 0; j < dimension; ++j) CHECK(rows[r][j] == Approx(want[j]).epsilon(1e-5).margin(2e-5));
+      for (std::size_t j = 0; j < dimension; ++j)
+        CHECK(rows[r][j] == Approx(want[j]).epsilon(1e-5).margin(2e-5));
     }
   }
 }
@@ -264,11 +304,13 @@ TEST_CASE("a row's Adam step is that of its own count") {
   const std::uint32_t t[] = {1, 1000};
   made->ApplyRows({2, 1, rows, gradients, t});
   CHECK(first[0] == Approx(-0.1).epsilon(1e-5));
-  CHECK(late[0] == Approx(-0.1 * std::sqrt(1 - std::pow(0.999, 1000)) * 0.2 / std::sqrt(0.004)).epsilon(1e-5));
+  CHECK(late[0] ==
+        Approx(-0.1 * std::sqrt(1 - std::pow(0.999, 1000)) * 0.2 / std::sqrt(0.004)).epsilon(1e-5));
 }
 
 TEST_CASE("ftrl with nothing accumulated and no gradient stays zero") {
-  const auto made = Optimizer::Create({.type = "ftrl", .learning_rate = 0.1, .initial_accumulator_value = 0});
+  const auto made =
+      Optimizer::Create({.type = "ftrl", .learning_rate = 0.1, .initial_accumulator_value = 0});
   std::vector<float> row = {0, 0, 0};
   float* rows[] = {row.data()};
   const float zero = 0;
@@ -277,7 +319,8 @@ TEST_CASE("ftrl with nothing accumulated and no gradient stays zero") {
   CHECK(row == std::vector<float>{0, 0, 0});
 }
 
-TEST_CASE("rows that come later are only asked for, be they more or fewer than those that are updated") {
+TEST_CASE(
+    "rows that come later are only asked for, be they more or fewer than those that are updated") {
   for (const char* type : {"sgd", "adagrad", "rowwise_adagrad", "adam"}) {
     const auto made = Optimizer::Create({.type = type, .learning_rate = 0.1});
     REQUIRE(made.ok());
@@ -291,8 +334,11 @@ TEST_CASE("rows that come later are only asked for, be they more or fewer than t
     CHECK(alone != before);
     for (const std::size_t count : {1, 2}) {
       std::vector<float> first = before, second = before, later = before;
-      float *const rows[] = {first.data(), second.data()}, *const next[] = {later.data(), later.data(), later.data()};
-      made->ApplyRows({count, 16, rows, gradients, t, count == 1 ? std::size_t{3} : std::size_t{1}, next});
+      float *const rows[] = {first.data(), second.data()}, *const next[] = {later.data(),
+                                                                            later.data(),
+                                                                            later.data()};
+      made->ApplyRows(
+          {count, 16, rows, gradients, t, count == 1 ? std::size_t{3} : std::size_t{1}, next});
       CHECK(first == alone);
       CHECK((second == alone) == (count == 2));
       CHECK(later == before);
@@ -307,14 +353,16 @@ TEST_CASE("the portable power is within one unit in the last place of the exact 
     const float x = std::exp2(std::uniform_real_distribution<float>(-60, 60)(random));
     const double y = i % 3 == 0 ? 0.7 : std::uniform_real_distribution<double>(0, 2)(random);
     const double exact = std::pow(static_cast<double>(x), y);
-    const auto got = std::bit_cast<std::int32_t>(optimizer::PortablePow(x, y)), want = std::bit_cast<std::int32_t>(static_cast<float>(exact));
+    const auto got = std::bit_cast<std::int32_t>(optimizer::PortablePow(x, y)),
+               want = std::bit_cast<std::int32_t>(static_cast<float>(exact));
     worst = std::max(worst, std::abs(got - want));
   }
   CHECK(worst <= 1);
   CHECK(optimizer::PortablePow(0, 0.5) == 0);
   CHECK(optimizer::PortablePow(0, 0) == 1);
   CHECK(optimizer::PortablePow(1, 0.3) == 1);
-  CHECK(optimizer::PortablePow(1e-42f, 0.5) == Approx(std::sqrt(1e-42)).epsilon(1e-2));  // a subnormal
+  CHECK(optimizer::PortablePow(1e-42f, 0.5) ==
+        Approx(std::sqrt(1e-42)).epsilon(1e-2));  // a subnormal
   CHECK(std::isinf(optimizer::PortablePow(3e38f, 40)));
 }
 
@@ -324,32 +372,45 @@ TEST_CASE("counting counts exactly in values and twice in its slot") {
   std::vector<float> value(3), slot(3);
   const std::vector<float> ones(3, 1.0f);
   for (std::uint64_t t = 1; t <= 1000; ++t) {
-    made->Apply(made->Begin(t), {3, ones.data(), value.data(), value.data(), {slot.data()}, {slot.data()}});
+    made->Apply(made->Begin(t),
+                {3, ones.data(), value.data(), value.data(), {slot.data()}, {slot.data()}});
   }
   CHECK(value == std::vector<float>(3, 1000.0f));
   CHECK(slot == std::vector<float>(3, 2000.0f));
 }
 
 TEST_CASE("numbers out of range are refused and named") {
-  const auto message = [](const OptimizerSettings& s) { return std::string(Optimizer::Create(s).status().message()); };
+  const auto message = [](const OptimizerSettings& s) {
+    return std::string(Optimizer::Create(s).status().message());
+  };
   CHECK(message({.type = "lamb"}) ==
-        "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, moving_average or counting: type=lamb");
-  CHECK(message({.type = "sgd", .learning_rate = -1}).find("learning_rate=-1") != std::string::npos);
-  CHECK(message({.type = "sgd", .learning_rate = std::nan("")}).find("learning_rate=nan") != std::string::npos);
+        "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, "
+        "moving_average or counting: type=lamb");
+  CHECK(message({.type = "sgd", .learning_rate = -1}).find("learning_rate=-1") !=
+        std::string::npos);
+  CHECK(message({.type = "sgd", .learning_rate = std::nan("")}).find("learning_rate=nan") !=
+        std::string::npos);
   CHECK(message({.type = "sgd", .momentum = 1.5}).find("momentum=1.5") != std::string::npos);
   CHECK(message({.type = "adam", .beta_1 = 1}).find("beta_1=1") != std::string::npos);
   CHECK(message({.type = "adam", .beta_2 = -0.1}).find("beta_2=-0.1") != std::string::npos);
   CHECK(message({.type = "adam", .epsilon = 0}).find("epsilon=0") != std::string::npos);
   CHECK(Optimizer::Create({.type = "sgd", .learning_rate = 0}).ok());
-  CHECK(message({.type = "adagrad", .initial_accumulator_value = -1}).find("initial_accumulator_value=-1") != std::string::npos);
-  CHECK(message({.type = "rowwise_adagrad", .epsilon = -1}).find("epsilon=-1") != std::string::npos);
-  CHECK(message({.type = "adamw", .weight_decay = -0.1}).find("weight_decay=-0.1") != std::string::npos);
+  CHECK(message({.type = "adagrad", .initial_accumulator_value = -1})
+            .find("initial_accumulator_value=-1") != std::string::npos);
+  CHECK(message({.type = "rowwise_adagrad", .epsilon = -1}).find("epsilon=-1") !=
+        std::string::npos);
+  CHECK(message({.type = "adamw", .weight_decay = -0.1}).find("weight_decay=-0.1") !=
+        std::string::npos);
   CHECK(message({.type = "rmsprop", .rho = 1}).find("rho=1") != std::string::npos);
-  CHECK(message({.type = "moving_average", .momentum = 1}).find("momentum=1 want=0 to below 1") != std::string::npos);
+  CHECK(message({.type = "moving_average", .momentum = 1}).find("momentum=1 want=0 to below 1") !=
+        std::string::npos);
   CHECK(message({.type = "ftrl", .learning_rate = 0}).find("learning_rate=0") != std::string::npos);
-  CHECK(message({.type = "ftrl", .learning_rate_power = 0.5}).find("learning_rate_power=0.5") != std::string::npos);
-  CHECK(message({.type = "ftrl", .l1_regularization_strength = -1}).find("l1_regularization_strength=-1") != std::string::npos);
-  CHECK(message({.type = "ftrl", .l2_regularization_strength = -1}).find("l2_regularization_strength=-1") != std::string::npos);
+  CHECK(message({.type = "ftrl", .learning_rate_power = 0.5}).find("learning_rate_power=0.5") !=
+        std::string::npos);
+  CHECK(message({.type = "ftrl", .l1_regularization_strength = -1})
+            .find("l1_regularization_strength=-1") != std::string::npos);
+  CHECK(message({.type = "ftrl", .l2_regularization_strength = -1})
+            .find("l2_regularization_strength=-1") != std::string::npos);
   CHECK(message({.type = "ftrl", .beta = -1}).find("beta=-1") != std::string::npos);
 }
 

@@ -1,4 +1,5 @@
-// A whole server over the in-process transport: a coordinator of our own on one side, a worker's ParameterClient on the other.
+// A whole server over the in-process transport: a coordinator of our own on one side, a worker's
+// ParameterClient on the other.
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -29,12 +30,14 @@ constexpr MapVersion kStart{1, 2};
 class Coordinator {
  public:
   // `answer`: to the n-th Hello (0, 1, …).
-  Coordinator(transport::Transport* transport, const std::string& name, std::function<v1::CoordinatorMessage(int)> answer = nullptr)
+  Coordinator(transport::Transport* transport, const std::string& name,
+              std::function<v1::CoordinatorMessage(int)> answer = nullptr)
       : answer_(answer ? std::move(answer) : [](int) { return Registered(1); }) {
     transport::ServerOptions options;
     options.listen = name;
     transport::Handlers handlers;
-    handlers.stream = [this](const transport::PeerInfo&, absl::string_view method, std::shared_ptr<transport::MessageStream> stream) {
+    handlers.stream = [this](const transport::PeerInfo&, absl::string_view method,
+                             std::shared_ptr<transport::MessageStream> stream) {
       std::optional<transport::MessageStreamEvents> events;
       if (method != client::kSessionMethod) return events;
       MutexLock lock(&mu_);
@@ -111,7 +114,8 @@ class Coordinator {
     v1::TaskBatch batch;
     if (!batch.ParseFromString(bytes)) return;
     for (const v1::TaskMessage& message : batch.messages()) {
-      // The answer leaves before the test sees the Hello: nothing that it sends then comes before Registered.
+      // The answer leaves before the test sees the Hello: nothing that it sends then comes before
+      // Registered.
       if (message.has_hello()) SendOn(stream, answer_(hellos_++));
       MutexLock lock(&mu_);
       if (!message.has_heartbeat() || received_.size() < 1000) received_.push_back(message);
@@ -157,8 +161,8 @@ struct ServerFixture {
   fs::MemoryFileSystem files{{&failpoints}};
   std::unique_ptr<transport::Transport> transport = transport::MakeInprocTransport(nullptr);
   std::unique_ptr<Server> server;
-  std::unique_ptr<client::ParameterClient> worker =
-      std::make_unique<client::ParameterClient>(transport.get(), transport::ChannelOptions{}, "worker/0");
+  std::unique_ptr<client::ParameterClient> worker = std::make_unique<client::ParameterClient>(
+      transport.get(), transport::ChannelOptions{}, "worker/0");
   Mutex mu;
   std::string refused_kind ABSL_GUARDED_BY(mu);
   runtime::Event refused;
@@ -176,7 +180,9 @@ struct ServerFixture {
     config.executors = 2;
     transport::ServerOptions options;
     options.listen = "127.0.0.1:0";
-    auto listening = Server::Listen({transport.get(), &logger, &registry, &clock, &failpoints, process_uid, &files}, config, options);
+    auto listening = Server::Listen(
+        {transport.get(), &logger, &registry, &clock, &failpoints, process_uid, &files}, config,
+        options);
     REQUIRE(listening.ok());
     server = *std::move(listening);
   }
@@ -204,7 +210,9 @@ struct ServerFixture {
   }
 
   // One PushPull of shards 0..n-1, as a worker makes it. Waits.
-  absl::StatusOr<client::ParameterClient::Answer> PushPull(std::uint32_t shards, std::uint64_t closure, std::uint32_t update,
+  absl::StatusOr<client::ParameterClient::Answer> PushPull(std::uint32_t shards,
+                                                           std::uint64_t closure,
+                                                           std::uint32_t update,
                                                            std::uint64_t rows = 4) {
     v1::RequestHeader header;
     header.set_job_uid(kJob);
@@ -229,10 +237,11 @@ struct ServerFixture {
     endpoint.set_address(server->address());
     runtime::Event done;
     absl::StatusOr<client::ParameterClient::Answer> result = absl::UnknownError("no answer");
-    worker->Send(endpoint, std::move(header), payloads, shards * rows * 4, 20s, [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
-      result = std::move(answer);
-      done.Set();
-    });
+    worker->Send(endpoint, std::move(header), payloads, shards * rows * 4, 20s,
+                 [&](absl::StatusOr<client::ParameterClient::Answer> answer) {
+                   result = std::move(answer);
+                   done.Set();
+                 });
     done.Wait();
     return result;
   }
@@ -264,7 +273,8 @@ TEST_CASE("assign, push, close, report, leave: a server's life in one session") 
     REQUIRE(answer.ok());
     for (int i = 0; i < 3; ++i) {
       CHECK(answer->header->pushes(i).answer() == v1::APPLIED);
-      CHECK(ValuesOf(*answer, static_cast<std::size_t>(i)) == Floats(4, static_cast<float>(update + 1)));
+      CHECK(ValuesOf(*answer, static_cast<std::size_t>(i)) ==
+            Floats(4, static_cast<float>(update + 1)));
     }
   }
   v1::CoordinatorMessage close;
@@ -343,7 +353,8 @@ TEST_CASE("cut from the coordinator it goes on serving, and tells the next sessi
   CHECK_FALSE(next.waited_in_vain());
 }
 
-TEST_CASE("S12: with its identity taken it waits and says for whom, and serves once the other is gone") {
+TEST_CASE(
+    "S12: with its identity taken it waits and says for whom, and serves once the other is gone") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1", [](int hello) {
@@ -360,12 +371,16 @@ TEST_CASE("S12: with its identity taken it waits and says for whom, and serves o
   CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
   CHECK_FALSE(f.refused.IsSet());
   std::string log;
-  for (const log::Line& line : f.logger.Read(0, 0, "", 100)) log += line.task + ": " + line.text + "\n";
-  CHECK_THAT(log, Catch::Matchers::Contains("ps_server/3: waiting for the coordinator") &&
-                      Catch::Matchers::Contains("identity_taken: ps_server/3 is pid 123 on host a"));
+  for (const log::Line& line : f.logger.Read(0, 0, "", 100))
+    log += line.task + ": " + line.text + "\n";
+  CHECK_THAT(log,
+             Catch::Matchers::Contains("ps_server/3: waiting for the coordinator") &&
+                 Catch::Matchers::Contains("identity_taken: ps_server/3 is pid 123 on host a"));
 }
 
-TEST_CASE("a server that is started again on its host proves that its former process has ended, and is not kept waiting") {
+TEST_CASE(
+    "a server that is started again on its host proves that its former process has ended, and is "
+    "not kept waiting") {
   ServerFixture f;
   f.process_uid = random::EntropyFromOs();
   f.Listen();
@@ -436,7 +451,8 @@ TEST_CASE("large values travel whole, in chunks on one side and one piece on the
   for (std::uint32_t update = 0; update < 3; ++update) {
     const auto answer = f.PushPull(2, 0, update, 1000003);
     REQUIRE(answer.ok());
-    for (std::size_t i = 0; i < 2; ++i) CHECK(ValuesOf(*answer, i) == Floats(1000003, static_cast<float>(update + 1)));
+    for (std::size_t i = 0; i < 2; ++i)
+      CHECK(ValuesOf(*answer, i) == Floats(1000003, static_cast<float>(update + 1)));
   }
 }
 
@@ -450,13 +466,15 @@ TEST_CASE("a scrape shows every limit with its fill level, and what was applied"
   coordinator.Next(v1::TaskMessage::kAssigned);
   REQUIRE(f.PushPull(1, 0, 0).ok());
   std::string text = f.registry.PrometheusText();
-  for (const char* name :
-       {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes", "pool_bytes", "snapshot_bytes", "streams", "lane_bytes"}) {
+  for (const char* name : {"budget_bytes", "small_reserve_bytes", "peer_small_bytes", "frame_bytes",
+                           "pool_bytes", "snapshot_bytes", "streams", "lane_bytes"}) {
     INFO(name);
     for (const char* part : {"current", "limit", "refused_total"})
-      CHECK_THAT(text, Catch::Matchers::Contains(absl::StrCat("evergrad_ps_server_", name, "_", part)));
+      CHECK_THAT(text,
+                 Catch::Matchers::Contains(absl::StrCat("evergrad_ps_server_", name, "_", part)));
   }
-  CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_updates_total{answer=\"applied\"} 1\n"));
+  CHECK_THAT(text,
+             Catch::Matchers::Contains("evergrad_ps_server_updates_total{answer=\"applied\"} 1\n"));
   CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_applied_bytes_total 16\n"));
   f.server.reset();
   text = f.registry.PrometheusText();  // the exporter may outlive the server
@@ -476,7 +494,9 @@ v1::CoordinatorMessage Cut(std::vector<std::uint32_t> shards) {
   return message;
 }
 
-TEST_CASE("what one server has written, another one goes on with; its failpoints and metrics are the daemon's") {
+TEST_CASE(
+    "what one server has written, another one goes on with; its failpoints and metrics are the "
+    "daemon's") {
   ServerFixture f;
   REQUIRE(f.failpoints.Arm("snapshot.write=1*error", 1).ok());
   f.Listen();
@@ -490,13 +510,16 @@ TEST_CASE("what one server has written, another one goes on with; its failpoints
     for (std::uint32_t update = 0; update < 3; ++update) REQUIRE(f.PushPull(1, 0, update).ok());
     coordinator.Send(Cut({0}));
     CHECK(coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable().tried_again());
-    const v1::ShardDurable durable = coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable();
+    const v1::ShardDurable durable =
+        coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable();
     REQUIRE_FALSE(durable.has_error());
     file = durable.file();
     CHECK(file.lsn() == 3);
     const std::string text = f.registry.PrometheusText();
-    CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_snapshots_total{result=\"dropped\"} 1\n"));
-    CHECK_THAT(text, Catch::Matchers::Contains("evergrad_ps_server_snapshots_total{result=\"durable\"} 1\n"));
+    CHECK_THAT(text, Catch::Matchers::Contains(
+                         "evergrad_ps_server_snapshots_total{result=\"dropped\"} 1\n"));
+    CHECK_THAT(text, Catch::Matchers::Contains(
+                         "evergrad_ps_server_snapshots_total{result=\"durable\"} 1\n"));
     coordinator.Send(Cut({0}));  // on its way when the server ends
     f.server.reset();
   }
@@ -514,20 +537,26 @@ TEST_CASE("what one server has written, another one goes on with; its failpoints
   source->set_plan_fingerprint("plan");
   coordinator.Send(assign);
   const v1::Assigned failed = coordinator.Next(v1::TaskMessage::kAssigned).assigned();
-  CHECK_THAT(failed.error().message(), Catch::Matchers::Contains("snapshot.restore") && Catch::Matchers::Contains(file.file()));
+  CHECK_THAT(failed.error().message(), Catch::Matchers::Contains("snapshot.restore") &&
+                                           Catch::Matchers::Contains(file.file()));
   coordinator.Send(assign);
   CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
   const auto answer = f.PushPull(1, 0, 2);
   REQUIRE(answer.ok());
   CHECK(answer->header->pushes(0).answer() == v1::DUPLICATE);
   CHECK(ValuesOf(*answer, 0) == Floats(4, 3));
-  CHECK_THAT(f.registry.PrometheusText(), Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
+  CHECK_THAT(
+      f.registry.PrometheusText(),
+      Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
   coordinator.Send(assign);  // a repeat of what is held reads no file
   CHECK(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
-  CHECK_THAT(f.registry.PrometheusText(), Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
+  CHECK_THAT(
+      f.registry.PrometheusText(),
+      Catch::Matchers::Contains("evergrad_ps_server_restores_total{result=\"restored\"} 1\n"));
 }
 
-TEST_CASE("a shard larger than snapshot_bytes_max has no snapshot, and the answer names the setting") {
+TEST_CASE(
+    "a shard larger than snapshot_bytes_max has no snapshot, and the answer names the setting") {
   ServerFixture f;
   f.config.snapshot_bytes_max = 1000;
   f.Listen();
@@ -543,10 +572,13 @@ TEST_CASE("a shard larger than snapshot_bytes_max has no snapshot, and the answe
   CHECK(refused.error().kind() == "user");
   CHECK_FALSE(refused.error().retryable());
   CHECK_THAT(refused.error().message(),
-             Catch::Matchers::Contains("larger than --snapshot-bytes-max: variable=count shard=0 bytes=") && Catch::Matchers::Contains(" max=1000"));
+             Catch::Matchers::Contains(
+                 "larger than --snapshot-bytes-max: variable=count shard=0 bytes=") &&
+                 Catch::Matchers::Contains(" max=1000"));
   CHECK(coordinator.Next(v1::TaskMessage::kShardDurable).shard_durable().file().shard() == 1);
-  CHECK_THAT(f.registry.PrometheusText(), Catch::Matchers::Contains("evergrad_ps_server_snapshot_bytes_limit 1000\n") &&
-                                              Catch::Matchers::Contains("evergrad_ps_server_snapshot_bytes_refused_total 1\n"));
+  CHECK_THAT(f.registry.PrometheusText(),
+             Catch::Matchers::Contains("evergrad_ps_server_snapshot_bytes_limit 1000\n") &&
+                 Catch::Matchers::Contains("evergrad_ps_server_snapshot_bytes_refused_total 1\n"));
 
   daemon::OptionTable table("evergrad-ps-server", "");
   Config config;
@@ -564,7 +596,9 @@ TEST_CASE("its port answers the health check, and nothing else") {
   const auto health = transport::UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 20s);
   REQUIRE(health.ok());
   CHECK(*health == std::string("\x08\x01"));
-  CHECK(transport::UnaryAndWait(**channel, "/evergrad.v1.Control/ListJobs", "", 20s).status().code() == absl::StatusCode::kUnimplemented);
+  CHECK(transport::UnaryAndWait(**channel, "/evergrad.v1.Control/ListJobs", "", 20s)
+            .status()
+            .code() == absl::StatusCode::kUnimplemented);
 }
 
 TEST_CASE("failpoint ledger.off: a repeat is applied again, which is what proves the checkers") {
@@ -615,7 +649,9 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
   CHECK_FALSE(Resolve("ps-4", 2, 1000, &config).ok());
   config = Config{};
   config.lane_bytes_max = 100000;
-  CHECK(Resolve("ps-4", 2, 1000, &config).message().find("--lane-bytes-max has no room for one worker") == 0);
+  CHECK(Resolve("ps-4", 2, 1000, &config)
+            .message()
+            .find("--lane-bytes-max has no room for one worker") == 0);
   config.lane_bytes_max = 0;
   CHECK(Resolve("ps-4", 2, 1000, &config).ok());
 }
@@ -638,7 +674,9 @@ v1::CoordinatorMessage Drained(const std::string& cannot = "") {
   return message;
 }
 
-TEST_CASE("given notice, a server says so, in its next session too, serves on, and goes once it is told that it holds nothing") {
+TEST_CASE(
+    "given notice, a server says so, in its next session too, serves on, and goes once it is told "
+    "that it holds nothing") {
   ServerFixture f;
   f.Listen();
   Coordinator coordinator(f.transport.get(), "coordinator:1");
@@ -664,7 +702,9 @@ TEST_CASE("given notice, a server says so, in its next session too, serves on, a
   CHECK_FALSE(coordinator.waited_in_vain());
 }
 
-TEST_CASE("a drain ends without a hand-over when it cannot be, when the coordinator is stopped, and after drain_max") {
+TEST_CASE(
+    "a drain ends without a hand-over when it cannot be, when the coordinator is stopped, and "
+    "after drain_max") {
   for (const std::string how : {"cannot", "stopping", "silence"}) {
     INFO(how);
     ServerFixture f;
@@ -689,7 +729,9 @@ TEST_CASE("a drain ends without a hand-over when it cannot be, when the coordina
   }
 }
 
-TEST_CASE("a server that holds nothing and has no session leaves at once; so does one whose coordinator said that it stops") {
+TEST_CASE(
+    "a server that holds nothing and has no session leaves at once; so does one whose coordinator "
+    "said that it stops") {
   ServerFixture f;
   f.config.drain_max = 600s;
   f.Listen();

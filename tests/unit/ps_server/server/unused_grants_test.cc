@@ -20,24 +20,34 @@ struct Fixture {
     return lines;
   }
   bool Counts(const std::string& peer, int grants) {
-    return absl::StrContains(registry.PrometheusText(), absl::StrCat("\nevergrad_ps_server_unused_grants_total{peer=\"", peer, "\"} ", grants, "\n"));
+    return absl::StrContains(registry.PrometheusText(),
+                             absl::StrCat("\nevergrad_ps_server_unused_grants_total{peer=\"", peer,
+                                          "\"} ", grants, "\n"));
   }
 };
 
-TEST_CASE("a client that leaves room unused is named by a counter at once, and by a warning once a minute, or when its stream is ended") {
+TEST_CASE(
+    "a client that leaves room unused is named by a counter at once, and by a warning once a "
+    "minute, or when its stream is ended") {
   Fixture f;
   f.unused.Note("worker/0", 2, 100, false);
   f.unused.Note("worker/0", 3, 200, false);
   f.unused.Note("thief at 10.0.0.9", 1, 50, false);
-  CHECK(f.Lines() == std::vector<std::string>{"worker/0 was granted room and did not use it, so others get it: grants=2 bytes=100",
-                                              "thief at 10.0.0.9 was granted room and did not use it, so others get it: grants=1 bytes=50"});
+  CHECK(f.Lines() ==
+        std::vector<std::string>{
+            "worker/0 was granted room and did not use it, so others get it: grants=2 bytes=100",
+            "thief at 10.0.0.9 was granted room and did not use it, so others get it: grants=1 "
+            "bytes=50"});
   CHECK(f.Counts("worker/0", 5));
   CHECK(f.Counts("thief at 10.0.0.9", 1));
   f.clock.Advance(UnusedGrants::kSaidAgainAfter);
   f.unused.Note("worker/0", 1, 10, false);
-  CHECK(f.Lines().back() == "worker/0 was granted room and did not use it, so others get it: grants=4 bytes=210");
+  CHECK(f.Lines().back() ==
+        "worker/0 was granted room and did not use it, so others get it: grants=4 bytes=210");
   f.unused.Note("worker/0", 7, 70, true);
-  CHECK(f.Lines().back() == "worker/0 was granted room and did not use it again and again, so its data stream was ended: grants=7 bytes=70");
+  CHECK(f.Lines().back() ==
+        "worker/0 was granted room and did not use it again and again, so its data stream was "
+        "ended: grants=7 bytes=70");
   CHECK(f.Lines().size() == 4);
 }
 

@@ -1,4 +1,5 @@
-// Transcripts between a coordinator and the control of a server: assign, close, seal, drop, sessions that come and go.
+// Transcripts between a coordinator and the control of a server: assign, close, seal, drop,
+// sessions that come and go.
 #include "ps_server/service/control.h"
 #include "service_fixture.h"
 
@@ -14,7 +15,8 @@ struct ControlFixture : HostFixture {
   std::vector<v1::TaskMessage> sent;
   fs::MemoryFileSystem files;
   std::unique_ptr<Control> control;
-  // No order comes here, so their threads never meet these executors: snapshots_test.cc has real ones.
+  // No order comes here, so their threads never meet these executors: snapshots_test.cc has real
+  // ones.
   RealClock real_clock;
   SnapshotWriter writer;
   Restorer restorer;
@@ -64,7 +66,8 @@ struct ControlFixture : HostFixture {
     Run();
     return std::exchange(sent, {});
   }
-  static v1::Assign AssignOf(std::uint32_t shard, ShardEpoch epoch = kEpoch, MapVersion start = kStart) {
+  static v1::Assign AssignOf(std::uint32_t shard, ShardEpoch epoch = kEpoch,
+                             MapVersion start = kStart) {
     v1::Assign assign;
     assign.set_job_uid(kJob);
     v1::ShardSpec* spec = assign.mutable_spec();
@@ -87,7 +90,8 @@ struct ControlFixture : HostFixture {
     *message.mutable_assign() = assign;
     control->OnMessage(message);
   }
-  void Close(std::uint32_t shard, MapVersion version, const IntervalSet& done, const IntervalSet& refused, ShardEpoch epoch = kEpoch) {
+  void Close(std::uint32_t shard, MapVersion version, const IntervalSet& done,
+             const IntervalSet& refused, ShardEpoch epoch = kEpoch) {
     v1::CoordinatorMessage message;
     v1::Close* close = message.mutable_close();
     close->set_job_uid(kJob);
@@ -125,7 +129,9 @@ TEST_CASE("an assigned shard is loaded, answered, and served") {
   CHECK(f.control->Progress().updates_applied() == 1);
 }
 
-TEST_CASE("two jobs with equal variable names are apart: their values, and what is counted and said of each") {
+TEST_CASE(
+    "two jobs with equal variable names are apart: their values, and what is counted and said of "
+    "each") {
   ControlFixture f;
   constexpr std::uint64_t kOther = kJob + 1;
   const auto name = [&](std::uint64_t job, const char* text) {
@@ -173,8 +179,10 @@ TEST_CASE("two jobs with equal variable names are apart: their values, and what 
   CHECK(second.bytes_received() > 2 * 32);
   CHECK(first.stint() != second.stint());
   const std::string text = f.registry.PrometheusText();
-  CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_bytes{job=\"one\",job_uid=\"" + JobUidString(JobUid(kJob)) + "\"} 32\n"));
-  CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_shards{job=\"two\",job_uid=\"" + JobUidString(JobUid(kOther)) + "\"} 2\n"));
+  CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_bytes{job=\"one\",job_uid=\"" +
+                                   JobUidString(JobUid(kJob)) + "\"} 32\n"));
+  CHECK_THAT(text, Catch::Contains("evergrad_ps_server_job_shards{job=\"two\",job_uid=\"" +
+                                   JobUidString(JobUid(kOther)) + "\"} 2\n"));
   // One ends: it is gone, and the other one is as it was.
   v1::CoordinatorMessage ended;
   ended.mutable_job_ended()->set_job_uid(kOther);
@@ -186,7 +194,9 @@ TEST_CASE("two jobs with equal variable names are apart: their values, and what 
   CHECK_THAT(f.registry.PrometheusText(), !Catch::Contains("job=\"two\""));
 }
 
-TEST_CASE("a repeated assignment keeps the state; an older one is refused; a newer one starts from the seed") {
+TEST_CASE(
+    "a repeated assignment keeps the state; an older one is refused; a newer one starts from the "
+    "seed") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
   f.Give(ControlFixture::AssignOf(0));  // while loading: one answer
@@ -227,12 +237,24 @@ TEST_CASE("what cannot be held is answered with the cause, and is not held") {
   spoiled([](v1::Assign& a) { a.mutable_snapshot(); }, "a snapshot without a path");
   spoiled([](v1::Assign& a) { a.mutable_snapshot()->set_uri("x.egshard"); },
           "SHA-256 of a snapshot has a wrong length: path=x.egshard want=32 got=0");
-  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_dtype(v1::DTYPE_BFLOAT16); }, "dtype is not built, expected DTYPE_FLOAT32");
-  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_name(""); }, "variable name of no or too many bytes");
-  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("lamb"); }, "unknown optimizer");
-  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->mutable_initializer()->set_type("x"); }, "unknown initializer");
+  spoiled(
+      [](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_dtype(v1::DTYPE_BFLOAT16); },
+      "dtype is not built, expected DTYPE_FLOAT32");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_name(""); },
+          "variable name of no or too many bytes");
+  spoiled(
+      [](v1::Assign& a) {
+        a.mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("lamb");
+      },
+      "unknown optimizer");
+  spoiled(
+      [](v1::Assign& a) {
+        a.mutable_spec()->mutable_variable()->mutable_initializer()->set_type("x");
+      },
+      "unknown initializer");
   spoiled([](v1::Assign& a) { a.mutable_spec()->set_row_end(5); }, "rows out of the shape");
-  spoiled([](v1::Assign& a) { a.mutable_spec()->set_shard(8); }, "shard number out of range: shard=8 shards=8");
+  spoiled([](v1::Assign& a) { a.mutable_spec()->set_shard(8); },
+          "shard number out of range: shard=8 shards=8");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_shape(1, ~0ull); }, "");
   spoiled([](v1::Assign& a) { a.mutable_refused()->add_bounds(3); }, "");
   for (const auto& [assign, words] : cases) {
@@ -286,7 +308,8 @@ TEST_CASE("a close is taken or ignored as line 24 says, and the next hello knows
   CHECK(f.Hello().shards(0).done().bounds_size() == 2);
 }
 
-TEST_CASE("without a session everything goes on, and what was loaded meanwhile is told in the next one") {
+TEST_CASE(
+    "without a session everything goes on, and what was loaded meanwhile is told in the next one") {
   ControlFixture f;
   f.Give(ControlFixture::AssignOf(0));
   f.Give(ControlFixture::AssignOf(1));
@@ -319,7 +342,8 @@ TEST_CASE("an answer to a session that has ended is not sent in the next one") {
   f.control->OnLost();
   f.Register(1);
   CHECK(f.Take().empty());
-  CHECK(f.Hello().shards(0).done().bounds_size() == 2);  // it was taken all the same, and the hello said so
+  CHECK(f.Hello().shards(0).done().bounds_size() ==
+        2);  // it was taken all the same, and the hello said so
 }
 
 TEST_CASE("a seal is answered, and every later push is refused") {
@@ -376,12 +400,14 @@ TEST_CASE("the newest version that passed by is what a stale push is told") {
   f.Take();
   RequestBuilder request;
   request.Push(1, 0, 0, Floats(4, 1));
-  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header->pushes(0).version()) == kStart);
+  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header->pushes(0).version()) ==
+        kStart);
   v1::CoordinatorMessage map;
   map.mutable_map()->set_job_uid(kJob);
   *map.mutable_map()->mutable_version() = client::ToProto(MapVersion{1, 6});
   f.control->OnMessage(map);
-  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header->pushes(0).version()) == MapVersion{1, 6});
+  CHECK(client::FromProto<MapVersion>(f.Send(request)->response.header->pushes(0).version()) ==
+        MapVersion{1, 6});
 }
 
 TEST_CASE("a report of many shards comes in several messages, each far below the limit of one") {
@@ -439,9 +465,9 @@ TEST_CASE("shards and log lines are reported on request") {
   CHECK_FALSE(sent[0].SerializeAsString().empty());
 }
 
-TEST_CASE_METHOD(
-    ControlFixture,
-    "jobs that run beside each other keep their names; those whose ends were not heard of are forgotten with the session, and there is a bound") {
+TEST_CASE_METHOD(ControlFixture,
+                 "jobs that run beside each other keep their names; those whose ends were not "
+                 "heard of are forgotten with the session, and there is a bound") {
   const auto tell = [&](std::uint64_t uid) {
     v1::CoordinatorMessage message;
     message.mutable_job()->set_job_uid(uid);

@@ -1,4 +1,5 @@
-// Pushes that the coordinator has not granted to who sends them (LEDGER line 35), and what a sender's certificate allows.
+// Pushes that the coordinator has not granted to who sends them (LEDGER line 35), and what a
+// sender's certificate allows.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 
@@ -64,8 +65,10 @@ TEST_CASE("a push that nobody was granted is INVALID by name, counted, and leave
   };
   const std::vector<Case> cases = {
       {"no proof", [](RequestBuilder& r) { r.header.clear_grants(); }},
-      {"a closure that was never granted", [](RequestBuilder& r) { r.header.mutable_pushes(0)->set_closure(1000000000); }},
-      {"closure 2^63", [](RequestBuilder& r) { r.header.mutable_pushes(0)->set_closure(1ull << 63); }},
+      {"a closure that was never granted",
+       [](RequestBuilder& r) { r.header.mutable_pushes(0)->set_closure(1000000000); }},
+      {"closure 2^63",
+       [](RequestBuilder& r) { r.header.mutable_pushes(0)->set_closure(1ull << 63); }},
       {"closure and proof named alike",
        [](RequestBuilder& r) {
          r.header.mutable_pushes(0)->set_closure(4);
@@ -79,10 +82,14 @@ TEST_CASE("a push that nobody was granted is INVALID by name, counted, and leave
       {"another worker's proof", [](RequestBuilder& r) { r.header.set_client_name("worker/8"); }},
       {"a server's name", [](RequestBuilder& r) { r.header.set_client_name("ps_server/7"); }},
       {"no name", [](RequestBuilder& r) { r.header.clear_client_name(); }},
-      {"a proof cut short", [](RequestBuilder& r) { r.header.mutable_grants(0)->set_mac(r.header.grants(0).mac().substr(0, 8)); }},
+      {"a proof cut short",
+       [](RequestBuilder& r) {
+         r.header.mutable_grants(0)->set_mac(r.header.grants(0).mac().substr(0, 8));
+       }},
       {"another key's proof",
        [](RequestBuilder& r) {
-         r.header.mutable_grants(0)->set_mac(grants::MakeProof("guessed", JobUid(kJob), ClosureId(3), Attempt{1, 1}, "7"));
+         r.header.mutable_grants(0)->set_mac(
+             grants::MakeProof("guessed", JobUid(kJob), ClosureId(3), Attempt{1, 1}, "7"));
        }},
       {"a skip",
        [](RequestBuilder& r) {
@@ -102,7 +109,8 @@ TEST_CASE("a push that nobody was granted is INVALID by name, counted, and leave
     c.spoil(request);
     const auto reply = f.Send(request);
     CHECK(reply->push() == v1::INVALID);
-    CHECK(reply->response.header->pushes(0).message().find("the coordinator has not granted this attempt to the sender of the push") !=
+    CHECK(reply->response.header->pushes(0).message().find(
+              "the coordinator has not granted this attempt to the sender of the push") !=
           std::string::npos);
     CHECK(Counted(f, "evergrad_ps_server_unproved_pushes_total") == ++refused);
   }
@@ -122,7 +130,8 @@ TEST_CASE("an attempt that nobody was granted does not fence the true one off") 
   CHECK(f.Send(next)->push() == v1::APPLIED);
 }
 
-TEST_CASE("of one request each push has its own proof, and one without does not hold up the others") {
+TEST_CASE(
+    "of one request each push has its own proof, and one without does not hold up the others") {
   Guarded f;
   RequestBuilder request = Granted(0);
   request.Push(1, 4, 2, Floats(4, 1));
@@ -142,10 +151,12 @@ TEST_CASE("a shard whose Assign has no key asks for no proof") {
 TEST_CASE("a request with more proofs than a worker can have work is refused as a whole") {
   Guarded f;
   RequestBuilder request = Granted();
-  while (request.header.grants_size() <= grants::kProofsPerRequestMax) *request.header.add_grants() = request.header.grants(0);
+  while (request.header.grants_size() <= grants::kProofsPerRequestMax)
+    *request.header.add_grants() = request.header.grants(0);
   const auto reply = f.Send(request);
   REQUIRE(reply->response.header->has_error());
-  CHECK(reply->response.header->error().message().find("too many proofs of grants in a request: max=16 got=17") != std::string::npos);
+  CHECK(reply->response.header->error().message().find(
+            "too many proofs of grants in a request: max=16 got=17") != std::string::npos);
 }
 
 TEST_CASE("a proof is computed once, however many pushes carry it") {
@@ -197,14 +208,18 @@ TEST_CASE("a certificate says who may ask a server for what") {
   }
 }
 
-TEST_CASE("a server's certificate cannot push, even with a worker's proof; the refusal is counted and changes nothing") {
+TEST_CASE(
+    "a server's certificate cannot push, even with a worker's proof; the refusal is counted and "
+    "changes nothing") {
   Guarded f;
   const std::string before = StateOf(f);
   auto reply = std::make_shared<Reply>();
-  f.host->Handle({Granted().Frame(), nullptr}, std::make_unique<RecordingResponder>(reply, &f.answers), "ps_server/1");
+  f.host->Handle({Granted().Frame(), nullptr},
+                 std::make_unique<RecordingResponder>(reply, &f.answers), "ps_server/1");
   f.RunAll();
   REQUIRE(reply->response.header->has_error());
-  CHECK(reply->response.header->error().message().find("may only read the images of shards that move") != std::string::npos);
+  CHECK(reply->response.header->error().message().find(
+            "may only read the images of shards that move") != std::string::npos);
   CHECK(Counted(f, "evergrad_ps_server_senders_refused_total") == 1);
   CHECK(StateOf(f) == before);
   CHECK(f.Send(Granted())->push() == v1::APPLIED);

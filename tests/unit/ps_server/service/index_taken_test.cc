@@ -16,18 +16,24 @@ v1::Rejected Taken(const std::string& host, bool lives) {
   return rejected;
 }
 
-TEST_CASE("a server that took index 0 by default ends at once where a living server on another host has it, and says what to type") {
+TEST_CASE(
+    "a server that took index 0 by default ends at once where a living server on another host has "
+    "it, and says what to type") {
   IndexTaken taken("0", true, "box-b.example");
   const IndexTaken::Verdict verdict = taken.Judge(Taken("box-a.example", true));
   CHECK(verdict.ends);
-  CHECK_THAT(verdict.say, Contains("index 0 is held by a living server on host box-a.example") && Contains("start it with --index 1"));
+  CHECK_THAT(verdict.say, Contains("index 0 is held by a living server on host box-a.example") &&
+                              Contains("start it with --index 1"));
 }
 
-TEST_CASE("a server that took index 0 by default says at once which server of its own host has it, once, and waits") {
+TEST_CASE(
+    "a server that took index 0 by default says at once which server of its own host has it, once, "
+    "and waits") {
   IndexTaken taken("0", true, "box");
   IndexTaken::Verdict verdict = taken.Judge(Taken("box", true));
   CHECK_FALSE(verdict.ends);
-  CHECK_THAT(verdict.say, Contains("on host box") && Contains("--index 1") && Contains("until then it waits"));
+  CHECK_THAT(verdict.say,
+             Contains("on host box") && Contains("--index 1") && Contains("until then it waits"));
   verdict = taken.Judge(Taken("box", true));
   CHECK_FALSE(verdict.ends);
   CHECK(verdict.say.empty());
@@ -36,7 +42,8 @@ TEST_CASE("a server that took index 0 by default says at once which server of it
 TEST_CASE("a server waits for its former process, and wherever its index was meant") {
   IndexTaken by_default("0", true, "box-b"), meant("0", false, "box-b");
   // Dead or away: this may be its own former process, on another host.
-  for (const IndexTaken::Verdict& verdict : {by_default.Judge(Taken("box-a", false)), meant.Judge(Taken("box-a", true))}) {
+  for (const IndexTaken::Verdict& verdict :
+       {by_default.Judge(Taken("box-a", false)), meant.Judge(Taken("box-a", true))}) {
     CHECK_FALSE(verdict.ends);
     CHECK(verdict.say.empty());
   }
@@ -45,7 +52,8 @@ TEST_CASE("a server waits for its former process, and wherever its index was mea
   CHECK_FALSE(by_default.Judge(other).ends);
 }
 
-TEST_CASE("what a coordinator says of the other host reaches the log as UTF-8 of a bounded length") {
+TEST_CASE(
+    "what a coordinator says of the other host reaches the log as UTF-8 of a bounded length") {
   IndexTaken taken("0", true, "b");
   const std::string say = taken.Judge(Taken("\xff" + std::string(4000, 'a'), true)).say;
   CHECK(say.find('\xff') == std::string::npos);

@@ -12,7 +12,9 @@
 namespace evergrad::ps_server {
 namespace {
 
-TEST_CASE("a process that lives has not ended, be it stopped; once it is killed, every other process of the place knows it") {
+TEST_CASE(
+    "a process that lives has not ended, be it stopped; once it is killed, every other process of "
+    "the place knows it") {
   const std::uint64_t uid = random::EntropyFromOs();
   const Lifeline own(uid ^ 1);
   if (own.place().empty()) {

@@ -1,4 +1,5 @@
-// A shard that is moved from one server to another (LEDGER line 22), both whole but for their daemons, over the in-process transport.
+// A shard that is moved from one server to another (LEDGER line 22), both whole but for their
+// daemons, over the in-process transport.
 #include "common/transport/inproc_transport.h"
 #include "stage.h"
 
@@ -51,7 +52,8 @@ struct Pair {
     REQUIRE(message.has_received());
     return message.received();
   }
-  static v1::CoordinatorMessage AssignMoved(std::uint32_t shard, std::uint64_t rows = 4, ShardEpoch moved_from = kEpoch) {
+  static v1::CoordinatorMessage AssignMoved(std::uint32_t shard, std::uint64_t rows = 4,
+                                            ShardEpoch moved_from = kEpoch) {
     v1::CoordinatorMessage message = Stage::AssignOf(shard, kNext, rows);
     *message.mutable_assign()->mutable_moved_from() = client::ToProto(moved_from);
     return message;
@@ -66,12 +68,15 @@ v1::PullAnswer PullOf(Stage& stage, std::uint32_t shard, ShardEpoch epoch = kEpo
   return shared->reply->pull();
 }
 
-TEST_CASE("a moved shard is at its next server what it was at the one before: values, slots, ledger with what is open, counters, lsn, start") {
+TEST_CASE(
+    "a moved shard is at its next server what it was at the one before: values, slots, ledger with "
+    "what is open, counters, lsn, start") {
   Pair pair;
   const std::uint64_t rows = 300'000;  // several pieces, more than one chunk
   for (const std::uint32_t shard : {0u, 1u}) {
     pair.from.Hold(shard, rows);
-    for (std::uint32_t u = 0; u < 3; ++u) REQUIRE(pair.from.Push(shard, 7, u, kEpoch, rows) == v1::APPLIED);
+    for (std::uint32_t u = 0; u < 3; ++u)
+      REQUIRE(pair.from.Push(shard, 7, u, kEpoch, rows) == v1::APPLIED);
   }
   pair.from.Give(Stage::CloseOf(1, {1, 2}, {5}));
   REQUIRE(pair.from.Next().closed().taken());
@@ -82,13 +87,15 @@ TEST_CASE("a moved shard is at its next server what it was at the one before: va
   CHECK(stopped.bytes() > 2 * rows * sizeof(float));
   // Stopped: nothing is admitted, nothing is read, nothing is closed; the other shard goes on.
   CHECK(pair.from.Push(1, 7, 3, kEpoch, rows) == v1::STALE);
-  CHECK(pair.from.Push(1, 7, 2, kEpoch, rows) == v1::STALE);  // not even a duplicate is known any more
+  CHECK(pair.from.Push(1, 7, 2, kEpoch, rows) ==
+        v1::STALE);  // not even a duplicate is known any more
   CHECK(PullOf(pair.from, 1) == v1::PULL_STALE);
   pair.from.Give(Stage::CloseOf(1, {3}, {}));
   CHECK_FALSE(pair.from.Next().closed().taken());
   const v1::Hello hello = pair.from.Hello();
   for (const v1::HeldShard& held : hello.shards()) {
-    if (held.shard() == 1) CHECK(client::FromProto(held.done())->ToString() == IntervalSet({1, 2}).ToString());
+    if (held.shard() == 1)
+      CHECK(client::FromProto(held.done())->ToString() == IntervalSet({1, 2}).ToString());
   }
   CHECK(pair.from.Push(0, 7, 3, kEpoch, rows) == v1::APPLIED);
 
@@ -126,14 +133,17 @@ TEST_CASE("a moved shard is at its next server what it was at the one before: va
   CHECK(pair.from.images->bytes() == 0);
 }
 
-TEST_CASE("a stop that is repeated has the same answer, in the next session too; one of what is not held has none") {
+TEST_CASE(
+    "a stop that is repeated has the same answer, in the next session too; one of what is not held "
+    "has none") {
   Pair pair;
   pair.from.Hold(0);
   REQUIRE(pair.from.Push(0, 1, 0) == v1::APPLIED);
   const v1::ShardStopped first = pair.Stop(0), again = pair.Stop(0);
   REQUIRE_FALSE(first.has_error());
   CHECK(first.sha256() == again.sha256());
-  // A Hello names the life that it stopped for, the first of them: what a former one stopped is not held any more [22].
+  // A Hello names the life that it stopped for, the first of them: what a former one stopped is not
+  // held any more [22].
   CHECK(pair.from.Hello().shards(0).stopped_in() == 1);
   pair.from.On([&] { pair.from.control->OnLost(); });
   pair.from.Register(2);
@@ -147,7 +157,8 @@ TEST_CASE("a stop that is repeated has the same answer, in the next session too;
 }
 
 TEST_CASE(
-    "a shard that is not whole is not taken: another size, another hash, another plan, other rows, a server that has gone, a state dropped "
+    "a shard that is not whole is not taken: another size, another hash, another plan, other rows, "
+    "a server that has gone, a state dropped "
     "meanwhile") {
   Pair pair;
   pair.from.Hold(0);
@@ -165,12 +176,19 @@ TEST_CASE(
   CHECK(refused([](v1::ReceiveShard& r) { r.set_bytes(r.bytes() - 1); }) != absl::StatusCode::kOk);
   CHECK(refused([](v1::ReceiveShard& r) { r.set_bytes(r.bytes() + 1); }) != absl::StatusCode::kOk);
   CHECK(refused([](v1::ReceiveShard& r) { r.set_bytes(1ull << 60); }) != absl::StatusCode::kOk);
-  CHECK(refused([](v1::ReceiveShard& r) { r.mutable_sha256()->at(3) ^= 1; }) == absl::StatusCode::kDataLoss);
-  CHECK(refused([](v1::ReceiveShard& r) { r.set_sha256("short"); }) == absl::StatusCode::kInvalidArgument);
-  CHECK(refused([](v1::ReceiveShard& r) { r.set_plan_fingerprint("another"); }) == absl::StatusCode::kFailedPrecondition);
-  CHECK(refused([](v1::ReceiveShard& r) { r.mutable_spec()->mutable_variable()->set_name("other"); }) == absl::StatusCode::kFailedPrecondition);
-  CHECK(refused([](v1::ReceiveShard& r) { r.mutable_epoch()->set_n(4); }) == absl::StatusCode::kNotFound);
-  CHECK(refused([](v1::ReceiveShard& r) { r.mutable_from()->set_address("nobody"); }) == absl::StatusCode::kUnavailable);
+  CHECK(refused([](v1::ReceiveShard& r) { r.mutable_sha256()->at(3) ^= 1; }) ==
+        absl::StatusCode::kDataLoss);
+  CHECK(refused([](v1::ReceiveShard& r) { r.set_sha256("short"); }) ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(refused([](v1::ReceiveShard& r) { r.set_plan_fingerprint("another"); }) ==
+        absl::StatusCode::kFailedPrecondition);
+  CHECK(refused([](v1::ReceiveShard& r) {
+          r.mutable_spec()->mutable_variable()->set_name("other");
+        }) == absl::StatusCode::kFailedPrecondition);
+  CHECK(refused([](v1::ReceiveShard& r) { r.mutable_epoch()->set_n(4); }) ==
+        absl::StatusCode::kNotFound);
+  CHECK(refused([](v1::ReceiveShard& r) { r.mutable_from()->set_address("nobody"); }) ==
+        absl::StatusCode::kUnavailable);
   // An Assign that names what is not here, or came from another epoch.
   pair.to.Give(Pair::AssignMoved(0));
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
@@ -178,14 +196,17 @@ TEST_CASE(
   pair.to.Give(Pair::AssignMoved(0, 4, {1, 4}));
   CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   pair.to.Give(Pair::AssignMoved(0));
-  CHECK(pair.to.NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));  // it went with the wrong Assign
+  CHECK(pair.to.NextAssigned().error().code() ==
+        static_cast<int>(absl::StatusCode::kNotFound));  // it went with the wrong Assign
   CHECK(pair.to.Hello().shards_size() == 0);
   // Dropped at its source.
   pair.from.Give(Stage::DropOf(0));
   CHECK(refused([](v1::ReceiveShard&) {}) == absl::StatusCode::kNotFound);
 }
 
-TEST_CASE("what has arrived goes with the session, the job, or a drop; a move of what is held already is refused") {
+TEST_CASE(
+    "what has arrived goes with the session, the job, or a drop; a move of what is held already is "
+    "refused") {
   Pair pair;
   pair.from.Hold(0);
   const v1::ShardStopped stopped = pair.Stop(0);
@@ -209,12 +230,15 @@ TEST_CASE("what has arrived goes with the session, the job, or a drop; a move of
   REQUIRE_FALSE(pair.Receive(stopped).has_error());
   pair.to.Give(Pair::AssignMoved(0));
   REQUIRE(pair.to.NextAssigned().ok());
-  CHECK(pair.Receive(stopped).error().code() == static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  CHECK(pair.Receive(stopped).error().code() ==
+        static_cast<int>(absl::StatusCode::kFailedPrecondition));
   pair.from.Give(ended);
   CHECK(pair.from.images->bytes() == 0);
 }
 
-TEST_CASE("the memory of a slot of tables that is moved is its job's at the next server, from when it is received, and no more at the one before") {
+TEST_CASE(
+    "the memory of a slot of tables that is moved is its job's at the next server, from when it is "
+    "received, and no more at the one before") {
   Pair pair;
   v1::CoordinatorMessage assign = Stage::AssignOf(1);
   Stage::MakeSlot(assign.mutable_assign()->mutable_spec());
@@ -255,7 +279,9 @@ TEST_CASE("the memory of a slot of tables that is moved is its job's at the next
   CHECK(bytes_of(pair.from) == 0);
 }
 
-TEST_CASE("images are bounded: one that does not fit beside others is for later, one that never fits is refused") {
+TEST_CASE(
+    "images are bounded: one that does not fit beside others is for later, one that never fits is "
+    "refused") {
   std::unique_ptr<transport::Transport> network = transport::MakeInprocTransport(nullptr);
   Stage stage(nullptr, network.get(), 1u << 20);
   const auto stop = [&](std::uint32_t shard) {
@@ -273,7 +299,9 @@ TEST_CASE("images are bounded: one that does not fit beside others is for later,
   REQUIRE_FALSE(stop(1).has_error());
 }
 
-TEST_CASE("pieces of an image: its end is short, beyond it and too large ones are invalid, a shard that goes on has none") {
+TEST_CASE(
+    "pieces of an image: its end is short, beyond it and too large ones are invalid, a shard that "
+    "goes on has none") {
   Pair pair;
   pair.from.Hold(0);
   const auto piece = [&](std::uint64_t offset, std::uint64_t bytes, ShardEpoch epoch = kEpoch) {
@@ -298,7 +326,8 @@ TEST_CASE("pieces of an image: its end is short, beyond it and too large ones ar
   CHECK(piece(0, 10, kNext) == Answer(v1::PULL_INVALID, 0));
 }
 
-TEST_CASE("pushes in flight while a shard is moved: each is applied once, at one of the two servers") {
+TEST_CASE(
+    "pushes in flight while a shard is moved: each is applied once, at one of the two servers") {
   Pair pair;
   const std::uint64_t rows = 70'000;
   pair.from.Hold(0, rows);
@@ -325,7 +354,8 @@ TEST_CASE("pushes in flight while a shard is moved: each is applied once, at one
     const v1::PushAnswer answer = replies[u]->reply->push();
     applied += answer == v1::APPLIED;
     stale += answer == v1::STALE;
-    const auto again = push(pair.to, u, kNext);  // as a worker resends what is not settled; here all of it
+    const auto again =
+        push(pair.to, u, kNext);  // as a worker resends what is not settled; here all of it
     again->event.Wait();
     CHECK(again->reply->push() == (answer == v1::APPLIED ? v1::DUPLICATE : v1::APPLIED));
   }

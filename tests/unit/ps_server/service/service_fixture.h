@@ -1,4 +1,5 @@
-// A ShardHost on manual executors, requests built as a worker builds them, answers read as a worker reads them.
+// A ShardHost on manual executors, requests built as a worker builds them, answers read as a worker
+// reads them.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -25,7 +26,8 @@ inline tensor::AlignedBuffer Gathered(const std::vector<tensor::SharedBytes>& pi
   tensor::AlignedBuffer buffer(size);
   std::size_t at = 0;
   for (const auto& piece : pieces) {
-    if (!piece.bytes.empty()) std::memcpy(buffer.data() + at, piece.bytes.data(), piece.bytes.size());
+    if (!piece.bytes.empty())
+      std::memcpy(buffer.data() + at, piece.bytes.data(), piece.bytes.size());
     at += piece.bytes.size();
   }
   return buffer;
@@ -36,7 +38,8 @@ struct Reply {
   bool answered = false;
   int order = -1;  // among the replies of one fixture
   std::optional<absl::Status> failed;
-  std::vector<tensor::SharedBytes> pieces;  // as handed to the transport: references into the shards
+  std::vector<tensor::SharedBytes>
+      pieces;  // as handed to the transport: references into the shards
   tensor::AlignedBuffer frame;
   wire::Response response;
 
@@ -52,7 +55,8 @@ struct Reply {
 
 class RecordingResponder final : public transport::DataResponder {
  public:
-  RecordingResponder(std::shared_ptr<Reply> reply, int* answers) : reply_(std::move(reply)), answers_(answers) {}
+  RecordingResponder(std::shared_ptr<Reply> reply, int* answers)
+      : reply_(std::move(reply)), answers_(answers) {}
   void Answer(transport::Frame frame) override {
     reply_->frame = Gathered(frame.pieces);
     reply_->pieces = std::move(frame.pieces);
@@ -90,7 +94,8 @@ struct RequestBuilder {
     header.set_job_uid(kJob);
     header.set_response_bytes_max(64 << 20);
   }
-  v1::PushSection& Push(std::uint32_t shard, std::uint64_t closure, std::uint32_t update, std::vector<float> gradient) {
+  v1::PushSection& Push(std::uint32_t shard, std::uint64_t closure, std::uint32_t update,
+                        std::vector<float> gradient) {
     v1::PushSection* push = header.add_pushes();
     push->set_shard(shard);
     *push->mutable_epoch() = client::ToProto(kEpoch);
@@ -106,8 +111,8 @@ struct RequestBuilder {
     return *push;
   }
   // Rows of table 0 of a slot.
-  v1::PushSection& PushRows(std::uint32_t shard, std::uint64_t closure, std::uint32_t update, std::vector<std::int64_t> ids,
-                            std::vector<float> gradient) {
+  v1::PushSection& PushRows(std::uint32_t shard, std::uint64_t closure, std::uint32_t update,
+                            std::vector<std::int64_t> ids, std::vector<float> gradient) {
     v1::PushSection& push = Push(shard, closure, update, std::move(gradient));
     push.set_rows(ids.size());
     push.add_tables(0);
@@ -141,7 +146,8 @@ struct RequestBuilder {
 };
 
 // rows of one element, summed by the optimizer `counting`.
-inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4, std::uint64_t job = kJob) {
+inline ShardSettings CountingShard(std::uint32_t shard, std::uint64_t rows = 4,
+                                   std::uint64_t job = kJob) {
   ShardSettings s;
   s.job = JobUid(job);
   s.shard = ShardId(shard);
@@ -196,14 +202,18 @@ struct HostFixture {
   }
   void Hold(const ShardSettings& settings, ShardEpoch epoch = kEpoch, MapVersion start = kStart) {
     absl::Status status = absl::UnknownError("not loaded");
-    host->lane(settings.shard).Assign(settings, epoch, start, {}, [&](ShardLane::Loaded loaded) { status = loaded.status; });
+    host->lane(settings.shard).Assign(settings, epoch, start, {}, [&](ShardLane::Loaded loaded) {
+      status = loaded.status;
+    });
     RunAll();
     REQUIRE(status.ok());
     host->jobs().Learn(settings.job, {1, 9}, 8);
   }
-  std::shared_ptr<Reply> Start(tensor::AlignedBuffer frame, std::unique_ptr<transport::Reservation> reservation = nullptr) {
+  std::shared_ptr<Reply> Start(tensor::AlignedBuffer frame,
+                               std::unique_ptr<transport::Reservation> reservation = nullptr) {
     auto reply = std::make_shared<Reply>();
-    host->Handle({std::move(frame), std::move(reservation)}, std::make_unique<RecordingResponder>(reply, &answers));
+    host->Handle({std::move(frame), std::move(reservation)},
+                 std::make_unique<RecordingResponder>(reply, &answers));
     return reply;
   }
   std::shared_ptr<Reply> Send(const RequestBuilder& request) {

@@ -1,5 +1,5 @@
-// The data service over manual executors: answers by section, refusals that change nothing (FAULTS S6), values by reference,
-// order within a request, fairness between shards.
+// The data service over manual executors: answers by section, refusals that change nothing (FAULTS
+// S6), values by reference, order within a request, fairness between shards.
 #include <algorithm>
 #include <random>
 #include <thread>
@@ -25,7 +25,8 @@ TEST_CASE("one request is split over its shards and answered once, in its own or
   HostFixture f(3);
   for (std::uint32_t shard = 0; shard < 7; ++shard) f.Hold(CountingShard(shard));
   RequestBuilder request;
-  for (const std::uint32_t shard : {5u, 0u, 3u, 6u}) request.Push(shard, 0, 0, Floats(4, static_cast<float>(shard + 1)));
+  for (const std::uint32_t shard : {5u, 0u, 3u, 6u})
+    request.Push(shard, 0, 0, Floats(4, static_cast<float>(shard + 1)));
   for (const std::uint32_t shard : {6u, 1u, 5u}) request.Pull(shard);
   const auto reply = f.Send(request);
   REQUIRE(reply->answered);
@@ -82,7 +83,8 @@ TEST_CASE("pulled values are references to the shard's memory, and survive later
   const auto first = f.Send(pull), second = f.Send(pull);
   std::size_t shared = 0;
   for (const auto& a : first->pieces) {
-    for (const auto& b : second->pieces) shared += a.owner != nullptr && a.bytes.data() == b.bytes.data();
+    for (const auto& b : second->pieces)
+      shared += a.owner != nullptr && a.bytes.data() == b.bytes.data();
   }
   CHECK(shared == 4);
   RequestBuilder push;
@@ -93,7 +95,9 @@ TEST_CASE("pulled values are references to the shard's memory, and survive later
   CHECK(f.Send(pull)->values() == Floats(200000, 1));
 }
 
-TEST_CASE("S6: a malformed section is refused with words, its neighbours are served, and its shard has not changed") {
+TEST_CASE(
+    "S6: a malformed section is refused with words, its neighbours are served, and its shard has "
+    "not changed") {
   HostFixture f;
   f.Hold(CountingShard(0));
   f.Hold(CountingShard(1));
@@ -109,29 +113,42 @@ TEST_CASE("S6: a malformed section is refused with words, its neighbours are ser
   };
   const auto section = [](RequestBuilder& r) { return r.header.mutable_pushes(0); };
   const std::vector<Case> cases = {
-      {"wrong shape", [&](RequestBuilder& r) { r.payloads[0].bytes = r.payloads[0].bytes.first(12); }, v1::INVALID,
+      {"wrong shape",
+       [&](RequestBuilder& r) { r.payloads[0].bytes = r.payloads[0].bytes.first(12); }, v1::INVALID,
        "gradient bytes mismatch: variable=count shard=0 want=16 got=12"},
-      {"wrong rows", [&](RequestBuilder& r) { section(r)->set_rows(5); }, v1::INVALID, "gradient rows mismatch: variable=count shard=0 want=4 got=5"},
-      {"wrong dtype", [&](RequestBuilder& r) { section(r)->set_dtype(v1::DTYPE_INT64); }, v1::INVALID,
-       "gradient dtype mismatch: variable=count shard=0 want=float32 got=another"},
-      {"dtype from the future", [&](RequestBuilder& r) { section(r)->set_dtype(static_cast<v1::DType>(4711)); }, v1::INVALID, "got=4711"},
-      {"no dtype", [&](RequestBuilder& r) { section(r)->clear_dtype(); }, v1::INVALID, "gradient dtype mismatch"},
-      {"codec", [&](RequestBuilder& r) { section(r)->set_codec(static_cast<v1::Codec>(3)); }, v1::INVALID,
-       "codec is not built, expected CODEC_NONE, got=3"},
-      {"kind not given", [&](RequestBuilder& r) { section(r)->clear_kind(); }, v1::INVALID, "update kind is not built"},
+      {"wrong rows", [&](RequestBuilder& r) { section(r)->set_rows(5); }, v1::INVALID,
+       "gradient rows mismatch: variable=count shard=0 want=4 got=5"},
+      {"wrong dtype", [&](RequestBuilder& r) { section(r)->set_dtype(v1::DTYPE_INT64); },
+       v1::INVALID, "gradient dtype mismatch: variable=count shard=0 want=float32 got=another"},
+      {"dtype from the future",
+       [&](RequestBuilder& r) { section(r)->set_dtype(static_cast<v1::DType>(4711)); }, v1::INVALID,
+       "got=4711"},
+      {"no dtype", [&](RequestBuilder& r) { section(r)->clear_dtype(); }, v1::INVALID,
+       "gradient dtype mismatch"},
+      {"codec", [&](RequestBuilder& r) { section(r)->set_codec(static_cast<v1::Codec>(3)); },
+       v1::INVALID, "codec is not built, expected CODEC_NONE, got=3"},
+      {"kind not given", [&](RequestBuilder& r) { section(r)->clear_kind(); }, v1::INVALID,
+       "update kind is not built"},
       {"kind not built", [&](RequestBuilder& r) { section(r)->set_kind(v1::ASSIGN); }, v1::INVALID,
        "update kind is not built, expected GRADIENT, MOVING_AVERAGE or SKIP, got=3"},
-      {"kind of a moving average", [&](RequestBuilder& r) { section(r)->set_kind(v1::MOVING_AVERAGE); }, v1::INVALID,
+      {"kind of a moving average",
+       [&](RequestBuilder& r) { section(r)->set_kind(v1::MOVING_AVERAGE); }, v1::INVALID,
        "update kind mismatch: variable=count shard=0 want=GRADIENT got=MOVING_AVERAGE"},
-      {"ids of a table", [&](RequestBuilder& r) { section(r)->mutable_ids(); }, v1::INVALID, "a dense shard takes no id list"},
+      {"ids of a table", [&](RequestBuilder& r) { section(r)->mutable_ids(); }, v1::INVALID,
+       "a dense shard takes no id list"},
       {"update number", [&](RequestBuilder& r) { section(r)->set_update(4096); }, v1::INVALID,
        "update number out of range: variable=count shard=0 update=4096 max=4095"},
-      {"closure number", [&](RequestBuilder& r) { section(r)->set_closure(~0ull); }, v1::INVALID, "closure number out of range"},
-      {"skip with a payload", [&](RequestBuilder& r) { section(r)->set_kind(v1::SKIP); }, v1::INVALID, "a skipped update carries no payload"},
-      {"unknown shard", [&](RequestBuilder& r) { section(r)->set_shard(8); }, v1::INVALID, "unknown shard: shard=8 shards=8"},
+      {"closure number", [&](RequestBuilder& r) { section(r)->set_closure(~0ull); }, v1::INVALID,
+       "closure number out of range"},
+      {"skip with a payload", [&](RequestBuilder& r) { section(r)->set_kind(v1::SKIP); },
+       v1::INVALID, "a skipped update carries no payload"},
+      {"unknown shard", [&](RequestBuilder& r) { section(r)->set_shard(8); }, v1::INVALID,
+       "unknown shard: shard=8 shards=8"},
       {"shard held elsewhere", [&](RequestBuilder& r) { section(r)->set_shard(7); }, v1::STALE, ""},
-      {"stale epoch", [&](RequestBuilder& r) { section(r)->mutable_epoch()->set_n(4); }, v1::STALE, ""},
-      {"epoch of another term", [&](RequestBuilder& r) { section(r)->mutable_epoch()->set_term(2); }, v1::STALE, ""},
+      {"stale epoch", [&](RequestBuilder& r) { section(r)->mutable_epoch()->set_n(4); }, v1::STALE,
+       ""},
+      {"epoch of another term",
+       [&](RequestBuilder& r) { section(r)->mutable_epoch()->set_term(2); }, v1::STALE, ""},
   };
   std::uint64_t update = 0;
   for (const Case& c : cases) {
@@ -148,7 +165,9 @@ TEST_CASE("S6: a malformed section is refused with words, its neighbours are ser
     REQUIRE(reply->answered);
     CHECK(reply->push(0) == c.want);
     CHECK_THAT(reply->response.header->pushes(0).message(), Catch::Matchers::Contains(c.words));
-    if (c.want == v1::STALE) CHECK(client::FromProto<MapVersion>(reply->response.header->pushes(0).version()) == MapVersion{1, 9});
+    if (c.want == v1::STALE)
+      CHECK(client::FromProto<MapVersion>(reply->response.header->pushes(0).version()) ==
+            MapVersion{1, 9});
     CHECK(reply->push(1) == v1::APPLIED);
     CHECK(f.Report()[0].SerializeAsString() == before);
   }
@@ -164,10 +183,12 @@ TEST_CASE("S6: a job that is not held is stale, with no version known") {
   const auto reply = f.Send(request);
   CHECK(reply->push() == v1::STALE);
   CHECK(reply->pull() == v1::PULL_STALE);
-  CHECK(client::FromProto<MapVersion>(reply->response.header->pushes(0).version()) == MapVersion{0, 0});
+  CHECK(client::FromProto<MapVersion>(reply->response.header->pushes(0).version()) ==
+        MapVersion{0, 0});
 }
 
-TEST_CASE("S6: pulls of a stale epoch, of an unknown shard and with ids are refused by their type") {
+TEST_CASE(
+    "S6: pulls of a stale epoch, of an unknown shard and with ids are refused by their type") {
   HostFixture f;
   f.Hold(CountingShard(0));
   RequestBuilder request;
@@ -177,10 +198,12 @@ TEST_CASE("S6: pulls of a stale epoch, of an unknown shard and with ids are refu
   request.Pull(0);
   const auto reply = f.Send(request);
   CHECK(reply->pull(0) == v1::PULL_STALE);
-  CHECK(client::FromProto<MapVersion>(reply->response.header->pulls(0).version()) == MapVersion{1, 9});
+  CHECK(client::FromProto<MapVersion>(reply->response.header->pulls(0).version()) ==
+        MapVersion{1, 9});
   CHECK(reply->pull(1) == v1::PULL_INVALID);
   CHECK(reply->pull(2) == v1::PULL_INVALID);
-  CHECK(reply->response.header->pulls(2).message() == "a dense shard takes no id list: variable=count shard=0");
+  CHECK(reply->response.header->pulls(2).message() ==
+        "a dense shard takes no id list: variable=count shard=0");
   CHECK(reply->pull(3) == v1::VALUES);
 }
 
@@ -198,13 +221,15 @@ TEST_CASE("S6: garbage is answered with an error for the frame, and nothing has 
     const std::size_t size = round % 3 == 0 ? random() % 200 : good.size();
     tensor::AlignedBuffer bytes(size);
     if (size == good.size()) std::memcpy(bytes.data(), good.data(), size);
-    for (std::size_t i = 0; i < (size == good.size() ? 4 : size); ++i) bytes.data()[i] = std::byte(random());
+    for (std::size_t i = 0; i < (size == good.size() ? 4 : size); ++i)
+      bytes.data()[i] = std::byte(random());
     const auto reply = f.Start(std::move(bytes));
     f.RunAll();
     REQUIRE(reply->answered);
     if (!reply->response.header->has_error()) continue;  // a length that happens to be right
     ++refused;
-    CHECK(reply->response.header->error().code() == static_cast<int>(absl::StatusCode::kInvalidArgument));
+    CHECK(reply->response.header->error().code() ==
+          static_cast<int>(absl::StatusCode::kInvalidArgument));
     CHECK_FALSE(reply->response.header->error().retryable());
     CHECK(reply->response.header->pushes_size() == 0);
     if (refused < 50) CHECK(StateText(f) == before);
@@ -213,7 +238,9 @@ TEST_CASE("S6: garbage is answered with an error for the frame, and nothing has 
   CHECK(StateText(f) == before);
 }
 
-TEST_CASE("what does not fit into the reserved answer is refused, whatever the request claims to have reserved") {
+TEST_CASE(
+    "what does not fit into the reserved answer is refused, whatever the request claims to have "
+    "reserved") {
   HostFixture f(2, 1 << 20);
   f.Hold(CountingShard(0, 100000));  // 400 kB
   RequestBuilder request;
@@ -224,7 +251,8 @@ TEST_CASE("what does not fit into the reserved answer is refused, whatever the r
   CHECK(reply->pull(0) == v1::VALUES);
   CHECK(reply->pull(1) == v1::PULL_INVALID);
   CHECK_THAT(reply->response.header->pulls(1).message(),
-             Catch::Matchers::Contains("values do not fit into what the request reserved: shard=0 bytes=400000"));
+             Catch::Matchers::Contains(
+                 "values do not fit into what the request reserved: shard=0 bytes=400000"));
   // 65,536 pulls would be 26 GB of references: the server's own limit holds.
   RequestBuilder greedy;
   greedy.header.set_response_bytes_max(~0ull);
@@ -268,7 +296,8 @@ TEST_CASE("requests with large headers are parsed off the caller's thread") {
   CHECK(reply->response.header->pulls_size() == 1000);
 }
 
-TEST_CASE("a small pull does not wait behind a row of large pushes, and each shard keeps its order") {
+TEST_CASE(
+    "a small pull does not wait behind a row of large pushes, and each shard keeps its order") {
   HostFixture f(1);
   const std::uint64_t large = (1 << 20) / 4;
   f.Hold(CountingShard(0, large));
@@ -286,10 +315,14 @@ TEST_CASE("a small pull does not wait behind a row of large pushes, and each sha
   f.RunAll();
   CHECK(reply->order < 3);
   for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->answered);
-  for (std::size_t u = 0; u < 8; ++u) CHECK(pushes[u]->values()[0] == static_cast<float>(u + 1));  // each saw its own push and those before
+  for (std::size_t u = 0; u < 8; ++u)
+    CHECK(pushes[u]->values()[0] ==
+          static_cast<float>(u + 1));  // each saw its own push and those before
 }
 
-TEST_CASE("the largest apply yields: a small pull of another shard is answered before it ends, a pull of its own sees all or nothing") {
+TEST_CASE(
+    "the largest apply yields: a small pull of another shard is answered before it ends, a pull of "
+    "its own sees all or nothing") {
   HostFixture f(1);
   const std::uint64_t large = (64ull << 20) / sizeof(float);
   f.Hold(CountingShard(0, large));
@@ -310,7 +343,8 @@ TEST_CASE("the largest apply yields: a small pull of another shard is answered b
   const auto all = [](const Reply& reply, float want) {
     const auto bytes = reply.response.payloads.at(0);
     const auto* floats = reinterpret_cast<const float*>(bytes.data());
-    return bytes.size() == (64u << 20) && std::all_of(floats, floats + bytes.size() / sizeof(float), [want](float v) { return v == want; });
+    return bytes.size() == (64u << 20) && std::all_of(floats, floats + bytes.size() / sizeof(float),
+                                                      [want](float v) { return v == want; });
   };
   CHECK(all(*before, 0));
   CHECK(all(*after, 1));
@@ -318,7 +352,9 @@ TEST_CASE("the largest apply yields: a small pull of another shard is answered b
   CHECK(pushed->order < after->order);
 }
 
-TEST_CASE("in the middle of an apply: Close is taken, Seal and reports wait for its end, Drop answers it with STALE") {
+TEST_CASE(
+    "in the middle of an apply: Close is taken, Seal and reports wait for its end, Drop answers it "
+    "with STALE") {
   const std::uint64_t large = (4 << 20) / sizeof(float);  // four turns
   RequestBuilder push, next;
   push.Push(0, 0, 0, Floats(large, 1));
@@ -332,7 +368,8 @@ TEST_CASE("in the middle of an apply: Close is taken, Seal and reports wait for 
   std::vector<v1::ShardState> states;
   const auto reply = f.Start(push.Frame());  // its first turn comes before what is posted now
   const auto late = f.Start(next.Frame());
-  lane.Close(key, kEpoch, {1, 9}, IntervalSet::Range(0, 1), {}, [&](bool taken) { order.push_back(taken ? "closed" : "ignored"); });
+  lane.Close(key, kEpoch, {1, 9}, IntervalSet::Range(0, 1), {},
+             [&](bool taken) { order.push_back(taken ? "closed" : "ignored"); });
   lane.Seal(key, kEpoch, [&] { order.push_back(reply->answered ? "sealed" : "sealed too early"); });
   lane.Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) {
     order.push_back(reply->answered ? "reported" : "reported too early");
@@ -356,14 +393,17 @@ TEST_CASE("in the middle of an apply: Close is taken, Seal and reports wait for 
   const auto dropped = whole.Start(next.Frame());
   whole.host->lane(ShardId(0)).Drop(key, kEpoch);
   int reports = 0;
-  whole.host->lane(ShardId(0)).Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) { reports += s.empty() ? 1 : 100; });
+  whole.host->lane(ShardId(0)).Report(JobUid(0), true, [&](std::vector<v1::ShardState> s) {
+    reports += s.empty() ? 1 : 100;
+  });
   whole.RunAll();
   REQUIRE(dropped->answered);
   CHECK(dropped->push() == v1::STALE);
   CHECK(reports == 1);
 }
 
-TEST_CASE("a shard that goes while the lane expects it next is not served from what is left of it") {
+TEST_CASE(
+    "a shard that goes while the lane expects it next is not served from what is left of it") {
   HostFixture f(1);
   for (std::uint32_t shard = 0; shard < 3; ++shard) f.Hold(CountingShard(shard));
   const auto pull = [&f](std::initializer_list<std::uint32_t> shards) {
@@ -388,10 +428,13 @@ TEST_CASE("a shard that goes while the lane expects it next is not served from w
   CHECK(pull({0})->pull() == v1::PULL_STALE);
 }
 
-TEST_CASE("reports with digests that are asked for while one is under way share its sums, each is whole, and one without is not held up") {
+TEST_CASE(
+    "reports with digests that are asked for while one is under way share its sums, each is whole, "
+    "and one without is not held up") {
   HostFixture f(1);
   constexpr std::uint32_t kShards = 16;
-  for (std::uint32_t shard = 0; shard < kShards; ++shard) f.Hold(CountingShard(shard, 262144));  // a turn each
+  for (std::uint32_t shard = 0; shard < kShards; ++shard)
+    f.Hold(CountingShard(shard, 262144));  // a turn each
   f.Hold(CountingShard(0, 4, kJob + 1));
   const std::vector<v1::ShardState> want = f.Report();
   REQUIRE(want.size() == kShards + 1);
@@ -400,10 +443,12 @@ TEST_CASE("reports with digests that are asked for while one is under way share 
     for (int i = 0; i < reports; ++i) {
       f.host->Report(JobUid(kJob), true, [&](std::vector<v1::ShardState> states) {
         order.push_back(states.size());
-        for (std::size_t p = 0; p < states.size(); ++p) CHECK(states[p].digest() == want[p].digest());
+        for (std::size_t p = 0; p < states.size(); ++p)
+          CHECK(states[p].digest() == want[p].digest());
       });
     }
-    f.host->Report(JobUid(0), false, [&](std::vector<v1::ShardState> states) { order.push_back(states.size()); });
+    f.host->Report(JobUid(0), false,
+                   [&](std::vector<v1::ShardState> states) { order.push_back(states.size()); });
     const int tasks = f.executors[0]->RunReady();
     CHECK(order.size() == static_cast<std::size_t>(reports) + 1);
     CHECK(order.front() == kShards + 1);
@@ -415,14 +460,16 @@ TEST_CASE("reports with digests that are asked for while one is under way share 
   CHECK(cost(20) <= one + 2 * 20);
   // Another job's are summed beside.
   std::size_t other = 0, all = 0;
-  f.host->Report(JobUid(kJob + 1), true, [&](std::vector<v1::ShardState> states) { other = states.size(); });
+  f.host->Report(JobUid(kJob + 1), true,
+                 [&](std::vector<v1::ShardState> states) { other = states.size(); });
   f.host->Report(JobUid(0), true, [&](std::vector<v1::ShardState> states) { all = states.size(); });
   f.RunAll();
   CHECK(other == 1);
   CHECK(all == kShards + 1);
   // What is dropped meanwhile is not waited for.
   std::size_t left = 0;
-  f.host->Report(JobUid(kJob), true, [&](std::vector<v1::ShardState> states) { left = states.size(); });
+  f.host->Report(JobUid(kJob), true,
+                 [&](std::vector<v1::ShardState> states) { left = states.size(); });
   f.host->DropJob(JobUid(kJob));
   f.RunAll();
   CHECK(left == 1);
@@ -438,7 +485,9 @@ TEST_CASE("a row of large pushes holds up no report") {
     f.Start(push.Frame());
   }
   std::uint64_t lsn = 0;
-  f.host->lane(ShardId(0)).Report(JobUid(0), false, [&](std::vector<v1::ShardState> s) { lsn = s.at(0).lsn(); });
+  f.host->lane(ShardId(0)).Report(JobUid(0), false, [&](std::vector<v1::ShardState> s) {
+    lsn = s.at(0).lsn();
+  });
   f.RunAll();
   CHECK(lsn == 1);
   CHECK(f.Report()[0].lsn() == 4);
@@ -476,7 +525,9 @@ TEST_CASE("drop takes only the epoch it names; a dropped job is gone whole") {
   CHECK(left[0].job_uid() == kJob + 1);
 }
 
-TEST_CASE("a cut in the middle of an apply is the state between two updates, and a dropped shard answers it") {
+TEST_CASE(
+    "a cut in the middle of an apply is the state between two updates, and a dropped shard answers "
+    "it") {
   constexpr std::uint64_t kRows = 1'000'000;  // four turns of an apply
   const ShardKey key{JobUid(kJob), ShardId(0)};
   HostFixture f(1);
@@ -544,7 +595,9 @@ TEST_CASE("an adopted shard takes the place of the one held, whose waiting pushe
   auto other = *Shard::FromSeed(CountingShard(0), {1, 8}, {1, 7}, IntervalSet{5});
   const auto reply = f.Start(request.Frame());
   ShardLane::Loaded loaded;
-  f.host->lane(ShardId(0)).Adopt(std::move(other), [&](ShardLane::Loaded l) { loaded = std::move(l); });
+  f.host->lane(ShardId(0)).Adopt(std::move(other), [&](ShardLane::Loaded l) {
+    loaded = std::move(l);
+  });
   f.RunAll();
   CHECK(loaded.status.ok());
   CHECK(loaded.value_bytes == 16);
@@ -585,7 +638,9 @@ TEST_CASE("a report has every shard's numbers in order, digests only when asked"
   CHECK(f.Report(false)[2].digest() == 0);
 }
 
-TEST_CASE("a report counts what each shard was asked for and answered: sections with values or an update, and their bytes") {
+TEST_CASE(
+    "a report counts what each shard was asked for and answered: sections with values or an "
+    "update, and their bytes") {
   HostFixture f;
   f.Hold(CountingShard(0));
   f.Hold(CountingSlot(1));
@@ -601,7 +656,8 @@ TEST_CASE("a report counts what each shard was asked for and answered: sections 
   section.set_kind(v1::SKIP);
   section.set_skip_reason("nan");
   CHECK(f.Send(skip)->push() == v1::APPLIED);
-  // A repeat brings values again and no update; what is refused or stale is no traffic of the shard's.
+  // A repeat brings values again and no update; what is refused or stale is no traffic of the
+  // shard's.
   CHECK(f.Send(request)->push() == v1::DUPLICATE);
   RequestBuilder stale;
   *stale.Push(2, 0, 0, Floats(4, 1)).mutable_epoch() = client::ToProto(ShardEpoch{1, 4});
@@ -616,14 +672,17 @@ TEST_CASE("a report counts what each shard was asked for and answered: sections 
   const auto states = f.Report();
   REQUIRE(states.size() == 3);
   const auto traffic = [&](std::size_t i) {
-    return std::vector<std::uint64_t>{states[i].pulls(), states[i].pushes(), states[i].bytes_received(), states[i].bytes_sent()};
+    return std::vector<std::uint64_t>{states[i].pulls(), states[i].pushes(),
+                                      states[i].bytes_received(), states[i].bytes_sent()};
   };
   CHECK(traffic(0) == std::vector<std::uint64_t>{2, 2, 16, 2 * 16});
   CHECK(traffic(1) == std::vector<std::uint64_t>{2, 1, 2 * 8 + 16 + 2 * 3 * 8, 2 * 3 * 8});
   CHECK(traffic(2) == std::vector<std::uint64_t>{0, 0, 0, 0});
 }
 
-TEST_CASE("failpoints: lost before the apply nothing has changed, lost after it the repeat is a duplicate") {
+TEST_CASE(
+    "failpoints: lost before the apply nothing has changed, lost after it the repeat is a "
+    "duplicate") {
   HostFixture f(1);
   f.Hold(CountingShard(0));
   RequestBuilder request;
@@ -666,14 +725,16 @@ TEST_CASE("many callers on real executors: every update is applied once") {
   metrics::Registry registry;
   ShardHost::Options options;
   for (int i = 0; i < 3; ++i) {
-    executors.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"shards"}));
+    executors.push_back(
+        std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"shards"}));
     options.executors.push_back(executors.back().get());
   }
   options.registry = &registry;
   ShardHost host(std::move(options));
   constexpr std::uint32_t kShards = 5, kUpdates = 100;
   for (std::uint32_t shard = 0; shard < kShards; ++shard)
-    host.lane(ShardId(shard)).Assign(CountingShard(shard), kEpoch, kStart, {}, [](ShardLane::Loaded) {});
+    host.lane(ShardId(shard))
+        .Assign(CountingShard(shard), kEpoch, kStart, {}, [](ShardLane::Loaded) {});
 
   class CountingResponder final : public transport::DataResponder {
    public:
@@ -696,10 +757,15 @@ TEST_CASE("many callers on real executors: every update is applied once") {
       callers.emplace_back("caller", [&, caller] {
         for (std::uint32_t u = 0; u < kUpdates; ++u) {
           RequestBuilder request;
-          if (caller != 0) request.header.set_response_bytes_max(4096);  // brief: by its caller where an executor is idle
-          for (std::uint32_t shard = 0; shard < kShards; ++shard) request.Push(shard, static_cast<std::uint64_t>(caller), u, Floats(4, 1));
+          if (caller != 0)
+            request.header.set_response_bytes_max(
+                4096);  // brief: by its caller where an executor is idle
+          for (std::uint32_t shard = 0; shard < kShards; ++shard)
+            request.Push(shard, static_cast<std::uint64_t>(caller), u, Floats(4, 1));
           for (std::uint32_t shard = 0; shard < kShards; ++shard) request.Pull(shard);
-          for (int twice = 0; twice < 2; ++twice) host.Handle({request.Frame(), nullptr}, std::make_unique<CountingResponder>(&left, &done));
+          for (int twice = 0; twice < 2; ++twice)
+            host.Handle({request.Frame(), nullptr},
+                        std::make_unique<CountingResponder>(&left, &done));
           if (u % 20 == 0) host.Report(JobUid(0), true, [](std::vector<v1::ShardState>) {});
         }
       });
@@ -711,7 +777,9 @@ TEST_CASE("many callers on real executors: every update is applied once") {
   CHECK(host.duplicates() == kCallers * kUpdates * kShards);
 }
 
-TEST_CASE("a brief request is answered by its caller's thread when the executor is idle; a large one, or a push to tables, never") {
+TEST_CASE(
+    "a brief request is answered by its caller's thread when the executor is idle; a large one, or "
+    "a push to tables, never") {
   runtime::ThreadExecutor executor({"shards"});
   metrics::Registry registry;
   ShardHost::Options options;
@@ -720,7 +788,9 @@ TEST_CASE("a brief request is answered by its caller's thread when the executor 
   ShardHost host(std::move(options));
   for (const ShardSettings& settings : {CountingShard(0), CountingSlot(1)}) {
     runtime::Event held;
-    host.lane(settings.shard).Assign(settings, kEpoch, kStart, {}, [&](ShardLane::Loaded) { held.Set(); });
+    host.lane(settings.shard).Assign(settings, kEpoch, kStart, {}, [&](ShardLane::Loaded) {
+      held.Set();
+    });
     held.Wait();
   }
   class ThreadResponder final : public transport::DataResponder {
@@ -765,7 +835,9 @@ TEST_CASE("a brief request is answered by its caller's thread when the executor 
   CHECK(host.updates_applied() == 3);
 }
 
-TEST_CASE("rows of a slot through the wire: pushed, pulled in the order of the ids, never more than the request reserved") {
+TEST_CASE(
+    "rows of a slot through the wire: pushed, pulled in the order of the ids, never more than the "
+    "request reserved") {
   HostFixture f;
   f.Hold(CountingSlot(1));
   f.Hold(CountingShard(2));
@@ -790,8 +862,9 @@ TEST_CASE("rows of a slot through the wire: pushed, pulled in the order of the i
   REQUIRE(refused->answered);
   CHECK(refused->pull(0) == v1::VALUES);
   CHECK(refused->pull(1) == v1::PULL_INVALID);
-  CHECK_THAT(refused->response.header->pulls(1).message(),
-             Catch::Contains("do not fit into what the request reserved: bytes=24 reserved=63 left=23"));
+  CHECK_THAT(
+      refused->response.header->pulls(1).message(),
+      Catch::Contains("do not fit into what the request reserved: bytes=24 reserved=63 left=23"));
 
   RequestBuilder wrong;
   wrong.Push(1, 1, 0, {1, 1});
@@ -800,10 +873,13 @@ TEST_CASE("rows of a slot through the wire: pushed, pulled in the order of the i
   wrong.PullRows(1, {7}).set_tables(0, 1);
   const auto invalid = f.Send(wrong);
   CHECK(invalid->push() == v1::INVALID);
-  CHECK_THAT(invalid->response.header->pushes(0).message(), Catch::Contains("a slot needs an id list"));
+  CHECK_THAT(invalid->response.header->pushes(0).message(),
+             Catch::Contains("a slot needs an id list"));
   for (int i = 0; i < 3; ++i) CHECK(invalid->pull(i) == v1::PULL_INVALID);
-  CHECK_THAT(invalid->response.header->pulls(1).message(), Catch::Contains("a dense shard takes no id list"));
-  CHECK_THAT(invalid->response.header->pulls(2).message(), Catch::Contains("no such table: table=1 tables=1"));
+  CHECK_THAT(invalid->response.header->pulls(1).message(),
+             Catch::Contains("a dense shard takes no id list"));
+  CHECK_THAT(invalid->response.header->pulls(2).message(),
+             Catch::Contains("no such table: table=1 tables=1"));
 
   const std::vector<v1::ShardState> states = f.Report();
   REQUIRE(states.size() == 2);

@@ -1,4 +1,5 @@
-// Orders to cut and shards restored from files, on real executors and I/O threads: what the coordinator is told, what workers see meanwhile.
+// Orders to cut and shards restored from files, on real executors and I/O threads: what the
+// coordinator is told, what workers see meanwhile.
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -47,7 +48,8 @@ TEST_CASE("what was cut is restored bit for bit under a new owner, the open clos
     CHECK(report->value_digest == states[shard].digest());
     CHECK(report->header.plan_fingerprint() == kPlan);
     // To the last field: the second variable of a plan could not be resumed without its index.
-    CHECK(report->header.dense().SerializeAsString() == Stage::AssignOf(shard).assign().spec().SerializeAsString());
+    CHECK(report->header.dense().SerializeAsString() ==
+          Stage::AssignOf(shard).assign().spec().SerializeAsString());
   }
   CHECK(*client::FromProto(files[1].done()) == IntervalSet{1, 2});
   CHECK(*client::FromProto(files[1].refused()) == IntervalSet{5});
@@ -82,12 +84,16 @@ TEST_CASE("what was cut is restored bit for bit under a new owner, the open clos
   CHECK(a.Push(1, 5, 0, epoch) == v1::REFUSED);
   CHECK(a.Push(1, 30, 0, epoch) == v1::REFUSED);
   CHECK(a.Push(1, 7, 9, epoch) == v1::APPLIED);  // it was not in the file
-  CHECK_THAT(a.Log(), Catch::Matchers::Contains(absl::StrCat("info shard restored: shard=1 file=", kFolder, "/", files[1].file(), " lsn=")));
+  CHECK_THAT(a.Log(),
+             Catch::Matchers::Contains(absl::StrCat("info shard restored: shard=1 file=", kFolder,
+                                                    "/", files[1].file(), " lsn=")));
   // And what was restored is cut again.
   CHECK(a.Cut(1, epoch).file() != files[1].file());
 }
 
-TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to exactly the updates of its ledger") {
+TEST_CASE(
+    "a slot of tables is assigned, cut while pushes go on, and restored to exactly the updates of "
+    "its ledger") {
   Stage a;
   v1::CoordinatorMessage assign;
   assign.mutable_assign()->CopyFrom(Stage::AssignOf(1).assign());
@@ -99,7 +105,8 @@ TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to
     std::vector<std::int64_t> ids(kIds);
     for (std::int64_t i = 0; i < kIds; ++i) ids[static_cast<std::size_t>(i)] = i * 3;
     RequestBuilder request;
-    *request.PushRows(1, closure, update, std::move(ids), std::vector<float>(2 * kIds, 1)).mutable_epoch() = client::ToProto(epoch);
+    *request.PushRows(1, closure, update, std::move(ids), std::vector<float>(2 * kIds, 1))
+         .mutable_epoch() = client::ToProto(epoch);
     const auto shared = a.Start(request);
     shared->event.Wait();
     return shared->reply->push();
@@ -117,7 +124,8 @@ TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to
     const v1::ShardDurable durable = a.NextDurable();
     INFO(durable.error().message());
     REQUIRE_FALSE(durable.has_error());
-    const auto report = snapshot::VerifyShardFile(a.files, fs::JoinUri(kFolder, durable.file().file()));
+    const auto report =
+        snapshot::VerifyShardFile(a.files, fs::JoinUri(kFolder, durable.file().file()));
     REQUIRE(report.ok());
     REQUIRE(report->open.size() == 1);
     const std::uint64_t inside = report->open[0].second.size();
@@ -130,13 +138,15 @@ TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to
     INFO(assigned.error().message());
     REQUIRE(assigned.ok());
     RequestBuilder pull;
-    *pull.PullRows(1, {0, 3 * (kIds - 1), 1}).mutable_epoch() = client::ToProto(ShardEpoch{1, kEpoch.n + n + 1});
+    *pull.PullRows(1, {0, 3 * (kIds - 1), 1}).mutable_epoch() =
+        client::ToProto(ShardEpoch{1, kEpoch.n + n + 1});
     const auto shared = a.Start(pull);
     shared->event.Wait();
     const auto count = static_cast<float>(inside);
     CHECK(shared->reply->values() == std::vector<float>{count, count, count, count, 0, 0});
     updates = static_cast<std::uint32_t>(inside);
-    // The job's memory here is what its table holds, made by pushes or restored: rows and slots, index, room for more of them.
+    // The job's memory here is what its table holds, made by pushes or restored: rows and slots,
+    // index, room for more of them.
     a.On([&] { progress = a.control->Progress(); });
     REQUIRE(progress.jobs_size() == 1);
     CHECK(progress.jobs(0).bytes() == a.Report()[0].tables(0).memory_bytes());
@@ -145,14 +155,16 @@ TEST_CASE("a slot of tables is assigned, cut while pushes go on, and restored to
   }
 }
 
-TEST_CASE("a file that cannot be used is answered with its path and why, and the shard is not held") {
+TEST_CASE(
+    "a file that cannot be used is answered with its path and why, and the shard is not held") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
   const v1::ShardFile file = a.Cut(0);
   const std::string path = fs::JoinUri(kFolder, file.file());
   ShardEpoch epoch{1, 8};
-  const auto refusal = [&](absl::StatusCode code, const char* words, const std::function<void(v1::Assign*)>& change) {
+  const auto refusal = [&](absl::StatusCode code, const char* words,
+                           const std::function<void(v1::Assign*)>& change) {
     INFO(words);
     v1::CoordinatorMessage assign = Stage::RestoreOf(file, epoch);
     change(assign.mutable_assign());
@@ -162,20 +174,30 @@ TEST_CASE("a file that cannot be used is answered with its path and why, and the
     CHECK(client::FromProto<ShardEpoch>(assigned.epoch()) == epoch);
     CHECK(assigned.error().code() == static_cast<int>(code));
     CHECK_FALSE(assigned.error().retryable());
-    CHECK_THAT(assigned.error().message(), Catch::Matchers::Contains(words) && Catch::Matchers::Contains(assign.assign().snapshot().uri()));
+    CHECK_THAT(assigned.error().message(),
+               Catch::Matchers::Contains(words) &&
+                   Catch::Matchers::Contains(assign.assign().snapshot().uri()));
     CHECK(a.Hello().shards_size() == 0);
     CHECK(a.Report().empty());
     ++epoch.n;
   };
-  refusal(absl::StatusCode::kNotFound, "no such file", [](v1::Assign* x) { x->mutable_snapshot()->set_uri("file:///job/gone.egshard"); });
-  refusal(absl::StatusCode::kFailedPrecondition, "another job", [](v1::Assign* x) { x->mutable_snapshot()->set_job_uid(kJob + 1); });
-  refusal(absl::StatusCode::kFailedPrecondition, "another plan", [](v1::Assign* x) { x->mutable_snapshot()->set_plan_fingerprint("other"); });
-  refusal(absl::StatusCode::kFailedPrecondition, "another shard", [](v1::Assign* x) { x->mutable_spec()->set_shard(1); });
-  refusal(absl::StatusCode::kDataLoss, "sha256 differs",
-          [](v1::Assign* x) { x->mutable_snapshot()->mutable_sha256()->at(3) = static_cast<char>(x->snapshot().sha256()[3] ^ 1); });
-  refusal(absl::StatusCode::kDataLoss, "file size differs", [](v1::Assign* x) { x->mutable_snapshot()->set_bytes(x->snapshot().bytes() + 1); });
-  refusal(absl::StatusCode::kInvalidArgument, "optimizer",
-          [](v1::Assign* x) { x->mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("sgd"); });
+  refusal(absl::StatusCode::kNotFound, "no such file",
+          [](v1::Assign* x) { x->mutable_snapshot()->set_uri("file:///job/gone.egshard"); });
+  refusal(absl::StatusCode::kFailedPrecondition, "another job",
+          [](v1::Assign* x) { x->mutable_snapshot()->set_job_uid(kJob + 1); });
+  refusal(absl::StatusCode::kFailedPrecondition, "another plan",
+          [](v1::Assign* x) { x->mutable_snapshot()->set_plan_fingerprint("other"); });
+  refusal(absl::StatusCode::kFailedPrecondition, "another shard",
+          [](v1::Assign* x) { x->mutable_spec()->set_shard(1); });
+  refusal(absl::StatusCode::kDataLoss, "sha256 differs", [](v1::Assign* x) {
+    x->mutable_snapshot()->mutable_sha256()->at(3) =
+        static_cast<char>(x->snapshot().sha256()[3] ^ 1);
+  });
+  refusal(absl::StatusCode::kDataLoss, "file size differs",
+          [](v1::Assign* x) { x->mutable_snapshot()->set_bytes(x->snapshot().bytes() + 1); });
+  refusal(absl::StatusCode::kInvalidArgument, "optimizer", [](v1::Assign* x) {
+    x->mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("sgd");
+  });
   REQUIRE(a.failpoints.Arm("snapshot.restore=1*error", 1).ok());
   refusal(absl::StatusCode::kInternal, "snapshot.restore", [](v1::Assign*) {});
   REQUIRE(a.files.Damage(path, file.bytes() / 2, std::byte{4}).ok());
@@ -185,7 +207,9 @@ TEST_CASE("a file that cannot be used is answered with its path and why, and the
   CHECK(a.NextAssigned().ok());
 }
 
-TEST_CASE("line 28: attempts are forgotten on request, and another plan's ledger replaces the file's unless a closure is open in it") {
+TEST_CASE(
+    "line 28: attempts are forgotten on request, and another plan's ledger replaces the file's "
+    "unless a closure is open in it") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 3, 0, kEpoch, 4, {1, 9}) == v1::APPLIED);
@@ -203,14 +227,17 @@ TEST_CASE("line 28: attempts are forgotten on request, and another plan's ledger
   const auto replaced = [&](const v1::ShardFile& file, ShardEpoch epoch) {
     v1::CoordinatorMessage message = Stage::RestoreOf(file, epoch);
     message.mutable_assign()->mutable_snapshot()->set_replace_ledger(true);
-    *message.mutable_assign()->mutable_snapshot()->mutable_done() = client::ToProto(IntervalSet::Range(0, 100));
+    *message.mutable_assign()->mutable_snapshot()->mutable_done() =
+        client::ToProto(IntervalSet::Range(0, 100));
     return message;
   };
   a.Give(replaced(open, {1, 8}));
   const v1::Assigned refused = a.NextAssigned();
   CHECK(refused.error().code() == static_cast<int>(absl::StatusCode::kFailedPrecondition));
-  CHECK_THAT(refused.error().message(), Catch::Matchers::Contains("a closure is open in the snapshot") &&
-                                            Catch::Matchers::Contains("shard=0 closure=3") && Catch::Matchers::Contains(open.file()));
+  CHECK_THAT(refused.error().message(),
+             Catch::Matchers::Contains("a closure is open in the snapshot") &&
+                 Catch::Matchers::Contains("shard=0 closure=3") &&
+                 Catch::Matchers::Contains(open.file()));
   a.Give(Stage::RestoreOf(open, {1, 9}));
   REQUIRE(a.NextAssigned().ok());
   a.Give(Stage::CloseOf(0, {3}, {200}, {1, 9}));
@@ -224,7 +251,9 @@ TEST_CASE("line 28: attempts are forgotten on request, and another plan's ledger
   CHECK(a.Push(0, 200, 0, {1, 10}) == v1::APPLIED);
 }
 
-TEST_CASE("while a shard is read from its file it is loading: pushes are stale, a close is ignored, a cut is for later") {
+TEST_CASE(
+    "while a shard is read from its file it is loading: pushes are stale, a close is ignored, a "
+    "cut is for later") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -241,7 +270,8 @@ TEST_CASE("while a shard is read from its file it is loading: pushes are stale, 
   const auto shared = a.Start(request);
   shared->event.Wait();
   CHECK(shared->reply->push() == v1::STALE);
-  CHECK(client::FromProto<MapVersion>(shared->reply->response.header->pushes(0).version()) == MapVersion{1, 8});
+  CHECK(client::FromProto<MapVersion>(shared->reply->response.header->pushes(0).version()) ==
+        MapVersion{1, 8});
   a.Give(Stage::CloseOf(0, {4}, {}, {1, 8}));
   CHECK_FALSE(a.Next().closed().taken());
   a.Give(Stage::CutOf({0}, {1, 8}));
@@ -256,7 +286,9 @@ TEST_CASE("while a shard is read from its file it is loading: pushes are stale, 
   CHECK(a.Unread() == 0);
 }
 
-TEST_CASE("a newer assignment, a drop, a seal or the end of the job ends a restore: nothing of it is held or answered") {
+TEST_CASE(
+    "a newer assignment, a drop, a seal or the end of the job ends a restore: nothing of it is "
+    "held or answered") {
   for (const std::string way : {"seed", "file", "drop", "sealed", "ended"}) {
     INFO(way);
     Stage a;
@@ -281,9 +313,12 @@ TEST_CASE("a newer assignment, a drop, a seal or the end of the job ends a resto
       ended.mutable_job_ended()->set_job_uid(kJob);
       a.Give(ended);
     }
-    if (way == "seed") CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) == ShardEpoch{1, 9});  // does not wait for the file
+    if (way == "seed")
+      CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) ==
+            ShardEpoch{1, 9});  // does not wait for the file
     a.gated.Release();
-    if (way == "file") CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) == ShardEpoch{1, 9});
+    if (way == "file")
+      CHECK(client::FromProto<ShardEpoch>(a.NextAssigned().epoch()) == ShardEpoch{1, 9});
     a.Settle();
     CHECK(a.Unread() == 0);
     const auto states = a.Report();
@@ -293,14 +328,17 @@ TEST_CASE("a newer assignment, a drop, a seal or the end of the job ends a resto
       CHECK(states[0].epoch().n() == 9);
       CHECK(states[0].lsn() == (way == "file" ? 1 : 0));
     }
-    CHECK(
-        a.registry
-            .GetCounter("evergrad_ps_server_restores_total", "Shards to be read from their files, by what became of them", {{"result", "cancelled"}})
-            .value() == 1);
+    CHECK(a.registry
+              .GetCounter("evergrad_ps_server_restores_total",
+                          "Shards to be read from their files, by what became of them",
+                          {{"result", "cancelled"}})
+              .value() == 1);
   }
 }
 
-TEST_CASE("an order is answered in its own session; in the next one an unchanged shard is answered with the file that is there") {
+TEST_CASE(
+    "an order is answered in its own session; in the next one an unchanged shard is answered with "
+    "the file that is there") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -315,7 +353,8 @@ TEST_CASE("an order is answered in its own session; in the next one an unchanged
   CHECK(a.Cuts("durable") == 1);
   CHECK(a.Cuts("unchanged") == 1);
   CHECK(a.files.List(kFolder)->size() == 1);
-  // Another folder, and a file that somebody took away, are written; so is a newer epoch of the same state.
+  // Another folder, and a file that somebody took away, are written; so is a newer epoch of the
+  // same state.
   v1::CoordinatorMessage elsewhere = Stage::CutOf({0});
   elsewhere.mutable_cut()->set_folder("file:///other");
   a.Give(elsewhere);
@@ -333,7 +372,9 @@ TEST_CASE("an order is answered in its own session; in the next one an unchanged
   CHECK(client::FromProto<ShardEpoch>(next.epoch()) == ShardEpoch{1, 8});
 }
 
-TEST_CASE("a shard that is not held at that epoch is answered at once; a drop ends the cut that is being written") {
+TEST_CASE(
+    "a shard that is not held at that epoch is answered at once; a drop ends the cut that is being "
+    "written") {
   Stage a;
   a.Hold(0);
   a.Hold(1);
@@ -345,7 +386,8 @@ TEST_CASE("a shard that is not held at that epoch is answered at once; a drop en
   a.Give(Stage::CutOf({0}, {1, 4}));
   CHECK(a.NextDurable().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   a.Give(Stage::CutOf({9}));
-  CHECK_THAT(a.NextDurable().error().message(), Catch::Matchers::Contains("shard is not held at this epoch: shard=9"));
+  CHECK_THAT(a.NextDurable().error().message(),
+             Catch::Matchers::Contains("shard is not held at this epoch: shard=9"));
   a.gated.Close();
   a.Give(Stage::CutOf({0, 1}));
   a.gated.AwaitSomebody();  // 0 is being written, 1 waits
@@ -379,7 +421,8 @@ TEST_CASE("an order whose place a newer one took is answered by the newer one, o
   CHECK(a.Unread() == 0);
 }
 
-TEST_CASE("sealed shards are cut: what was admitted before the seal is in the file, nothing after it") {
+TEST_CASE(
+    "sealed shards are cut: what was admitted before the seal is in the file, nothing after it") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -396,7 +439,9 @@ TEST_CASE("sealed shards are cut: what was admitted before the seal is in the fi
   CHECK(a.Push(0, 0, 1, {1, 8}) == v1::APPLIED);  // a seal is the holder's, not the state's
 }
 
-TEST_CASE("while the disk is full the coordinator and the log are told once that it is tried again; with room the file is of the new moment") {
+TEST_CASE(
+    "while the disk is full the coordinator and the log are told once that it is tried again; with "
+    "room the file is of the new moment") {
   Stage a;
   a.Hold(0);
   REQUIRE(a.Push(0, 0, 0) == v1::APPLIED);
@@ -410,7 +455,8 @@ TEST_CASE("while the disk is full the coordinator and the log are told once that
   CHECK(trouble.error().code() == static_cast<int>(absl::StatusCode::kResourceExhausted));
   CHECK(a.Unread() == 0);
   a.On([] {});
-  CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning snapshot of a shard dropped, it is taken anew until it succeeds: shard=0 cause="));
+  CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning snapshot of a shard dropped, it is taken "
+                                                "anew until it succeeds: shard=0 cause="));
   a.files.SetBytesMax(1 << 20);
   const v1::ShardDurable saved = a.NextDurable();
   CHECK_FALSE(saved.tried_again());
@@ -423,7 +469,8 @@ TEST_CASE("while the disk is full the coordinator and the log are told once that
   CHECK(refused.error().code() == static_cast<int>(absl::StatusCode::kUnimplemented));
   CHECK_FALSE(refused.error().retryable());
   a.On([] {});
-  CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning snapshot failed: shards=1 of=1 first_cause="));
+  CHECK_THAT(a.Log(),
+             Catch::Matchers::Contains("warning snapshot failed: shards=1 of=1 first_cause="));
 }
 
 TEST_CASE("cuts under pushes all the time restore to exactly the updates of their ledgers") {
@@ -459,15 +506,19 @@ TEST_CASE("cuts under pushes all the time restore to exactly the updates of thei
     shared->event.Wait();
     const Floats values = shared->reply->values();
     REQUIRE(values.size() == kRows);
-    CHECK(std::all_of(values.begin(), values.end(), [&](float v) { return v == static_cast<float>(file.lsn()); }));
-    if (file.lsn() > 0) CHECK(a.Push(0, (file.lsn() - 1) / 4, static_cast<std::uint32_t>((file.lsn() - 1) % 4), epoch, kRows) == v1::DUPLICATE);
+    CHECK(std::all_of(values.begin(), values.end(),
+                      [&](float v) { return v == static_cast<float>(file.lsn()); }));
+    if (file.lsn() > 0)
+      CHECK(a.Push(0, (file.lsn() - 1) / 4, static_cast<std::uint32_t>((file.lsn() - 1) % 4), epoch,
+                   kRows) == v1::DUPLICATE);
     ++epoch.n;
   }
 }
 
-// Not a test: run it by name on a quiet machine. Pushes to a 16 MiB shard (and a slot of the same size) through its lane, one at a time, on a real
-// disk.
-TEST_CASE("measured: pushes through a lane while snapshots are written all the time", "[.measure]") {
+// Not a test: run it by name on a quiet machine. Pushes to a 16 MiB shard (and a slot of the same
+// size) through its lane, one at a time, on a real disk.
+TEST_CASE("measured: pushes through a lane while snapshots are written all the time",
+          "[.measure]") {
   constexpr std::uint64_t kRows = 4u << 20;
   test::TempFolder folder;
   const auto disk = fs::MakeLocalFileSystem();
@@ -488,7 +539,8 @@ TEST_CASE("measured: pushes through a lane while snapshots are written all the t
   };
   const auto show = [](const char* name, std::vector<double> ms) {
     std::sort(ms.begin(), ms.end());
-    std::printf("%-14s n=%zu p50=%.1f ms p99=%.1f ms max=%.1f ms\n", name, ms.size(), ms[ms.size() / 2], ms[ms.size() * 99 / 100], ms.back());
+    std::printf("%-14s n=%zu p50=%.1f ms p99=%.1f ms max=%.1f ms\n", name, ms.size(),
+                ms[ms.size() / 2], ms[ms.size() * 99 / 100], ms.back());
   };
   std::vector<double> alone, beside;
   for (int round = 0; round < 8; ++round) {  // in turns: what else the machine does meets both

@@ -30,9 +30,15 @@ inline constexpr char kPlan[] = "plan";
 class GatedFiles final : public fs::FileSystem {
  public:
   explicit GatedFiles(fs::FileSystem* files) : files_(*files) {}
-  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return Wait(), files_.Create(uri); }
-  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override { return Wait(), files_.Open(uri); }
-  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override { return files_.List(uri); }
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override {
+    return Wait(), files_.Create(uri);
+  }
+  absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
+    return Wait(), files_.Open(uri);
+  }
+  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+    return files_.List(uri);
+  }
   absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }
   absl::StatusOr<bool> Exists(absl::string_view uri) override { return files_.Exists(uri); }
   absl::Status MakeFolders(absl::string_view uri) override { return files_.MakeFolders(uri); }
@@ -73,7 +79,8 @@ struct SharedReply {
 };
 class EventResponder final : public transport::DataResponder {
  public:
-  explicit EventResponder(std::shared_ptr<SharedReply> shared) : shared_(std::move(shared)), inner_(shared_->reply, &shared_->answers) {}
+  explicit EventResponder(std::shared_ptr<SharedReply> shared)
+      : shared_(std::move(shared)), inner_(shared_->reply, &shared_->answers) {}
   void Answer(transport::Frame frame) override {
     inner_.Answer(std::move(frame));
     shared_->event.Set();
@@ -97,7 +104,8 @@ struct Stage {
   GatedFiles gated;
   log::Logger logger{{.level = log::Level::kInfo, .file = "/dev/null"}};
   std::vector<std::unique_ptr<runtime::ThreadExecutor>> lanes;
-  std::unique_ptr<runtime::ThreadExecutor> executor = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
+  std::unique_ptr<runtime::ThreadExecutor> executor =
+      std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"control"});
   std::unique_ptr<ShardHost> host;
   std::unique_ptr<SnapshotWriter> writer;
   std::unique_ptr<Restorer> restorer;
@@ -111,11 +119,13 @@ struct Stage {
   std::deque<v1::TaskMessage> sent ABSL_GUARDED_BY(mu);
 
   // `network`: shards can be moved from and to it; it is reached at server->address().
-  explicit Stage(fs::FileSystem* real = nullptr, transport::Transport* network = nullptr, std::uint64_t images_max = 1ull << 30)
+  explicit Stage(fs::FileSystem* real = nullptr, transport::Transport* network = nullptr,
+                 std::uint64_t images_max = 1ull << 30)
       : gated(real != nullptr ? real : &files) {
     ShardHost::Options host_options;
     for (int i = 0; i < 2; ++i) {
-      lanes.push_back(std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{absl::StrCat("lane-", i)}));
+      lanes.push_back(std::make_unique<runtime::ThreadExecutor>(
+          runtime::ThreadExecutor::Options{absl::StrCat("lane-", i)}));
       host_options.executors.push_back(lanes.back().get());
     }
     host_options.registry = &registry;
@@ -153,13 +163,15 @@ struct Stage {
     options.failpoints = &failpoints;
     if (network != nullptr) {
       transport::Handlers handlers;
-      handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+      handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame,
+                             std::unique_ptr<transport::DataResponder> responder) {
         host->Handle(std::move(frame), std::move(responder));
       };
       auto listening = network->Listen({}, std::move(handlers));
       REQUIRE(listening.ok());
       server = *std::move(listening);
-      peers = std::make_unique<client::ParameterClient>(network, transport::ChannelOptions(), "ps_server/test");
+      peers = std::make_unique<client::ParameterClient>(network, transport::ChannelOptions(),
+                                                        "ps_server/test");
       options.peers = peers.get();
     }
     options.send = [this](v1::TaskMessage message) {
@@ -233,7 +245,8 @@ struct Stage {
     MutexLock lock(&mu);
     return sent.size();
   }
-  // Whatever an executor or an I/O thread still does for the shards of before is over: a round trip through both and back. Gates are open.
+  // Whatever an executor or an I/O thread still does for the shards of before is over: a round trip
+  // through both and back. Gates are open.
   void Settle() {
     Give(CutOf({63}));  // not held: answered at once
     CHECK(NextDurable().shard() == 63);
@@ -245,7 +258,8 @@ struct Stage {
     CHECK(NextAssigned().error().code() == static_cast<int>(absl::StatusCode::kNotFound));
   }
 
-  static v1::CoordinatorMessage AssignOf(std::uint32_t shard, ShardEpoch epoch = kEpoch, std::uint64_t rows = 4, MapVersion start = kStart) {
+  static v1::CoordinatorMessage AssignOf(std::uint32_t shard, ShardEpoch epoch = kEpoch,
+                                         std::uint64_t rows = 4, MapVersion start = kStart) {
     v1::CoordinatorMessage message;
     v1::Assign& assign = *message.mutable_assign();
     assign.set_job_uid(kJob);
@@ -286,12 +300,14 @@ struct Stage {
     source.set_plan_fingerprint(kPlan);
     return source;
   }
-  static v1::CoordinatorMessage RestoreOf(const v1::ShardFile& file, ShardEpoch epoch, std::uint64_t rows = 4) {
+  static v1::CoordinatorMessage RestoreOf(const v1::ShardFile& file, ShardEpoch epoch,
+                                          std::uint64_t rows = 4) {
     v1::CoordinatorMessage message = AssignOf(file.shard(), epoch, rows, {1, epoch.n});
     *message.mutable_assign()->mutable_snapshot() = Source(file);
     return message;
   }
-  static v1::CoordinatorMessage CutOf(const std::vector<std::uint32_t>& shards, ShardEpoch epoch = kEpoch) {
+  static v1::CoordinatorMessage CutOf(const std::vector<std::uint32_t>& shards,
+                                      ShardEpoch epoch = kEpoch) {
     v1::CoordinatorMessage message;
     message.mutable_cut()->set_job_uid(kJob);
     message.mutable_cut()->set_folder(kFolder);
@@ -310,7 +326,8 @@ struct Stage {
     *message.mutable_drop()->mutable_epoch() = client::ToProto(epoch);
     return message;
   }
-  static v1::CoordinatorMessage CloseOf(std::uint32_t shard, const IntervalSet& done, const IntervalSet& refused, ShardEpoch epoch = kEpoch) {
+  static v1::CoordinatorMessage CloseOf(std::uint32_t shard, const IntervalSet& done,
+                                        const IntervalSet& refused, ShardEpoch epoch = kEpoch) {
     v1::CoordinatorMessage message;
     v1::Close& close = *message.mutable_close();
     close.set_job_uid(kJob);
@@ -337,8 +354,8 @@ struct Stage {
     host->Handle({request.Frame(), nullptr}, std::make_unique<EventResponder>(shared));
     return shared;
   }
-  v1::PushAnswer Push(std::uint32_t shard, std::uint64_t closure, std::uint32_t update, ShardEpoch epoch = kEpoch, std::uint64_t rows = 4,
-                      Attempt attempt = {1, 1}) {
+  v1::PushAnswer Push(std::uint32_t shard, std::uint64_t closure, std::uint32_t update,
+                      ShardEpoch epoch = kEpoch, std::uint64_t rows = 4, Attempt attempt = {1, 1}) {
     RequestBuilder request;
     v1::PushSection& push = request.Push(shard, closure, update, Floats(rows, 1));
     *push.mutable_epoch() = client::ToProto(epoch);
@@ -358,11 +375,15 @@ struct Stage {
     return states;
   }
   std::uint64_t Cuts(const std::string& result) {
-    return registry.GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them", {{"result", result}}).value();
+    return registry
+        .GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them",
+                    {{"result", result}})
+        .value();
   }
   std::string Log() {
     std::string text;
-    for (const log::Line& line : logger.Read(0, 0, "", 1000)) text += absl::StrCat(log::LevelName(line.level), " ", line.text, "\n");
+    for (const log::Line& line : logger.Read(0, 0, "", 1000))
+      text += absl::StrCat(log::LevelName(line.level), " ", line.text, "\n");
     return text;
   }
 };

@@ -1,4 +1,5 @@
-// Transcripts of LEDGER lines 6 to 13, 20a, 21 and 24 at one shard, and values that do not depend on the cut.
+// Transcripts of LEDGER lines 6 to 13, 20a, 21 and 24 at one shard, and values that do not depend
+// on the cut.
 #include <catch2/catch.hpp>
 
 #include <bit>
@@ -23,7 +24,8 @@ ShardSettings Counting(std::uint64_t rows = 4) {
   return s;
 }
 
-std::unique_ptr<Shard> Seeded(const ShardSettings& settings, IntervalSet refused = {}, fault::Mutant mutant = fault::Mutant::kNone) {
+std::unique_ptr<Shard> Seeded(const ShardSettings& settings, IntervalSet refused = {},
+                              fault::Mutant mutant = fault::Mutant::kNone) {
   auto shard = Shard::FromSeed(settings, {1, 5}, {1, 2}, std::move(refused), mutant);
   REQUIRE(shard.ok());
   return *std::move(shard);
@@ -53,9 +55,14 @@ struct Trace {
   std::map<std::string, std::uint64_t> skips;
   friend bool operator==(const Trace&, const Trace&) = default;
 };
-Trace TraceOf(const Shard& s) { return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger(), s.skips()}; }
+Trace TraceOf(const Shard& s) {
+  return {s.lsn(),    s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(),
+          s.ledger(), s.skips()};
+}
 
-TEST_CASE("a cut stays as it was whatever is pushed after it, and a shard restored from it goes on with the same bits") {
+TEST_CASE(
+    "a cut stays as it was whatever is pushed after it, and a shard restored from it goes on with "
+    "the same bits") {
   for (const char* type : {"counting", "sgd", "adam"}) {
     INFO(type);
     ShardSettings settings = Counting(100'000);  // two chunks
@@ -71,7 +78,8 @@ TEST_CASE("a cut stays as it was whatever is pushed after it, and a shard restor
     const Trace after = TraceOf(*shard);
 
     // Two owners of one cut: neither sees the other's pushes.
-    const auto first = Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}), second = Shard::Restore(settings, cut, {1, 5}, {1, 2}, IntervalSet{91});
+    const auto first = Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}),
+               second = Shard::Restore(settings, cut, {1, 5}, {1, 2}, IntervalSet{91});
     REQUIRE(first.ok());
     REQUIRE(second.ok());
     CHECK(TraceOf(**first) == at_cut);
@@ -86,8 +94,10 @@ TEST_CASE("a cut stays as it was whatever is pushed after it, and a shard restor
   ShardSettings settings = Counting();
   const ShardCut cut = Seeded(settings)->Cut();
   settings.optimizer.type = "adam";
-  CHECK(Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}).status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(Shard::Restore(Counting(5), cut, {1, 5}, {1, 2}, {}).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Shard::Restore(settings, cut, {1, 5}, {1, 2}, {}).status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(Shard::Restore(Counting(5), cut, {1, 5}, {1, 2}, {}).status().code() ==
+        absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers too") {
@@ -108,7 +118,8 @@ TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers
       int pieces = 0;
       for (; in_pieces->applying(); ++pieces) {
         // Neither touches a value: they fit between two pieces.
-        if (u == 2 && pieces == 1) CHECK(in_pieces->Close({1, 5}, {1, 9}, IntervalSet::Range(7, 8), {}));
+        if (u == 2 && pieces == 1)
+          CHECK(in_pieces->Close({1, 5}, {1, 9}, IntervalSet::Range(7, 8), {}));
         if (u == 2 && pieces == 2) in_pieces->Seal();
         CHECK(in_pieces->ContinueApply(1) == (pieces < 3 ? 65536 : 17) * sizeof(float));
       }
@@ -120,7 +131,9 @@ TEST_CASE("an apply in pieces gives the bits of an apply at once, beside readers
   }
 }
 
-TEST_CASE("a stopped shard answers nothing but STALE, and nothing of it changes; an apply in progress ends and is part of what is moved") {
+TEST_CASE(
+    "a stopped shard answers nothing but STALE, and nothing of it changes; an apply in progress "
+    "ends and is part of what is moved") {
   auto shard = Seeded(Counting(100'000));
   const Gradient gradient(100'000, 1);
   REQUIRE(shard->Apply(Update(1, 0, {1, 1}, gradient)).code == PushCode::kApplied);
@@ -144,7 +157,8 @@ TEST_CASE("a stopped shard answers nothing but STALE, and nothing of it changes;
   Push next = Update(1, 2, {1, 1}, gradient);
   next.epoch = {1, 6};
   CHECK((*moved)->Apply(next).code == PushCode::kApplied);
-  shard->BecomeOwned({1, 7}, {1, 2}, {});  // as a copy in a model does: it is another owner's state now
+  shard->BecomeOwned({1, 7}, {1, 2},
+                     {});  // as a copy in a model does: it is another owner's state now
   CHECK_FALSE(shard->stopped());
 }
 
@@ -157,11 +171,13 @@ TEST_CASE("an update is applied once; its repeat is a duplicate and changes no v
   CHECK(shard->vlsn() == 1);
   CHECK(shard->updates_applied() == 1);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kDuplicate);
-  CHECK(shard->Apply(Update(0, 0, {1, 2}, one)).code == PushCode::kDuplicate);  // a retry of the closure
+  CHECK(shard->Apply(Update(0, 0, {1, 2}, one)).code ==
+        PushCode::kDuplicate);  // a retry of the closure
   CHECK(shard->lsn() == 1);
   CHECK(shard->duplicates() == 2);
   CHECK(shard->Values() == std::vector<float>(4, 1));
-  CHECK(shard->Apply(Update(0, 2, {1, 2}, one)).code == PushCode::kApplied);  // updates may overtake each other
+  CHECK(shard->Apply(Update(0, 2, {1, 2}, one)).code ==
+        PushCode::kApplied);  // updates may overtake each other
   CHECK(shard->Apply(Update(0, 1, {1, 2}, one)).code == PushCode::kApplied);
   CHECK(shard->Values() == std::vector<float>(4, 3));
 }
@@ -173,7 +189,8 @@ TEST_CASE("a lower attempt is superseded once a higher one has been seen, also b
   CHECK(shard->Apply(Update(7, 0, {1, 4}, one)).code == PushCode::kDuplicate);
   CHECK(shard->Apply(Update(7, 1, {1, 3}, one)).code == PushCode::kSuperseded);
   CHECK(shard->Apply(Update(7, 1, {1, 4}, one)).code == PushCode::kApplied);
-  CHECK(shard->Apply(Update(7, 2, {2, 1}, one)).code == PushCode::kApplied);  // pairs: a later term is higher
+  CHECK(shard->Apply(Update(7, 2, {2, 1}, one)).code ==
+        PushCode::kApplied);  // pairs: a later term is higher
   CHECK(shard->Apply(Update(7, 3, {1, 9}, one)).code == PushCode::kSuperseded);
 }
 
@@ -182,7 +199,8 @@ TEST_CASE("another epoch is stale, for pushes and pulls, and leaves no trace") {
   const Gradient one(4);
   const Trace before = TraceOf(*shard);
   Push push = Update(0, 0, {1, 1}, one);
-  for (const ShardEpoch epoch : {ShardEpoch{1, 4}, ShardEpoch{1, 6}, ShardEpoch{0, 5}, ShardEpoch{2, 5}}) {
+  for (const ShardEpoch epoch :
+       {ShardEpoch{1, 4}, ShardEpoch{1, 6}, ShardEpoch{0, 5}, ShardEpoch{2, 5}}) {
     push.epoch = epoch;
     CHECK(shard->Apply(push).code == PushCode::kStale);
     CHECK(shard->Read({epoch, false, {}, 0}).code == PullCode::kStale);
@@ -203,8 +221,10 @@ TEST_CASE("what is malformed is refused with words and leaves no trace, not even
     CHECK(TraceOf(*shard) == before);
     return result.message;
   };
-  CHECK(refused(Update(0, 1, {1, 1}, three)) == "gradient rows mismatch: variable=count shard=3 want=4 got=3");
-  CHECK(refused(Update(9, 1, {1, 1}, five)) == "gradient rows mismatch: variable=count shard=3 want=4 got=5");
+  CHECK(refused(Update(0, 1, {1, 1}, three)) ==
+        "gradient rows mismatch: variable=count shard=3 want=4 got=3");
+  CHECK(refused(Update(9, 1, {1, 1}, five)) ==
+        "gradient rows mismatch: variable=count shard=3 want=4 got=5");
   Push push = Update(0, 1, {1, 1}, three);
   push.rows = 4;
   CHECK(refused(push) == "gradient bytes mismatch: variable=count shard=3 want=16 got=12");
@@ -224,7 +244,8 @@ TEST_CASE("what is malformed is refused with words and leaves no trace, not even
   const std::string lengthy(65, 'x');
   push.skip_reason = lengthy;
   CHECK_FALSE(refused(push).empty());
-  CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code == PushCode::kApplied);  // the same identity, now well formed
+  CHECK(shard->Apply(Update(0, 1, {1, 1}, one)).code ==
+        PushCode::kApplied);  // the same identity, now well formed
 }
 
 TEST_CASE("a decoder's defect comes after the fence and the ledger, as line 11 says") {
@@ -252,7 +273,8 @@ TEST_CASE("a skip sets the bit only and is counted by its reason") {
   CHECK(shard->updates_applied() == 0);
   CHECK(shard->skips().at("nan") == 1);
   CHECK(shard->Apply(push).code == PushCode::kDuplicate);
-  CHECK(shard->Apply(Update(0, 0, {1, 2}, one)).code == PushCode::kDuplicate);  // the gradient of the same update
+  CHECK(shard->Apply(Update(0, 0, {1, 2}, one)).code ==
+        PushCode::kDuplicate);  // the gradient of the same update
   CHECK(shard->Values() == std::vector<float>(4, 0));
   push.attempt = {1, 2};
   // Reasons come from outside: they are bounded.
@@ -300,7 +322,8 @@ TEST_CASE("a close of another epoch, or computed before the shard's rollback, is
   CHECK(shard->Close({1, 5}, {1, 2}, {0}, {}));  // start == V is taken
 }
 
-TEST_CASE("a sealed shard refuses every push, records nothing, and still answers pulls and closes") {
+TEST_CASE(
+    "a sealed shard refuses every push, records nothing, and still answers pulls and closes") {
   auto shard = Seeded(Counting());
   const Gradient one(4);
   CHECK(shard->Apply(Update(0, 0, {1, 1}, one)).code == PushCode::kApplied);
@@ -404,7 +427,9 @@ TEST_CASE("open closures are bounded: one more is told to come back") {
 }
 
 TEST_CASE("settings that make no shard are refused by name") {
-  const auto message = [](const ShardSettings& s) { return std::string(Shard::FromSeed(s, {1, 1}, {1, 1}, {}).status().message()); };
+  const auto message = [](const ShardSettings& s) {
+    return std::string(Shard::FromSeed(s, {1, 1}, {1, 1}, {}).status().message());
+  };
   ShardSettings s = Counting();
   s.row_end = 5;
   CHECK(message(s) == "rows out of the shape: variable=count shape=(4, 1) row_begin=0 row_end=5");
@@ -415,7 +440,8 @@ TEST_CASE("settings that make no shard are refused by name") {
   s.optimizer.type = "lamb";
   CHECK_FALSE(message(s).empty());
   s.optimizer.type = "rowwise_adagrad";
-  CHECK(message(s) == "optimizer is for tables only, use adagrad: variable=" + s.variable + " type=rowwise_adagrad");
+  CHECK(message(s) == "optimizer is for tables only, use adagrad: variable=" + s.variable +
+                          " type=rowwise_adagrad");
   s = Counting();
   s.initializer.type = "orthogonal";
   CHECK_FALSE(message(s).empty());
@@ -440,7 +466,8 @@ struct Totals {
 };
 
 // A (13, 5) variable cut by `ranges`, trained for `updates` updates.
-Totals Train(const std::vector<sharding::RowRange>& ranges, const InitializerSettings& initializer, const OptimizerSettings& optimizer, int updates) {
+Totals Train(const std::vector<sharding::RowRange>& ranges, const InitializerSettings& initializer,
+             const OptimizerSettings& optimizer, int updates) {
   Totals totals;
   std::vector<std::unique_ptr<Shard>> shards;
   for (const sharding::RowRange& range : ranges) {
@@ -491,11 +518,14 @@ TEST_CASE("digests and values are equal for every partitioner, at the seed and a
                                                      sharding::MaxSize{64, std::nullopt},
                                                      sharding::MaxSize{1, 7}};
   std::vector<InitializerSettings> initializers;
-  for (const char* type : {"zeros", "ones", "constant", "glorot_uniform", "he_normal", "truncated_normal"}) {
+  for (const char* type :
+       {"zeros", "ones", "constant", "glorot_uniform", "he_normal", "truncated_normal"}) {
     initializers.push_back({.type = type, .value = 0.5, .fan_in = 13, .fan_out = 5, .seed = 11});
   }
-  std::vector<OptimizerSettings> optimizers = {
-      {.type = "sgd"}, {.type = "sgd", .momentum = 0.9, .nesterov = true}, {.type = "adam"}, {.type = "counting"}};
+  std::vector<OptimizerSettings> optimizers = {{.type = "sgd"},
+                                               {.type = "sgd", .momentum = 0.9, .nesterov = true},
+                                               {.type = "adam"},
+                                               {.type = "counting"}};
   for (const auto& initializer : initializers) {
     const Totals whole = Train({{0, 13}}, initializer, optimizers[0], 0);
     for (const auto& partitioner : partitioners) {
@@ -518,7 +548,9 @@ TEST_CASE("digests and values are equal for every partitioner, at the seed and a
   }
 }
 
-TEST_CASE("adam's t is the number of gradients applied: neither skips nor closes nor duplicates move it") {
+TEST_CASE(
+    "adam's t is the number of gradients applied: neither skips nor closes nor duplicates move "
+    "it") {
   ShardSettings s = Counting();
   s.optimizer = {.type = "adam", .learning_rate = 0.1};
   auto plain = Seeded(s), noisy = Seeded(s);

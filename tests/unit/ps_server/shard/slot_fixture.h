@@ -38,11 +38,14 @@ struct Rows {
   std::span<const std::byte> bytes() const { return std::as_bytes(std::span(floats)); }
 };
 // `users` x 2 and `items` x 3 elements of `value`.
-inline Rows RowsOf(std::vector<std::int64_t> users, std::vector<std::int64_t> items, float value = 1) {
+inline Rows RowsOf(std::vector<std::int64_t> users, std::vector<std::int64_t> items,
+                   float value = 1) {
   Rows rows;
   rows.floats.assign(users.size() * 2 + items.size() * 3, value);
-  if (!users.empty()) rows.tables.push_back(0), rows.counts.push_back(static_cast<std::uint32_t>(users.size()));
-  if (!items.empty()) rows.tables.push_back(1), rows.counts.push_back(static_cast<std::uint32_t>(items.size()));
+  if (!users.empty())
+    rows.tables.push_back(0), rows.counts.push_back(static_cast<std::uint32_t>(users.size()));
+  if (!items.empty())
+    rows.tables.push_back(1), rows.counts.push_back(static_cast<std::uint32_t>(items.size()));
   rows.ids = std::move(users);
   rows.ids.insert(rows.ids.end(), items.begin(), items.end());
   return rows;
@@ -50,7 +53,8 @@ inline Rows RowsOf(std::vector<std::int64_t> users, std::vector<std::int64_t> it
 
 inline constexpr ShardEpoch kSlotEpoch{1, 5};
 
-inline Push PushOf(std::uint64_t c, std::uint32_t u, const Rows& rows, ShardEpoch epoch = kSlotEpoch) {
+inline Push PushOf(std::uint64_t c, std::uint32_t u, const Rows& rows,
+                   ShardEpoch epoch = kSlotEpoch) {
   Push push;
   push.epoch = epoch;
   push.closure = ClosureId(c);
@@ -63,7 +67,8 @@ inline Push PushOf(std::uint64_t c, std::uint32_t u, const Rows& rows, ShardEpoc
   return push;
 }
 
-inline std::vector<float> Pulled(const Shard& shard, const Rows& rows, ShardEpoch epoch = kSlotEpoch) {
+inline std::vector<float> Pulled(const Shard& shard, const Rows& rows,
+                                 ShardEpoch epoch = kSlotEpoch) {
   const PullResult result = shard.Read({epoch, false, {}, 0, rows.of()});
   REQUIRE(result.invalid == "");
   REQUIRE(result.code == PullCode::kValues);
@@ -74,9 +79,12 @@ inline std::vector<float> Pulled(const Shard& shard, const Rows& rows, ShardEpoc
 }
 
 // A cut whose slices are taken by this thread, as it is the shard's only one.
-inline ShardCut CutOf(const Shard& shard, std::uint64_t slice_bytes = 64, std::uint64_t preimage_bytes_max = kPreimageBytesMax) {
+inline ShardCut CutOf(const Shard& shard, std::uint64_t slice_bytes = 64,
+                      std::uint64_t preimage_bytes_max = kPreimageBytesMax) {
   ShardCut cut = shard.Cut(preimage_bytes_max);
-  cut.next_slice = [&shard, serial = cut.serial, slice_bytes] { return shard.NextSlice(serial, slice_bytes); };
+  cut.next_slice = [&shard, serial = cut.serial, slice_bytes] {
+    return shard.NextSlice(serial, slice_bytes);
+  };
   return cut;
 }
 

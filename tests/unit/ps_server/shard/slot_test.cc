@@ -4,8 +4,10 @@
 namespace evergrad::ps_server {
 namespace {
 
-std::unique_ptr<Shard> Seeded(const ShardSettings& settings, std::shared_ptr<storage::MemoryBudget> budget = nullptr) {
-  auto shard = Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {}, fault::Mutant::kNone, nullptr, std::move(budget));
+std::unique_ptr<Shard> Seeded(const ShardSettings& settings,
+                              std::shared_ptr<storage::MemoryBudget> budget = nullptr) {
+  auto shard = Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {}, fault::Mutant::kNone, nullptr,
+                               std::move(budget));
   REQUIRE(shard.ok());
   return *std::move(shard);
 }
@@ -15,9 +17,13 @@ struct Trace {
   Ledger ledger;
   friend bool operator==(const Trace&, const Trace&) = default;
 };
-Trace TraceOf(const Shard& s) { return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger()}; }
+Trace TraceOf(const Shard& s) {
+  return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger()};
+}
 
-TEST_CASE("one push changes rows of several tables, once, and a pull reads them in the order of its ids") {
+TEST_CASE(
+    "one push changes rows of several tables, once, and a pull reads them in the order of its "
+    "ids") {
   const auto shard = Seeded(SlotOf());
   const Rows both = RowsOf({7, -9}, {7});
   CHECK(Pulled(*shard, both) == std::vector<float>(7, 0.f));
@@ -26,7 +32,8 @@ TEST_CASE("one push changes rows of several tables, once, and a pull reads them 
   CHECK(shard->lsn() == 1);
   CHECK(shard->Apply(PushOf(0, 0, both)).code == PushCode::kDuplicate);
   CHECK(shard->Apply(PushOf(0, 1, RowsOf({-9}, {}, 4))).code == PushCode::kApplied);
-  CHECK(Pulled(*shard, RowsOf({-9, 7, 5, -9}, {8, 7})) == std::vector<float>{5, 5, 1, 1, 0, 0, 5, 5, 0, 0, 0, 1, 1, 1});
+  CHECK(Pulled(*shard, RowsOf({-9, 7, 5, -9}, {8, 7})) ==
+        std::vector<float>{5, 5, 1, 1, 0, 0, 5, 5, 0, 0, 0, 1, 1, 1});
   CHECK(shard->value_bytes() == 2 * 8 + 12);
   CHECK(shard->updates_applied() == 2);
   CHECK(shard->vlsn() == 2);
@@ -36,7 +43,8 @@ TEST_CASE("one push changes rows of several tables, once, and a pull reads them 
 
   SECTION("a pull of a slot is never answered `unchanged`: its rows may be others") {
     const Rows rows = RowsOf({7}, {});
-    CHECK(shard->Read({kSlotEpoch, true, {1, 2}, shard->vlsn(), rows.of()}).code == PullCode::kValues);
+    CHECK(shard->Read({kSlotEpoch, true, {1, 2}, shard->vlsn(), rows.of()}).code ==
+          PullCode::kValues);
   }
   SECTION("another epoch, and a stopped shard, are stale") {
     CHECK(shard->Read({{1, 4}, false, {}, 0, both.of()}).code == PullCode::kStale);
@@ -76,7 +84,8 @@ TEST_CASE("sections that do not fit the tables are refused by what is wrong, and
     std::function<void(Rows*, Push*)> spoil;
   } cases[] = {
       {"a slot needs an id list", [](Rows*, Push* p) { p->rows_of = {}; }},
-      {"tables and their rows do not pair: tables=1 rows=2", [](Rows* r, Push*) { r->tables.pop_back(); }},
+      {"tables and their rows do not pair: tables=1 rows=2",
+       [](Rows* r, Push*) { r->tables.pop_back(); }},
       {"no such table: table=2 tables=2", [](Rows* r, Push*) { r->tables[1] = 2; }},
       {"tables do not rise: table=0 after=0", [](Rows* r, Push*) { r->tables[1] = 0; }},
       {"a table without rows: table=1", [](Rows* r, Push*) { r->counts[1] = 0; }},
@@ -94,12 +103,14 @@ TEST_CASE("sections that do not fit the tables are refused by what is wrong, and
     if (push.rows_of.present) push.rows_of = rows.of();
     const PushResult result = shard->Apply(push);
     CHECK(result.code == PushCode::kInvalid);
-    CHECK_THAT(result.message, Catch::Contains(c.text) && Catch::Contains("variable=slot 1 of 4 shard=3"));
+    CHECK_THAT(result.message,
+               Catch::Contains(c.text) && Catch::Contains("variable=slot 1 of 4 shard=3"));
     CHECK(TraceOf(*shard) == before);
   }
   Rows wrong = RowsOf({5}, {6});
   wrong.tables[1] = 9;
-  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, wrong.of()}).invalid, Catch::Contains("no such table"));
+  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, wrong.of()}).invalid,
+             Catch::Contains("no such table"));
   // What is refused takes no room; who finds no room is told why, and nothing is read.
   std::vector<storage::EmbeddingTable::Reading> readings;
   std::uint64_t asked = 0;
@@ -117,7 +128,8 @@ TEST_CASE("sections that do not fit the tables are refused by what is wrong, and
   CHECK(shard->Read(pull).invalid == "no room");
   CHECK(asked > 0);
   CHECK(readings.empty());
-  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, {}}).invalid, Catch::Contains("a slot needs an id list"));
+  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, {}}).invalid,
+             Catch::Contains("a slot needs an id list"));
 }
 
 TEST_CASE("a dense shard takes no id list") {
@@ -128,8 +140,10 @@ TEST_CASE("a dense shard takes no id list") {
   s.optimizer.type = "sgd";
   const auto shard = Seeded(s);
   Rows rows = RowsOf({1}, {});
-  CHECK_THAT(shard->Apply(PushOf(0, 0, rows)).message, Catch::Contains("a dense shard takes no id list"));
-  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, rows.of()}).invalid, Catch::Contains("a dense shard takes no id list"));
+  CHECK_THAT(shard->Apply(PushOf(0, 0, rows)).message,
+             Catch::Contains("a dense shard takes no id list"));
+  CHECK_THAT(shard->Read({kSlotEpoch, false, {}, 0, rows.of()}).invalid,
+             Catch::Contains("a dense shard takes no id list"));
 }
 
 TEST_CASE("S10: a byte budget reached in the middle of a push refuses it whole") {
@@ -152,7 +166,8 @@ TEST_CASE("S10: a byte budget reached in the middle of a push refuses it whole")
   REQUIRE(u > 0);
   CHECK(shard->Tables()[0]->rows() == u);
   CHECK(shard->Tables()[1]->rows() == u);
-  CHECK(shard->Apply(PushOf(0, u, RowsOf({0}, {0}))).code == PushCode::kApplied);  // rows that are there
+  CHECK(shard->Apply(PushOf(0, u, RowsOf({0}, {0}))).code ==
+        PushCode::kApplied);  // rows that are there
   CHECK(shard->Apply(PushOf(0, u + 1, RowsOf({1000}, {}))).code == PushCode::kApplied);
 }
 
@@ -162,7 +177,8 @@ TEST_CASE("rows that give way are an event of their own") {
   const auto shard = Seeded(settings);
   REQUIRE(shard->Apply(PushOf(0, 0, RowsOf({1}, {}))).code == PushCode::kApplied);
   CHECK(shard->lsn() == 1);
-  REQUIRE(shard->Apply(PushOf(1, 0, RowsOf({2}, {}))).code == PushCode::kApplied);  // a hundred steps later
+  REQUIRE(shard->Apply(PushOf(1, 0, RowsOf({2}, {}))).code ==
+          PushCode::kApplied);  // a hundred steps later
   CHECK(shard->Tables()[0]->rows() == 1);
   CHECK(shard->lsn() == 3);
   CHECK(shard->vlsn() == 3);

@@ -1,4 +1,5 @@
-// 16-bit wire types: what a shard holds is the float32 of a shard that was given the widened gradients, and what it answers is that narrowed.
+// 16-bit wire types: what a shard holds is the float32 of a shard that was given the widened
+// gradients, and what it answers is that narrowed.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -41,7 +42,8 @@ std::vector<std::byte> Narrowed(WireType type, const std::vector<float>& values)
 }
 std::vector<std::byte> BytesOf(const PullResult& result) {
   std::vector<std::byte> all;
-  for (const tensor::SharedBytes& piece : result.chunks) all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
+  for (const tensor::SharedBytes& piece : result.chunks)
+    all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
   return all;
 }
 // A gradient in both forms: the float32 one is what the other says.
@@ -52,12 +54,15 @@ struct Both {
 Both GradientOf(WireType type, std::size_t n, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<float> values(n);
-  for (float& v : values) v = std::ldexp(static_cast<float>(random() % 2001) - 1000.f, static_cast<int>(random() % 12) - 16);
+  for (float& v : values)
+    v = std::ldexp(static_cast<float>(random() % 2001) - 1000.f,
+                   static_cast<int>(random() % 12) - 16);
   Both both{Narrowed(type, values), std::vector<float>(n)};
   tensor::Widen(type, both.narrow.data(), n, both.wide.data());
   return both;
 }
-Push DensePush(std::uint32_t u, std::span<const std::byte> payload, WireType type, std::uint64_t rows) {
+Push DensePush(std::uint32_t u, std::span<const std::byte> payload, WireType type,
+               std::uint64_t rows) {
   Push push;
   push.epoch = kSlotEpoch;
   push.closure = ClosureId(1);
@@ -69,12 +74,16 @@ Push DensePush(std::uint32_t u, std::span<const std::byte> payload, WireType typ
   return push;
 }
 
-TEST_CASE("a dense shard of a 16-bit wire type holds the float32 that it computes, and answers it narrowed") {
+TEST_CASE(
+    "a dense shard of a 16-bit wire type holds the float32 that it computes, and answers it "
+    "narrowed") {
   for (const WireType wire : {WireType::kBFloat16, WireType::kFloat16}) {
     for (const char* optimizer : {"sgd", "adam"}) {
-      for (const std::uint64_t n : {1u, 2u, 2049u, 65536u, 65537u, 131'073u, 200'001u}) {  // one, two and four chunks; odd numbers
+      for (const std::uint64_t n : {1u, 2u, 2049u, 65536u, 65537u, 131'073u,
+                                    200'001u}) {  // one, two and four chunks; odd numbers
         INFO(tensor::WireTypeName(wire) << " " << optimizer << " " << n);
-        const auto shard = Seeded(Dense(n, wire, optimizer)), plain = Seeded(Dense(n, WireType::kFloat32, optimizer));
+        const auto shard = Seeded(Dense(n, wire, optimizer)),
+                   plain = Seeded(Dense(n, WireType::kFloat32, optimizer));
         const auto check = [&](const Shard& s) {
           CHECK(s.Digest() == plain->Digest());
           CHECK(s.SlotDigest() == plain->SlotDigest());
@@ -85,7 +94,8 @@ TEST_CASE("a dense shard of a 16-bit wire type holds the float32 that it compute
         };
         check(*shard);
         CHECK(shard->value_bytes() == n * sizeof(float));
-        std::vector<PullResult> held;  // who holds what was answered makes the next apply write elsewhere
+        std::vector<PullResult>
+            held;  // who holds what was answered makes the next apply write elsewhere
         std::vector<std::vector<std::byte>> was;
         for (std::uint32_t u = 0; u < 4; ++u) {
           const Both gradient = GradientOf(wire, n, u);
@@ -93,8 +103,12 @@ TEST_CASE("a dense shard of a 16-bit wire type holds the float32 that it compute
             held.push_back(shard->Read({kSlotEpoch, false, {}, 0}));
             was.push_back(BytesOf(held.back()));
           }
-          REQUIRE(plain->Apply(DensePush(u, std::as_bytes(std::span(gradient.wide)), WireType::kFloat32, n)).code == PushCode::kApplied);
-          REQUIRE(shard->BeginApply(DensePush(u, gradient.narrow, wire, n)).code == PushCode::kApplied);
+          REQUIRE(plain
+                      ->Apply(DensePush(u, std::as_bytes(std::span(gradient.wide)),
+                                        WireType::kFloat32, n))
+                      .code == PushCode::kApplied);
+          REQUIRE(shard->BeginApply(DensePush(u, gradient.narrow, wire, n)).code ==
+                  PushCode::kApplied);
           while (shard->applying()) shard->ContinueApply(1);
           check(*shard);
         }
@@ -105,13 +119,16 @@ TEST_CASE("a dense shard of a 16-bit wire type holds the float32 that it compute
         CHECK(now.chunks.empty());
         CHECK(now.wire == wire);
         // What is moved and saved is float32: the next owner may answer in another type.
-        const auto moved = Shard::Restore(Dense(n, wire, optimizer), shard->Cut(), kSlotEpoch, {1, 2}, {});
+        const auto moved =
+            Shard::Restore(Dense(n, wire, optimizer), shard->Cut(), kSlotEpoch, {1, 2}, {});
         REQUIRE(moved.ok());
         check(**moved);
         check(*shard->Snapshot());
-        const auto wide = Shard::Restore(Dense(n, WireType::kFloat32, optimizer), shard->Cut(), kSlotEpoch, {1, 2}, {});
+        const auto wide = Shard::Restore(Dense(n, WireType::kFloat32, optimizer), shard->Cut(),
+                                         kSlotEpoch, {1, 2}, {});
         REQUIRE(wide.ok());
-        CHECK(BytesOf((*wide)->Read({kSlotEpoch, false, {}, 0})) == Narrowed(WireType::kFloat32, shard->Values()));
+        CHECK(BytesOf((*wide)->Read({kSlotEpoch, false, {}, 0})) ==
+              Narrowed(WireType::kFloat32, shard->Values()));
         // A cut holds the chunks: what goes on beside it does not touch them.
         const Both gradient = GradientOf(wire, n, 9);
         REQUIRE((*moved)->Apply(DensePush(9, gradient.narrow, wire, n)).code == PushCode::kApplied);
@@ -121,7 +138,8 @@ TEST_CASE("a dense shard of a 16-bit wire type holds the float32 that it compute
   }
 }
 
-TEST_CASE("a section that is not of its variable's wire type is invalid by name, and leaves no trace") {
+TEST_CASE(
+    "a section that is not of its variable's wire type is invalid by name, and leaves no trace") {
   const auto shard = Seeded(Dense(6, WireType::kBFloat16, "sgd"));
   const std::uint64_t digest = shard->Digest();
   const std::vector<float> wide(6, 1.f);
@@ -134,9 +152,12 @@ TEST_CASE("a section that is not of its variable's wire type is invalid by name,
     return result.message;
   };
   CHECK_THAT(refused(DensePush(0, std::as_bytes(std::span(wide)), WireType::kFloat32, 6)),
-             Catch::Contains("gradient dtype mismatch: variable=dense/kernel shard=3 want=bf16 got=float32"));
-  CHECK_THAT(refused(DensePush(0, Narrowed(WireType::kFloat16, wide), WireType::kFloat16, 6)), Catch::Contains("want=bf16 got=fp16"));
-  CHECK_THAT(refused(DensePush(0, Narrowed(WireType::kBFloat16, wide), WireType::kSeveral, 6)), Catch::Contains("want=bf16 got=none"));
+             Catch::Contains(
+                 "gradient dtype mismatch: variable=dense/kernel shard=3 want=bf16 got=float32"));
+  CHECK_THAT(refused(DensePush(0, Narrowed(WireType::kFloat16, wide), WireType::kFloat16, 6)),
+             Catch::Contains("want=bf16 got=fp16"));
+  CHECK_THAT(refused(DensePush(0, Narrowed(WireType::kBFloat16, wide), WireType::kSeveral, 6)),
+             Catch::Contains("want=bf16 got=none"));
   CHECK_THAT(refused(DensePush(0, std::as_bytes(std::span(wide)), WireType::kBFloat16, 6)),
              Catch::Contains("gradient bytes mismatch") && Catch::Contains("want=12 got=24"));
   Push skip = DensePush(0, {}, WireType::kFloat32, 0);
@@ -164,7 +185,8 @@ std::vector<std::byte> OnWire(const std::vector<WireType>& wire, Rows* rows) {
   std::size_t at = 0;
   for (std::size_t k = 0; k < rows->tables.size(); ++k) {
     const std::size_t n = rows->counts[k] * (rows->tables[k] == 0 ? 2 : 3);
-    const std::vector<float> part(rows->floats.begin() + static_cast<std::ptrdiff_t>(at), rows->floats.begin() + static_cast<std::ptrdiff_t>(at + n));
+    const std::vector<float> part(rows->floats.begin() + static_cast<std::ptrdiff_t>(at),
+                                  rows->floats.begin() + static_cast<std::ptrdiff_t>(at + n));
     const std::vector<std::byte> narrow = Narrowed(wire[rows->tables[k]], part);
     tensor::Widen(wire[rows->tables[k]], narrow.data(), n, rows->floats.data() + at);
     bytes.insert(bytes.end(), narrow.begin(), narrow.end());
@@ -174,10 +196,12 @@ std::vector<std::byte> OnWire(const std::vector<WireType>& wire, Rows* rows) {
 }
 
 TEST_CASE("rows of tables travel in each table's wire type, alone and beside one of another") {
-  const std::vector<WireType> kinds[] = {{WireType::kBFloat16, WireType::kBFloat16},
-                                         {WireType::kFloat16, WireType::kFloat16},
-                                         {WireType::kFloat32, WireType::kBFloat16},
-                                         {WireType::kBFloat16, WireType::kFloat32}};  // the last: float32 at addresses that are not a float's
+  const std::vector<WireType> kinds[] = {
+      {WireType::kBFloat16, WireType::kBFloat16},
+      {WireType::kFloat16, WireType::kFloat16},
+      {WireType::kFloat32, WireType::kBFloat16},
+      {WireType::kBFloat16,
+       WireType::kFloat32}};  // the last: float32 at addresses that are not a float's
   for (const std::vector<WireType>& wire : kinds) {
     INFO(tensor::WireTypeName(wire[0]) << " " << tensor::WireTypeName(wire[1]));
     const auto shard = Seeded(SlotOn(wire)), plain = Seeded(SlotOn({}));
@@ -188,7 +212,9 @@ TEST_CASE("rows of tables travel in each table's wire type, alone and beside one
         for (std::int64_t& id : list) id = static_cast<std::int64_t>(random() % 9);  // some twice
         return list;
       };
-      Rows rows = u % 3 == 0 ? RowsOf(ids(5), {}) : u % 3 == 1 ? RowsOf({}, ids(3)) : RowsOf(ids(1 + u % 2), ids(7));
+      Rows rows = u % 3 == 0   ? RowsOf(ids(5), {})
+                  : u % 3 == 1 ? RowsOf({}, ids(3))
+                               : RowsOf(ids(1 + u % 2), ids(7));
       for (float& f : rows.floats) f = static_cast<float>(random() % 4001) / 997.f - 2.f;
       const std::vector<std::byte> narrow = OnWire(wire, &rows);
       const bool mixed = rows.tables.size() == 2 && wire[0] != wire[1];
@@ -199,7 +225,8 @@ TEST_CASE("rows of tables travel in each table's wire type, alone and beside one
       push.wire = section == WireType::kFloat32 ? WireType::kFloat16 : WireType::kFloat32;
       const PushResult refused = shard->Apply(push);
       CHECK(refused.code == PushCode::kInvalid);
-      CHECK_THAT(refused.message, Catch::Contains("gradient dtype mismatch") && Catch::Contains("variable=slot 1 of 4 shard=3"));
+      CHECK_THAT(refused.message, Catch::Contains("gradient dtype mismatch") &&
+                                      Catch::Contains("variable=slot 1 of 4 shard=3"));
       push.wire = section;
       const PushResult applied = shard->Apply(push);
       INFO(applied.message);
@@ -218,7 +245,9 @@ TEST_CASE("rows of tables travel in each table's wire type, alone and beside one
       std::vector<std::byte> there;  // the same, to memory of the caller, at his time
       std::vector<storage::EmbeddingTable::Reading> readings;
       Pull later{kSlotEpoch, false, {}, 0, asked.of()};
-      later.room = [&](std::uint64_t bytes, std::string*) { return there.resize(bytes), there.data(); };
+      later.room = [&](std::uint64_t bytes, std::string*) {
+        return there.resize(bytes), there.data();
+      };
       later.readings = &readings;
       const PullResult promised = shard->Read(later);
       CHECK(promised.invalid == "");

@@ -1,4 +1,5 @@
-// Cuts as files and back: the same bits, exactly the updates of the ledger beside them, whatever is pushed meanwhile; and every refusal.
+// Cuts as files and back: the same bits, exactly the updates of the ledger beside them, whatever is
+// pushed meanwhile; and every refusal.
 #include "ps_server/snapshot/cut_file.h"
 
 #include <signal.h>
@@ -33,9 +34,12 @@ ShardSettings Settings(const std::string& optimizer, std::uint64_t rows, double 
   return s;
 }
 
-std::unique_ptr<Shard> Seeded(const ShardSettings& settings) { return *Shard::FromSeed(settings, {1, 5}, {1, 2}, {}); }
+std::unique_ptr<Shard> Seeded(const ShardSettings& settings) {
+  return *Shard::FromSeed(settings, {1, 5}, {1, 2}, {});
+}
 
-Push Update(std::uint64_t c, std::uint32_t u, const std::vector<float>& gradient, ShardEpoch epoch = {1, 5}) {
+Push Update(std::uint64_t c, std::uint32_t u, const std::vector<float>& gradient,
+            ShardEpoch epoch = {1, 5}) {
   Push push;
   push.epoch = epoch;
   push.closure = ClosureId(c);
@@ -46,7 +50,9 @@ Push Update(std::uint64_t c, std::uint32_t u, const std::vector<float>& gradient
   return push;
 }
 
-CutTarget Target(fs::FileSystem& files, fault::Failpoints* failpoints = nullptr) { return {&files, kFolder, "plan", failpoints, nullptr}; }
+CutTarget Target(fs::FileSystem& files, fault::Failpoints* failpoints = nullptr) {
+  return {&files, kFolder, "plan", failpoints, nullptr};
+}
 CutSource Source(fs::FileSystem& files, const DurableCut& durable) {
   return {&files,
           fs::JoinUri(kFolder, durable.file),
@@ -56,7 +62,8 @@ CutSource Source(fs::FileSystem& files, const DurableCut& durable) {
           nullptr,
           nullptr};
 }
-RestoreOptions Restoring(fs::FileSystem& files, const DurableCut& durable, const ShardSettings& settings) {
+RestoreOptions Restoring(fs::FileSystem& files, const DurableCut& durable,
+                         const ShardSettings& settings) {
   return {Source(files, durable), settings, {2, 9}, {2, 8}, {}, false, fault::Mutant::kNone};
 }
 
@@ -67,7 +74,10 @@ struct State {
   std::vector<float> values;
   friend bool operator==(const State&, const State&) = default;
 };
-State StateOf(const Shard& s) { return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger(), s.skips(), s.Values()}; }
+State StateOf(const Shard& s) {
+  return {s.lsn(),        s.vlsn(),   s.updates_applied(), s.Digest(),
+          s.SlotDigest(), s.ledger(), s.skips(),           s.Values()};
+}
 
 TEST_CASE("a restored shard has the bits of the cut, and goes on with the bits of the original") {
   // 700,000 floats: eleven chunks, three blocks, the last of each short.
@@ -84,7 +94,8 @@ TEST_CASE("a restored shard has the bits of the cut, and goes on with the bits o
     std::mt19937 random(1);
     std::vector<float> gradient(c.rows * 5);
     const auto draw = [&] {
-      for (float& g : gradient) g = static_cast<float>(static_cast<int>(random() % 2001) - 1000) * 0.001f;
+      for (float& g : gradient)
+        g = static_cast<float>(static_cast<int>(random() % 2001) - 1000) * 0.001f;
     };
     for (std::uint32_t u = 0; u < 3; ++u) {
       draw();
@@ -137,7 +148,8 @@ TEST_CASE("line 21 adds what is refused, line 28 forgets attempts") {
   const ShardSettings settings = Settings("counting", 2);
   const auto shard = Seeded(settings);
   const std::vector<float> gradient(10, 1);
-  for (const std::uint64_t c : {3u, 4u}) REQUIRE(shard->Apply(Update(c, 0, gradient)).code == PushCode::kApplied);
+  for (const std::uint64_t c : {3u, 4u})
+    REQUIRE(shard->Apply(Update(c, 0, gradient)).code == PushCode::kApplied);
   const auto durable = WriteCut(shard->Cut(), Target(files));
   RestoreOptions options = Restoring(files, *durable, settings);
   options.refused = IntervalSet{4, 9};
@@ -150,8 +162,11 @@ TEST_CASE("line 21 adds what is refused, line 28 forgets attempts") {
   CHECK((*restored)->lsn() == shard->lsn() + 1);
 }
 
-// Every element belongs to one (closure, update), which adds 1 to it: the values say which updates were applied.
-TEST_CASE("any sequence of pushes, cuts and restores keeps values, slots and ledger those of an exact map") {
+// Every element belongs to one (closure, update), which adds 1 to it: the values say which updates
+// were applied.
+TEST_CASE(
+    "any sequence of pushes, cuts and restores keeps values, slots and ledger those of an exact "
+    "map") {
   constexpr std::uint64_t kRows = 24, kElements = kRows * 5;
   constexpr std::uint32_t kUpdates = 5;
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
@@ -162,7 +177,8 @@ TEST_CASE("any sequence of pushes, cuts and restores keeps values, slots and led
     settings.initializer = {};
     auto shard = Seeded(settings);
     ShardEpoch epoch{1, 5};
-    std::map<std::pair<std::uint64_t, std::uint32_t>, int> applied;  // the dumb second implementation
+    std::map<std::pair<std::uint64_t, std::uint32_t>, int>
+        applied;  // the dumb second implementation
     std::set<std::uint64_t> done;
     struct Kept {
       DurableCut durable;
@@ -180,13 +196,16 @@ TEST_CASE("any sequence of pushes, cuts and restores keeps values, slots and led
       CHECK(result.code == (is_new ? PushCode::kApplied : PushCode::kDuplicate));
       if (is_new) ++applied[{c, u}];
     };
-    const auto check = [&](const Shard& s, const decltype(applied)& want, const std::set<std::uint64_t>& ended) {
+    const auto check = [&](const Shard& s, const decltype(applied)& want,
+                           const std::set<std::uint64_t>& ended) {
       std::vector<float> values(kElements, 0);
-      for (const auto& [key, n] : want) values[key.first * kUpdates + key.second] = static_cast<float>(n);
+      for (const auto& [key, n] : want)
+        values[key.first * kUpdates + key.second] = static_cast<float>(n);
       CHECK(s.Values() == values);
       for (std::uint64_t c = 0; c < kElements / kUpdates; ++c)
         for (std::uint32_t u = 0; u < kUpdates; ++u)
-          if (s.ledger().Has(ClosureId(c), UpdateIndex(u)) != (ended.count(c) > 0 || want.count({c, u}) > 0))
+          if (s.ledger().Has(ClosureId(c), UpdateIndex(u)) !=
+              (ended.count(c) > 0 || want.count({c, u}) > 0))
             FAIL("ledger differs at " << c << " " << u);
     };
     for (int event = 0; event < 60; ++event) {
@@ -240,7 +259,8 @@ TEST_CASE("any sequence of pushes, cuts and restores keeps values, slots and led
   }
 }
 
-TEST_CASE("a file of another job, plan, shard or cut is refused by name, and so is another optimizer") {
+TEST_CASE(
+    "a file of another job, plan, shard or cut is refused by name, and so is another optimizer") {
   fs::MemoryFileSystem files;
   const ShardSettings settings = Settings("adam", 4);
   const auto durable = WriteCut(Seeded(settings)->Cut(), Target(files));
@@ -249,18 +269,26 @@ TEST_CASE("a file of another job, plan, shard or cut is refused by name, and so 
     absl::StatusCode code;
     std::function<void(RestoreOptions*)> change;
   } cases[] = {
-      {"another job", absl::StatusCode::kFailedPrecondition, [](auto* o) { o->source.file_job = JobUid(1); }},
-      {"another plan", absl::StatusCode::kFailedPrecondition, [](auto* o) { o->source.plan_fingerprint = "other"; }},
-      {"another shard", absl::StatusCode::kFailedPrecondition, [](auto* o) { o->settings.shard = ShardId(4); }},
-      {"another cut", absl::StatusCode::kFailedPrecondition, [](auto* o) { o->settings.row_end -= 1; }},
-      {"another cut", absl::StatusCode::kFailedPrecondition, [](auto* o) { o->settings.variable = "x"; }},
+      {"another job", absl::StatusCode::kFailedPrecondition,
+       [](auto* o) { o->source.file_job = JobUid(1); }},
+      {"another plan", absl::StatusCode::kFailedPrecondition,
+       [](auto* o) { o->source.plan_fingerprint = "other"; }},
+      {"another shard", absl::StatusCode::kFailedPrecondition,
+       [](auto* o) { o->settings.shard = ShardId(4); }},
+      {"another cut", absl::StatusCode::kFailedPrecondition,
+       [](auto* o) { o->settings.row_end -= 1; }},
+      {"another cut", absl::StatusCode::kFailedPrecondition,
+       [](auto* o) { o->settings.variable = "x"; }},
       {"another cut", absl::StatusCode::kFailedPrecondition,
        [](auto* o) {
          o->settings.variable_shape = tensor::Shape{8, 6};
        }},
-      {"optimizer", absl::StatusCode::kInvalidArgument, [](auto* o) { o->settings.optimizer.type = "sgd"; }},
-      {"sha256 differs", absl::StatusCode::kDataLoss, [](auto* o) { o->source.expected->sha256[0] ^= std::byte{1}; }},
-      {"file size differs", absl::StatusCode::kDataLoss, [](auto* o) { o->source.expected->bytes += 1; }},
+      {"optimizer", absl::StatusCode::kInvalidArgument,
+       [](auto* o) { o->settings.optimizer.type = "sgd"; }},
+      {"sha256 differs", absl::StatusCode::kDataLoss,
+       [](auto* o) { o->source.expected->sha256[0] ^= std::byte{1}; }},
+      {"file size differs", absl::StatusCode::kDataLoss,
+       [](auto* o) { o->source.expected->bytes += 1; }},
       {"no such file", absl::StatusCode::kNotFound, [](auto* o) { o->source.uri += "x"; }},
   };
   for (const auto& c : cases) {
@@ -289,7 +317,8 @@ TEST_CASE("K2 of one shard: whatever bit is flipped or byte is missing, nothing 
       RestoreOptions one = options;
       if (!expected) one.source.expected.reset();
       const absl::Status status = RestoreShard(one).status();
-      if (status.code() != absl::StatusCode::kDataLoss) FAIL("byte " << at << ": " << status.ToString());
+      if (status.code() != absl::StatusCode::kDataLoss)
+        FAIL("byte " << at << ": " << status.ToString());
     }
     REQUIRE(files.Damage(options.source.uri, at, flip).ok());
   }
@@ -298,12 +327,14 @@ TEST_CASE("K2 of one shard: whatever bit is flipped or byte is missing, nothing 
   CHECK(RestoreShard(options).status().code() == absl::StatusCode::kDataLoss);
 }
 
-TEST_CASE("a commit that was not known to succeed is written anew, another job's file is not touched") {
+TEST_CASE(
+    "a commit that was not known to succeed is written anew, another job's file is not touched") {
   fault::Failpoints failpoints;
   fs::MemoryFileSystem files({&failpoints});
   const auto shard = Seeded(Settings("counting", 4));
   REQUIRE(failpoints.Arm("snapshot.after_commit=1*error", 1).ok());
-  CHECK(WriteCut(shard->Cut(), Target(files, &failpoints)).status().code() == absl::StatusCode::kInternal);
+  CHECK(WriteCut(shard->Cut(), Target(files, &failpoints)).status().code() ==
+        absl::StatusCode::kInternal);
   CHECK(files.List(kFolder)->size() == 1);
   CHECK(WriteCut(shard->Cut(), Target(files, &failpoints)).ok());
   // Half a file under the name (a disk that lied): written anew as well.
@@ -319,7 +350,8 @@ TEST_CASE("a commit that was not known to succeed is written anew, another job's
 }
 
 TEST_CASE("an error at each edge leaves no name, and what is promised outlives a loss of power") {
-  for (const char* failpoint : {"snapshot.write", "fs.write", "snapshot.before_commit", "fs.sync", "fs.link", "fs.sync_folder", "none"}) {
+  for (const char* failpoint : {"snapshot.write", "fs.write", "snapshot.before_commit", "fs.sync",
+                                "fs.link", "fs.sync_folder", "none"}) {
     for (std::uint64_t seed = 0; seed < 6; ++seed) {
       INFO(failpoint << " " << seed);
       fault::Failpoints failpoints;
@@ -329,22 +361,26 @@ TEST_CASE("an error at each edge leaves no name, and what is promised outlives a
       const auto old = WriteCut(shard->Cut(), Target(files, &failpoints));
       REQUIRE(old.ok());
       REQUIRE(shard->Apply(Update(0, 0, std::vector<float>(200, 1))).code == PushCode::kApplied);
-      if (failpoint != std::string("none")) REQUIRE(failpoints.Arm(absl::StrCat(failpoint, "=error"), 1).ok());
+      if (failpoint != std::string("none"))
+        REQUIRE(failpoints.Arm(absl::StrCat(failpoint, "=error"), 1).ok());
       const auto newer = WriteCut(shard->Cut(), Target(files, &failpoints));
       CHECK(newer.ok() == (failpoint == std::string("none")));
       files.Crash(seed);
       CHECK(RestoreShard(Restoring(files, *old, settings)).ok());
-      if (newer.ok()) CHECK((*RestoreShard(Restoring(files, *newer, settings)))->Digest() == shard->Digest());
+      if (newer.ok())
+        CHECK((*RestoreShard(Restoring(files, *newer, settings)))->Digest() == shard->Digest());
       const std::vector<fs::Entry> entries = *files.List(kFolder);
-      for (const fs::Entry& entry : entries) CHECK(snapshot::VerifyShardFile(files, fs::JoinUri(kFolder, entry.name)).ok());
+      for (const fs::Entry& entry : entries)
+        CHECK(snapshot::VerifyShardFile(files, fs::JoinUri(kFolder, entry.name)).ok());
     }
   }
 }
 
 // K1 with a real process and a real disk.
 TEST_CASE("SIGKILL at each edge leaves the old file, and the new one whole or not at all") {
-  for (const char* failpoint : {"snapshot.write=2*kill", "fs.write=3*kill", "snapshot.before_commit=kill", "fs.sync=kill", "fs.link=kill",
-                                "fs.sync_folder=kill", "snapshot.after_commit=kill"}) {
+  for (const char* failpoint :
+       {"snapshot.write=2*kill", "fs.write=3*kill", "snapshot.before_commit=kill", "fs.sync=kill",
+        "fs.link=kill", "fs.sync_folder=kill", "snapshot.after_commit=kill"}) {
     for (const bool unnamed : {true, false}) {
       INFO(failpoint << " " << unnamed);
       test::TempFolder folder;
@@ -354,7 +390,8 @@ TEST_CASE("SIGKILL at each edge leaves the old file, and the new one whole or no
       const auto files = fs::MakeLocalFileSystem({nullptr, unnamed});
       const auto old = WriteCut(shard->Cut(), {files.get(), uri, "plan", nullptr, nullptr});
       REQUIRE(old.ok());
-      REQUIRE(shard->Apply(Update(0, 0, std::vector<float>(500'000, 1))).code == PushCode::kApplied);
+      REQUIRE(shard->Apply(Update(0, 0, std::vector<float>(500'000, 1))).code ==
+              PushCode::kApplied);
       const pid_t child = ::fork();
       if (child == 0) {
         fault::Failpoints failpoints;
@@ -373,7 +410,8 @@ TEST_CASE("SIGKILL at each edge leaves the old file, and the new one whole or no
         CHECK(snapshot::VerifyShardFile(*files, fs::JoinUri(uri, entry.name)).ok());
         ++whole;
       }
-      const bool named = absl::StrContains(failpoint, "fs.sync_folder") || absl::StrContains(failpoint, "after_commit");
+      const bool named = absl::StrContains(failpoint, "fs.sync_folder") ||
+                         absl::StrContains(failpoint, "after_commit");
       CHECK(whole == (named ? 2 : 1));
       // The next process writes the same state again, whatever was left.
       const auto again = WriteCut(shard->Cut(), {files.get(), uri, "plan", nullptr, nullptr});

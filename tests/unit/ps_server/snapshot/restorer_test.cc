@@ -31,13 +31,17 @@ struct Answer {
 class HeldFiles final : public fs::FileSystem {
  public:
   explicit HeldFiles(fs::FileSystem* files) : files_(*files) {}
-  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override { return files_.Create(uri); }
+  absl::StatusOr<std::unique_ptr<fs::WritableFile>> Create(absl::string_view uri) override {
+    return files_.Create(uri);
+  }
   absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
     opened.Set();
     go.Wait();
     return files_.Open(uri);
   }
-  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override { return files_.List(uri); }
+  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+    return files_.List(uri);
+  }
   absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }
   absl::StatusOr<bool> Exists(absl::string_view uri) override { return files_.Exists(uri); }
   absl::Status MakeFolders(absl::string_view uri) override { return files_.MakeFolders(uri); }
@@ -62,7 +66,8 @@ struct Stage {
     restorer = std::make_unique<Restorer>(options);
   }
   std::string Write(const ShardSettings& settings) {
-    const auto durable = WriteCut((*Shard::FromSeed(settings, {1, 5}, {1, 2}, {}))->Cut(), {&files, kFolder, "plan", nullptr, nullptr});
+    const auto durable = WriteCut((*Shard::FromSeed(settings, {1, 5}, {1, 2}, {}))->Cut(),
+                                  {&files, kFolder, "plan", nullptr, nullptr});
     REQUIRE(durable.ok());
     return fs::JoinUri(kFolder, durable->file);
   }
@@ -82,25 +87,31 @@ struct Stage {
   }
   std::uint64_t Count(const std::string& result) {
     return registry
-        .GetCounter("evergrad_ps_server_restores_total", "Shards to be read from their files, by what became of them", {{"result", result}})
+        .GetCounter("evergrad_ps_server_restores_total",
+                    "Shards to be read from their files, by what became of them",
+                    {{"result", result}})
         .value();
   }
 };
 
 TEST_CASE("orders are bounded, replaced and cancelled by shard, each answered once") {
   Stage stage;
-  const std::string one = stage.Write(Settings(1)), two = stage.Write(Settings(2)), three = stage.Write(Settings(3));
+  const std::string one = stage.Write(Settings(1)), two = stage.Write(Settings(2)),
+                    three = stage.Write(Settings(3));
   Answer first, second, third, older, newer, refused;
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(1), one, &first)).ok());
   stage.held.opened.Wait();
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &older)).ok());
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(2), two, &newer)).ok());
   CHECK(older.result.status().code() == absl::StatusCode::kAborted);
-  REQUIRE(stage.restorer->Submit(stage.Order(Settings(1), one, &second)).ok());  // ends the one in hand
-  CHECK(stage.restorer->Submit(stage.Order(Settings(3), three, &refused)).code() == absl::StatusCode::kResourceExhausted);
+  REQUIRE(
+      stage.restorer->Submit(stage.Order(Settings(1), one, &second)).ok());  // ends the one in hand
+  CHECK(stage.restorer->Submit(stage.Order(Settings(3), three, &refused)).code() ==
+        absl::StatusCode::kResourceExhausted);
   CHECK(refused.answers == 0);
   CHECK(stage.restorer->waiting() == 2);
-  CHECK(stage.registry.PrometheusText().find("evergrad_ps_server_restore_orders_refused_total 1\n") != std::string::npos);
+  CHECK(stage.registry.PrometheusText().find(
+            "evergrad_ps_server_restore_orders_refused_total 1\n") != std::string::npos);
   stage.restorer->Cancel(JobUid(0xabc), ShardId(2));
   CHECK(newer.result.status().code() == absl::StatusCode::kCancelled);
   REQUIRE(stage.restorer->Submit(stage.Order(Settings(3), three, &third)).ok());
@@ -116,8 +127,10 @@ TEST_CASE("orders are bounded, replaced and cancelled by shard, each answered on
   CHECK(first.answers + second.answers + third.answers + older.answers + newer.answers == 5);
   CHECK(stage.Count("restored") == 2);
   CHECK(stage.Count("cancelled") == 3);
-  CHECK(stage.registry.PrometheusText().find("evergrad_ps_server_restored_bytes_total 64\n") != std::string::npos);
-  CHECK(stage.registry.PrometheusText().find("evergrad_ps_server_restore_seconds_count 2\n") != std::string::npos);
+  CHECK(stage.registry.PrometheusText().find("evergrad_ps_server_restored_bytes_total 64\n") !=
+        std::string::npos);
+  CHECK(stage.registry.PrometheusText().find("evergrad_ps_server_restore_seconds_count 2\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("cancelled in the middle of a file it reads no further, and its end answers what waits") {

@@ -11,11 +11,13 @@ namespace {
 const char kFolder[] = "file:///job";
 
 CutTarget Target(fs::FileSystem& files) { return {&files, kFolder, "plan", nullptr, nullptr}; }
-RestoreOptions Restoring(fs::FileSystem& files, const DurableCut& durable, const ShardSettings& settings) {
+RestoreOptions Restoring(fs::FileSystem& files, const DurableCut& durable,
+                         const ShardSettings& settings) {
   RestoreOptions options;
   options.source.files = &files;
   options.source.uri = fs::JoinUri(kFolder, durable.file);
-  options.source.expected = snapshot::ShardFileReader::Expected{durable.digest.bytes, durable.digest.sha256};
+  options.source.expected =
+      snapshot::ShardFileReader::Expected{durable.digest.bytes, durable.digest.sha256};
   options.source.file_job = JobUid(0xabc);
   options.source.plan_fingerprint = "plan";
   options.settings = settings;
@@ -29,7 +31,9 @@ struct State {
   Ledger ledger;
   friend bool operator==(const State&, const State&) = default;
 };
-State StateOf(const Shard& s) { return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger()}; }
+State StateOf(const Shard& s) {
+  return {s.lsn(), s.vlsn(), s.updates_applied(), s.Digest(), s.SlotDigest(), s.ledger()};
+}
 
 Rows Draw(std::mt19937& random, std::size_t count) {
   std::vector<std::int64_t> users, items;
@@ -38,11 +42,14 @@ Rows Draw(std::mt19937& random, std::size_t count) {
     items.push_back(static_cast<std::int64_t>(random() % 50));
   }
   Rows rows = RowsOf(users, items);
-  for (float& f : rows.floats) f = static_cast<float>(static_cast<int>(random() % 2001) - 1000) * 0.001f;
+  for (float& f : rows.floats)
+    f = static_cast<float>(static_cast<int>(random() % 2001) - 1000) * 0.001f;
   return rows;
 }
 
-TEST_CASE("a slot's file is the state of one moment, whatever is pushed while it is written; restored it goes on with the same bits") {
+TEST_CASE(
+    "a slot's file is the state of one moment, whatever is pushed while it is written; restored it "
+    "goes on with the same bits") {
   for (const char* optimizer : {"counting", "sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"}) {
     INFO(optimizer);
     ShardSettings settings = SlotOf(optimizer);
@@ -96,7 +103,8 @@ TEST_CASE("a slot's file is the state of one moment, whatever is pushed while it
 TEST_CASE("a cut that pushes overtake beyond its bound is dropped, and the push goes on") {
   auto shard = *Shard::FromSeed(SlotOf(), kSlotEpoch, {1, 2}, {});
   std::mt19937 random(3);
-  for (std::uint64_t c = 0; c < 30; ++c) REQUIRE(shard->Apply(PushOf(c, 0, Draw(random, 40))).code == PushCode::kApplied);
+  for (std::uint64_t c = 0; c < 30; ++c)
+    REQUIRE(shard->Apply(PushOf(c, 0, Draw(random, 40))).code == PushCode::kApplied);
   fs::MemoryFileSystem files;
   ShardCut cut = CutOf(*shard, 64, 100);
   const auto next = cut.next_slice;
@@ -112,7 +120,9 @@ TEST_CASE("a cut that pushes overtake beyond its bound is dropped, and the push 
   CHECK(former.next_slice().status().code() == absl::StatusCode::kAborted);
 }
 
-TEST_CASE("a slot's file is refused for another slot, other tables, another kind, and when it is damaged") {
+TEST_CASE(
+    "a slot's file is refused for another slot, other tables, another kind, and when it is "
+    "damaged") {
   const ShardSettings settings = SlotOf();
   auto shard = *Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {});
   REQUIRE(shard->Apply(PushOf(0, 0, RowsOf({1, 2}, {3}))).code == PushCode::kApplied);
@@ -123,7 +133,8 @@ TEST_CASE("a slot's file is refused for another slot, other tables, another kind
     const auto restored = RestoreShard(Restoring(files, *durable, other));
     INFO(restored.status());
     CHECK(restored.status().code() == absl::StatusCode::kFailedPrecondition);
-    CHECK_THAT(std::string(restored.status().message()), Catch::Contains(text) && Catch::Contains(durable->file));
+    CHECK_THAT(std::string(restored.status().message()),
+               Catch::Contains(text) && Catch::Contains(durable->file));
   };
   ShardSettings other = settings;
   other.slot->slot = 2;

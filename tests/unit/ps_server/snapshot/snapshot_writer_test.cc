@@ -1,4 +1,5 @@
-// The writer with its own thread: orders, their end, the bound, retries; a shard lives on an executor as in a server.
+// The writer with its own thread: orders, their end, the bound, retries; a shard lives on an
+// executor as in a server.
 #include "ps_server/snapshot/snapshot_writer.h"
 
 #include <time.h>
@@ -37,7 +38,9 @@ struct Owner {
   runtime::ThreadExecutor executor;
   std::uint64_t next = 0;
   explicit Owner(std::uint64_t rows, std::uint32_t number = 3)
-      : settings(Settings(rows, number)), shard(*Shard::FromSeed(settings, {1, 5}, {1, 2}, {})), executor({"shard"}) {}
+      : settings(Settings(rows, number)),
+        shard(*Shard::FromSeed(settings, {1, 5}, {1, 2}, {})),
+        executor({"shard"}) {}
   ~Owner() { executor.Shutdown(); }
   void Push(int n = 1) {
     runtime::Event applied;
@@ -103,7 +106,10 @@ struct Stage {
     return answer.result;
   }
   std::uint64_t Count(const std::string& result) {
-    return registry.GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them", {{"result", result}}).value();
+    return registry
+        .GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them",
+                    {{"result", result}})
+        .value();
   }
 };
 
@@ -116,7 +122,8 @@ TEST_CASE("an order ends with a durable file that restores to the state of its m
   const std::uint64_t digest = owner.shard->Digest();
   owner.Push(3);
   stage.files.Crash(1);
-  const auto restored = RestoreShard({{&stage.files, fs::JoinUri(kFolder, durable->file), std::nullopt, JobUid(0xabc), "plan", nullptr, nullptr},
+  const auto restored = RestoreShard({{&stage.files, fs::JoinUri(kFolder, durable->file),
+                                       std::nullopt, JobUid(0xabc), "plan", nullptr, nullptr},
                                       owner.settings,
                                       {2, 1},
                                       {2, 1},
@@ -127,7 +134,8 @@ TEST_CASE("an order ends with a durable file that restores to the state of its m
   CHECK((*restored)->Digest() == digest);
   CHECK((*restored)->lsn() == 4);
   CHECK(stage.Count("durable") == 1);
-  CHECK(stage.registry.PrometheusText().find("evergrad_ps_server_snapshot_seconds_count 1") != std::string::npos);
+  CHECK(stage.registry.PrometheusText().find("evergrad_ps_server_snapshot_seconds_count 1") !=
+        std::string::npos);
   CHECK(stage.writer->held_bytes() == 0);
 }
 
@@ -152,7 +160,8 @@ TEST_CASE("spare blocks for the pushes after a cut are made before it is taken")
   CHECK(warm == (2u << 20) + storage::kChunkFloats * sizeof(float));
 }
 
-TEST_CASE("an unchanged shard is not written again, unless its file is gone or the folder is another") {
+TEST_CASE(
+    "an unchanged shard is not written again, unless its file is gone or the folder is another") {
   Stage stage;
   Owner owner(10);
   owner.Push();
@@ -187,7 +196,9 @@ TEST_CASE("a cut that finds the disk full is dropped, counted and taken anew whe
   CHECK(stage.files.List(kFolder)->size() == 1);
 }
 
-TEST_CASE("values and slots above the memory bound are answered, a ledger above it is tried again until it has shrunk") {
+TEST_CASE(
+    "values and slots above the memory bound are answered, a ledger above it is tried again until "
+    "it has shrunk") {
   Stage stage;
   SnapshotWriter::Options options;
   options.bytes_max = 3000;
@@ -196,7 +207,8 @@ TEST_CASE("values and slots above the memory bound are answered, a ledger above 
   const auto refused = stage.Write(&large);
   CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(BlameOf(refused.status()) == Blame::kUser);
-  CHECK(refused.status().message().find("--snapshot-bytes-max: variable=count shard=1 bytes=") != std::string::npos);
+  CHECK(refused.status().message().find("--snapshot-bytes-max: variable=count shard=1 bytes=") !=
+        std::string::npos);
   grown.Push(64 * 64);  // 64 open closures
   Answer waits;
   std::atomic<int> told{0};
@@ -209,7 +221,10 @@ TEST_CASE("values and slots above the memory bound are answered, a ledger above 
   REQUIRE(stage.Write(&small).ok());  // it holds nothing up
   while (told < 2) small.Push();
   CHECK_FALSE(waits.event.IsSet());
-  CHECK(stage.registry.GetCounter("evergrad_ps_server_snapshot_bytes_refused_total", "Bytes of the cut in hand (refused because full)").value() >= 2);
+  CHECK(stage.registry
+            .GetCounter("evergrad_ps_server_snapshot_bytes_refused_total",
+                        "Bytes of the cut in hand (refused because full)")
+            .value() >= 2);
   runtime::Event closed;
   grown.executor.Post([&] {
     EG_CHECK(grown.shard->Close({1, 5}, {1, 2}, IntervalSet::Range(0, 64), {}));
@@ -230,7 +245,8 @@ TEST_CASE("a cut that nobody will ever make ends with Cancel, or with the writer
     Answer answer;
     SnapshotWriter::Order order = stage.Order(&owner, &answer);
     order.take = [&](std::function<void(absl::StatusOr<ShardCut>)> ready) {
-      held = std::move(ready);  // half an update on an executor that has ended: neither called nor destroyed
+      held = std::move(
+          ready);  // half an update on an executor that has ended: neither called nor destroyed
       begun.Set();
     };
     REQUIRE(stage.writer->Submit(std::move(order)).ok());
@@ -247,8 +263,9 @@ TEST_CASE("a cut that nobody will ever make ends with Cancel, or with the writer
 }
 
 TEST_CASE("errors at the edges are tried again with a new cut until the file is durable") {
-  for (const char* failpoint : {"snapshot.before_cut", "snapshot.write", "fs.write", "snapshot.before_commit", "fs.sync", "fs.link", "fs.sync_folder",
-                                "snapshot.after_commit", "snapshot.report"}) {
+  for (const char* failpoint :
+       {"snapshot.before_cut", "snapshot.write", "fs.write", "snapshot.before_commit", "fs.sync",
+        "fs.link", "fs.sync_folder", "snapshot.after_commit", "snapshot.report"}) {
     INFO(failpoint);
     Stage stage;
     Owner owner(10);
@@ -257,21 +274,24 @@ TEST_CASE("errors at the edges are tried again with a new cut until the file is 
     const auto durable = stage.Write(&owner);
     REQUIRE(durable.ok());
     CHECK(stage.Count("dropped") == 1);
-    CHECK(snapshot::VerifyShardFile(stage.files, fs::JoinUri(kFolder, durable->file),
-                                    snapshot::ShardFileReader::Expected{durable->digest.bytes, durable->digest.sha256})
+    CHECK(snapshot::VerifyShardFile(
+              stage.files, fs::JoinUri(kFolder, durable->file),
+              snapshot::ShardFileReader::Expected{durable->digest.bytes, durable->digest.sha256})
               .ok());
     CHECK(stage.files.List(kFolder)->size() == 1);
   }
 }
 
-TEST_CASE("what a file system calls aborted or too late is tried again: nobody would be told otherwise") {
+TEST_CASE(
+    "what a file system calls aborted or too late is tried again: nobody would be told otherwise") {
   Stage stage;
   Owner owner(10);
   for (const auto code : {absl::StatusCode::kAborted, absl::StatusCode::kDeadlineExceeded}) {
     owner.Push();
     Answer answer;
     SnapshotWriter::Order order = stage.Order(&owner, &answer);
-    order.take = [code, failed = std::make_shared<bool>(false), take = order.take](std::function<void(absl::StatusOr<ShardCut>)> ready) {
+    order.take = [code, failed = std::make_shared<bool>(false),
+                  take = order.take](std::function<void(absl::StatusOr<ShardCut>)> ready) {
       if (!std::exchange(*failed, true)) return ready(absl::Status(code, "stale file handle"));
       take(std::move(ready));
     };
@@ -295,7 +315,9 @@ TEST_CASE("what a retry cannot mend is answered") {
   // The shard is not held any more.
   Answer gone;
   order = stage.Order(&owner, &gone);
-  order.take = [](std::function<void(absl::StatusOr<ShardCut>)> ready) { ready(absl::NotFoundError("not held")); };
+  order.take = [](std::function<void(absl::StatusOr<ShardCut>)> ready) {
+    ready(absl::NotFoundError("not held"));
+  };
   REQUIRE(stage.writer->Submit(std::move(order)).ok());
   gone.event.Wait();
   CHECK(gone.result.status().code() == absl::StatusCode::kNotFound);
@@ -307,7 +329,9 @@ TEST_CASE("what a retry cannot mend is answered") {
   CHECK(dead.result.status().code() == absl::StatusCode::kCancelled);
 }
 
-TEST_CASE("a newer order takes the place of one that waits, the bound refuses, the end answers everybody") {
+TEST_CASE(
+    "a newer order takes the place of one that waits, the bound refuses, the end answers "
+    "everybody") {
   Stage stage;
   SnapshotWriter::Options options;
   options.orders_max = 2;
@@ -328,7 +352,8 @@ TEST_CASE("a newer order takes the place of one that waits, the bound refuses, t
   REQUIRE(stage.writer->Submit(stage.Order(&third, &replaced)).ok());
   REQUIRE(stage.writer->Submit(stage.Order(&third, &newer)).ok());
   CHECK(replaced.result.status().code() == absl::StatusCode::kAborted);
-  CHECK(stage.writer->Submit(stage.Order(&fourth, &refused)).code() == absl::StatusCode::kResourceExhausted);
+  CHECK(stage.writer->Submit(stage.Order(&fourth, &refused)).code() ==
+        absl::StatusCode::kResourceExhausted);
   CHECK(refused.answers == 0);
   CHECK(stage.writer->waiting() == 2);
   // The one in hand is cancelled: whatever arrives is not written.
@@ -382,7 +407,8 @@ TEST_CASE("under pushes all the time every file restores to exactly the updates 
   stop = true;
   ended.Wait();
   for (const DurableCut& one : all) {
-    const auto restored = RestoreShard({{&stage.files, fs::JoinUri(kFolder, one.file), std::nullopt, JobUid(0xabc), "plan", nullptr, nullptr},
+    const auto restored = RestoreShard({{&stage.files, fs::JoinUri(kFolder, one.file), std::nullopt,
+                                         JobUid(0xabc), "plan", nullptr, nullptr},
                                         owner.settings,
                                         {2, 1},
                                         {2, 1},
@@ -398,8 +424,9 @@ TEST_CASE("under pushes all the time every file restores to exactly the updates 
   }
 }
 
-// Not a test: run it by name on a quiet machine. Pushes to one 64 MiB shard under Adam, on a real disk, with and without a cut being written.
-// Processor time of the pushing thread beside the time that passed tells what others on the machine took.
+// Not a test: run it by name on a quiet machine. Pushes to one 64 MiB shard under Adam, on a real
+// disk, with and without a cut being written. Processor time of the pushing thread beside the time
+// that passed tells what others on the machine took.
 TEST_CASE("measured: pushes beside a cut that is being written", "[.measure]") {
   for (const bool warm : {false, true}) {
     test::TempFolder folder;
@@ -436,8 +463,9 @@ TEST_CASE("measured: pushes beside a cut that is being written", "[.measure]") {
     const auto show = [](const char* name, Times times) {
       for (std::vector<double>* ms : {&times.wall, &times.processor}) {
         std::sort(ms->begin(), ms->end());
-        std::printf("%-20s %-10s n=%zu p50=%.1f ms p99=%.1f ms max=%.1f ms\n", name, ms == &times.wall ? "passed" : "processor", ms->size(),
-                    (*ms)[ms->size() / 2], (*ms)[ms->size() * 99 / 100], ms->back());
+        std::printf("%-20s %-10s n=%zu p50=%.1f ms p99=%.1f ms max=%.1f ms\n", name,
+                    ms == &times.wall ? "passed" : "processor", ms->size(), (*ms)[ms->size() / 2],
+                    (*ms)[ms->size() * 99 / 100], ms->back());
       }
     };
     Times alone, beside;
@@ -467,8 +495,10 @@ TEST_CASE("measured: pushes beside a cut that is being written", "[.measure]") {
     std::printf("%s\n", warm ? "pool warmed before each cut" : "pool not warmed");
     show("push, no cut", alone);
     show("push beside a cut", beside);
-    std::printf("first push after the first cut: %.1f ms of processor time\nwritten %.0f MiB/s (with SHA-256, CRC-32C, fsync)\n", first,
-                static_cast<double>(bytes) / seconds / (1 << 20));
+    std::printf(
+        "first push after the first cut: %.1f ms of processor time\nwritten %.0f MiB/s (with "
+        "SHA-256, CRC-32C, fsync)\n",
+        first, static_cast<double>(bytes) / seconds / (1 << 20));
   }
 }
 

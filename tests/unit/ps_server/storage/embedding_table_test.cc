@@ -1,5 +1,6 @@
-// A table against a dumb second implementation: a std::map in float64 that is pushed, read, evicted, cut and restored beside it. Membership, stamps
-// and counts must be equal, values close. And what the map cannot show: refusals that change nothing, memory for a row, slices in pieces.
+// A table against a dumb second implementation: a std::map in float64 that is pushed, read,
+// evicted, cut and restored beside it. Membership, stamps and counts must be equal, values close.
+// And what the map cannot show: refusals that change nothing, memory for a row, slices in pieces.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ TableSettings Settings(std::uint32_t dimension = 4, const std::string& optimizer
   return s;
 }
 
-std::unique_ptr<EmbeddingTable> Make(const TableSettings& s, std::shared_ptr<MemoryBudget> budget = nullptr) {
+std::unique_ptr<EmbeddingTable> Make(const TableSettings& s,
+                                     std::shared_ptr<MemoryBudget> budget = nullptr) {
   auto table = EmbeddingTable::Create(s, std::move(budget));
   REQUIRE(table.ok());
   return *std::move(table);
@@ -48,7 +50,8 @@ std::vector<float> Read(const EmbeddingTable& table, const Ids& ids) {
   return values;
 }
 
-absl::StatusOr<PushOutcome> Push(EmbeddingTable* table, const Ids& ids, std::uint64_t step, const std::vector<float>& gradient,
+absl::StatusOr<PushOutcome> Push(EmbeddingTable* table, const Ids& ids, std::uint64_t step,
+                                 const std::vector<float>& gradient,
                                  std::uint64_t bytes_max = ~0ull) {
   auto outcome = table->Prepare(ids, step);
   if (!outcome.ok()) return outcome;
@@ -56,7 +59,8 @@ absl::StatusOr<PushOutcome> Push(EmbeddingTable* table, const Ids& ids, std::uin
   return outcome;
 }
 
-absl::StatusOr<PushOutcome> PushOnes(EmbeddingTable* table, const Ids& ids, std::uint64_t step = 0) {
+absl::StatusOr<PushOutcome> PushOnes(EmbeddingTable* table, const Ids& ids,
+                                     std::uint64_t step = 0) {
   return Push(table, ids, step, std::vector<float>(ids.size() * table->dimension(), 1.0f));
 }
 
@@ -79,41 +83,53 @@ struct ModelWaiting {
 
 class Model {
  public:
-  explicit Model(const TableSettings& settings) : s(settings), key(random::KeyOf(s.initializer.seed, s.name)) {}
+  explicit Model(const TableSettings& settings)
+      : s(settings), key(random::KeyOf(s.initializer.seed, s.name)) {}
 
-  std::uint64_t Mixed(std::int64_t id) const { return sharding::Mix64(static_cast<std::uint64_t>(id) ^ key); }
+  std::uint64_t Mixed(std::int64_t id) const {
+    return sharding::Mix64(static_cast<std::uint64_t>(id) ^ key);
+  }
   std::vector<double> Initial(std::int64_t id) const {
     std::vector<double> row(s.dimension);
     const auto limit = static_cast<float>(std::sqrt(6.0 / (1.0 + s.dimension)));
-    for (std::uint32_t j = 0; j < s.dimension; ++j) row[j] = (2.0f * random::Uniform(Mixed(id), j) - 1.0f) * limit;
+    for (std::uint32_t j = 0; j < s.dimension; ++j)
+      row[j] = (2.0f * random::Uniform(Mixed(id), j) - 1.0f) * limit;
     return row;
   }
   std::vector<double> Read(std::int64_t id) const {
     const auto it = rows.find(id);
-    return it != rows.end() ? it->second.values : s.admit_after > 1 ? std::vector<double>(s.dimension, s.default_row) : Initial(id);
+    return it != rows.end()    ? it->second.values
+           : s.admit_after > 1 ? std::vector<double>(s.dimension, s.default_row)
+                               : Initial(id);
   }
   bool Stamped() const { return s.ttl_steps != 0 || s.evict_lru; }
   std::uint64_t Bytes(std::size_t r, std::size_t w) const {
-    const std::size_t numbers = s.optimizer.type == "adam" ? 2 * s.dimension + 1 : s.optimizer.type == "sgd" ? 0 : s.dimension;
+    const std::size_t numbers = s.optimizer.type == "adam"  ? 2 * s.dimension + 1
+                                : s.optimizer.type == "sgd" ? 0
+                                                            : s.dimension;
     return r * ((s.dimension + numbers) * 4 + 24) + w * 24;
   }
 
   // nullopt: over budget, and nothing has changed.
-  std::optional<PushOutcome> Push(const Ids& ids, std::uint32_t global_step, const std::vector<float>& gradient) {
+  std::optional<PushOutcome> Push(const Ids& ids, std::uint32_t global_step,
+                                  const std::vector<float>& gradient) {
     PushOutcome outcome;
     std::map<std::int64_t, std::vector<double>> sums;
     for (std::size_t i = 0; i < ids.size(); ++i) {
       auto [it, first] = sums.try_emplace(ids[i], std::vector<double>(s.dimension));
       outcome.duplicates += !first;
-      for (std::uint32_t j = 0; j < s.dimension; ++j) it->second[j] += gradient[i * s.dimension + j];
+      for (std::uint32_t j = 0; j < s.dimension; ++j)
+        it->second[j] += gradient[i * s.dimension + j];
     }
-    const std::uint32_t now = Stamped() && !ids.empty() ? std::max(step, global_step) : step, stamp = Stamped() ? global_step : 0;
+    const std::uint32_t now = Stamped() && !ids.empty() ? std::max(step, global_step) : step,
+                        stamp = Stamped() ? global_step : 0;
     std::set<std::int64_t> fresh, old, count_only;
     std::size_t new_waiting = 0, from_waiting = 0;
     for (const auto& [id, sum] : sums) {
       if (rows.contains(id)) {
         old.insert(id);
-      } else if (const auto w = waiting.find(id); (w != waiting.end() ? w->second.count : 0) + 1 >= std::max(1u, s.admit_after)) {
+      } else if (const auto w = waiting.find(id);
+                 (w != waiting.end() ? w->second.count : 0) + 1 >= std::max(1u, s.admit_after)) {
         fresh.insert(id), from_waiting += w != waiting.end();
       } else {
         count_only.insert(id), new_waiting += w == waiting.end();
@@ -123,9 +139,11 @@ class Model {
     if (s.ttl_steps != 0 && now > step) {
       const std::uint64_t period = std::max<std::uint64_t>(1, s.ttl_steps / 8);
       std::set<std::uint64_t> parts;
-      for (std::uint64_t tick = step * 64ull / period + 1; tick <= now * 64ull / period; ++tick) parts.insert(tick % 64);
+      for (std::uint64_t tick = step * 64ull / period + 1; tick <= now * 64ull / period; ++tick)
+        parts.insert(tick % 64);
       const auto expired = [&](std::int64_t id, std::uint32_t last) {
-        return !sums.contains(id) && last + s.ttl_steps < now && parts.contains((Mixed(id) & 0xffffffff) >> 26);
+        return !sums.contains(id) && last + s.ttl_steps < now &&
+               parts.contains((Mixed(id) & 0xffffffff) >> 26);
       };
       for (const auto& [id, row] : rows) {
         if (expired(id, row.stamp)) drop_rows.insert(id);
@@ -144,7 +162,8 @@ class Model {
       return order;
     };
     const std::size_t rows_after = rows.size() - drop_rows.size() + fresh.size();
-    const std::size_t waiting_after = waiting.size() - drop_waiting.size() - from_waiting + new_waiting;
+    const std::size_t waiting_after =
+        waiting.size() - drop_waiting.size() - from_waiting + new_waiting;
     const std::uint64_t bytes = Bytes(rows_after, waiting_after);
     if (s.bytes_max != 0 && bytes > s.bytes_max && fresh.size() + new_waiting > 0) {
       const std::uint64_t over = bytes - s.bytes_max;
@@ -175,10 +194,13 @@ class Model {
       if (waiting.contains(id)) row.stamp = waiting[id].stamp;
       waiting.erase(id);
       row.values = Initial(id);
-      row.numbers.assign(s.optimizer.type == "adam"  ? 2 * s.dimension
-                         : s.optimizer.type == "sgd" ? 0
-                                                     : s.dimension,
-                         s.optimizer.type == "adagrad" ? static_cast<double>(static_cast<float>(s.optimizer.initial_accumulator_value)) : 0.0);
+      row.numbers.assign(
+          s.optimizer.type == "adam"  ? 2 * s.dimension
+          : s.optimizer.type == "sgd" ? 0
+                                      : s.dimension,
+          s.optimizer.type == "adagrad"
+              ? static_cast<double>(static_cast<float>(s.optimizer.initial_accumulator_value))
+              : 0.0);
     }
     for (const auto& [id, g] : sums) {
       if (const auto it = rows.find(id); it != rows.end()) {
@@ -205,7 +227,8 @@ class Model {
         double &m = row->numbers[j], &v = row->numbers[s.dimension + j];
         const auto t = static_cast<double>(row->t);
         m = 0.9 * m + 0.1 * g[j], v = 0.999 * v + 0.001 * g[j] * g[j];
-        w -= lr * std::sqrt(1 - std::pow(0.999, t)) / (1 - std::pow(0.9, t)) * m / (std::sqrt(v) + 1e-7);
+        w -= lr * std::sqrt(1 - std::pow(0.999, t)) / (1 - std::pow(0.9, t)) * m /
+             (std::sqrt(v) + 1e-7);
       }
     }
   }
@@ -223,17 +246,25 @@ struct Whole {
   TableSlice all;
   std::uint64_t step = 0;
   void Add(const TableSlice& slice) {
-    const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-    append(all.ids, slice.ids), append(all.stamps, slice.stamps), append(all.counts, slice.counts), append(all.values, slice.values);
-    append(all.numbers, slice.numbers), append(all.waiting_ids, slice.waiting_ids), append(all.waiting_stamps, slice.waiting_stamps);
+    const auto append = [](auto& to, const auto& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    append(all.ids, slice.ids), append(all.stamps, slice.stamps), append(all.counts, slice.counts),
+        append(all.values, slice.values);
+    append(all.numbers, slice.numbers), append(all.waiting_ids, slice.waiting_ids),
+        append(all.waiting_stamps, slice.waiting_stamps);
     append(all.waiting_counts, slice.waiting_counts);
   }
   absl::Status Into(EmbeddingTable* table) const {
-    const auto wide = [](const std::vector<std::uint32_t>& v) { return std::vector<std::uint64_t>(v.begin(), v.end()); };
-    const auto stamps = wide(all.stamps), counts = wide(all.counts), waiting_stamps = wide(all.waiting_stamps),
-               waiting_counts = wide(all.waiting_counts);
-    absl::Status status = table->Restore(RestoredRows{all.ids, stamps, counts, all.values, all.numbers});
-    if (status.ok() && !all.waiting_ids.empty()) status = table->Restore(RestoredWaiting{all.waiting_ids, waiting_stamps, waiting_counts});
+    const auto wide = [](const std::vector<std::uint32_t>& v) {
+      return std::vector<std::uint64_t>(v.begin(), v.end());
+    };
+    const auto stamps = wide(all.stamps), counts = wide(all.counts),
+               waiting_stamps = wide(all.waiting_stamps), waiting_counts = wide(all.waiting_counts);
+    absl::Status status =
+        table->Restore(RestoredRows{all.ids, stamps, counts, all.values, all.numbers});
+    if (status.ok() && !all.waiting_ids.empty())
+      status = table->Restore(RestoredWaiting{all.waiting_ids, waiting_stamps, waiting_counts});
     if (status.ok()) status = table->RestoreStep(step);
     return status;
   }
@@ -260,19 +291,25 @@ void CheckEqual(EmbeddingTable* table, const Model& model) {
   REQUIRE(all.ids.size() == model.rows.size());
   REQUIRE(all.waiting_ids.size() == model.waiting.size());
   bool close = true, exact = true;
-  const auto near = [](float got, double want) { return std::abs(got - want) <= 2e-4 * (1 + std::abs(want)); };
+  const auto near = [](float got, double want) {
+    return std::abs(got - want) <= 2e-4 * (1 + std::abs(want));
+  };
   const std::size_t numbers = table->numbers_per_row();
   for (std::size_t i = 0; i < all.ids.size(); ++i) {
     const auto it = model.rows.find(all.ids[i]);
     REQUIRE(it != model.rows.end());
-    exact = exact && all.stamps[i] == it->second.stamp && all.counts[i] == (table->counts_per_row() ? it->second.t : 0);
-    for (std::uint32_t j = 0; j < table->dimension(); ++j) close = close && near(all.values[i * table->dimension() + j], it->second.values[j]);
-    for (std::size_t j = 0; j < numbers; ++j) close = close && near(all.numbers[i * numbers + j], it->second.numbers[j]);
+    exact = exact && all.stamps[i] == it->second.stamp &&
+            all.counts[i] == (table->counts_per_row() ? it->second.t : 0);
+    for (std::uint32_t j = 0; j < table->dimension(); ++j)
+      close = close && near(all.values[i * table->dimension() + j], it->second.values[j]);
+    for (std::size_t j = 0; j < numbers; ++j)
+      close = close && near(all.numbers[i * numbers + j], it->second.numbers[j]);
   }
   for (std::size_t i = 0; i < all.waiting_ids.size(); ++i) {
     const auto it = model.waiting.find(all.waiting_ids[i]);
     REQUIRE(it != model.waiting.end());
-    exact = exact && all.waiting_stamps[i] == it->second.stamp && all.waiting_counts[i] == it->second.count;
+    exact = exact && all.waiting_stamps[i] == it->second.stamp &&
+            all.waiting_counts[i] == it->second.count;
   }
   CHECK(close);
   CHECK(exact);
@@ -315,12 +352,18 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
       Ids ids;
       for (std::uint64_t i = below(120); i > 0; --i) {
         const std::uint64_t r = below(universe);
-        ids.push_back(static_cast<std::int64_t>(r * (below(3) == 0 ? below(universe) : 1) % universe) * 0x123456789 - 5);
+        ids.push_back(
+            static_cast<std::int64_t>(r * (below(3) == 0 ? below(universe) : 1) % universe) *
+                0x123456789 -
+            5);
       }
       std::vector<float> gradient(ids.size() * s.dimension);
       for (float& g : gradient) g = static_cast<float>(static_cast<int>(below(17)) - 8) * 0.25f;
-      const std::uint32_t at = step - static_cast<std::uint32_t>(below(std::min<std::uint64_t>(step, 3) + 1));
-      const auto digest = table->cut_state() == EmbeddingTable::CutState::kNone ? table->Digest() : EmbeddingTable::Digests{};
+      const std::uint32_t at =
+          step - static_cast<std::uint32_t>(below(std::min<std::uint64_t>(step, 3) + 1));
+      const auto digest = table->cut_state() == EmbeddingTable::CutState::kNone
+                              ? table->Digest()
+                              : EmbeddingTable::Digests{};
       if (below(8) == 0) {  // prepared and thought better of
         if (table->Prepare(ids, at).ok()) table->Cancel();
         if (!cut) REQUIRE(table->Digest() == digest);
@@ -344,13 +387,15 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
       }
     } else if (what < 8) {  // a pull
       Ids ids;
-      for (int i = 0; i < 50; ++i) ids.push_back(static_cast<std::int64_t>(below(universe)) * 0x123456789 - 5);
+      for (int i = 0; i < 50; ++i)
+        ids.push_back(static_cast<std::int64_t>(below(universe)) * 0x123456789 - 5);
       const std::vector<float> values = Read(*table, ids);
       bool close = true;
       for (std::size_t i = 0; i < ids.size(); ++i) {
         const std::vector<double> want = model.Read(ids[i]);
         for (std::uint32_t j = 0; j < s.dimension; ++j)
-          close = close && std::abs(values[i * s.dimension + j] - want[j]) <= 2e-4 * (1 + std::abs(want[j]));
+          close = close &&
+                  std::abs(values[i * s.dimension + j] - want[j]) <= 2e-4 * (1 + std::abs(want[j]));
       }
       REQUIRE(close);
     } else if (!cut) {
@@ -373,7 +418,9 @@ void RunWalk(const Walk& walk, std::uint64_t seed) {
         REQUIRE(cut->all.ids.size() == cut_info.rows);
         REQUIRE(cut->all.waiting_ids.size() == cut_info.waiting);
         TableSettings again = s;
-        if (s.bytes_max != 0 && below(2) == 0) again.bytes_max = model.Bytes(1 + below(walk.rows_max), 0);  // fewer than were there, perhaps
+        if (s.bytes_max != 0 && below(2) == 0)
+          again.bytes_max =
+              model.Bytes(1 + below(walk.rows_max), 0);  // fewer than were there, perhaps
         auto restored = Make(again);
         REQUIRE(cut->Into(restored.get()).ok());
         REQUIRE(restored->Digest() == cut_digest);
@@ -418,7 +465,8 @@ TEST_CASE("a pull makes no row, and reads what the row will begin with") {
   const Ids ids = {5, -1, 5, std::int64_t{1} << 62};
   const std::vector<float> before = Read(*table, ids);
   CHECK(table->rows() == 0);
-  CHECK(std::vector<float>(before.begin(), before.begin() + 4) == std::vector<float>(before.begin() + 8, before.begin() + 12));
+  CHECK(std::vector<float>(before.begin(), before.begin() + 4) ==
+        std::vector<float>(before.begin() + 8, before.begin() + 12));
   CHECK(before[0] != before[4]);
   auto zero = Settings();
   zero.optimizer.learning_rate = 0;
@@ -428,7 +476,9 @@ TEST_CASE("a pull makes no row, and reads what the row will begin with") {
   CHECK(Read(*still, ids) == before);
 }
 
-TEST_CASE("rows of several tables that are read together are those of each read alone, whatever its size and type") {
+TEST_CASE(
+    "rows of several tables that are read together are those of each read alone, whatever its size "
+    "and type") {
   const std::uint32_t dimensions[] = {4, 16, 3, 64};
   const std::size_t counts[] = {0, 1, 15, 16, 17, 104, 300};
   std::vector<std::unique_ptr<EmbeddingTable>> tables;
@@ -456,7 +506,8 @@ TEST_CASE("rows of several tables that are read together are those of each read 
   EmbeddingTable::ReadAll(std::span<const EmbeddingTable::Reading>());
 }
 
-TEST_CASE("a row's first values depend on the seed, the table's name and its id, and nothing else") {
+TEST_CASE(
+    "a row's first values depend on the seed, the table's name and its id, and nothing else") {
   const Ids ids = Rising(0, 50);
   const TableSettings s = Settings();
   TableSettings seed = s, name = s;
@@ -470,7 +521,9 @@ TEST_CASE("a row's first values depend on the seed, the table's name and its id,
   CHECK(all.size() >= a.size() - 1);  // no element is another one's: 24 bits of each
 }
 
-TEST_CASE("gradients of an id that is there twice are summed in order, and the optimizer takes one step") {
+TEST_CASE(
+    "gradients of an id that is there twice are summed in order, and the optimizer takes one "
+    "step") {
   auto table = Make(Settings(2, "counting"));
   const auto outcome = Push(table.get(), {7, 8, 7, 7}, 0, {1, 2, 10, 20, 100, 200, 1000, 2000});
   REQUIRE(outcome.ok());
@@ -488,8 +541,11 @@ TEST_CASE("gradients of an id that is there twice are summed in order, and the o
   CHECK(CutOf(adam.get()).all.counts == std::vector<std::uint32_t>{1});
 }
 
-// Which ids are there twice is found by way of a filter that takes some ids for others: with so many, it does.
-TEST_CASE("among many ids those that are there twice are found, and no others, be they rows, new, or waiting for their admission") {
+// Which ids are there twice is found by way of a filter that takes some ids for others: with so
+// many, it does.
+TEST_CASE(
+    "among many ids those that are there twice are found, and no others, be they rows, new, or "
+    "waiting for their admission") {
   for (const std::uint32_t admit_after : {1u, 3u}) {
     TableSettings settings = Settings(1, "counting");
     settings.initializer = {};
@@ -501,9 +557,11 @@ TEST_CASE("among many ids those that are there twice are found, and no others, b
     std::map<std::int64_t, float> sums;
     for (std::uint64_t push = 1; push <= 5; ++push) {
       Ids ids;
-      for (std::int64_t i = 0; i < 20000; ++i) ids.push_back(static_cast<std::int64_t>(push) * 7000 + i);
+      for (std::int64_t i = 0; i < 20000; ++i)
+        ids.push_back(static_cast<std::int64_t>(push) * 7000 + i);
       std::shuffle(ids.begin(), ids.end(), random);
-      for (int again = 0; again < 60; ++again) ids.push_back(ids[random() % ids.size()]);  // some of them three times
+      for (int again = 0; again < 60; ++again)
+        ids.push_back(ids[random() % ids.size()]);  // some of them three times
       std::swap(ids[3], ids.back());
       std::map<std::int64_t, float> times;
       for (const std::int64_t id : ids) ++times[id];
@@ -517,7 +575,8 @@ TEST_CASE("among many ids those that are there twice are found, and no others, b
       std::uint64_t made = 0, updated = 0, waiting = 0;
       for (const auto& [id, count] : times) {
         const std::uint32_t pushed = ++pushes[id];
-        made += pushed == admit_after, updated += pushed > admit_after, waiting += pushed < admit_after;
+        made += pushed == admit_after, updated += pushed > admit_after,
+            waiting += pushed < admit_after;
         if (pushed >= admit_after) sums[id] += count;
       }
       CHECK(outcome->rows_made == made);
@@ -534,7 +593,9 @@ TEST_CASE("among many ids those that are there twice are found, and no others, b
   }
 }
 
-TEST_CASE("the digest does not depend on the order in which rows came, and sees values, optimizer numbers and counters apart") {
+TEST_CASE(
+    "the digest does not depend on the order in which rows came, and sees values, optimizer "
+    "numbers and counters apart") {
   auto one = Make(Settings(3, "adam")), other = Make(Settings(3, "adam"));
   Ids ids = Rising(0, 3000);
   REQUIRE(PushOnes(one.get(), ids).ok());
@@ -578,11 +639,14 @@ TEST_CASE("a refusal says how many ids want room, those that would only wait inc
   s.bytes_max = Make(s)->bytes_of(0, 10);
   auto table = Make(s);
   const auto refused = PushOnes(table.get(), Rising(0, 11));
-  CHECK(refused.status().message().find("table is above bytes_max: table=user/embedding held=0 ") == 0);
+  CHECK(refused.status().message().find("table is above bytes_max: table=user/embedding held=0 ") ==
+        0);
   CHECK_THAT(std::string(refused.status().message()), Catch::EndsWith(" wanted=11"));
 }
 
-TEST_CASE("at the server's limit a push is refused, or old rows give way; what a table held is given back") {
+TEST_CASE(
+    "at the server's limit a push is refused, or old rows give way; what a table held is given "
+    "back") {
   constexpr std::uint64_t kLimit = 1u << 20;
   const auto budget = std::make_shared<MemoryBudget>(kLimit);
   for (const bool lru : {false, true}) {
@@ -593,17 +657,20 @@ TEST_CASE("at the server's limit a push is refused, or old rows give way; what a
     std::uint64_t evicted = 0;
     for (std::int64_t i = 0; i < 200; ++i) {
       const auto before = table->Digest();
-      const auto outcome = PushOnes(table.get(), Rising(i * 100, i * 100 + 100), static_cast<std::uint64_t>(i));
+      const auto outcome =
+          PushOnes(table.get(), Rising(i * 100, i * 100 + 100), static_cast<std::uint64_t>(i));
       if (!outcome.ok()) {
         CHECK(outcome.status().message().find("server's tables are above memory_bytes_max") == 0);
-        CHECK(outcome.status().message().find(absl::StrCat(" held=", budget->used(), " memory_bytes_max=", budget->limit())) !=
+        CHECK(outcome.status().message().find(
+                  absl::StrCat(" held=", budget->used(), " memory_bytes_max=", budget->limit())) !=
               absl::string_view::npos);
         CHECK(table->Digest() == before);
         refused = true;
       } else {
         evicted += outcome->evicted_lru;
       }
-      REQUIRE(budget->used() <= kLimit + 64 * 1024);  // a segment of the index may be made at the limit
+      REQUIRE(budget->used() <=
+              kLimit + 64 * 1024);  // a segment of the index may be made at the limit
     }
     CHECK(refused == !lru);
     CHECK((evicted > 0) == lru);
@@ -618,8 +685,10 @@ TEST_CASE("at the server's limit a push is refused, or old rows give way; what a
 TEST_CASE("jobs' tables are counted apart, and all of them against the server's limit") {
   constexpr std::uint64_t kLimit = 1u << 20;
   const auto whole = std::make_shared<MemoryBudget>(kLimit);
-  const auto one = std::make_shared<MemoryBudget>(whole), other = std::make_shared<MemoryBudget>(whole);
-  auto first = Make(Settings(16), one), second = Make(Settings(16), one), third = Make(Settings(16), other);
+  const auto one = std::make_shared<MemoryBudget>(whole),
+             other = std::make_shared<MemoryBudget>(whole);
+  auto first = Make(Settings(16), one), second = Make(Settings(16), one),
+       third = Make(Settings(16), other);
   REQUIRE(PushOnes(first.get(), Rising(0, 1000)).ok());
   REQUIRE(PushOnes(second.get(), Rising(0, 500)).ok());
   REQUIRE(PushOnes(third.get(), Rising(0, 2000)).ok());
@@ -632,8 +701,10 @@ TEST_CASE("jobs' tables are counted apart, and all of them against the server's 
   parts_are_those_of_their_tables();
   // What one has is not there for the other.
   absl::Status refused;
-  for (std::int64_t i = 20; refused.ok() && i < 200; ++i) refused = PushOnes(third.get(), Rising(i * 100, i * 100 + 100)).status();
-  CHECK(absl::StrContains(refused.message(), absl::StrCat("held=", whole->used(), " memory_bytes_max=", kLimit)));
+  for (std::int64_t i = 20; refused.ok() && i < 200; ++i)
+    refused = PushOnes(third.get(), Rising(i * 100, i * 100 + 100)).status();
+  CHECK(absl::StrContains(refused.message(),
+                          absl::StrCat("held=", whole->used(), " memory_bytes_max=", kLimit)));
   CHECK(third->rows() < 5000);
   CHECK((whole->refusals() > 0 && one->refusals() == whole->refusals()));
   parts_are_those_of_their_tables();
@@ -645,7 +716,9 @@ TEST_CASE("jobs' tables are counted apart, and all of them against the server's 
   CHECK(whole->used() == 0);
 }
 
-TEST_CASE("a row comes with the push that admit_after names, until then its id only counts and reads the default") {
+TEST_CASE(
+    "a row comes with the push that admit_after names, until then its id only counts and reads the "
+    "default") {
   TableSettings s = Settings(2, "counting");
   s.initializer.type = "zeros";
   s.admit_after = 3;
@@ -673,7 +746,8 @@ TEST_CASE("a push to a row that was evicted since it was pulled makes it again")
   const std::vector<float> initial = Read(*table, {1});
   REQUIRE(PushOnes(table.get(), {1}, 0).ok());
   const std::vector<float> once = Read(*table, {1});
-  for (std::int64_t id = 100; id < 110; ++id) REQUIRE(PushOnes(table.get(), {id}, static_cast<std::uint64_t>(id)).ok());
+  for (std::int64_t id = 100; id < 110; ++id)
+    REQUIRE(PushOnes(table.get(), {id}, static_cast<std::uint64_t>(id)).ok());
   CHECK(Read(*table, {1}) == initial);
   CHECK(PushOnes(table.get(), {1}, 200)->rows_made == 1);
   CHECK(Read(*table, {1}) == once);
@@ -695,37 +769,47 @@ TEST_CASE("a cut whose pre-images do not fit is lost, and the push that lost it 
   CHECK(CutOf(table.get()).all.ids.size() == 1000);
 }
 
-TEST_CASE("a row costs what the header says: 16 bytes for its place and key at 80 % load, four more for a stamp, and four for Adam's count") {
+TEST_CASE(
+    "a row costs what the header says: 16 bytes for its place and key at 80 % load, four more for "
+    "a stamp, and four for Adam's count") {
   for (const char* optimizer : {"adagrad", "adam"}) {
     for (const bool stamped : {false, true}) {
       for (const std::int64_t rows : {20000, 100000, 131072}) {
         TableSettings s = Settings(16, optimizer);
         if (stamped) s.ttl_steps = 1000000;
         auto table = Make(s);
-        for (std::int64_t at = 0; at < rows; at += 10000) REQUIRE(PushOnes(table.get(), Rising(at, std::min(rows, at + 10000))).ok());
+        for (std::int64_t at = 0; at < rows; at += 10000)
+          REQUIRE(PushOnes(table.get(), Rising(at, std::min(rows, at + 10000))).ok());
         const TableStats stats = table->stats();
         const auto count = static_cast<double>(rows);
         const double per_row = static_cast<double>(stats.index_bytes) / count;
-        const double counters = static_cast<double>(stats.counter_bytes) / count - (table->counts_per_row() ? 4 : 0);
-        INFO(optimizer << " rows " << rows << " load " << stats.index_load() << " index bytes a row " << per_row << " stamps " << counters);
+        const double counters =
+            static_cast<double>(stats.counter_bytes) / count - (table->counts_per_row() ? 4 : 0);
+        INFO(optimizer << " rows " << rows << " load " << stats.index_load()
+                       << " index bytes a row " << per_row << " stamps " << counters);
         CHECK(stats.index_load() > 0.65);
         CHECK(per_row <= 20.5);
-        CHECK(per_row * stats.index_load() / 0.8 <= 17);  // 16, and directory, headers, the room behind each segment's end, whole pages
+        CHECK(per_row * stats.index_load() / 0.8 <=
+              17);  // 16, and directory, headers, the room behind each segment's end, whole pages
         if (stamped) {
           CHECK(counters * stats.index_load() / 0.8 <= 4.3);
         } else {
           CHECK(counters == 0);
         }
         const std::uint64_t numbers = 16 * sizeof(float) * (table->counts_per_row() ? 3 : 2);
-        CHECK(stats.memory_bytes <= stats.index_bytes + stats.counter_bytes + static_cast<std::uint64_t>(rows) * numbers + (256u << 10) + 64);
+        CHECK(stats.memory_bytes <= stats.index_bytes + stats.counter_bytes +
+                                        static_cast<std::uint64_t>(rows) * numbers + (256u << 10) +
+                                        64);
       }
     }
   }
 }
 
 TEST_CASE("a job file's check of row sizes knows what rows are made of") {
-  static_assert(config::kRowFloatsMax == kRowFloatsMax && config::kIndexBytesPerRow == kIndexBytesPerId);
-  for (const char* type : {"sgd", "adam", "adamw", "adagrad", "rowwise_adagrad", "rmsprop", "ftrl", "counting"}) {
+  static_assert(config::kRowFloatsMax == kRowFloatsMax &&
+                config::kIndexBytesPerRow == kIndexBytesPerId);
+  for (const char* type :
+       {"sgd", "adam", "adamw", "adagrad", "rowwise_adagrad", "rmsprop", "ftrl", "counting"}) {
     for (const double momentum : {0.0, 0.5}) {
       if (momentum != 0 && std::string(type) != "sgd" && std::string(type) != "rmsprop") continue;
       INFO(type << " " << momentum);
@@ -736,7 +820,9 @@ TEST_CASE("a job file's check of row sizes knows what rows are made of") {
       spec.type = type;
       spec.momentum = momentum;
       CHECK(config::RowFloats(spec, 8) == 8 + table->numbers_per_row());
-      CHECK(table->bytes_of(1, 0) == config::RowFloats(spec, 8) * sizeof(float) + config::kIndexBytesPerRow + config::CounterBytesPerRow(type));
+      CHECK(table->bytes_of(1, 0) == config::RowFloats(spec, 8) * sizeof(float) +
+                                         config::kIndexBytesPerRow +
+                                         config::CounterBytesPerRow(type));
       CHECK(table->bytes_of(0, 1) == config::kIndexBytesPerRow);
     }
   }
@@ -744,35 +830,46 @@ TEST_CASE("a job file's check of row sizes knows what rows are made of") {
 
 TEST_CASE("rows from a file that lie are refused") {
   const Ids ids = {1, 2};
-  const std::vector<std::uint64_t> zeros = {0, 0}, large = {0, std::uint64_t{1} << 32}, ones = {1, 1};
+  const std::vector<std::uint64_t> zeros = {0, 0}, large = {0, std::uint64_t{1} << 32},
+                                   ones = {1, 1};
   const std::vector<float> values(8), three(7);
   const auto message = [&](const RestoredRows& rows) {
     auto table = Make(Settings());
     return std::string(table->Restore(rows).message());
   };
   CHECK(message({ids, zeros, zeros, values, values}).empty());
-  CHECK(message({ids, zeros, zeros, three, values}).find("lengths of restored rows do not fit") == 0);
+  CHECK(message({ids, zeros, zeros, three, values}).find("lengths of restored rows do not fit") ==
+        0);
   CHECK(message({ids, zeros, zeros, values, three}).find("lengths") == 0);
   CHECK(message({ids, std::span(zeros).first(1), zeros, values, values}).find("lengths") == 0);
-  CHECK(message({ids, large, zeros, values, values}).find("stamp or count of a restored row does not fit 32 bits") == 0);
+  CHECK(message({ids, large, zeros, values, values})
+            .find("stamp or count of a restored row does not fit 32 bits") == 0);
   CHECK(message({ids, zeros, large, values, values}).find("stamp or count") == 0);
   const Ids twice = {4, 4};
-  CHECK(message({twice, zeros, zeros, values, values}) == "a restored row is there twice: table=user/embedding id=4");
+  CHECK(message({twice, zeros, zeros, values, values}) ==
+        "a restored row is there twice: table=user/embedding id=4");
   auto table = Make(Settings());
   REQUIRE(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).ok());
-  CHECK(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() == absl::StatusCode::kInvalidArgument);
-  CHECK(table->Restore(RestoredWaiting{ids, zeros, ones}).code() == absl::StatusCode::kInvalidArgument);  // nothing waits here
+  CHECK(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(table->Restore(RestoredWaiting{ids, zeros, ones}).code() ==
+        absl::StatusCode::kInvalidArgument);  // nothing waits here
   CHECK(table->RestoreStep(std::uint64_t{1} << 32).code() == absl::StatusCode::kInvalidArgument);
   TableSettings s = Settings();
   s.admit_after = 5;
   auto waits = Make(s);
-  CHECK(waits->Restore(RestoredWaiting{ids, zeros, zeros}).code() == absl::StatusCode::kInvalidArgument);  // never pushed to
-  CHECK(waits->Restore(RestoredWaiting{twice, zeros, ones}).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(waits->Restore(RestoredWaiting{ids, zeros, zeros}).code() ==
+        absl::StatusCode::kInvalidArgument);  // never pushed to
+  CHECK(waits->Restore(RestoredWaiting{twice, zeros, ones}).code() ==
+        absl::StatusCode::kInvalidArgument);
   const auto budget = std::make_shared<MemoryBudget>(1000);
-  CHECK(Make(s, budget)->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() == absl::StatusCode::kResourceExhausted);
+  CHECK(Make(s, budget)->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() ==
+        absl::StatusCode::kResourceExhausted);
 }
 
-TEST_CASE("a table that is restored above a bytes_max that has become smaller keeps its rows, and makes no more before some give way") {
+TEST_CASE(
+    "a table that is restored above a bytes_max that has become smaller keeps its rows, and makes "
+    "no more before some give way") {
   const Ids ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const std::vector<std::uint64_t> zeros(10), stamps = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   const std::vector<float> values(40, 0.5f);
@@ -782,7 +879,10 @@ TEST_CASE("a table that is restored above a bytes_max that has become smaller ke
   REQUIRE(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).ok());
   CHECK(table->rows() == 10);
   CHECK(PushOnes(table.get(), ids)->rows_updated == 10);
-  CHECK(PushOnes(table.get(), {3, 99}).status().message().find("table is above bytes_max: table=user/embedding") == 0);
+  CHECK(PushOnes(table.get(), {3, 99})
+            .status()
+            .message()
+            .find("table is above bytes_max: table=user/embedding") == 0);
   CHECK(table->rows() == 10);
   s.evict_lru = true;
   s.bytes_max = Make(s)->bytes_of(6, 0);
@@ -797,10 +897,13 @@ TEST_CASE("a table that is restored above a bytes_max that has become smaller ke
 }
 
 TEST_CASE("settings and steps out of range are refused by name") {
-  const auto message = [](const TableSettings& s) { return std::string(EmbeddingTable::Create(s, nullptr).status().message()); };
+  const auto message = [](const TableSettings& s) {
+    return std::string(EmbeddingTable::Create(s, nullptr).status().message());
+  };
   TableSettings s = Settings();
   s.dimension = 0;
-  CHECK(message(s) == "a table's dimension is out of range: table=user/embedding want=1 to 4096 got=0");
+  CHECK(message(s) ==
+        "a table's dimension is out of range: table=user/embedding want=1 to 4096 got=0");
   s = Settings(4096);
   CHECK(message(s).find("row with its optimizer numbers") != std::string::npos);
   s = Settings();
@@ -813,7 +916,8 @@ TEST_CASE("settings and steps out of range are refused by name") {
   s.default_row = std::nanf("");
   CHECK(message(s).find("default_row") != std::string::npos);
   auto table = Make(Settings());
-  CHECK(table->Prepare(Ids{1}, std::uint64_t{1} << 32).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(table->Prepare(Ids{1}, std::uint64_t{1} << 32).status().code() ==
+        absl::StatusCode::kInvalidArgument);
   CHECK_FALSE(table->applying());
 }
 
@@ -822,7 +926,9 @@ TEST_CASE("the ids that most pushes name are known, from a sample and in fixed m
   std::mt19937_64 random(3);
   Ids ids(1000);
   for (int push = 0; push < 1600; ++push) {
-    for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = i < 20 ? static_cast<std::int64_t>(i % 2) : static_cast<std::int64_t>(random() % 100000);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      ids[i] =
+          i < 20 ? static_cast<std::int64_t>(i % 2) : static_cast<std::int64_t>(random() % 100000);
     std::shuffle(ids.begin(), ids.end(), random);
     REQUIRE(PushOnes(table.get(), ids).ok());
   }
@@ -832,9 +938,11 @@ TEST_CASE("the ids that most pushes name are known, from a sample and in fixed m
   CHECK(static_cast<double>(hottest[0].pushes) == Approx(16000).epsilon(0.5));
 }
 
-// Ids whose hashes share their upper bits, as somebody might choose them: slow at worst, never wrong and never without end.
-// The look-up of a push runs a few groups of ids ahead of what is inserted: homes that were found before the index grew had been looked at after it,
-// in memory that was given back. Under AddressSanitizer each segment is memory of its own, so such a look is seen there.
+// Ids whose hashes share their upper bits, as somebody might choose them: slow at worst, never
+// wrong and never without end. The look-up of a push runs a few groups of ids ahead of what is
+// inserted: homes that were found before the index grew had been looked at after it, in memory that
+// was given back. Under AddressSanitizer each segment is memory of its own, so such a look is seen
+// there.
 TEST_CASE("an index that grows in the middle of a push is not looked at where it was before") {
   for (const bool stamped : {false, true}) {
     TableSettings settings = Settings(1, "counting");
@@ -845,7 +953,8 @@ TEST_CASE("an index that grows in the middle of a push is not looked at where it
     std::map<std::int64_t, float> times;
     for (std::int64_t push = 0; push < 40; ++push) {
       Ids ids;
-      for (std::int64_t i = 0; i < 400; ++i) ids.push_back(i % 2 == 0 ? push * 200 + i / 2 : (push * 200 + i) / 3);
+      for (std::int64_t i = 0; i < 400; ++i)
+        ids.push_back(i % 2 == 0 ? push * 200 + i / 2 : (push * 200 + i) / 3);
       for (const std::int64_t id : ids) ++times[id];
       REQUIRE(PushOnes(table.get(), ids, static_cast<std::uint64_t>(push)).ok());
     }
@@ -859,25 +968,33 @@ TEST_CASE("an index that grows in the middle of a push is not looked at where it
   }
 }
 
-// Each piece of memory that a push asks for is refused once: the index grows in many pieces, and what has grown before one of them stays.
-TEST_CASE("where there is no memory for the index or for rows a push is refused whole, and later pushes go on as if it had not been") {
+// Each piece of memory that a push asks for is refused once: the index grows in many pieces, and
+// what has grown before one of them stays.
+TEST_CASE(
+    "where there is no memory for the index or for rows a push is refused whole, and later pushes "
+    "go on as if it had not been") {
   struct Form {
     const char* name;
     std::uint32_t admit_after;
     std::uint64_t ttl_steps;
     bool lru, cut;
   };
-  for (const Form& form : {Form{"plain", 1, 0, false, false}, Form{"admission", 3, 0, false, false}, Form{"ttl and lru", 1, 4, true, false},
+  for (const Form& form : {Form{"plain", 1, 0, false, false}, Form{"admission", 3, 0, false, false},
+                           Form{"ttl and lru", 1, 4, true, false},
                            Form{"a cut, ttl and admission", 2, 4, false, true}}) {
     INFO(form.name);
     TableSettings s = Settings(4, "adam");
     s.admit_after = form.admit_after, s.ttl_steps = form.ttl_steps, s.evict_lru = form.lru;
     std::uint64_t left = ~0ull, asked = 0;  // refusals begin with piece `left`, from 0
-    const auto budget = std::make_shared<MemoryBudget>(0, [&](std::size_t) { return asked++ >= left; });
+    const auto budget =
+        std::make_shared<MemoryBudget>(0, [&](std::size_t) { return asked++ >= left; });
     const auto table = Make(s, budget), calm = Make(s);
     std::uint64_t refused = 0, of_index = 0, of_rows = 0, step = 0;
-    // What is charged for rows and room for more of them: all but the index, with its stamps. Adam counts four bytes a row.
-    const auto row_bytes = [](const TableStats& t) { return t.memory_bytes - t.index_bytes - (t.counter_bytes - 4 * t.rows); };
+    // What is charged for rows and room for more of them: all but the index, with its stamps. Adam
+    // counts four bytes a row.
+    const auto row_bytes = [](const TableStats& t) {
+      return t.memory_bytes - t.index_bytes - (t.counter_bytes - 4 * t.rows);
+    };
     for (std::int64_t round = 0; round < 12; ++round, ++step) {
       // Some that are there, some that wait, many that are new; some twice.
       Ids ids = Rising(round * 700, round * 700 + 1500);
@@ -890,7 +1007,8 @@ TEST_CASE("where there is no memory for the index or for rows a push is refused 
       const EmbeddingTable::Digests before = table->Digest();
       const TableStats stats = table->stats();
       const std::vector<float> values = Read(*table, ids);
-      // The first piece, the second one, and so on, until there are no more to refuse. What has grown stays grown, so pieces become fewer.
+      // The first piece, the second one, and so on, until there are no more to refuse. What has
+      // grown stays grown, so pieces become fewer.
       for (left = 0;; ++left) {
         asked = 0;
         const auto outcome = table->Prepare(ids, step);
@@ -901,26 +1019,31 @@ TEST_CASE("where there is no memory for the index or for rows a push is refused 
         REQUIRE(left < 1000);
         INFO(outcome.status().message());
         CHECK(outcome.status().code() == absl::StatusCode::kResourceExhausted);
-        const bool rows = absl::StrContains(outcome.status().message(), "no memory for a table's rows: table=user/embedding");
-        CHECK(rows != absl::StrContains(outcome.status().message(), "no memory for a table's index: table=user/embedding"));
+        const bool rows = absl::StrContains(outcome.status().message(),
+                                            "no memory for a table's rows: table=user/embedding");
+        CHECK(rows != absl::StrContains(outcome.status().message(),
+                                        "no memory for a table's index: table=user/embedding"));
         ++(rows ? of_rows : of_index);
         ++refused;
         CHECK_FALSE(table->applying());
         CHECK(table->Digest() == before);
         CHECK(Read(*table, ids) == values);
         const TableStats after = table->stats();
-        CHECK(
-            (after.rows == stats.rows && after.waiting == stats.waiting && after.admitted == stats.admitted && after.duplicates == stats.duplicates));
+        CHECK((after.rows == stats.rows && after.waiting == stats.waiting &&
+               after.admitted == stats.admitted && after.duplicates == stats.duplicates));
         CHECK(after.refused == refused);
         // Rows are charged as before, the index as it is now.
         CHECK(budget->used() == after.memory_bytes);
         CHECK(row_bytes(after) == row_bytes(stats));
       }
       left = ~0ull;
-      const auto outcome = PushOnes(table.get(), ids, step), expected = PushOnes(calm.get(), ids, step);
+      const auto outcome = PushOnes(table.get(), ids, step),
+                 expected = PushOnes(calm.get(), ids, step);
       REQUIRE((outcome.ok() && expected.ok()));
-      CHECK((outcome->rows_made == expected->rows_made && outcome->ids_waiting == expected->ids_waiting &&
-             outcome->duplicates == expected->duplicates && outcome->evicted() == expected->evicted()));
+      CHECK((outcome->rows_made == expected->rows_made &&
+             outcome->ids_waiting == expected->ids_waiting &&
+             outcome->duplicates == expected->duplicates &&
+             outcome->evicted() == expected->evicted()));
       REQUIRE(table->Digest() == calm->Digest());
       // What a refused push left behind in neither index nor cut: both hand out the same.
       if (form.cut && round % 3 == 2) {
@@ -933,7 +1056,8 @@ TEST_CASE("where there is no memory for the index or for rows a push is refused 
             for (std::size_t i = 0; i < slice.ids.size(); ++i)
               rows[slice.ids[i]] = {slice.values.begin() + static_cast<std::ptrdiff_t>(4 * i),
                                     slice.values.begin() + static_cast<std::ptrdiff_t>(4 * i + 4)};
-            for (std::size_t i = 0; i < slice.waiting_ids.size(); ++i) waiting[slice.waiting_ids[i]] = slice.waiting_counts[i];
+            for (std::size_t i = 0; i < slice.waiting_ids.size(); ++i)
+              waiting[slice.waiting_ids[i]] = slice.waiting_counts[i];
           }
           CHECK(of->cut_state() == EmbeddingTable::CutState::kOpen);
           of->EndCut();
@@ -954,7 +1078,9 @@ TEST_CASE("rows from a file for which there is no memory are an error that says 
   for (std::uint64_t left = 0;; ++left) {
     std::uint64_t asked = 0;
     bool counting = false;
-    const auto table = Make(Settings(), std::make_shared<MemoryBudget>(0, [&](std::size_t) { return counting && asked++ >= left; }));
+    const auto table = Make(Settings(), std::make_shared<MemoryBudget>(0, [&](std::size_t) {
+                              return counting && asked++ >= left;
+                            }));
     counting = true;
     const Ids ids = Rising(0, 3000);
     const std::vector<std::uint64_t> zeros(ids.size());
@@ -985,7 +1111,8 @@ TEST_CASE("ids chosen to meet in one place of the index are kept like others") {
   Ids ids;
   for (std::uint64_t i = 0; i < 9000; ++i) {
     ids.push_back(static_cast<std::int64_t>(unmix(std::rotl((0x123ull << 52) | i, 32)) ^ key));
-    REQUIRE(std::rotl(sharding::Mix64(static_cast<std::uint64_t>(ids.back()) ^ key), 32) >> 52 == 0x123);
+    REQUIRE(std::rotl(sharding::Mix64(static_cast<std::uint64_t>(ids.back()) ^ key), 32) >> 52 ==
+            0x123);
   }
   REQUIRE(PushOnes(table.get(), ids).ok());
   REQUIRE(PushOnes(table.get(), Rising(0, 5000)).ok());

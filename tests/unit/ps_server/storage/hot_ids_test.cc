@@ -23,7 +23,8 @@ void AddPlainly(std::vector<Plain>* kept, std::int64_t id) {
     if (kept->size() < HotIds::kIds) {
       at = kept->insert(at, {id, 0, 0});
     } else {
-      at = std::min_element(kept->begin(), kept->end(), [](const Plain& a, const Plain& b) { return a.count < b.count; });
+      at = std::min_element(kept->begin(), kept->end(),
+                            [](const Plain& a, const Plain& b) { return a.count < b.count; });
       *at = {id, at->count, at->count};
     }
   }
@@ -35,7 +36,8 @@ TEST_CASE("hot ids are those of Space-Saving, also where two of them look alike"
   std::map<std::uint16_t, std::int64_t> of_tag;
   std::vector<std::int64_t> ids;
   for (std::int64_t id = -50000; ids.size() < 1400; ++id) {
-    const auto [first, fresh] = of_tag.try_emplace(static_cast<std::uint16_t>(sharding::Mix64(static_cast<std::uint64_t>(id))), id);
+    const auto [first, fresh] = of_tag.try_emplace(
+        static_cast<std::uint16_t>(sharding::Mix64(static_cast<std::uint64_t>(id))), id);
     if (fresh) continue;
     ids.push_back(first->second);
     ids.push_back(id);
@@ -48,7 +50,8 @@ TEST_CASE("hot ids are those of Space-Saving, also where two of them look alike"
   std::vector<Plain> plain;
   for (int i = 0; i < 30000; ++i) {
     const auto u = static_cast<double>(draw()) / 4294967296.0;
-    const std::int64_t id = ids[static_cast<std::size_t>(u * u * u * static_cast<double>(ids.size()))];
+    const std::int64_t id =
+        ids[static_cast<std::size_t>(u * u * u * static_cast<double>(ids.size()))];
     hot.Add(HotIds::kSampledEvery, [id](std::size_t) { return id; });  // of so many one is sampled
     AddPlainly(&plain, id);
   }

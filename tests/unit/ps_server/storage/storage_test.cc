@@ -1,5 +1,5 @@
-// Chunks and arrays: an apply never touches what a reader holds; blocks come back to the pool; initial values are the same
-// over every cut.
+// Chunks and arrays: an apply never touches what a reader holds; blocks come back to the pool;
+// initial values are the same over every cut.
 #include <catch2/catch.hpp>
 
 #include <cmath>
@@ -22,7 +22,9 @@ void AddOne(DenseArray* array) {
   }
 }
 
-float FirstOf(const tensor::SharedBytes& piece) { return *reinterpret_cast<const float*>(piece.bytes.data()); }
+float FirstOf(const tensor::SharedBytes& piece) {
+  return *reinterpret_cast<const float*>(piece.bytes.data());
+}
 
 TEST_CASE("a warmed pool holds what was asked for, within its bound, and gives it out") {
   constexpr std::uint64_t kBlock = kChunkFloats * sizeof(float);
@@ -112,7 +114,8 @@ TEST_CASE("a reservation that is cancelled leaves the array as it was") {
   CHECK(array->chunk(0).data() == reinterpret_cast<const float*>(held[0].bytes.data()));
 }
 
-// What ThreadSanitizer looks at: the last reference ends on another thread, and the next write is in place.
+// What ThreadSanitizer looks at: the last reference ends on another thread, and the next write is
+// in place.
 TEST_CASE("readers on other threads see whole states only") {
   auto pool = std::make_shared<ChunkPool>(64ull << 20);
   auto array = DenseArray::Zeroed(kChunkFloats, pool);
@@ -132,7 +135,8 @@ TEST_CASE("readers on other threads see whole states only") {
   CHECK(array->chunk(0)[17] == 80);
 }
 
-DenseArray Initial(const InitializerSettings& settings, std::uint64_t first, std::uint64_t elements) {
+DenseArray Initial(const InitializerSettings& settings, std::uint64_t first,
+                   std::uint64_t elements) {
   REQUIRE(CheckInitializer(settings).ok());
   auto array = DenseArray::Create(elements, nullptr);
   REQUIRE(array.ok());
@@ -140,17 +144,26 @@ DenseArray Initial(const InitializerSettings& settings, std::uint64_t first, std
   return *std::move(array);
 }
 
-TEST_CASE("initial values are a function of seed, variable and element: every cut has the same digest") {
+TEST_CASE(
+    "initial values are a function of seed, variable and element: every cut has the same digest") {
   std::vector<InitializerSettings> all;
-  for (const char* type : {"zeros", "ones", "constant", "glorot_uniform", "he_normal", "truncated_normal"}) {
-    all.push_back({.type = type, .value = 0.25, .mean = 0.5, .stddev = 0.1, .fan_in = 100, .fan_out = 30, .seed = 7});
+  for (const char* type :
+       {"zeros", "ones", "constant", "glorot_uniform", "he_normal", "truncated_normal"}) {
+    all.push_back({.type = type,
+                   .value = 0.25,
+                   .mean = 0.5,
+                   .stddev = 0.1,
+                   .fan_in = 100,
+                   .fan_out = 30,
+                   .seed = 7});
   }
   for (const InitializerSettings& settings : all) {
     INFO(settings.type);
     const std::uint64_t whole = Initial(settings, 0, 3000).Digest(0);
     for (const std::uint64_t cut : {1u, 7u, 1000u, 2999u}) {
       std::uint64_t sum = 0;
-      for (std::uint64_t at = 0; at < 3000; at += cut) sum += Initial(settings, at, std::min<std::uint64_t>(cut, 3000 - at)).Digest(at);
+      for (std::uint64_t at = 0; at < 3000; at += cut)
+        sum += Initial(settings, at, std::min<std::uint64_t>(cut, 3000 - at)).Digest(at);
       CHECK(sum == whole);
     }
   }
@@ -164,29 +177,35 @@ TEST_CASE("initial values have the distribution of their Keras name") {
   const auto moments = [](const DenseArray& array) {
     double sum = 0, squares = 0, largest = 0;
     for (std::size_t c = 0; c < array.chunks(); ++c) {
-      for (const double x : array.chunk(c)) sum += x, squares += x * x, largest = std::max(largest, std::abs(x));
+      for (const double x : array.chunk(c))
+        sum += x, squares += x * x, largest = std::max(largest, std::abs(x));
     }
     const double mean = sum / kN;
     return std::array{mean, std::sqrt(squares / kN - mean * mean), largest};
   };
-  const auto [glorot_mean, glorot_sd, glorot_max] = moments(Initial({.type = "glorot_uniform", .fan_in = 300, .fan_out = 100, .seed = 1}, 0, kN));
+  const auto [glorot_mean, glorot_sd, glorot_max] =
+      moments(Initial({.type = "glorot_uniform", .fan_in = 300, .fan_out = 100, .seed = 1}, 0, kN));
   const double limit = std::sqrt(6.0 / 400);
   CHECK(glorot_mean == Approx(0).margin(0.002));
   CHECK(glorot_sd == Approx(limit / std::sqrt(3.0)).epsilon(0.02));
   CHECK(glorot_max <= limit);
-  const auto [he_mean, he_sd, he_max] = moments(Initial({.type = "he_normal", .fan_in = 50, .seed = 1}, 0, kN));
+  const auto [he_mean, he_sd, he_max] =
+      moments(Initial({.type = "he_normal", .fan_in = 50, .seed = 1}, 0, kN));
   CHECK(he_mean == Approx(0).margin(0.005));
   CHECK(he_sd == Approx(std::sqrt(2.0 / 50)).epsilon(0.02));
   CHECK(he_max <= 2 * std::sqrt(2.0 / 50) / .879 + 1e-6);
-  const auto [cut_mean, cut_sd, cut_max] = moments(Initial({.type = "truncated_normal", .mean = 1, .stddev = 0.05, .seed = 1}, 0, kN));
+  const auto [cut_mean, cut_sd, cut_max] =
+      moments(Initial({.type = "truncated_normal", .mean = 1, .stddev = 0.05, .seed = 1}, 0, kN));
   CHECK(cut_mean == Approx(1).margin(0.002));
   CHECK(cut_sd == Approx(0.05 * .8796).epsilon(0.02));
   CHECK(cut_max <= 1.1 + 1e-6);
 }
 
-TEST_CASE("unknown initialisers, missing fans and numbers that are not finite are refused by name") {
+TEST_CASE(
+    "unknown initialisers, missing fans and numbers that are not finite are refused by name") {
   CHECK(CheckInitializer({.type = "orthogonal"}).message() ==
-        "unknown initializer, expected zeros, ones, constant, glorot_uniform, he_normal or truncated_normal: type=orthogonal");
+        "unknown initializer, expected zeros, ones, constant, glorot_uniform, he_normal or "
+        "truncated_normal: type=orthogonal");
   CHECK_FALSE(CheckInitializer({.type = "glorot_uniform", .fan_in = 3}).ok());
   CHECK_FALSE(CheckInitializer({.type = "he_normal"}).ok());
   CHECK_FALSE(CheckInitializer({.type = "constant", .value = std::nan("")}).ok());

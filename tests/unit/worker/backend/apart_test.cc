@@ -1,4 +1,5 @@
-// The backend that stands for a device in tests (fixtures/apart_backend.h): that it catches what it is there to catch.
+// The backend that stands for a device in tests (fixtures/apart_backend.h): that it catches what it
+// is there to catch.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/worker/backend/fixtures/contract_fixture.h"
@@ -19,7 +20,9 @@ TEST_CASE("its memory cannot be touched by the host, before, between and after p
   CHECK_FALSE(ApartBackend::Touchable(memory.as<float>().data()));
 }
 
-TEST_CASE("host memory, dropped memory and memory beyond an array are reported, and so are lists of them") {
+TEST_CASE(
+    "host memory, dropped memory and memory beyond an array are reported, and so are lists of "
+    "them") {
   ApartBackend backend({});
   Memory memory = backend.Allocate(16, "m").value();
   std::vector<float> host(4);
@@ -34,7 +37,8 @@ TEST_CASE("host memory, dropped memory and memory beyond an array are reported, 
   CHECK(backend.TakeBreaches() == std::vector<std::string>{"not this backend's memory: Zero"});
   double sum = 0;
   backend.SumOfSquares(memory.as<float>(), &sum);
-  CHECK(backend.TakeBreaches() == std::vector<std::string>{"not this backend's memory: SumOfSquares"});
+  CHECK(backend.TakeBreaches() ==
+        std::vector<std::string>{"not this backend's memory: SumOfSquares"});
   const Out dropped = memory.as<float>();
   memory = Memory();
   backend.Copy(dropped, dropped);
@@ -56,7 +60,8 @@ TEST_CASE("a copy that nothing orders shows, and so does a host that does not wa
   CHECK(backend.Wait(*event).ok());
   CHECK(std::isnan(got[0]));
   backend.Copy(x.as<float>(), y.as<float>());
-  backend.Download(Lane::kOut, y.as<std::byte>(), std::as_writable_bytes(std::span(got)));  // without Await
+  backend.Download(Lane::kOut, y.as<std::byte>(),
+                   std::as_writable_bytes(std::span(got)));  // without Await
   backend.Record(Lane::kIn, *event);
   CHECK(backend.Wait(*event).ok());
   CHECK(backend.TakeError().ok());
@@ -65,7 +70,8 @@ TEST_CASE("a copy that nothing orders shows, and so does a host that does not wa
   CHECK(std::isnan(got[0]));
 }
 
-TEST_CASE("an upload that does not wait for what still reads its place shows where uploads are early") {
+TEST_CASE(
+    "an upload that does not wait for what still reads its place shows where uploads are early") {
   ApartOptions options;
   options.late_in = false;
   ApartBackend backend(options);
@@ -82,7 +88,9 @@ TEST_CASE("an upload that does not wait for what still reads its place shows whe
   CHECK(got[0] == 2);
 }
 
-TEST_CASE("a step that does what steps may not is reported: other calls under one signature, allocations, copies, waits") {
+TEST_CASE(
+    "a step that does what steps may not is reported: other calls under one signature, "
+    "allocations, copies, waits") {
   ApartOptions options;
   options.replay = false;
   ApartBackend backend(options);
@@ -96,7 +104,9 @@ TEST_CASE("a step that does what steps may not is reported: other calls under on
     CHECK(backend.Finish(x.as<std::byte>().first(8), result).ok());
     return backend.TakeBreaches();
   };
-  const auto scale = [&](float factor) { backend.Scale(factor, x.as<float>().first(4), x.as<float>().subspan(4, 4)); };
+  const auto scale = [&](float factor) {
+    backend.Scale(factor, x.as<float>().first(4), x.as<float>().subspan(4, 4));
+  };
   CHECK(step([&] { scale(2); }).empty());
   CHECK(step([&] { scale(2); }).empty());
   CHECK(step([&] { scale(3); }).size() == 1);

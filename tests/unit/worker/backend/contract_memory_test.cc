@@ -1,4 +1,5 @@
-// The contract of Backend: memory, copies, events, steps and errors. Called as a graph calls it: with the backend's own memory.
+// The contract of Backend: memory, copies, events, steps and errors. Called as a graph calls it:
+// with the backend's own memory.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
@@ -15,10 +16,12 @@ void ForEachBare(Body body) {
   std::vector<Implementation> all = Implementations();
   for (int i = 0; i < 16; ++i) {
     ApartOptions options;
-    options.late_in = i & 1, options.late_compute = i & 2, options.late_out = i & 4, options.replay = i & 8;
+    options.late_in = i & 1, options.late_compute = i & 2, options.late_out = i & 4,
+    options.replay = i & 8;
     all.push_back(Apart("apart", options));
   }
-  for (const Implementation& implementation : all) RunOn(implementation, implementation.make_bare(), body);
+  for (const Implementation& implementation : all)
+    RunOn(implementation, implementation.make_bare(), body);
 }
 
 template <typename T>
@@ -27,7 +30,8 @@ std::span<const std::byte> Bytes(const std::vector<T>& values) {
 }
 
 struct Array {
-  Array(Backend& b, const std::vector<float>& values) : backend(b), memory(b.Allocate(values.size() * sizeof(float), "array").value()) {
+  Array(Backend& b, const std::vector<float>& values)
+      : backend(b), memory(b.Allocate(values.size() * sizeof(float), "array").value()) {
     auto event = backend.MakeEvent().value();
     backend.Upload(Lane::kIn, Bytes(values), memory.as<std::byte>());
     backend.Record(Lane::kIn, *event);
@@ -37,7 +41,8 @@ struct Array {
   std::vector<float> Get() {
     std::vector<float> values(memory.bytes() / sizeof(float));
     auto event = backend.MakeEvent().value();
-    backend.Download(Lane::kCompute, memory.as<std::byte>(), std::as_writable_bytes(std::span(values)));
+    backend.Download(Lane::kCompute, memory.as<std::byte>(),
+                     std::as_writable_bytes(std::span(values)));
     backend.Record(Lane::kCompute, *event);
     CHECK(backend.Wait(*event).ok());
     return values;
@@ -60,7 +65,8 @@ TEST_CASE("memory is counted, given back, and refused with what was asked and wh
     CHECK(backend.memory().used == before);
     const auto refused = backend.Allocate(std::size_t{1} << 50, "all of it");
     CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
-    CHECK_THAT(std::string(refused.status().message()), Catch::StartsWith("no memory: what=all of it bytes=1125899906842624 free="));
+    CHECK_THAT(std::string(refused.status().message()),
+               Catch::StartsWith("no memory: what=all of it bytes=1125899906842624 free="));
     Memory moved = backend.Allocate(64, "c").value();
     moved = Memory();
     CHECK(backend.memory().used == before);
@@ -71,13 +77,17 @@ TEST_CASE("host buffers may outlive the backend") {
   for (const Implementation& implementation : Implementations()) {
     auto backend = implementation.make_bare().value();
     tensor::AlignedBuffer buffer = backend->AllocateHost(100).value();
-    tensor::AlignedBuffer as_unless_overridden = backend->Backend::AllocateHost(100).value();  // of the heap, where there is no host()
+    tensor::AlignedBuffer as_unless_overridden =
+        backend->Backend::AllocateHost(100).value();  // of the heap, where there is no host()
     backend.reset();
-    for (tensor::AlignedBuffer* const each : {&buffer, &as_unless_overridden}) std::fill(each->data(), each->data() + each->size(), std::byte{1});
+    for (tensor::AlignedBuffer* const each : {&buffer, &as_unless_overridden})
+      std::fill(each->data(), each->data() + each->size(), std::byte{1});
   }
 }
 
-TEST_CASE("what is uploaded comes back, whole and in parts, through every lane and any kind of host memory") {
+TEST_CASE(
+    "what is uploaded comes back, whole and in parts, through every lane and any kind of host "
+    "memory") {
   ForEachBare([](Backend& backend) {
     const std::vector<float> values = Draw(1, 10007);
     tensor::AlignedBuffer locked = backend.AllocateHost(values.size() * sizeof(float)).value();
@@ -86,7 +96,8 @@ TEST_CASE("what is uploaded comes back, whole and in parts, through every lane a
     for (const Lane lane : {Lane::kCompute, Lane::kIn, Lane::kOut}) {
       for (const bool page_locked : {false, true}) {
         Memory memory = backend.Allocate(values.size() * sizeof(float), "copy").value();
-        const auto from = page_locked ? std::span<const std::byte>(locked.data(), locked.size()) : Bytes(values);
+        const auto from =
+            page_locked ? std::span<const std::byte>(locked.data(), locked.size()) : Bytes(values);
         backend.Upload(lane, from.first(404), memory.as<std::byte>().first(404));
         backend.Upload(lane, from.subspan(404), memory.as<std::byte>().subspan(404));
         std::vector<float> back = Poison(values.size());
@@ -103,8 +114,8 @@ TEST_CASE("lanes wait for each other by events, and an event that was never reco
   ForEachBare([](Backend& backend) {
     const std::size_t n = 5000;
     Array x(backend, std::vector<float>(n)), y(backend, std::vector<float>(n));
-    auto unused = backend.MakeEvent().value(), there = backend.MakeEvent().value(), made = backend.MakeEvent().value(),
-         out = backend.MakeEvent().value();
+    auto unused = backend.MakeEvent().value(), there = backend.MakeEvent().value(),
+         made = backend.MakeEvent().value(), out = backend.MakeEvent().value();
     CHECK(backend.Wait(*unused).ok());
     backend.Await(Lane::kCompute, *unused);
     std::vector<float> results[4];
@@ -119,7 +130,8 @@ TEST_CASE("lanes wait for each other by events, and an event that was never reco
       backend.Record(Lane::kCompute, *made);
       backend.Await(Lane::kOut, *made);
       results[step] = Poison(n);
-      backend.Download(Lane::kOut, y.memory.as<std::byte>(), std::as_writable_bytes(std::span(results[step])));
+      backend.Download(Lane::kOut, y.memory.as<std::byte>(),
+                       std::as_writable_bytes(std::span(results[step])));
       backend.Record(Lane::kOut, *out);
     }
     CHECK(backend.Wait(*out).ok());
@@ -161,7 +173,8 @@ struct SmallStep {
     keys = {step_key};
     backend.Upload(Lane::kCompute, Bytes(keys), key.as<std::byte>());
     backend.Upload(Lane::kCompute, Bytes(values), x.memory.as<std::byte>());
-    const std::vector<std::uint64_t> signature = {7, reinterpret_cast<std::uintptr_t>(x.span().data())};
+    const std::vector<std::uint64_t> signature = {
+        7, reinterpret_cast<std::uintptr_t>(x.span().data())};
     replayed = backend.BeginStep(signature);
     if (!replayed) {
       backend.Enter("layer", Phase::kForward);
@@ -203,7 +216,8 @@ TEST_CASE("a step gives what its memory says at the time, replayed or not") {
       for (std::size_t i = 0; i < x.size(); ++i) {
         const float want = random::Uniform(key, i) >= 0.5f ? 2 * x[i] : 0.0f;
         squares += static_cast<double>(want) * want;
-        if (!(step.out[i] == want || (std::isnan(want) && std::isnan(step.out[i])))) FAIL("key " << key << " element " << i << ": " << step.out[i]);
+        if (!(step.out[i] == want || (std::isnan(want) && std::isnan(step.out[i]))))
+          FAIL("key " << key << " element " << i << ": " << step.out[i]);
       }
       CHECK((key == 4 ? std::isnan(numbers.squares) : numbers.squares == Approx(squares)));
       CHECK(numbers.not_finite == (key == 4 ? 1 : 0));
@@ -211,18 +225,21 @@ TEST_CASE("a step gives what its memory says at the time, replayed or not") {
   });
 }
 
-TEST_CASE("after an error primitives do nothing until it has been asked for, and it names the layer") {
+TEST_CASE(
+    "after an error primitives do nothing until it has been asked for, and it names the layer") {
   ForEachBare([](Backend& backend) {
     Array x(backend, Draw(1, 12)), y(backend, std::vector<float>(12, 5.0f));
     backend.Enter("deep/conv", Phase::kForward);
     // No library has a plan for a kernel larger than its padded input.
     const Conv2dShape impossible{1, 2, 2, 1, 1, 1, 1, 3, 4, 1, 1, 0, 0, 0, 0};
-    backend.Conv2dForward(impossible, x.span().first(4), x.span(), {}, Activation::kLinear, y.span().first(1));
+    backend.Conv2dForward(impossible, x.span().first(4), x.span(), {}, Activation::kLinear,
+                          y.span().first(1));
     backend.Enter("after", Phase::kForward);
     backend.Scale(2, x.span(), y.span());
     const absl::Status error = backend.TakeError();
     CHECK_FALSE(error.ok());
-    CHECK_THAT(std::string(error.message()), Catch::Contains("layer=deep/conv") && Catch::Contains("primitive=conv2d forward"));
+    CHECK_THAT(std::string(error.message()),
+               Catch::Contains("layer=deep/conv") && Catch::Contains("primitive=conv2d forward"));
     CHECK(y.Get()[1] == 5.0f);
     CHECK(backend.TakeError().ok());
     backend.Scale(2, x.span(), y.span());

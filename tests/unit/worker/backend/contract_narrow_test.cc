@@ -1,5 +1,6 @@
-// The contract of Backend for elements of 16 bits: each primitive, on fresh random inputs and poisoned outputs, against the same one in float32
-// (whose own test is against float64), of the CPU's backend and of the same rounded inputs. A backend shows the types that it says to have.
+// The contract of Backend for elements of 16 bits: each primitive, on fresh random inputs and
+// poisoned outputs, against the same one in float32 (whose own test is against float64), of the
+// CPU's backend and of the same rounded inputs. A backend shows the types that it says to have.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -25,12 +26,18 @@ tensor::WireType Wire(Element e) { return static_cast<tensor::WireType>(e); }
 // Elements of one type in host memory.
 class Array {
  public:
-  Array(Element type, const std::vector<float>& values) : type_(type), size_(values.size()), memory_(size_ * BytesOf(type)) {
+  Array(Element type, const std::vector<float>& values)
+      : type_(type), size_(values.size()), memory_(size_ * BytesOf(type)) {
     tensor::Narrow(Wire(type), values.data(), size_, memory_.data());
   }
-  Array(Element type, std::size_t size) : type_(type), size_(size), memory_(size * BytesOf(type), std::byte{0xff}) {}  // NaNs
-  operator AnyIn() const { return {memory_.data(), size_, type_}; }  // NOLINT(google-explicit-constructor)
-  operator AnyOut() { return {memory_.data(), size_, type_}; }       // NOLINT(google-explicit-constructor)
+  Array(Element type, std::size_t size)
+      : type_(type), size_(size), memory_(size * BytesOf(type), std::byte{0xff}) {}  // NaNs
+  operator AnyIn() const {
+    return {memory_.data(), size_, type_};
+  }  // NOLINT(google-explicit-constructor)
+  operator AnyOut() {
+    return {memory_.data(), size_, type_};
+  }  // NOLINT(google-explicit-constructor)
   std::vector<float> Read() const {
     std::vector<float> values(size_);
     tensor::Widen(Wire(type_), memory_.data(), size_, values.data());
@@ -43,7 +50,8 @@ class Array {
   std::vector<std::byte> memory_;
 };
 
-// What a case asks for: inputs are rounded to `narrow` and stored as `type`, which is `narrow` or, for what is compared with, float32.
+// What a case asks for: inputs are rounded to `narrow` and stored as `type`, which is `narrow` or,
+// for what is compared with, float32.
 struct Run {
   Backend& backend;
   Element narrow, type;
@@ -54,10 +62,16 @@ struct Run {
     for (float& v : values) v *= scale;
     return Array(narrow, values).Read();
   }
-  Array In16(std::uint64_t key, std::size_t n, float scale = 1) const { return {type, Rounded(key, n, scale)}; }
+  Array In16(std::uint64_t key, std::size_t n, float scale = 1) const {
+    return {type, Rounded(key, n, scale)};
+  }
   Array Out16(std::size_t n) const { return {type, n}; }
-  void Show(const std::string& name, const Array& array) { results.emplace_back(name, array.Read()); }
-  void Show(const std::string& name, const std::vector<float>& floats) { results.emplace_back(name, floats); }
+  void Show(const std::string& name, const Array& array) {
+    results.emplace_back(name, array.Read());
+  }
+  void Show(const std::string& name, const std::vector<float>& floats) {
+    results.emplace_back(name, floats);
+  }
 };
 
 struct NarrowCase {
@@ -67,35 +81,44 @@ struct NarrowCase {
 
 std::size_t Size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
-constexpr Activation kActivations[] = {Activation::kLinear, Activation::kRelu, Activation::kTanh, Activation::kSigmoid, Activation::kSoftmax};
+constexpr Activation kActivations[] = {Activation::kLinear, Activation::kRelu, Activation::kTanh,
+                                       Activation::kSigmoid, Activation::kSoftmax};
 
 std::vector<NarrowCase> NarrowCases() {
   std::vector<NarrowCase> cases;
-  for (const auto& [batch, in, out] :
-       {std::array<std::int64_t, 3>{1, 1, 1}, {3, 5, 7}, {33, 64, 17}, {65, 130, 66}, {33, 64, 1}, {33, 1, 17}, {1, 64, 17}, {9, 1, 1}}) {
+  for (const auto& [batch, in, out] : {std::array<std::int64_t, 3>{1, 1, 1},
+                                       {3, 5, 7},
+                                       {33, 64, 17},
+                                       {65, 130, 66},
+                                       {33, 64, 1},
+                                       {33, 1, 17},
+                                       {1, 64, 17},
+                                       {9, 1, 1}}) {
     for (const Activation activation : kActivations) {
       for (const bool at_loss : {false, true}) {
         if (at_loss && activation == Activation::kTanh) continue;
-        cases.push_back({absl::StrCat("dense ", batch, "x", in, "x", out, " activation ", static_cast<int>(activation), at_loss ? " to float32" : ""),
-                         [=, batch = batch, in = in, out = out](Run& r) {
-                           const Array x = r.In16(1, Size(batch * in)), w = r.In16(2, Size(in * out));
-                           const std::vector<float> b = Draw(3, Size(out));
-                           const Element y_type = at_loss ? Element::kFloat32 : r.type;
-                           Array y(y_type, Size(batch * out));
-                           r.backend.DenseForward(batch, in, out, x, w, b, activation, y);
-                           r.Show("y", y);
-                           const Array y_in(y_type, r.Rounded(4, Size(batch * out)));
-                           Array dx = r.Out16(Size(batch * in));
-                           std::vector<float> dw = Poison(Size(in * out)), db = Poison(Size(out));
-                           Array dy(y_type, r.Rounded(5, Size(batch * out)));
-                           r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, dy, dx, dw, db);
-                           r.Show("dx", dx), r.Show("dw", dw), r.Show("db", db);
-                           // The first layer, without a bias.
-                           Array again(y_type, r.Rounded(5, Size(batch * out)));
-                           std::vector<float> only = Poison(Size(in * out));
-                           r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, again, {}, only, {});
-                           r.Show("dw alone", only);
-                         }});
+        cases.push_back(
+            {absl::StrCat("dense ", batch, "x", in, "x", out, " activation ",
+                          static_cast<int>(activation), at_loss ? " to float32" : ""),
+             [=, batch = batch, in = in, out = out](Run& r) {
+               const Array x = r.In16(1, Size(batch * in)), w = r.In16(2, Size(in * out));
+               const std::vector<float> b = Draw(3, Size(out));
+               const Element y_type = at_loss ? Element::kFloat32 : r.type;
+               Array y(y_type, Size(batch * out));
+               r.backend.DenseForward(batch, in, out, x, w, b, activation, y);
+               r.Show("y", y);
+               const Array y_in(y_type, r.Rounded(4, Size(batch * out)));
+               Array dx = r.Out16(Size(batch * in));
+               std::vector<float> dw = Poison(Size(in * out)), db = Poison(Size(out));
+               Array dy(y_type, r.Rounded(5, Size(batch * out)));
+               r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, dy, dx, dw, db);
+               r.Show("dx", dx), r.Show("dw", dw), r.Show("db", db);
+               // The first layer, without a bias.
+               Array again(y_type, r.Rounded(5, Size(batch * out)));
+               std::vector<float> only = Poison(Size(in * out));
+               r.backend.DenseBackward(batch, in, out, x, w, activation, y_in, again, {}, only, {});
+               r.Show("dw alone", only);
+             }});
       }
     }
   }
@@ -104,31 +127,36 @@ std::vector<NarrowCase> NarrowCases() {
                                       {1, 9, 9, 1, 9, 9, 16, 3, 3, 1, 1, 1, 1, 1, 1},
                                       {2, 5, 5, 8, 5, 5, 24, 1, 1, 1, 1, 0, 0, 0, 0}};
   for (const Conv2dShape& s : convolutions) {
-    for (const Activation activation : {Activation::kLinear, Activation::kRelu, Activation::kTanh}) {
-      cases.push_back(
-          {absl::StrCat("conv2d ", s.in_h, "x", s.in_w, "x", s.in_c, " to ", s.filters, " activation ", static_cast<int>(activation)), [=](Run& r) {
-             const std::size_t nx = Size(s.batch * s.in_h * s.in_w * s.in_c), ny = Size(s.batch * s.out_h * s.out_w * s.filters);
-             const std::size_t nw = Size(s.kernel_h * s.kernel_w * s.in_c * s.filters);
-             const Array x = r.In16(1, nx), w = r.In16(2, nw);
-             const std::vector<float> b = Draw(3, Size(s.filters));
-             Array y = r.Out16(ny);
-             r.backend.Conv2dForward(s, x, w, b, activation, y);
-             r.Show("y", y);
-             Array bare = r.Out16(ny);
-             r.backend.Conv2dForward(s, x, w, {}, activation, bare);
-             r.Show("y without bias", bare);
-             const Array y_in = r.In16(4, ny);
-             Array dy = r.In16(5, ny), dx = r.Out16(nx);
-             std::vector<float> dw = Poison(nw), db = Poison(Size(s.filters));
-             r.backend.Conv2dBackward(s, x, w, activation, y_in, dy, dx, dw, db);
-             r.Show("dx", dx), r.Show("dw", dw), r.Show("db", db);
-           }});
+    for (const Activation activation :
+         {Activation::kLinear, Activation::kRelu, Activation::kTanh}) {
+      cases.push_back({absl::StrCat("conv2d ", s.in_h, "x", s.in_w, "x", s.in_c, " to ", s.filters,
+                                    " activation ", static_cast<int>(activation)),
+                       [=](Run& r) {
+                         const std::size_t nx = Size(s.batch * s.in_h * s.in_w * s.in_c),
+                                           ny = Size(s.batch * s.out_h * s.out_w * s.filters);
+                         const std::size_t nw = Size(s.kernel_h * s.kernel_w * s.in_c * s.filters);
+                         const Array x = r.In16(1, nx), w = r.In16(2, nw);
+                         const std::vector<float> b = Draw(3, Size(s.filters));
+                         Array y = r.Out16(ny);
+                         r.backend.Conv2dForward(s, x, w, b, activation, y);
+                         r.Show("y", y);
+                         Array bare = r.Out16(ny);
+                         r.backend.Conv2dForward(s, x, w, {}, activation, bare);
+                         r.Show("y without bias", bare);
+                         const Array y_in = r.In16(4, ny);
+                         Array dy = r.In16(5, ny), dx = r.Out16(nx);
+                         std::vector<float> dw = Poison(nw), db = Poison(Size(s.filters));
+                         r.backend.Conv2dBackward(s, x, w, activation, y_in, dy, dx, dw, db);
+                         r.Show("dx", dx), r.Show("dw", dw), r.Show("db", db);
+                       }});
     }
   }
-  const PoolShape pools[] = {{3, 6, 7, 5, 3, 3, 2, 2, 2, 2, 0, 0, 0, 0}, {2, 7, 7, 17, 4, 4, 3, 3, 2, 2, 1, 1, 1, 1}};
+  const PoolShape pools[] = {{3, 6, 7, 5, 3, 3, 2, 2, 2, 2, 0, 0, 0, 0},
+                             {2, 7, 7, 17, 4, 4, 3, 3, 2, 2, 1, 1, 1, 1}};
   for (const PoolShape& s : pools) {
     cases.push_back({absl::StrCat("max pool of ", s.channels, " channels"), [=](Run& r) {
-                       const std::size_t nx = Size(s.batch * s.in_h * s.in_w * s.channels), ny = Size(s.batch * s.out_h * s.out_w * s.channels);
+                       const std::size_t nx = Size(s.batch * s.in_h * s.in_w * s.channels),
+                                         ny = Size(s.batch * s.out_h * s.out_w * s.channels);
                        const Array x = r.In16(1, nx);
                        Array y = r.Out16(ny);
                        std::vector<std::int32_t> argmax(ny);
@@ -148,43 +176,55 @@ std::vector<NarrowCase> NarrowCases() {
                      r.backend.GlobalAveragePoolBackward(3, 11, 7, dy, dx);
                      r.Show("y", y), r.Show("dx", dx);
                    }});
-  for (const auto& [rows, columns] : {std::array<std::int64_t, 2>{1, 1}, {5, 33}, {70, 301}, {3, 5000}}) {
+  for (const auto& [rows, columns] :
+       {std::array<std::int64_t, 2>{1, 1}, {5, 33}, {70, 301}, {3, 5000}}) {
     for (const Activation activation : kActivations) {
-      cases.push_back({absl::StrCat("activation ", static_cast<int>(activation), " of ", rows, "x", columns),
-                       [activation, rows = rows, columns = columns](Run& r) {
-                         const std::size_t n = Size(rows * columns);
-                         const Array x = r.In16(1, n, 3), y_in = r.In16(2, n), dy_in = r.In16(3, n);
-                         Array y = r.Out16(n), dx = r.Out16(n), y_in_place = r.In16(1, n, 3), dx_in_place = r.In16(3, n);
-                         r.backend.ActivationForward(activation, rows, columns, x, y);
-                         r.backend.ActivationForward(activation, rows, columns, y_in_place, y_in_place);
-                         r.backend.ActivationBackward(activation, rows, columns, y_in, dy_in, dx);
-                         r.backend.ActivationBackward(activation, rows, columns, y_in, dx_in_place, dx_in_place);
-                         r.Show("y", y), r.Show("y in place", y_in_place), r.Show("dx", dx), r.Show("dx in place", dx_in_place);
-                       }});
+      cases.push_back(
+          {absl::StrCat("activation ", static_cast<int>(activation), " of ", rows, "x", columns),
+           [activation, rows = rows, columns = columns](Run& r) {
+             const std::size_t n = Size(rows * columns);
+             const Array x = r.In16(1, n, 3), y_in = r.In16(2, n), dy_in = r.In16(3, n);
+             Array y = r.Out16(n), dx = r.Out16(n), y_in_place = r.In16(1, n, 3),
+                   dx_in_place = r.In16(3, n);
+             r.backend.ActivationForward(activation, rows, columns, x, y);
+             r.backend.ActivationForward(activation, rows, columns, y_in_place, y_in_place);
+             r.backend.ActivationBackward(activation, rows, columns, y_in, dy_in, dx);
+             r.backend.ActivationBackward(activation, rows, columns, y_in, dx_in_place,
+                                          dx_in_place);
+             r.Show("y", y), r.Show("y in place", y_in_place), r.Show("dx", dx),
+                 r.Show("dx in place", dx_in_place);
+           }});
     }
-    cases.push_back({absl::StrCat("normalization of ", rows, "x", columns), [rows = rows, columns = columns](Run& r) {
-                       const std::size_t n = Size(rows * columns), c = Size(columns);
-                       const Array x = r.In16(1, n), dy = r.In16(2, n);
-                       const std::vector<float> gamma = Draw(3, c), beta = Draw(4, c);
-                       for (const bool layer : {false, true}) {
-                         if (!layer && rows < 3) continue;  // a variance of nothing magnifies what rounding left
-                         if (layer && columns < 3) continue;
-                         const std::size_t each = layer ? Size(rows) : c;
-                         std::vector<float> mean = Poison(each), variance = Poison(each), dgamma = Poison(c), dbeta = Poison(c);
-                         Array y = r.Out16(n), dx = r.Out16(n), at_rest = r.Out16(n);
-                         if (layer) {
-                           r.backend.LayerNormForward(rows, columns, 1e-3, x, gamma, beta, mean, variance, y);
-                           r.backend.LayerNormBackward(rows, columns, 1e-3, x, gamma, mean, variance, dy, dx, dgamma, dbeta);
-                         } else {
-                           r.backend.BatchNormForward(rows, columns, 1e-3, x, gamma, beta, mean, variance, y);
-                           r.backend.BatchNormBackward(rows, columns, 1e-3, x, gamma, mean, variance, dy, dx, dgamma, dbeta);
-                           r.backend.BatchNormInference(rows, columns, 1e-3, x, gamma, beta, mean, variance, at_rest);
-                           r.Show("y at rest", at_rest);
-                         }
-                         r.Show("mean", mean), r.Show("variance", variance), r.Show("y", y);
-                         r.Show("dx", dx), r.Show("dgamma", dgamma), r.Show("dbeta", dbeta);
-                       }
-                     }});
+    cases.push_back(
+        {absl::StrCat("normalization of ", rows, "x", columns),
+         [rows = rows, columns = columns](Run& r) {
+           const std::size_t n = Size(rows * columns), c = Size(columns);
+           const Array x = r.In16(1, n), dy = r.In16(2, n);
+           const std::vector<float> gamma = Draw(3, c), beta = Draw(4, c);
+           for (const bool layer : {false, true}) {
+             if (!layer && rows < 3)
+               continue;  // a variance of nothing magnifies what rounding left
+             if (layer && columns < 3) continue;
+             const std::size_t each = layer ? Size(rows) : c;
+             std::vector<float> mean = Poison(each), variance = Poison(each), dgamma = Poison(c),
+                                dbeta = Poison(c);
+             Array y = r.Out16(n), dx = r.Out16(n), at_rest = r.Out16(n);
+             if (layer) {
+               r.backend.LayerNormForward(rows, columns, 1e-3, x, gamma, beta, mean, variance, y);
+               r.backend.LayerNormBackward(rows, columns, 1e-3, x, gamma, mean, variance, dy, dx,
+                                           dgamma, dbeta);
+             } else {
+               r.backend.BatchNormForward(rows, columns, 1e-3, x, gamma, beta, mean, variance, y);
+               r.backend.BatchNormBackward(rows, columns, 1e-3, x, gamma, mean, variance, dy, dx,
+                                           dgamma, dbeta);
+               r.backend.BatchNormInference(rows, columns, 1e-3, x, gamma, beta, mean, variance,
+                                            at_rest);
+               r.Show("y at rest", at_rest);
+             }
+             r.Show("mean", mean), r.Show("variance", variance), r.Show("y", y);
+             r.Show("dx", dx), r.Show("dgamma", dgamma), r.Show("dbeta", dbeta);
+           }
+         }});
   }
   for (const std::size_t n : {1u, 3u, 4099u, 70001u}) {
     cases.push_back({absl::StrCat("element by element, ", n), [n](Run& r) {
@@ -216,21 +256,24 @@ std::vector<NarrowCase> NarrowCases() {
                      r.backend.CopyColumns(5, 4, x, 9, 3, y, 11, 6);
                      r.Show("y", y);
                    }});
-  for (const Combiner combiner : {Combiner::kNone, Combiner::kSum, Combiner::kMean, Combiner::kSqrtN}) {
-    cases.push_back({absl::StrCat("embedding, combiner ", static_cast<int>(combiner)), [combiner](Run& r) {
-                       const std::vector<std::int64_t> widths = {2, 3};
-                       const EmbeddingShape s{4, 6, widths, combiner};
-                       std::vector<std::uint32_t> position(20);
-                       for (std::size_t i = 0; i < position.size(); ++i) position[i] = i % 7 == 3 ? kAbsent : static_cast<std::uint32_t>((i * 5) % 8);
-                       const std::vector<float> rows = Draw(1, 8 * 6);
-                       const std::size_t n = 4 * 6 * (combiner == Combiner::kNone ? 5 : 1);
-                       Array y = r.Out16(n);
-                       r.backend.EmbeddingGather(s, position, rows, {}, y);
-                       r.Show("y", y);
-                       std::vector<float> gradients = Draw(2, 8 * 6);
-                       r.backend.EmbeddingScatter(s, position, {}, r.In16(3, n), gradients);
-                       r.Show("row gradients", gradients);
-                     }});
+  for (const Combiner combiner :
+       {Combiner::kNone, Combiner::kSum, Combiner::kMean, Combiner::kSqrtN}) {
+    cases.push_back(
+        {absl::StrCat("embedding, combiner ", static_cast<int>(combiner)), [combiner](Run& r) {
+           const std::vector<std::int64_t> widths = {2, 3};
+           const EmbeddingShape s{4, 6, widths, combiner};
+           std::vector<std::uint32_t> position(20);
+           for (std::size_t i = 0; i < position.size(); ++i)
+             position[i] = i % 7 == 3 ? kAbsent : static_cast<std::uint32_t>((i * 5) % 8);
+           const std::vector<float> rows = Draw(1, 8 * 6);
+           const std::size_t n = 4 * 6 * (combiner == Combiner::kNone ? 5 : 1);
+           Array y = r.Out16(n);
+           r.backend.EmbeddingGather(s, position, rows, {}, y);
+           r.Show("y", y);
+           std::vector<float> gradients = Draw(2, 8 * 6);
+           r.backend.EmbeddingScatter(s, position, {}, r.In16(3, n), gradients);
+           r.Show("row gradients", gradients);
+         }});
   }
   return cases;
 }
@@ -269,14 +312,16 @@ TEST_CASE("each primitive on 16 bits is the one on float32 but for rounding") {
           CHECK(worst <= kTolerance * largest);
           if (name == "argmax") CHECK(got == want);
           if (name == "dropout")
-            for (std::size_t e = 0; e < want.size(); ++e) REQUIRE((got[e] == 0) == (want[e] == 0));  // one mask
+            for (std::size_t e = 0; e < want.size(); ++e)
+              REQUIRE((got[e] == 0) == (want[e] == 0));  // one mask
         }
       }
     }
   });
 }
 
-TEST_CASE("casts round to the nearest, ties to even, and carry what is not finite, as the wire does") {
+TEST_CASE(
+    "casts round to the nearest, ties to even, and carry what is not finite, as the wire does") {
   ForEachBackend([](Backend& backend) {
     for (const Element type : NarrowTypesOf(backend)) {
       std::vector<float> values;
@@ -284,7 +329,8 @@ TEST_CASE("casts round to the nearest, ties to even, and carry what is not finit
         const std::uint32_t bits = static_cast<std::uint32_t>(random::Bits64(3, i));
         values.push_back(std::bit_cast<float>(i % 3 == 0 ? (bits & 0xffffe000u) | 0x1000u : bits));
       }
-      for (const float v : {0.0f, -0.0f, INFINITY, -INFINITY, std::nanf(""), 65504.0f, 65519.0f, 65520.0f, 1e-8f, 6e-8f, 3.4e38f})
+      for (const float v : {0.0f, -0.0f, INFINITY, -INFINITY, std::nanf(""), 65504.0f, 65519.0f,
+                            65520.0f, 1e-8f, 6e-8f, 3.4e38f})
         values.push_back(v);
       Array narrow(type, values.size()), back(Element::kFloat32, values.size());
       backend.Copy(values, narrow);
@@ -358,7 +404,8 @@ TEST_CASE("primitives on 16 bits give the same bits on every call") {
         c.run(first);
         c.run(second);
         INFO(NameOf(type) << ", " << c.name);
-        for (std::size_t i = 0; i < first.results.size(); ++i) CHECK(SameBits(first.results[i].second, second.results[i].second));
+        for (std::size_t i = 0; i < first.results.size(); ++i)
+          CHECK(SameBits(first.results[i].second, second.results[i].second));
       }
     }
   });
@@ -368,11 +415,14 @@ TEST_CASE("a device says in which precisions it computes, and why not in the oth
   const auto cpu = MakeBackend({"cpu", 1}).value();
   CHECK(cpu->CheckPrecision(Precision::kFloat32).ok());
   CHECK(cpu->CheckPrecision(Precision::kTf32).message() == "TF32 is of NVIDIA's GPUs");
-  CHECK(cpu->CheckPrecision(Precision::kMixedFloat16).message() == "oneDNN has no float16 products for processors");
+  CHECK(cpu->CheckPrecision(Precision::kMixedFloat16).message() ==
+        "oneDNN has no float16 products for processors");
   const bool avx512 = cpu->name().find("avx512_core") != std::string::npos;
   const absl::Status bfloat16 = cpu->CheckPrecision(Precision::kMixedBFloat16);
   CHECK(bfloat16.ok() == avx512);
-  if (!avx512) CHECK_THAT(std::string(bfloat16.message()), Catch::Contains("avx512_core on, and this processor is "));
+  if (!avx512)
+    CHECK_THAT(std::string(bfloat16.message()),
+               Catch::Contains("avx512_core on, and this processor is "));
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The contract of Backend over every implementation (contract_fixture.h): dense layers, windows, activations and normalization against their
-// definitions in float64, the same bits on every call, NaN carried through.
+// The contract of Backend over every implementation (contract_fixture.h): dense layers, windows,
+// activations and normalization against their definitions in float64, the same bits on every call,
+// NaN carried through.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -26,16 +27,38 @@ double Act(Activation a, double x) {
   }
 }
 
-Conv2dShape Conv(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t filters, std::int64_t kh, std::int64_t kw,
-                 std::int64_t sh, std::int64_t sw, std::int64_t top, std::int64_t left, std::int64_t bottom, std::int64_t right) {
-  return {batch, h, w, c, (h + top + bottom - kh) / sh + 1, (w + left + right - kw) / sw + 1, filters, kh, kw, sh, sw, top, left, bottom, right};
+Conv2dShape Conv(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t c,
+                 std::int64_t filters, std::int64_t kh, std::int64_t kw, std::int64_t sh,
+                 std::int64_t sw, std::int64_t top, std::int64_t left, std::int64_t bottom,
+                 std::int64_t right) {
+  return {batch,
+          h,
+          w,
+          c,
+          (h + top + bottom - kh) / sh + 1,
+          (w + left + right - kw) / sw + 1,
+          filters,
+          kh,
+          kw,
+          sh,
+          sw,
+          top,
+          left,
+          bottom,
+          right};
 }
 
 const std::vector<Conv2dShape>& ConvShapes() {
   static const std::vector<Conv2dShape> shapes = {
-      Conv(1, 5, 4, 1, 1, 3, 2, 1, 1, 0, 0, 0, 0),    Conv(3, 7, 9, 3, 5, 3, 3, 2, 1, 1, 0, 1, 1),    Conv(2, 8, 8, 16, 32, 3, 3, 1, 1, 0, 0, 0, 0),
-      Conv(1, 6, 6, 17, 9, 1, 1, 2, 3, 0, 0, 0, 0),   Conv(2, 11, 10, 8, 16, 5, 4, 1, 2, 2, 1, 2, 2), Conv(4, 3, 3, 2, 64, 3, 3, 1, 1, 0, 0, 0, 0),
-      Conv(2, 13, 13, 1, 16, 7, 7, 2, 2, 2, 2, 3, 3), Conv(2, 14, 12, 3, 8, 7, 7, 2, 2, 2, 2, 3, 3),  Conv(3, 10, 9, 16, 8, 3, 4, 2, 1, 0, 2, 1, 1),
+      Conv(1, 5, 4, 1, 1, 3, 2, 1, 1, 0, 0, 0, 0),
+      Conv(3, 7, 9, 3, 5, 3, 3, 2, 1, 1, 0, 1, 1),
+      Conv(2, 8, 8, 16, 32, 3, 3, 1, 1, 0, 0, 0, 0),
+      Conv(1, 6, 6, 17, 9, 1, 1, 2, 3, 0, 0, 0, 0),
+      Conv(2, 11, 10, 8, 16, 5, 4, 1, 2, 2, 1, 2, 2),
+      Conv(4, 3, 3, 2, 64, 3, 3, 1, 1, 0, 0, 0, 0),
+      Conv(2, 13, 13, 1, 16, 7, 7, 2, 2, 2, 2, 3, 3),
+      Conv(2, 14, 12, 3, 8, 7, 7, 2, 2, 2, 2, 3, 3),
+      Conv(3, 10, 9, 16, 8, 3, 4, 2, 1, 0, 2, 1, 1),
       Conv(2, 14, 14, 8, 16, 3, 3, 2, 2, 1, 1, 1, 1),
   };
   return shapes;
@@ -48,13 +71,15 @@ void VisitConv(const Conv2dShape& s, Visit visit) {
       for (std::int64_t b = 0; b < s.out_w; ++b)
         for (std::int64_t p = 0; p < s.kernel_h; ++p)
           for (std::int64_t q = 0; q < s.kernel_w; ++q) {
-            const std::int64_t r = a * s.stride_h - s.pad_top + p, c = b * s.stride_w - s.pad_left + q;
+            const std::int64_t r = a * s.stride_h - s.pad_top + p,
+                               c = b * s.stride_w - s.pad_left + q;
             if (r < 0 || c < 0 || r >= s.in_h || c >= s.in_w) continue;
             for (std::int64_t i = 0; i < s.in_c; ++i)
               for (std::int64_t f = 0; f < s.filters; ++f)
-                visit(static_cast<std::size_t>(((n * s.out_h + a) * s.out_w + b) * s.filters + f),
-                      static_cast<std::size_t>(((n * s.in_h + r) * s.in_w + c) * s.in_c + i),
-                      static_cast<std::size_t>(((p * s.kernel_w + q) * s.in_c + i) * s.filters + f));
+                visit(
+                    static_cast<std::size_t>(((n * s.out_h + a) * s.out_w + b) * s.filters + f),
+                    static_cast<std::size_t>(((n * s.in_h + r) * s.in_w + c) * s.in_c + i),
+                    static_cast<std::size_t>(((p * s.kernel_w + q) * s.in_c + i) * s.filters + f));
           }
 }
 
@@ -72,10 +97,13 @@ TEST_CASE("conv2d forward equals its definition, with and without bias, with eve
     for (const Conv2dShape& s : ConvShapes()) {
       const ConvData d(s);
       for (const bool bias : {true, false}) {
-        for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh, Activation::kSigmoid}) {
+        for (const Activation a :
+             {Activation::kLinear, Activation::kRelu, Activation::kTanh, Activation::kSigmoid}) {
           std::vector<double> want(d.dy.size());
           for (std::size_t i = 0; i < want.size(); ++i) want[i] = bias ? d.b[i % d.b.size()] : 0.0;
-          VisitConv(s, [&](std::size_t o, std::size_t i, std::size_t k) { want[o] += static_cast<double>(d.x[i]) * d.w[k]; });
+          VisitConv(s, [&](std::size_t o, std::size_t i, std::size_t k) {
+            want[o] += static_cast<double>(d.x[i]) * d.w[k];
+          });
           for (double& v : want) v = Act(a, v);
           std::vector<float> y(want.size(), std::nanf(""));
           backend.Conv2dForward(s, d.x, d.w, bias ? In(d.b) : In(), a, y);
@@ -96,7 +124,8 @@ TEST_CASE("conv2d backward equals its definition, and overwrites what it writes"
         want_dw[k] += static_cast<double>(d.dy[o]) * d.x[i];
       });
       for (std::size_t o = 0; o < d.dy.size(); ++o) want_db[o % d.b.size()] += d.dy[o];
-      std::vector<float> dx(d.x.size(), std::nanf("")), dw(d.w.size(), std::nanf("")), db(d.b.size(), std::nanf(""));
+      std::vector<float> dx(d.x.size(), std::nanf("")), dw(d.w.size(), std::nanf("")),
+          db(d.b.size(), std::nanf(""));
       std::vector<float> dy = d.dy;
       backend.Conv2dBackward(s, d.x, d.w, Activation::kLinear, {}, dy, dx, dw, db);
       CheckClose(dx, want_dx, 1e-4);
@@ -104,7 +133,8 @@ TEST_CASE("conv2d backward equals its definition, and overwrites what it writes"
       CheckClose(db, want_db, 1e-4);
       std::vector<float> dw2(d.w.size(), std::nanf(""));
       dy = d.dy;
-      backend.Conv2dBackward(s, d.x, d.w, Activation::kLinear, {}, dy, {}, dw2, {});  // first layer, no bias
+      backend.Conv2dBackward(s, d.x, d.w, Activation::kLinear, {}, dy, {}, dw2,
+                             {});  // first layer, no bias
       CheckClose(dw2, want_dw, 1e-4);
     }
   });
@@ -112,9 +142,15 @@ TEST_CASE("conv2d backward equals its definition, and overwrites what it writes"
 
 TEST_CASE("dense forward and backward equal their definition") {
   ForEachBackend([](Backend& backend) {
-    for (const auto& [batch, in, out] : {std::array<std::int64_t, 3>{1, 1, 1}, {1, 7, 5}, {5, 33, 17}, {64, 100, 10}, {3, 1, 64}}) {
-      const auto x = Draw(1, static_cast<std::size_t>(batch * in)), w = Draw(2, static_cast<std::size_t>(in * out)),
-                 b = Draw(3, static_cast<std::size_t>(out)), dy = Draw(4, static_cast<std::size_t>(batch * out));
+    for (const auto& [batch, in, out] : {std::array<std::int64_t, 3>{1, 1, 1},
+                                         {1, 7, 5},
+                                         {5, 33, 17},
+                                         {64, 100, 10},
+                                         {3, 1, 64}}) {
+      const auto x = Draw(1, static_cast<std::size_t>(batch * in)),
+                 w = Draw(2, static_cast<std::size_t>(in * out)),
+                 b = Draw(3, static_cast<std::size_t>(out)),
+                 dy = Draw(4, static_cast<std::size_t>(batch * out));
       std::vector<double> want(dy.size()), want_dx(x.size()), want_dw(w.size()), want_db(b.size());
       for (std::int64_t r = 0; r < batch; ++r)
         for (std::int64_t o = 0; o < out; ++o) {
@@ -122,13 +158,15 @@ TEST_CASE("dense forward and backward equal their definition") {
           want[y] = b[static_cast<std::size_t>(o)];
           want_db[static_cast<std::size_t>(o)] += dy[y];
           for (std::int64_t i = 0; i < in; ++i) {
-            const std::size_t xi = static_cast<std::size_t>(r * in + i), wi = static_cast<std::size_t>(i * out + o);
+            const std::size_t xi = static_cast<std::size_t>(r * in + i),
+                              wi = static_cast<std::size_t>(i * out + o);
             want[y] += static_cast<double>(x[xi]) * w[wi];
             want_dx[xi] += static_cast<double>(dy[y]) * w[wi];
             want_dw[wi] += static_cast<double>(dy[y]) * x[xi];
           }
         }
-      std::vector<float> y(dy.size(), std::nanf("")), dx(x.size(), std::nanf("")), dw(w.size(), std::nanf("")), db(b.size(), std::nanf(""));
+      std::vector<float> y(dy.size(), std::nanf("")), dx(x.size(), std::nanf("")),
+          dw(w.size(), std::nanf("")), db(b.size(), std::nanf(""));
       backend.DenseForward(batch, in, out, x, w, b, Activation::kLinear, y);
       CheckClose(y, want, 3e-5);
       for (std::size_t i = 0; i < want.size(); ++i) want[i] = std::tanh(want[i] - b[i % b.size()]);
@@ -147,33 +185,52 @@ TEST_CASE("dense forward and backward equal their definition") {
   });
 }
 
-PoolShape Pool(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t ph, std::int64_t pw, std::int64_t sh, std::int64_t sw,
-               std::int64_t top, std::int64_t left, std::int64_t bottom, std::int64_t right) {
-  return {batch, h, w, c, (h + top + bottom - ph) / sh + 1, (w + left + right - pw) / sw + 1, ph, pw, sh, sw, top, left, bottom, right};
+PoolShape Pool(std::int64_t batch, std::int64_t h, std::int64_t w, std::int64_t c, std::int64_t ph,
+               std::int64_t pw, std::int64_t sh, std::int64_t sw, std::int64_t top,
+               std::int64_t left, std::int64_t bottom, std::int64_t right) {
+  return {batch,
+          h,
+          w,
+          c,
+          (h + top + bottom - ph) / sh + 1,
+          (w + left + right - pw) / sw + 1,
+          ph,
+          pw,
+          sh,
+          sw,
+          top,
+          left,
+          bottom,
+          right};
 }
 
 TEST_CASE("max pooling takes the largest of each window and sends its gradient back there") {
   ForEachBackend([](Backend& backend) {
     for (const PoolShape& s :
-         {Pool(1, 4, 4, 1, 2, 2, 2, 2, 0, 0, 0, 0), Pool(3, 5, 7, 3, 2, 3, 2, 3, 0, 0, 0, 0), Pool(2, 7, 6, 19, 3, 3, 2, 1, 1, 0, 1, 1),
-          Pool(2, 9, 9, 8, 2, 2, 3, 4, 0, 0, 0, 0), Pool(2, 5, 5, 4, 2, 2, 2, 2, 0, 0, 1, 1), Pool(2, 26, 26, 16, 2, 2, 2, 2, 0, 0, 0, 0)}) {
+         {Pool(1, 4, 4, 1, 2, 2, 2, 2, 0, 0, 0, 0), Pool(3, 5, 7, 3, 2, 3, 2, 3, 0, 0, 0, 0),
+          Pool(2, 7, 6, 19, 3, 3, 2, 1, 1, 0, 1, 1), Pool(2, 9, 9, 8, 2, 2, 3, 4, 0, 0, 0, 0),
+          Pool(2, 5, 5, 4, 2, 2, 2, 2, 0, 0, 1, 1), Pool(2, 26, 26, 16, 2, 2, 2, 2, 0, 0, 0, 0)}) {
       auto x = Draw(1, static_cast<std::size_t>(s.batch * s.in_h * s.in_w * s.channels));
       for (float& v : x) v = std::round(v * 4.0f);  // few values, so that there are ties
-      const std::size_t outputs = static_cast<std::size_t>(s.batch * s.out_h * s.out_w * s.channels);
+      const std::size_t outputs =
+          static_cast<std::size_t>(s.batch * s.out_h * s.out_w * s.channels);
       const auto dy = Draw(2, outputs);
       std::vector<float> y(outputs, std::nanf("")), dx(x.size(), std::nanf(""));
       std::vector<std::int32_t> argmax(outputs, -1), want_argmax(outputs);
       std::vector<double> want(outputs), want_dx(x.size());
       for (std::size_t o = 0; o < outputs; ++o) {
-        const std::int64_t at = static_cast<std::int64_t>(o), c = at % s.channels, ox = at / s.channels % s.out_w,
-                           oy = at / s.channels / s.out_w % s.out_h, n = at / s.channels / s.out_w / s.out_h;
+        const std::int64_t at = static_cast<std::int64_t>(o), c = at % s.channels,
+                           ox = at / s.channels % s.out_w, oy = at / s.channels / s.out_w % s.out_h,
+                           n = at / s.channels / s.out_w / s.out_h;
         double best = -std::numeric_limits<double>::infinity();
         for (std::int64_t p = 0; p < s.pool_h; ++p)
           for (std::int64_t q = 0; q < s.pool_w; ++q) {
-            const std::int64_t r = oy * s.stride_h - s.pad_top + p, k = ox * s.stride_w - s.pad_left + q;
+            const std::int64_t r = oy * s.stride_h - s.pad_top + p,
+                               k = ox * s.stride_w - s.pad_left + q;
             if (r < 0 || k < 0 || r >= s.in_h || k >= s.in_w) continue;
             const std::int64_t i = ((n * s.in_h + r) * s.in_w + k) * s.channels + c;
-            if (x[static_cast<std::size_t>(i)] > best) best = x[static_cast<std::size_t>(i)], want_argmax[o] = static_cast<std::int32_t>(i);
+            if (x[static_cast<std::size_t>(i)] > best)
+              best = x[static_cast<std::size_t>(i)], want_argmax[o] = static_cast<std::int32_t>(i);
           }
         want[o] = best;
         want_dx[static_cast<std::size_t>(want_argmax[o])] += dy[o];
@@ -187,21 +244,26 @@ TEST_CASE("max pooling takes the largest of each window and sends its gradient b
   });
 }
 
-TEST_CASE("activations and their gradients equal their definition, also in place and on odd sizes") {
+TEST_CASE(
+    "activations and their gradients equal their definition, also in place and on odd sizes") {
   ForEachBackend([](Backend& backend) {
-    for (const auto& [rows, columns] : {std::array<std::int64_t, 2>{1, 1}, {3, 10}, {7, 33}, {300, 257}}) {
+    for (const auto& [rows, columns] :
+         {std::array<std::int64_t, 2>{1, 1}, {3, 10}, {7, 33}, {300, 257}}) {
       const std::size_t n = static_cast<std::size_t>(rows * columns);
       auto x = Draw(1, n);
       for (float& v : x) v *= 6.0f;
       const auto dy = Draw(2, n);
-      for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh, Activation::kSigmoid, Activation::kSoftmax}) {
+      for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh,
+                                 Activation::kSigmoid, Activation::kSoftmax}) {
         std::vector<double> want(n), want_dx(n);
         for (std::size_t i = 0; i < n; ++i) want[i] = Act(a, x[i]);
         for (std::int64_t r = 0; a == Activation::kSoftmax && r < rows; ++r) {
           double sum = 0, dot = 0;
-          const std::size_t begin = static_cast<std::size_t>(r * columns), end = begin + static_cast<std::size_t>(columns);
+          const std::size_t begin = static_cast<std::size_t>(r * columns),
+                            end = begin + static_cast<std::size_t>(columns);
           for (std::size_t i = begin; i < end; ++i) sum += std::exp(static_cast<double>(x[i]));
-          for (std::size_t i = begin; i < end; ++i) want[i] = std::exp(static_cast<double>(x[i])) / sum, dot += want[i] * dy[i];
+          for (std::size_t i = begin; i < end; ++i)
+            want[i] = std::exp(static_cast<double>(x[i])) / sum, dot += want[i] * dy[i];
           for (std::size_t i = begin; i < end; ++i) want_dx[i] = want[i] * (dy[i] - dot);
         }
         for (std::size_t i = 0; a != Activation::kSoftmax && i < n; ++i) {
@@ -232,7 +294,8 @@ TEST_CASE("an activation's bits do not depend on where in memory or in the array
     for (const Activation a : {Activation::kTanh, Activation::kSigmoid}) {
       for (std::size_t offset = 0; offset < 9; ++offset) {
         const std::size_t n = x.size() - offset;
-        backend.ActivationForward(a, 1, static_cast<std::int64_t>(n), In(x).subspan(offset), Out(y).subspan(offset));
+        backend.ActivationForward(a, 1, static_cast<std::int64_t>(n), In(x).subspan(offset),
+                                  Out(y).subspan(offset));
         for (std::size_t i = offset; i < x.size(); ++i) CHECK(y[i] == y[offset]);
         CHECK(y[offset] == y[x.size() - 1]);
       }
@@ -245,24 +308,28 @@ TEST_CASE("every primitive gives the same bits on every call, from a fresh backe
     const Conv2dShape s = Conv(16, 14, 13, 16, 32, 3, 3, 1, 1, 1, 1, 1, 1);
     const ConvData d(s);
     const std::int64_t in = 800, out = 128, batch = 32;
-    const auto x = Draw(5, static_cast<std::size_t>(batch * in)), w = Draw(6, static_cast<std::size_t>(in * out)),
+    const auto x = Draw(5, static_cast<std::size_t>(batch * in)),
+               w = Draw(6, static_cast<std::size_t>(in * out)),
                dy = Draw(7, static_cast<std::size_t>(batch * out));
     std::vector<std::vector<float>> first;
     for (int round = 0; round < 3; ++round) {
       auto backend = implementation.make();
       REQUIRE(backend.ok());
       for (int call = 0; call < 3; ++call) {
-        std::vector<std::vector<float>> got = {std::vector<float>(d.dy.size()), std::vector<float>(d.x.size()),
-                                               std::vector<float>(d.w.size()),  std::vector<float>(d.b.size()),
-                                               std::vector<float>(dy.size()),   std::vector<float>(x.size()),
-                                               std::vector<float>(w.size()),    std::vector<float>(static_cast<std::size_t>(out)),
-                                               std::vector<float>(dy.size())};
+        std::vector<std::vector<float>> got = {
+            std::vector<float>(d.dy.size()), std::vector<float>(d.x.size()),
+            std::vector<float>(d.w.size()),  std::vector<float>(d.b.size()),
+            std::vector<float>(dy.size()),   std::vector<float>(x.size()),
+            std::vector<float>(w.size()),    std::vector<float>(static_cast<std::size_t>(out)),
+            std::vector<float>(dy.size())};
         (*backend)->Conv2dForward(s, d.x, d.w, d.b, Activation::kRelu, got[0]);
         std::vector<float> spoilt = d.dy;
-        (*backend)->Conv2dBackward(s, d.x, d.w, Activation::kRelu, got[0], spoilt, got[1], got[2], got[3]);
+        (*backend)->Conv2dBackward(s, d.x, d.w, Activation::kRelu, got[0], spoilt, got[1], got[2],
+                                   got[3]);
         (*backend)->DenseForward(batch, in, out, x, w, {}, Activation::kTanh, got[4]);
         spoilt = dy;
-        (*backend)->DenseBackward(batch, in, out, x, w, Activation::kTanh, got[4], spoilt, got[5], got[6], got[7]);
+        (*backend)->DenseBackward(batch, in, out, x, w, Activation::kTanh, got[4], spoilt, got[5],
+                                  got[6], got[7]);
         (*backend)->ActivationForward(Activation::kSoftmax, batch, out, dy, got[8]);
         if (first.empty()) first = got;
         for (std::size_t i = 0; i < got.size(); ++i) CHECK(SameBits(got[i], first[i]));
@@ -271,7 +338,9 @@ TEST_CASE("every primitive gives the same bits on every call, from a fresh backe
   }
 }
 
-TEST_CASE("dropout's mask is a function of key and element, the same on every backend, and its mean is one") {
+TEST_CASE(
+    "dropout's mask is a function of key and element, the same on every backend, and its mean is "
+    "one") {
   const std::size_t n = 100003;
   std::vector<float> ones(n, 1.0f), first(n);
   const std::vector<std::uint64_t> key = {42}, other_key = {43};
@@ -288,8 +357,10 @@ TEST_CASE("dropout's mask is a function of key and element, the same on every ba
         kept += keep ? 1 : 0;
         sum += y[i];
       }
-      const double deviation = std::sqrt(rate * (1 - rate) / static_cast<double>(n));  // of the share kept
-      CHECK(std::abs(static_cast<double>(kept) / static_cast<double>(n) - (1 - rate)) < 4 * deviation);
+      const double deviation =
+          std::sqrt(rate * (1 - rate) / static_cast<double>(n));  // of the share kept
+      CHECK(std::abs(static_cast<double>(kept) / static_cast<double>(n) - (1 - rate)) <
+            4 * deviation);
       CHECK(sum / static_cast<double>(n) == Approx(1.0).margin(4 * deviation / (1 - rate)));
       backend.Dropout(rate, key, ones, again);
       CHECK(SameBits(y, again));
@@ -309,7 +380,8 @@ TEST_CASE("a NaN or Inf in any operand reaches the result of every primitive") {
     const auto has_nan = [](const std::vector<float>& values) {
       return std::any_of(values.begin(), values.end(), [](float v) { return std::isnan(v); });
     };
-    for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh, Activation::kSigmoid, Activation::kSoftmax}) {
+    for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh,
+                               Activation::kSigmoid, Activation::kSoftmax}) {
       for (const std::size_t at : {std::size_t{0}, std::size_t{5}, std::size_t{18}}) {
         std::vector<float> x = Draw(1, 19), y(19);
         x[at] = nan;
@@ -331,11 +403,14 @@ TEST_CASE("a NaN or Inf in any operand reaches the result of every primitive") {
         CHECK(has_nan(y));
         // Finite operands whose partial sums overflow both ways: Inf - Inf.
         d = ConvData(s);
-        for (std::size_t i = 0; i < d.w.size(); ++i) d.w[i] = i / static_cast<std::size_t>(s.filters) % 2 == 0 ? 3e38f : -3e38f;
+        for (std::size_t i = 0; i < d.w.size(); ++i)
+          d.w[i] = i / static_cast<std::size_t>(s.filters) % 2 == 0 ? 3e38f : -3e38f;
         std::fill(d.x.begin(), d.x.end(), 1e3f);
         backend.Conv2dForward(s, d.x, d.w, d.b, Activation::kLinear, y);
         const auto diverged = [&y] {
-          return std::count_if(y.begin(), y.end(), [](float v) { return std::isnan(v) || v == std::numeric_limits<float>::infinity(); });
+          return std::count_if(y.begin(), y.end(), [](float v) {
+            return std::isnan(v) || v == std::numeric_limits<float>::infinity();
+          });
         };
         const auto want = diverged();
         backend.Conv2dForward(s, d.x, d.w, d.b, a, y);
@@ -386,7 +461,8 @@ TEST_CASE("more shapes than the cache holds are still computed right") {
 
 TEST_CASE("MakeBackend refuses by name what it cannot be") {
   const auto gpu = MakeBackend({"gpu", 1, false, "/nowhere/libevergrad_cuda.so"});
-  CHECK(gpu.status().message() == "device gpu cannot be had: /nowhere/libevergrad_cuda.so is not there");
+  CHECK(gpu.status().message() ==
+        "device gpu cannot be had: /nowhere/libevergrad_cuda.so is not there");
   CHECK(BlameOf(gpu.status()) == Blame::kUser);
   const auto unknown = MakeBackend({"tpu", 1});
   CHECK(unknown.status().code() == absl::StatusCode::kInvalidArgument);
@@ -394,14 +470,16 @@ TEST_CASE("MakeBackend refuses by name what it cannot be") {
   CHECK(BlameOf(unknown.status()) == Blame::kUser);
   for (const int threads : {0, -1, 1025}) {
     const auto refused = MakeBackend({"cpu", threads});
-    CHECK(refused.status().message() == "threads out of range: want=1..1024 got=" + std::to_string(threads));
+    CHECK(refused.status().message() ==
+          "threads out of range: want=1..1024 got=" + std::to_string(threads));
   }
 }
 
 struct NormShape {
   std::int64_t rows, columns;
 };
-// One row; one column; odd sizes; several blocks of partial sums (65,536 elements each), the last one short.
+// One row; one column; odd sizes; several blocks of partial sums (65,536 elements each), the last
+// one short.
 const std::vector<NormShape>& NormShapes() {
   static const std::vector<NormShape> shapes = {{1, 3}, {7, 1}, {5, 17}, {3000, 64}, {70001, 3}};
   return shapes;
@@ -414,20 +492,28 @@ std::vector<float> DrawAround(std::uint64_t key, std::size_t n, float centre) {
   return values;
 }
 
-TEST_CASE("batch normalization equals its definition forward and backward, with and without gamma and beta") {
+TEST_CASE(
+    "batch normalization equals its definition forward and backward, with and without gamma and "
+    "beta") {
   ForEachBackend([](Backend& backend) {
     for (const NormShape& s : NormShapes()) {
       INFO(s.rows << " x " << s.columns);
-      const std::size_t n = static_cast<std::size_t>(s.rows * s.columns), columns = static_cast<std::size_t>(s.columns);
-      const std::vector<float> x = DrawAround(1, n, 300), gamma = Draw(2, columns), beta = Draw(3, columns), dy = Draw(4, n);
+      const std::size_t n = static_cast<std::size_t>(s.rows * s.columns),
+                        columns = static_cast<std::size_t>(s.columns);
+      const std::vector<float> x = DrawAround(1, n, 300), gamma = Draw(2, columns),
+                               beta = Draw(3, columns), dy = Draw(4, n);
       for (const bool affine : {true, false}) {
         constexpr double kEpsilon = 1e-3;
         const In g = affine ? In(gamma) : In(), b = affine ? In(beta) : In();
-        std::vector<double> mean(columns), variance(columns), want_y(n), want_dx(n), dgamma(columns), dbeta(columns);
+        std::vector<double> mean(columns), variance(columns), want_y(n), want_dx(n),
+            dgamma(columns), dbeta(columns);
         const double rows = static_cast<double>(s.rows);
         for (std::size_t i = 0; i < n; ++i) mean[i % columns] += x[i] / rows;
-        for (std::size_t i = 0; i < n; ++i) variance[i % columns] += std::pow(x[i] - mean[i % columns], 2) / rows;
-        const auto normal = [&](std::size_t i) { return (x[i] - mean[i % columns]) / std::sqrt(variance[i % columns] + kEpsilon); };
+        for (std::size_t i = 0; i < n; ++i)
+          variance[i % columns] += std::pow(x[i] - mean[i % columns], 2) / rows;
+        const auto normal = [&](std::size_t i) {
+          return (x[i] - mean[i % columns]) / std::sqrt(variance[i % columns] + kEpsilon);
+        };
         for (std::size_t i = 0; i < n; ++i) {
           const std::size_t c = i % columns;
           want_y[i] = normal(i) * (affine ? gamma[c] : 1.0) + (affine ? beta[c] : 0.0);
@@ -436,9 +522,11 @@ TEST_CASE("batch normalization equals its definition forward and backward, with 
         }
         for (std::size_t i = 0; i < n; ++i) {
           const std::size_t c = i % columns;
-          want_dx[i] = (affine ? gamma[c] : 1.0) / std::sqrt(variance[c] + kEpsilon) * (dy[i] - dbeta[c] / rows - normal(i) * dgamma[c] / rows);
+          want_dx[i] = (affine ? gamma[c] : 1.0) / std::sqrt(variance[c] + kEpsilon) *
+                       (dy[i] - dbeta[c] / rows - normal(i) * dgamma[c] / rows);
         }
-        std::vector<float> m(columns, std::nanf("")), v(m), y(n, std::nanf("")), dx(y), dg(affine ? columns : 0, std::nanf("")), db(dg);
+        std::vector<float> m(columns, std::nanf("")), v(m), y(n, std::nanf("")), dx(y),
+            dg(affine ? columns : 0, std::nanf("")), db(dg);
         backend.BatchNormForward(s.rows, s.columns, kEpsilon, x, g, b, m, v, y);
         CheckClose(m, mean, 3e-5);
         CheckClose(v, variance, 3e-5);
@@ -465,34 +553,45 @@ TEST_CASE("batch normalization equals its definition forward and backward, with 
   });
 }
 
-TEST_CASE("layer normalization equals its definition forward and backward, with and without gamma and beta") {
+TEST_CASE(
+    "layer normalization equals its definition forward and backward, with and without gamma and "
+    "beta") {
   ForEachBackend([](Backend& backend) {
     for (const NormShape& s : NormShapes()) {
       INFO(s.rows << " x " << s.columns);
-      const std::size_t n = static_cast<std::size_t>(s.rows * s.columns), columns = static_cast<std::size_t>(s.columns),
+      const std::size_t n = static_cast<std::size_t>(s.rows * s.columns),
+                        columns = static_cast<std::size_t>(s.columns),
                         rows = static_cast<std::size_t>(s.rows);
-      const std::vector<float> x = DrawAround(1, n, 30), gamma = Draw(2, columns), beta = Draw(3, columns), dy = Draw(4, n);
+      const std::vector<float> x = DrawAround(1, n, 30), gamma = Draw(2, columns),
+                               beta = Draw(3, columns), dy = Draw(4, n);
       for (const bool affine : {true, false}) {
         constexpr double kEpsilon = 1e-3;
         const In g = affine ? In(gamma) : In(), b = affine ? In(beta) : In();
         std::vector<double> want_y(n), want_dx(n), dgamma(columns), dbeta(columns);
         for (std::size_t r = 0; r < rows; ++r) {
           double mean = 0, variance = 0, sum = 0, products = 0;
-          for (std::size_t c = 0; c < columns; ++c) mean += x[r * columns + c] / static_cast<double>(columns);
-          for (std::size_t c = 0; c < columns; ++c) variance += std::pow(x[r * columns + c] - mean, 2) / static_cast<double>(columns);
+          for (std::size_t c = 0; c < columns; ++c)
+            mean += x[r * columns + c] / static_cast<double>(columns);
+          for (std::size_t c = 0; c < columns; ++c)
+            variance += std::pow(x[r * columns + c] - mean, 2) / static_cast<double>(columns);
           const double inverse = 1 / std::sqrt(variance + kEpsilon);
           for (std::size_t c = 0; c < columns; ++c) {
             const std::size_t i = r * columns + c;
-            const double normal = (x[i] - mean) * inverse, scaled = dy[i] * (affine ? gamma[c] : 1.0);
+            const double normal = (x[i] - mean) * inverse,
+                         scaled = dy[i] * (affine ? gamma[c] : 1.0);
             want_y[i] = normal * (affine ? gamma[c] : 1.0) + (affine ? beta[c] : 0.0);
-            dbeta[c] += dy[i], dgamma[c] += dy[i] * normal, sum += scaled, products += scaled * normal;
+            dbeta[c] += dy[i], dgamma[c] += dy[i] * normal, sum += scaled,
+                products += scaled * normal;
           }
           for (std::size_t c = 0; c < columns; ++c) {
             const std::size_t i = r * columns + c;
-            want_dx[i] = inverse * (dy[i] * (affine ? gamma[c] : 1.0) - (sum + (x[i] - mean) * inverse * products) / static_cast<double>(columns));
+            want_dx[i] = inverse * (dy[i] * (affine ? gamma[c] : 1.0) -
+                                    (sum + (x[i] - mean) * inverse * products) /
+                                        static_cast<double>(columns));
           }
         }
-        std::vector<float> m(rows), v(rows), y(n, std::nanf("")), dx(y), dg(affine ? columns : 0, std::nanf("")), db(dg);
+        std::vector<float> m(rows), v(rows), y(n, std::nanf("")), dx(y),
+            dg(affine ? columns : 0, std::nanf("")), db(dg);
         backend.LayerNormForward(s.rows, s.columns, kEpsilon, x, g, b, m, v, y);
         CheckClose(y, want_y, 1e-4);
         backend.LayerNormBackward(s.rows, s.columns, kEpsilon, x, g, m, v, dy, dx, dg, db);
@@ -513,11 +612,14 @@ TEST_CASE("layer normalization equals its definition forward and backward, with 
 
 TEST_CASE("global average pooling equals its definition and spreads its gradient evenly") {
   ForEachBackend([](Backend& backend) {
-    for (const auto& [batch, positions, channels] : std::vector<std::array<std::int64_t, 3>>{{1, 1, 1}, {3, 49, 17}, {40, 7, 640}}) {
-      const std::size_t outputs = static_cast<std::size_t>(batch * channels), inputs = outputs * static_cast<std::size_t>(positions);
+    for (const auto& [batch, positions, channels] :
+         std::vector<std::array<std::int64_t, 3>>{{1, 1, 1}, {3, 49, 17}, {40, 7, 640}}) {
+      const std::size_t outputs = static_cast<std::size_t>(batch * channels),
+                        inputs = outputs * static_cast<std::size_t>(positions);
       const std::vector<float> x = Draw(1, inputs), dy = Draw(2, outputs);
       std::vector<double> want(outputs), want_dx(inputs);
-      const std::size_t p = static_cast<std::size_t>(positions), c = static_cast<std::size_t>(channels);
+      const std::size_t p = static_cast<std::size_t>(positions),
+                        c = static_cast<std::size_t>(channels);
       for (std::size_t i = 0; i < inputs; ++i) {
         const std::size_t o = i / (p * c) * c + i % c;
         want[o] += x[i] / static_cast<double>(positions);

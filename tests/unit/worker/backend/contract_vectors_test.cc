@@ -1,4 +1,5 @@
-// The contract of Backend: sums, copies, products of vectors, embeddings, and activations inside of layers, against their definitions in float64.
+// The contract of Backend: sums, copies, products of vectors, embeddings, and activations inside of
+// layers, against their definitions in float64.
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
@@ -54,29 +55,39 @@ TEST_CASE("copy, scale, add and sum equal their definitions, bit for bit") {
     }
     std::vector<std::byte> bytes(13, std::byte{9});
     backend.Zero(std::span(bytes).subspan(1, 11));
-    CHECK((bytes[0] == std::byte{9} && bytes[1] == std::byte{0} && bytes[11] == std::byte{0} && bytes[12] == std::byte{9}));
+    CHECK((bytes[0] == std::byte{9} && bytes[1] == std::byte{0} && bytes[11] == std::byte{0} &&
+           bytes[12] == std::byte{9}));
   });
 }
 
 TEST_CASE("columns are copied from and to where they are said to be, and nothing beside them") {
   ForEachBackend([](Backend& backend) {
     for (const auto& [rows, width, x_columns, x_begin, y_columns, y_begin] :
-         {std::array<std::int64_t, 6>{1, 1, 1, 0, 1, 0}, {7, 3, 3, 0, 11, 5}, {5, 4, 9, 5, 4, 0}, {300, 33, 40, 7, 64, 31}, {3, 1, 2, 1, 5, 4}}) {
-      const auto x = Draw(1, static_cast<std::size_t>(rows * x_columns)), before = Draw(2, static_cast<std::size_t>(rows * y_columns));
+         {std::array<std::int64_t, 6>{1, 1, 1, 0, 1, 0},
+          {7, 3, 3, 0, 11, 5},
+          {5, 4, 9, 5, 4, 0},
+          {300, 33, 40, 7, 64, 31},
+          {3, 1, 2, 1, 5, 4}}) {
+      const auto x = Draw(1, static_cast<std::size_t>(rows * x_columns)),
+                 before = Draw(2, static_cast<std::size_t>(rows * y_columns));
       std::vector<float> y = before, want = before;
       backend.CopyColumns(rows, width, x, x_columns, x_begin, y, y_columns, y_begin);
       for (std::int64_t r = 0; r < rows; ++r) {
         for (std::int64_t c = 0; c < width; ++c)
-          want[static_cast<std::size_t>(r * y_columns + y_begin + c)] = x[static_cast<std::size_t>(r * x_columns + x_begin + c)];
+          want[static_cast<std::size_t>(r * y_columns + y_begin + c)] =
+              x[static_cast<std::size_t>(r * x_columns + x_begin + c)];
       }
       CHECK(SameBits(y, want));
     }
   });
 }
 
-TEST_CASE("scalar products and cosines equal their definitions forward and backward, a short vector held at its least") {
+TEST_CASE(
+    "scalar products and cosines equal their definitions forward and backward, a short vector held "
+    "at its least") {
   ForEachBackend([](Backend& backend) {
-    for (const auto& [batch, elements] : {std::array<std::size_t, 2>{1, 1}, {5, 3}, {64, 17}, {3, 1025}}) {
+    for (const auto& [batch, elements] :
+         {std::array<std::size_t, 2>{1, 1}, {5, 3}, {64, 17}, {3, 1025}}) {
       for (const bool normalize : {false, true}) {
         auto a = Draw(1, batch * elements);
         const auto b = Draw(2, batch * elements), dy = Draw(3, batch);
@@ -85,20 +96,25 @@ TEST_CASE("scalar products and cosines equal their definitions forward and backw
         for (std::size_t n = 0; n < batch; ++n) {
           double ab = 0, aa = 0, bb = 0;
           for (std::size_t i = n * elements; i < (n + 1) * elements; ++i) {
-            ab += static_cast<double>(a[i]) * b[i], aa += static_cast<double>(a[i]) * a[i], bb += static_cast<double>(b[i]) * b[i];
+            ab += static_cast<double>(a[i]) * b[i], aa += static_cast<double>(a[i]) * a[i],
+                bb += static_cast<double>(b[i]) * b[i];
           }
           const bool held = aa <= 1e-12;
-          const double length = normalize ? std::sqrt(std::max(aa, 1e-12) * std::max(bb, 1e-12)) : 1;
+          const double length =
+              normalize ? std::sqrt(std::max(aa, 1e-12) * std::max(bb, 1e-12)) : 1;
           want[n] = ab / length;
           for (std::size_t i = n * elements; i < (n + 1) * elements; ++i)
-            want_da[i] = dy[n] * (b[i] / length - (normalize && !held ? a[i] * ab / (length * aa) : 0.0));
+            want_da[i] =
+                dy[n] * (b[i] / length - (normalize && !held ? a[i] * ab / (length * aa) : 0.0));
         }
         std::vector<float> y = Poison(batch), da = Poison(batch * elements);
-        const std::int64_t rows = static_cast<std::int64_t>(batch), columns = static_cast<std::int64_t>(elements);
+        const std::int64_t rows = static_cast<std::int64_t>(batch),
+                           columns = static_cast<std::int64_t>(elements);
         backend.DotForward(rows, columns, normalize, a, b, y);
         CheckClose(y, want, 2e-5);
         backend.DotBackward(rows, columns, normalize, a, b, dy, da);
-        for (std::size_t i = 0; i < da.size(); ++i) CHECK(da[i] == Approx(want_da[i]).epsilon(1e-5).margin(1e-6));
+        for (std::size_t i = 0; i < da.size(); ++i)
+          CHECK(da[i] == Approx(want_da[i]).epsilon(1e-5).margin(1e-6));
         std::vector<float> self = Poison(batch);
         backend.DotForward(rows, columns, normalize, b, b, self);
         if (normalize) {
@@ -114,7 +130,8 @@ TEST_CASE("the factorization machine equals the sum over all pairs, forward and 
     for (const auto& [batch, dimension] : {std::array<std::size_t, 2>{1, 1}, {4, 5}, {33, 16}}) {
       const std::vector<std::size_t> fields = {1, 4, 2};
       std::vector<std::vector<float>> v;
-      for (std::size_t i = 0; i < fields.size(); ++i) v.push_back(Draw(10 + i, batch * fields[i] * dimension));
+      for (std::size_t i = 0; i < fields.size(); ++i)
+        v.push_back(Draw(10 + i, batch * fields[i] * dimension));
       const auto dy = Draw(2, batch);
       std::vector<double> want(batch), want_sums(batch * dimension);
       std::vector<std::vector<double>> want_dv;
@@ -122,7 +139,8 @@ TEST_CASE("the factorization machine equals the sum over all pairs, forward and 
       for (std::size_t n = 0; n < batch; ++n) {
         std::vector<std::pair<std::size_t, std::size_t>> vectors;  // input, where
         for (std::size_t i = 0; i < v.size(); ++i) {
-          for (std::size_t f = 0; f < fields[i]; ++f) vectors.emplace_back(i, (n * fields[i] + f) * dimension);
+          for (std::size_t f = 0; f < fields[i]; ++f)
+            vectors.emplace_back(i, (n * fields[i] + f) * dimension);
         }
         for (const auto& [i, at] : vectors) {
           for (std::size_t d = 0; d < dimension; ++d) want_sums[n * dimension + d] += v[i][at + d];
@@ -137,7 +155,8 @@ TEST_CASE("the factorization machine equals the sum over all pairs, forward and 
       }
       const std::vector<In> inputs(v.begin(), v.end());
       std::vector<float> y = Poison(batch), sums = Poison(batch * dimension);
-      const std::int64_t examples = static_cast<std::int64_t>(batch), width = static_cast<std::int64_t>(dimension);
+      const std::int64_t examples = static_cast<std::int64_t>(batch),
+                         width = static_cast<std::int64_t>(dimension);
       backend.FactorizationForward(examples, width, inputs, sums, y);
       CheckClose(y, want, 1e-4);
       CheckClose(sums, want_sums, 1e-5);
@@ -156,23 +175,29 @@ struct Bags {
   std::uint32_t rows;
 };
 
-TEST_CASE("embeddings gather rows or bags of them, and scatter gradients back, with weights, repeats and padding") {
+TEST_CASE(
+    "embeddings gather rows or bags of them, and scatter gradients back, with weights, repeats and "
+    "padding") {
   ForEachBackend([](Backend& backend) {
-    for (const Bags& bags : {Bags{{1}, 1, 1, 1}, Bags{{3}, 5, 7, 4}, Bags{{1, 1, 1}, 9, 16, 5}, Bags{{4, 2}, 65, 33, 40}, Bags{{26}, 128, 8, 500}}) {
+    for (const Bags& bags : {Bags{{1}, 1, 1, 1}, Bags{{3}, 5, 7, 4}, Bags{{1, 1, 1}, 9, 16, 5},
+                             Bags{{4, 2}, 65, 33, 40}, Bags{{26}, 128, 8, 500}}) {
       std::size_t ids = 0;
       for (const std::int64_t width : bags.widths) ids += static_cast<std::size_t>(width);
-      const std::size_t batch = static_cast<std::size_t>(bags.batch), dimension = static_cast<std::size_t>(bags.dimension);
+      const std::size_t batch = static_cast<std::size_t>(bags.batch),
+                        dimension = static_cast<std::size_t>(bags.dimension);
       std::vector<std::uint32_t> position(batch * ids);
       for (std::size_t i = 0; i < position.size(); ++i) {
         const float u = random::Uniform(7, i);
-        position[i] = u < 0.2f ? kAbsent : static_cast<std::uint32_t>(random::Bits64(8, i) % bags.rows);
+        position[i] =
+            u < 0.2f ? kAbsent : static_cast<std::uint32_t>(random::Bits64(8, i) % bags.rows);
       }
       for (std::size_t e = 0; batch > 2 && e < static_cast<std::size_t>(bags.widths[0]); ++e)
         position[static_cast<std::size_t>(bags.widths[0]) + e] = kAbsent;
       const auto rows = Draw(1, bags.rows * dimension), before = Draw(5, bags.rows * dimension);
       auto weights = Draw(2, position.size());
       for (float& w : weights) w = std::abs(w) + 0.25f;
-      for (const Combiner combiner : {Combiner::kNone, Combiner::kSum, Combiner::kMean, Combiner::kSqrtN}) {
+      for (const Combiner combiner :
+           {Combiner::kNone, Combiner::kSum, Combiner::kMean, Combiner::kSqrtN}) {
         for (const bool weighted : {false, true}) {
           if (weighted && combiner == Combiner::kNone) continue;
           const bool bag = combiner != Combiner::kNone;
@@ -199,7 +224,9 @@ TEST_CASE("embeddings gather rows or bags of them, and scatter gradients back, w
               }
               begin += batch * width;
             }
-            const double divisor = combiner == Combiner::kMean ? sum : combiner == Combiner::kSqrtN ? std::sqrt(squares) : 1.0;
+            const double divisor = combiner == Combiner::kMean    ? sum
+                                   : combiner == Combiner::kSqrtN ? std::sqrt(squares)
+                                                                  : 1.0;
             for (const Id& id : there) {
               for (std::size_t d = 0; d < dimension; ++d) {
                 const std::size_t out = n * stride + (bag ? 0 : id.element * dimension) + d;
@@ -229,8 +256,10 @@ TEST_CASE("a row's gradients are added in the order of examples, inputs and elem
   ForEachBackend([](Backend& backend) {
     // In another order 1 is lost beside 1e8.
     const std::vector<std::int64_t> widths = {2, 1};
-    const std::vector<std::uint32_t> position = {0, 0, 0, 0, 0, 0};  // input 0: two examples of two; input 1: two of one
-    const std::vector<float> dy = {1e8f, -1e8f, 1, 1, 1e8f, -1e8f};  // by example: elements of input 0, then of input 1
+    const std::vector<std::uint32_t> position = {
+        0, 0, 0, 0, 0, 0};  // input 0: two examples of two; input 1: two of one
+    const std::vector<float> dy = {
+        1e8f, -1e8f, 1, 1, 1e8f, -1e8f};  // by example: elements of input 0, then of input 1
     std::vector<float> gradient = {0};
     backend.EmbeddingScatter({2, 1, widths, Combiner::kNone}, position, {}, dy, gradient);
     CHECK(gradient[0] == 0);  // (((((1e8 - 1e8) + 1) + 1) + 1e8) - 1e8): 2 + 1e8 rounds to 1e8
@@ -260,8 +289,10 @@ TEST_CASE("the backward pass of a layer goes through its activation") {
   ForEachBackend([](Backend& backend) {
     const std::size_t n = 7 * 5;
     const auto x = Draw(1, 7 * 9), w = Draw(2, 9 * 5), b = Draw(3, 5), dy = Draw(4, n);
-    const Conv2dShape s{7, 3, 3, 1, 1, 1, 5, 3, 3, 1, 1, 0, 0, 0, 0};  // one window: the same product
-    for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh, Activation::kSigmoid, Activation::kSoftmax}) {
+    const Conv2dShape s{7, 3, 3, 1, 1, 1, 5, 3,
+                        3, 1, 1, 0, 0, 0, 0};  // one window: the same product
+    for (const Activation a : {Activation::kLinear, Activation::kRelu, Activation::kTanh,
+                               Activation::kSigmoid, Activation::kSoftmax}) {
       std::vector<float> y = Poison(n), before = Poison(n);
       backend.DenseForward(7, 9, 5, x, w, b, a, y);
       backend.ActivationBackward(a, 7, 5, y, dy, before);
@@ -276,7 +307,8 @@ TEST_CASE("the backward pass of a layer goes through its activation") {
         }
       }
       for (const bool conv : {false, true}) {
-        std::vector<float> dx = Poison(x.size()), dw = Poison(w.size()), db = Poison(b.size()), spoilt = dy;
+        std::vector<float> dx = Poison(x.size()), dw = Poison(w.size()), db = Poison(b.size()),
+                           spoilt = dy;
         const In y_or_none = a == Activation::kLinear ? In() : In(y);
         if (conv)
           backend.Conv2dBackward(s, x, w, a, y_or_none, spoilt, dx, dw, db);

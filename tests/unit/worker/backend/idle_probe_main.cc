@@ -1,5 +1,6 @@
-// A worker reduced to its pools: computes on two threads, says "idle", waits until its input is closed, and prints how much
-// processor time the wait took, in microseconds. `name`: says the backend's name instead. Its main() begins as a daemon's must.
+// A worker reduced to its pools: computes on two threads, says "idle", waits until its input is
+// closed, and prints how much processor time the wait took, in microseconds. `name`: says the
+// backend's name instead. Its main() begins as a daemon's must.
 #include <time.h>
 #include <unistd.h>
 
@@ -25,7 +26,8 @@ int main(int argc, char** argv) {
   if (!backend.ok()) return 1;
   if (argc > 1) return std::printf("%s\n", (*backend)->name().c_str()) > 0 ? 0 : 1;
   std::vector<float> x(512 * 512, 1.0f), w(512 * 512, 0.5f), y(512 * 512);
-  for (int i = 0; i < 4; ++i) (*backend)->DenseForward(512, 512, 512, x, w, {}, evergrad::worker::Activation::kLinear, y);
+  for (int i = 0; i < 4; ++i)
+    (*backend)->DenseForward(512, 512, 512, x, w, {}, evergrad::worker::Activation::kLinear, y);
   const long long before = ProcessMicros();
   if (::write(STDOUT_FILENO, "idle\n", 5) != 5) return 1;
   char byte;

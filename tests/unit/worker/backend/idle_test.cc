@@ -1,5 +1,6 @@
-// Two workers on one host: the pool of an idle one must leave its cores alone. libgomp decides that when it is loaded, from the
-// environment, which is why PrepareThreadPools executes the program again; so this is shown on a process of its own.
+// Two workers on one host: the pool of an idle one must leave its cores alone. libgomp decides that
+// when it is loaded, from the environment, which is why PrepareThreadPools executes the program
+// again; so this is shown on a process of its own.
 #include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -44,7 +45,8 @@ double IdleShare(const char* policy) {
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
-  for (const int fd : {to[0], to[1], from[0], from[1]}) posix_spawn_file_actions_addclose(&actions, fd);
+  for (const int fd : {to[0], to[1], from[0], from[1]})
+    posix_spawn_file_actions_addclose(&actions, fd);
   std::string program = test::BinDir() + "/worker_backend_idle_probe";
   char* argv[] = {program.data(), nullptr};
   pid_t pid = 0;
@@ -61,7 +63,8 @@ double IdleShare(const char* policy) {
   const RealClock clock;
   const MonoTime begin = clock.Now();
   std::chrono::duration<double> elapsed{};
-  for (; elapsed.count() < 0.3; elapsed = clock.Now() - begin) backend->DenseForward(256, 256, 256, x, x, {}, Activation::kLinear, y);
+  for (; elapsed.count() < 0.3; elapsed = clock.Now() - begin)
+    backend->DenseForward(256, 256, 256, x, x, {}, Activation::kLinear, y);
   ::close(to[1]);
   const std::string micros = ReadLine(from[0]);
   ::close(from[0]);
@@ -73,7 +76,8 @@ double IdleShare(const char* policy) {
 
 TEST_CASE("the thread pool of an idle worker leaves the cores to the other one") {
   CHECK(IdleShare(nullptr) < 0.05);
-  // The same measurement sees a pool that spins, because the user asked for it: the variable is left alone when it is set.
+  // The same measurement sees a pool that spins, because the user asked for it: the variable is
+  // left alone when it is set.
   CHECK(IdleShare("active") > 0.05);
 }
 
@@ -105,7 +109,10 @@ TEST_CASE("a pool as large as the machine is bound, a thread to a processor, and
 // In a process of its own: oneDNN takes its limit once.
 TEST_CASE("what ONEDNN_MAX_CPU_ISA asks for is kept unless it has tiles") {
   const auto name = [](const std::string& isa) {
-    FILE* const probe = ::popen(("ONEDNN_MAX_CPU_ISA=" + isa + " '" + evergrad::test::BinDir() + "/worker_backend_idle_probe' name").c_str(), "r");
+    FILE* const probe = ::popen(("ONEDNN_MAX_CPU_ISA=" + isa + " '" + evergrad::test::BinDir() +
+                                 "/worker_backend_idle_probe' name")
+                                    .c_str(),
+                                "r");
     REQUIRE(probe != nullptr);
     std::string text(200, '\0');
     text.resize(std::fread(text.data(), 1, text.size(), probe));

@@ -25,7 +25,8 @@ TEST_CASE("an unnamed worker takes the ordinal of its host's name, if it has one
 }
 
 TEST_CASE("threads are half of the cores unless they are given") {
-  for (const auto& [cores, given, want] : {std::tuple{8u, 0u, 4u}, std::tuple{1u, 0u, 1u}, std::tuple{0u, 0u, 1u}, std::tuple{8u, 6u, 6u}}) {
+  for (const auto& [cores, given, want] : {std::tuple{8u, 0u, 4u}, std::tuple{1u, 0u, 1u},
+                                           std::tuple{0u, 0u, 1u}, std::tuple{8u, 6u, 6u}}) {
     Config config;
     config.threads = given;
     REQUIRE(Resolve("", cores, &config).ok());
@@ -34,7 +35,8 @@ TEST_CASE("threads are half of the cores unless they are given") {
 }
 
 TEST_CASE("a name that cannot be an identity is refused") {
-  for (const std::string& name : {std::string("a b"), std::string("a/b"), std::string(64, 'a'), std::string("\xff")}) {
+  for (const std::string& name :
+       {std::string("a b"), std::string("a/b"), std::string(64, 'a'), std::string("\xff")}) {
     Config config;
     config.name = name;
     const absl::Status status = Resolve("", 2, &config);
@@ -45,7 +47,8 @@ TEST_CASE("a name that cannot be an identity is refused") {
 
 TEST_CASE("memory shared with a server is whole units of it, or none") {
   for (const auto& [bytes, good] :
-       {std::pair{0u, true}, std::pair{64u << 10, true}, std::pair{2u << 20, true}, std::pair{1000u, false}, std::pair{(2u << 20) + 1, false}}) {
+       {std::pair{0u, true}, std::pair{64u << 10, true}, std::pair{2u << 20, true},
+        std::pair{1000u, false}, std::pair{(2u << 20) + 1, false}}) {
     Config config;
     config.lane_bytes = bytes;
     const absl::Status status = Resolve("", 2, &config);
@@ -54,12 +57,15 @@ TEST_CASE("memory shared with a server is whole units of it, or none") {
   }
 }
 
-TEST_CASE("without --data-root any file is read where only this machine is involved, and none elsewhere") {
+TEST_CASE(
+    "without --data-root any file is read where only this machine is involved, and none "
+    "elsewhere") {
   Config config;
   CHECK(RootsOf(config, true).everything());
   const fs::Roots none = RootsOf(config, false);
   CHECK_FALSE(none.Names("/data/x"));
-  CHECK_THAT(std::string(none.Refusal("the data file", "/data/x").message()), Catch::Contains("start it with --data-root FOLDER"));
+  CHECK_THAT(std::string(none.Refusal("the data file", "/data/x").message()),
+             Catch::Contains("start it with --data-root FOLDER"));
 
   test::TempFolder folder;
   config.data_roots = {folder / ""};
@@ -67,10 +73,12 @@ TEST_CASE("without --data-root any file is read where only this machine is invol
     const fs::Roots roots = RootsOf(config, local);
     CHECK(roots.Names(folder / "x"));
     CHECK_FALSE(roots.Names("/data/x"));
-    CHECK_THAT(std::string(roots.Refusal("the data file", "/data/x").message()), Catch::Contains("one more --data-root FOLDER"));
+    CHECK_THAT(std::string(roots.Refusal("the data file", "/data/x").message()),
+               Catch::Contains("one more --data-root FOLDER"));
   }
   config.data_roots = {folder / "absent"};
-  CHECK_THAT(std::string(Resolve("", 2, &config).message()), Catch::Contains("--data-root: no such folder"));
+  CHECK_THAT(std::string(Resolve("", 2, &config).message()),
+             Catch::Contains("--data-root: no such folder"));
   Config given;
   daemon::OptionTable table("evergrad-worker", "test");
   AddOptions(&table, &given);
@@ -78,16 +86,28 @@ TEST_CASE("without --data-root any file is read where only this machine is invol
   REQUIRE(table.Parse(5, flags).ok());
   CHECK(given.data_roots == std::vector<std::string>{"/a", "/b,c"});
   CHECK_THAT(table.Help(),
-             Catch::Contains("--data-root") && Catch::Contains("any file that this process can read where only this machine is involved"));
+             Catch::Contains("--data-root") &&
+                 Catch::Contains(
+                     "any file that this process can read where only this machine is involved"));
 }
 
 TEST_CASE("settings are flags and keys of one table, and what does not fit is refused") {
   Config config;
   daemon::OptionTable table("evergrad-worker", "test");
   AddOptions(&table, &config);
-  const char* good[] = {
-      "evergrad-worker", "--name",       "7",   "--threads", "3", "--prefetch-batches-max", "2", "--prefetch-bytes-max", "1MiB", "--call-deadline",
-      "250ms",           "--not-finite", "skip"};
+  const char* good[] = {"evergrad-worker",
+                        "--name",
+                        "7",
+                        "--threads",
+                        "3",
+                        "--prefetch-batches-max",
+                        "2",
+                        "--prefetch-bytes-max",
+                        "1MiB",
+                        "--call-deadline",
+                        "250ms",
+                        "--not-finite",
+                        "skip"};
   REQUIRE(table.Parse(13, good).ok());
   CHECK(config.name == "7");
   CHECK(config.threads == 3);
@@ -95,8 +115,9 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
   CHECK(config.prefetch_bytes_max == 1 << 20);
   CHECK(config.call_deadline == std::chrono::milliseconds(250));
   CHECK(config.not_finite == "skip");
-  for (const auto& [flag, value] : {std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"}, std::pair{"--threads", "-1"},
-                                    std::pair{"--lane-bytes", "65MiB"}}) {
+  for (const auto& [flag, value] :
+       {std::pair{"--prefetch-batches-max", "0"}, std::pair{"--not-finite", "ignore"},
+        std::pair{"--threads", "-1"}, std::pair{"--lane-bytes", "65MiB"}}) {
     Config other;
     daemon::OptionTable fresh("evergrad-worker", "test");
     AddOptions(&fresh, &other);
@@ -105,7 +126,9 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
   }
 }
 
-TEST_CASE("a device that cannot be had is refused by name with the reason, and auto says why it takes the CPU") {
+TEST_CASE(
+    "a device that cannot be had is refused by name with the reason, and auto says why it takes "
+    "the CPU") {
   Config config;
   config.cuda_library = "/nowhere/libevergrad_cuda.so";
   REQUIRE(Resolve("", 2, &config).ok());
@@ -113,10 +136,12 @@ TEST_CASE("a device that cannot be had is refused by name with the reason, and a
   CHECK(config.device_text == "cpu: /nowhere/libevergrad_cuda.so is not there");
   config.device = "gpu:3";
   const absl::Status refused = Resolve("", 2, &config);
-  CHECK(refused.message() == "device gpu:3 cannot be had: /nowhere/libevergrad_cuda.so is not there");
+  CHECK(refused.message() ==
+        "device gpu:3 cannot be had: /nowhere/libevergrad_cuda.so is not there");
   CHECK(BlameOf(refused) == Blame::kUser);
   config.device = "tpu";
-  CHECK(Resolve("", 2, &config).message() == "unknown device; one of auto, cpu, gpu, gpu:N: device=tpu");
+  CHECK(Resolve("", 2, &config).message() ==
+        "unknown device; one of auto, cpu, gpu, gpu:N: device=tpu");
   config.device = "cpu";
   REQUIRE(Resolve("", 2, &config).ok());
   CHECK(config.device_text == "cpu: as asked for");

@@ -20,11 +20,14 @@ using namespace std::chrono_literals;
 // Accepts sessions, answers each Hello by `answer`, keeps what it is told.
 class Coordinator {
  public:
-  Coordinator(transport::Transport* transport, std::function<v1::CoordinatorMessage(const v1::Hello&)> answer) : answer_(std::move(answer)) {
+  Coordinator(transport::Transport* transport,
+              std::function<v1::CoordinatorMessage(const v1::Hello&)> answer)
+      : answer_(std::move(answer)) {
     transport::ServerOptions options;
     options.listen = "coordinator";
     transport::Handlers handlers;
-    handlers.stream = [this](const transport::PeerInfo&, absl::string_view, std::shared_ptr<transport::MessageStream> stream) {
+    handlers.stream = [this](const transport::PeerInfo&, absl::string_view,
+                             std::shared_ptr<transport::MessageStream> stream) {
       std::optional<transport::MessageStreamEvents> events;
       events.emplace();
       {
@@ -101,14 +104,16 @@ class Coordinator {
 };
 
 struct Bench {
-  explicit Bench(std::function<v1::CoordinatorMessage(const v1::Hello&)> answer, const std::string& name = "")
+  explicit Bench(std::function<v1::CoordinatorMessage(const v1::Hello&)> answer,
+                 const std::string& name = "")
       : coordinator(transport.get(), std::move(answer)) {
     Config config;
     config.name = name;
     config.threads = 1;
     transport::ServerOptions options;
     options.listen = "worker";
-    worker = *Worker::Listen({transport.get(), &logger, &registry, &clock, nullptr, 4711}, config, options);
+    worker = *Worker::Listen({transport.get(), &logger, &registry, &clock, nullptr, 4711}, config,
+                             options);
     Worker::Identity identity;
     identity.allow_counting = true;
     identity.pid = 12;
@@ -138,7 +143,9 @@ struct Bench {
   std::unique_ptr<Worker> worker;
 };
 
-TEST_CASE("the hello says who and what is held; the number given by the coordinator is kept for the next session") {
+TEST_CASE(
+    "the hello says who and what is held; the number given by the coordinator is kept for the next "
+    "session") {
   Bench bench([](const v1::Hello&) { return Coordinator::Registered("5", 3); });
   const v1::Hello first = bench.coordinator.Next(v1::TaskMessage::kHello).hello();
   CHECK(first.role() == v1::ROLE_WORKER);
@@ -193,9 +200,11 @@ TEST_CASE("stopping says Leaving first, then hands back what has not begun, and 
         job.set_job_uid(9);
         job.set_name("test");
         job.set_yaml(
-            "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: test}\nspec:\n  type: counting\n  counting: {examples: 40, "
+            "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: test}\nspec:\n "
+            " type: counting\n  counting: {examples: 40, "
             "shards: 4}\n"
-            "  data: {batch_size: 10, shuffle: {seed: 7}}\n  training: {epochs: 1, steps_per_closure: 4}\n");
+            "  data: {batch_size: 10, shuffle: {seed: 7}}\n  training: {epochs: 1, "
+            "steps_per_closure: 4}\n");
         plan::PlanSpec spec;
         spec.train_examples = spec.eval_examples = 40;
         spec.batch_size = 10;
@@ -231,7 +240,8 @@ TEST_CASE("stopping says Leaving first, then hands back what has not begun, and 
   bench.worker->Stop("again");
 }
 
-TEST_CASE("logs are read through the session; health is answered; a worker never registered stops too") {
+TEST_CASE(
+    "logs are read through the session; health is answered; a worker never registered stops too") {
   Bench bench([](const v1::Hello&) { return Coordinator::Registered("5"); });
   REQUIRE(bench.coordinator.Next(v1::TaskMessage::kHeartbeat).has_heartbeat());
   v1::CoordinatorMessage read;
@@ -243,8 +253,10 @@ TEST_CASE("logs are read through the session; health is answered; a worker never
   CHECK(lines.lines_size() > 0);
   const auto channel = bench.transport->Dial({bench.worker->address(), ""}, {});
   REQUIRE(channel.ok());
-  CHECK(transport::UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 5s).value() == std::string("\x08\x01", 2));
-  CHECK(transport::UnaryAndWait(**channel, "/other", "", 5s).status().code() == absl::StatusCode::kUnimplemented);
+  CHECK(transport::UnaryAndWait(**channel, "/grpc.health.v1.Health/Check", "", 5s).value() ==
+        std::string("\x08\x01", 2));
+  CHECK(transport::UnaryAndWait(**channel, "/other", "", 5s).status().code() ==
+        absl::StatusCode::kUnimplemented);
 }
 
 }  // namespace

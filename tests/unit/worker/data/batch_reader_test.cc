@@ -16,7 +16,8 @@ class Numbers final : public Dataset {
   std::uint64_t examples() const override { return n_; }
   const std::vector<Field>& fields() const override { return fields_; }
   std::uint64_t bytes_held() const override { return 0; }
-  absl::Status Read(const std::vector<std::uint64_t>& indices, const std::vector<std::span<std::byte>>& to) const override {
+  absl::Status Read(const std::vector<std::uint64_t>& indices,
+                    const std::vector<std::span<std::byte>>& to) const override {
     auto* const pairs = reinterpret_cast<float*>(to[0].data());
     auto* const ids = reinterpret_cast<std::int64_t*>(to[1].data());
     reads_.fetch_add(1);
@@ -32,12 +33,15 @@ class Numbers final : public Dataset {
 
  private:
   const std::uint64_t n_, bad_;
-  const std::vector<Field> fields_ = {{"pair", tensor::DType::kFloat32, {2}}, {"id", tensor::DType::kInt64, {}}};
+  const std::vector<Field> fields_ = {{"pair", tensor::DType::kFloat32, {2}},
+                                      {"id", tensor::DType::kInt64, {}}};
   mutable std::atomic<int> reads_{0};
 };
 
 BatchReader::Indices From(std::uint64_t first) {
-  return [first](std::uint32_t batch) { return std::vector<std::uint64_t>{first + 2 * batch, first + 2 * batch + 1}; };
+  return [first](std::uint32_t batch) {
+    return std::vector<std::uint64_t>{first + 2 * batch, first + 2 * batch + 1};
+  };
 }
 
 absl::StatusOr<ReadyBatch> Take(BatchReader& reader, BatchReader::StreamId stream) {
@@ -67,10 +71,14 @@ TEST_CASE("batches come in order, then OutOfRange") {
   CHECK(Take(reader, 8).status().code() == absl::StatusCode::kNotFound);
 }
 
-TEST_CASE("fields of float32 are read into the room that there is, ids and what there is none for into the heap") {
+TEST_CASE(
+    "fields of float32 are read into the room that there is, ids and what there is none for into "
+    "the heap") {
   class Counted final : public tensor::BufferHome {
    public:
-    void TakeBack(std::byte* data, std::size_t) override { ::operator delete (data, std::align_val_t{64}), ++back; }
+    void TakeBack(std::byte* data, std::size_t) override {
+      ::operator delete (data, std::align_val_t{64}), ++back;
+    }
     int back = 0;
   };
   const auto home = std::make_shared<Counted>();
@@ -80,7 +88,8 @@ TEST_CASE("fields of float32 are read into the room that there is, ids and what 
     options.room = [&](std::size_t bytes) {
       CHECK(bytes == 16);
       if (++asked % 2 == 0) return tensor::AlignedBuffer();
-      return tensor::AlignedBuffer(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})), bytes, home);
+      return tensor::AlignedBuffer(
+          static_cast<std::byte*>(::operator new (bytes, std::align_val_t{64})), bytes, home);
     };
     BatchReader reader(options, nullptr);
     reader.Open(7, std::make_shared<Numbers>(100), 4, From(10));
@@ -95,7 +104,9 @@ TEST_CASE("fields of float32 are read into the room that there is, ids and what 
   CHECK(home->back == 2);
 }
 
-TEST_CASE("the next stream is read ahead, the buffer is never above its bound, and the pause is counted") {
+TEST_CASE(
+    "the next stream is read ahead, the buffer is never above its bound, and the pause is "
+    "counted") {
   metrics::Registry registry;
   const auto data = std::make_shared<Numbers>(100);
   BatchReader reader({3, 1 << 20}, &registry);
@@ -104,7 +115,8 @@ TEST_CASE("the next stream is read ahead, the buffer is never above its bound, a
   for (int i = 0; i < 2; ++i) REQUIRE(Take(reader, 1).ok());
   // Both of stream 1 and three of stream 2: then the reader pauses, and says so before it waits.
   runtime::Event never;
-  while (data->reads() < 5 || reader.buffered_batches() < 3 || absl::StrContains(registry.PrometheusText(), "prefetch_batches_refused_total 0\n")) {
+  while (data->reads() < 5 || reader.buffered_batches() < 3 ||
+         absl::StrContains(registry.PrometheusText(), "prefetch_batches_refused_total 0\n")) {
     never.WaitFor(std::chrono::milliseconds(1));
   }
   CHECK(reader.buffered_batches() == 3);
@@ -116,7 +128,8 @@ TEST_CASE("the next stream is read ahead, the buffer is never above its bound, a
   }
 }
 
-TEST_CASE("a batch that somebody waits for is read although the buffer is full of another stream's") {
+TEST_CASE(
+    "a batch that somebody waits for is read although the buffer is full of another stream's") {
   const auto data = std::make_shared<Numbers>(100);
   BatchReader reader({2, 1}, nullptr);  // one batch is above bytes_max already
   reader.Open(1, data, 4, From(0));
@@ -137,7 +150,8 @@ TEST_CASE("an error is returned when its batch is reached, and at every call aft
   CHECK(Take(reader, 1).status().code() == absl::StatusCode::kDataLoss);
 }
 
-TEST_CASE("closing a stream frees what was read of it; the destructor ends with a call outstanding") {
+TEST_CASE(
+    "closing a stream frees what was read of it; the destructor ends with a call outstanding") {
   auto reader = std::make_unique<BatchReader>(BatchReader::Options{8, 1 << 20}, nullptr);
   reader->Open(1, std::make_shared<Numbers>(100), 4, From(0));
   REQUIRE(Take(*reader, 1).ok());

@@ -1,4 +1,5 @@
-// Every record as RFC 4180 has it, every value typed and transformed, and every fault a user error that names file:line and column.
+// Every record as RFC 4180 has it, every value typed and transformed, and every fault a user error
+// that names file:line and column.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -37,7 +38,8 @@ struct Parsed {
   std::vector<std::uint64_t> lines;
   absl::Status error;
 };
-Parsed ParseText(const std::string& text, const std::string& separator = ",", bool quoting = true, bool gz = false) {
+Parsed ParseText(const std::string& text, const std::string& separator = ",", bool quoting = true,
+                 bool gz = false) {
   TempFolder folder;
   Write(folder / "x.csv", text, gz);
   auto records = CsvRecords::Open(folder / "x.csv", separator, quoting);
@@ -70,13 +72,16 @@ TEST_CASE("records are read as RFC 4180 has them") {
   CHECK(read("a,b\r\nc,d\r\n") == std::vector<Record>{{"a", "b"}, {"c", "d"}});
   CHECK(read("\xef\xbb\xbf"
              "a,\n,b\n") == std::vector<Record>{{"a", ""}, {"", "b"}});
-  CHECK(read("\"a,\"\"b\"\"\",\"\"\n\"line\nend\",x\n") == std::vector<Record>{{"a,\"b\"", ""}, {"line\nend", "x"}});
+  CHECK(read("\"a,\"\"b\"\"\",\"\"\n\"line\nend\",x\n") ==
+        std::vector<Record>{{"a,\"b\"", ""}, {"line\nend", "x"}});
   CHECK(read("\"\"\"\",\"a\"\"\",\"\"\"b\"") == std::vector<Record>{{"\"", "a\"", "\"b"}});
-  CHECK(read("39, State-gov, \"x, y\"\n", ", ") == std::vector<Record>{{"39", "State-gov", "x, y"}});
+  CHECK(read("39, State-gov, \"x, y\"\n", ", ") ==
+        std::vector<Record>{{"39", "State-gov", "x, y"}});
   CHECK(read("a,b\r") == std::vector<Record>{{"a", "b"}});
   CHECK(read("a\rb,c\n") == std::vector<Record>{{"a\rb", "c"}});
   CHECK(ParseText("a\n\n\"b\nc\"\nd\n").lines == std::vector<std::uint64_t>{1, 3, 5});
-  CHECK(ParseText("5\" disk,a\"b\n", ",", false).records == std::vector<Record>{{"5\" disk", "a\"b"}});
+  CHECK(ParseText("5\" disk,a\"b\n", ",", false).records ==
+        std::vector<Record>{{"5\" disk", "a\"b"}});
 }
 
 TEST_CASE("faults of a record name file and line") {
@@ -87,11 +92,16 @@ TEST_CASE("faults of a record name file and line") {
     return std::string(parsed.error.message());
   };
   CHECK_THAT(fault("a,b\n\"c,d\n"), Catch::Contains("x.csv:2: a quote is never closed"));
-  CHECK_THAT(fault("a\n\"b\"c\n"), Catch::Contains("x.csv:2: text behind the closing quote of column 0"));
-  CHECK_THAT(fault("a\nb,c\"d\n"), Catch::Contains("x.csv:2: a quote inside column 1; `quoting: false`"));
-  CHECK_THAT(fault("a\n" + std::string(kRecordBytesMax + 1000, 'x') + "\n"), Catch::Contains("x.csv:2: longer than"));
-  CHECK_THAT(fault("a\n\"" + std::string(3 * kRecordBytesMax, '\n') + "\n"), Catch::Contains("x.csv:2: longer than"));
-  CHECK_THAT(fault(std::string(kRecordColumnsMax + 1, ',') + "\n"), Catch::Contains("x.csv:1: more columns than"));
+  CHECK_THAT(fault("a\n\"b\"c\n"),
+             Catch::Contains("x.csv:2: text behind the closing quote of column 0"));
+  CHECK_THAT(fault("a\nb,c\"d\n"),
+             Catch::Contains("x.csv:2: a quote inside column 1; `quoting: false`"));
+  CHECK_THAT(fault("a\n" + std::string(kRecordBytesMax + 1000, 'x') + "\n"),
+             Catch::Contains("x.csv:2: longer than"));
+  CHECK_THAT(fault("a\n\"" + std::string(3 * kRecordBytesMax, '\n') + "\n"),
+             Catch::Contains("x.csv:2: longer than"));
+  CHECK_THAT(fault(std::string(kRecordColumnsMax + 1, ',') + "\n"),
+             Catch::Contains("x.csv:1: more columns than"));
   CHECK_THAT(std::string(CsvRecords::Open("/nowhere/x.csv", ",", true).status().message()),
              Catch::Contains("cannot open data file: file=/nowhere/x.csv"));
   TempFolder folder;
@@ -122,7 +132,9 @@ std::vector<Record> Dumb(const std::string& text, const std::string& separator) 
         }
         ++at;
       }
-      while (at < text.size() && text[at] != '\n' && text.compare(at, separator.size(), separator) != 0) record.back() += text[at++];
+      while (at < text.size() && text[at] != '\n' &&
+             text.compare(at, separator.size(), separator) != 0)
+        record.back() += text[at++];
       if (at >= text.size() || text[at] == '\n') break;
       at += separator.size();
       record.emplace_back();
@@ -139,9 +151,11 @@ TEST_CASE("what lies across the reader's blocks is read like anything else") {
     std::string text;
     for (std::uint64_t i = 0; text.size() < 600000; ++i) {
       const std::uint64_t draw = random::Bits64(seed, i);
-      const std::string word(draw % 41 + (draw % 5003 == 0 ? 90000 : 0), static_cast<char>('a' + draw % 26));
+      const std::string word(draw % 41 + (draw % 5003 == 0 ? 90000 : 0),
+                             static_cast<char>('a' + draw % 26));
       if (draw >> 60 < 4) {
-        text += "\"" + word + ((draw >> 50) % 2 == 0 ? "\"\"" : separator) + ((draw >> 51) % 2 == 0 ? "\n" : "") + word + "\"";
+        text += "\"" + word + ((draw >> 50) % 2 == 0 ? "\"\"" : separator) +
+                ((draw >> 51) % 2 == 0 ? "\n" : "") + word + "\"";
       } else {
         text += word;
       }
@@ -181,7 +195,8 @@ config::Transform Bucketize(std::vector<double> bounds) {
   t.bounds = std::move(bounds);
   return t;
 }
-config::FieldSpec Field(const std::string& name, const std::string& type, std::vector<std::string> columns,
+config::FieldSpec Field(const std::string& name, const std::string& type,
+                        std::vector<std::string> columns,
                         std::vector<config::Transform> transforms = {}) {
   config::FieldSpec field;
   field.name = name, field.type = type, field.list = columns.size() > 1;
@@ -221,7 +236,9 @@ Table ReadAll(const Dataset& data) {
   return table;
 }
 
-TEST_CASE("columns become typed fields, by number or by the header's name, with their transforms in order") {
+TEST_CASE(
+    "columns become typed fields, by number or by the header's name, with their transforms in "
+    "order") {
   TempFolder folder;
   Write(folder / "x.csv",
         "user,city,age,w1,w2,label\n"
@@ -231,13 +248,17 @@ TEST_CASE("columns become typed fields, by number or by the header's name, with 
         "9, Genf ,17.5,-1,0,no\n");
   config::SourceSpec source = Csv(folder / "x.csv");
   source.missing = {"?"};
-  config::FieldSpec filled = Field("filled", "string", {"city"}, {Map({{"Bern", 1.5}, {" Genf ", 2}, {"none", -1}})});
+  config::FieldSpec filled =
+      Field("filled", "string", {"city"}, {Map({{"Bern", 1.5}, {" Genf ", 2}, {"none", -1}})});
   filled.default_text = "none";
   const auto data = OpenCsv(source,
-                            {Field("user", "int", {"0"}), Field("city", "string", {"city"}, {Vocabulary(2), T("offset", 10)}), filled,
-                             Field("age", "float", {"age"}, {Bucketize({18, 25, 40})}),
-                             Field("w", "float", {"w1", "4"}, {T("offset", 1), T("scale", 0.5)}), Field("log", "int", {"w1"}, {T("log1p")}),
-                             Field("label", "string", {"label"}, {Map({{"yes", 1}, {"no", 0}})}), Field("bucket", "int", {"user"}, {Hash(1000)})},
+                            {Field("user", "int", {"0"}),
+                             Field("city", "string", {"city"}, {Vocabulary(2), T("offset", 10)}),
+                             filled, Field("age", "float", {"age"}, {Bucketize({18, 25, 40})}),
+                             Field("w", "float", {"w1", "4"}, {T("offset", 1), T("scale", 0.5)}),
+                             Field("log", "int", {"w1"}, {T("log1p")}),
+                             Field("label", "string", {"label"}, {Map({{"yes", 1}, {"no", 0}})}),
+                             Field("bucket", "int", {"user"}, {Hash(1000)})},
                             nullptr);
   INFO(data.status());
   REQUIRE(data.ok());
@@ -246,11 +267,14 @@ TEST_CASE("columns become typed fields, by number or by the header's name, with 
   CHECK((*data)->fields()[4].shape == tensor::Shape{2});
   Table t = ReadAll(**data);
   CHECK(t.ints["user"] == std::vector<std::int64_t>{7, -3, 7, 9});
-  CHECK(t.ints["city"] == std::vector<std::int64_t>{11, 10, 11, 10});  // Genf is seen once; a missing one is unseen
+  CHECK(t.ints["city"] ==
+        std::vector<std::int64_t>{11, 10, 11, 10});  // Genf is seen once; a missing one is unseen
   CHECK(t.reals["filled"] == std::vector<float>{1.5f, -1, 1.5f, 2});
-  CHECK(t.ints["age"] == std::vector<std::int64_t>{1, 2, 3, 0});  // a bound belongs to the bucket above it
+  CHECK(t.ints["age"] ==
+        std::vector<std::int64_t>{1, 2, 3, 0});  // a bound belongs to the bucket above it
   CHECK(t.reals["w"] == std::vector<float>{1, 1.75f, 2, -1.5f, 0.5f, 50.5f, 0, 0.5f});
-  CHECK(t.reals["log"] == std::vector<float>{std::log1p(1.0f), std::log1p(3.0f), 0, -std::log1p(1.0f)});
+  CHECK(t.reals["log"] ==
+        std::vector<float>{std::log1p(1.0f), std::log1p(3.0f), 0, -std::log1p(1.0f)});
   CHECK(t.ints["label"] == std::vector<std::int64_t>{1, 0, 1, 0});
   CHECK(t.ints["bucket"][0] == t.ints["bucket"][2]);
   CHECK(t.ints["bucket"][0] != t.ints["bucket"][1]);
@@ -278,11 +302,18 @@ TEST_CASE("the hash of a text or an integer is the one that docs/data.md specifi
     const char* type;
     std::int64_t of_1000, of_2_32;
   };
-  const Vector vectors[] = {{"\"\"", "string", 883, 2721479699},    {"a", "string", 490, 2787691650}, {"United-States", "string", 446, 1447682758},
-                            {"unknown", "string", 551, 4118101095}, {"0", "int", 978, 337596258},     {"39", "int", 173, 245289837},
-                            {"39", "string", 173, 245289837},       {"-1", "int", 228, 1628933796},   {"na\xc3\xafve", "string", 923, 2545462763}};
+  const Vector vectors[] = {{"\"\"", "string", 883, 2721479699},
+                            {"a", "string", 490, 2787691650},
+                            {"United-States", "string", 446, 1447682758},
+                            {"unknown", "string", 551, 4118101095},
+                            {"0", "int", 978, 337596258},
+                            {"39", "int", 173, 245289837},
+                            {"39", "string", 173, 245289837},
+                            {"-1", "int", 228, 1628933796},
+                            {"na\xc3\xafve", "string", 923, 2545462763}};
   for (const Vector& vector : vectors) {
-    for (const auto& [buckets, want] : {std::pair{std::uint64_t{1000}, vector.of_1000}, std::pair{std::uint64_t{1} << 32, vector.of_2_32}}) {
+    for (const auto& [buckets, want] : {std::pair{std::uint64_t{1000}, vector.of_1000},
+                                        std::pair{std::uint64_t{1} << 32, vector.of_2_32}}) {
       const TempFolder folder;
       Write(folder / "x.csv", absl::StrCat(vector.text, ",x\n"));
       config::SourceSpec source;
@@ -333,7 +364,9 @@ TEST_CASE("the vocabularies of the training data can be had in order of their id
   CHECK(made[0].words == std::vector<std::string>{"b", "a", "c"});
 }
 
-TEST_CASE("a vocabulary is of the training data, by descending count and then by text, and evaluation uses it") {
+TEST_CASE(
+    "a vocabulary is of the training data, by descending count and then by text, and evaluation "
+    "uses it") {
   TempFolder folder;
   Write(folder / "train.csv", "b\na\nc\nb\na\nd\nb\nc\n");
   Write(folder / "eval.csv", "x\nc\nb\nd\na\n");
@@ -383,7 +416,8 @@ TEST_CASE("a split cuts one file into training and evaluation, and both have ano
   CHECK((*OpenDataset(source, fields, nullptr))->Fingerprint() != before);
 }
 
-TEST_CASE("every bad record and value is a user error naming file, line, column and what stands there") {
+TEST_CASE(
+    "every bad record and value is a user error naming file, line, column and what stands there") {
   TempFolder folder;
   const auto fault = [&](const std::string& text, config::FieldSpec field, auto change) {
     Write(folder / "x.csv", text);
@@ -402,30 +436,43 @@ TEST_CASE("every bad record and value is a user error naming file, line, column 
              Catch::Contains("x.csv:2:1: field `f`: expected an integer of 64 bits, got `2.0`"));
   CHECK_THAT(fault("a\n9223372036854775808\n", Field("f", "int", {"a"}), nothing),
              Catch::Contains("x.csv:2:a: field `f`: expected an integer of 64 bits"));
-  CHECK_THAT(fault("a\nnan\n", Field("f", "float", {"a"}), nothing), Catch::Contains("expected a finite number, got `nan`"));
-  CHECK_THAT(fault("a\n1e39\n", Field("f", "float", {"a"}), nothing), Catch::Contains("x.csv:2:a: field `f`: the value is beyond float32"));
+  CHECK_THAT(fault("a\nnan\n", Field("f", "float", {"a"}), nothing),
+             Catch::Contains("expected a finite number, got `nan`"));
+  CHECK_THAT(fault("a\n1e39\n", Field("f", "float", {"a"}), nothing),
+             Catch::Contains("x.csv:2:a: field `f`: the value is beyond float32"));
   CHECK_THAT(fault("a,b\n1,2\n,3\n", Field("f", "int", {"a"}), nothing),
-             Catch::Contains("x.csv:3:a: field `f`: the value is missing (``) and the field has no `default`"));
-  CHECK_THAT(fault("a\nmaybe\n", Field("f", "string", {"a"}, {Map({{"yes", 1}})}), nothing),
-             Catch::Contains("x.csv:2:a: field `f`: expected one of the texts of `map`, got `maybe`"));
-  CHECK_THAT(fault("a,b\n1,2\n1\n", Field("f", "int", {"a"}), nothing), Catch::Contains("x.csv:3: expected 2 columns as in the first record, got 1"));
-  CHECK_THAT(fault("age,b\n1,2\n", Field("f", "int", {"agee"}), nothing),
-             Catch::Contains("x.csv:1: field `f`: the header has no column `agee`; did you mean `age`?"));
-  CHECK_THAT(fault("a,b\n1,2\n", Field("f", "int", {"2"}), nothing), Catch::Contains("field `f` is column 2, the file has columns 0 to 1"));
-  CHECK_THAT(fault("a,a\n1,2\n", Field("f", "int", {"a"}), nothing), Catch::Contains("two columns are called `a`"));
-  CHECK_THAT(fault("", Field("f", "int", {"a"}), nothing), Catch::Contains("data file without a record"));
-  CHECK_THAT(fault("a\n", Field("f", "int", {"a"}), nothing), Catch::Contains("data file without an example"));
-  CHECK_THAT(fault("a\n1\n", Field("f", "string", {"a"}), nothing), Catch::Contains("field `f`: a field of type string needs a transform"));
+             Catch::Contains(
+                 "x.csv:3:a: field `f`: the value is missing (``) and the field has no `default`"));
+  CHECK_THAT(
+      fault("a\nmaybe\n", Field("f", "string", {"a"}, {Map({{"yes", 1}})}), nothing),
+      Catch::Contains("x.csv:2:a: field `f`: expected one of the texts of `map`, got `maybe`"));
+  CHECK_THAT(fault("a,b\n1,2\n1\n", Field("f", "int", {"a"}), nothing),
+             Catch::Contains("x.csv:3: expected 2 columns as in the first record, got 1"));
+  CHECK_THAT(
+      fault("age,b\n1,2\n", Field("f", "int", {"agee"}), nothing),
+      Catch::Contains("x.csv:1: field `f`: the header has no column `agee`; did you mean `age`?"));
+  CHECK_THAT(fault("a,b\n1,2\n", Field("f", "int", {"2"}), nothing),
+             Catch::Contains("field `f` is column 2, the file has columns 0 to 1"));
+  CHECK_THAT(fault("a,a\n1,2\n", Field("f", "int", {"a"}), nothing),
+             Catch::Contains("two columns are called `a`"));
+  CHECK_THAT(fault("", Field("f", "int", {"a"}), nothing),
+             Catch::Contains("data file without a record"));
+  CHECK_THAT(fault("a\n", Field("f", "int", {"a"}), nothing),
+             Catch::Contains("data file without an example"));
+  CHECK_THAT(fault("a\n1\n", Field("f", "string", {"a"}), nothing),
+             Catch::Contains("field `f`: a field of type string needs a transform"));
   CHECK_THAT(fault("a\n9223372036854775807\n", Field("f", "int", {"a"}, {T("offset", 1)}), nothing),
              Catch::Contains("expected an integer of 64 bits after the offset"));
   std::string many = "a\n";
   for (int i = 0; i < 200; ++i) many += "1\n";
-  CHECK_THAT(fault(many, Field("f", "int", {"a"}), nothing), Catch::Contains("data set too large: file="));
+  CHECK_THAT(fault(many, Field("f", "int", {"a"}), nothing),
+             Catch::Contains("data set too large: file="));
 }
 
 TEST_CASE("csv floats and integers take a plus sign, and neither spaces nor other bases") {
   TempFolder folder;
-  const auto read = [&](const std::string& type, const std::string& text) -> absl::StatusOr<double> {
+  const auto read = [&](const std::string& type,
+                        const std::string& text) -> absl::StatusOr<double> {
     Write(folder / "x.csv", "\"" + text + "\"\n");
     config::SourceSpec source = Csv(folder / "x.csv");
     source.header = false;
@@ -447,20 +494,24 @@ TEST_CASE("csv floats and integers take a plus sign, and neither spaces nor othe
   CHECK(*read("int", "+1") == 1);
   CHECK(*read("int", "-7") == -7);
   CHECK(*read("int", "007") == 7);
-  for (const char* text : {"0x10", "0X1p3", " 1", "1 ", "\t1", "+-1", "-+1", "++1", "+", "-", "1e", ".", "1,5", "inf", "nan", "1_000", "１"}) {
+  for (const char* text : {"0x10", "0X1p3", " 1", "1 ", "\t1", "+-1", "-+1", "++1", "+", "-", "1e",
+                           ".", "1,5", "inf", "nan", "1_000", "１"}) {
     INFO(text);
     for (const char* type : {"float", "int"}) {
       const auto value = read(type, text);
       REQUIRE_FALSE(value.ok());
       CHECK_THAT(std::string(value.status().message()),
-                 Catch::Contains(std::string(type) == "int" ? "expected an integer of 64 bits" : "expected a finite number"));
+                 Catch::Contains(std::string(type) == "int" ? "expected an integer of 64 bits"
+                                                            : "expected a finite number"));
     }
   }
-  CHECK_THAT(std::string(read("float", " 1").status().message()),
-             Catch::Contains("got ` 1`; spaces around a value are part of it: `separator: \", \"`"));
+  CHECK_THAT(
+      std::string(read("float", " 1").status().message()),
+      Catch::Contains("got ` 1`; spaces around a value are part of it: `separator: \", \"`"));
 }
 
-TEST_CASE("a reader quotes sixteen characters of a file at most, escaped, whatever is wrong with it") {
+TEST_CASE(
+    "a reader quotes sixteen characters of a file at most, escaped, whatever is wrong with it") {
   TempFolder folder;
   const std::string hash = "$6$salt$0123456789abcdefghijklmnopqrstuvwxyz";
   const auto fault = [&](const std::string& text, config::FieldSpec field, bool header) {
@@ -474,14 +525,18 @@ TEST_CASE("a reader quotes sixteen characters of a file at most, escaped, whatev
     CHECK_THAT(message, !Catch::Contains(hash.substr(0, 17)) && !Catch::Contains("\x1b"));
     return message;
   };
-  CHECK_THAT(fault("root:" + hash + "\n", Field("f", "float", {"1"}), false), Catch::Contains("expected a finite number, got `$6$salt$01234567…`"));
+  CHECK_THAT(fault("root:" + hash + "\n", Field("f", "float", {"1"}), false),
+             Catch::Contains("expected a finite number, got `$6$salt$01234567…`"));
   CHECK_THAT(fault("root:" + hash + "\n", Field("f", "int", {"1"}), false),
              Catch::Contains("expected an integer of 64 bits, got `$6$salt$01234567…`"));
   fault("root:" + hash + "\n", Field("f", "string", {"1"}, {Map({{"yes", 1}})}), false);
   // As the name of a column, and as what the reader thinks was meant.
-  CHECK_THAT(fault("a:" + hash + "\n1:x\n", Field("f", "int", {"1"}), true), Catch::Contains("x.csv:2:$6$salt$01234567…: field `f`"));
-  CHECK_THAT(fault("a:" + hash + "\n1:x\n", Field("f", "int", {hash.substr(0, 10)}), true), Catch::Contains("did you mean `$6$salt$01234567…`?"));
-  CHECK_THAT(fault("\x1b[2J\xe2\x80\xae\n", Field("f", "int", {"0"}), false), Catch::Contains("got `\\x1b[2J\\u202e`"));
+  CHECK_THAT(fault("a:" + hash + "\n1:x\n", Field("f", "int", {"1"}), true),
+             Catch::Contains("x.csv:2:$6$salt$01234567…: field `f`"));
+  CHECK_THAT(fault("a:" + hash + "\n1:x\n", Field("f", "int", {hash.substr(0, 10)}), true),
+             Catch::Contains("did you mean `$6$salt$01234567…`?"));
+  CHECK_THAT(fault("\x1b[2J\xe2\x80\xae\n", Field("f", "int", {"0"}), false),
+             Catch::Contains("got `\\x1b[2J\\u202e`"));
 }
 
 TEST_CASE("a header that looks like an example is warned of, and a real one is not") {
@@ -492,26 +547,37 @@ TEST_CASE("a header that looks like an example is warned of, and a real one is n
     REQUIRE(data.ok());
     return (*data)->Warnings();
   };
-  const auto lost = warnings("5.1,3.5,1\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})});
+  const auto lost = warnings("5.1,3.5,1\n4.9,3.0,0\n",
+                             {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})});
   REQUIRE(lost.size() == 1);
-  CHECK_THAT(lost[0],
-             Catch::Contains("the first record of a csv file looks like an example, and `header: true` leaves it out: file=" + (folder / "x.csv")) &&
-                 Catch::Contains("column 0 of it is `5.1`") && Catch::Contains("`header: false`"));
-  CHECK(warnings("a,b,c\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})}).empty());
-  CHECK(warnings("5.1,b,c\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})}).empty());
-  CHECK(warnings("2019,b\n4,5\n", {Field("x", "float", {"0"}), Field("y", "int", {"b"})}).empty());        // a name was found
-  CHECK(warnings("0,1,2\n4,5,6\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})}).empty());  // they count the columns
-  CHECK(warnings("yes\nno\n", {Field("x", "string", {"0"}, {Vocabulary(1)})}).empty());                    // nothing can be told
+  CHECK_THAT(lost[0], Catch::Contains("the first record of a csv file looks like an example, and "
+                                      "`header: true` leaves it out: file=" +
+                                      (folder / "x.csv")) &&
+                          Catch::Contains("column 0 of it is `5.1`") &&
+                          Catch::Contains("`header: false`"));
+  CHECK(warnings("a,b,c\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})})
+            .empty());
+  CHECK(
+      warnings("5.1,b,c\n4.9,3.0,0\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})})
+          .empty());
+  CHECK(warnings("2019,b\n4,5\n", {Field("x", "float", {"0"}), Field("y", "int", {"b"})})
+            .empty());  // a name was found
+  CHECK(warnings("0,1,2\n4,5,6\n", {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})})
+            .empty());  // they count the columns
+  CHECK(warnings("yes\nno\n", {Field("x", "string", {"0"}, {Vocabulary(1)})})
+            .empty());  // nothing can be told
 }
 
-TEST_CASE("with `header: false` a column that is given by its name is named with what to write instead") {
+TEST_CASE(
+    "with `header: false` a column that is given by its name is named with what to write instead") {
   TempFolder folder;
   Write(folder / "x.csv", "1,2\n");
   config::SourceSpec source = Csv(folder / "x.csv");
   source.header = false;
   const absl::Status status = OpenCsv(source, {Field("x", "float", {"age"})}, nullptr).status();
   CHECK_THAT(std::string(status.message()),
-             Catch::Contains("field `x` names the column `age`, and `header: false` says that the file has no names") &&
+             Catch::Contains("field `x` names the column `age`, and `header: false` says that the "
+                             "file has no names") &&
                  Catch::Contains("give the column's number, from 0, or write `header: true`"));
 }
 
@@ -520,12 +586,15 @@ TEST_CASE("a csv file outside of the roots is not read") {
   std::filesystem::create_directory(folder / "data");
   Write(folder / "data/x.csv", "a\n1\n");
   Write(folder / "secret.csv", "a\nroot\n");
-  const DataOptions options{.roots = fs::Roots::Only({folder / "data"}, "start the worker with --data-root FOLDER")};
+  const DataOptions options{
+      .roots = fs::Roots::Only({folder / "data"}, "start the worker with --data-root FOLDER")};
   CHECK(OpenCsv(Csv(folder / "data/x.csv"), {Field("f", "int", {"a"})}, nullptr, options).ok());
   for (const std::string& path : {folder / "secret.csv", folder / "data/../secret.csv"}) {
-    const absl::Status status = OpenDataset(Csv(path), {Field("f", "int", {"a"})}, nullptr, options).status();
+    const absl::Status status =
+        OpenDataset(Csv(path), {Field("f", "int", {"a"})}, nullptr, options).status();
     CHECK(absl::IsPermissionDenied(status));
-    CHECK_THAT(std::string(status.message()), !Catch::Contains("root" + std::string("`")) && Catch::Contains("--data-root"));
+    CHECK_THAT(std::string(status.message()),
+               !Catch::Contains("root" + std::string("`")) && Catch::Contains("--data-root"));
   }
 }
 
@@ -538,7 +607,8 @@ TEST_CASE("the adult data as it is published reads with its separator and its mi
   config::SourceSpec source = Csv(path);
   source.header = false, source.separator = ", ", source.missing = {"?"};
   const auto data = OpenCsv(source,
-                            {Field("age", "float", {"0"}, {Bucketize({18, 25, 30, 40, 60})}), Field("job", "string", {"1"}, {Vocabulary(2)}),
+                            {Field("age", "float", {"0"}, {Bucketize({18, 25, 30, 40, 60})}),
+                             Field("job", "string", {"1"}, {Vocabulary(2)}),
                              Field("label", "string", {"14"}, {Map({{"<=50K", 0}, {">50K", 1}})})},
                             nullptr);
   INFO(data.status());

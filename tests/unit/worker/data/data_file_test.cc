@@ -19,7 +19,9 @@ namespace {
 
 using test::TempFolder;
 
-void Write(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void Write(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 
 std::string Gzip(const std::string& text) {
   TempFolder folder;
@@ -31,7 +33,8 @@ std::string Gzip(const std::string& text) {
 }
 
 // All bytes, read `step` at a time; or the error.
-absl::StatusOr<std::string> All(const std::string& path, std::size_t step = 7, const fs::Roots& roots = {}) {
+absl::StatusOr<std::string> All(const std::string& path, std::size_t step = 7,
+                                const fs::Roots& roots = {}) {
   auto file = DataFile::Open(path, roots, "a csv file");
   if (!file.ok()) return file.status();
   std::string all(step, '\0');
@@ -57,17 +60,20 @@ std::string Refusal(const std::string& bytes) {
   return std::string(all.status().message());
 }
 
-TEST_CASE("plain and gzip files give all of their bytes, several members one after another, with zeros behind the last") {
+TEST_CASE(
+    "plain and gzip files give all of their bytes, several members one after another, with zeros "
+    "behind the last") {
   std::string text;
   for (int i = 0; i < 100000; ++i) absl::StrAppend(&text, i, ",", i * 7919 % 1000, "\n");
   TempFolder folder;
-  for (const auto& [stored, want] : std::vector<std::pair<std::string, std::string>>{{text, text},
-                                                                                     {"", ""},
-                                                                                     {"\x1f", "\x1f"},
-                                                                                     {Gzip(text), text},
-                                                                                     {Gzip(""), ""},
-                                                                                     {Gzip(text) + Gzip("x") + Gzip(""), text + "x"},
-                                                                                     {Gzip("x") + std::string(300000, '\0'), "x"}}) {
+  for (const auto& [stored, want] : std::vector<std::pair<std::string, std::string>>{
+           {text, text},
+           {"", ""},
+           {"\x1f", "\x1f"},
+           {Gzip(text), text},
+           {Gzip(""), ""},
+           {Gzip(text) + Gzip("x") + Gzip(""), text + "x"},
+           {Gzip("x") + std::string(300000, '\0'), "x"}}) {
     Write(folder / "x", stored);
     for (const std::size_t step : {std::size_t{997}, std::size_t{1} << 20}) {
       const auto all = All(folder / "x", step);
@@ -78,14 +84,17 @@ TEST_CASE("plain and gzip files give all of their bytes, several members one aft
 }
 
 TEST_CASE("garbage after a gzip member is refused, and so is a member that is cut or damaged") {
-  for (const std::string& rest : {std::string("garbage"), std::string("\n"), std::string("\0\0x", 3), std::string(300000, 'x')}) {
+  for (const std::string& rest : {std::string("garbage"), std::string("\n"),
+                                  std::string("\0\0x", 3), std::string(300000, 'x')}) {
     const std::string refusal = Refusal(Gzip("1,2\n") + rest);
-    CHECK_THAT(refusal, Catch::Contains("there is something behind the end of the gzip data") && Catch::Contains("offset=4"));
+    CHECK_THAT(refusal, Catch::Contains("there is something behind the end of the gzip data") &&
+                            Catch::Contains("offset=4"));
   }
   const std::string gz = Gzip("1,2\n3,4\n");
   CHECK_THAT(Refusal(gz + gz.substr(0, 12)), Catch::Contains("the gzip data ends too early"));
   CHECK_THAT(Refusal(gz + "\x1fxyz"), Catch::Contains("damaged data file"));
-  for (std::size_t bytes = 2; bytes < gz.size(); ++bytes) CHECK_THAT(Refusal(gz.substr(0, bytes)), Catch::Contains("the gzip data ends too early"));
+  for (std::size_t bytes = 2; bytes < gz.size(); ++bytes)
+    CHECK_THAT(Refusal(gz.substr(0, bytes)), Catch::Contains("the gzip data ends too early"));
   std::string flipped = gz;
   flipped[gz.size() - 6] = static_cast<char>(flipped[gz.size() - 6] ^ 1);
   CHECK_THAT(Refusal(flipped), Catch::Contains("incorrect data check"));
@@ -105,35 +114,45 @@ TEST_CASE("a file that is packed otherwise is named with what unpacks it") {
   };
   for (const auto& [bytes, want] : cases)
     CHECK_THAT(Refusal(bytes), Catch::Contains("data file is packed in a way that is not read") &&
-                                   Catch::Contains("want=a csv file, gzip (.gz) or plain") && Catch::Contains(want));
+                                   Catch::Contains("want=a csv file, gzip (.gz) or plain") &&
+                                   Catch::Contains(want));
   TempFolder folder;
   Write(folder / "x", "BZh,b,c\n");  // text
   CHECK(*All(folder / "x") == "BZh,b,c\n");
 }
 
-TEST_CASE("folders, named pipes and what lies outside of the roots are refused, and nothing of a file outside is told") {
+TEST_CASE(
+    "folders, named pipes and what lies outside of the roots are refused, and nothing of a file "
+    "outside is told") {
   TempFolder folder;
   std::filesystem::create_directory(folder / "data");
-  CHECK_THAT(std::string(All(folder / "data").status().message()), Catch::Contains("data file is a folder"));
+  CHECK_THAT(std::string(All(folder / "data").status().message()),
+             Catch::Contains("data file is a folder"));
   REQUIRE(::mkfifo((folder / "data/pipe").c_str(), 0600) == 0);
-  CHECK_THAT(std::string(All(folder / "data/pipe").status().message()), Catch::Contains("data file is not a regular file"));
+  CHECK_THAT(std::string(All(folder / "data/pipe").status().message()),
+             Catch::Contains("data file is not a regular file"));
   Write(folder / "data/x", "1\n");
   Write(folder / "secret", std::string("PK\x03\x04") + "root:$6$hash");
   std::filesystem::create_symlink(folder / "secret", folder / "data/link");
-  const fs::Roots roots = fs::Roots::Only({folder / "data"}, "start the worker with --data-root FOLDER");
+  const fs::Roots roots =
+      fs::Roots::Only({folder / "data"}, "start the worker with --data-root FOLDER");
   CHECK(*All(folder / "data/x", 7, roots) == "1\n");
   std::set<std::string> said;
   for (const char* name : {"secret", "absent", "data/link", "data/../secret"}) {
     const absl::Status status = All(folder / name, 7, roots).status();
     CHECK(absl::IsPermissionDenied(status));
-    said.insert(std::string(status.message()).replace(std::string(status.message()).find(folder / name), (folder / name).size(), "PATH"));
+    said.insert(std::string(status.message())
+                    .replace(std::string(status.message()).find(folder / name),
+                             (folder / name).size(), "PATH"));
   }
   REQUIRE(said.size() == 1);  // the same of all of them
-  CHECK_THAT(*said.begin(), Catch::Contains("the data file lies outside of the folders that may be used, links followed: path=PATH") &&
+  CHECK_THAT(*said.begin(), Catch::Contains("the data file lies outside of the folders that may be "
+                                            "used, links followed: path=PATH") &&
                                 Catch::Contains("start the worker with --data-root FOLDER"));
 }
 
-TEST_CASE("the fingerprint is that of the file that was opened, whatever lies at its path by then") {
+TEST_CASE(
+    "the fingerprint is that of the file that was opened, whatever lies at its path by then") {
   TempFolder folder;
   Write(folder / "x", "one");
   auto file = DataFile::Open(folder / "x", {}, "a csv file");

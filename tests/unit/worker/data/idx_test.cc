@@ -1,4 +1,5 @@
-// Every fault of a data file is a user's error that names the file, the offset and what was expected. The files are made here.
+// Every fault of a data file is a user's error that names the file, the offset and what was
+// expected. The files are made here.
 #include <zlib.h>
 
 #include <catch2/catch.hpp>
@@ -17,19 +18,24 @@ namespace {
 using test::TempFolder;
 
 std::string BigEndian(std::uint32_t v) {
-  return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8), static_cast<char>(v)};
+  return {static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8),
+          static_cast<char>(v)};
 }
 
-std::string Idx(std::uint32_t magic, const std::vector<std::uint32_t>& dims, std::size_t elements, int modulo = 251) {
+std::string Idx(std::uint32_t magic, const std::vector<std::uint32_t>& dims, std::size_t elements,
+                int modulo = 251) {
   std::string bytes = BigEndian(magic);
   for (const std::uint32_t d : dims) bytes += BigEndian(d);
-  for (std::size_t i = 0; i < elements; ++i) bytes.push_back(static_cast<char>(i % static_cast<std::size_t>(modulo)));
+  for (std::size_t i = 0; i < elements; ++i)
+    bytes.push_back(static_cast<char>(i % static_cast<std::size_t>(modulo)));
   return bytes;
 }
 std::string Images() { return Idx(0x803, {5, 2, 3}, 30); }
 std::string Labels() { return Idx(0x801, {5}, 5, 3); }
 
-void WritePlain(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+void WritePlain(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
 void WriteGz(const std::string& path, const std::string& bytes) {
   gzFile file = gzopen(path.c_str(), "wb");
   gzwrite(file, bytes.data(), static_cast<unsigned>(bytes.size()));
@@ -77,7 +83,10 @@ TEST_CASE("gzip and plain files read alike, in any order of examples, with trans
     CHECK(images[static_cast<std::size_t>(6 + i)] == 2.0f * static_cast<float>(6 + i));
   }
   CHECK(labels == std::vector<float>{1, 1});
-  CHECK_FALSE((*data)->Read({5}, {Bytes(std::span(images).first(6)), Bytes(std::span(labels).first(1))}).ok());
+  CHECK_FALSE(
+      (*data)
+          ->Read({5}, {Bytes(std::span(images).first(6)), Bytes(std::span(labels).first(1))})
+          .ok());
   CHECK_FALSE((*data)->Read({0}, {Bytes(images), Bytes(std::span(labels).first(1))}).ok());
 }
 
@@ -88,7 +97,9 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {"missing", [](const TempFolder& f) { std::filesystem::remove(f / "images"); }, {"cannot open", "images", "No such file"}},
+      {"missing",
+       [](const TempFolder& f) { std::filesystem::remove(f / "images"); },
+       {"cannot open", "images", "No such file"}},
       {"a folder",
        [](const TempFolder& f) {
          std::filesystem::remove(f / "labels");
@@ -109,7 +120,9 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
          WritePlain(f / "images", Idx(0x0D03, {5, 2, 3}, 120));
        },
        {"wrong magic", "unsigned bytes", "got=0x00000d03"}},
-      {"text", [](const TempFolder& f) { WritePlain(f / "images", "label,pixel1,pixel2\n"); }, {"wrong magic", "got=0x6c616265"}},
+      {"text",
+       [](const TempFolder& f) { WritePlain(f / "images", "label,pixel1,pixel2\n"); },
+       {"wrong magic", "got=0x6c616265"}},
       {"cut in the dimensions",
        [](const TempFolder& f) { WritePlain(f / "images", Images().substr(0, 10)); },
        {"too short", "offset=10", "dimension 1 from offset 8"}},
@@ -124,7 +137,9 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
          WritePlain(f / "images", b.substr(0, b.size() - 1));
        },
        {"too short", "offset=45", "want=30 bytes of elements", "got=29"}},
-      {"one byte too many", [](const TempFolder& f) { WritePlain(f / "images", Images() + "x"); }, {"longer than its header says", "offset=46"}},
+      {"one byte too many",
+       [](const TempFolder& f) { WritePlain(f / "images", Images() + "x"); },
+       {"longer than its header says", "offset=46"}},
       {"counts differ",
        [](const TempFolder& f) { WritePlain(f / "labels", Idx(0x801, {4}, 4)); },
        {"number of labels differs", "labels", "want=5", "got=4"}},
@@ -163,7 +178,8 @@ TEST_CASE("every fault of a file is a user error naming file, offset and what wa
     const auto data = OpenIdx(Source(folder), {});
     REQUIRE_FALSE(data.ok());
     CHECK(BlameOf(data.status()) == Blame::kUser);
-    for (const std::string& words : c.says) CHECK_THAT(std::string(data.status().message()), Catch::Contains(words));
+    for (const std::string& words : c.says)
+      CHECK_THAT(std::string(data.status().message()), Catch::Contains(words));
   }
 }
 
@@ -204,7 +220,8 @@ TEST_CASE("a data set above the limit is refused before it is read") {
   WritePlain(folder / "labels", Labels());
   const auto data = OpenIdx(Source(folder), {}, {29});
   REQUIRE_FALSE(data.ok());
-  CHECK_THAT(std::string(data.status().message()), Catch::Contains("too large") && Catch::Contains("limit=29"));
+  CHECK_THAT(std::string(data.status().message()),
+             Catch::Contains("too large") && Catch::Contains("limit=29"));
 }
 
 TEST_CASE("the fingerprint changes with the contents of either file, and with nothing else") {
@@ -214,12 +231,14 @@ TEST_CASE("the fingerprint changes with the contents of either file, and with no
   const auto first = OpenIdx(Source(folder), {});
   REQUIRE(first.ok());
   const std::string before = (*first)->Fingerprint();
-  CHECK_THAT(before, Catch::Contains("images: size=46 sha256=") && Catch::Contains("labels: size="));
+  CHECK_THAT(before,
+             Catch::Contains("images: size=46 sha256=") && Catch::Contains("labels: size="));
   // A copy, touched later.
   TempFolder copy;
   WritePlain(copy / "labels", Labels());
   WritePlain(copy / "images", Images());
-  std::filesystem::last_write_time(copy / "images", std::filesystem::last_write_time(folder / "images") + std::chrono::hours(1));
+  std::filesystem::last_write_time(
+      copy / "images", std::filesystem::last_write_time(folder / "images") + std::chrono::hours(1));
   const auto same = OpenIdx(Source(copy), {});
   REQUIRE(same.ok());
   CHECK((*same)->Fingerprint() == before);

@@ -1,4 +1,5 @@
-// Examples that are made: the same from the same seed in any order, drawn as asked, and with something to learn.
+// Examples that are made: the same from the same seed in any order, drawn as asked, and with
+// something to learn.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -10,9 +11,11 @@
 namespace evergrad::worker {
 namespace {
 
-config::FieldSpec Ids(std::uint64_t size, std::uint64_t ids, const std::string& distribution = "uniform", double exponent = 1.05) {
+config::FieldSpec Ids(std::uint64_t size, std::uint64_t ids,
+                      const std::string& distribution = "uniform", double exponent = 1.05) {
   config::FieldSpec field;
-  field.name = "ids", field.type = "ids", field.size = size, field.ids = ids, field.distribution = distribution, field.exponent = exponent;
+  field.name = "ids", field.type = "ids", field.size = size, field.ids = ids,
+  field.distribution = distribution, field.exponent = exponent;
   return field;
 }
 config::FieldSpec Plain(const std::string& name, const std::string& type, std::uint64_t size = 0) {
@@ -35,13 +38,15 @@ Examples ReadSome(const Dataset& data, const std::vector<std::uint64_t>& indices
   out.ids.resize(indices.size() * data.fields()[0].shape.elements());
   out.numbers.resize(indices.size() * data.fields()[1].shape.elements());
   out.labels.resize(indices.size());
-  REQUIRE(data.Read(indices, {std::as_writable_bytes(std::span(out.ids)), std::as_writable_bytes(std::span(out.numbers)),
+  REQUIRE(data.Read(indices, {std::as_writable_bytes(std::span(out.ids)),
+                              std::as_writable_bytes(std::span(out.numbers)),
                               std::as_writable_bytes(std::span(out.labels))})
               .ok());
   return out;
 }
 std::unique_ptr<Dataset> Open(const config::SourceSpec& source, const config::FieldSpec& ids) {
-  auto data = OpenDataset(source, {ids, Plain("numbers", "float", 3), Plain("label", "label")}, nullptr);
+  auto data =
+      OpenDataset(source, {ids, Plain("numbers", "float", 3), Plain("label", "label")}, nullptr);
   INFO(data.status());
   REQUIRE(data.ok());
   return *std::move(data);
@@ -52,7 +57,8 @@ std::vector<std::uint64_t> Range(std::uint64_t begin, std::uint64_t end) {
   return indices;
 }
 
-TEST_CASE("an example is a function of seed and number: any order, any skip, any number beside it") {
+TEST_CASE(
+    "an example is a function of seed and number: any order, any skip, any number beside it") {
   const auto data = Open(Source(1000, 7), Ids(4, 50, "zipf"));
   const Examples all = ReadSome(*data, Range(0, 1000));
   const Examples some = ReadSome(*data, {999, 3, 999});
@@ -67,7 +73,8 @@ TEST_CASE("an example is a function of seed and number: any order, any skip, any
   CHECK(data->Fingerprint() != Open(Source(1000, 8), Ids(4, 50, "zipf"))->Fingerprint());
   std::vector<std::int64_t> ids(4);
   std::vector<float> numbers(3), label(1);
-  CHECK_FALSE(data->Read({1000}, {std::as_writable_bytes(std::span(ids)), std::as_writable_bytes(std::span(numbers)),
+  CHECK_FALSE(data->Read({1000}, {std::as_writable_bytes(std::span(ids)),
+                                  std::as_writable_bytes(std::span(numbers)),
                                   std::as_writable_bytes(std::span(label))})
                   .ok());
 }
@@ -100,12 +107,14 @@ TEST_CASE("ids are drawn from ranges of their own, evenly or as Zipf has it") {
       ++counts[static_cast<std::size_t>(all.ids[i])];
     }
     for (std::uint64_t k = 0; k < kIds; ++k) {
-      const double want = static_cast<double>(kExamples) * (zipf ? std::pow(static_cast<double>(k + 1), -1.5) / sum : 1.0 / kIds);
+      const double want = static_cast<double>(kExamples) *
+                          (zipf ? std::pow(static_cast<double>(k + 1), -1.5) / sum : 1.0 / kIds);
       CHECK(counts[k] == Approx(want).margin(5 * std::sqrt(want)));
       CHECK(counts[kIds + k] == Approx(want).margin(5 * std::sqrt(want)));
     }
     double mean = 0, square = 0;
-    for (const float number : all.numbers) mean += number, square += static_cast<double>(number) * number;
+    for (const float number : all.numbers)
+      mean += number, square += static_cast<double>(number) * number;
     CHECK(mean / static_cast<double>(all.numbers.size()) == Approx(0).margin(0.02));
     CHECK(square / static_cast<double>(all.numbers.size()) == Approx(1).epsilon(0.02));
     const double positives = std::accumulate(all.labels.begin(), all.labels.end(), 0.0) / kExamples;
@@ -114,7 +123,8 @@ TEST_CASE("ids are drawn from ranges of their own, evenly or as Zipf has it") {
   }
 }
 
-TEST_CASE("labels hang on ids: the rate of an id in one half of the examples tells that in the other") {
+TEST_CASE(
+    "labels hang on ids: the rate of an id in one half of the examples tells that in the other") {
   constexpr std::uint64_t kExamples = 40000;
   const Examples all = ReadSome(*Open(Source(kExamples, 5), Ids(3, 20)), Range(0, kExamples));
   std::vector<double> seen[2], positive[2];
@@ -136,7 +146,8 @@ TEST_CASE("labels hang on ids: the rate of an id in one half of the examples tel
 
 TEST_CASE("images of a shape, and labels of many classes that hang on them") {
   constexpr std::uint64_t kExamples = 20000, kClasses = 10;
-  config::FieldSpec image = Plain("image", "float"), flat = Plain("image", "float", 12), label = Plain("label", "label");
+  config::FieldSpec image = Plain("image", "float"), flat = Plain("image", "float", 12),
+                    label = Plain("label", "label");
   image.shape = {2, 2, 3};
   label.classes = kClasses;
   const auto read = [&](const config::FieldSpec& field) {
@@ -145,19 +156,24 @@ TEST_CASE("images of a shape, and labels of many classes that hang on them") {
     REQUIRE(data.ok());
     CHECK((*data)->fields()[0].shape.elements() == 12);
     std::vector<float> values(kExamples * 12), labels(kExamples);
-    REQUIRE((*data)->Read(Range(0, kExamples), {std::as_writable_bytes(std::span(values)), std::as_writable_bytes(std::span(labels))}).ok());
+    REQUIRE((*data)
+                ->Read(Range(0, kExamples), {std::as_writable_bytes(std::span(values)),
+                                             std::as_writable_bytes(std::span(labels))})
+                .ok());
     return std::pair(std::move(values), std::move(labels));
   };
   const auto [values, labels] = read(image);
   CHECK(read(flat).first == values);
-  CHECK((*OpenDataset(Source(1, 1), {image, label}, nullptr))->fields()[0].shape == tensor::Shape{2, 2, 3});
+  CHECK((*OpenDataset(Source(1, 1), {image, label}, nullptr))->fields()[0].shape ==
+        tensor::Shape{2, 2, 3});
   std::vector<double> counts(kClasses);
   for (const float l : labels) {
     REQUIRE((l >= 0 && l < kClasses && l == std::floor(l)));
     ++counts[static_cast<std::size_t>(l)];
   }
   for (const double count : counts) CHECK(count == Approx(kExamples / kClasses).epsilon(0.15));
-  // Classes rise with a linear function of the numbers: some one number tells them apart better than chance.
+  // Classes rise with a linear function of the numbers: some one number tells them apart better
+  // than chance.
   double best = 0;
   for (std::size_t j = 0; j < 12; ++j) {
     double product = 0, square = 0;

@@ -57,7 +57,8 @@ struct BenchOn {
     for (const Variable& variable : graph->variables()) {
       weights.emplace_back(variable.shape.elements());
       gradients.emplace_back(variable.shape.elements());
-      for (std::size_t i = 0; i < weights.back().size(); ++i) weights.back()[i] = 0.2f * random::Uniform(random::KeyOf(1, variable.name), i) - 0.1f;
+      for (std::size_t i = 0; i < weights.back().size(); ++i)
+        weights.back()[i] = 0.2f * random::Uniform(random::KeyOf(1, variable.name), i) - 0.1f;
     }
   }
   void Fill(std::int64_t size, float classes = 3) {
@@ -66,17 +67,20 @@ struct BenchOn {
       std::size_t n = static_cast<std::size_t>(size);
       for (const std::uint64_t d : input.shape) n *= d;
       inputs.emplace_back(n);
-      for (std::size_t i = 0; i < n; ++i) inputs.back()[i] = random::Uniform(random::KeyOf(2, input.name), i);
+      for (std::size_t i = 0; i < n; ++i)
+        inputs.back()[i] = random::Uniform(random::KeyOf(2, input.name), i);
     }
     labels.resize(static_cast<std::size_t>(size) * graph->label_elements());
-    for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = std::floor(classes * random::Uniform(3, i));
+    for (std::size_t i = 0; i < labels.size(); ++i)
+      labels[i] = std::floor(classes * random::Uniform(3, i));
     batch.size = size;
     batch.inputs.assign(inputs.begin(), inputs.end());
     batch.labels = labels;
   }
   absl::StatusOr<StepResult> Train(std::uint64_t dropout_key = 5) {
     steps->AllChanged();
-    return steps->TrainStep({weights.begin(), weights.end()}, {}, batch, dropout_key, {gradients.begin(), gradients.end()}, {});
+    return steps->TrainStep({weights.begin(), weights.end()}, {}, batch, dropout_key,
+                            {gradients.begin(), gradients.end()}, {});
   }
   absl::StatusOr<StepResult> Evaluate() {
     steps->AllChanged();
@@ -107,17 +111,21 @@ TEST_CASE("variables have Keras' names, shapes and fans, in layer order, kernel 
   const auto& variables = bench.graph->variables();
   std::vector<std::string> lines;
   for (const Variable& v : variables)
-    lines.push_back(v.name + " " + v.shape.ToString() + " " + v.initializer + " " + std::to_string(v.fan_in) + " " + std::to_string(v.fan_out));
-  CHECK(lines == std::vector<std::string>{"conv1/kernel (3, 3, 1, 8) glorot_uniform 9 72", "conv1/bias (8) zeros 8 8",
-                                          "conv2/kernel (3, 3, 8, 16) glorot_uniform 72 144", "conv2/bias (16) zeros 16 16",
-                                          "dense1/kernel (400, 32) glorot_uniform 400 32", "dense1/bias (32) zeros 32 32",
-                                          "logits/kernel (32, 10) glorot_uniform 32 10", "logits/bias (10) zeros 10 10"});
+    lines.push_back(v.name + " " + v.shape.ToString() + " " + v.initializer + " " +
+                    std::to_string(v.fan_in) + " " + std::to_string(v.fan_out));
+  CHECK(lines == std::vector<std::string>{
+                     "conv1/kernel (3, 3, 1, 8) glorot_uniform 9 72", "conv1/bias (8) zeros 8 8",
+                     "conv2/kernel (3, 3, 8, 16) glorot_uniform 72 144",
+                     "conv2/bias (16) zeros 16 16", "dense1/kernel (400, 32) glorot_uniform 400 32",
+                     "dense1/bias (32) zeros 32 32", "logits/kernel (32, 10) glorot_uniform 32 10",
+                     "logits/bias (10) zeros 10 10"});
   CHECK(bench.graph->label_elements() == 1);
 }
 
 TEMPLATE_TEST_CASE("the summary is Keras' table", "", OnCpu, OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
-  CHECK(Bench(SmallCnnModel()).graph->Summary() == R"(__________________________________________________________________
+  CHECK(Bench(SmallCnnModel()).graph->Summary() ==
+        R"(__________________________________________________________________
  Layer (type)                Output Shape              Param #
 ==================================================================
  image (InputLayer)          [(None, 28, 28, 1)]       0
@@ -136,19 +144,28 @@ __________________________________________________________________
 )");
 }
 
-TEMPLATE_TEST_CASE("normalization has Keras' variables, and its moving averages are no trainable parameters", "", OnCpu, OnApart, OnApartCompared) {
+TEMPLATE_TEST_CASE(
+    "normalization has Keras' variables, and its moving averages are no trainable parameters", "",
+    OnCpu, OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
   config::ModelSpec model = Small();
-  model.layers.insert(model.layers.begin() + 1, {PlainSpec("n", "batch_normalization", "a"), PlainSpec("m", "layer_normalization", "n")});
+  model.layers.insert(model.layers.begin() + 1, {PlainSpec("n", "batch_normalization", "a"),
+                                                 PlainSpec("m", "layer_normalization", "n")});
   model.layers[3].inputs = {"m"};
   Bench bench(model);
   std::vector<std::string> lines;
   for (const Variable& v : bench.graph->variables())
-    if (v.name[0] != 'a' && v.name[0] != 'b') lines.push_back(v.name + " " + v.initializer + " " + std::to_string(v.momentum));
-  CHECK(lines == std::vector<std::string>{"n/gamma ones -1.000000", "n/beta zeros -1.000000", "n/moving_mean zeros 0.990000",
-                                          "n/moving_variance ones 0.990000", "m/gamma ones -1.000000", "m/beta zeros -1.000000"});
-  CHECK(bench.graph->Summary().find(" n (BatchNormalization)      (None, 5)                 20") != std::string::npos);
-  CHECK(bench.graph->Summary().find("Total params: 73\nTrainable params: 63\nNon-trainable params: 10\n") != std::string::npos);
+    if (v.name[0] != 'a' && v.name[0] != 'b')
+      lines.push_back(v.name + " " + v.initializer + " " + std::to_string(v.momentum));
+  CHECK(lines == std::vector<std::string>{"n/gamma ones -1.000000", "n/beta zeros -1.000000",
+                                          "n/moving_mean zeros 0.990000",
+                                          "n/moving_variance ones 0.990000",
+                                          "m/gamma ones -1.000000", "m/beta zeros -1.000000"});
+  CHECK(bench.graph->Summary().find(" n (BatchNormalization)      (None, 5)                 20") !=
+        std::string::npos);
+  CHECK(bench.graph->Summary().find(
+            "Total params: 73\nTrainable params: 63\nNon-trainable params: 10\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("the summary says what is connected to what where the model is no chain") {
@@ -158,7 +175,8 @@ TEST_CASE("the summary says what is connected to what where the model is no chai
   model.losses.push_back(LossOf("sparse_categorical_crossentropy", "c", true));
   const std::string summary = Bench(model).graph->Summary();
   CHECK(summary.find("Connected to") != std::string::npos);
-  CHECK(summary.find(" c (Dense)                   (None, 3)                 18         ['a']") != std::string::npos);
+  CHECK(summary.find(" c (Dense)                   (None, 3)                 18         ['a']") !=
+        std::string::npos);
 }
 
 TEST_CASE("a mistake in a model is refused with its place, its layer and what was expected") {
@@ -166,7 +184,8 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
     std::string want;
     std::function<void(config::ModelSpec&)> spoil;
   };
-  const auto image = [](config::ModelSpec& m, std::vector<std::uint64_t> shape, config::LayerSpec layer) {
+  const auto image = [](config::ModelSpec& m, std::vector<std::uint64_t> shape,
+                        config::LayerSpec layer) {
     m.inputs = {{"x", std::move(shape)}};
     m.layers = {std::move(layer), FlattenSpec("f", "l"), DenseSpec("b", "f", 3)};
   };
@@ -233,30 +252,41 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
          image(m, {3, 3, 1}, Conv2dSpec("l", "x", 4, 65536, 65536, 1, 1, "same"));
        }},
       {"layer `a`: units must be at least 1: units=0", [](auto& m) { m.layers[0].units = 0; }},
-      {"layer `a`: unknown activation `swish`; one of linear, relu, tanh, sigmoid, softmax", [](auto& m) { m.layers[0].activation = "swish"; }},
+      {"layer `a`: unknown activation `swish`; one of linear, relu, tanh, sigmoid, softmax",
+       [](auto& m) { m.layers[0].activation = "swish"; }},
       {"layer `a`: its kernel (4, 4294967296) has 17179869184 elements, more than 2147483647",
        [](auto& m) { m.layers[0].units = std::uint64_t{1} << 32; }},
-      {"layer `d`: rate must be in [0, 1): rate=1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", 1.0)); }},
-      {"layer `d`: rate must be in [0, 1): rate=-0.1", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", -0.1)); }},
-      {"layer `d`: rate must be in [0, 1): rate=nan", [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", std::nan(""))); }},
-      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, global_average_pooling2d, batch_normalization, layer_normalization, "
+      {"layer `d`: rate must be in [0, 1): rate=1",
+       [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", 1.0)); }},
+      {"layer `d`: rate must be in [0, 1): rate=-0.1",
+       [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", -0.1)); }},
+      {"layer `d`: rate must be in [0, 1): rate=nan",
+       [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", std::nan(""))); }},
+      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, "
+       "global_average_pooling2d, batch_normalization, layer_normalization, "
        "flatten, activation, dropout, embedding, concatenate, add, dot, "
        "factorization_machine",
        [](auto& m) { m.layers[0].type = "lstm"; }},
-      {"layer `a`: its input `y` is neither a layer nor a model input", [](auto& m) { m.layers[0].inputs = {"y"}; }},
-      {"layer `a`: its input `b` is not above it; a layer may only name layers above it and model inputs",
+      {"layer `a`: its input `y` is neither a layer nor a model input",
+       [](auto& m) { m.layers[0].inputs = {"y"}; }},
+      {"layer `a`: its input `b` is not above it; a layer may only name layers above it and model "
+       "inputs",
        [](auto& m) { m.layers[0].inputs = {"b"}; }},
-      {"layer `a`: its input `a` is not above it; a layer may only name layers above it and model inputs",
+      {"layer `a`: its input `a` is not above it; a layer may only name layers above it and model "
+       "inputs",
        [](auto& m) { m.layers[0].inputs = {"a"}; }},
       {"layer `b`: dense takes one input, got 2: a, x",
        [](auto& m) {
          m.layers[1].inputs = {"a", "x"};
        }},
       {"layer `b`: names no input", [](auto& m) { m.layers[1].inputs.clear(); }},
-      {"layer `a`: another layer or a model input has this name", [](auto& m) { m.layers[1].name = "a"; }},
-      {"layer `x`: another layer or a model input has this name", [](auto& m) { m.layers[0].name = "x"; }},
+      {"layer `a`: another layer or a model input has this name",
+       [](auto& m) { m.layers[1].name = "a"; }},
+      {"layer `x`: another layer or a model input has this name",
+       [](auto& m) { m.layers[0].name = "x"; }},
       {"layer ``: a layer needs a name", [](auto& m) { m.layers[0].name = ""; }},
-      {"layer `c`: its output reaches no loss; remove it or use it", [](auto& m) { m.layers.push_back(DenseSpec("c", "a", 2)); }},
+      {"layer `c`: its output reaches no loss; remove it or use it",
+       [](auto& m) { m.layers.push_back(DenseSpec("c", "a", 2)); }},
       {"input `z`: no layer takes it",
        [](auto& m) {
          m.inputs.push_back({"z", {2}});
@@ -269,33 +299,43 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
        [](auto& m) {
          m.inputs[0].shape = {4, 0};
        }},
-      {"loss `hinge`: unknown; one of sparse_categorical_crossentropy, binary_crossentropy, mean_squared_error",
+      {"loss `hinge`: unknown; one of sparse_categorical_crossentropy, binary_crossentropy, "
+       "mean_squared_error",
        [](auto& m) { m.losses[0].type = "hinge"; }},
       {"job.yaml:30:5: loss `sparse_categorical_crossentropy`: its output `x` is no layer",
        [](auto& m) {
          m.losses[0].output = "x";
          m.losses[0].where = {"job.yaml", 30, 5};
        }},
-      {"loss `sparse_categorical_crossentropy`: needs at least 2 classes in the last axis; output `b` is (1)",
+      {"loss `sparse_categorical_crossentropy`: needs at least 2 classes in the last axis; output "
+       "`b` is (1)",
        [](auto& m) { m.layers[1].units = 1; }},
-      {"loss `sparse_categorical_crossentropy`: from_logits is set, but output `b` ends in softmax; remove one of the two",
+      {"loss `sparse_categorical_crossentropy`: from_logits is set, but output `b` ends in "
+       "softmax; remove one of the two",
        [](auto& m) { m.layers[1].activation = "softmax"; }},
-      {"loss `binary_crossentropy`: from_logits is set, but output `b` ends in sigmoid; remove one of the two",
+      {"loss `binary_crossentropy`: from_logits is set, but output `b` ends in sigmoid; remove one "
+       "of the two",
        [](auto& m) {
          m.losses[0].type = "binary_crossentropy";
          m.layers[1].activation = "sigmoid";
        }},
-      {"loss `mean_squared_error`: from_logits has no meaning for it; remove the key", [](auto& m) { m.losses[0].type = "mean_squared_error"; }},
-      {"loss `mean_squared_error`: metric `accuracy` is not defined for it", [](auto& m) { m.losses[0] = LossOf("mean_squared_error", "b"); }},
-      {"loss `binary_crossentropy`: metric `accuracy` needs one label an example; output `b` wants 3",
+      {"loss `mean_squared_error`: from_logits has no meaning for it; remove the key",
+       [](auto& m) { m.losses[0].type = "mean_squared_error"; }},
+      {"loss `mean_squared_error`: metric `accuracy` is not defined for it",
+       [](auto& m) { m.losses[0] = LossOf("mean_squared_error", "b"); }},
+      {"loss `binary_crossentropy`: metric `accuracy` needs one label an example; output `b` wants "
+       "3",
        [](auto& m) { m.losses[0] = LossOf("binary_crossentropy", "b"); }},
-      {"unknown metric `f1`; one of accuracy, binary_accuracy, auc, root_mean_squared_error", [](auto& m) { m.metrics = {"f1"}; }},
+      {"unknown metric `f1`; one of accuracy, binary_accuracy, auc, root_mean_squared_error",
+       [](auto& m) { m.metrics = {"f1"}; }},
       {"a model needs a loss: losses=0", [](auto& m) { m.losses.clear(); }},
       {"a model needs at least one layer: layers=0", [](auto& m) { m.layers.clear(); }},
       {"a model needs at least one input: inputs=0", [](auto& m) { m.inputs.clear(); }},
-      {"loss `mean_squared_error`: wants another number of labels an example than the first loss: first=1 this=3",
+      {"loss `mean_squared_error`: wants another number of labels an example than the first loss: "
+       "first=1 this=3",
        [](auto& m) { m.losses.push_back(LossOf("mean_squared_error", "b")); }},
-      {"loss `sparse_categorical_crossentropy`: several losses share one field of labels: first=label this=other",
+      {"loss `sparse_categorical_crossentropy`: several losses share one field of labels: "
+       "first=label this=other",
        [](auto& m) {
          m.losses.push_back(m.losses[0]);
          m.losses[1].labels = "other";
@@ -318,14 +358,18 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
   CHECK(BlameOf(Graph::Build(model, backend.get()).status()) == Blame::kUser);
 }
 
-TEMPLATE_TEST_CASE("a label that is no class is the user's error and names value and classes", "", OnCpu, OnApart, OnApartCompared) {
+TEMPLATE_TEST_CASE("a label that is no class is the user's error and names value and classes", "",
+                   OnCpu, OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
   Bench bench(Small());
-  for (const float bad : {3.0f, -1.0f, 1.5f, std::nanf(""), std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {3.0f, -1.0f, 1.5f, std::nanf(""), std::numeric_limits<float>::infinity()}) {
     bench.Fill(4);
     bench.labels[2] = bad;
     for (const auto& result : {bench.Train(), bench.Evaluate()}) {
-      CHECK(result.status().message() == absl::StrCat("label out of range: value=", static_cast<double>(bad), " classes=3 example_in_batch=2"));
+      CHECK(result.status().message() ==
+            absl::StrCat("label out of range: value=", static_cast<double>(bad),
+                         " classes=3 example_in_batch=2"));
       CHECK(BlameOf(result.status()) == Blame::kUser);
     }
   }
@@ -338,10 +382,13 @@ TEMPLATE_TEST_CASE("a label that is no class is the user's error and names value
   Bench binary(model);
   binary.Fill(2, 1);
   binary.labels[5] = 1.25f;
-  CHECK(binary.Train().status().message() == "label out of range: value=1.25 want=0..1 example_in_batch=1");
+  CHECK(binary.Train().status().message() ==
+        "label out of range: value=1.25 want=0..1 example_in_batch=1");
 }
 
-TEMPLATE_TEST_CASE("spans that do not fit are refused, and so is a batch too large for 32-bit indices", "", OnCpu, OnApart, OnApartCompared) {
+TEMPLATE_TEST_CASE(
+    "spans that do not fit are refused, and so is a batch too large for 32-bit indices", "", OnCpu,
+    OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
   Bench bench(Small());
   bench.Fill(4);
@@ -351,23 +398,28 @@ TEMPLATE_TEST_CASE("spans that do not fit are refused, and so is a batch too lar
   bench.batch.size = 0;
   CHECK(bench.Train().status().message() == "a batch needs at least one example: size=0");
   bench.batch.size = std::numeric_limits<std::int64_t>::max();
-  CHECK(bench.Train().status().message() == "batch too large: value=x examples=9223372036854775807 elements_per_example=4 elements_max=2147483647");
+  CHECK(bench.Train().status().message() ==
+        "batch too large: value=x examples=9223372036854775807 elements_per_example=4 "
+        "elements_max=2147483647");
   CHECK(BlameOf(bench.Train().status()) == Blame::kUser);
   bench.Fill(4);
   bench.batch.labels = bench.batch.labels.first(3);
   CHECK(bench.Evaluate().status().message() == "label elements mismatch: want=4 got=3");
   bench.Fill(4);
   bench.weights[0].pop_back();
-  CHECK(bench.Train().status().message() == "weight elements mismatch: variable=a/kernel want=20 got=19");
+  CHECK(bench.Train().status().message() ==
+        "weight elements mismatch: variable=a/kernel want=20 got=19");
   bench.weights[0].push_back(0);
   bench.gradients[3].push_back(0);
-  CHECK(bench.Train().status().message() == "gradient elements mismatch: variable=b/bias want=3 got=4");
+  CHECK(bench.Train().status().message() ==
+        "gradient elements mismatch: variable=b/bias want=3 got=4");
   bench.gradients[3].pop_back();
   bench.batch.inputs.clear();
   CHECK(bench.Train().status().message() == "batch inputs mismatch: want=1 got=0");
 }
 
-TEMPLATE_TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`", "", OnCpu, OnApart, OnApartCompared) {
+TEMPLATE_TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`", "", OnCpu,
+                   OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
   for (const config::ModelSpec& model : {Small(), SmallCnnModel()}) {
     Bench bench(model);
@@ -403,7 +455,8 @@ TEMPLATE_TEST_CASE("a NaN or Inf in weights, inputs or gradients clears `finite`
   CHECK_FALSE(result->finite);
 }
 
-TEMPLATE_TEST_CASE("accuracy counts the largest logit, or the probability above a half", "", OnCpu, OnApart, OnApartCompared) {
+TEMPLATE_TEST_CASE("accuracy counts the largest logit, or the probability above a half", "", OnCpu,
+                   OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
   Bench bench(Small());
   bench.Fill(200);
@@ -430,7 +483,8 @@ TEMPLATE_TEST_CASE("accuracy counts the largest logit, or the probability above 
     reference.labels.assign(binary.labels.begin(), binary.labels.end());
     weights.clear();
     for (const auto& w : binary.weights) weights.emplace_back(w.begin(), w.end());
-    CHECK(binary.Evaluate()->metrics[0].count == ReferenceForward(model, weights, reference, false, 0).correct);
+    CHECK(binary.Evaluate()->metrics[0].count ==
+          ReferenceForward(model, weights, reference, false, 0).correct);
   }
 
   config::ModelSpec silent = Small();
@@ -440,7 +494,8 @@ TEMPLATE_TEST_CASE("accuracy counts the largest logit, or the probability above 
   CHECK(none.Evaluate()->metrics.empty());
 }
 
-TEMPLATE_TEST_CASE("a step is a pure function: buffers used by other sizes before change no bit", "", OnCpu, OnApart, OnApartCompared) {
+TEMPLATE_TEST_CASE("a step is a pure function: buffers used by other sizes before change no bit",
+                   "", OnCpu, OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
   for (const int threads : {1, 2}) {
     Bench fresh(SmallCnnModel(), threads), used(SmallCnnModel(), threads);
@@ -459,8 +514,10 @@ TEMPLATE_TEST_CASE("a step is a pure function: buffers used by other sizes befor
   }
 }
 
-TEMPLATE_TEST_CASE("dropout draws by key: a retried step gets the same mask, another step another, evaluation none", "", OnCpu, OnApart,
-                   OnApartCompared) {
+TEMPLATE_TEST_CASE(
+    "dropout draws by key: a retried step gets the same mask, another step another, evaluation "
+    "none",
+    "", OnCpu, OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
   config::ModelSpec model = Small();
   model.layers.insert(model.layers.begin() + 1, DropoutSpec("drop", "a", 0.5));
@@ -483,7 +540,9 @@ TEMPLATE_TEST_CASE("dropout draws by key: a retried step gets the same mask, ano
   CHECK(seeded.Train(1)->loss_sum != first);
 }
 
-TEST_CASE("no memory for a batch says what is free and how many examples may fit, and a smaller one runs") {
+TEST_CASE(
+    "no memory for a batch says what is free and how many examples may fit, and a smaller one "
+    "runs") {
   ApartOptions options;
   options.bytes_max = 100000;
   ApartBackend backend(options);
@@ -492,43 +551,57 @@ TEST_CASE("no memory for a batch says what is free and how many examples may fit
   BenchOn<OnCpu> bench(Small());
   const auto train = [&](std::int64_t size) {
     bench.Fill(size);
-    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
+    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5,
+                           {bench.gradients.begin(), bench.gradients.end()}, {});
   };
   REQUIRE(train(10).ok());
   const absl::Status refused = train(1500).status();
   CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
-  // 5 + 3 outputs and their gradients; inputs and labels, weights and gradients of the model are there already.
-  CHECK_THAT(std::string(refused.message()),
-             Catch::StartsWith("no memory for a batch: examples=1500 bytes_per_example=64 examples_that_may_fit=10") &&
-                 Catch::Contains("cause=no memory: what="));
+  // 5 + 3 outputs and their gradients; inputs and labels, weights and gradients of the model are
+  // there already.
+  CHECK_THAT(
+      std::string(refused.message()),
+      Catch::StartsWith(
+          "no memory for a batch: examples=1500 bytes_per_example=64 examples_that_may_fit=10") &&
+          Catch::Contains("cause=no memory: what="));
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
   // Of which not even the inputs fit: as many as may, with their inputs twice.
   const absl::Status inputs = train(8000).status();
-  CHECK_THAT(std::string(inputs.message()), Catch::StartsWith("no memory for a batch: examples=8000 bytes_per_example=104 examples_that_may_fit=9") &&
-                                                Catch::Contains("cause=no memory: what=x bytes=128000 free="));
+  CHECK_THAT(
+      std::string(inputs.message()),
+      Catch::StartsWith(
+          "no memory for a batch: examples=8000 bytes_per_example=104 examples_that_may_fit=9") &&
+          Catch::Contains("cause=no memory: what=x bytes=128000 free="));
   CHECK(train(900).ok());
 }
 
-TEST_CASE("no memory for what a layer wants beside its arrays says which layer and a smaller batch, which runs") {
-  EmulatedControl& control =
-      *reinterpret_cast<EmulatedControlEntry>(::dlsym(::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
-  const absl::Cleanup as_before = [&, kind = control.fail_kind] { control.fail_kind = kind, control.fail_after_ops = 0; };
+TEST_CASE(
+    "no memory for what a layer wants beside its arrays says which layer and a smaller batch, "
+    "which runs") {
+  EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(::dlsym(
+      ::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
+  const absl::Cleanup as_before = [&, kind = control.fail_kind] {
+    control.fail_kind = kind, control.fail_after_ops = 0;
+  };
   const auto backend = *MakeBackend(EmulatedGpu());
   const auto graph = *Graph::Build(SmallCnnModel(), backend.get());
   HostStep steps(graph.get(), backend.get());
   BenchOn<OnCpu> bench(SmallCnnModel());
   const auto train = [&](std::int64_t size) {
     bench.Fill(size);
-    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
+    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5,
+                           {bench.gradients.begin(), bench.gradients.end()}, {});
   };
   control.fail_kind = 4;  // EG_CUDA_NO_MEMORY
   control.fail_after_ops = 8;
   const absl::Status refused = train(40).status();
   REQUIRE(refused.code() == absl::StatusCode::kResourceExhausted);
-  CHECK_THAT(std::string(refused.message()), Catch::StartsWith("no memory for a batch: examples=40 bytes_per_example=") &&
-                                                 Catch::Contains(" examples_that_may_fit=20 cause=backend could not compute: layer="));
+  CHECK_THAT(
+      std::string(refused.message()),
+      Catch::StartsWith("no memory for a batch: examples=40 bytes_per_example=") &&
+          Catch::Contains(" examples_that_may_fit=20 cause=backend could not compute: layer="));
   CHECK(train(20).ok());
 }
 
@@ -547,11 +620,15 @@ std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahe
   }
   std::vector<std::vector<float>> got;
   for (int i = 0; i < kBatches; ++i) {
-    const auto next = [&] { return i + 1 < kBatches ? &batches[static_cast<std::size_t>(i) + 1]->batch : nullptr; };
+    const auto next = [&] {
+      return i + 1 < kBatches ? &batches[static_cast<std::size_t>(i) + 1]->batch : nullptr;
+    };
     BenchOn<OnCpu>& present = *batches[static_cast<std::size_t>(i)];
     steps.Changed(0);
     const auto done = bring(&steps, i, next(), [&](const HostStep::Meanwhile& meanwhile) {
-      if (i == 5) return steps.Evaluate({weights.weights.begin(), weights.weights.end()}, {}, present.batch, meanwhile);
+      if (i == 5)
+        return steps.Evaluate({weights.weights.begin(), weights.weights.end()}, {}, present.batch,
+                              meanwhile);
       return steps.TrainStep({weights.weights.begin(), weights.weights.end()}, {}, present.batch, 5,
                              {present.gradients.begin(), present.gradients.end()}, {}, meanwhile);
     });
@@ -564,7 +641,9 @@ std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahe
   return got;
 }
 
-TEST_CASE("a batch that went over before its step, while the one before computes or between the two, changes no bit") {
+TEST_CASE(
+    "a batch that went over before its step, while the one before computes or between the two, "
+    "changes no bit") {
   std::uint64_t ahead = 0;
   const auto plainly = [](HostStep*, int, const Batch*, const auto& step) { return step(nullptr); };
   ApartBackend plain({});
@@ -574,63 +653,73 @@ TEST_CASE("a batch that went over before its step, while the one before computes
     ApartOptions options;
     options.late_in = options.late_compute = late;
     ApartBackend meanwhile(options), between(options), changed(options);
-    CHECK(TrainStream(&meanwhile, &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
-            return step([&] {
-              if (next != nullptr) steps->BringAhead(*next);
-            });
-          }) == want);
+    CHECK(TrainStream(&meanwhile, &ahead,
+                      [](HostStep* steps, int, const Batch* next, const auto& step) {
+                        return step([&] {
+                          if (next != nullptr) steps->BringAhead(*next);
+                        });
+                      }) == want);
     CHECK(ahead == 11);
-    CHECK(TrainStream(&between, &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
-            const auto done = step(nullptr);
-            if (next != nullptr) steps->BringAhead(*next);
-            return done;
-          }) == want);
+    CHECK(TrainStream(&between, &ahead,
+                      [](HostStep* steps, int, const Batch* next, const auto& step) {
+                        const auto done = step(nullptr);
+                        if (next != nullptr) steps->BringAhead(*next);
+                        return done;
+                      }) == want);
     CHECK(ahead == 11);
     // Every third one is brought twice, every fourth is not the one that comes.
     std::vector<float> other(4 * 28 * 28, 7.0f);  // as large as the largest batch
-    CHECK(TrainStream(&changed, &ahead, [&](HostStep* steps, int i, const Batch* next, const auto& step) {
-            return step([&] {
-              if (next == nullptr) return;
-              Batch wrong = *next;
-              wrong.inputs = {std::span<const float>(other).first(next->inputs[0].floats.size())};
-              steps->BringAhead(*next);
-              if (i % 3 == 0) steps->BringAhead(*next);
-              if (i % 4 == 0) steps->BringAhead(wrong);
-            });
-          }) == want);
+    CHECK(TrainStream(&changed, &ahead,
+                      [&](HostStep* steps, int i, const Batch* next, const auto& step) {
+                        return step([&] {
+                          if (next == nullptr) return;
+                          Batch wrong = *next;
+                          wrong.inputs = {
+                              std::span<const float>(other).first(next->inputs[0].floats.size())};
+                          steps->BringAhead(*next);
+                          if (i % 3 == 0) steps->BringAhead(*next);
+                          if (i % 4 == 0) steps->BringAhead(wrong);
+                        });
+                      }) == want);
     CHECK(ahead == 8);
-    for (ApartBackend* const backend : {&meanwhile, &between, &changed}) CHECK(backend->TakeBreaches().empty());
+    for (ApartBackend* const backend : {&meanwhile, &between, &changed})
+      CHECK(backend->TakeBreaches().empty());
   }
   // The host's memory is read in place: there is nothing to bring.
   const auto cpu = *MakeBackend({"cpu", 1});
-  CHECK(TrainStream(cpu.get(), &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
-          if (next != nullptr) steps->BringAhead(*next);
-          return step([] { FAIL("a CPU's step was computed by then"); });
-        }) == want);
+  CHECK(
+      TrainStream(cpu.get(), &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
+        if (next != nullptr) steps->BringAhead(*next);
+        return step([] { FAIL("a CPU's step was computed by then"); });
+      }) == want);
   CHECK(ahead == 0);
 }
 
-TEST_CASE("on an emulated GPU the next batch travels while a step computes, and no step waits for it") {
-  EmulatedControl& control =
-      *reinterpret_cast<EmulatedControlEntry>(::dlsym(::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
+TEST_CASE(
+    "on an emulated GPU the next batch travels while a step computes, and no step waits for it") {
+  EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(::dlsym(
+      ::dlopen(EmulatedGpu().cuda_library.c_str(), RTLD_NOW | RTLD_LOCAL), "emulated_control"))();
   std::uint64_t ahead = 0;
   const auto plain = *MakeBackend(EmulatedGpu());
-  const auto want = TrainStream(plain.get(), &ahead, [](HostStep*, int, const Batch*, const auto& step) { return step(nullptr); });
+  const auto want =
+      TrainStream(plain.get(), &ahead,
+                  [](HostStep*, int, const Batch*, const auto& step) { return step(nullptr); });
   const auto device = *MakeBackend(EmulatedGpu());
   std::uint64_t asked = 0, overlapped = 0;
   int behind = 0;
-  CHECK(TrainStream(device.get(), &ahead, [&](HostStep* steps, int, const Batch* next, const auto& step) {
-          std::uint64_t in_step = 0;
-          const auto done = step([&] {
-            in_step = control.overlapped;
-            const std::uint64_t before = control.copies;
-            if (next != nullptr) steps->BringAhead(*next);
-            asked += control.copies - before;
-          });
-          overlapped += control.overlapped - in_step;
-          behind += control.pending_in > 0 ? 1 : 0;
-          return done;
-        }) == want);
+  CHECK(TrainStream(device.get(), &ahead,
+                    [&](HostStep* steps, int, const Batch* next, const auto& step) {
+                      std::uint64_t in_step = 0;
+                      const auto done = step([&] {
+                        in_step = control.overlapped;
+                        const std::uint64_t before = control.copies;
+                        if (next != nullptr) steps->BringAhead(*next);
+                        asked += control.copies - before;
+                      });
+                      overlapped += control.overlapped - in_step;
+                      behind += control.pending_in > 0 ? 1 : 0;
+                      return done;
+                    }) == want);
   CHECK(ahead == 11);
   CHECK(asked == 2 * 11);  // image and labels, of each
   CHECK(overlapped > 0);   // done while kernels of the step before were not
@@ -648,7 +737,8 @@ TEST_CASE("a step whose spans lie where they lay is replayed, and what is in the
     bench.weights[2][0] += 0.1f;
     steps.Changed(2);
     std::vector<std::vector<float>> gradients = bench.gradients;
-    const auto there = steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {gradients.begin(), gradients.end()}, {});
+    const auto there = steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {},
+                                       bench.batch, 5, {gradients.begin(), gradients.end()}, {});
     const auto here = bench.Train();
     CHECK(there->loss_sum == here->loss_sum);
     CHECK(gradients == bench.gradients);
@@ -656,12 +746,17 @@ TEST_CASE("a step whose spans lie where they lay is replayed, and what is in the
   CHECK(backend.steps() == 5);
   CHECK(backend.replayed() == 4);
   const std::uint64_t uploads = backend.uploads(), allocations = backend.allocations();
-  CHECK(steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {}).ok());
+  CHECK(steps
+            .TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5,
+                       {bench.gradients.begin(), bench.gradients.end()}, {})
+            .ok());
   CHECK(backend.uploads() == uploads + 2);  // image and labels: no weight has changed
   CHECK(backend.allocations() == allocations);
 }
 
-TEST_CASE("what one HostStep's steps were recorded with is not run for the next one's of the same graph") {
+TEST_CASE(
+    "what one HostStep's steps were recorded with is not run for the next one's of the same "
+    "graph") {
   for (const bool apart : {false, true}) {
     const auto backend = apart ? OnApart::Make(1) : *MakeBackend(EmulatedGpu());
     INFO(backend->name());
@@ -675,7 +770,8 @@ TEST_CASE("what one HostStep's steps were recorded with is not run for the next 
         bench.weights[2][0] += 0.1f;
         steps.Changed(2);
         const auto there =
-            steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
+            steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5,
+                            {bench.gradients.begin(), bench.gradients.end()}, {});
         INFO("round " << round << " step " << step << " " << there.status().ToString());
         REQUIRE(there.ok());
         CHECK(there->loss_sum == Approx(bench.Train()->loss_sum).epsilon(1e-5));
@@ -688,7 +784,8 @@ TEST_CASE("weights whose copy was refused are brought over by the next step, cha
   const std::string library = absl::StrCat(evergrad::test::BinDir(), "/libworker_cuda_emulated.so");
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE(handle != nullptr);
-  EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(::dlsym(handle, "emulated_control"))();
+  EmulatedControl& control =
+      *reinterpret_cast<EmulatedControlEntry>(::dlsym(handle, "emulated_control"))();
   const auto backend = *MakeBackend({.device = "gpu", .cuda_library = library});
   const auto graph = *Graph::Build(SmallCnnModel(), backend.get());
   HostStep steps(graph.get(), backend.get());
@@ -696,7 +793,8 @@ TEST_CASE("weights whose copy was refused are brought over by the next step, cha
   bench.Fill(4);
   const auto here = bench.Train();
   const auto train = [&] {
-    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5, {bench.gradients.begin(), bench.gradients.end()}, {});
+    return steps.TrainStep({bench.weights.begin(), bench.weights.end()}, {}, bench.batch, 5,
+                           {bench.gradients.begin(), bench.gradients.end()}, {});
   };
   control.fail_kind = 4;  // EG_CUDA_NO_MEMORY
   control.fail_after_copies = 3;
@@ -708,7 +806,8 @@ TEST_CASE("weights whose copy was refused are brought over by the next step, cha
   }
 }
 
-TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, never infinity", "", OnCpu, OnApart, OnApartCompared) {
+TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, never infinity", "",
+                   OnCpu, OnApart, OnApartCompared) {
   using Bench = BenchOn<TestType>;
   config::ModelSpec model = Small();
   model.layers = {ActivationSpec("b", "x", "linear")};
@@ -739,7 +838,8 @@ TEMPLATE_TEST_CASE("clipped probabilities and huge logits give Keras' values, ne
   binary.labels = {1, 1, 0, 0};
   binary.batch.inputs = {binary.inputs[0]};
   binary.batch.labels = binary.labels;
-  // Keras' epsilon() both clips and is added: the two wrong ones cost -log(2e-7) each, the two right ones -log(1).
+  // Keras' epsilon() both clips and is added: the two wrong ones cost -log(2e-7) each, the two
+  // right ones -log(1).
   CHECK(binary.Evaluate()->loss_sum == Approx(-2 * std::log(2e-7) / 4).epsilon(1e-6));
 }
 

@@ -7,7 +7,8 @@
 namespace evergrad::worker {
 namespace {
 
-// `finite N`, `overflow`: steps. `expect SCALE FINITE_STEPS OVERFLOWS`. `fails`: a step that is not finite and is not the scale's doing.
+// `finite N`, `overflow`: steps. `expect SCALE FINITE_STEPS OVERFLOWS`. `fails`: a step that is not
+// finite and is not the scale's doing.
 void Play(const std::string& transcript) {
   LossScale scale;
   std::istringstream lines(transcript);
@@ -35,23 +36,33 @@ void Play(const std::string& transcript) {
   }
 }
 
-TEST_CASE("the scale begins at 2^15, is doubled after 2,000 finite steps on end, and halved by each that is not finite") {
-  Play("expect 32768 0 0   finite 1999 expect 32768 1999 0   finite 1 expect 65536 0 0   finite 2000 expect 131072 0 0");
+TEST_CASE(
+    "the scale begins at 2^15, is doubled after 2,000 finite steps on end, and halved by each that "
+    "is not finite") {
+  Play(
+      "expect 32768 0 0   finite 1999 expect 32768 1999 0   finite 1 expect 65536 0 0   finite "
+      "2000 expect 131072 0 0");
   Play("overflow expect 16384 0 1   overflow overflow expect 4096 0 3");
   // A run is broken by an overflow, and begins again.
-  Play("finite 1999 overflow expect 16384 0 1   finite 1999 expect 16384 1999 1   finite 1 expect 32768 0 1");
+  Play(
+      "finite 1999 overflow expect 16384 0 1   finite 1999 expect 16384 1999 1   finite 1 expect "
+      "32768 0 1");
 }
 
-TEST_CASE("at its least a step that is not finite is not the scale's doing, and the scale stays usable") {
+TEST_CASE(
+    "at its least a step that is not finite is not the scale's doing, and the scale stays usable") {
   Play(
-      "overflow overflow overflow overflow overflow  overflow overflow overflow overflow overflow  overflow overflow overflow overflow overflow "
-      "expect 1 0 15   fails expect 1 0 15   fails   finite 2000 expect 2 0 15   overflow expect 1 0 16   fails");
+      "overflow overflow overflow overflow overflow  overflow overflow overflow overflow overflow  "
+      "overflow overflow overflow overflow overflow "
+      "expect 1 0 15   fails expect 1 0 15   fails   finite 2000 expect 2 0 15   overflow expect 1 "
+      "0 16   fails");
 }
 
 TEST_CASE("the scale has a most") {
   LossScale scale;
   for (int run = 0; run < 40; ++run) {
-    for (std::uint32_t i = 0; i < LossScale::kDoubleAfter; ++i) static_cast<void>(scale.After(true));
+    for (std::uint32_t i = 0; i < LossScale::kDoubleAfter; ++i)
+      static_cast<void>(scale.After(true));
   }
   CHECK(scale.scale() == LossScale::kMost);
 }

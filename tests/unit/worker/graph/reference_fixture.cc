@@ -33,16 +33,20 @@ void Activate(const std::string& name, std::int64_t columns, std::vector<double>
   } else if (name == "softmax") {
     for (std::size_t row = 0; row < x.size(); row += static_cast<std::size_t>(columns)) {
       double sum = 0;
-      for (std::int64_t c = 0; c < columns; ++c) sum += std::exp(x[row + static_cast<std::size_t>(c)]);
-      for (std::int64_t c = 0; c < columns; ++c) x[row + static_cast<std::size_t>(c)] = std::exp(x[row + static_cast<std::size_t>(c)]) / sum;
+      for (std::int64_t c = 0; c < columns; ++c)
+        sum += std::exp(x[row + static_cast<std::size_t>(c)]);
+      for (std::int64_t c = 0; c < columns; ++c)
+        x[row + static_cast<std::size_t>(c)] = std::exp(x[row + static_cast<std::size_t>(c)]) / sum;
     }
   } else if (name != "linear") {
     std::abort();
   }
 }
 
-// TensorFlow's rule, from its documentation: out = ceil(in / stride), the padding's smaller half first.
-void Axis(std::int64_t in, std::int64_t window, std::int64_t stride, const std::string& padding, std::int64_t& out, std::int64_t& before) {
+// TensorFlow's rule, from its documentation: out = ceil(in / stride), the padding's smaller half
+// first.
+void Axis(std::int64_t in, std::int64_t window, std::int64_t stride, const std::string& padding,
+          std::int64_t& out, std::int64_t& before) {
   if (padding == "valid") {
     out = 0;
     while (out * stride + window <= in) ++out;
@@ -56,18 +60,23 @@ void Axis(std::int64_t in, std::int64_t window, std::int64_t stride, const std::
 
 }  // namespace
 
-ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vector<std::vector<double>>& weights, const ReferenceBatch& batch,
-                                 bool training, std::uint64_t dropout_key) {
+ReferenceResult ReferenceForward(const config::ModelSpec& model,
+                                 const std::vector<std::vector<double>>& weights,
+                                 const ReferenceBatch& batch, bool training,
+                                 std::uint64_t dropout_key) {
   std::map<std::string, Tensor> values;
-  for (std::size_t i = 0; i < model.inputs.size(); ++i) values[model.inputs[i].name] = {model.inputs[i].shape, batch.inputs[i]};
+  for (std::size_t i = 0; i < model.inputs.size(); ++i)
+    values[model.inputs[i].name] = {model.inputs[i].shape, batch.inputs[i]};
   ReferenceResult result;
   std::size_t next = 0;
   double penalty = 0;
   std::map<std::string, std::set<std::int64_t>> read;  // ids of each table
   for (const config::LayerSpec& layer : model.layers) {
-    for (std::size_t v = next; v < weights.size() && v < next + (layer.use_bias ? 2u : 1u) && (layer.type == "dense" || layer.type == "conv2d");
+    for (std::size_t v = next; v < weights.size() && v < next + (layer.use_bias ? 2u : 1u) &&
+                               (layer.type == "dense" || layer.type == "conv2d");
          ++v) {
-      for (const double w : weights[v]) penalty += (v == next ? layer.kernel_l2 : layer.bias_l2) * w * w;
+      for (const double w : weights[v])
+        penalty += (v == next ? layer.kernel_l2 : layer.bias_l2) * w * w;
     }
     const Tensor& x = values.at(layer.inputs[0]);
     Tensor y;
@@ -88,11 +97,14 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
     } else if (layer.type == "conv2d") {
       const std::vector<double>& kernel = weights[next++];
       const std::vector<double>* bias = layer.use_bias ? &weights[next++] : nullptr;
-      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]), iw = static_cast<std::int64_t>(x.shape[1]),
+      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]),
+                         iw = static_cast<std::int64_t>(x.shape[1]),
                          ic = static_cast<std::int64_t>(x.shape[2]);
-      const std::int64_t kh = static_cast<std::int64_t>(layer.kernel_h), kw = static_cast<std::int64_t>(layer.kernel_w),
+      const std::int64_t kh = static_cast<std::int64_t>(layer.kernel_h),
+                         kw = static_cast<std::int64_t>(layer.kernel_w),
                          f = static_cast<std::int64_t>(layer.filters);
-      const std::int64_t sh = static_cast<std::int64_t>(layer.stride_h), sw = static_cast<std::int64_t>(layer.stride_w);
+      const std::int64_t sh = static_cast<std::int64_t>(layer.stride_h),
+                         sw = static_cast<std::int64_t>(layer.stride_w);
       std::int64_t oh, ow, top, left;
       Axis(ih, kh, sh, layer.padding, oh, top);
       Axis(iw, kw, sw, layer.padding, ow, left);
@@ -114,10 +126,13 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
             }
       Activate(layer.activation, f, y.data);
     } else if (layer.type == "max_pooling2d") {
-      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]), iw = static_cast<std::int64_t>(x.shape[1]),
+      const std::int64_t ih = static_cast<std::int64_t>(x.shape[0]),
+                         iw = static_cast<std::int64_t>(x.shape[1]),
                          ic = static_cast<std::int64_t>(x.shape[2]);
-      const std::int64_t ph = static_cast<std::int64_t>(layer.pool_h), pw = static_cast<std::int64_t>(layer.pool_w);
-      const std::int64_t sh = static_cast<std::int64_t>(layer.stride_h), sw = static_cast<std::int64_t>(layer.stride_w);
+      const std::int64_t ph = static_cast<std::int64_t>(layer.pool_h),
+                         pw = static_cast<std::int64_t>(layer.pool_w);
+      const std::int64_t sh = static_cast<std::int64_t>(layer.stride_h),
+                         sw = static_cast<std::int64_t>(layer.stride_w);
       std::int64_t oh, ow, top, left;
       Axis(ih, ph, sh, layer.padding, oh, top);
       Axis(iw, pw, sw, layer.padding, ow, left);
@@ -130,7 +145,9 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
               for (std::int64_t p = 0; p < ph; ++p)
                 for (std::int64_t q = 0; q < pw; ++q) {
                   const std::int64_t r = a * sh - top + p, c = b * sw - left + q;
-                  if (r >= 0 && c >= 0 && r < ih && c < iw) best = std::max(best, x.data[static_cast<std::size_t>(((n * ih + r) * iw + c) * ic + o)]);
+                  if (r >= 0 && c >= 0 && r < ih && c < iw)
+                    best = std::max(
+                        best, x.data[static_cast<std::size_t>(((n * ih + r) * iw + c) * ic + o)]);
                 }
               y.data.push_back(best);
             }
@@ -140,7 +157,8 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
       for (std::size_t n = 0; n < static_cast<std::size_t>(batch.size); ++n) {
         for (std::size_t c = 0; c < channels; ++c) {
           double sum = 0;
-          for (std::size_t p = 0; p < positions; ++p) sum += x.data[(n * positions + p) * channels + c];
+          for (std::size_t p = 0; p < positions; ++p)
+            sum += x.data[(n * positions + p) * channels + c];
           y.data.push_back(sum / static_cast<double>(positions));
         }
       }
@@ -150,17 +168,22 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
       if (layer.scale) gamma = weights[next++];
       if (layer.center) beta = weights[next++];
       for (std::size_t c = 0; c < columns; ++c)
-        penalty += (layer.scale ? layer.gamma_l2 * gamma[c] * gamma[c] : 0) + (layer.center ? layer.beta_l2 * beta[c] * beta[c] : 0);
+        penalty += (layer.scale ? layer.gamma_l2 * gamma[c] * gamma[c] : 0) +
+                   (layer.center ? layer.beta_l2 * beta[c] * beta[c] : 0);
       const bool of_batch = layer.type == "batch_normalization";
       y = x;
       // Element i of group g: a channel's rows, or a row's channels.
       const std::size_t groups = of_batch ? columns : rows, members = of_batch ? rows : columns;
-      const auto at = [&](std::size_t g, std::size_t i) { return of_batch ? i * columns + g : g * columns + i; };
+      const auto at = [&](std::size_t g, std::size_t i) {
+        return of_batch ? i * columns + g : g * columns + i;
+      };
       std::vector<double> means, variances;
       for (std::size_t g = 0; g < groups; ++g) {
         double mean = 0, variance = 0;
-        for (std::size_t i = 0; i < members; ++i) mean += x.data[at(g, i)] / static_cast<double>(members);
-        for (std::size_t i = 0; i < members; ++i) variance += std::pow(x.data[at(g, i)] - mean, 2) / static_cast<double>(members);
+        for (std::size_t i = 0; i < members; ++i)
+          mean += x.data[at(g, i)] / static_cast<double>(members);
+        for (std::size_t i = 0; i < members; ++i)
+          variance += std::pow(x.data[at(g, i)] - mean, 2) / static_cast<double>(members);
         means.push_back(mean), variances.push_back(variance);
         if (of_batch && !training) mean = weights[next][g], variance = weights[next + 1][g];
         for (std::size_t i = 0; i < members; ++i) {
@@ -170,7 +193,8 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
       }
       if (of_batch) {
         if (x.shape.size() == 3 && rows > 1)  // Bessel's correction, as Keras' fused kernel
-          for (double& v : variances) v *= static_cast<double>(rows) / static_cast<double>(rows - 1);
+          for (double& v : variances)
+            v *= static_cast<double>(rows) / static_cast<double>(rows - 1);
         result.moving[layer.name + "/moving_mean"] = means;
         result.moving[layer.name + "/moving_variance"] = variances;
         next += 2;
@@ -182,7 +206,8 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
       Activate(layer.activation, static_cast<std::int64_t>(x.shape.back()), y.data);
     } else if (layer.type == "dropout") {
       y = x;
-      const std::uint64_t key = random::KeyOf(dropout_key, layer.seed ? layer.name + "#" + std::to_string(*layer.seed) : layer.name);
+      const std::uint64_t key = random::KeyOf(
+          dropout_key, layer.seed ? layer.name + "#" + std::to_string(*layer.seed) : layer.name);
       for (std::size_t i = 0; training && i < y.data.size(); ++i)
         y.data[i] = random::Uniform(key, i) >= layer.rate ? y.data[i] / (1.0 - layer.rate) : 0.0;
     } else if (layer.type == "embedding") {
@@ -190,9 +215,11 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
       std::uint64_t dimension = 0, ids = 0;
       for (const config::TableSpec& table : model.tables)
         if (table.name == layer.table) dimension = table.dimension;
-      for (const std::string& input : layer.inputs) ids += static_cast<std::uint64_t>(Elements(values.at(input).shape));
+      for (const std::string& input : layer.inputs)
+        ids += static_cast<std::uint64_t>(Elements(values.at(input).shape));
       y.shape = {dimension};
-      if (layer.combiner == "none" && (layer.inputs.size() > 1 || !x.shape.empty())) y.shape = {ids, dimension};
+      if (layer.combiner == "none" && (layer.inputs.size() > 1 || !x.shape.empty()))
+        y.shape = {ids, dimension};
       for (std::int64_t n = 0; n < batch.size; ++n) {
         std::vector<double> bag(dimension);
         double sum = 0, squares = 0;
@@ -209,7 +236,9 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
           }
         }
         if (layer.combiner == "none") continue;
-        const double by = layer.combiner == "sum" ? 1 : layer.combiner == "mean" ? sum : std::sqrt(squares);
+        const double by = layer.combiner == "sum"    ? 1
+                          : layer.combiner == "mean" ? sum
+                                                     : std::sqrt(squares);
         for (const double b : bag) y.data.push_back(by == 0 ? 0 : b / by);
       }
     } else if (layer.type == "concatenate") {
@@ -219,20 +248,23 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
       for (std::size_t row = 0; row < x.data.size() / x.shape.back(); ++row) {
         for (const std::string& input : layer.inputs) {
           const Tensor& part = values.at(input);
-          for (std::size_t c = 0; c < part.shape.back(); ++c) y.data.push_back(part.data[row * part.shape.back() + c]);
+          for (std::size_t c = 0; c < part.shape.back(); ++c)
+            y.data.push_back(part.data[row * part.shape.back() + c]);
         }
       }
     } else if (layer.type == "add") {
       y = x;
       for (std::size_t i = 1; i < layer.inputs.size(); ++i)
-        for (std::size_t e = 0; e < y.data.size(); ++e) y.data[e] += values.at(layer.inputs[i]).data[e];
+        for (std::size_t e = 0; e < y.data.size(); ++e)
+          y.data[e] += values.at(layer.inputs[i]).data[e];
     } else if (layer.type == "dot") {
       y.shape = {1};
       const std::size_t width = x.shape[0];
       const std::vector<double>&a = x.data, &b = values.at(layer.inputs[1]).data;
       for (std::size_t n = 0; n < a.size(); n += width) {
         double ab = 0, aa = 0, bb = 0;
-        for (std::size_t e = n; e < n + width; ++e) ab += a[e] * b[e], aa += a[e] * a[e], bb += b[e] * b[e];
+        for (std::size_t e = n; e < n + width; ++e)
+          ab += a[e] * b[e], aa += a[e] * a[e], bb += b[e] * b[e];
         y.data.push_back(layer.normalize ? ab / std::sqrt(aa) / std::sqrt(bb) : ab);
       }
     } else if (layer.type == "factorization_machine") {
@@ -244,7 +276,9 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
           const Tensor& part = values.at(input);
           const std::size_t fields = static_cast<std::size_t>(Elements(part.shape)) / dimension;
           for (std::size_t f = 0; f < fields; ++f) {
-            const auto begin = part.data.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(n) * fields + f) * dimension);
+            const auto begin =
+                part.data.begin() +
+                static_cast<std::ptrdiff_t>((static_cast<std::size_t>(n) * fields + f) * dimension);
             vectors.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(dimension));
           }
         }
@@ -264,7 +298,8 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
   for (std::size_t l = 0; l < model.losses.size(); ++l) {
     const config::LossSpec& loss = model.losses[l];
     const Tensor& y = values.at(loss.output);
-    const std::int64_t elements = Elements(y.shape), columns = static_cast<std::int64_t>(y.shape.back());
+    const std::int64_t elements = Elements(y.shape),
+                       columns = static_cast<std::int64_t>(y.shape.back());
     for (std::int64_t n = 0; n < batch.size; ++n) {
       const double* output = y.data.data() + n * elements;
       double sum = 0;
@@ -273,10 +308,14 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
         const std::int64_t rows = elements / columns;
         for (std::int64_t r = 0; r < rows; ++r) {
           const double* row = output + r * columns;
-          const std::int64_t label = static_cast<std::int64_t>(batch.labels[static_cast<std::size_t>(n * rows + r)]);
+          const std::int64_t label =
+              static_cast<std::int64_t>(batch.labels[static_cast<std::size_t>(n * rows + r)]);
           double total = 0;
-          for (std::int64_t c = 0; c < columns; ++c) total += loss.from_logits ? std::exp(row[c]) : std::clamp(row[c], epsilon, 1 - epsilon);
-          sum += std::log(total) - (loss.from_logits ? row[label] : std::log(std::clamp(row[label], epsilon, 1 - epsilon)));
+          for (std::int64_t c = 0; c < columns; ++c)
+            total += loss.from_logits ? std::exp(row[c]) : std::clamp(row[c], epsilon, 1 - epsilon);
+          sum += std::log(total) - (loss.from_logits
+                                        ? row[label]
+                                        : std::log(std::clamp(row[label], epsilon, 1 - epsilon)));
           correct = correct && std::max_element(row, row + columns) - row == label;
         }
         sum /= static_cast<double>(rows);
@@ -286,7 +325,8 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
           if (loss.type == "mean_squared_error") {
             sum += (output[e] - t) * (output[e] - t);
           } else {
-            double p = loss.from_logits ? 1.0 / (1.0 + std::exp(-output[e])) : std::clamp(output[e], epsilon, 1 - epsilon);
+            double p = loss.from_logits ? 1.0 / (1.0 + std::exp(-output[e]))
+                                        : std::clamp(output[e], epsilon, 1 - epsilon);
             const double inside = loss.from_logits ? 0 : epsilon;
             sum -= t * std::log(p + inside) + (1 - t) * std::log(1 - p + inside);
             correct = correct && (p > 0.5) == (t > 0.5);
@@ -306,20 +346,28 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vect
   return result;
 }
 
-config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units, const std::string& activation) {
+config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units,
+                            const std::string& activation) {
   config::LayerSpec spec;
-  spec.name = name, spec.type = "dense", spec.inputs = {input}, spec.units = units, spec.activation = activation;
+  spec.name = name, spec.type = "dense", spec.inputs = {input}, spec.units = units,
+  spec.activation = activation;
   return spec;
 }
-config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input, std::uint64_t filters, std::uint64_t kernel_h, std::uint64_t kernel_w,
-                             std::uint64_t stride_h, std::uint64_t stride_w, const std::string& padding, const std::string& activation) {
+config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input,
+                             std::uint64_t filters, std::uint64_t kernel_h, std::uint64_t kernel_w,
+                             std::uint64_t stride_h, std::uint64_t stride_w,
+                             const std::string& padding, const std::string& activation) {
   config::LayerSpec spec;
-  spec.name = name, spec.type = "conv2d", spec.inputs = {input}, spec.filters = filters, spec.activation = activation, spec.padding = padding;
-  spec.kernel_h = kernel_h, spec.kernel_w = kernel_w, spec.stride_h = stride_h, spec.stride_w = stride_w;
+  spec.name = name, spec.type = "conv2d", spec.inputs = {input}, spec.filters = filters,
+  spec.activation = activation, spec.padding = padding;
+  spec.kernel_h = kernel_h, spec.kernel_w = kernel_w, spec.stride_h = stride_h,
+  spec.stride_w = stride_w;
   return spec;
 }
-config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input, std::uint64_t pool_h, std::uint64_t pool_w,
-                                   std::uint64_t stride_h, std::uint64_t stride_w, const std::string& padding) {
+config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input,
+                                   std::uint64_t pool_h, std::uint64_t pool_w,
+                                   std::uint64_t stride_h, std::uint64_t stride_w,
+                                   const std::string& padding) {
   config::LayerSpec spec;
   spec.name = name, spec.type = "max_pooling2d", spec.inputs = {input}, spec.padding = padding;
   spec.pool_h = pool_h, spec.pool_w = pool_w, spec.stride_h = stride_h, spec.stride_w = stride_w;
@@ -330,22 +378,26 @@ config::LayerSpec FlattenSpec(const std::string& name, const std::string& input)
   spec.name = name, spec.type = "flatten", spec.inputs = {input};
   return spec;
 }
-config::LayerSpec ActivationSpec(const std::string& name, const std::string& input, const std::string& activation) {
+config::LayerSpec ActivationSpec(const std::string& name, const std::string& input,
+                                 const std::string& activation) {
   config::LayerSpec spec;
   spec.name = name, spec.type = "activation", spec.inputs = {input}, spec.activation = activation;
   return spec;
 }
-config::LayerSpec PlainSpec(const std::string& name, const std::string& type, const std::string& input) {
+config::LayerSpec PlainSpec(const std::string& name, const std::string& type,
+                            const std::string& input) {
   config::LayerSpec spec;
   spec.name = name, spec.type = type, spec.inputs = {input};
   return spec;
 }
-config::LayerSpec MergeSpec(const std::string& name, const std::string& type, std::vector<std::string> inputs) {
+config::LayerSpec MergeSpec(const std::string& name, const std::string& type,
+                            std::vector<std::string> inputs) {
   config::LayerSpec spec;
   spec.name = name, spec.type = type, spec.inputs = std::move(inputs);
   return spec;
 }
-config::LayerSpec EmbeddingSpec(const std::string& name, const std::string& table, std::vector<std::string> inputs, const std::string& combiner,
+config::LayerSpec EmbeddingSpec(const std::string& name, const std::string& table,
+                                std::vector<std::string> inputs, const std::string& combiner,
                                 const std::string& weights) {
   config::LayerSpec spec = MergeSpec(name, "embedding", std::move(inputs));
   spec.table = table, spec.combiner = combiner, spec.weights = weights;
@@ -370,8 +422,8 @@ config::LossSpec LossOf(const std::string& type, const std::string& output, bool
 config::ModelSpec MlpModel() {
   config::ModelSpec model;
   model.inputs = {{"image", {28, 28, 1}}};
-  model.layers = {FlattenSpec("flat", "image"), DenseSpec("dense1", "flat", 256, "relu"), DenseSpec("dense2", "dense1", 128, "relu"),
-                  DenseSpec("logits", "dense2", 10)};
+  model.layers = {FlattenSpec("flat", "image"), DenseSpec("dense1", "flat", 256, "relu"),
+                  DenseSpec("dense2", "dense1", 128, "relu"), DenseSpec("logits", "dense2", 10)};
   model.losses = {LossOf("sparse_categorical_crossentropy", "logits", true)};
   model.metrics = {"accuracy"};
   return model;

@@ -1,5 +1,6 @@
-// A second, dumb implementation of the model: forward only, float64, one loop per formula, straight from the definitions. Its
-// central differences are what the backend's float32 gradients are held against.
+// A second, dumb implementation of the model: forward only, float64, one loop per formula, straight
+// from the definitions. Its central differences are what the backend's float32 gradients are held
+// against.
 #pragma once
 
 #include <cstdint>
@@ -16,40 +17,56 @@ struct ReferenceBatch {
   std::int64_t size = 0;
   std::vector<std::vector<double>> inputs;  // ids, too
   std::vector<double> labels;
-  std::map<std::string, std::map<std::int64_t, std::vector<double>>> tables;  // rows by table and id
+  std::map<std::string, std::map<std::int64_t, std::vector<double>>>
+      tables;  // rows by table and id
 };
 struct ReferenceResult {
   double loss_sum = 0;
   std::int64_t correct = 0;
-  std::map<std::string, std::vector<double>> moving;  // what a step in training hands to moving averages, by variable
+  std::map<std::string, std::vector<double>>
+      moving;  // what a step in training hands to moving averages, by variable
 };
 
 // Weights as the plan lists them. Dropout draws its masks when `training`.
-ReferenceResult ReferenceForward(const config::ModelSpec& model, const std::vector<std::vector<double>>& weights, const ReferenceBatch& batch,
-                                 bool training, std::uint64_t dropout_key);
+ReferenceResult ReferenceForward(const config::ModelSpec& model,
+                                 const std::vector<std::vector<double>>& weights,
+                                 const ReferenceBatch& batch, bool training,
+                                 std::uint64_t dropout_key);
 
 // Specs by hand, with the parser's defaults.
-config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units, const std::string& activation = "linear");
-config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input, std::uint64_t filters, std::uint64_t kernel_h, std::uint64_t kernel_w,
-                             std::uint64_t stride_h = 1, std::uint64_t stride_w = 1, const std::string& padding = "valid",
+config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units,
+                            const std::string& activation = "linear");
+config::LayerSpec Conv2dSpec(const std::string& name, const std::string& input,
+                             std::uint64_t filters, std::uint64_t kernel_h, std::uint64_t kernel_w,
+                             std::uint64_t stride_h = 1, std::uint64_t stride_w = 1,
+                             const std::string& padding = "valid",
                              const std::string& activation = "linear");
-config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input, std::uint64_t pool_h, std::uint64_t pool_w,
-                                   std::uint64_t stride_h, std::uint64_t stride_w, const std::string& padding = "valid");
+config::LayerSpec MaxPooling2dSpec(const std::string& name, const std::string& input,
+                                   std::uint64_t pool_h, std::uint64_t pool_w,
+                                   std::uint64_t stride_h, std::uint64_t stride_w,
+                                   const std::string& padding = "valid");
 config::LayerSpec FlattenSpec(const std::string& name, const std::string& input);
-config::LayerSpec ActivationSpec(const std::string& name, const std::string& input, const std::string& activation);
+config::LayerSpec ActivationSpec(const std::string& name, const std::string& input,
+                                 const std::string& activation);
 config::LayerSpec DropoutSpec(const std::string& name, const std::string& input, double rate);
-config::LossSpec LossOf(const std::string& type, const std::string& output, bool from_logits = false);
+config::LossSpec LossOf(const std::string& type, const std::string& output,
+                        bool from_logits = false);
 
 // batch_normalization, layer_normalization, global_average_pooling2d.
-config::LayerSpec PlainSpec(const std::string& name, const std::string& type, const std::string& input);
-config::LayerSpec MergeSpec(const std::string& name, const std::string& type, std::vector<std::string> inputs);
-config::LayerSpec EmbeddingSpec(const std::string& name, const std::string& table, std::vector<std::string> inputs,
-                                const std::string& combiner = "none", const std::string& weights = "");
+config::LayerSpec PlainSpec(const std::string& name, const std::string& type,
+                            const std::string& input);
+config::LayerSpec MergeSpec(const std::string& name, const std::string& type,
+                            std::vector<std::string> inputs);
+config::LayerSpec EmbeddingSpec(const std::string& name, const std::string& table,
+                                std::vector<std::string> inputs,
+                                const std::string& combiner = "none",
+                                const std::string& weights = "");
 config::TableSpec TableOf(const std::string& name, std::uint32_t dimension, double l2 = 0);
 
 // The quickstart's model: dense 256 relu, 128 relu, 10 logits over (28, 28, 1).
 config::ModelSpec MlpModel();
-// The small CNN: conv8 relu, pool, conv16 relu, pool, dense32 relu, dense10 logits over (28, 28, 1).
+// The small CNN: conv8 relu, pool, conv16 relu, pool, dense32 relu, dense10 logits over
+// (28, 28, 1).
 config::ModelSpec SmallCnnModel();
 
 }  // namespace evergrad::worker::test

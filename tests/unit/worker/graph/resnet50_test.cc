@@ -1,4 +1,5 @@
-// configs/examples/resnet50.yaml is Keras' ResNet50: its parameters, counted and by the layers' arithmetic, its shapes, and a step of it on the CPU.
+// configs/examples/resnet50.yaml is Keras' ResNet50: its parameters, counted and by the layers'
+// arithmetic, its shapes, and a step of it on the CPU.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -22,8 +23,11 @@ config::ModelSpec Resnet50() {
   return parsed.spec->model;
 }
 
-// A convolution with a bias, and the batch normalization behind it: gamma and beta, and the moving mean and variance.
-std::uint64_t Trained(std::uint64_t kernel, std::uint64_t in, std::uint64_t out) { return kernel * kernel * in * out + out + 2 * out; }
+// A convolution with a bias, and the batch normalization behind it: gamma and beta, and the moving
+// mean and variance.
+std::uint64_t Trained(std::uint64_t kernel, std::uint64_t in, std::uint64_t out) {
+  return kernel * kernel * in * out + out + 2 * out;
+}
 
 TEST_CASE("resnet50.yaml has the parameters of Keras' ResNet50, and its shapes") {
   const auto backend = *MakeBackend({"cpu", 1});
@@ -39,7 +43,8 @@ TEST_CASE("resnet50.yaml has the parameters of Keras' ResNet50, and its shapes")
     const std::uint64_t filters = 64u << stage;
     for (std::uint64_t block = 0; block < blocks[stage]; ++block, in = 4 * filters) {
       if (block == 0) want += Trained(1, in, 4 * filters), normalized += 4 * filters;
-      want += Trained(1, in, filters) + Trained(3, filters, filters) + Trained(1, filters, 4 * filters);
+      want +=
+          Trained(1, in, filters) + Trained(3, filters, filters) + Trained(1, filters, 4 * filters);
       normalized += 6 * filters;
     }
   }
@@ -49,13 +54,15 @@ TEST_CASE("resnet50.yaml has the parameters of Keras' ResNet50, and its shapes")
   CHECK(all == want + 2 * normalized);
   CHECK(all == 25636712);
   const std::string summary = graph->Summary();
-  for (const char* line :
-       {"(None, 112, 112, 64)", "(None, 56, 56, 256)", "(None, 28, 28, 512)", "(None, 14, 14, 1024)", "(None, 7, 7, 2048)", "(None, 1000)"})
+  for (const char* line : {"(None, 112, 112, 64)", "(None, 56, 56, 256)", "(None, 28, 28, 512)",
+                           "(None, 14, 14, 1024)", "(None, 7, 7, 2048)", "(None, 1000)"})
     CHECK(summary.find(line) != std::string::npos);
   CHECK(graph->inputs()[0].shape.ToString() == tensor::Shape({224, 224, 3}).ToString());
 }
 
-TEST_CASE("a training step of resnet50.yaml, on smaller images, has the loss of a thousand classes that know nothing, and gradients everywhere") {
+TEST_CASE(
+    "a training step of resnet50.yaml, on smaller images, has the loss of a thousand classes that "
+    "know nothing, and gradients everywhere") {
   const auto backend = *MakeBackend({"cpu", 1});
   config::ModelSpec model = Resnet50();
   model.inputs[0].shape = {64, 64, 3};  // a step of 224 x 224 takes seconds
@@ -65,9 +72,13 @@ TEST_CASE("a training step of resnet50.yaml, on smaller images, has the loss of 
     std::vector<float>& values = weights.emplace_back(variable.shape.elements());
     gradients.emplace_back(values.size());
     const bool ones = variable.name.ends_with("/gamma") || variable.name.ends_with("variance");
-    const float he = std::sqrt(6.0f / static_cast<float>(std::max<std::uint64_t>(variable.fan_in, 1)));  // uniform with He's variance
+    const float he = std::sqrt(6.0f / static_cast<float>(std::max<std::uint64_t>(
+                                          variable.fan_in, 1)));  // uniform with He's variance
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = ones ? 1.0f : variable.name.ends_with("/kernel") ? he * (2 * random::Uniform(random::KeyOf(3, variable.name), i) - 1) : 0.0f;
+      values[i] = ones ? 1.0f
+                  : variable.name.ends_with("/kernel")
+                      ? he * (2 * random::Uniform(random::KeyOf(3, variable.name), i) - 1)
+                      : 0.0f;
   }
   for (float& x : weights[weights.size() - 2]) x *= 0.1f;  // logits near zero
   std::vector<float> image(2 * 64 * 64 * 3);
@@ -77,7 +88,8 @@ TEST_CASE("a training step of resnet50.yaml, on smaller images, has the loss of 
   batch.size = 2;
   batch.inputs = {image};
   batch.labels = labels;
-  const auto result = graph->TrainStep({weights.begin(), weights.end()}, batch, 1, {gradients.begin(), gradients.end()});
+  const auto result = graph->TrainStep({weights.begin(), weights.end()}, batch, 1,
+                                       {gradients.begin(), gradients.end()});
   REQUIRE(result.ok());
   CHECK(result->finite);
   CHECK(result->loss_sum / 2 == Approx(std::log(1000.0)).epsilon(0.15));

@@ -52,7 +52,8 @@ TEST_CASE("a look-up names each id once, in order of first appearance, and where
   const auto rows = (*graph)->Lookup(batch);
   REQUIRE(rows.ok());
   CHECK((*rows)[0].ids == std::vector<std::int64_t>{5, 7, std::int64_t{1} << 62, 9});
-  CHECK((*rows)[0].position == std::vector<std::uint32_t>{0, kAbsent, 1, 2, 0, 0, 1, 3});  // movies, then users
+  CHECK((*rows)[0].position ==
+        std::vector<std::uint32_t>{0, kAbsent, 1, 2, 0, 0, 1, 3});  // movies, then users
   CHECK((*rows)[1].position.size() == 8);
   batch.inputs[0] = x;
   CHECK_FALSE((*graph)->Lookup(batch).ok());
@@ -65,7 +66,8 @@ TEST_CASE("a scratch that is used again finds what a map finds") {
   for (std::uint64_t round = 0; round < 200; ++round) {
     std::vector<std::int64_t> batch(1 + random::Bits64(1, round) % 3000);
     for (std::size_t i = 0; i < batch.size(); ++i)
-      batch[i] = static_cast<std::int64_t>(random::Bits64(2 + round, i) % 500) - 20 + (round % 3 == 0 ? static_cast<std::int64_t>(i) << 40 : 0);
+      batch[i] = static_cast<std::int64_t>(random::Bits64(2 + round, i) % 500) - 20 +
+                 (round % 3 == 0 ? static_cast<std::int64_t>(i) << 40 : 0);
     ids.clear();
     position.clear();
     scratch.Begin(batch.size());
@@ -75,7 +77,8 @@ TEST_CASE("a scratch that is used again finds what a map finds") {
     REQUIRE(position.size() == batch.size());
     bool equal = true;
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      const std::uint32_t at = batch[i] < 0 ? kAbsent : want.emplace(batch[i], want.size()).first->second;
+      const std::uint32_t at =
+          batch[i] < 0 ? kAbsent : want.emplace(batch[i], want.size()).first->second;
       equal = equal && position[i] == at && (at == kAbsent || ids[at] == batch[i]);
     }
     CHECK(equal);
@@ -94,31 +97,51 @@ TEST_CASE("a model whose tables and inputs do not fit is the user's error") {
     return std::string(graph.status().message());
   };
   using Model = config::ModelSpec;
-  CHECK_THAT(refusal([](Model& m) { m.tables.push_back(TableOf("idle", 3)); }), Catch::Contains("table `idle`: no embedding layer reads it"));
-  CHECK_THAT(refusal([](Model& m) { m.tables[0].dimension = 0; }), Catch::Contains("dimension must be at least 1"));
+  CHECK_THAT(refusal([](Model& m) { m.tables.push_back(TableOf("idle", 3)); }),
+             Catch::Contains("table `idle`: no embedding layer reads it"));
+  CHECK_THAT(refusal([](Model& m) { m.tables[0].dimension = 0; }),
+             Catch::Contains("dimension must be at least 1"));
   CHECK_THAT(refusal([](Model& m) { m.layers[0].table = "x"; }), Catch::Contains("no table `x`"));
-  CHECK_THAT(refusal([](Model& m) { m.layers[0].combiner = "max"; }), Catch::Contains("unknown combiner `max`"));
-  CHECK_THAT(refusal([](Model& m) { m.layers[0].weights = "x"; }), Catch::Contains("of their shape: weights=(2) ids=(3)"));
-  CHECK_THAT(refusal([](Model& m) { m.layers[1].weights = "x"; }), Catch::Contains("weights need a combiner"));
-  CHECK_THAT(refusal([](Model& m) { m.layers[1].inputs = {"m"}; }), Catch::Contains("`m` is a layer"));
+  CHECK_THAT(refusal([](Model& m) { m.layers[0].combiner = "max"; }),
+             Catch::Contains("unknown combiner `max`"));
+  CHECK_THAT(refusal([](Model& m) { m.layers[0].weights = "x"; }),
+             Catch::Contains("of their shape: weights=(2) ids=(3)"));
+  CHECK_THAT(refusal([](Model& m) { m.layers[1].weights = "x"; }),
+             Catch::Contains("weights need a combiner"));
+  CHECK_THAT(refusal([](Model& m) { m.layers[1].inputs = {"m"}; }),
+             Catch::Contains("`m` is a layer"));
   CHECK_THAT(refusal([](Model& m) { m.layers[4].inputs.push_back("movies"); }),
              Catch::Contains("read as ids by an embedding and as numbers by another layer"));
-  CHECK_THAT(refusal([](Model& m) { m.layers[3].inputs = {"u", "o"}; }), Catch::Contains("dot needs two vectors of one size, got (2), (1)"));
-  CHECK_THAT(refusal([](Model& m) { m.layers[3].inputs = {"u"}; }), Catch::Contains("dot takes two inputs, got 1"));
+  CHECK_THAT(refusal([](Model& m) {
+               m.layers[3].inputs = {"u", "o"};
+             }),
+             Catch::Contains("dot needs two vectors of one size, got (2), (1)"));
+  CHECK_THAT(refusal([](Model& m) { m.layers[3].inputs = {"u"}; }),
+             Catch::Contains("dot takes two inputs, got 1"));
   CHECK_THAT(refusal([](Model& m) {
                m.layers[3].type = "add", m.layers[3].inputs = {"u", "o"};
              }),
              Catch::Contains("add needs inputs of one shape, got (2), (1)"));
-  CHECK_THAT(refusal([](Model& m) { m.layers[3].type = "factorization_machine", m.layers[3].inputs = {"u"}; }),
+  CHECK_THAT(refusal([](Model& m) {
+               m.layers[3].type = "factorization_machine", m.layers[3].inputs = {"u"};
+             }),
              Catch::Contains("at least two vectors"));
-  CHECK_THAT(refusal([](Model& m) { m.inputs[0].shape = {2, 2}; }), Catch::Contains("ids of shape () or (n)"));
-  CHECK_THAT(refusal([](Model& m) { m.metrics = {"root_mean_squared_error"}; }), Catch::Contains("it needs mean_squared_error"));
-  CHECK_THAT(refusal([](Model& m) { m.metrics = {"precision"}; }), Catch::Contains("unknown metric `precision`"));
+  CHECK_THAT(refusal([](Model& m) {
+               m.inputs[0].shape = {2, 2};
+             }),
+             Catch::Contains("ids of shape () or (n)"));
+  CHECK_THAT(refusal([](Model& m) { m.metrics = {"root_mean_squared_error"}; }),
+             Catch::Contains("it needs mean_squared_error"));
+  CHECK_THAT(refusal([](Model& m) { m.metrics = {"precision"}; }),
+             Catch::Contains("unknown metric `precision`"));
 }
 
 // Lists of inputs travel in a kernel's arguments, which are short.
-TEST_CASE("more inputs of an embedding or a factorization machine than a GPU takes are a user's error at build, and one fewer is none") {
-  const auto build = [](const std::string& type, std::size_t inputs, const std::unique_ptr<Backend>& backend) {
+TEST_CASE(
+    "more inputs of an embedding or a factorization machine than a GPU takes are a user's error at "
+    "build, and one fewer is none") {
+  const auto build = [](const std::string& type, std::size_t inputs,
+                        const std::unique_ptr<Backend>& backend) {
     config::ModelSpec model;
     model.tables = {TableOf("t", 2)};
     std::vector<std::string> ids, vectors;
@@ -129,7 +152,8 @@ TEST_CASE("more inputs of an embedding or a factorization machine than a GPU tak
       vectors.push_back(absl::StrCat("v", i));
       model.layers.push_back(EmbeddingSpec(vectors.back(), "t", {ids.back()}));
     }
-    model.layers.push_back(type == "embedding" ? EmbeddingSpec("wide", "t", ids, "sum") : MergeSpec("wide", type, vectors));
+    model.layers.push_back(type == "embedding" ? EmbeddingSpec("wide", "t", ids, "sum")
+                                               : MergeSpec("wide", type, vectors));
     model.layers.push_back(DenseSpec("out", "wide", 1));
     model.losses = {LossOf("binary_crossentropy", "out", true)};
     return Graph::Build(model, backend.get()).status();
@@ -141,7 +165,9 @@ TEST_CASE("more inputs of an embedding or a factorization machine than a GPU tak
     CHECK(build(type, 97, cpu).ok());
     const absl::Status refused = build(type, 97, gpu);
     CHECK(BlameOf(refused) == Blame::kUser);
-    CHECK_THAT(std::string(refused.message()), Catch::Contains("wide") && Catch::Contains("inputs=97 max=96 device=" + gpu->name()));
+    CHECK_THAT(
+        std::string(refused.message()),
+        Catch::Contains("wide") && Catch::Contains("inputs=97 max=96 device=" + gpu->name()));
   }
 }
 
@@ -155,12 +181,17 @@ struct Drawn {
   Drawn(const Graph& graph, std::uint64_t number, std::int64_t size) {
     const std::uint64_t ids = 40 + number % 7 * 9;
     for (std::int64_t i = 0; i < size; ++i) {
-      users.push_back(static_cast<std::int64_t>(random::Bits64(number, static_cast<std::uint64_t>(i)) % ids));
+      users.push_back(
+          static_cast<std::int64_t>(random::Bits64(number, static_cast<std::uint64_t>(i)) % ids));
       for (std::uint64_t k = 0; k < 3; ++k)
-        movies.push_back(static_cast<std::int64_t>(random::Bits64(number + 1000, 3 * static_cast<std::uint64_t>(i) + k) % (ids + 1)) - 1);
+        movies.push_back(
+            static_cast<std::int64_t>(
+                random::Bits64(number + 1000, 3 * static_cast<std::uint64_t>(i) + k) % (ids + 1)) -
+            1);
       labels.push_back(static_cast<float>(i % 2));
     }
-    for (std::size_t i = 0; i < static_cast<std::size_t>(2 * size); ++i) x.push_back(random::Uniform(number + 2000, i));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(2 * size); ++i)
+      x.push_back(random::Uniform(number + 2000, i));
     batch.size = size;
     batch.inputs = {users, movies, x};
     batch.labels = labels;
@@ -169,14 +200,19 @@ struct Drawn {
       const std::size_t dimension = graph.tables()[t].dimension;
       values.emplace_back(lookup[t].ids.size() * dimension);
       for (std::size_t i = 0; i < values[t].size(); ++i)
-        values[t][i] = random::Uniform(t, static_cast<std::uint64_t>(lookup[t].ids[i / dimension]) * 4 + i % dimension) - 0.5f;
+        values[t][i] =
+            random::Uniform(
+                t, static_cast<std::uint64_t>(lookup[t].ids[i / dimension]) * 4 + i % dimension) -
+            0.5f;
       gradients.emplace_back(values[t].size(), std::nanf(""));
     }
   }
   Rows rows() const { return {&lookup, {values.begin(), values.end()}, {}}; }
 };
 
-TEST_CASE("a model with tables is recorded after a few steps and run again, however many rows a batch reads, and no bit is another") {
+TEST_CASE(
+    "a model with tables is recorded after a few steps and run again, however many rows a batch "
+    "reads, and no bit is another") {
   config::ModelSpec model = Factorization();
   model.tables[0].l2 = 0.01;
   const auto device = *MakeBackend(EmulatedGpu());
@@ -189,7 +225,8 @@ TEST_CASE("a model with tables is recorded after a few steps and run again, howe
   for (std::uint64_t i = 0; i < kSteps; ++i) {
     Drawn drawn(*graph, i, 48);
     sizes.insert(drawn.lookup[0].ids.size());
-    const auto got = steps.TrainStep({kernel, bias}, drawn.rows(), drawn.batch, i, {kernel_gradient, bias_gradient},
+    const auto got = steps.TrainStep({kernel, bias}, drawn.rows(), drawn.batch, i,
+                                     {kernel_gradient, bias_gradient},
                                      {drawn.gradients.begin(), drawn.gradients.end()});
     INFO(got.status().ToString());
     REQUIRE(got.ok());
@@ -220,17 +257,19 @@ TEST_CASE("a model with tables is recorded after a few steps and run again, howe
     Batch there = drawn.batch;
     there.inputs[2].floats = over[4].as<float>();
     there.labels = over[5].as<float>();
-    const auto want =
-        fresh->TrainStep({over[0].as<float>(), over[1].as<float>()}, rows, there, i, {over[2].as<float>(), over[3].as<float>()}, row_gradients);
+    const auto want = fresh->TrainStep({over[0].as<float>(), over[1].as<float>()}, rows, there, i,
+                                       {over[2].as<float>(), over[3].as<float>()}, row_gradients);
     REQUIRE(want.ok());
     CHECK(got->loss_sum == want->loss_sum);
     for (std::size_t t = 0; t < drawn.values.size(); ++t) {
       std::vector<float> back(drawn.values[t].size());
-      other->Download(Lane::kCompute, gradients[t].as<std::byte>(), std::as_writable_bytes(std::span(back)));
+      other->Download(Lane::kCompute, gradients[t].as<std::byte>(),
+                      std::as_writable_bytes(std::span(back)));
       CHECK(back == drawn.gradients[t]);
     }
     std::vector<float> back(4);
-    other->Download(Lane::kCompute, over[2].as<std::byte>(), std::as_writable_bytes(std::span(back)));
+    other->Download(Lane::kCompute, over[2].as<std::byte>(),
+                    std::as_writable_bytes(std::span(back)));
     CHECK(back == kernel_gradient);
   }
   CHECK(sizes.size() > 5);  // or nothing was shown
@@ -245,18 +284,26 @@ TEST_CASE("a model with tables is recorded after a few steps and run again, howe
   CHECK(device->device_use(false)->replays >= use.replays + 5);
 }
 
-// A step of HostStep whose variables and tables travel each in a type of its own, and the same with float32, converted here.
+// A step of HostStep whose variables and tables travel each in a type of its own, and the same with
+// float32, converted here.
 struct Travel {
   std::vector<tensor::WireType> types;               // of variables, then of tables
   std::vector<std::vector<std::byte>> narrow, made;  // values as they came, gradients as they leave
   std::vector<std::vector<float>> wide, wide_made;
-  Travel(const Graph& graph, const Drawn& drawn, std::uint64_t number, std::vector<tensor::WireType> of) : types(std::move(of)) {
+  Travel(const Graph& graph, const Drawn& drawn, std::uint64_t number,
+         std::vector<tensor::WireType> of)
+      : types(std::move(of)) {
     const std::size_t variables = graph.variables().size();
     for (std::size_t i = 0; i < types.size(); ++i) {
-      const std::size_t n = i < variables ? graph.variables()[i].shape.elements() : drawn.values[i - variables].size();
+      const std::size_t n = i < variables ? graph.variables()[i].shape.elements()
+                                          : drawn.values[i - variables].size();
       std::vector<float>& values = wide.emplace_back(n);
-      const float least = i < variables && graph.variables()[i].is_moving_average() ? 0.1f : -0.4f;  // a variance is above 0
-      for (std::size_t e = 0; e < n; ++e) values[e] = i < variables ? random::Uniform(number + 3000 + i, e) + least : drawn.values[i - variables][e];
+      const float least = i < variables && graph.variables()[i].is_moving_average()
+                              ? 0.1f
+                              : -0.4f;  // a variance is above 0
+      for (std::size_t e = 0; e < n; ++e)
+        values[e] = i < variables ? random::Uniform(number + 3000 + i, e) + least
+                                  : drawn.values[i - variables][e];
       narrow.emplace_back(n * tensor::WireBytes(types[i]));
       tensor::Narrow(types[i], values.data(), n, narrow[i].data());
       tensor::Widen(types[i], narrow[i].data(), n, values.data());
@@ -267,12 +314,15 @@ struct Travel {
   template <typename Any, typename Bytes>
   std::vector<Any> Spans(Bytes& bytes, std::size_t begin, std::size_t end) const {
     std::vector<Any> spans;
-    for (std::size_t i = begin; i < end; ++i) spans.emplace_back(bytes[i].data(), wide[i].size(), static_cast<Element>(types[i]));
+    for (std::size_t i = begin; i < end; ++i)
+      spans.emplace_back(bytes[i].data(), wide[i].size(), static_cast<Element>(types[i]));
     return spans;
   }
 };
 
-TEST_CASE("a device that converts for the wire leaves the bits that the host's conversion leaves, of each variable and table by itself") {
+TEST_CASE(
+    "a device that converts for the wire leaves the bits that the host's conversion leaves, of "
+    "each variable and table by itself") {
   config::ModelSpec model = Factorization();
   model.tables[0].l2 = 1.5;
   model.layers.back() = DenseSpec("hidden", "all", 8, "relu");
@@ -280,20 +330,26 @@ TEST_CASE("a device that converts for the wire leaves the bits that the host's c
   model.layers.push_back(PlainSpec("norm", "batch_normalization", "hidden"));
   model.layers.back().gamma_l2 = 0.1;
   model.layers.push_back(DenseSpec("out", "norm", 1));
-  constexpr tensor::WireType kTypes[] = {tensor::WireType::kFloat32, tensor::WireType::kFloat16, tensor::WireType::kBFloat16};
-  for (const Precision precision : {Precision::kFloat32, Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
+  constexpr tensor::WireType kTypes[] = {tensor::WireType::kFloat32, tensor::WireType::kFloat16,
+                                         tensor::WireType::kBFloat16};
+  for (const Precision precision :
+       {Precision::kFloat32, Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
     const auto device = *MakeBackend(EmulatedGpu()), other = *MakeBackend(EmulatedGpu());
-    const std::unique_ptr<Graph> graph = *Graph::Build(model, device.get(), precision), reference = *Graph::Build(model, other.get(), precision);
+    const std::unique_ptr<Graph> graph = *Graph::Build(model, device.get(), precision),
+                                 reference = *Graph::Build(model, other.get(), precision);
     int named[] = {0, 0};
     HostStep steps(graph.get(), device.get()), wide_steps(reference.get(), other.get());
-    const std::size_t variables = graph->variables().size(), all = variables + graph->tables().size();
+    const std::size_t variables = graph->variables().size(),
+                      all = variables + graph->tables().size();
     for (std::uint64_t number = 0; number < 64; ++number) {
       std::vector<tensor::WireType> types;  // one of all, or each has its own
       const std::uint64_t mix = number / 2 % 4;
-      for (std::size_t i = 0; i < all; ++i) types.push_back(kTypes[mix < 2 ? 1 + mix : random::Bits64(mix + 4000, i) % 3]);
+      for (std::size_t i = 0; i < all; ++i)
+        types.push_back(kTypes[mix < 2 ? 1 + mix : random::Bits64(mix + 4000, i) % 3]);
       Drawn drawn(*graph, number, 48 - 7 * static_cast<std::int64_t>(number % 2));
       Travel t(*graph, drawn, number, types);
-      if (number % 6 == 5) {  // gradients that float16 cannot say: by the regularizers, of one variable and one table
+      if (number % 6 == 5) {  // gradients that float16 cannot say: by the regularizers, of one
+                              // variable and one table
         for (const std::size_t i : {std::size_t{0}, all - 2}) {
           t.wide[i][0] = 60000;
           tensor::Narrow(types[i], t.wide[i].data(), t.wide[i].size(), t.narrow[i].data());
@@ -303,14 +359,20 @@ TEST_CASE("a device that converts for the wire leaves the bits that the host's c
       steps.AllChanged(), wide_steps.AllChanged();
       const float scale = precision == Precision::kMixedFloat16 ? 128.0f : 1.0f;
       graph->SetLossScale(scale), reference->SetLossScale(scale);
-      const auto got = steps.TrainStep(t.Spans<AnyIn>(t.narrow, 0, variables), {&drawn.lookup, t.Spans<AnyIn>(t.narrow, variables, all), {}},
-                                       drawn.batch, number, t.Spans<AnyOut>(t.made, 0, variables), t.Spans<AnyOut>(t.made, variables, all));
-      const auto split = t.wide.begin() + static_cast<std::ptrdiff_t>(variables), made_split = t.wide_made.begin() + (split - t.wide.begin());
-      const auto want = wide_steps.TrainStep({t.wide.begin(), split}, {&drawn.lookup, {split, t.wide.end()}, {}}, drawn.batch, number,
-                                             {t.wide_made.begin(), made_split}, {made_split, t.wide_made.end()});
-      INFO("precision " << static_cast<int>(precision) << " step " << number << " " << got.status().ToString() << " " << want.status().ToString());
+      const auto got = steps.TrainStep(
+          t.Spans<AnyIn>(t.narrow, 0, variables),
+          {&drawn.lookup, t.Spans<AnyIn>(t.narrow, variables, all), {}}, drawn.batch, number,
+          t.Spans<AnyOut>(t.made, 0, variables), t.Spans<AnyOut>(t.made, variables, all));
+      const auto split = t.wide.begin() + static_cast<std::ptrdiff_t>(variables),
+                 made_split = t.wide_made.begin() + (split - t.wide.begin());
+      const auto want = wide_steps.TrainStep(
+          {t.wide.begin(), split}, {&drawn.lookup, {split, t.wide.end()}, {}}, drawn.batch, number,
+          {t.wide_made.begin(), made_split}, {made_split, t.wide_made.end()});
+      INFO("precision " << static_cast<int>(precision) << " step " << number << " "
+                        << got.status().ToString() << " " << want.status().ToString());
       REQUIRE((got.ok() && want.ok()));
-      CHECK(std::bit_cast<std::uint64_t>(got->loss_sum) == std::bit_cast<std::uint64_t>(want->loss_sum));  // a NaN, where float16 is in between
+      CHECK(std::bit_cast<std::uint64_t>(got->loss_sum) ==
+            std::bit_cast<std::uint64_t>(want->loss_sum));  // a NaN, where float16 is in between
       CHECK(got->finite == want->finite);
       int overflowed[] = {-1, -1};
       for (std::size_t i = 0; i < all; ++i) {
@@ -319,18 +381,22 @@ TEST_CASE("a device that converts for the wire leaves the bits that the host's c
         tensor::Narrow(types[i], t.wide_made[i].data(), t.wide_made[i].size(), wanted.data());
         CHECK((wanted == t.made[i]));
         int& first = overflowed[i < variables ? 0 : 1];
-        if (first < 0 && types[i] != tensor::WireType::kFloat32 && !tensor::AllFinite(types[i], wanted.data(), t.wide[i].size()))
+        if (first < 0 && types[i] != tensor::WireType::kFloat32 &&
+            !tensor::AllFinite(types[i], wanted.data(), t.wide[i].size()))
           first = static_cast<int>(i < variables ? i : i - variables);
       }
       named[0] += overflowed[0] >= 0, named[1] += overflowed[1] >= 0;
       CHECK(got->overflowed == overflowed[0]);
       CHECK(got->rows_overflowed == overflowed[1]);
       CHECK((want->overflowed == -1 && want->rows_overflowed == -1));
-      const auto seen =
-          steps.Evaluate(t.Spans<AnyIn>(t.narrow, 0, variables), {&drawn.lookup, t.Spans<AnyIn>(t.narrow, variables, all), {}}, drawn.batch);
-      const auto seen_wide = wide_steps.Evaluate({t.wide.begin(), split}, {&drawn.lookup, {split, t.wide.end()}, {}}, drawn.batch);
+      const auto seen = steps.Evaluate(
+          t.Spans<AnyIn>(t.narrow, 0, variables),
+          {&drawn.lookup, t.Spans<AnyIn>(t.narrow, variables, all), {}}, drawn.batch);
+      const auto seen_wide = wide_steps.Evaluate(
+          {t.wide.begin(), split}, {&drawn.lookup, {split, t.wide.end()}, {}}, drawn.batch);
       REQUIRE((seen.ok() && seen_wide.ok()));
-      CHECK(std::bit_cast<std::uint64_t>(seen->loss_sum) == std::bit_cast<std::uint64_t>(seen_wide->loss_sum));
+      CHECK(std::bit_cast<std::uint64_t>(seen->loss_sum) ==
+            std::bit_cast<std::uint64_t>(seen_wide->loss_sum));
       CHECK((seen->overflowed == -1 && seen->rows_overflowed == -1));
     }
     CHECK((named[0] > 0 && named[1] > 0));
@@ -364,15 +430,17 @@ TEST_CASE("after a batch whose rows there was no memory for, one of fewer rows r
       const std::size_t n = static_cast<std::size_t>(rows) * 64;
       std::vector<std::byte> values(n * BytesOf(type)), gradients(n * BytesOf(type));
       return steps
-          .TrainStep({kernel, bias}, {&lookup, {AnyIn(values.data(), n, type)}, {}}, batch, 1, {kernel_gradient, bias_gradient},
-                     {AnyOut(gradients.data(), n, type)})
+          .TrainStep({kernel, bias}, {&lookup, {AnyIn(values.data(), n, type)}, {}}, batch, 1,
+                     {kernel_gradient, bias_gradient}, {AnyOut(gradients.data(), n, type)})
           .status();
     };
     REQUIRE(step(100).ok());
     for (const std::int64_t rows : {1200, 600, 300}) {
       INFO(NameOf(type) << " rows " << rows);
       const absl::Status refused = step(rows);
-      if (rows == 1200) CHECK_THAT(refused.ToString(), Catch::Contains("RESOURCE_EXHAUSTED") && Catch::Contains("no memory: what="));
+      if (rows == 1200)
+        CHECK_THAT(refused.ToString(),
+                   Catch::Contains("RESOURCE_EXHAUSTED") && Catch::Contains("no memory: what="));
       const absl::Status again = step(100);
       CHECK(again.ToString() == "OK");
     }
@@ -383,7 +451,9 @@ TEST_CASE("the room for rows is a little more than they are, and of few sizes") 
   std::set<std::size_t> sizes;
   for (std::size_t rows = 1; rows < 100000; ++rows) {
     const std::size_t room = RoomForRows(rows);
-    if (room < rows + rows / 16 || (rows > 64 && room > rows + rows / 4) || room < RoomForRows(rows - 1)) FAIL(rows << " " << room);
+    if (room < rows + rows / 16 || (rows > 64 && room > rows + rows / 4) ||
+        room < RoomForRows(rows - 1))
+      FAIL(rows << " " << room);
     sizes.insert(room);
   }
   CHECK(sizes.size() < 100);
@@ -399,7 +469,8 @@ TEST_CASE("row gradients of another size than the rows are refused on a device a
     Drawn drawn(*graph, 1, 8);
     drawn.gradients[1].pop_back();
     CHECK_THAT(std::string(steps
-                               .TrainStep({kernel, bias}, drawn.rows(), drawn.batch, 0, {kernel_gradient, bias_gradient},
+                               .TrainStep({kernel, bias}, drawn.rows(), drawn.batch, 0,
+                                          {kernel_gradient, bias_gradient},
                                           {drawn.gradients.begin(), drawn.gradients.end()})
                                .status()
                                .message()),
@@ -418,17 +489,21 @@ TEST_CASE("rows that are not those of the batch are refused") {
   batch.labels = labels;
   const std::vector<float> kernel(4), bias(1), values(6), other(3);
   const std::vector<AnyIn> weights = {kernel, bias};
-  CHECK_THAT(std::string((*graph)->Evaluate(weights, batch).status().message()), Catch::Contains("rows of the wrong tables: want=2 got=0"));
+  CHECK_THAT(std::string((*graph)->Evaluate(weights, batch).status().message()),
+             Catch::Contains("rows of the wrong tables: want=2 got=0"));
   auto lookup = *(*graph)->Lookup(batch);
   Rows rows{&lookup, {values, other}};
   CHECK((*graph)->Evaluate(weights, rows, batch).ok());
   rows.values[0] = std::span<const float>(values).first(4);
-  CHECK_THAT(std::string((*graph)->Evaluate(weights, rows, batch).status().message()), Catch::Contains("rows mismatch: table=t ids=3 dimension=2"));
+  CHECK_THAT(std::string((*graph)->Evaluate(weights, rows, batch).status().message()),
+             Catch::Contains("rows mismatch: table=t ids=3 dimension=2"));
 }
 
-TEST_CASE("AUC counts predictions in Keras' bins, RMSE adds squares, and both add up over batches") {
+TEST_CASE(
+    "AUC counts predictions in Keras' bins, RMSE adds squares, and both add up over batches") {
   const auto backend = *MakeBackend({"cpu", 1});
-  const auto count = [&](bool from_logits, std::span<const float> output, std::span<const float> labels) {
+  const auto count = [&](bool from_logits, std::span<const float> output,
+                         std::span<const float> labels) {
     MetricSum sum;
     sum.counts.resize(2 * kAucBins);
     backend->CountAuc(from_logits, output, labels, sum.counts);

@@ -1,4 +1,5 @@
-// How variables are cut, assembled and cut again: the layout's checks, the pull cache, weights and gradients.
+// How variables are cut, assembled and cut again: the layout's checks, the pull cache, weights and
+// gradients.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -37,16 +38,24 @@ v1::Plan PlanOf(const std::vector<Cut>& cuts) {
 }
 // a/kernel (5,2) in rows 0-3 and 3-5 given in reverse, a/bias (2), a scalar.
 v1::Plan Small() {
-  return PlanOf({{2, 0, "a/kernel", {5, 2}, 3, 5}, {0, 0, "a/kernel", {5, 2}, 0, 3}, {1, 1, "a/bias", {2}, 0, 2}, {3, 2, "scale", {}, 0, 1}});
+  return PlanOf({{2, 0, "a/kernel", {5, 2}, 3, 5},
+                 {0, 0, "a/kernel", {5, 2}, 0, 3},
+                 {1, 1, "a/bias", {2}, 0, 2},
+                 {3, 2, "scale", {}, 0, 1}});
 }
 
-// A frame with the values first, first+1, … for one shard, at the offset of a 64-byte aligned section.
-PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std::uint64_t vlsn, std::uint64_t frame_extra = 0,
-                   std::size_t misalign = 0) {
+// A frame with the values first, first+1, … for one shard, at the offset of a 64-byte aligned
+// section.
+PulledShard Pulled(std::uint32_t shard, std::uint64_t elements, float first, std::uint64_t vlsn,
+                   std::uint64_t frame_extra = 0, std::size_t misalign = 0) {
   auto frame = std::make_shared<tensor::AlignedBuffer>(64 + misalign + elements * 4 + frame_extra);
   float* values = reinterpret_cast<float*>(frame->data() + misalign);
   for (std::uint64_t i = 0; i < elements; ++i) values[i] = first + static_cast<float>(i);
-  return {ShardId(shard), {1, 1}, vlsn, {frame, {frame->data() + misalign, elements * 4}}, frame->size()};
+  return {ShardId(shard),
+          {1, 1},
+          vlsn,
+          {frame, {frame->data() + misalign, elements * 4}},
+          frame->size()};
 }
 
 TEST_CASE("the plan's shards become rows of variables in row order") {
@@ -80,7 +89,8 @@ TEST_CASE("a plan whose shards do not partition its variables is refused by name
       {"empty shard", PlanOf({{0, 0, "w", {4}, 2, 2}}), "outside the variable"},
       {"beyond the rows", PlanOf({{0, 0, "w", {4}, 0, 5}}), "outside the variable"},
       {"two shapes", PlanOf({{0, 0, "w", {4}, 0, 2}, {1, 0, "w", {5}, 2, 4}}), "two ways"},
-      {"hole in the variables", PlanOf({{0, 1, "w", {4}, 0, 2}, {1, 1, "w", {4}, 2, 4}}), "without shards"},
+      {"hole in the variables", PlanOf({{0, 1, "w", {4}, 0, 2}, {1, 1, "w", {4}, 2, 4}}),
+       "without shards"},
       {"index beyond", PlanOf({{0, 9, "w", {4}, 0, 4}}), "index out of range"},
       {"overflow", PlanOf({{0, 0, "w", {1ull << 40, 1ull << 40}, 0, 1ull << 40}}), ""},
       {"half precision", half, "DTYPE_FLOAT16"},
@@ -93,7 +103,8 @@ TEST_CASE("a plan whose shards do not partition its variables is refused by name
   }
 }
 
-TEST_CASE("pulled shards are assembled into one span per variable, and only what changed is copied") {
+TEST_CASE(
+    "pulled shards are assembled into one span per variable, and only what changed is copied") {
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
   PullCache cache(layout);
   WeightBuffer weights(layout);
@@ -108,7 +119,8 @@ TEST_CASE("pulled shards are assembled into one span per variable, and only what
   weights.Absorb(cache.Take());
   REQUIRE(weights.complete());
   auto spans = weights.Spans();
-  CHECK(std::vector<float>(spans[0].begin(), spans[0].end()) == std::vector<float>{0, 1, 2, 3, 4, 5, 100, 101, 102, 103});
+  CHECK(std::vector<float>(spans[0].begin(), spans[0].end()) ==
+        std::vector<float>{0, 1, 2, 3, 4, 5, 100, 101, 102, 103});
   CHECK(std::vector<float>(spans[1].begin(), spans[1].end()) == std::vector<float>{200, 201});
   CHECK(spans[2][0] == 300);
   CHECK(cache.Take().empty());
@@ -125,8 +137,11 @@ TEST_CASE("pulled shards are assembled into one span per variable, and only what
   CHECK(spans[1][0] == 200);
 }
 
-TEST_CASE("a variable of one shard is read where the frame brought it, unless that would keep a large frame or is not aligned") {
-  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(PlanOf({{0, 0, "w", {64}, 0, 64}})));
+TEST_CASE(
+    "a variable of one shard is read where the frame brought it, unless that would keep a large "
+    "frame or is not aligned") {
+  const auto layout =
+      std::make_shared<const Layout>(*Layout::FromPlan(PlanOf({{0, 0, "w", {64}, 0, 64}})));
   WeightBuffer weights(layout);
   auto whole = Pulled(0, 64, 0, 1);
   const auto* in_frame = reinterpret_cast<const float*>(whole.values.bytes.data());
@@ -146,18 +161,26 @@ TEST_CASE("a variable of one shard is read where the frame brought it, unless th
 struct Rooms {
   int left = 1000, asked = 0;
   Room Hand() {
-    return [this](std::size_t bytes) { return ++asked, left-- > 0 ? tensor::AlignedBuffer(bytes) : tensor::AlignedBuffer(); };
+    return [this](std::size_t bytes) {
+      return ++asked, left-- > 0 ? tensor::AlignedBuffer(bytes) : tensor::AlignedBuffer();
+    };
   }
 };
 
-TEST_CASE("with room values are copied where they arrive, and whoever computes reads them there: nothing is copied again") {
+TEST_CASE(
+    "with room values are copied where they arrive, and whoever computes reads them there: nothing "
+    "is copied again") {
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
   Rooms rooms;
   PullCache cache(layout, rooms.Hand());
   WeightBuffer weights(layout);
   const auto all = [&](float first, std::uint64_t vlsn) {
-    for (const auto& [shard, elements] : {std::pair{2u, 4u}, std::pair{0u, 6u}, std::pair{1u, 2u}, std::pair{3u, 1u}})
-      REQUIRE(cache.Accept(Pulled(shard, elements, first + 100.0f * static_cast<float>(shard), vlsn, 1 << 20)).ok());
+    for (const auto& [shard, elements] :
+         {std::pair{2u, 4u}, std::pair{0u, 6u}, std::pair{1u, 2u}, std::pair{3u, 1u}})
+      REQUIRE(cache
+                  .Accept(Pulled(shard, elements, first + 100.0f * static_cast<float>(shard), vlsn,
+                                 1 << 20))
+                  .ok());
     std::vector<PulledShard> taken = cache.Take();
     std::vector<const std::byte*> lie;
     for (const PulledShard& shard : taken) lie.push_back(shard.values.bytes.data());
@@ -169,7 +192,9 @@ TEST_CASE("with room values are copied where they arrive, and whoever computes r
     CHECK(reinterpret_cast<const std::byte*>(weights.Spans()[2].data()) == lie[3]);
     return weights.Spans();
   };
-  const auto kernel = [&] { return std::vector<float>(weights.Spans()[0].begin(), weights.Spans()[0].end()); };
+  const auto kernel = [&] {
+    return std::vector<float>(weights.Spans()[0].begin(), weights.Spans()[0].end());
+  };
   const float* const before = all(0, 1)[0].data();
   CHECK(rooms.asked == 3);  // one for each variable
   CHECK(kernel() == std::vector<float>{0, 1, 2, 3, 4, 5, 200, 201, 202, 203});
@@ -201,12 +226,16 @@ TEST_CASE("with room values are copied where they arrive, and whoever computes r
   CHECK(weights.Spans()[2][0] == 300);
 }
 
-TEST_CASE("shards that lie one behind the other and are not of one frame are not read as one: the other may go") {
-  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(PlanOf({{0, 0, "w", {32}, 0, 16}, {1, 0, "w", {32}, 16, 32}})));
+TEST_CASE(
+    "shards that lie one behind the other and are not of one frame are not read as one: the other "
+    "may go") {
+  const auto layout = std::make_shared<const Layout>(
+      *Layout::FromPlan(PlanOf({{0, 0, "w", {32}, 0, 16}, {1, 0, "w", {32}, 16, 32}})));
   tensor::AlignedBuffer memory(128);
   std::fill(memory.floats().begin(), memory.floats().end(), 1.0f);
   const auto piece = [&](std::uint32_t shard, std::shared_ptr<const void> owner) {
-    return PulledShard{ShardId(shard), {1, 1}, 1, {std::move(owner), {memory.data() + 64 * shard, 64}}, 64};
+    return PulledShard{
+        ShardId(shard), {1, 1}, 1, {std::move(owner), {memory.data() + 64 * shard, 64}}, 64};
   };
   const auto frame = std::make_shared<int>();
   for (const bool one : {true, false}) {
@@ -217,7 +246,8 @@ TEST_CASE("shards that lie one behind the other and are not of one frame are not
   }
 }
 
-TEST_CASE("values of 16 bits are widened though they lie so that they could be read in their frame") {
+TEST_CASE(
+    "values of 16 bits are widened though they lie so that they could be read in their frame") {
   v1::Plan plan = PlanOf({{0, 0, "w", {32}, 0, 32}});
   plan.mutable_shards(0)->mutable_variable()->set_wire_dtype(v1::DTYPE_BFLOAT16);
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(plan));
@@ -235,7 +265,8 @@ TEST_CASE("an answer of another size or for another shard is refused and changes
   const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(Small()));
   Rooms rooms;
   PullCache cache(layout, rooms.Hand());
-  CHECK_THAT(std::string(cache.Accept(Pulled(0, 5, 0, 1)).message()), Catch::Contains("a/kernel") && Catch::Contains("want=24 got=20"));
+  CHECK_THAT(std::string(cache.Accept(Pulled(0, 5, 0, 1)).message()),
+             Catch::Contains("a/kernel") && Catch::Contains("want=24 got=20"));
   CHECK(rooms.asked == 0);
   CHECK_FALSE(cache.Accept(Pulled(4, 5, 0, 1)).ok());
   CHECK_FALSE(cache.held(ShardId(0)).has);
@@ -264,7 +295,8 @@ TEST_CASE("what lies between the gradients of two variables does not leave with 
     alignas(64) std::byte bytes[128];
     void TakeBack(std::byte*, std::size_t) override {}
   };
-  const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(PlanOf({{0, 0, "a", {8}, 0, 8}, {1, 1, "b", {8}, 0, 8}})));
+  const auto layout = std::make_shared<const Layout>(
+      *Layout::FromPlan(PlanOf({{0, 0, "a", {8}, 0, 8}, {1, 1, "b", {8}, 0, 8}})));
   const auto block = std::make_shared<Block>();
   std::fill(std::begin(block->bytes), std::end(block->bytes), std::byte{7});
   std::vector<tensor::AlignedBuffer> buffers;
@@ -274,19 +306,25 @@ TEST_CASE("what lies between the gradients of two variables does not leave with 
   for (int i = 0; i < 2; ++i) header.add_pushes();
   std::vector<std::byte> frame;
   for (const tensor::SharedBytes& piece :
-       wire::BuildRequest(&header, {GradientBuffer::Slice(gradient, ShardId(0)), GradientBuffer::Slice(gradient, ShardId(1))}))
+       wire::BuildRequest(&header, {GradientBuffer::Slice(gradient, ShardId(0)),
+                                    GradientBuffer::Slice(gradient, ShardId(1))}))
     frame.insert(frame.end(), piece.bytes.begin(), piece.bytes.end());
   const auto at = static_cast<std::ptrdiff_t>(header.pushes(0).payload_offset());
   REQUIRE(frame.size() == header.pushes(0).payload_offset() + 64 + 32);
-  CHECK(std::all_of(frame.begin() + at, frame.begin() + at + 32, [](std::byte b) { return b == std::byte{7}; }));
-  CHECK(std::all_of(frame.begin() + at + 32, frame.begin() + at + 64, [](std::byte b) { return b == std::byte{0}; }));
+  CHECK(std::all_of(frame.begin() + at, frame.begin() + at + 32,
+                    [](std::byte b) { return b == std::byte{7}; }));
+  CHECK(std::all_of(frame.begin() + at + 32, frame.begin() + at + 64,
+                    [](std::byte b) { return b == std::byte{0}; }));
 }
 
-TEST_CASE("a variable's wire type: values are widened on arrival, gradients narrowed where they lie, and what it cannot say is named") {
+TEST_CASE(
+    "a variable's wire type: values are widened on arrival, gradients narrowed where they lie, and "
+    "what it cannot say is named") {
   using tensor::WireType;
   for (const WireType wire : {WireType::kBFloat16, WireType::kFloat16}) {
     v1::Plan plan = Small();  // a/kernel travels in 16 bits, the others do not
-    for (int i = 0; i < 2; ++i) plan.mutable_shards(i)->mutable_variable()->set_wire_dtype(static_cast<v1::DType>(wire));
+    for (int i = 0; i < 2; ++i)
+      plan.mutable_shards(i)->mutable_variable()->set_wire_dtype(static_cast<v1::DType>(wire));
     const auto layout = std::make_shared<const Layout>(*Layout::FromPlan(plan));
     CHECK(layout->variables()[0].wire == wire);
     CHECK(layout->variables()[1].wire == WireType::kFloat32);
@@ -295,11 +333,13 @@ TEST_CASE("a variable's wire type: values are widened on arrival, gradients narr
 
     PullCache cache(layout);
     WeightBuffer weights(layout);
-    CHECK_THAT(std::string(cache.Accept(Pulled(0, 6, 0, 1)).message()), Catch::Contains("a/kernel") && Catch::Contains("want=12 got=24"));
+    CHECK_THAT(std::string(cache.Accept(Pulled(0, 6, 0, 1)).message()),
+               Catch::Contains("a/kernel") && Catch::Contains("want=12 got=24"));
     const auto narrow = [&](std::uint32_t shard, const std::vector<float>& values) {
       auto frame = std::make_shared<tensor::AlignedBuffer>(values.size() * 2);
       tensor::Narrow(wire, values.data(), values.size(), frame->data());
-      return PulledShard{ShardId(shard), {1, 1}, 1, {frame, {frame->data(), frame->size()}}, frame->size()};
+      return PulledShard{
+          ShardId(shard), {1, 1}, 1, {frame, {frame->data(), frame->size()}}, frame->size()};
     };
     const std::vector<float> rows = {1, 2.5f, -3, 0.1f, 1e-7f, 100.25f, 7, 8, 9, 10};
     REQUIRE(cache.Accept(narrow(0, {rows.begin(), rows.begin() + 6})).ok());
@@ -308,7 +348,8 @@ TEST_CASE("a variable's wire type: values are widened on arrival, gradients narr
     REQUIRE(cache.Accept(Pulled(3, 1, 3, 1)).ok());
     weights.Absorb(cache.Take());
     REQUIRE(weights.complete());
-    for (std::size_t i = 0; i < rows.size(); ++i) CHECK(weights.Spans()[0][i] == tensor::WidenOne(wire, tensor::NarrowOne(wire, rows[i])));
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      CHECK(weights.Spans()[0][i] == tensor::WidenOne(wire, tensor::NarrowOne(wire, rows[i])));
     CHECK(weights.Spans()[1][1] == 6);
 
     auto gradient = std::make_shared<GradientBuffer>(layout, true);
@@ -330,10 +371,12 @@ TEST_CASE("a variable's wire type: values are widened on arrival, gradients narr
   }
   v1::Plan odd = Small();
   odd.mutable_shards(0)->mutable_variable()->set_wire_dtype(v1::DTYPE_INT64);
-  CHECK_THAT(std::string(Layout::FromPlan(odd).status().message()), Catch::Contains("wire type is not built") && Catch::Contains("a/kernel"));
+  CHECK_THAT(std::string(Layout::FromPlan(odd).status().message()),
+             Catch::Contains("wire type is not built") && Catch::Contains("a/kernel"));
   odd = Small();
   odd.mutable_shards(0)->mutable_variable()->set_wire_dtype(v1::DTYPE_BFLOAT16);
-  CHECK_THAT(std::string(Layout::FromPlan(odd).status().message()), Catch::Contains("described in two ways"));
+  CHECK_THAT(std::string(Layout::FromPlan(odd).status().message()),
+             Catch::Contains("described in two ways"));
 }
 
 }  // namespace

@@ -48,7 +48,9 @@ std::shared_ptr<const Layout> LaidOut(const v1::Plan& plan) {
   return std::make_shared<const Layout>(*std::move(layout));
 }
 
-TEST_CASE("a plan with tables: the slots are its last shards, and dense variables are what they are without") {
+TEST_CASE(
+    "a plan with tables: the slots are its last shards, and dense variables are what they are "
+    "without") {
   const auto layout = LaidOut(PlanOf({4, 1}, 8));
   CHECK(layout->shard_count() == 10);
   CHECK(layout->dense_shards() == 2);
@@ -69,38 +71,51 @@ TEST_CASE("a plan with tables: the slots are its last shards, and dense variable
     CHECK_THAT(std::string(bad.status().message()), Catch::Contains(text));
   };
   refused("slots and tables do not fit", [](v1::Plan* p) { p->clear_tables(); });
-  refused("slots and tables do not fit", [](v1::Plan* p) { p->mutable_shards()->DeleteSubrange(2, 8); });
-  refused("slots are not the last shards", [](v1::Plan* p) { p->mutable_shards()->SwapElements(1, 5); });
-  refused("slots are not the last shards", [](v1::Plan* p) { p->mutable_shards(4)->mutable_slot()->set_slot(7); });
+  refused("slots and tables do not fit",
+          [](v1::Plan* p) { p->mutable_shards()->DeleteSubrange(2, 8); });
+  refused("slots are not the last shards",
+          [](v1::Plan* p) { p->mutable_shards()->SwapElements(1, 5); });
+  refused("slots are not the last shards",
+          [](v1::Plan* p) { p->mutable_shards(4)->mutable_slot()->set_slot(7); });
   refused("slots are not the last shards", [](v1::Plan* p) { p->mutable_shards()->RemoveLast(); });
   refused("table described badly", [](v1::Plan* p) { p->mutable_tables(1)->set_dimension(0); });
 }
 
-TEST_CASE("each id lies in its slot once, its row comes back to its place, and so does its gradient, in each table's wire type") {
+TEST_CASE(
+    "each id lies in its slot once, its row comes back to its place, and so does its gradient, in "
+    "each table's wire type") {
   using tensor::WireType;
   const std::uint32_t seed = GENERATE(1u, 2u, 3u);
-  const std::vector<WireType> wire = GENERATE(std::vector<WireType>{WireType::kFloat32, WireType::kFloat32, WireType::kFloat32},
-                                              std::vector<WireType>{WireType::kBFloat16, WireType::kBFloat16, WireType::kBFloat16},
-                                              std::vector<WireType>{WireType::kFloat16, WireType::kFloat32, WireType::kBFloat16});
+  const std::vector<WireType> wire =
+      GENERATE(std::vector<WireType>{WireType::kFloat32, WireType::kFloat32, WireType::kFloat32},
+               std::vector<WireType>{WireType::kBFloat16, WireType::kBFloat16, WireType::kBFloat16},
+               std::vector<WireType>{WireType::kFloat16, WireType::kFloat32, WireType::kBFloat16});
   INFO("seed " << seed);
   std::mt19937 random(seed);
   const std::vector<std::uint32_t> dimensions = {4, 1, 7};
   v1::Plan plan = PlanOf(dimensions, 16);
-  for (int t = 0; t < 3; ++t) plan.mutable_tables(t)->set_wire_dtype(static_cast<v1::DType>(wire[static_cast<std::size_t>(t)]));
+  for (int t = 0; t < 3; ++t)
+    plan.mutable_tables(t)->set_wire_dtype(
+        static_cast<v1::DType>(wire[static_cast<std::size_t>(t)]));
   const auto layout = LaidOut(plan);
   std::vector<std::vector<std::int64_t>> ids(3);
   for (const std::size_t t : {0u, 2u}) {  // a batch may read nothing of a table
     std::set<std::int64_t> all;
-    while (all.size() < 60 * (t + 1)) all.insert(static_cast<std::int64_t>(random()) * (random() % 2 == 0 ? 1 : -1));
+    while (all.size() < 60 * (t + 1))
+      all.insert(static_cast<std::int64_t>(random()) * (random() % 2 == 0 ? 1 : -1));
     ids[t].assign(all.begin(), all.end());
     std::shuffle(ids[t].begin(), ids[t].end(), random);
   }
-  const auto rows = std::make_shared<const SlotRows>(layout, std::vector<std::span<const std::int64_t>>{ids[0], ids[1], ids[2]});
+  const auto rows = std::make_shared<const SlotRows>(
+      layout, std::vector<std::span<const std::int64_t>>{ids[0], ids[1], ids[2]});
 
   // A server's table: the row of id i of table t is i * 10 + t in each element.
-  const auto element = [](std::uint32_t table, std::int64_t id) { return static_cast<float>(id % 60 * 4 + table); };  // fits all types
+  const auto element = [](std::uint32_t table, std::int64_t id) {
+    return static_cast<float>(id % 60 * 4 + table);
+  };  // fits all types
   // What there is no room for is of the heap.
-  const std::vector<tensor::AlignedBuffer> without = rows->MakeRows([](std::size_t) { return tensor::AlignedBuffer(); });
+  const std::vector<tensor::AlignedBuffer> without =
+      rows->MakeRows([](std::size_t) { return tensor::AlignedBuffer(); });
   std::vector<tensor::AlignedBuffer> got = rows->MakeRows();
   for (std::size_t t = 0; t < got.size(); ++t) CHECK(without[t].size() == got[t].size());
   std::set<std::pair<std::uint32_t, std::int64_t>> seen;
@@ -119,11 +134,13 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
       CHECK(table > last_table);
       last_table = table;
       for (std::uint32_t i = 0; i < rows->table_rows(part)[k]; ++i, ++id) {
-        CHECK(layout->slot_shard(sharding::SlotOf(layout->tables()[table].slot_key, *id, 16)) == part.shard);
+        CHECK(layout->slot_shard(sharding::SlotOf(layout->tables()[table].slot_key, *id, 16)) ==
+              part.shard);
         CHECK(seen.insert({table, *id}).second);
         const std::vector<float> row(dimensions[table], element(table, *id));
         values.resize(values.size() + row.size() * tensor::WireBytes(wire[table]));
-        tensor::Narrow(wire[table], row.data(), row.size(), &values.back() + 1 - row.size() * tensor::WireBytes(wire[table]));
+        tensor::Narrow(wire[table], row.data(), row.size(),
+                       &values.back() + 1 - row.size() * tensor::WireBytes(wire[table]));
         types.insert(wire[table]);
       }
     }
@@ -138,17 +155,20 @@ TEST_CASE("each id lies in its slot once, its row comes back to its place, and s
   for (std::uint32_t t = 0; t < 3; ++t) {
     REQUIRE(got[t].size() == ids[t].size() * dimensions[t] * sizeof(float));
     for (std::size_t i = 0; i < ids[t].size(); ++i)
-      for (std::uint32_t d = 0; d < dimensions[t]; ++d) REQUIRE(got[t].floats()[i * dimensions[t] + d] == element(t, ids[t][i]));
+      for (std::uint32_t d = 0; d < dimensions[t]; ++d)
+        REQUIRE(got[t].floats()[i * dimensions[t] + d] == element(t, ids[t][i]));
   }
   // What goes out has the order of the ids that go with it.
   CHECK(rows->ToWire(&got) == -1);
   const tensor::AlignedBuffer out = rows->Gather(got);
   CHECK(out.size() == rows->wire_bytes());
   got = rows->MakeRows();
-  for (const SlotRows::Part& part : rows->parts()) CHECK(rows->Scatter(part, {out.data() + part.first_byte, part.bytes}, &got));
+  for (const SlotRows::Part& part : rows->parts())
+    CHECK(rows->Scatter(part, {out.data() + part.first_byte, part.bytes}, &got));
   rows->Widen(&got);
   for (std::uint32_t t = 0; t < 3; ++t)
-    for (std::size_t i = 0; i < ids[t].size(); ++i) CHECK(got[t].floats()[i * dimensions[t]] == element(t, ids[t][i]));
+    for (std::size_t i = 0; i < ids[t].size(); ++i)
+      CHECK(got[t].floats()[i * dimensions[t]] == element(t, ids[t][i]));
   got[0].floats()[5] = 70000.f;
   CHECK(rows->ToWire(&got) == (wire[0] == WireType::kFloat16 ? 0 : -1));
 }

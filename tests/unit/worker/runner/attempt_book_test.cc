@@ -46,7 +46,8 @@ TEST_CASE("a Done carries the map of the first push and that of the last settlem
   CHECK(book.running() == nullptr);
 }
 
-TEST_CASE("what an attempt says of the shards that it touched counts updates, not pushes or answers") {
+TEST_CASE(
+    "what an attempt says of the shards that it touched counts updates, not pushes or answers") {
   AttemptBook book = Running();
   CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{2, 0}});
   book.Expect(u1, {p1});
@@ -54,7 +55,8 @@ TEST_CASE("what an attempt says of the shards that it touched counts updates, no
   book.OnPushAnswer(A(1), u0, p1, PushAnswer::kBusy, {});
   CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {2, 0}});
   book.Expect(UpdateIndex(2), {});  // one that has rows for nobody
-  CHECK(book.TouchedLess() == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {1, 2}, {2, 0}});
+  CHECK(book.TouchedLess() ==
+        std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {1, 2}, {2, 0}});
 }
 
 TEST_CASE("answers of a push, one by one") {
@@ -65,11 +67,16 @@ TEST_CASE("answers of a push, one by one") {
     bool still_runs, still_unsettled;
   };
   const Row rows[] = {
-      {PushAnswer::kApplied, {}, Next::kSettled, true, false},      {PushAnswer::kDuplicate, {}, Next::kSettled, true, false},
-      {PushAnswer::kStale, V(6), Next::kWaitForMap, true, true},    {PushAnswer::kStale, V(5), Next::kBackoff, true, true},
-      {PushAnswer::kStale, V(2), Next::kBackoff, true, true},       {PushAnswer::kBusy, {}, Next::kBackoff, true, true},
-      {PushAnswer::kTransport, {}, Next::kBackoff, true, true},     {PushAnswer::kSuperseded, {}, Next::kDropAttempt, false, false},
-      {PushAnswer::kRefused, {}, Next::kDropAttempt, false, false}, {PushAnswer::kInvalid, {}, Next::kFail, true, true},
+      {PushAnswer::kApplied, {}, Next::kSettled, true, false},
+      {PushAnswer::kDuplicate, {}, Next::kSettled, true, false},
+      {PushAnswer::kStale, V(6), Next::kWaitForMap, true, true},
+      {PushAnswer::kStale, V(5), Next::kBackoff, true, true},
+      {PushAnswer::kStale, V(2), Next::kBackoff, true, true},
+      {PushAnswer::kBusy, {}, Next::kBackoff, true, true},
+      {PushAnswer::kTransport, {}, Next::kBackoff, true, true},
+      {PushAnswer::kSuperseded, {}, Next::kDropAttempt, false, false},
+      {PushAnswer::kRefused, {}, Next::kDropAttempt, false, false},
+      {PushAnswer::kInvalid, {}, Next::kFail, true, true},
       {PushAnswer::kOverBudget, {}, Next::kFail, true, true},
   };
   for (const Row& row : rows) {
@@ -84,10 +91,12 @@ TEST_CASE("answers of a push, one by one") {
   }
 }
 
-TEST_CASE("OVER_BUDGET is a try of many where the job waits for room, and its end where it does not") {
+TEST_CASE(
+    "OVER_BUDGET is a try of many where the job waits for room, and its end where it does not") {
   AttemptBook book = Running();
   book.SetOverBudget(AttemptBook::OverBudget::kPause);
-  for (int i = 0; i < 3; ++i) CHECK(book.OnPushAnswer(A(1), u0, p0, PushAnswer::kOverBudget, {}).next == Next::kBackoff);
+  for (int i = 0; i < 3; ++i)
+    CHECK(book.OnPushAnswer(A(1), u0, p0, PushAnswer::kOverBudget, {}).next == Next::kBackoff);
   CHECK(book.Unsettled(u0) == std::vector<ShardId>{p0, p1});
   CHECK(book.OnPushAnswer(A(1), u0, p0, PushAnswer::kApplied, {}).next == Next::kSettled);
   book.SetOverBudget(AttemptBook::OverBudget::kFail);
@@ -168,7 +177,8 @@ TEST_CASE("an older map of the same job is ignored, one of another job is taken"
 
 TEST_CASE("grants wait in order and within a bound; only what has not begun is given back") {
   AttemptBook book;
-  for (std::uint64_t n = 0; n < AttemptBook::kQueuedMax; ++n) REQUIRE(book.OnGrant(Train(n, A(n + 1))));
+  for (std::uint64_t n = 0; n < AttemptBook::kQueuedMax; ++n)
+    REQUIRE(book.OnGrant(Train(n, A(n + 1))));
   CHECK_FALSE(book.OnGrant(Train(0, A(1))));
   CHECK_FALSE(book.OnGrant(Train(9, A(999999))));
   book.Begin(A(1));
@@ -178,7 +188,9 @@ TEST_CASE("grants wait in order and within a bound; only what has not begun is g
   CHECK(book.NextToBegin() == nullptr);
 }
 
-TEST_CASE("what is to be run first goes before what has not begun, in the order of closures, and never before what runs") {
+TEST_CASE(
+    "what is to be run first goes before what has not begun, in the order of closures, and never "
+    "before what runs") {
   AttemptBook book;
   for (const std::uint64_t c : {20, 21, 22}) REQUIRE(book.OnGrant(Train(c, A(c))));
   book.Begin(A(20));

@@ -1,4 +1,5 @@
-// ComputeJob where the backend's memory is not the host's: the same steps as on the CPU, bit for bit.
+// ComputeJob where the backend's memory is not the host's: the same steps as on the CPU, bit for
+// bit.
 #include "worker/runner/compute_job.h"
 
 #include <algorithm>
@@ -56,7 +57,8 @@ struct Job {
     for (const auto& mistake : parsed.mistakes) UNSCOPED_INFO(mistake.text);
     REQUIRE(parsed.spec.has_value());
     spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
-    compute = std::make_unique<ComputeJob>(spec, 11, std::move(backend), DataOptions{std::uint64_t{1} << 30}, &limit);
+    compute = std::make_unique<ComputeJob>(spec, 11, std::move(backend),
+                                           DataOptions{std::uint64_t{1} << 30}, &limit);
     const absl::Status opened = compute->Open({true, false, true});
     INFO(opened.ToString());
     REQUIRE(opened.ok());
@@ -87,7 +89,10 @@ struct Job {
     const ShardSlice& slice = layout->slice(ShardId(shard));
     std::vector<float> values(slice.elements);
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = 0.25f + 0.5f * random::Uniform(random::KeyOf(version, layout->variable_of(ShardId(shard)).name), slice.first_element + i);
+      values[i] =
+          0.25f +
+          0.5f * random::Uniform(random::KeyOf(version, layout->variable_of(ShardId(shard)).name),
+                                 slice.first_element + i);
     auto frame = std::make_shared<tensor::AlignedBuffer>(slice.wire_bytes());
     tensor::Narrow(slice.wire, values.data(), values.size(), frame->data());
     PulledShard pulled;
@@ -101,7 +106,8 @@ struct Job {
     batch.size = static_cast<std::int64_t>(size);
     std::vector<std::span<std::byte>> to;
     for (std::uint64_t i = 0; i < size; ++i) batch.examples.push_back(first + i);
-    for (const Field& field : compute->train()->fields()) batch.fields.emplace_back(size * field.shape.elements() * tensor::DTypeBytes(field.dtype));
+    for (const Field& field : compute->train()->fields())
+      batch.fields.emplace_back(size * field.shape.elements() * tensor::DTypeBytes(field.dtype));
     for (tensor::AlignedBuffer& field : batch.fields) to.emplace_back(field.data(), field.size());
     REQUIRE(compute->train()->Read(batch.examples, to).ok());
     return batch;
@@ -115,13 +121,16 @@ struct Job {
       const std::uint32_t dimension = layout->tables()[t].dimension;
       for (std::size_t i = 0; i < values.size(); ++i) {
         const std::int64_t id = rows->lookup[t].ids[i / dimension];
-        values[i] = random::Uniform(random::KeyOf(t, "rows"), static_cast<std::uint64_t>(id) * dimension + i % dimension) - 0.5f;
+        values[i] = random::Uniform(random::KeyOf(t, "rows"),
+                                    static_cast<std::uint64_t>(id) * dimension + i % dimension) -
+                    0.5f;
       }
       const tensor::WireType wire = layout->tables()[t].wire;
       if (wire == tensor::WireType::kFloat32) continue;
       std::vector<std::byte> narrow(values.size() * 2);
       tensor::Narrow(wire, values.data(), values.size(), narrow.data());
-      std::copy(narrow.begin(), narrow.end(), tensor::NarrowHome(wire, values.data(), values.size()));
+      std::copy(narrow.begin(), narrow.end(),
+                tensor::NarrowHome(wire, values.data(), values.size()));
     }
     rows->as_pulled = as_pulled;
     if (!as_pulled) rows->slots->Widen(&rows->values);
@@ -138,23 +147,29 @@ struct Job {
   std::vector<PulledShard> pulled_;
 };
 
-std::vector<std::byte> BytesOf(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<std::byte> BytesOf(std::span<const std::byte> bytes) {
+  return {bytes.begin(), bytes.end()};
+}
 
 void CheckSame(const StepResult& a, const StepResult& b) {
   CHECK(a.loss_sum == b.loss_sum);
   CHECK(a.finite == b.finite);
   REQUIRE(a.metrics.size() == b.metrics.size());
-  for (std::size_t m = 0; m < a.metrics.size(); ++m) CHECK((a.metrics[m].count == b.metrics[m].count && a.metrics[m].counts == b.metrics[m].counts));
+  for (std::size_t m = 0; m < a.metrics.size(); ++m)
+    CHECK((a.metrics[m].count == b.metrics[m].count && a.metrics[m].counts == b.metrics[m].counts));
 }
 
-TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weights as they change, rows, short batches, wire types") {
+TEST_CASE(
+    "steps on memory that the host cannot touch are those of the CPU: weights as they change, "
+    "rows, short batches, wire types") {
   std::map<std::string, std::uint64_t> bytes_in, bytes_out;
   for (const std::string wire : {"", "bf16", "fp16"}) {
     for (const bool late : {true, false}) {
       INFO("wire " << wire << " late " << late);
       test::ApartBackend* apart = nullptr;
       Job here(wire, std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1}));
-      Job there(wire, std::make_shared<ComputeBackend>([&]() -> absl::StatusOr<std::unique_ptr<Backend>> {
+      Job there(wire,
+                std::make_shared<ComputeBackend>([&]() -> absl::StatusOr<std::unique_ptr<Backend>> {
                   test::ApartOptions options;
                   options.late_in = options.late_compute = late;
                   auto made = std::make_unique<test::ApartBackend>(options);
@@ -164,7 +179,8 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
       std::uint64_t version = 0, first = 0;
       for (const std::uint64_t size : {8, 8, 3, 8, 8}) {
         ++version;
-        const std::uint64_t uploads = apart->uploads(), host_allocations = apart->host_allocations();
+        const std::uint64_t uploads = apart->uploads(),
+                            host_allocations = apart->host_allocations();
         std::uint64_t changed = 0;
         std::vector<bool> variables(here.layout->variables().size());
         for (std::uint32_t shard = 0; shard < here.layout->dense_shards(); ++shard) {
@@ -186,8 +202,12 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
           REQUIRE(step.ok());
           steps[job == &there] = *std::move(step);
           if (job == &there)
-            CHECK(apart->uploads() == uploads + changed + 1 + 1 + 1 + 2 * 2);  // keys, numbers, labels, rows and positions of two tables
-          if (job == &there) CHECK(apart->host_allocations() == host_allocations + variables.size() + 2);  // gradients arrive in what copies fast
+            CHECK(apart->uploads() ==
+                  uploads + changed + 1 + 1 + 1 +
+                      2 * 2);  // keys, numbers, labels, rows and positions of two tables
+          if (job == &there)
+            CHECK(apart->host_allocations() ==
+                  host_allocations + variables.size() + 2);  // gradients arrive in what copies fast
           const auto result = job->compute->Evaluate(batch, rows.get());
           REQUIRE(result.ok());
           evaluated[job == &there] = *result;
@@ -198,7 +218,8 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
         CHECK(steps[0].result.finite);
         CHECK(steps[0].overflowed == steps[1].overflowed);
         for (std::uint32_t shard = 0; shard < here.layout->dense_shards(); ++shard) {
-          const auto a = GradientBuffer::Slice(steps[0].gradients, ShardId(shard)), b = GradientBuffer::Slice(steps[1].gradients, ShardId(shard));
+          const auto a = GradientBuffer::Slice(steps[0].gradients, ShardId(shard)),
+                     b = GradientBuffer::Slice(steps[1].gradients, ShardId(shard));
           CHECK(BytesOf(a.bytes) == BytesOf(b.bytes));
         }
         const tensor::AlignedBuffer a = rows_of[0]->slots->Gather(*steps[0].row_gradients);
@@ -210,20 +231,24 @@ TEST_CASE("steps on memory that the host cannot touch are those of the CPU: weig
       bytes_out[wire] = apart->bytes_out();
     }
   }
-  // Gradients leave as they travel, values arrive so: batches, labels, positions and keys are what they are.
+  // Gradients leave as they travel, values arrive so: batches, labels, positions and keys are what
+  // they are.
   CHECK(bytes_out["bf16"] * 2 == bytes_out[""]);
   CHECK(bytes_out["fp16"] == bytes_out["bf16"]);
   CHECK(bytes_in["bf16"] < bytes_in[""]);
   CHECK(bytes_in["fp16"] == bytes_in["bf16"]);
 }
 
-TEST_CASE("a job's memory goes back to the backend with the job, and a user's error leaves nothing under way") {
+TEST_CASE(
+    "a job's memory goes back to the backend with the job, and a user's error leaves nothing under "
+    "way") {
   test::ApartBackend* apart = nullptr;
-  const auto backend = std::make_shared<ComputeBackend>([&]() -> absl::StatusOr<std::unique_ptr<Backend>> {
-    auto made = std::make_unique<test::ApartBackend>(test::ApartOptions());
-    apart = made.get();
-    return made;
-  });
+  const auto backend =
+      std::make_shared<ComputeBackend>([&]() -> absl::StatusOr<std::unique_ptr<Backend>> {
+        auto made = std::make_unique<test::ApartBackend>(test::ApartOptions());
+        apart = made.get();
+        return made;
+      });
   {
     Job job("", backend);
     for (std::uint32_t shard = 0; shard < job.layout->dense_shards(); ++shard) job.Pull(shard, 1);
@@ -255,13 +280,15 @@ std::string RefusalOfSubmitted(const std::string& yaml) {
   REQUIRE(again.spec);
   metrics::Registry registry;
   metrics::Limit limit(registry, "data", "", 1);
-  ComputeJob job(std::make_shared<const config::JobSpec>(*std::move(again.spec)), 1, std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1}), {},
-                 &limit);
+  ComputeJob job(std::make_shared<const config::JobSpec>(*std::move(again.spec)), 1,
+                 std::make_shared<ComputeBackend>(BackendOptions{"cpu", 1}), {}, &limit);
   const absl::Status opened = job.Open({true, false, true});
   return std::string(opened.ok() ? job.Describe().status().message() : opened.message());
 }
 
-TEST_CASE("an error of shapes or optimizers is told with the line of the user's own file, not of the effective YAML") {
+TEST_CASE(
+    "an error of shapes or optimizers is told with the line of the user's own file, not of the "
+    "effective YAML") {
   const std::string yaml = R"(# A comment, and every section in a place of its own.
 apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob
@@ -290,15 +317,20 @@ spec:
     fields: {a: {type: float, size: 3}, y: {type: float}}
     train: {format: synthetic, examples: 10}
 )";
-  const auto with = [&](const std::string& small, const std::string& input, const std::string& out) {
+  const auto with = [&](const std::string& small, const std::string& input,
+                        const std::string& out) {
     return absl::StrReplaceAll(yaml, {{"SMALL", small}, {"INPUT", input}, {"OUT", out}});
   };
-  CHECK_THAT(RefusalOfSubmitted(with("5", "3", "1")), Catch::StartsWith("my.yaml:21:9: layer `clash`: "));
+  CHECK_THAT(RefusalOfSubmitted(with("5", "3", "1")),
+             Catch::StartsWith("my.yaml:21:9: layer `clash`: "));
   CHECK_THAT(RefusalOfSubmitted(with("7", "4", "1")),
-             Catch::StartsWith("my.yaml:14:7: input shape mismatch: source=train field=a model=(4) data=(3)"));
-  CHECK_THAT(RefusalOfSubmitted(
-                 absl::StrReplaceAll(with("7", "3", "1"), {{"  optimizer: {type: sgd}\n", "  optimizers:\n    - {match: \"big/*\", type: sgd}\n"}})),
-             Catch::StartsWith("my.yaml:8:5: no entry of `optimizers` matches: variable=small/kernel"));
+             Catch::StartsWith(
+                 "my.yaml:14:7: input shape mismatch: source=train field=a model=(4) data=(3)"));
+  CHECK_THAT(
+      RefusalOfSubmitted(absl::StrReplaceAll(
+          with("7", "3", "1"), {{"  optimizer: {type: sgd}\n",
+                                 "  optimizers:\n    - {match: \"big/*\", type: sgd}\n"}})),
+      Catch::StartsWith("my.yaml:8:5: no entry of `optimizers` matches: variable=small/kernel"));
   CHECK_THAT(RefusalOfSubmitted(with("7", "3", "2")), Catch::StartsWith("my.yaml:10:7: "));
 }
 

@@ -17,7 +17,8 @@ namespace evergrad::worker {
 namespace {
 
 std::vector<weights::NamedTensor> Tensors(const std::vector<float>& values) {
-  return {{"dense/kernel", tensor::Shape{2, 3}, std::span(values).first(6)}, {"dense/bias", tensor::Shape{3}, std::span(values).subspan(6, 3)}};
+  return {{"dense/kernel", tensor::Shape{2, 3}, std::span(values).first(6)},
+          {"dense/bias", tensor::Shape{3}, std::span(values).subspan(6, 3)}};
 }
 
 TEST_CASE("an export writes the bytes that weight files have, and says size and digest of each") {
@@ -29,7 +30,8 @@ TEST_CASE("an export writes the bytes that weight files have, and says size and 
   const auto written = WriteExport(folder.path(), *files);
   REQUIRE(written.ok());
   REQUIRE(weights::WriteNpz(folder / "same.npz", Tensors(values)).ok());
-  CHECK(*fs::ReadFile(folder / "weights.npz", 1 << 20) == *fs::ReadFile(folder / "same.npz", 1 << 20));
+  CHECK(*fs::ReadFile(folder / "weights.npz", 1 << 20) ==
+        *fs::ReadFile(folder / "same.npz", 1 << 20));
   for (const v1::RunFileInfo& info : *written) {
     const std::string bytes = *fs::ReadFile(folder / info.name(), 1 << 20);
     snapshot::Sha256 hash;
@@ -37,11 +39,13 @@ TEST_CASE("an export writes the bytes that weight files have, and says size and 
     CHECK(bytes.size() == info.bytes());
     CHECK(snapshot::Hex(snapshot::BytesOf(info.sha256())) == snapshot::Hex(hash.Value()));
   }
-  CHECK(*fs::ReadFile(folder / "model/vocabularies.json", 1 << 20) == "{\n\"work\": [\"Private\", \"Self\"]\n}\n");
+  CHECK(*fs::ReadFile(folder / "model/vocabularies.json", 1 << 20) ==
+        "{\n\"work\": [\"Private\", \"Self\"]\n}\n");
   CHECK(MakeExport({}, {})->empty());
 }
 
-TEST_CASE("the parts of an export that are sent make the same file, with its digest in the last one") {
+TEST_CASE(
+    "the parts of an export that are sent make the same file, with its digest in the last one") {
   const std::vector<float> values{1, 2, 3, 4, 5, 6, 7, 8, 9};
   const auto files = MakeExport(Tensors(values), {});
   REQUIRE(files.ok());
@@ -68,7 +72,8 @@ TEST_CASE("the parts of an export that are sent make the same file, with its dig
   }
 }
 
-TEST_CASE("a worker writes to the runs folder only where it finds the coordinator's mark and may write") {
+TEST_CASE(
+    "a worker writes to the runs folder only where it finds the coordinator's mark and may write") {
   const test::TempFolder folder;
   v1::ExportOrder order;
   order.set_mark_file(".mark");
@@ -90,8 +95,12 @@ TEST_CASE("a worker writes to the runs folder only where it finds the coordinato
 }
 
 TEST_CASE("vocabularies are JSON whatever bytes their words have") {
-  CHECK(VocabulariesJson({{"a\"b", {"x\\y", std::string("tab\tnull\0", 9), "\xc3\xa9", "\x80\xff", "\xed\xa0\x80"}}, {"empty", {}}}) ==
-        "{\n\"a\\\"b\": [\"x\\\\y\", \"tab\\u0009null\\u0000\", \"\xc3\xa9\", \"\\udc80\\udcff\", \"\\udced\\udca0\\udc80\"],\n\"empty\": []\n}\n");
+  CHECK(VocabulariesJson(
+            {{"a\"b",
+              {"x\\y", std::string("tab\tnull\0", 9), "\xc3\xa9", "\x80\xff", "\xed\xa0\x80"}},
+             {"empty", {}}}) ==
+        "{\n\"a\\\"b\": [\"x\\\\y\", \"tab\\u0009null\\u0000\", \"\xc3\xa9\", \"\\udc80\\udcff\", "
+        "\"\\udced\\udca0\\udc80\"],\n\"empty\": []\n}\n");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// A runner with a user's functions, among real servers: what a step pushes is applied once, whatever is repeated.
+// A runner with a user's functions, among real servers: what a step pushes is applied once,
+// whatever is repeated.
 #include <catch2/catch.hpp>
 
 #include <cstring>
@@ -32,7 +33,8 @@ void Begin(Stage& stage, std::uint64_t rows_a = 4, std::uint64_t shards = 2) {
   spec.steps_per_closure = kUpdatesPerClosureMax;
   spec.shuffle = false;
   client::FillPlan(spec, stage.job.mutable_plan());
-  const auto add = [&](const char* name, std::uint32_t index, std::uint64_t rows, std::uint64_t begin, std::uint64_t end) {
+  const auto add = [&](const char* name, std::uint32_t index, std::uint64_t rows,
+                       std::uint64_t begin, std::uint64_t end) {
     v1::ShardSpec& shard = *stage.job.mutable_plan()->add_shards();
     shard.set_shard(static_cast<std::uint32_t>(stage.job.plan().shards_size() - 1));
     v1::VariableSpec& variable = *shard.mutable_variable();
@@ -46,18 +48,21 @@ void Begin(Stage& stage, std::uint64_t rows_a = 4, std::uint64_t shards = 2) {
     shard.set_row_begin(begin);
     shard.set_row_end(end);
   };
-  for (std::uint64_t s = 0; s < shards; ++s) add("a", 0, rows_a, rows_a * s / shards, rows_a * (s + 1) / shards);
+  for (std::uint64_t s = 0; s < shards; ++s)
+    add("a", 0, rows_a, rows_a * s / shards, rows_a * (s + 1) / shards);
   add("b", 1, 1, 0, 1);
   stage.Place();
 }
 
 sdk::Registry Functions() {
   sdk::Registry registry;
-  // So many steps as its argument says; each pushes -1 to all of `a`, the even ones to `b`, and the result says what it read in the last.
+  // So many steps as its argument says; each pushes -1 to all of `a`, the even ones to `b`, and the
+  // result says what it read in the last.
   registry.Register(
       "count",
       [](const ClosureContext& closure) -> absl::StatusOr<Source<int>> {
-        return Source<int>([i = 0, n = std::stoi(std::string(closure.arguments()))]() mutable -> absl::StatusOr<std::optional<int>> {
+        return Source<int>([i = 0, n = std::stoi(std::string(closure.arguments()))]() mutable
+                           -> absl::StatusOr<std::optional<int>> {
           return i < n ? std::optional<int>(i++) : std::nullopt;
         });
       },
@@ -66,11 +71,15 @@ sdk::Registry Functions() {
         const std::string read = absl::StrCat(a.data[0], " ", a.data.back());
         const std::vector<float> one(a.data.size(), -1.0f);
         EG_RETURN_IF_ERROR(step.Push("a", one));
-        if (input % 2 == 0) EG_RETURN_IF_ERROR(step.Push("b", std::span<const float>(one).first(1)));
+        if (input % 2 == 0)
+          EG_RETURN_IF_ERROR(step.Push("b", std::span<const float>(one).first(1)));
         return step.SetResult(read);
       });
-  registry.Register("nan", [](StepContext& step) { return step.Push("b", std::vector<float>{std::numeric_limits<float>::quiet_NaN()}); });
-  registry.Register("wrong", [](StepContext&) { return UserError(absl::InvalidArgumentError("mine")); });
+  registry.Register("nan", [](StepContext& step) {
+    return step.Push("b", std::vector<float>{std::numeric_limits<float>::quiet_NaN()});
+  });
+  registry.Register("wrong",
+                    [](StepContext&) { return UserError(absl::InvalidArgumentError("mine")); });
   registry.Register("away", [](StepContext&) { return absl::UnavailableError("a disk"); });
   return registry;
 }
@@ -81,7 +90,9 @@ std::vector<std::uint64_t> Applied(Stage& stage) {
   return applied;
 }
 
-TEST_CASE("each step of a function is an update of what it pushed, reads what the ones before left, and its result rides with Done") {
+TEST_CASE(
+    "each step of a function is an update of what it pushed, reads what the ones before left, and "
+    "its result rides with Done") {
   const sdk::Registry registry = Functions();
   Stage::Settings settings;
   settings.functions = &registry;
@@ -95,13 +106,15 @@ TEST_CASE("each step of a function is an update of what it pushed, reads what th
   CHECK(first.result() == "4 4");
   CHECK(first.metrics().steps() == 5);
   stage.Answer(first);
-  // The next one reads all of it; updates carry (closure, step) and their place in the order of schedule().
+  // The next one reads all of it; updates carry (closure, step) and their place in the order of
+  // schedule().
   stage.Grant(7, v1::TRAIN, {}, "count", "2");
   const v1::Done second = stage.Next(v1::TaskMessage::kDone).done();
   CHECK(second.result() == "6 6");
   stage.Answer(second);
   CHECK(Applied(stage) == std::vector<std::uint64_t>{7, 7, 4});
-  for (const SeenPush& push : stage.Seen()) CHECK((push.closure == 0 ? push.update < 5 : push.closure == 7 && push.update < 2));
+  for (const SeenPush& push : stage.Seen())
+    CHECK((push.closure == 0 ? push.update < 5 : push.closure == 7 && push.update < 2));
   // Without input there is no step, and an end all the same.
   stage.Grant(8, v1::TRAIN, {}, "count", "0");
   const v1::Done none = stage.Next(v1::TaskMessage::kDone).done();
@@ -110,8 +123,11 @@ TEST_CASE("each step of a function is an update of what it pushed, reads what th
   CHECK(stage.HoldsNothing());
 }
 
-// Two servers with 800 kB of `a` each: what they take at once is announced to the worker, or is more than enough.
-TEST_CASE("a function whose values are larger than a server's budget pulls and pushes them in several requests, each update once") {
+// Two servers with 800 kB of `a` each: what they take at once is announced to the worker, or is
+// more than enough.
+TEST_CASE(
+    "a function whose values are larger than a server's budget pulls and pushes them in several "
+    "requests, each update once") {
   const sdk::Registry registry = Functions();
   const auto calls = [&](std::uint64_t budget_bytes_max) {
     Stage::Settings settings;
@@ -139,7 +155,9 @@ TEST_CASE("a function whose values are larger than a server's budget pulls and p
   CHECK(calls(300'000) > 2 * calls(256u << 20));
 }
 
-TEST_CASE("a closure run again under a higher attempt changes nothing where it was applied, and a repair touches its targets only") {
+TEST_CASE(
+    "a closure run again under a higher attempt changes nothing where it was applied, and a repair "
+    "touches its targets only") {
   const sdk::Registry registry = Functions();
   Stage::Settings settings;
   settings.functions = &registry;
@@ -160,7 +178,8 @@ TEST_CASE("a closure run again under a higher attempt changes nothing where it w
 }
 
 TEST_CASE(
-    "a function's own error is final and names function, closure and step; the machine's is not the user's; an unknown one is given to others") {
+    "a function's own error is final and names function, closure and step; the machine's is not "
+    "the user's; an unknown one is given to others") {
   const sdk::Registry registry = Functions();
   Stage::Settings settings;
   settings.functions = &registry;
@@ -171,7 +190,8 @@ TEST_CASE(
     return stage.Next(v1::TaskMessage::kFailed).failed();
   };
   CHECK(failed("wrong").user_error());
-  CHECK_THAT(failed("wrong").cause().message(), Catch::Contains("mine function=wrong closure=4 step=0"));
+  CHECK_THAT(failed("wrong").cause().message(),
+             Catch::Contains("mine function=wrong closure=4 step=0"));
   CHECK(failed("nan").user_error());
   CHECK_THAT(failed("nan").cause().message(), Catch::Contains("not finite"));
   CHECK_FALSE(failed("away").user_error());

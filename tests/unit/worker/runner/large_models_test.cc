@@ -9,7 +9,8 @@ namespace {
 
 // 16 x 40,000, 40,000, 40,000 x 3 and 3 values: 3.2 MB.
 std::string LargeYaml(const Stage& stage, int pipeline = 0) {
-  return absl::StrReplaceAll(TrainingYaml(stage.folder, 0.5, pipeline), {{"units: 8, activation: tanh", "units: 40000, activation: tanh"}});
+  return absl::StrReplaceAll(TrainingYaml(stage.folder, 0.5, pipeline),
+                             {{"units: 8, activation: tanh", "units: 40000, activation: tanh"}});
 }
 void WriteData(const Stage& stage) {
   WriteIdx(stage.folder, "train", 90);
@@ -42,13 +43,16 @@ Outcome Train(std::uint64_t budget_bytes_max, std::uint64_t shards, int pipeline
   return {stage.Digest(), stage.client.stats().calls};
 }
 
-TEST_CASE("a model that is larger than a server's budget trains, evaluates and is exported in several requests, with the values of one that fits") {
+TEST_CASE(
+    "a model that is larger than a server's budget trains, evaluates and is exported in several "
+    "requests, with the values of one that fits") {
   const int pipeline = GENERATE(0, 1);
   CAPTURE(pipeline);
   const Outcome whole = Train(0, 16, pipeline);  // no limit is known: one request for each server
   const Outcome fits = Train(256u << 20, 16, pipeline);
   const Outcome parts = Train(1u << 20, 16, pipeline);
-  const Outcome apart = Train(1u << 20, 4, pipeline);  // a shard's push does not fit into one request with its pull
+  const Outcome apart =
+      Train(1u << 20, 4, pipeline);  // a shard's push does not fit into one request with its pull
   if (pipeline == 0) {
     CHECK(whole.calls == fits.calls);
     CHECK(whole.digest == fits.digest);
@@ -58,7 +62,8 @@ TEST_CASE("a model that is larger than a server's budget trains, evaluates and i
   CHECK(parts.calls > 4 * fits.calls);
 }
 
-TEST_CASE("a shard that no request can carry is a user's error at once, with variable, server and flag") {
+TEST_CASE(
+    "a shard that no request can carry is a user's error at once, with variable, server and flag") {
   Stage::Settings settings;
   settings.budget_bytes_max = 1u << 20;
   Stage stage(settings);
@@ -68,8 +73,12 @@ TEST_CASE("a shard that no request can carry is a user's error at once, with var
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.user_error());
   CHECK(failed.cause().origin_text() == "ps_server/0");
-  CHECK_THAT(failed.cause().message(), Catch::StartsWith("rows 0 to 16 of variable hidden/kernel do not fit into one request to ps_server/0: ") &&
-                                           Catch::Contains("--budget-bytes-max 1048576") && Catch::Contains("spec.strategy.partitioner"));
+  CHECK_THAT(
+      failed.cause().message(),
+      Catch::StartsWith(
+          "rows 0 to 16 of variable hidden/kernel do not fit into one request to ps_server/0: ") &&
+          Catch::Contains("--budget-bytes-max 1048576") &&
+          Catch::Contains("spec.strategy.partitioner"));
   CHECK(stage.client.stats().calls <= 1);  // the other server's pull
   CHECK(stage.HoldsNothing());
 }

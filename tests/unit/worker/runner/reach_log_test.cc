@@ -8,7 +8,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-TEST_CASE("a server that does not answer is told of with the time since the first failure, until it answers, moves or is not needed") {
+TEST_CASE(
+    "a server that does not answer is told of with the time since the first failure, until it "
+    "answers, moves or is not needed") {
   ReachLog log;
   const auto said = [&](int at) {
     v1::WorkerProgress progress;
@@ -26,7 +28,8 @@ TEST_CASE("a server that does not answer is told of with the time since the firs
   CHECK(progress.unreached(0).for_ms() == 6000);
   CHECK(progress.unreached(0).reason() == "timed out");
   CHECK(progress.unreached(1).for_ms() == 2000);
-  log.Failed("1", "10.0.0.9:4000", absl::UnavailableError("timed out"), seconds(17));  // started again elsewhere
+  log.Failed("1", "10.0.0.9:4000", absl::UnavailableError("timed out"),
+             seconds(17));  // started again elsewhere
   CHECK(said(18).unreached(0).for_ms() == 1000);
   log.Answered("1", seconds(18));
   CHECK(said(18).unreached(0).server() == "2");
@@ -36,13 +39,15 @@ TEST_CASE("a server that does not answer is told of with the time since the firs
 
 TEST_CASE("a server that is slow can be reached") {
   ReachLog log;
-  log.Failed("1", "10.0.0.1:4000", absl::DeadlineExceededError("data call: deadline exceeded"), seconds(10));
+  log.Failed("1", "10.0.0.1:4000", absl::DeadlineExceededError("data call: deadline exceeded"),
+             seconds(10));
   v1::WorkerProgress progress;
   log.Fill(seconds(100), &progress);
   CHECK(progress.unreached_size() == 0);
 }
 
-TEST_CASE("the server whose answer takes longest is told of, across calls that fail, until it answers") {
+TEST_CASE(
+    "the server whose answer takes longest is told of, across calls that fail, until it answers") {
   ReachLog log;
   const auto awaits = [&](int at) {
     v1::WorkerProgress progress;
@@ -76,7 +81,9 @@ TEST_CASE("the server whose answer takes longest is told of, across calls that f
 
 TEST_CASE("a heartbeat names a bounded number of servers, with bounded reasons") {
   ReachLog log;
-  for (int i = 0; i < 200; ++i) log.Failed(std::to_string(i), "a", absl::UnavailableError(std::string(10'000, 'x')), seconds(1));
+  for (int i = 0; i < 200; ++i)
+    log.Failed(std::to_string(i), "a", absl::UnavailableError(std::string(10'000, 'x')),
+               seconds(1));
   v1::WorkerProgress progress;
   log.Fill(seconds(2), &progress);
   CHECK(static_cast<std::size_t>(progress.unreached_size()) == ReachLog::kServersMax);

@@ -19,9 +19,12 @@ std::vector<SectionSize> PushesAndPulls(std::uint32_t shards, std::uint64_t byte
   return sections;
 }
 
-TEST_CASE("what a client's share takes goes in one request, in the order in which it was given, and so does everything where no limit is known") {
+TEST_CASE(
+    "what a client's share takes goes in one request, in the order in which it was given, and so "
+    "does everything where no limit is known") {
   const auto sections = PushesAndPulls(60, kMiB);
-  for (const client::RequestLimits& limits : {client::RequestLimits{256 * kMiB, 1024 * kMiB}, client::RequestLimits{}}) {
+  for (const client::RequestLimits& limits :
+       {client::RequestLimits{256 * kMiB, 1024 * kMiB}, client::RequestLimits{}}) {
     const SplitPlan plan = SplitRequests(limits, sections);
     CHECK_FALSE(plan.in_parts);
     REQUIRE(plan.requests.size() == 1);
@@ -31,12 +34,15 @@ TEST_CASE("what a client's share takes goes in one request, in the order in whic
   CHECK(SplitRequests({256 * kMiB, 1024 * kMiB}, {}).requests.empty());
 }
 
-TEST_CASE("what a server cannot grant goes in parts of an eighth of its budget, a shard's pull with its push") {
+TEST_CASE(
+    "what a server cannot grant goes in parts of an eighth of its budget, a shard's pull with its "
+    "push") {
   const auto sections = PushesAndPulls(320, kMiB / 2);  // 160 MiB each way
   const SplitPlan plan = SplitRequests({16 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
   CHECK_FALSE(plan.never_fits);
-  CHECK(plan.requests.size() == 320);  // a push and a pull and their headers are a little more than half a part
+  CHECK(plan.requests.size() ==
+        320);  // a push and a pull and their headers are a little more than half a part
   std::set<std::size_t> sent;
   for (const auto& request : plan.requests) {
     REQUIRE(request.size() == 2);
@@ -48,7 +54,8 @@ TEST_CASE("what a server cannot grant goes in parts of an eighth of its budget, 
   CHECK(sent.size() == sections.size());
 }
 
-TEST_CASE("a request above a client's share goes in parts, though the server could grant it whole") {
+TEST_CASE(
+    "a request above a client's share goes in parts, though the server could grant it whole") {
   const auto sections = PushesAndPulls(20, kMiB);
   CHECK(SplitRequests({128 * kMiB, 1024 * kMiB}, sections).requests.size() == 1);
   const SplitPlan plan = SplitRequests({64 * kMiB, 1024 * kMiB}, sections);  // 40 MiB of it
@@ -57,10 +64,12 @@ TEST_CASE("a request above a client's share goes in parts, though the server cou
   CHECK(plan.requests.size() == 7);  // three shards each in 8 MiB
   // What cannot be parted goes whole.
   const std::vector<SectionSize> one = {PushSize(1, 20 * kMiB), PullSize(1, 20 * kMiB)};
-  CHECK(SplitRequests({64 * kMiB, 1024 * kMiB}, one).requests == std::vector<std::vector<std::size_t>>{{0, 1}});
+  CHECK(SplitRequests({64 * kMiB, 1024 * kMiB}, one).requests ==
+        std::vector<std::vector<std::size_t>>{{0, 1}});
 }
 
-TEST_CASE("while parts are under way what follows goes in parts, too, though one request could take it") {
+TEST_CASE(
+    "while parts are under way what follows goes in parts, too, though one request could take it") {
   const auto sections = PushesAndPulls(8, kMiB);
   CHECK(SplitRequests({64 * kMiB, 1024 * kMiB}, sections, /*in_parts=*/false).requests.size() == 1);
   const SplitPlan plan = SplitRequests({64 * kMiB, 1024 * kMiB}, sections, /*in_parts=*/true);
@@ -68,15 +77,20 @@ TEST_CASE("while parts are under way what follows goes in parts, too, though one
   CHECK(plan.requests.size() == 3);
 }
 
-TEST_CASE("a shard whose push and pull do not fit together is pushed alone, and its pull is left until the push is answered") {
-  const std::vector<SectionSize> sections = {PushSize(1, 9 * kMiB), PullSize(1, 9 * kMiB), PullSize(2, 9 * kMiB)};
+TEST_CASE(
+    "a shard whose push and pull do not fit together is pushed alone, and its pull is left until "
+    "the push is answered") {
+  const std::vector<SectionSize> sections = {PushSize(1, 9 * kMiB), PullSize(1, 9 * kMiB),
+                                             PullSize(2, 9 * kMiB)};
   const SplitPlan plan = SplitRequests({16 * kMiB, 1024 * kMiB}, sections);
   CHECK(plan.in_parts);
   CHECK_FALSE(plan.never_fits);
   CHECK(plan.requests == std::vector<std::vector<std::size_t>>{{0}, {2}});
 }
 
-TEST_CASE("a section that no request can carry is named, be it a push or a pull, for the budget or for the frame") {
+TEST_CASE(
+    "a section that no request can carry is named, be it a push or a pull, for the budget or for "
+    "the frame") {
   const auto never = [](const client::RequestLimits& limits, const SectionSize& section) {
     const std::vector<SectionSize> sections = {PullSize(0, 1000), section};
     const SplitPlan plan = SplitRequests(limits, sections);
@@ -97,17 +111,23 @@ TEST_CASE("a section that no request can carry is named, be it a push or a pull,
   }
 }
 
-TEST_CASE("whatever the sizes, every section is sent once, or is left behind its shard's push, and no request is more than the server grants") {
+TEST_CASE(
+    "whatever the sizes, every section is sent once, or is left behind its shard's push, and no "
+    "request is more than the server grants") {
   std::mt19937_64 random(5);
   for (int round = 0; round < 500; ++round) {
-    const client::RequestLimits limits{kMiB + random() % (64 * kMiB), kMiB + random() % (64 * kMiB)};
+    const client::RequestLimits limits{kMiB + random() % (64 * kMiB),
+                                       kMiB + random() % (64 * kMiB)};
     std::vector<SectionSize> sections;
     for (std::uint32_t i = 0; i < 1 + random() % 60; ++i) {
       const std::uint32_t shard = static_cast<std::uint32_t>(random() % 40);
       const std::uint64_t bytes = random() % limits.section_bytes_max();
       const bool rows = random() % 2 == 0;
-      const std::uint64_t ids = rows ? std::min<std::uint64_t>(random() % 1000 * 8, limits.section_bytes_max() - bytes) : 0;
-      sections.push_back(random() % 2 == 0 ? PushSize(shard, bytes, ids, rows ? 3 : 0) : PullSize(shard, bytes, ids, rows ? 3 : 0));
+      const std::uint64_t ids =
+          rows ? std::min<std::uint64_t>(random() % 1000 * 8, limits.section_bytes_max() - bytes)
+               : 0;
+      sections.push_back(random() % 2 == 0 ? PushSize(shard, bytes, ids, rows ? 3 : 0)
+                                           : PullSize(shard, bytes, ids, rows ? 3 : 0));
     }
     const SplitPlan plan = SplitRequests(limits, sections, random() % 4 == 0);
     REQUIRE_FALSE(plan.never_fits);
@@ -124,7 +144,9 @@ TEST_CASE("whatever the sizes, every section is sent once, or is left behind its
     }
     for (std::size_t i = 0; i < sections.size(); ++i) {
       if (sent.contains(i)) continue;
-      const auto pushed = [&](std::size_t j) { return sections[j].push && sections[j].shard == sections[i].shard; };
+      const auto pushed = [&](std::size_t j) {
+        return sections[j].push && sections[j].shard == sections[i].shard;
+      };
       REQUIRE_FALSE(sections[i].push);
       REQUIRE(std::any_of(sent.begin(), sent.end(), pushed));
     }

@@ -1,4 +1,5 @@
-// A runner between a coordinator that the test plays and real servers (ps_server/service) over the in-process transport.
+// A runner between a coordinator that the test plays and real servers (ps_server/service) over the
+// in-process transport.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -51,11 +52,16 @@ inline constexpr char kGrantKey[] = "known to the coordinator and the servers";
 class Node {
  public:
   // Return true when the request has been dealt with.
-  using Intercept = std::function<bool(const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>&)>;
+  using Intercept =
+      std::function<bool(const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>&)>;
 
   // `budget_bytes_max` 0: the default, and the endpoint does not say it.
-  Node(transport::Transport* transport, std::string identity, metrics::Registry* registry, std::uint64_t budget_bytes_max = 0)
-      : identity_(std::move(identity)), transport_(transport), budget_bytes_max_(budget_bytes_max), executor_({absl::StrCat("lane", identity_)}) {
+  Node(transport::Transport* transport, std::string identity, metrics::Registry* registry,
+       std::uint64_t budget_bytes_max = 0)
+      : identity_(std::move(identity)),
+        transport_(transport),
+        budget_bytes_max_(budget_bytes_max),
+        executor_({absl::StrCat("lane", identity_)}) {
     ps_server::ShardHost::Options options;
     options.executors = {&executor_};
     options.registry = registry;
@@ -72,14 +78,16 @@ class Node {
     options.listen = absl::StrCat("server-", identity_);
     if (budget_bytes_max_ > 0) options.budget_bytes_max = budget_bytes_max_;
     transport::Handlers handlers;
-    handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder) {
+    handlers.data = [this](const transport::PeerInfo&, transport::ReceivedFrame frame,
+                           std::unique_ptr<transport::DataResponder> responder) {
       auto request = wire::ParseRequest({frame.bytes.data(), frame.bytes.size()});
       if (request.ok()) {
         Intercept intercept;
         {
           MutexLock lock(&mu_);
           for (const v1::PushSection& p : request->header->pushes()) {
-            seen_.push_back({identity_, p.shard(), p.closure(), p.update(), client::FromProto<Attempt>(p.attempt()),
+            seen_.push_back({identity_, p.shard(), p.closure(), p.update(),
+                             client::FromProto<Attempt>(p.attempt()),
                              client::FromProto<ShardEpoch>(p.epoch()), p.kind()});
           }
           intercept = intercept_;
@@ -112,21 +120,27 @@ class Node {
     MutexLock lock(&mu_);
     return seen_;
   }
-  void Assign(const v1::ShardSpec& spec, ShardEpoch epoch, MapVersion start, MapVersion version, std::uint32_t total) {
+  void Assign(const v1::ShardSpec& spec, ShardEpoch epoch, MapVersion start, MapVersion version,
+              std::uint32_t total) {
     host_->jobs().Learn(JobUid(kJob), version, total);
-    host_->jobs().SetGrantKey(JobUid(kJob), kGrantKey, fault::Mutant::kNone);  // each push of these tests must prove its grant
+    host_->jobs().SetGrantKey(
+        JobUid(kJob), kGrantKey,
+        fault::Mutant::kNone);  // each push of these tests must prove its grant
     runtime::Event loaded;
     absl::Status status;
     host_->lane(ShardId(spec.shard()))
-        .Assign(*ps_server::ShardSettingsOf(JobUid(kJob), spec), epoch, start, {}, [&](const ps_server::ShardLane::Loaded& l) {
-          status = l.status;
-          loaded.Set();
-        });
+        .Assign(*ps_server::ShardSettingsOf(JobUid(kJob), spec), epoch, start, {},
+                [&](const ps_server::ShardLane::Loaded& l) {
+                  status = l.status;
+                  loaded.Set();
+                });
     loaded.Wait();
     REQUIRE(status.ok());
   }
   void Learn(MapVersion version) { host_->jobs().Learn(JobUid(kJob), version, 0); }
-  void Drop(std::uint32_t shard, ShardEpoch epoch) { host_->lane(ShardId(shard)).Drop({JobUid(kJob), ShardId(shard)}, epoch); }
+  void Drop(std::uint32_t shard, ShardEpoch epoch) {
+    host_->lane(ShardId(shard)).Drop({JobUid(kJob), ShardId(shard)}, epoch);
+  }
   std::vector<v1::ShardState> Report() {
     runtime::Event reported;
     std::vector<v1::ShardState> states;
@@ -152,17 +166,20 @@ class Node {
 
 using test::TempFolder;
 
-// 4 x 4 images of three classes that differ in which row is bright, with some noise: learned in a few steps.
+// 4 x 4 images of three classes that differ in which row is bright, with some noise: learned in a
+// few steps.
 inline void WriteIdx(const TempFolder& folder, const std::string& prefix, std::uint32_t n) {
   const auto big = [](std::uint32_t v) {
-    return std::string{static_cast<char>(v >> 24), static_cast<char>(v >> 16), static_cast<char>(v >> 8), static_cast<char>(v)};
+    return std::string{static_cast<char>(v >> 24), static_cast<char>(v >> 16),
+                       static_cast<char>(v >> 8), static_cast<char>(v)};
   };
   std::string images = big(0x803) + big(n) + big(4) + big(4), labels = big(0x801) + big(n);
   for (std::uint32_t i = 0; i < n; ++i) {
     const std::uint32_t label = i % 3;
     for (std::uint32_t row = 0; row < 4; ++row) {
       for (std::uint32_t column = 0; column < 4; ++column)
-        images.push_back(static_cast<char>((row == label ? 200 : 20) + (i * 7 + row * 5 + column * 3) % 40));
+        images.push_back(
+            static_cast<char>((row == label ? 200 : 20) + (i * 7 + row * 5 + column * 3) % 40));
     }
     labels.push_back(static_cast<char>(label));
   }
@@ -174,7 +191,8 @@ class Stage {
  public:
   struct Settings {
     int servers = 2;
-    std::uint64_t budget_bytes_max = 0;  // of each server; 0: the default, and workers do not know it
+    std::uint64_t budget_bytes_max =
+        0;  // of each server; 0: the default, and workers do not know it
     std::string failpoints;
     bool allow_counting = true;
     bool skip_not_finite = false;
@@ -187,7 +205,8 @@ class Stage {
   explicit Stage(Settings settings) {
     if (!settings.failpoints.empty()) REQUIRE(failpoints.Arm(settings.failpoints, 1).ok());
     for (int i = 0; i < settings.servers; ++i)
-      nodes.push_back(std::make_unique<Node>(transport.get(), absl::StrCat(i), &server_registry, settings.budget_bytes_max));
+      nodes.push_back(std::make_unique<Node>(transport.get(), absl::StrCat(i), &server_registry,
+                                             settings.budget_bytes_max));
     Runner::Environment environment;
     environment.control = &control;
     environment.compute = &compute;
@@ -236,7 +255,8 @@ class Stage {
     OnControl([&] { runner->OnMessage(message); });
   }
   // A new session; `adopted`: attempts by number, of the grants made so far.
-  void Register(const std::vector<std::uint64_t>& adopted = {}, std::uint64_t term = 1, bool with_job = true) {
+  void Register(const std::vector<std::uint64_t>& adopted = {}, std::uint64_t term = 1,
+                bool with_job = true) {
     v1::Registered registered;
     registered.set_term(term);
     registered.set_life_id(term);
@@ -290,8 +310,10 @@ class Stage {
     job.set_seed(11);
     job.set_runs_folder(folder / "runs");
   }
-  // Describes through the runner, makes the plan, assigns the shards round-robin, sends plan and map.
-  v1::DescribeResult Begin(const std::string& yaml, std::uint64_t shards_per_variable, plan::PlanSpec spec) {
+  // Describes through the runner, makes the plan, assigns the shards round-robin, sends plan and
+  // map.
+  v1::DescribeResult Begin(const std::string& yaml, std::uint64_t shards_per_variable,
+                           plan::PlanSpec spec) {
     Submit(yaml);
     Register();
     Grant(1ull << 32, v1::DESCRIBE);
@@ -331,7 +353,8 @@ class Stage {
       Node& node = *nodes[shard.shard() % nodes.size()];
       v1::ShardSpec whole = shard;
       if (shard.has_slot()) *whole.mutable_slot()->mutable_tables() = job.plan().tables();
-      node.Assign(whole, {1, 1}, {0, 0}, {1, 1}, static_cast<std::uint32_t>(job.plan().shards_size()));
+      node.Assign(whole, {1, 1}, {0, 0}, {1, 1},
+                  static_cast<std::uint32_t>(job.plan().shards_size()));
       v1::ShardLocation& location = *map.add_shards();
       location.set_shard(shard.shard());
       *location.mutable_epoch() = client::ToProto(ShardEpoch{1, 1});
@@ -351,7 +374,8 @@ class Stage {
   v1::ExportOrder export_order;
   std::uint64_t LastAttempt() const { return attempts_; }
   void NextAttempt(std::uint64_t number) { attempts_ = number - 1; }
-  std::uint64_t Grant(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {},
+  std::uint64_t Grant(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN,
+                      const std::vector<std::uint32_t>& targets = {},
                       const std::string& function = "", const std::string& arguments = "") {
     Message(GrantOf(closure, kind, targets, function, arguments));
     return attempts_;
@@ -362,15 +386,19 @@ class Stage {
       for (const std::uint64_t closure : closures) runner->OnMessage(GrantOf(closure));
     });
   }
-  v1::CoordinatorMessage GrantOf(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {},
-                                 const std::string& function = "", const std::string& arguments = "") {
+  v1::CoordinatorMessage GrantOf(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN,
+                                 const std::vector<std::uint32_t>& targets = {},
+                                 const std::string& function = "",
+                                 const std::string& arguments = "") {
     v1::CoordinatorMessage message;
     v1::Grant& grant = *message.mutable_grant();
     grant.set_job_uid(kJob);
     grant.set_closure(closure);
     *grant.mutable_attempt() = client::ToProto(Attempt{1, ++attempts_});
     grant.set_kind(kind);
-    if (kind == v1::TRAIN) grant.set_proof(grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(closure), Attempt{1, attempts_}, "0"));
+    if (kind == v1::TRAIN)
+      grant.set_proof(grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(closure),
+                                        Attempt{1, attempts_}, "0"));
     grant.set_all_targets(targets.empty());
     for (const std::uint32_t t : targets) grant.add_targets(t);
     grant.set_function(function);
@@ -386,7 +414,8 @@ class Stage {
     message.mutable_done_answer()->set_superseded(superseded);
     Message(message);
   }
-  // The next message of this kind; others are passed over. An empty one, and a failed check, when none comes.
+  // The next message of this kind; others are passed over. An empty one, and a failed check, when
+  // none comes.
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind) { return Next(kind, kind); }
   v1::TaskMessage Next(v1::TaskMessage::MessageCase kind, v1::TaskMessage::MessageCase or_kind) {
     std::string others;
@@ -411,7 +440,8 @@ class Stage {
     return steps_logged_;
   }
   // Grants a closure, waits for its Done, acknowledges it.
-  v1::Done RunClosure(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN, const std::vector<std::uint32_t>& targets = {}) {
+  v1::Done RunClosure(std::uint64_t closure, v1::WorkKind kind = v1::TRAIN,
+                      const std::vector<std::uint32_t>& targets = {}) {
     Grant(closure, kind, targets);
     const v1::TaskMessage message = Next(v1::TaskMessage::kDone);
     Answer(message.done());
@@ -422,8 +452,9 @@ class Stage {
     for (const auto& node : nodes) {
       for (v1::ShardState& state : node->Report()) all.push_back(std::move(state));
     }
-    std::sort(all.begin(), all.end(),
-              [&](const auto& a, const auto& b) { return std::pair(a.variable(), a.row_begin()) < std::pair(b.variable(), b.row_begin()); });
+    std::sort(all.begin(), all.end(), [&](const auto& a, const auto& b) {
+      return std::pair(a.variable(), a.row_begin()) < std::pair(b.variable(), b.row_begin());
+    });
     return all;
   }
   std::uint64_t Digest() {
@@ -472,9 +503,11 @@ class Stage {
   bool session_ ABSL_GUARDED_BY(mu_) = true;
 };
 
-inline std::string TrainingYaml(const TempFolder& folder, double learning_rate = 0.5, int pipeline = 0) {
+inline std::string TrainingYaml(const TempFolder& folder, double learning_rate = 0.5,
+                                int pipeline = 0) {
   const auto source = [&](const std::string& prefix) {
-    return absl::StrCat("{format: idx, images: \"", folder / (prefix + "-images"), "\", labels: \"", folder / (prefix + "-labels"), "\"}");
+    return absl::StrCat("{format: idx, images: \"", folder / (prefix + "-images"), "\", labels: \"",
+                        folder / (prefix + "-labels"), "\"}");
   };
   return absl::StrCat(R"(apiVersion: evergrad.dev/v1alpha1
 kind: TrainingJob

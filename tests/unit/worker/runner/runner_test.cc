@@ -27,9 +27,13 @@ void WriteData(const Stage& stage, std::uint32_t train = 90, std::uint32_t eval 
   WriteIdx(stage.folder, "train", train);
   WriteIdx(stage.folder, "eval", eval);
 }
-double MeanLoss(const v1::Done& done) { return done.metrics().loss_sum() / static_cast<double>(done.metrics().examples()); }
+double MeanLoss(const v1::Done& done) {
+  return done.metrics().loss_sum() / static_cast<double>(done.metrics().examples());
+}
 
-TEST_CASE("a describe closure tells examples, variables with initialiser and optimizer, fingerprint and summary") {
+TEST_CASE(
+    "a describe closure tells examples, variables with initialiser and optimizer, fingerprint and "
+    "summary") {
   Stage stage;
   WriteData(stage);
   const v1::DescribeResult d = stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -45,8 +49,11 @@ TEST_CASE("a describe closure tells examples, variables with initialiser and opt
   CHECK(d.variables(3).optimizer().type() == "sgd");
   CHECK(d.variables(3).optimizer().learning_rate() == 0.5);
   CHECK(d.parameters() == 16 * 8 + 8 + 8 * 3 + 3);
-  CHECK_THAT(d.data_fingerprint(), Catch::Contains("images: size=") && Catch::Contains("\nlabels: size=") && Catch::Contains("sha256="));
-  CHECK(std::count(d.data_fingerprint().begin(), d.data_fingerprint().end(), '\n') == 1);  // what is evaluated on is no part of the plan
+  CHECK_THAT(d.data_fingerprint(), Catch::Contains("images: size=") &&
+                                       Catch::Contains("\nlabels: size=") &&
+                                       Catch::Contains("sha256="));
+  CHECK(std::count(d.data_fingerprint().begin(), d.data_fingerprint().end(), '\n') ==
+        1);  // what is evaluated on is no part of the plan
   CHECK_THAT(d.model_summary(), Catch::Contains("hidden"));
 }
 
@@ -54,7 +61,9 @@ TEST_CASE("a constant initializer of a layer reaches the variable with its value
   Stage stage;
   WriteData(stage);
   const std::string yaml = absl::StrReplaceAll(
-      TrainingYaml(stage.folder), {{"units: 8, activation: tanh", "units: 8, activation: tanh, bias_initializer: {type: constant, value: 0.125}"}});
+      TrainingYaml(stage.folder),
+      {{"units: 8, activation: tanh",
+        "units: 8, activation: tanh, bias_initializer: {type: constant, value: 0.125}"}});
   const v1::DescribeResult d = stage.Begin(yaml, 2, SmallPlan());
   CHECK(d.variables(0).initializer().type() == "glorot_uniform");
   CHECK(d.variables(1).name() == "hidden/bias");
@@ -62,12 +71,15 @@ TEST_CASE("a constant initializer of a layer reaches the variable with its value
   CHECK(d.variables(1).initializer().value() == 0.125);
 }
 
-TEST_CASE("batch normalization: its moving averages go to where the batches are, each step of the plan moves them once, and evaluation reads them") {
+TEST_CASE(
+    "batch normalization: its moving averages go to where the batches are, each step of the plan "
+    "moves them once, and evaluation reads them") {
   Stage stage;
   WriteData(stage);
-  const std::string yaml =
-      absl::StrReplaceAll(TrainingYaml(stage.folder),
-                          {{"      - {name: logits,", "      - {name: norm, type: batch_normalization, momentum: 0.5}\n      - {name: logits,"}});
+  const std::string yaml = absl::StrReplaceAll(
+      TrainingYaml(stage.folder),
+      {{"      - {name: logits,",
+        "      - {name: norm, type: batch_normalization, momentum: 0.5}\n      - {name: logits,"}});
   const v1::DescribeResult d = stage.Begin(yaml, 2, SmallPlan());
   REQUIRE(d.variables_size() == 8);
   CHECK(d.variables(4).name() == "norm/moving_mean");
@@ -84,7 +96,8 @@ TEST_CASE("batch normalization: its moving averages go to where the batches are,
   }
   CHECK(MeanLoss(done.back()) < 0.5 * MeanLoss(done.front()));
   std::map<std::uint32_t, bool> moving;  // by shard
-  for (const v1::ShardSpec& shard : stage.job.plan().shards()) moving[shard.shard()] = shard.variable().optimizer().type() == "moving_average";
+  for (const v1::ShardSpec& shard : stage.job.plan().shards())
+    moving[shard.shard()] = shard.variable().optimizer().type() == "moving_average";
   std::uint64_t seen = 0;
   for (const SeenPush& push : stage.Seen()) {
     CHECK(push.kind == (moving[push.shard] ? v1::MOVING_AVERAGE : v1::GRADIENT));
@@ -92,13 +105,16 @@ TEST_CASE("batch normalization: its moving averages go to where the batches are,
   }
   CHECK(seen == 4 * steps);  // mean and variance, two shards each
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == steps);
-  // The averages follow the batches: normalised by them, the evaluation's loss is near the training's. By what they began with it is not.
+  // The averages follow the batches: normalised by them, the evaluation's loss is near the
+  // training's. By what they began with it is not.
   stage.Grant(0, v1::EVALUATE);
   const v1::Done evaluated = stage.Next(v1::TaskMessage::kDone).done();
   CHECK(MeanLoss(evaluated) < 2 * MeanLoss(done.back()) + 0.05);
 }
 
-TEST_CASE("the loss falls, every shard applies every update once, and the numbers of Done are those of the plan") {
+TEST_CASE(
+    "the loss falls, every shard applies every update once, and the numbers of Done are those of "
+    "the plan") {
   const int pipeline = GENERATE(0, 1);
   CAPTURE(pipeline);
   Stage stage;
@@ -117,10 +133,12 @@ TEST_CASE("the loss falls, every shard applies every update once, and the number
     CHECK(done[c].closure() == c);
     CHECK(done[c].metrics().steps() == stage.plan->Closure(ClosureId(c)).steps);
     REQUIRE(done[c].metrics().step_records_size() == static_cast<int>(done[c].metrics().steps()));
-    CHECK(done[c].metrics().step_records(0).global_step() == stage.plan->Closure(ClosureId(c)).first_global_step);
+    CHECK(done[c].metrics().step_records(0).global_step() ==
+          stage.plan->Closure(ClosureId(c)).first_global_step);
     CHECK(done[c].metrics().sums(0).name() == "accuracy");
     CHECK(done[c].all_targets());
-    CHECK((done[c].has_touched() && done[c].touched().shards().empty()));  // each update touches each dense shard
+    CHECK((done[c].has_touched() &&
+           done[c].touched().shards().empty()));  // each update touches each dense shard
     CHECK(done[c].v0().n() == 1);
     CHECK(done[c].v1().n() == 1);
     examples += done[c].metrics().examples();
@@ -144,10 +162,13 @@ TEST_CASE("the loss falls, every shard applies every update once, and the number
 TEST_CASE("the room for a large push is asked for while its gradients are computed") {
   Stage stage;
   WriteData(stage);
-  const std::string yaml = absl::StrReplaceAll(TrainingYaml(stage.folder), {{"units: 8, activation: tanh", "units: 8192, activation: tanh"}});
+  const std::string yaml =
+      absl::StrReplaceAll(TrainingYaml(stage.folder),
+                          {{"units: 8, activation: tanh", "units: 8192, activation: tanh"}});
   stage.Begin(yaml, 2, SmallPlan());
   for (std::uint64_t c = 0; c < 3; ++c) stage.RunClosure(c);
-  // The first step's for certain, to both servers: how long one takes is not known yet. The first pull of a closure never is.
+  // The first step's for certain, to both servers: how long one takes is not known yet. The first
+  // pull of a closure never is.
   const auto stats = stage.client.stats();
   CHECK(stats.announced >= 2);
   CHECK(stats.announced <= 2 * 9);
@@ -174,7 +195,8 @@ std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
   v1::WorkerProgress progress;
   stage.OnControl([&] { progress = stage.runner->Progress(); });
   CHECK(progress.has_device() == (device == "gpu"));
-  CHECK((text.find("evergrad_worker_device_memory_bytes{kind=\"used\"}") != std::string::npos) == (device == "gpu"));
+  CHECK((text.find("evergrad_worker_device_memory_bytes{kind=\"used\"}") != std::string::npos) ==
+        (device == "gpu"));
   if (device == "gpu") {
     CHECK(progress.device().name().find("emulated") != std::string::npos);
     CHECK(progress.device().measured_steps() == 8 + 3);
@@ -186,13 +208,17 @@ std::uint64_t DigestOn(const std::string& device, int pipeline, double* ahead) {
     CHECK(progress.device().wait_seconds() > 0);
     CHECK(progress.device().utilization_from() == "kernels");
     CHECK((progress.device().utilization() > 0 && progress.device().utilization() <= 1));
-    CHECK(progress.device().steps_eager() + progress.device().graph_captures() + progress.device().graph_replays() == 11);
+    CHECK(progress.device().steps_eager() + progress.device().graph_captures() +
+              progress.device().graph_replays() ==
+          11);
   }
   *ahead = at == std::string::npos ? -1 : std::stod(text.substr(at + name.size()));
   return stage.Digest();
 }
 
-TEST_CASE("a step's batch is on the device before it begins, the first one of a closure too, and the CPU is asked for no such thing") {
+TEST_CASE(
+    "a step's batch is on the device before it begins, the first one of a closure too, and the CPU "
+    "is asked for no such thing") {
   for (const int pipeline : {0, 1}) {
     double ahead = 0;
     DigestOn("cpu", pipeline, &ahead);
@@ -209,11 +235,14 @@ double Sample(const std::string& text, const std::string& name) {
   return std::stod(text.substr(at + name.size() + 2));
 }
 
-TEST_CASE("the thread that computes copies no pulled value on its way to a device, and without page-locked memory steps are right all the same") {
+TEST_CASE(
+    "the thread that computes copies no pulled value on its way to a device, and without "
+    "page-locked memory steps are right all the same") {
   const std::string library = absl::StrCat(evergrad::test::BinDir(), "/libworker_cuda_emulated.so");
   void* const handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE(handle != nullptr);
-  EmulatedControl& control = *reinterpret_cast<EmulatedControlEntry>(::dlsym(handle, "emulated_control"))();
+  EmulatedControl& control =
+      *reinterpret_cast<EmulatedControlEntry>(::dlsym(handle, "emulated_control"))();
   control = EmulatedControl{};
   const absl::Cleanup as_before = [&] { control = EmulatedControl{}; };
   const int pipeline = GENERATE(0, 1);
@@ -245,8 +274,9 @@ TEST_CASE("the thread that computes copies no pulled value on its way to a devic
     REQUIRE(layout.ok());
     for (const LaidVariable& variable : layout->variables()) weights += variable.wire_bytes();
     if (pinned) {
-      // Images and labels, and all that was pulled: for each step and for the evaluation; with pipeline 1 a step may find values unchanged, or shards
-      // of two pulls, of which a variable is made in other memory. The rest is a dropout key.
+      // Images and labels, and all that was pulled: for each step and for the evaluation; with
+      // pipeline 1 a step may find values unchanged, or shards of two pulls, of which a variable is
+      // made in other memory. The rest is a dropout key.
       const double pulls = (direct - 11 * (10 * (16 + 1) * 4)) / static_cast<double>(weights);
       CHECK((pipeline == 0 ? pulls == 9 : pulls >= 1 && pulls <= 9));
       CHECK(staged <= 11 * 8 + (pipeline == 0 ? 0 : 9 * static_cast<double>(weights)));
@@ -260,7 +290,9 @@ TEST_CASE("the thread that computes copies no pulled value on its way to a devic
   if (pipeline == 0) CHECK(digests[0] == digests[1]);
 }
 
-TEST_CASE("with pipeline 0 one worker's values are a function of the plan, however many servers and shards there are") {
+TEST_CASE(
+    "with pipeline 0 one worker's values are a function of the plan, however many servers and "
+    "shards there are") {
   std::uint64_t first = 0;
   for (const auto& [servers, shards] : {std::pair{1, 1}, std::pair{3, 2}, std::pair{2, 8}}) {
     Stage::Settings settings;
@@ -274,7 +306,9 @@ TEST_CASE("with pipeline 0 one worker's values are a function of the plan, howev
   }
 }
 
-TEST_CASE("a closure granted again under a higher attempt is answered with duplicates, and nothing changes") {
+TEST_CASE(
+    "a closure granted again under a higher attempt is answered with duplicates, and nothing "
+    "changes") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -296,14 +330,17 @@ TEST_CASE("a repair run computes the whole step and pushes to its targets only")
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
   const v1::Done done = stage.RunClosure(1, v1::TRAIN, {3, 0});
   CHECK_FALSE(done.all_targets());
-  CHECK(std::vector<std::uint32_t>(done.targets().begin(), done.targets().end()) == std::vector<std::uint32_t>{0, 3});
+  CHECK(std::vector<std::uint32_t>(done.targets().begin(), done.targets().end()) ==
+        std::vector<std::uint32_t>{0, 3});
   CHECK(done.metrics().steps() == 4);
   std::set<std::uint32_t> shards;
   for (const SeenPush& push : stage.Seen()) shards.insert(push.shard);
   CHECK(shards == std::set<std::uint32_t>{0, 3});
 }
 
-TEST_CASE("STALE above the own map waits for that map; the attempt keeps its V0 and reports the newer V1") {
+TEST_CASE(
+    "STALE above the own map waits for that map; the attempt keeps its V0 and reports the newer "
+    "V1") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -312,12 +349,13 @@ TEST_CASE("STALE above the own map waits for that map; the attempt keeps its V0 
   stage.nodes[1]->Learn({1, 2});
   stage.nodes[0]->Assign(stage.job.plan().shards(1), {1, 2}, {0, 0}, {1, 2}, 8);
   runtime::Event asked;
-  stage.nodes[1]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>&) {
-    for (const v1::PullSection& pull : header.pulls()) {
-      if (pull.shard() == 1) asked.Set();
-    }
-    return false;
-  });
+  stage.nodes[1]->SetIntercept(
+      [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>&) {
+        for (const v1::PullSection& pull : header.pulls()) {
+          if (pull.shard() == 1) asked.Set();
+        }
+        return false;
+      });
   stage.Grant(0);
   asked.Wait();
   stage.map.mutable_shards(1)->mutable_epoch()->set_n(2);
@@ -331,39 +369,46 @@ TEST_CASE("STALE above the own map waits for that map; the attempt keeps its V0 
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 }
 
-TEST_CASE("STALE at the own map, BUSY and a lost answer are sent again under the same identity until settled") {
+TEST_CASE(
+    "STALE at the own map, BUSY and a lost answer are sent again under the same identity until "
+    "settled") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 1, SmallPlan());
-  // One after another: STALE at the worker's own version, BUSY, then the answer is lost after it was applied.
+  // One after another: STALE at the worker's own version, BUSY, then the answer is lost after it
+  // was applied.
   int n = 0;
-  stage.nodes[0]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
-    if (header.pushes_size() == 0 || n >= 2) return false;
-    v1::ResponseHeader response;
-    for (const v1::PushSection& push : header.pushes()) {
-      v1::PushResult& result = *response.add_pushes();
-      result.set_shard(push.shard());
-      result.set_answer(n == 0 ? v1::STALE : v1::BUSY);
-      *result.mutable_version() = client::ToProto(MapVersion{1, 1});
-      result.set_busy_after_ms(1);
-    }
-    for (const v1::PullSection& pull : header.pulls()) {
-      v1::PullResult& result = *response.add_pulls();
-      result.set_shard(pull.shard());
-      result.set_answer(v1::UNCHANGED);
-    }
-    ++n;
-    transport::Frame frame;
-    frame.pieces = wire::BuildResponse(std::move(response), std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
-    responder->Answer(std::move(frame));
-    return true;
-  });
+  stage.nodes[0]->SetIntercept(
+      [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+        if (header.pushes_size() == 0 || n >= 2) return false;
+        v1::ResponseHeader response;
+        for (const v1::PushSection& push : header.pushes()) {
+          v1::PushResult& result = *response.add_pushes();
+          result.set_shard(push.shard());
+          result.set_answer(n == 0 ? v1::STALE : v1::BUSY);
+          *result.mutable_version() = client::ToProto(MapVersion{1, 1});
+          result.set_busy_after_ms(1);
+        }
+        for (const v1::PullSection& pull : header.pulls()) {
+          v1::PullResult& result = *response.add_pulls();
+          result.set_shard(pull.shard());
+          result.set_answer(v1::UNCHANGED);
+        }
+        ++n;
+        transport::Frame frame;
+        frame.pieces = wire::BuildResponse(
+            std::move(response),
+            std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
+        responder->Answer(std::move(frame));
+        return true;
+      });
   int lost = 0;
-  stage.nodes[1]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
-    if (header.pushes_size() == 0 || lost++ > 0) return false;
-    responder->Fail(absl::UnavailableError("lost on the way"));
-    return true;
-  });
+  stage.nodes[1]->SetIntercept(
+      [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+        if (header.pushes_size() == 0 || lost++ > 0) return false;
+        responder->Fail(absl::UnavailableError("lost on the way"));
+        return true;
+      });
   stage.RunClosure(0);
   CHECK(n == 2);
   CHECK(lost > 1);
@@ -383,7 +428,8 @@ TEST_CASE("a server that is away for a while costs nothing but time") {
 }
 
 // Answers the request in the server's place: every push so, every pull that nothing has changed.
-void AnswerInstead(const v1::RequestHeader& header, v1::PushAnswer answer, absl::string_view message, transport::DataResponder& responder) {
+void AnswerInstead(const v1::RequestHeader& header, v1::PushAnswer answer,
+                   absl::string_view message, transport::DataResponder& responder) {
   v1::ResponseHeader response;
   for (const v1::PushSection& push : header.pushes()) {
     v1::PushResult& result = *response.add_pushes();
@@ -397,7 +443,9 @@ void AnswerInstead(const v1::RequestHeader& header, v1::PushAnswer answer, absl:
     result.set_answer(v1::UNCHANGED);
   }
   transport::Frame frame;
-  frame.pieces = wire::BuildResponse(std::move(response), std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
+  frame.pieces = wire::BuildResponse(
+      std::move(response),
+      std::vector<tensor::SharedBytes>(static_cast<std::size_t>(header.pulls_size())));
   responder.Answer(std::move(frame));
 }
 
@@ -407,43 +455,50 @@ TEST_CASE("SUPERSEDED and REFUSED drop the attempt, and the next one runs") {
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
   bool once = true;
-  stage.nodes[0]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
-    if (header.pushes_size() == 0 || !std::exchange(once, false)) return false;
-    AnswerInstead(header, answer, "", *responder);
-    return true;
-  });
+  stage.nodes[0]->SetIntercept(
+      [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+        if (header.pushes_size() == 0 || !std::exchange(once, false)) return false;
+        AnswerInstead(header, answer, "", *responder);
+        return true;
+      });
   const std::uint64_t first = stage.Grant(0);
   const v1::TaskMessage dropped = stage.Next(v1::TaskMessage::kDropped);
   CHECK(dropped.dropped().attempt().n() == first);
-  CHECK(dropped.dropped().superseded() == (answer == v1::SUPERSEDED));  // which no shard may say of the newest attempt
-  CHECK(dropped.dropped().shard() % 2 == 0);                            // one of the first server's
+  CHECK(dropped.dropped().superseded() ==
+        (answer == v1::SUPERSEDED));          // which no shard may say of the newest attempt
+  CHECK(dropped.dropped().shard() % 2 == 0);  // one of the first server's
   CHECK(stage.HoldsNothing());
   const v1::Done done = stage.RunClosure(0);
   CHECK(done.attempt().n() == first + 1);
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 }
 
-TEST_CASE("each push goes under the name and with the proof of its grant, also when it is sent again") {
+TEST_CASE(
+    "each push goes under the name and with the proof of its grant, also when it is sent again") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
   std::vector<v1::RequestHeader> seen;
   int lost = 0;
-  stage.nodes[0]->SetIntercept([&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
-    if (header.pushes_size() == 0) return false;
-    seen.push_back(header);
-    if (lost++ % 2 == 1) return false;
-    responder.reset();  // its answer is lost
-    return true;
-  });
+  stage.nodes[0]->SetIntercept(
+      [&](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+        if (header.pushes_size() == 0) return false;
+        seen.push_back(header);
+        if (lost++ % 2 == 1) return false;
+        responder.reset();  // its answer is lost
+        return true;
+      });
   const v1::Done done = stage.RunClosure(0);
   REQUIRE(seen.size() >= 2);
   for (const v1::RequestHeader& header : seen) {
     CHECK(header.client_name() == "worker/0");
     REQUIRE(header.grants_size() == 1);
     CHECK(header.grants(0).closure() == 0);
-    CHECK(client::FromProto<Attempt>(header.grants(0).attempt()) == client::FromProto<Attempt>(done.attempt()));
-    CHECK(header.grants(0).mac() == grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(0), client::FromProto<Attempt>(done.attempt()), "0"));
+    CHECK(client::FromProto<Attempt>(header.grants(0).attempt()) ==
+          client::FromProto<Attempt>(done.attempt()));
+    CHECK(header.grants(0).mac() == grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(0),
+                                                      client::FromProto<Attempt>(done.attempt()),
+                                                      "0"));
   }
 }
 
@@ -455,18 +510,21 @@ TEST_CASE("a worker whose grant proves nothing fails its closure with the server
   stage.Grant(0);
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK_FALSE(failed.user_error());
-  CHECK_THAT(failed.cause().message(), Catch::Matchers::Contains("the coordinator has not granted this attempt to the sender of the push"));
+  CHECK_THAT(failed.cause().message(),
+             Catch::Matchers::Contains(
+                 "the coordinator has not granted this attempt to the sender of the push"));
 }
 
 TEST_CASE("INVALID ends the attempt with the server's words, not as a user's error") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
-  stage.nodes[0]->SetIntercept([](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
-    if (header.pushes_size() == 0) return false;
-    AnswerInstead(header, v1::INVALID, "gradient bytes mismatch", *responder);
-    return true;
-  });
+  stage.nodes[0]->SetIntercept(
+      [](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+        if (header.pushes_size() == 0) return false;
+        AnswerInstead(header, v1::INVALID, "gradient bytes mismatch", *responder);
+        return true;
+      });
   stage.Grant(0);
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK_FALSE(failed.user_error());
@@ -477,10 +535,14 @@ TEST_CASE("INVALID ends the attempt with the server's words, not as a user's err
 
 // Answers pushes to this node with OVER_BUDGET while `*full`; counts them.
 Node::Intercept FullWhile(const std::atomic<bool>* full, std::atomic<int>* refused) {
-  return [full, refused](const v1::RequestHeader& header, std::unique_ptr<transport::DataResponder>& responder) {
+  return [full, refused](const v1::RequestHeader& header,
+                         std::unique_ptr<transport::DataResponder>& responder) {
     if (header.pushes_size() == 0 || !*full) return false;
     ++*refused;
-    AnswerInstead(header, v1::OVER_BUDGET, "server's tables are above memory_bytes_max: table=movies held=1000 memory_bytes_max=900", *responder);
+    AnswerInstead(
+        header, v1::OVER_BUDGET,
+        "server's tables are above memory_bytes_max: table=movies held=1000 memory_bytes_max=900",
+        *responder);
     return true;
   };
 }
@@ -496,19 +558,24 @@ TEST_CASE("no room at a server: the job fails with server, table, bytes, limit a
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.user_error());
   CHECK(failed.cause().origin_text() == "ps_server/1");
-  CHECK_THAT(failed.cause().message(), Catch::StartsWith("no room at ps_server/1: ") &&
-                                           Catch::Contains("table=movies held=1000 memory_bytes_max=900") && Catch::Contains("closure=0 update=0") &&
-                                           Catch::Contains("training.on_over_budget: pause"));
+  CHECK_THAT(failed.cause().message(),
+             Catch::StartsWith("no room at ps_server/1: ") &&
+                 Catch::Contains("table=movies held=1000 memory_bytes_max=900") &&
+                 Catch::Contains("closure=0 update=0") &&
+                 Catch::Contains("training.on_over_budget: pause"));
   CHECK(refused == 1);
   CHECK(stage.HoldsNothing());
 }
 
-TEST_CASE("no room at a server, on_over_budget: pause: the worker says for what it waits, and goes on when there is room") {
+TEST_CASE(
+    "no room at a server, on_over_budget: pause: the worker says for what it waits, and goes on "
+    "when there is room") {
   std::atomic<bool> full{true};
   std::atomic<int> refused{0};
   Stage stage;
   WriteData(stage);
-  const std::string yaml = absl::StrReplaceAll(TrainingYaml(stage.folder), {{"training: {", "training: {on_over_budget: pause, "}});
+  const std::string yaml = absl::StrReplaceAll(
+      TrainingYaml(stage.folder), {{"training: {", "training: {on_over_budget: pause, "}});
   REQUIRE(yaml.find("on_over_budget") != std::string::npos);
   stage.Begin(yaml, 2, SmallPlan());
   stage.nodes[1]->SetIntercept(FullWhile(&full, &refused));
@@ -521,7 +588,9 @@ TEST_CASE("no room at a server, on_over_budget: pause: the worker says for what 
     const MonoTime began = stage.clock.Now();
     while (progress().state() != "paused" && stage.clock.Now() - began < std::chrono::seconds(20)) {
     }
-    CHECK(progress().waiting_for() == "room at ps_server/1: server's tables are above memory_bytes_max: table=movies held=1000 memory_bytes_max=900");
+    CHECK(progress().waiting_for() ==
+          "room at ps_server/1: server's tables are above memory_bytes_max: table=movies held=1000 "
+          "memory_bytes_max=900");
   };
   const std::uint64_t first = stage.Grant(0);
   until_paused();
@@ -533,7 +602,8 @@ TEST_CASE("no room at a server, on_over_budget: pause: the worker says for what 
   CHECK(progress().state() == "idle");
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 4);
 
-  // Called back while it waits, it does not keep the worker from another job; what had been applied is not applied again.
+  // Called back while it waits, it does not keep the worker from another job; what had been applied
+  // is not applied again.
   full = true;
   const std::uint64_t second = stage.Grant(1);
   until_paused();
@@ -550,7 +620,9 @@ TEST_CASE("no room at a server, on_over_budget: pause: the worker says for what 
   for (const v1::ShardState& state : stage.States()) CHECK(state.updates_applied() == 8);
 }
 
-TEST_CASE("Done is kept and resent unchanged in every session until it is answered; what is not adopted is dropped") {
+TEST_CASE(
+    "Done is kept and resent unchanged in every session until it is answered; what is not adopted "
+    "is dropped") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -558,7 +630,8 @@ TEST_CASE("Done is kept and resent unchanged in every session until it is answer
   v1::CoordinatorMessage ignored;
   const std::uint64_t first = stage.Grant(0);
   const std::uint64_t second = stage.Grant(1);
-  // Both end without a session: cut from the coordinator, the worker goes on with what it holds [17].
+  // Both end without a session: cut from the coordinator, the worker goes on with what it holds
+  // [17].
   v1::Hello hello;
   runtime::Event never;
   do {
@@ -598,8 +671,10 @@ TEST_CASE("an attempt that has not begun is given back when recalled; one that r
   }
   CHECK(stage.Next(v1::TaskMessage::kDropped).dropped().attempt().n() == queued);
   CHECK(stage.Next(v1::TaskMessage::kDone).done().attempt().n() == running);
-  // A worker of several jobs is called back all the time: that is no news at the default level of its log.
-  for (const log::Line& line : stage.logger.Read(0, 0, "", 1000)) CHECK(line.text.find("given back") == std::string::npos);
+  // A worker of several jobs is called back all the time: that is no news at the default level of
+  // its log.
+  for (const log::Line& line : stage.logger.Read(0, 0, "", 1000))
+    CHECK(line.text.find("given back") == std::string::npos);
 }
 
 TEST_CASE("a running attempt that the coordinator supersedes is let go, and pushes nothing more") {
@@ -615,7 +690,8 @@ TEST_CASE("a running attempt that the coordinator supersedes is let go, and push
   CHECK(stage.HoldsNothing());
 }
 
-TEST_CASE("evaluation counts every example once, over however many closures, and agrees with itself") {
+TEST_CASE(
+    "evaluation counts every example once, over however many closures, and agrees with itself") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -653,7 +729,8 @@ TEST_CASE("the exported files hold the servers' values") {
   CHECK(done.export_().host() == "here");
   CHECK(done.export_().files(0) == stage.folder / "runs/weights.npz");
   CHECK(done.export_().files(1) == stage.folder / "runs/weights.safetensors");
-  // Read by numpy, compared with each other and with what the servers hold: a sum over elements of each variable.
+  // Read by numpy, compared with each other and with what the servers hold: a sum over elements of
+  // each variable.
   const std::string program = R"(import json, struct, sys
 try: import numpy
 except ImportError: sys.exit(77)
@@ -678,7 +755,8 @@ assert digest == int(sys.argv[3]), (digest, sys.argv[3])
   const std::string script = stage.folder / "check.py";
   std::ofstream(script) << program;
   const std::string command =
-      absl::StrCat("/usr/bin/python3 '", script, "' '", done.export_().files(0), "' '", done.export_().files(1), "' ", stage.Digest());
+      absl::StrCat("/usr/bin/python3 '", script, "' '", done.export_().files(0), "' '",
+                   done.export_().files(1), "' ", stage.Digest());
   if (!std::filesystem::exists("/usr/bin/python3")) {
     WARN("not read back: there is no /usr/bin/python3");
     return;
@@ -691,7 +769,9 @@ assert digest == int(sys.argv[3]), (digest, sys.argv[3])
   CHECK(status == 0);
 }
 
-TEST_CASE("a worker that does not see the runs folder sends its files, one after another, and the present one anew after a lost session") {
+TEST_CASE(
+    "a worker that does not see the runs folder sends its files, one after another, and the "
+    "present one anew after a lost session") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
@@ -703,14 +783,16 @@ TEST_CASE("a worker that does not see the runs folder sends its files, one after
     std::ifstream file(stage.folder / ("runs/" + name), std::ios::binary);
     return std::string(std::istreambuf_iterator<char>(file), {});
   };
-  const std::map<std::string, std::string> want = {{"weights.npz", contents("weights.npz")},
-                                                   {"weights.safetensors", contents("weights.safetensors")}};
+  const std::map<std::string, std::string> want = {
+      {"weights.npz", contents("weights.npz")},
+      {"weights.safetensors", contents("weights.safetensors")}};
   std::filesystem::remove_all(stage.folder / "runs");
 
   const std::uint64_t attempt = stage.Grant((7ull << 33) + 1, v1::EXPORT);
   std::map<std::string, std::string> got;
   bool lost = false;
-  while (got.size() < 2 || got["weights.safetensors"].size() < want.at("weights.safetensors").size()) {
+  while (got.size() < 2 ||
+         got["weights.safetensors"].size() < want.at("weights.safetensors").size()) {
     const v1::RunFileChunk chunk = stage.Next(v1::TaskMessage::kRunFile).run_file();
     REQUIRE(want.count(chunk.name()) == 1);
     CHECK(chunk.closure() == (7ull << 33) + 1);
@@ -744,16 +826,20 @@ TEST_CASE("a worker that does not see the runs folder sends its files, one after
   CHECK_FALSE(std::filesystem::exists(stage.folder / "runs"));
 }
 
-TEST_CASE("a coordinator without room gets the export back, one that refuses a file is told that the attempt failed") {
+TEST_CASE(
+    "a coordinator without room gets the export back, one that refuses a file is told that the "
+    "attempt failed") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 3, SmallPlan());
   stage.RunClosure(0);
   stage.Grant(7ull << 33, v1::EXPORT);
-  stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(), absl::ResourceExhaustedError("no space left"));
+  stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(),
+                absl::ResourceExhaustedError("no space left"));
   CHECK(stage.Next(v1::TaskMessage::kDropped, v1::TaskMessage::kFailed).has_dropped());
   stage.Grant((7ull << 33) + 1, v1::EXPORT);
-  stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(), absl::PermissionDeniedError("not writable"));
+  stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(),
+                absl::PermissionDeniedError("not writable"));
   const v1::TaskMessage failed = stage.Next(v1::TaskMessage::kDropped, v1::TaskMessage::kFailed);
   REQUIRE(failed.has_failed());
   CHECK_FALSE(failed.failed().user_error());
@@ -768,7 +854,8 @@ TEST_CASE("a coordinator whose disk is full for a while fills no worker's log") 
   stage.RunClosure(0);
   for (std::uint64_t n = 0; n < 3; ++n) {
     stage.Grant((7ull << 33) + n, v1::EXPORT);
-    stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(), absl::ResourceExhaustedError("no space left"));
+    stage.Confirm(stage.Next(v1::TaskMessage::kRunFile).run_file(),
+                  absl::ResourceExhaustedError("no space left"));
     CHECK(stage.Next(v1::TaskMessage::kDropped, v1::TaskMessage::kFailed).has_dropped());
   }
   int refused = 0, given_back = 0;
@@ -780,7 +867,9 @@ TEST_CASE("a coordinator whose disk is full for a while fills no worker's log") 
   CHECK(given_back == 1);
 }
 
-TEST_CASE("a counting job counts every sample and every update exactly, and touches only shards with samples of the batch") {
+TEST_CASE(
+    "a counting job counts every sample and every update exactly, and touches only shards with "
+    "samples of the batch") {
   Stage::Settings settings;
   settings.servers = 3;
   Stage stage(settings);
@@ -797,11 +886,13 @@ TEST_CASE("a counting job counts every sample and every update exactly, and touc
     count += done.metrics().sums(0).count();
   }
   CHECK(count == 2 * 90);
-  // touch(c, u) is a function of the plan: shard s of counting/samples holds examples 15 s … 15 s + 14.
+  // touch(c, u) is a function of the plan: shard s of counting/samples holds examples 15 s … 15 s
+  // + 14.
   std::set<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> want, seen;
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
     for (std::uint32_t u = 0; u < stage.plan->Closure(ClosureId(c)).steps; ++u) {
-      for (const std::uint64_t e : stage.plan->Batch(ClosureId(c), UpdateIndex(u))) want.insert({c, u, static_cast<std::uint32_t>(e / 15)});
+      for (const std::uint64_t e : stage.plan->Batch(ClosureId(c), UpdateIndex(u)))
+        want.insert({c, u, static_cast<std::uint32_t>(e / 15)});
       for (std::uint32_t s = 6; s < 10; ++s) want.insert({c, u, s});
     }
   }
@@ -810,7 +901,8 @@ TEST_CASE("a counting job counts every sample and every update exactly, and touc
 }
 
 TEST_CASE(
-    "a counting job's tables hold the sums that (closure, update) name, each slot applies the updates that touch it, and a repair pushes to its slot "
+    "a counting job's tables hold the sums that (closure, update) name, each slot applies the "
+    "updates that touch it, and a repair pushes to its slot "
     "only") {
   Stage stage;
   stage.Begin(CountingYaml(90, 0, 3), 4, SmallPlan());
@@ -831,7 +923,8 @@ TEST_CASE(
         for (std::size_t i = 0; i < pushed.ids.size(); ++i) {
           auto& row = rows[t].try_emplace(pushed.ids[i], t + 1).first->second;
           for (std::uint32_t e = 0; e <= t; ++e) row[e] += pushed.values[i * (t + 1) + e];
-          slots.insert(sharding::SlotOf(sharding::SlotKey(absl::StrCat("counting/table", t)), pushed.ids[i], kSlots));
+          slots.insert(sharding::SlotOf(sharding::SlotKey(absl::StrCat("counting/table", t)),
+                                        pushed.ids[i], kSlots));
           twice = twice || !ids.insert(pushed.ids[i]).second;
         }
       }
@@ -867,7 +960,9 @@ TEST_CASE("a counting job is refused where the daemon was not started with --fai
   CHECK_THAT(failed.cause().message(), Catch::Contains("--failpoints"));
 }
 
-TEST_CASE("a user's errors are final and say where: a missing file, YAML that does not fit, a label out of range, data that changed") {
+TEST_CASE(
+    "a user's errors are final and say where: a missing file, YAML that does not fit, a label out "
+    "of range, data that changed") {
   Stage stage;
   WriteData(stage);
   SECTION("a missing file") {
@@ -891,7 +986,9 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
     CHECK(failed.lack() == v1::NO_LACK);
-    CHECK_THAT(failed.cause().message(), Catch::Contains("input shape mismatch") && Catch::Contains("(5, 4, 1)") && Catch::Contains("(4, 4, 1)"));
+    CHECK_THAT(failed.cause().message(), Catch::Contains("input shape mismatch") &&
+                                             Catch::Contains("(5, 4, 1)") &&
+                                             Catch::Contains("(4, 4, 1)"));
   }
   SECTION("a label that the model has no class for") {
     std::string yaml = TrainingYaml(stage.folder);
@@ -900,7 +997,8 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
     stage.Grant(0);
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
-    CHECK_THAT(failed.cause().message(), Catch::Contains("label") && Catch::Contains("closure=0 step=0"));
+    CHECK_THAT(failed.cause().message(),
+               Catch::Contains("label") && Catch::Contains("closure=0 step=0"));
   }
   SECTION("a file that changed since the plan was made") {
     stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -924,9 +1022,12 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
       runtime::Event().WaitFor(std::chrono::milliseconds(20));
     }
   }
-  SECTION("a file of the same size with other contents: what is trained on is never exchanged silently (K7)") {
+  SECTION(
+      "a file of the same size with other contents: what is trained on is never exchanged silently "
+      "(K7)") {
     stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
-    stage.job.mutable_plan()->set_data_fingerprint("images: size=1 sha256=00\nlabels: size=1 sha256=00");
+    stage.job.mutable_plan()->set_data_fingerprint(
+        "images: size=1 sha256=00\nlabels: size=1 sha256=00");
     v1::CoordinatorMessage ended;
     ended.mutable_job_ended()->set_job_uid(kJob);
     stage.Message(ended);
@@ -936,12 +1037,15 @@ TEST_CASE("a user's errors are final and say where: a missing file, YAML that do
     CHECK(failed.user_error());
     CHECK(failed.lack() == v1::INPUT);
     CHECK_THAT(failed.cause().message(),
-               Catch::Contains("data changed since the plan was made: file=") && Catch::Contains("closure=1 epoch=1 examples=[") &&
-                   Catch::Contains("want=images: size=1 sha256=00, labels: size=1") && Catch::Contains("got=images: size="));
+               Catch::Contains("data changed since the plan was made: file=") &&
+                   Catch::Contains("closure=1 epoch=1 examples=[") &&
+                   Catch::Contains("want=images: size=1 sha256=00, labels: size=1") &&
+                   Catch::Contains("got=images: size="));
   }
 }
 
-TEST_CASE("a worker that lacks the evaluation's data alone trains, and evaluates once they are there") {
+TEST_CASE(
+    "a worker that lacks the evaluation's data alone trains, and evaluates once they are there") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -958,11 +1062,14 @@ TEST_CASE("a worker that lacks the evaluation's data alone trains, and evaluates
   CHECK(stage.Next(v1::TaskMessage::kDone).done().metrics().steps() == 4);
   std::filesystem::rename(stage.folder / "away", stage.folder / "eval-labels");
   std::uint64_t examples = 0;
-  for (std::uint64_t n = 0; n < stage.plan->eval_closures(); ++n) examples += stage.RunClosure(1ull << 32 | n, v1::EVALUATE).metrics().examples();
+  for (std::uint64_t n = 0; n < stage.plan->eval_closures(); ++n)
+    examples += stage.RunClosure(1ull << 32 | n, v1::EVALUATE).metrics().examples();
   CHECK(examples == 50);
 }
 
-TEST_CASE("a loss that is not finite is a user's error naming closure, step and examples, or a counted SKIP") {
+TEST_CASE(
+    "a loss that is not finite is a user's error naming closure, step and examples, or a counted "
+    "SKIP") {
   const bool skip = GENERATE(false, true);
   Stage::Settings settings;
   settings.skip_not_finite = skip;
@@ -984,7 +1091,9 @@ TEST_CASE("a loss that is not finite is a user's error naming closure, step and 
   } else {
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
-    CHECK_THAT(failed.cause().message(), Catch::Contains("not finite") && Catch::Contains("closure=0 step=") && Catch::Contains("examples="));
+    CHECK_THAT(failed.cause().message(), Catch::Contains("not finite") &&
+                                             Catch::Contains("closure=0 step=") &&
+                                             Catch::Contains("examples="));
   }
 }
 
@@ -993,10 +1102,12 @@ TEST_CASE("a step that is skipped because it is not finite is in no metric of it
   settings.skip_not_finite = true;
   Stage stage(settings);
   WriteData(stage);
-  std::string yaml = absl::StrReplaceAll(TrainingYaml(stage.folder), {{"units: 3", "units: 1"},
-                                                                      {"sparse_categorical_crossentropy, from_logits: true", "mean_squared_error"},
-                                                                      {"[accuracy]", "[root_mean_squared_error]"},
-                                                                      {"0.00392156862", "1e38"}});
+  std::string yaml = absl::StrReplaceAll(
+      TrainingYaml(stage.folder),
+      {{"units: 3", "units: 1"},
+       {"sparse_categorical_crossentropy, from_logits: true", "mean_squared_error"},
+       {"[accuracy]", "[root_mean_squared_error]"},
+       {"0.00392156862", "1e38"}});
   stage.Begin(yaml, 2, SmallPlan());
   stage.Grant(0);
   const v1::Done done = stage.Next(v1::TaskMessage::kDone).done();
@@ -1008,7 +1119,9 @@ TEST_CASE("a step that is skipped because it is not finite is in no metric of it
   CHECK(std::isfinite(done.metrics().sums(0).sum()));
 }
 
-TEST_CASE("with a 16-bit wire type the loss falls, two runs have the same bits however the variables are cut, and the bytes halve") {
+TEST_CASE(
+    "with a 16-bit wire type the loss falls, two runs have the same bits however the variables are "
+    "cut, and the bytes halve") {
   for (const std::string type : {"bf16", "fp16"}) {
     std::uint64_t first = 0;
     for (const auto& [servers, shards] : {std::pair{1, 1}, std::pair{2, 3}}) {
@@ -1020,15 +1133,22 @@ TEST_CASE("with a 16-bit wire type the loss falls, two runs have the same bits h
       for (Stage* s : {&stage, &plain}) {
         WriteData(*s);
         std::string yaml = TrainingYaml(s->folder);
-        if (s == &stage) yaml.replace(yaml.find("steps_per_closure"), 0, "wire_dtype: " + type + ", ");
+        if (s == &stage)
+          yaml.replace(yaml.find("steps_per_closure"), 0, "wire_dtype: " + type + ", ");
         s->Begin(yaml, static_cast<std::uint64_t>(shards), SmallPlan());
         for (std::uint64_t c = 0; c < s->plan->closures(); ++c) {
           const v1::Done end = s->RunClosure(c);
           if (s == &stage) done.push_back(end);
         }
         std::uint64_t(&counted)[2] = bytes[s == &plain];
-        counted[0] = s->server_registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied").value();
-        counted[1] = s->server_registry.GetCounter("evergrad_ps_server_pulled_bytes_total", "Bytes of values answered to pulls").value();
+        counted[0] =
+            s->server_registry
+                .GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied")
+                .value();
+        counted[1] = s->server_registry
+                         .GetCounter("evergrad_ps_server_pulled_bytes_total",
+                                     "Bytes of values answered to pulls")
+                         .value();
       }
       CHECK(MeanLoss(done.back()) < 0.5 * MeanLoss(done.front()));
       if (first == 0) first = stage.Digest();
@@ -1043,25 +1163,31 @@ TEST_CASE("with a 16-bit wire type the loss falls, two runs have the same bits h
 }
 
 // Of the same steps in float32, closure by closure.
-void CheckSameCurve(const Stage::Settings& settings, const std::string& precision, double tolerance) {
+void CheckSameCurve(const Stage::Settings& settings, const std::string& precision,
+                    double tolerance) {
   Stage stage(settings), plain(settings);
   std::vector<v1::Done> curves[2];
   for (Stage* s : {&stage, &plain}) {
     WriteData(*s);
     std::string yaml = TrainingYaml(s->folder);
-    if (s == &stage) yaml.replace(yaml.find("steps_per_closure"), 0, "precision: " + precision + ", ");
+    if (s == &stage)
+      yaml.replace(yaml.find("steps_per_closure"), 0, "precision: " + precision + ", ");
     s->Begin(yaml, 2, SmallPlan());
-    for (std::uint64_t c = 0; c < s->plan->closures(); ++c) curves[s == &plain].push_back(s->RunClosure(c));
+    for (std::uint64_t c = 0; c < s->plan->closures(); ++c)
+      curves[s == &plain].push_back(s->RunClosure(c));
   }
   REQUIRE(curves[0].size() == curves[1].size());
-  for (std::size_t c = 0; c < curves[0].size(); ++c) CHECK(MeanLoss(curves[0][c]) == Approx(MeanLoss(curves[1][c])).epsilon(tolerance));
+  for (std::size_t c = 0; c < curves[0].size(); ++c)
+    CHECK(MeanLoss(curves[0][c]) == Approx(MeanLoss(curves[1][c])).epsilon(tolerance));
   CHECK(MeanLoss(curves[0].back()) < 0.5 * MeanLoss(curves[0].front()));
   CHECK(stage.Digest() != plain.Digest());
   for (const v1::ShardState& state : stage.States()) CHECK(state.skips() == 0);
 }
 
 TEST_CASE("in mixed_bfloat16 the loss falls as it does in float32") {
-  if (const absl::Status can = MakeBackend({"cpu", 1}).value()->CheckPrecision(Precision::kMixedBFloat16); !can.ok()) {
+  if (const absl::Status can =
+          MakeBackend({"cpu", 1}).value()->CheckPrecision(Precision::kMixedBFloat16);
+      !can.ok()) {
     std::printf("\nskipped: %s\n", std::string(can.message()).c_str());
     return;
   }
@@ -1071,7 +1197,8 @@ TEST_CASE("in mixed_bfloat16 the loss falls as it does in float32") {
 }
 
 constexpr char kScaleHelp[] = "What the last step's losses were multiplied by (mixed_float16)";
-constexpr char kOverflowsHelp[] = "Steps whose update was skipped because the loss scale was too large";
+constexpr char kOverflowsHelp[] =
+    "Steps whose update was skipped because the loss scale was too large";
 
 Stage::Settings OnEmulatedGpu() {
   Stage::Settings settings;
@@ -1080,7 +1207,9 @@ Stage::Settings OnEmulatedGpu() {
   return settings;
 }
 
-TEST_CASE("with a 16-bit wire type the loss falls on a device as with float32, whether kernels read values as they came or widened") {
+TEST_CASE(
+    "with a 16-bit wire type the loss falls on a device as with float32, whether kernels read "
+    "values as they came or widened") {
   for (const std::string wire : {"bf16", "fp16"}) {
     INFO(wire);
     std::map<std::string, double> losses;
@@ -1088,9 +1217,11 @@ TEST_CASE("with a 16-bit wire type the loss falls on a device as with float32, w
       Stage stage(OnEmulatedGpu());
       WriteData(stage);
       std::string yaml = TrainingYaml(stage.folder);
-      yaml.replace(yaml.find("steps_per_closure"), 0, absl::StrCat("precision: ", precision, ", wire_dtype: ", wire, ", "));
+      yaml.replace(yaml.find("steps_per_closure"), 0,
+                   absl::StrCat("precision: ", precision, ", wire_dtype: ", wire, ", "));
       stage.Begin(yaml, 2, SmallPlan());
-      for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) losses[precision] = MeanLoss(stage.RunClosure(c));
+      for (std::uint64_t c = 0; c < stage.plan->closures(); ++c)
+        losses[precision] = MeanLoss(stage.RunClosure(c));
     }
     CHECK(losses["mixed_bfloat16"] == Approx(losses["float32"]).epsilon(2e-2));
   }
@@ -1101,7 +1232,9 @@ TEST_CASE("in the precisions of a GPU the loss falls as it does in float32, on a
   CheckSameCurve(OnEmulatedGpu(), "mixed_float16", 2e-2);
 }
 
-TEST_CASE("in mixed_float16 a step whose scaled gradients overflow is a SKIP, the next ones are scaled by less, and every update is counted once") {
+TEST_CASE(
+    "in mixed_float16 a step whose scaled gradients overflow is a SKIP, the next ones are scaled "
+    "by less, and every update is counted once") {
   Stage stage(OnEmulatedGpu());
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
@@ -1109,7 +1242,8 @@ TEST_CASE("in mixed_float16 a step whose scaled gradients overflow is a SKIP, th
   // What flows back through kernels of a thousand is beyond 65504 at first.
   const std::string logits = "{name: logits, type: dense, ";
   REQUIRE(yaml.find(logits) != std::string::npos);
-  yaml.replace(yaml.find(logits), logits.size(), logits + "kernel_initializer: {type: truncated_normal, stddev: 1000}, ");
+  yaml.replace(yaml.find(logits), logits.size(),
+               logits + "kernel_initializer: {type: truncated_normal, stddev: 1000}, ");
   stage.Begin(yaml, 2, SmallPlan());
   std::uint64_t steps = 0;
   for (std::uint64_t c = 0; c < stage.plan->closures(); ++c) {
@@ -1117,34 +1251,44 @@ TEST_CASE("in mixed_float16 a step whose scaled gradients overflow is a SKIP, th
     CHECK(std::isfinite(MeanLoss(done)));
     steps += done.metrics().steps();
   }
-  const auto overflows = static_cast<std::uint64_t>(stage.registry.GetCounter("evergrad_worker_loss_scale_overflows_total", kOverflowsHelp).value());
+  const auto overflows = static_cast<std::uint64_t>(
+      stage.registry.GetCounter("evergrad_worker_loss_scale_overflows_total", kOverflowsHelp)
+          .value());
   CHECK(overflows > 0);
   CHECK(overflows < 15);
   const double left = 32768.0 / static_cast<double>(std::uint64_t{1} << overflows),
                last = stage.registry.GetGauge("evergrad_worker_loss_scale", kScaleHelp).value();
-  CHECK((last == left || last == 2 * left));  // of the last step, which may have been too large itself
+  CHECK((last == left ||
+         last == 2 * left));  // of the last step, which may have been too large itself
   for (const v1::ShardState& state : stage.States()) {
     CHECK(state.skips() == overflows);
     CHECK(state.updates_applied() + state.skips() == steps);
   }
 }
 
-TEST_CASE("a true NaN in mixed_float16 is a user's error once the scale is at its least, not an overflow for ever") {
+TEST_CASE(
+    "a true NaN in mixed_float16 is a user's error once the scale is at its least, not an overflow "
+    "for ever") {
   Stage stage(OnEmulatedGpu());
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
   yaml.replace(yaml.find("steps_per_closure"), 0, "precision: mixed_float16, ");
   yaml.replace(yaml.find("0.00392156862"), 13, "1e38");  // 255 times that is no float any more
   stage.Begin(yaml, 2, SmallPlan());
-  for (std::uint64_t c = 0; c < 4; ++c) CHECK(stage.RunClosure(c).metrics().steps() == (c == 2 ? 1 : 4));  // 13 steps
+  for (std::uint64_t c = 0; c < 4; ++c)
+    CHECK(stage.RunClosure(c).metrics().steps() == (c == 2 ? 1 : 4));  // 13 steps
   stage.Grant(4);
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.user_error());
-  CHECK_THAT(failed.cause().message(), Catch::Contains("loss or gradient is not finite (NaN or Inf): closure=4 step=2"));
-  CHECK(stage.registry.GetCounter("evergrad_worker_loss_scale_overflows_total", kOverflowsHelp).value() == 15);
+  CHECK_THAT(failed.cause().message(),
+             Catch::Contains("loss or gradient is not finite (NaN or Inf): closure=4 step=2"));
+  CHECK(stage.registry.GetCounter("evergrad_worker_loss_scale_overflows_total", kOverflowsHelp)
+            .value() == 15);
 }
 
-TEST_CASE("a precision that the worker's device has not is a user's error before anything is written: key, device and reason are named") {
+TEST_CASE(
+    "a precision that the worker's device has not is a user's error before anything is written: "
+    "key, device and reason are named") {
   for (const std::string precision : {"tf32", "mixed_float16"}) {
     Stage::Settings settings;
     settings.device = "cpu";
@@ -1160,11 +1304,14 @@ TEST_CASE("a precision that the worker's device has not is a user's error before
     CHECK(failed.lack() == v1::ABILITY);
     CHECK_THAT(failed.cause().message(),
                Catch::Contains("training.precision=" + precision + " device=cpu (oneDNN") &&
-                   Catch::Contains(precision == "tf32" ? "TF32 is of NVIDIA's GPUs" : "no float16 products for processors"));
+                   Catch::Contains(precision == "tf32" ? "TF32 is of NVIDIA's GPUs"
+                                                       : "no float16 products for processors"));
   }
 }
 
-TEST_CASE("a gradient that fp16 cannot say is what the policy for NaN says, and is named, by a device that narrows it too") {
+TEST_CASE(
+    "a gradient that fp16 cannot say is what the policy for NaN says, and is named, by a device "
+    "that narrows it too") {
   const bool skip = GENERATE(false, true), device = GENERATE(false, true);
   Stage::Settings settings = device ? OnEmulatedGpu() : Stage::Settings();
   settings.skip_not_finite = skip;
@@ -1172,7 +1319,8 @@ TEST_CASE("a gradient that fp16 cannot say is what the policy for NaN says, and 
   WriteData(stage);
   std::string yaml = TrainingYaml(stage.folder);
   yaml.replace(yaml.find("0.00392156862"), 13, "10000");  // gradients of a million
-  yaml.replace(yaml.find("steps_per_closure"), 0, "wire_dtype: [{match: \"hidden/*\", dtype: bf16}, {match: \"*\", dtype: fp16}], ");
+  yaml.replace(yaml.find("steps_per_closure"), 0,
+               "wire_dtype: [{match: \"hidden/*\", dtype: bf16}, {match: \"*\", dtype: fp16}], ");
   yaml.replace(yaml.find("activation: tanh"), 16, "activation: relu");
   stage.Begin(yaml, 2, SmallPlan());
   stage.Grant(0);
@@ -1188,7 +1336,8 @@ TEST_CASE("a gradient that fp16 cannot say is what the policy for NaN says, and 
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
     CHECK_THAT(failed.cause().message(),
-               Catch::Contains("gradient is beyond the range of its wire type: variable=logits/kernel wire_dtype=fp16 closure=0 step="));
+               Catch::Contains("gradient is beyond the range of its wire type: "
+                               "variable=logits/kernel wire_dtype=fp16 closure=0 step="));
   }
 }
 
@@ -1257,23 +1406,28 @@ TEST_CASE("a drain hands back what has not begun, ends the running step and take
   CHECK(counts.size() == 1);
 }
 
-TEST_CASE("a drain without a session does not wait for servers that do not answer, nor for a Done that nobody can acknowledge") {
+TEST_CASE(
+    "a drain without a session does not wait for servers that do not answer, nor for a Done that "
+    "nobody can acknowledge") {
   Stage::Settings settings;
-  settings.drain_step_max = settings.drain_done_max = std::chrono::minutes(10);  // what it must not wait for
+  settings.drain_step_max = settings.drain_done_max =
+      std::chrono::minutes(10);  // what it must not wait for
   Stage stage(settings);
   stage.Begin(CountingYaml(90), 4, SmallPlan());
   runtime::Event drained;
   SECTION("the step's pushes are never answered, and the session ends during the drain") {
-    std::vector<std::unique_ptr<transport::DataResponder>> kept;  // used on the transport's threads, which end before it does
+    std::vector<std::unique_ptr<transport::DataResponder>>
+        kept;  // used on the transport's threads, which end before it does
     Mutex mu;
     runtime::Event asked;
     for (const auto& node : stage.nodes) {
-      node->SetIntercept([&](const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>& responder) {
-        MutexLock lock(&mu);
-        kept.push_back(std::move(responder));
-        asked.Set();
-        return true;
-      });
+      node->SetIntercept(
+          [&](const v1::RequestHeader&, std::unique_ptr<transport::DataResponder>& responder) {
+            MutexLock lock(&mu);
+            kept.push_back(std::move(responder));
+            asked.Set();
+            return true;
+          });
     }
     stage.Grant(0);
     asked.Wait();
@@ -1294,7 +1448,9 @@ TEST_CASE("a drain without a session does not wait for servers that do not answe
   }
 }
 
-TEST_CASE("a Done above the message limit is a user's error that names size and limit, and nothing of it is kept") {
+TEST_CASE(
+    "a Done above the message limit is a user's error that names size and limit, and nothing of it "
+    "is kept") {
   Stage::Settings settings;
   settings.message_bytes_max = 200;
   Stage stage(settings);
@@ -1304,11 +1460,15 @@ TEST_CASE("a Done above the message limit is a user's error that names size and 
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.user_error());
   CHECK(failed.cause().kind() == "user");
-  CHECK_THAT(failed.cause().message(), Catch::Contains("too large") && Catch::Contains("kind=DESCRIBE") && Catch::Contains("limit=200"));
+  CHECK_THAT(failed.cause().message(), Catch::Contains("too large") &&
+                                           Catch::Contains("kind=DESCRIBE") &&
+                                           Catch::Contains("limit=200"));
   CHECK(stage.HoldsNothing());
 }
 
-TEST_CASE("a Hello proves each attempt in hand as its Grant did, under the name that the worker had then") {
+TEST_CASE(
+    "a Hello proves each attempt in hand as its Grant did, under the name that the worker had "
+    "then") {
   Stage stage;
   stage.Begin(CountingYaml(90, 1000), 4, SmallPlan());
   std::map<std::uint64_t, std::uint64_t> granted;  // closures by attempt
@@ -1321,11 +1481,14 @@ TEST_CASE("a Hello proves each attempt in hand as its Grant did, under the name 
     CHECK(held.granted_to() == "0");
     const auto attempt = client::FromProto<Attempt>(held.attempt());
     CHECK(granted.at(attempt.n) == held.closure());
-    CHECK(held.proof() == grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(held.closure()), attempt, "0"));
+    CHECK(held.proof() ==
+          grants::MakeProof(kGrantKey, JobUid(kJob), ClosureId(held.closure()), attempt, "0"));
   }
 }
 
-TEST_CASE("a Hello never exceeds the message limit: what it leaves out is not adopted and not held any more") {
+TEST_CASE(
+    "a Hello never exceeds the message limit: what it leaves out is not adopted and not held any "
+    "more") {
   Stage::Settings settings;
   settings.message_bytes_max = 2000;
   Stage stage(settings);
@@ -1351,12 +1514,15 @@ TEST_CASE("a job that ends takes its attempts with it, and a new one runs on the
   stage.Register({}, 2, /*with_job=*/false);  // a new coordinator that knows no job
   CHECK(stage.HoldsNothing());
   stage.Grant(1);
-  CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(), Catch::Contains("not known"));
+  CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(),
+             Catch::Contains("not known"));
   stage.Register({}, 3);
   CHECK(stage.RunClosure(2).closure() == 2);
 }
 
-TEST_CASE("a job that follows another one reads batches of its own, though its attempts have the same numbers") {
+TEST_CASE(
+    "a job that follows another one reads batches of its own, though its attempts have the same "
+    "numbers") {
   Stage stage;
   WriteData(stage);
   stage.Begin(TrainingYaml(stage.folder), 2, SmallPlan());
@@ -1385,13 +1551,17 @@ TEST_CASE("grants of nonsense are refused one by one") {
   Stage stage;
   stage.Begin(CountingYaml(90), 4, SmallPlan());
   stage.Grant(1000);
-  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("beyond the plan"));
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(),
+             Catch::Contains("beyond the plan"));
   stage.Grant(0, v1::TRAIN, {99});
-  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("target beyond the plan"));
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(),
+             Catch::Contains("target beyond the plan"));
   stage.Grant(1ull << 32 | 1000, v1::EVALUATE);
-  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(), Catch::Contains("beyond the plan"));
+  CHECK_THAT(stage.Next(v1::TaskMessage::kFailed).failed().cause().message(),
+             Catch::Contains("beyond the plan"));
   stage.Grant(0, v1::WORK_KIND_UNSPECIFIED);
-  CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(), Catch::Contains("unknown kind"));
+  CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(),
+             Catch::Contains("unknown kind"));
   CHECK(stage.RunClosure(0).closure() == 0);
 }
 

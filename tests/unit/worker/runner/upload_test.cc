@@ -8,10 +8,13 @@ namespace {
 
 std::string Text(const std::optional<Upload::Chunk>& chunk) {
   if (!chunk) return "-";
-  return std::to_string(chunk->file) + ":" + std::to_string(chunk->offset) + "+" + std::to_string(chunk->bytes) + (chunk->last ? "!" : "");
+  return std::to_string(chunk->file) + ":" + std::to_string(chunk->offset) + "+" +
+         std::to_string(chunk->bytes) + (chunk->last ? "!" : "");
 }
 
-TEST_CASE("files are sent one after another, each in order, and no more than a window beyond what is confirmed") {
+TEST_CASE(
+    "files are sent one after another, each in order, and no more than a window beyond what is "
+    "confirmed") {
   Upload upload({{"a", 25}, {"b", 10}}, 10, 20);
   CHECK(Text(upload.Next()) == "0:0+10");
   CHECK(Text(upload.Next()) == "0:10+10");

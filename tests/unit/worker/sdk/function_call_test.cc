@@ -1,4 +1,5 @@
-// One run of a user's function, without a runner: the test plays the compute thread and holds the variables.
+// One run of a user's function, without a runner: the test plays the compute thread and holds the
+// variables.
 #include <catch2/catch.hpp>
 
 #include <atomic>
@@ -15,14 +16,17 @@ using Outcome = FunctionCall::Outcome;
 class Stage {
  public:
   explicit Stage(Registry registry) : registry_(std::move(registry)) {}
-  void Make(const std::string& function, const std::string& arguments = "", std::uint64_t closure = 3) {
+  void Make(const std::string& function, const std::string& arguments = "",
+            std::uint64_t closure = 3) {
     auto made = FunctionCall::Make(registry_, function, arguments, closure, 7, cancelled);
     REQUIRE(made.ok());
     call = *std::move(made);
   }
   absl::StatusOr<Outcome> Step() {
     gradients = {std::vector<float>(2, 0.0f), std::vector<float>(1, 0.0f)};
-    return call->Step({{"w", {2, 1}, weights}, {"b", {}, bias}}, [this](std::uint32_t variable) { return std::span<float>(gradients[variable]); });
+    return call->Step({{"w", {2, 1}, weights}, {"b", {}, bias}}, [this](std::uint32_t variable) {
+      return std::span<float>(gradients[variable]);
+    });
   }
   std::vector<float> weights{1, 2}, bias{5};
   std::vector<std::vector<float>> gradients;
@@ -34,7 +38,9 @@ class Stage {
 };
 
 Source<int> CountTo(int n) {
-  return [i = 0, n]() mutable -> absl::StatusOr<std::optional<int>> { return i < n ? std::optional<int>(i++) : std::nullopt; };
+  return [i = 0, n]() mutable -> absl::StatusOr<std::optional<int>> {
+    return i < n ? std::optional<int>(i++) : std::nullopt;
+  };
 }
 
 TEST_CASE("a function without input makes one step: it reads, pushes, and leaves a result") {
@@ -53,7 +59,8 @@ TEST_CASE("a function without input makes one step: it reads, pushes, and leaves
     CHECK(step.Push("w", std::vector<float>{1, 1}).ok());
     CHECK(step.Push("w", std::vector<float>{0, 2}).ok());
     CHECK(step.Push("w", std::vector<float>{1}).code() == absl::StatusCode::kInvalidArgument);
-    CHECK(step.SetResult(std::string((1u << 20) + 1, 'x')).code() == absl::StatusCode::kInvalidArgument);
+    CHECK(step.SetResult(std::string((1u << 20) + 1, 'x')).code() ==
+          absl::StatusCode::kInvalidArgument);
     step.CountExamples(4);
     return step.SetResult("done");
   });
@@ -73,7 +80,10 @@ TEST_CASE("a step is made for each input, and the last one is known as such") {
   Registry registry;
   std::vector<int> seen;
   registry.Register(
-      "f", [](const ClosureContext& closure) -> absl::StatusOr<Source<int>> { return CountTo(static_cast<int>(closure.arguments().size())); },
+      "f",
+      [](const ClosureContext& closure) -> absl::StatusOr<Source<int>> {
+        return CountTo(static_cast<int>(closure.arguments().size()));
+      },
       [&](StepContext& step, int& input) {
         CHECK(static_cast<int>(step.step()) == input);
         seen.push_back(input);
@@ -99,10 +109,11 @@ TEST_CASE("inputs that cannot be copied are handed to the step") {
   registry.Register(
       "f",
       [](const ClosureContext&) -> absl::StatusOr<Source<std::unique_ptr<int>>> {
-        return Source<std::unique_ptr<int>>([i = 0]() mutable -> absl::StatusOr<std::optional<std::unique_ptr<int>>> {
-          if (i == 2) return std::nullopt;
-          return std::make_unique<int>(i++);
-        });
+        return Source<std::unique_ptr<int>>(
+            [i = 0]() mutable -> absl::StatusOr<std::optional<std::unique_ptr<int>>> {
+              if (i == 2) return std::nullopt;
+              return std::make_unique<int>(i++);
+            });
       },
       [](StepContext& step, std::unique_ptr<int>& input) {
         CHECK(*input == static_cast<int>(step.step()));
@@ -143,12 +154,17 @@ TEST_CASE("errors and exceptions of a user's code are told apart, and stop at th
   bad.Register("a b", [](StepContext&) { return absl::OkStatus(); });
   CHECK(bad.status().code() == absl::StatusCode::kInvalidArgument);
   Registry good;
-  good.Register("throws", [](StepContext&) -> absl::Status { throw std::runtime_error("out of points"); });
+  good.Register("throws",
+                [](StepContext&) -> absl::Status { throw std::runtime_error("out of points"); });
   good.Register("odd", [](StepContext&) -> absl::Status { throw 5; });
   good.Register("user", [](StepContext&) { return UserError(absl::InvalidArgumentError("mine")); });
-  good.Register("machine", [](StepContext&) -> absl::Status { return absl::UnavailableError("the disk"); });
+  good.Register("machine",
+                [](StepContext&) -> absl::Status { return absl::UnavailableError("the disk"); });
   good.Register(
-      "opens", [](const ClosureContext&) -> absl::StatusOr<Source<int>> { throw std::runtime_error("cannot open"); },
+      "opens",
+      [](const ClosureContext&) -> absl::StatusOr<Source<int>> {
+        throw std::runtime_error("cannot open");
+      },
       [](StepContext&, int&) { return absl::OkStatus(); });
   CHECK(good.status().ok());
   CHECK(good.names().size() == 5);
@@ -166,10 +182,12 @@ TEST_CASE("errors and exceptions of a user's code are told apart, and stop at th
   CHECK(status("machine").code() == absl::StatusCode::kUnavailable);
   CHECK(BlameOf(status("machine")) == Blame::kMachine);
   CHECK_THAT(std::string(status("opens").message()), Catch::Contains("cannot open"));
-  CHECK(FunctionCall::Make(Registry(), "none", "", 0, 0, stage.cancelled).status().code() == absl::StatusCode::kNotFound);
+  CHECK(FunctionCall::Make(Registry(), "none", "", 0, 0, stage.cancelled).status().code() ==
+        absl::StatusCode::kNotFound);
 }
 
-TEST_CASE("a closure has no more steps than updates may be numbered, and hears that it was cancelled") {
+TEST_CASE(
+    "a closure has no more steps than updates may be numbered, and hears that it was cancelled") {
   Registry registry;
   bool cancelled = false;
   registry.Register(

@@ -23,8 +23,10 @@ int32_t NoDriver(cudaError_t status, EgCudaError* error) {
   int serves = 0;
   if (cudaDriverGetVersion(&serves) != cudaSuccess || serves == 0)
     return Fail(EG_CUDA_NO_DRIVER, status, error, "no CUDA driver (cudart %d)", status);
-  return Fail(EG_CUDA_NO_DRIVER, status, error, "the CUDA driver is too old: it serves CUDA %d.%d, this library wants %d.%d (cudart %d)",
-              serves / 1000, serves % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, status);
+  return Fail(
+      EG_CUDA_NO_DRIVER, status, error,
+      "the CUDA driver is too old: it serves CUDA %d.%d, this library wants %d.%d (cudart %d)",
+      serves / 1000, serves % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, status);
 }
 
 }  // namespace
@@ -44,8 +46,10 @@ int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error) {
   const int32_t kind = status == cudaErrorMemoryAllocation ? EG_CUDA_NO_MEMORY : EG_CUDA_FAILED;
   // The call's name is enough: its arguments say nothing outside.
   const char* const open = std::strchr(call, '(');
-  const int length = open == nullptr ? static_cast<int>(std::strlen(call)) : static_cast<int>(open - call);
-  return Fail(kind, status, error, "%.*s: %s (cudart %d)", length, call, cudaGetErrorString(status), status);
+  const int length =
+      open == nullptr ? static_cast<int>(std::strlen(call)) : static_cast<int>(open - call);
+  return Fail(kind, status, error, "%.*s: %s (cudart %d)", length, call, cudaGetErrorString(status),
+              status);
 }
 
 }  // namespace evergrad::cuda

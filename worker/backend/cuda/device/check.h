@@ -7,13 +7,15 @@
 
 namespace evergrad::cuda {
 
-// Fills in *error with "CALL: MESSAGE (cudart CODE)" and returns the kind. cudaSuccess is EG_CUDA_OK and leaves *error alone. An error is not the
-// thread's last one any more: CUB would take that for its own.
+// Fills in *error with "CALL: MESSAGE (cudart CODE)" and returns the kind. cudaSuccess is
+// EG_CUDA_OK and leaves *error alone. An error is not the thread's last one any more: CUB would
+// take that for its own.
 int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error);
 // Where nobody is left to be told, or it does not matter.
 void Ignore(cudaError_t status);
 // With words of our own: "TEXT".
-int32_t Fail(int32_t kind, int32_t code, EgCudaError* error, const char* format, ...) __attribute__((format(printf, 4, 5)));
+int32_t Fail(int32_t kind, int32_t code, EgCudaError* error, const char* format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 }  // namespace evergrad::cuda
 

@@ -11,10 +11,12 @@
 namespace evergrad::cuda {
 namespace {
 
-// The device that was opened last: threads that open none must not make a context on the first one, which takes memory there.
+// The device that was opened last: threads that open none must not make a context on the first one,
+// which takes memory there.
 std::atomic<int> opened{-1};
 
-// A thread's device is the first one until it says another: what a context was handed to, to be closed above all, says it before it makes something.
+// A thread's device is the first one until it says another: what a context was handed to, to be
+// closed above all, says it before it makes something.
 cudaError_t Use(int ordinal) {
   thread_local int used = -1;
   if (used == ordinal) return cudaSuccess;
@@ -31,12 +33,17 @@ int32_t OpenInto(EgContext* context, EgCudaError* error) {
   int least = 0, greatest = 0;
   EG_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (int lane = 0; lane < 3; ++lane)
-    EG_CUDA_TRY(cudaStreamCreateWithPriority(&context->lanes[lane], cudaStreamNonBlocking, lane == EG_LANE_COMPUTE ? least : greatest));
+    EG_CUDA_TRY(cudaStreamCreateWithPriority(&context->lanes[lane], cudaStreamNonBlocking,
+                                             lane == EG_LANE_COMPUTE ? least : greatest));
   EG_CUDA_RETURN_IF(LoadBlas(&context->blas, error));
   EG_CUDA_RETURN_IF(LoadDnn(&context->dnn, error));
-  EG_CUDA_RETURN_IF(FromBlas(context->blas->cublasLtCreate(&context->blas_handle), "cublasLtCreate", error));
-  EG_CUDA_RETURN_IF(FromDnn(*context->dnn, context->dnn->cudnnCreate(&context->dnn_handle), "cudnnCreate", error));
-  EG_CUDA_RETURN_IF(FromDnn(*context->dnn, context->dnn->cudnnSetStream(context->dnn_handle, context->compute()), "cudnnSetStream", error));
+  EG_CUDA_RETURN_IF(
+      FromBlas(context->blas->cublasLtCreate(&context->blas_handle), "cublasLtCreate", error));
+  EG_CUDA_RETURN_IF(FromDnn(*context->dnn, context->dnn->cudnnCreate(&context->dnn_handle),
+                            "cudnnCreate", error));
+  EG_CUDA_RETURN_IF(FromDnn(*context->dnn,
+                            context->dnn->cudnnSetStream(context->dnn_handle, context->compute()),
+                            "cudnnSetStream", error));
   return EG_CUDA_OK;
 }
 
@@ -46,8 +53,10 @@ void Close(EgContext* context) {
   for (const cudaStream_t lane : context->lanes)
     if (lane != nullptr) Ignore(cudaStreamSynchronize(lane));
   context->offered.clear();
-  if (context->dnn_handle != nullptr) static_cast<void>(context->dnn->cudnnDestroy(context->dnn_handle));
-  if (context->blas_handle != nullptr) static_cast<void>(context->blas->cublasLtDestroy(context->blas_handle));
+  if (context->dnn_handle != nullptr)
+    static_cast<void>(context->dnn->cudnnDestroy(context->dnn_handle));
+  if (context->blas_handle != nullptr)
+    static_cast<void>(context->blas->cublasLtDestroy(context->blas_handle));
   for (const cudaStream_t lane : context->lanes)
     if (lane != nullptr) Ignore(cudaStreamDestroy(lane));
   delete context;
@@ -66,7 +75,8 @@ int32_t Open(const EgOpenOptions* options, EgContext** result, EgCudaError* erro
   return EG_CUDA_OK;
 }
 
-int32_t MemoryOf(EgContext* context, uint64_t* free_bytes, uint64_t* total_bytes, EgCudaError* error) {
+int32_t MemoryOf(EgContext* context, uint64_t* free_bytes, uint64_t* total_bytes,
+                 EgCudaError* error) {
   EG_CUDA_TRY(Use(context->ordinal));
   std::size_t available = 0, total = 0;
   EG_CUDA_TRY(cudaMemGetInfo(&available, &total));
@@ -105,8 +115,10 @@ void ReleaseHost(void* memory) {
   Ignore(cudaFreeHost(memory));
 }
 
-int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from, uint64_t bytes, EgCudaError* error) {
-  constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
+int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from,
+             uint64_t bytes, EgCudaError* error) {
+  constexpr cudaMemcpyKind kKinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost,
+                                       cudaMemcpyDeviceToDevice};
   EG_CUDA_TRY(cudaMemcpyAsync(to, from, bytes, kKinds[direction], context->lanes[lane]));
   return EG_CUDA_OK;
 }
@@ -115,7 +127,8 @@ int32_t MakeEvent(EgContext* context, int32_t timed, EgEvent** event, EgCudaErro
   *event = nullptr;
   EG_CUDA_TRY(Use(context->ordinal));
   cudaEvent_t made = nullptr;
-  EG_CUDA_TRY(cudaEventCreateWithFlags(&made, timed != 0 ? cudaEventDefault : cudaEventDisableTiming));
+  EG_CUDA_TRY(
+      cudaEventCreateWithFlags(&made, timed != 0 ? cudaEventDefault : cudaEventDisableTiming));
   *event = new EgEvent{made};
   return EG_CUDA_OK;
 }
@@ -126,7 +139,9 @@ void DropEvent(EgEvent* event) {
 }
 
 // While the compute lane is captured, its events become nodes of the graph.
-bool Captured(const EgContext* context, int32_t lane) { return context->capturing && lane == EG_LANE_COMPUTE; }
+bool Captured(const EgContext* context, int32_t lane) {
+  return context->capturing && lane == EG_LANE_COMPUTE;
+}
 
 int32_t Record(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error) {
   const unsigned flags = Captured(context, lane) ? cudaEventRecordExternal : cudaEventRecordDefault;
@@ -158,7 +173,8 @@ int32_t Milliseconds(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaErro
 }
 
 int32_t BeginCapture(EgContext* context, EgCudaError* error) {
-  // Only this thread's calls may spoil it: another worker's thread in this process goes on as it likes.
+  // Only this thread's calls may spoil it: another worker's thread in this process goes on as it
+  // likes.
   EG_CUDA_TRY(cudaStreamBeginCapture(context->compute(), cudaStreamCaptureModeThreadLocal));
   context->capturing = true;
   return EG_CUDA_OK;
@@ -172,11 +188,13 @@ int32_t Utilization(EgContext* context, float* share, EgCudaError* error) {
     char bus[32];
     EG_CUDA_TRY(cudaDeviceGetPCIBusId(bus, sizeof bus, context->ordinal));
     if (const int status = nvml->DeviceGetHandleByPciBusId(bus, &context->nvml_device); status != 0)
-      return Fail(EG_CUDA_NO_LIBRARY, status, error, "nvmlDeviceGetHandleByPciBusId: nvml %d", status);
+      return Fail(EG_CUDA_NO_LIBRARY, status, error, "nvmlDeviceGetHandleByPciBusId: nvml %d",
+                  status);
   }
   Nvml::Rates rates{};
   if (const int status = nvml->DeviceGetUtilizationRates(context->nvml_device, &rates); status != 0)
-    return Fail(EG_CUDA_NO_LIBRARY, status, error, "nvmlDeviceGetUtilizationRates: nvml %d", status);
+    return Fail(EG_CUDA_NO_LIBRARY, status, error, "nvmlDeviceGetUtilizationRates: nvml %d",
+                status);
   *share = static_cast<float>(rates.gpu) / 100.0f;
   return EG_CUDA_OK;
 }
@@ -190,7 +208,8 @@ int32_t EndCapture(EgContext* context, EgGraph** result, EgCudaError* error) {
   cudaError_t status = ended;
   if (status == cudaSuccess) status = cudaGraphInstantiate(&made, graph, 0);
   if (graph != nullptr) Ignore(cudaGraphDestroy(graph));
-  EG_CUDA_RETURN_IF(FromRuntime(status, ended == cudaSuccess ? "cudaGraphInstantiate" : "cudaStreamEndCapture", error));
+  EG_CUDA_RETURN_IF(FromRuntime(
+      status, ended == cudaSuccess ? "cudaGraphInstantiate" : "cudaStreamEndCapture", error));
   *result = new EgGraph{made};
   return EG_CUDA_OK;
 }
@@ -205,18 +224,23 @@ void DropGraph(EgGraph* graph) {
   delete graph;
 }
 
-int32_t Plans(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
+int32_t Plans(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max,
+              int32_t* count, EgCudaError* error) {
   *count = 0;
-  return key->kind == EG_PLAN_MATMUL ? MatmulPlans(context, *key, infos, infos_max, count, error)
-                                     : ConvolutionPlans(context, *key, infos, infos_max, count, error);
+  return key->kind == EG_PLAN_MATMUL
+             ? MatmulPlans(context, *key, infos, infos_max, count, error)
+             : ConvolutionPlans(context, *key, infos, infos_max, count, error);
 }
 
-int32_t MakePlan(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error) {
+int32_t MakePlan(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan,
+                 EgCudaError* error) {
   *plan = nullptr;
-  return key->kind == EG_PLAN_MATMUL ? MakeMatmulPlan(context, *key, index, plan, error) : MakeConvolutionPlan(context, *key, index, plan, error);
+  return key->kind == EG_PLAN_MATMUL ? MakeMatmulPlan(context, *key, index, plan, error)
+                                     : MakeConvolutionPlan(context, *key, index, plan, error);
 }
 
-int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments, EgCudaError* error) {
+int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments,
+                EgCudaError* error) {
   return plan->Run(context, *arguments, error);
 }
 
@@ -228,11 +252,13 @@ int32_t CheckPlan(const EgPlanKey* key, EgCudaError* error) {
 
 template <typename Arguments>
 int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaError* error) {
-  if (bytes != sizeof(Arguments)) return Fail(EG_CUDA_FAILED, 0, error, "an operation's arguments are of another version");
+  if (bytes != sizeof(Arguments))
+    return Fail(EG_CUDA_FAILED, 0, error, "an operation's arguments are of another version");
   return Run(context->compute(), *static_cast<const Arguments*>(arguments), error);
 }
 
-int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t bytes, EgCudaError* error) {
+int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t bytes,
+                EgCudaError* error) {
   switch (op) {
 #define EG_CASE_(name, type) \
   case name: return RunOp<type>(context, arguments, bytes, error);
@@ -242,7 +268,8 @@ int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t 
   }
 }
 
-// NVTX answers with a negative number where no tool has been injected; one is injected at the first call of the process, or never.
+// NVTX answers with a negative number where no tool has been injected; one is injected at the first
+// call of the process, or never.
 int32_t PushRange(const char* name) { return nvtxRangePushA(name) < 0 ? 0 : 1; }
 void PopRange() { nvtxRangePop(); }
 
@@ -250,25 +277,31 @@ void PopRange() { nvtxRangePop(); }
 
 int32_t FromBlas(cublasStatus_t status, const char* call, EgCudaError* error) {
   if (status == CUBLAS_STATUS_SUCCESS) return EG_CUDA_OK;
-  const int32_t kind = status == CUBLAS_STATUS_ALLOC_FAILED                                             ? EG_CUDA_NO_MEMORY
-                       : status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ? EG_CUDA_BAD_SHAPE
-                                                                                                        : EG_CUDA_FAILED;
+  const int32_t kind =
+      status == CUBLAS_STATUS_ALLOC_FAILED ? EG_CUDA_NO_MEMORY
+      : status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE
+          ? EG_CUDA_BAD_SHAPE
+          : EG_CUDA_FAILED;
   const Blas* blas = nullptr;
   EgCudaError ignored{};
-  const char* const words = LoadBlas(&blas, &ignored) == EG_CUDA_OK ? blas->cublasLtGetStatusString(status) : "";
+  const char* const words =
+      LoadBlas(&blas, &ignored) == EG_CUDA_OK ? blas->cublasLtGetStatusString(status) : "";
   return Fail(kind, status, error, "%s: %s (cublasLt %d)", call, words, status);
 }
 
 int32_t FromDnn(const Dnn& dnn, cudnnStatus_t status, const char* call, EgCudaError* error) {
   if (status == CUDNN_STATUS_SUCCESS) return EG_CUDA_OK;
-  const int32_t kind =
-      CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED || CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_BAD_PARAM ? EG_CUDA_BAD_SHAPE
-      : status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED || status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
-          ? EG_CUDA_NO_MEMORY
-          : EG_CUDA_FAILED;
+  const int32_t kind = CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_NOT_SUPPORTED ||
+                               CUDNN_STATUS_CATEGORY(status) == CUDNN_STATUS_BAD_PARAM
+                           ? EG_CUDA_BAD_SHAPE
+                       : status == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                               status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+                           ? EG_CUDA_NO_MEMORY
+                           : EG_CUDA_FAILED;
   char why[256] = "";  // of this thread's last error; some have no more to say
   dnn.cudnnGetLastErrorString(why, sizeof why);
-  return Fail(kind, status, error, "%.*s: %s (cudnn %d)%s%s", static_cast<int>(std::strcspn(call, "(")), call, dnn.cudnnGetErrorString(status),
+  return Fail(kind, status, error, "%.*s: %s (cudnn %d)%s%s",
+              static_cast<int>(std::strcspn(call, "(")), call, dnn.cudnnGetErrorString(status),
               status, why[0] != 0 ? ": " : "", why);
 }
 

@@ -26,7 +26,8 @@ struct EgContext {
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
   void* nvml_device = nullptr;  // once it was asked for
-  // Of cuDNN, what `plans` offered last, until they are made: to finalize one may mean to compile it.
+  // Of cuDNN, what `plans` offered last, until they are made: to finalize one may mean to compile
+  // it.
   EgPlanKey offered_key{};
   std::vector<std::unique_ptr<EgPlan>> offered = {};
 
@@ -45,11 +46,15 @@ int32_t FromBlas(cublasStatus_t status, const char* call, EgCudaError* error);
 int32_t FromDnn(const Dnn& dnn, cudnnStatus_t status, const char* call, EgCudaError* error);
 
 // matmul.cc
-int32_t MatmulPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error);
-int32_t MakeMatmulPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan, EgCudaError* error);
+int32_t MatmulPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max,
+                    int32_t* count, EgCudaError* error);
+int32_t MakeMatmulPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan,
+                       EgCudaError* error);
 // convolution.cc
-int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error);
-int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan, EgCudaError* error);
+int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos,
+                         int32_t infos_max, int32_t* count, EgCudaError* error);
+int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan,
+                            EgCudaError* error);
 
 // EgCudaApi::check_plan.
 int32_t CheckMatmul(const EgPlanKey& key, EgCudaError* error);

@@ -1,7 +1,9 @@
-// Convolutions by cuDNN 9's backend API: a graph of descriptors (tensors, a convolution, with bias and relu two pointwise operations behind it), the
-// engines that its heuristics offer for it, one of them as an execution plan.
+// Convolutions by cuDNN 9's backend API: a graph of descriptors (tensors, a convolution, with bias
+// and relu two pointwise operations behind it), the engines that its heuristics offer for it, one
+// of them as an execution plan.
 //
-// Engines that would compute something else are passed over by the library's notes of them (engine_notes.h).
+// Engines that would compute something else are passed over by the library's notes of them
+// (engine_notes.h).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -17,15 +19,19 @@ namespace {
 
 #define EG_DNN_TRY(call) EG_CUDA_RETURN_IF(FromDnn(dnn, dnn.call, #call, error))
 
-constexpr int64_t kEnginesMax = 256;  // of one way of asking; with float32, most of those at the front may be TF32
-// Of engines whose kernels are compiled once they are asked for, which takes a good part of a second each: a network has a hundred keys.
+constexpr int64_t kEnginesMax =
+    256;  // of one way of asking; with float32, most of those at the front may be TF32
+// Of engines whose kernels are compiled once they are asked for, which takes a good part of a
+// second each: a network has a hundred keys.
 constexpr int kCompiledMax = 3;
-constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's', kRaw = 'r';  // of tensors in a graph
+constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's',
+                  kRaw = 'r';  // of tensors in a graph
 
 class Descriptor {
  public:
   explicit Descriptor(const Dnn& dnn) : dnn_(&dnn) {}
-  Descriptor(Descriptor&& other) noexcept : dnn_(other.dnn_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Descriptor(Descriptor&& other) noexcept
+      : dnn_(other.dnn_), handle_(std::exchange(other.handle_, nullptr)) {}
   Descriptor& operator=(Descriptor&&) = delete;
   ~Descriptor() {
     if (handle_ != nullptr) static_cast<void>(dnn_->cudnnBackendDestroyDescriptor(handle_));
@@ -42,7 +48,8 @@ class Descriptor {
     EG_DNN_TRY(cudnnBackendFinalize(handle_));
     return EG_CUDA_OK;
   }
-  int32_t Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count, const void* values, EgCudaError* error) {
+  int32_t Set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
+              const void* values, EgCudaError* error) {
     const Dnn& dnn = *dnn_;
     EG_DNN_TRY(cudnnBackendSetAttribute(handle_, name, type, count, values));
     return EG_CUDA_OK;
@@ -51,8 +58,8 @@ class Descriptor {
     const cudnnBackendDescriptor_t handle = other.get();
     return Set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &handle, error);
   }
-  int32_t Get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t wanted, int64_t* count, void* values,
-              EgCudaError* error) const {
+  int32_t Get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t wanted,
+              int64_t* count, void* values, EgCudaError* error) const {
     const Dnn& dnn = *dnn_;
     EG_DNN_TRY(cudnnBackendGetAttribute(handle_, name, type, wanted, count, values));
     return EG_CUDA_OK;
@@ -69,10 +76,13 @@ using Dims = std::array<int64_t, 4>;
 Dims ChannelsLast(const Dims& d) { return {d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]}; }
 
 cudnnDataType_t DataTypeOf(int32_t element) {
-  return element == EG_FLOAT16 ? CUDNN_DATA_HALF : element == EG_BFLOAT16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+  return element == EG_FLOAT16    ? CUDNN_DATA_HALF
+         : element == EG_BFLOAT16 ? CUDNN_DATA_BFLOAT16
+                                  : CUDNN_DATA_FLOAT;
 }
 
-int32_t MakeTensor(Descriptor* to, int64_t uid, const Dims& dims, int32_t element, int64_t alignment, bool inside, EgCudaError* error) {
+int32_t MakeTensor(Descriptor* to, int64_t uid, const Dims& dims, int32_t element,
+                   int64_t alignment, bool inside, EgCudaError* error) {
   const Dims strides = ChannelsLast(dims);
   const cudnnDataType_t type = DataTypeOf(element);
   EG_CUDA_RETURN_IF(to->Make(CUDNN_BACKEND_TENSOR_DESCRIPTOR, error));
@@ -80,22 +90,28 @@ int32_t MakeTensor(Descriptor* to, int64_t uid, const Dims& dims, int32_t elemen
   EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.data(), error));
   EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides.data(), error));
   EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid, error));
-  EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment, error));
-  if (inside) EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside, error));
+  EG_CUDA_RETURN_IF(
+      to->Set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment, error));
+  if (inside)
+    EG_CUDA_RETURN_IF(to->Set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside, error));
   return to->Finalize(error);
 }
 
-int32_t MakePointwise(Descriptor* mode, Descriptor* operation, cudnnPointwiseMode_t what, const Descriptor& x, const Descriptor* b,
-                      const Descriptor& y, EgCudaError* error) {
+int32_t MakePointwise(Descriptor* mode, Descriptor* operation, cudnnPointwiseMode_t what,
+                      const Descriptor& x, const Descriptor* b, const Descriptor& y,
+                      EgCudaError* error) {
   const cudnnDataType_t type = CUDNN_DATA_FLOAT;
   EG_CUDA_RETURN_IF(mode->Make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR, error));
-  EG_CUDA_RETURN_IF(mode->Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &what, error));
-  EG_CUDA_RETURN_IF(mode->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type, error));
+  EG_CUDA_RETURN_IF(
+      mode->Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &what, error));
+  EG_CUDA_RETURN_IF(
+      mode->Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type, error));
   EG_CUDA_RETURN_IF(mode->Finalize(error));
   EG_CUDA_RETURN_IF(operation->Make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, error));
   EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, *mode, error));
   EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x, error));
-  if (b != nullptr) EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b, error));
+  if (b != nullptr)
+    EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b, error));
   EG_CUDA_RETURN_IF(operation->Set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y, error));
   return operation->Finalize(error);
 }
@@ -108,47 +124,68 @@ struct Operations {
   int32_t Make(const Dnn& dnn, const EgPlanKey& key, EgCudaError* error) {
     kept.reserve(16);  // references into it stay
     const auto add = [&]() -> Descriptor& { return kept.emplace_back(dnn); };
-    const Dims x_dims = {key.batch, key.in_c, key.in_h, key.in_w}, w_dims = {key.filters, key.in_c, key.kernel_h, key.kernel_w};
+    const Dims x_dims = {key.batch, key.in_c, key.in_h, key.in_w},
+               w_dims = {key.filters, key.in_c, key.kernel_h, key.kernel_w};
     const Dims y_dims = {key.batch, key.filters, key.out_h, key.out_w};
     const bool add_bias = key.bias != 0, relu = key.relu != 0;
     Descriptor &x = add(), &w = add(), &y = add(), &convolution = add(), &operation = add();
-    EG_CUDA_RETURN_IF(MakeTensor(&x, kX, x_dims, key.kind == EG_PLAN_CONV_DATA ? key.d_type : key.type, key.alignment, false, error));
-    EG_CUDA_RETURN_IF(MakeTensor(&w, kW, w_dims, key.kind == EG_PLAN_CONV_FILTER ? key.d_type : key.type, key.alignment, false, error));
-    EG_CUDA_RETURN_IF(MakeTensor(&y, kY, y_dims, key.kind == EG_PLAN_CONV ? key.d_type : key.type, key.alignment, false, error));
+    EG_CUDA_RETURN_IF(MakeTensor(&x, kX, x_dims,
+                                 key.kind == EG_PLAN_CONV_DATA ? key.d_type : key.type,
+                                 key.alignment, false, error));
+    EG_CUDA_RETURN_IF(MakeTensor(&w, kW, w_dims,
+                                 key.kind == EG_PLAN_CONV_FILTER ? key.d_type : key.type,
+                                 key.alignment, false, error));
+    EG_CUDA_RETURN_IF(MakeTensor(&y, kY, y_dims, key.kind == EG_PLAN_CONV ? key.d_type : key.type,
+                                 key.alignment, false, error));
 
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     const int64_t spatial = 2, dilations[] = {1, 1}, strides[] = {key.stride_h, key.stride_w};
-    const int64_t before[] = {key.pad_top, key.pad_left}, behind[] = {key.pad_bottom, key.pad_right};
+    const int64_t before[] = {key.pad_top, key.pad_left},
+                  behind[] = {key.pad_bottom, key.pad_right};
     EG_CUDA_RETURN_IF(convolution.Make(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, error));
-    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type, error));
-    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode, error));
-    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &spatial, error));
-    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilations, error));
-    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, strides, error));
-    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, before, error));
-    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, behind, error));
+    EG_CUDA_RETURN_IF(
+        convolution.Set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE,
+                                      1, &mode, error));
+    EG_CUDA_RETURN_IF(
+        convolution.Set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &spatial, error));
+    EG_CUDA_RETURN_IF(
+        convolution.Set(CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, dilations, error));
+    EG_CUDA_RETURN_IF(convolution.Set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2,
+                                      strides, error));
+    EG_CUDA_RETURN_IF(
+        convolution.Set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, before, error));
+    EG_CUDA_RETURN_IF(
+        convolution.Set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, behind, error));
     EG_CUDA_RETURN_IF(convolution.Finalize(error));
 
     const float one = 1, zero = 0;
-    const auto scaled = [&](cudnnBackendAttributeName_t alpha, cudnnBackendAttributeName_t beta) -> int32_t {
+    const auto scaled = [&](cudnnBackendAttributeName_t alpha,
+                            cudnnBackendAttributeName_t beta) -> int32_t {
       EG_CUDA_RETURN_IF(operation.Set(alpha, CUDNN_TYPE_FLOAT, 1, &one, error));
       return operation.Set(beta, CUDNN_TYPE_FLOAT, 1, &zero, error);
     };
     if (key.kind == EG_PLAN_CONV_DATA) {
-      EG_CUDA_RETURN_IF(operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, error));
-      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, convolution, error));
+      EG_CUDA_RETURN_IF(
+          operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, error));
+      EG_CUDA_RETURN_IF(
+          operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, convolution, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, w, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, y, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, x, error));
-      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA));
+      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA));
     } else if (key.kind == EG_PLAN_CONV_FILTER) {
-      EG_CUDA_RETURN_IF(operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, error));
-      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, convolution, error));
+      EG_CUDA_RETURN_IF(
+          operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, error));
+      EG_CUDA_RETURN_IF(
+          operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, convolution, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, x, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, y, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, w, error));
-      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA));
+      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA));
     } else {
       // conv ─▶ raw ─▶ + bias ─▶ sum ─▶ relu ─▶ y, of which what is not last stays inside.
       Descriptor* out = &y;
@@ -156,28 +193,34 @@ struct Operations {
         out = &add();
         EG_CUDA_RETURN_IF(MakeTensor(out, kRaw, y_dims, EG_FLOAT32, key.alignment, true, error));
       }
-      EG_CUDA_RETURN_IF(operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, error));
-      EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, convolution, error));
+      EG_CUDA_RETURN_IF(
+          operation.Make(CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, error));
+      EG_CUDA_RETURN_IF(
+          operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, convolution, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, x, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, w, error));
       EG_CUDA_RETURN_IF(operation.Set(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, *out, error));
-      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA));
+      EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA));
       list.push_back(nullptr);  // filled in below, in order
       if (add_bias) {
         Descriptor &bias = add(), &sum_mode = add(), &sum = add();
-        EG_CUDA_RETURN_IF(MakeTensor(&bias, kBias, {1, key.filters, 1, 1}, EG_FLOAT32, key.alignment, false, error));
+        EG_CUDA_RETURN_IF(MakeTensor(&bias, kBias, {1, key.filters, 1, 1}, EG_FLOAT32,
+                                     key.alignment, false, error));
         Descriptor* into = &y;
         if (relu) {
           into = &add();
           EG_CUDA_RETURN_IF(MakeTensor(into, kSum, y_dims, EG_FLOAT32, key.alignment, true, error));
         }
-        EG_CUDA_RETURN_IF(MakePointwise(&sum_mode, &sum, CUDNN_POINTWISE_ADD, *out, &bias, *into, error));
+        EG_CUDA_RETURN_IF(
+            MakePointwise(&sum_mode, &sum, CUDNN_POINTWISE_ADD, *out, &bias, *into, error));
         list.push_back(sum.get());
         out = into;
       }
       if (relu) {
         Descriptor &relu_mode = add(), &positive = add();
-        EG_CUDA_RETURN_IF(MakePointwise(&relu_mode, &positive, CUDNN_POINTWISE_RELU_FWD, *out, nullptr, y, error));
+        EG_CUDA_RETURN_IF(MakePointwise(&relu_mode, &positive, CUDNN_POINTWISE_RELU_FWD, *out,
+                                        nullptr, y, error));
         list.push_back(positive.get());
       }
     }
@@ -200,7 +243,8 @@ struct ConvolutionPlan final : EgPlan {
     std::array<void*, 4> pointers{};
     int64_t count = 0;
     const auto bind = [&](int64_t id, const void* pointer) {
-      ids[static_cast<std::size_t>(count)] = id, pointers[static_cast<std::size_t>(count++)] = const_cast<void*>(pointer);
+      ids[static_cast<std::size_t>(count)] = id,
+      pointers[static_cast<std::size_t>(count++)] = const_cast<void*>(pointer);
     };
     bind(kind == EG_PLAN_CONV ? kX : kY, p.a);
     bind(kind == EG_PLAN_CONV_FILTER ? kX : kW, p.b);
@@ -208,9 +252,12 @@ struct ConvolutionPlan final : EgPlan {
     if (bias) bind(kBias, p.bias);
     Descriptor pack(dnn);
     EG_CUDA_RETURN_IF(pack.Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, error));
-    EG_CUDA_RETURN_IF(pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, pointers.data(), error));
-    EG_CUDA_RETURN_IF(pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids.data(), error));
-    EG_CUDA_RETURN_IF(pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &p.workspace, error));
+    EG_CUDA_RETURN_IF(pack.Set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count,
+                               pointers.data(), error));
+    EG_CUDA_RETURN_IF(
+        pack.Set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, ids.data(), error));
+    EG_CUDA_RETURN_IF(
+        pack.Set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &p.workspace, error));
     EG_CUDA_RETURN_IF(pack.Finalize(error));
     EG_DNN_TRY(cudnnBackendExecute(context->dnn_handle, plan.get(), pack.get()));
     return EG_CUDA_OK;
@@ -223,27 +270,34 @@ struct Refusals {
   EgCudaError last{};  // of an engine that does not take the graph after all
 };
 
-// visit(plan, info) for each engine that takes the key and is wanted(info), the library's first choice first, until it returns false.
+// visit(plan, info) for each engine that takes the key and is wanted(info), the library's first
+// choice first, until it returns false.
 template <typename Wanted, typename Visit>
-int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Visit visit, Refusals* refusals, EgCudaError* error) {
+int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Visit visit,
+                    Refusals* refusals, EgCudaError* error) {
   const Dnn& dnn = *context->dnn;
   Operations operations;
   EG_CUDA_RETURN_IF(operations.Make(dnn, key, error));
   Descriptor graph(dnn);
   EG_CUDA_RETURN_IF(graph.Make(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, error));
-  EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(operations.list.size()),
-                              operations.list.data(), error));
-  EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &context->dnn_handle, error));
+  EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                              static_cast<int64_t>(operations.list.size()), operations.list.data(),
+                              error));
+  EG_CUDA_RETURN_IF(graph.Set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                              &context->dnn_handle, error));
   int compiled = 0;
-  if (graph.Finalize(&refusals->last) != EG_CUDA_OK) return EG_CUDA_OK;  // no engine takes such a graph: none is offered
+  if (graph.Finalize(&refusals->last) != EG_CUDA_OK)
+    return EG_CUDA_OK;  // no engine takes such a graph: none is offered
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     Descriptor heuristics(dnn);
     EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
     EG_CUDA_RETURN_IF(heuristics.Set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph, error));
-    EG_CUDA_RETURN_IF(heuristics.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, error));
+    EG_CUDA_RETURN_IF(
+        heuristics.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, error));
     if (heuristics.Finalize(&refusals->last) != EG_CUDA_OK) continue;
     int64_t found = 0;  // asked for none, it says how many it has
-    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &found, nullptr, error));
+    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                     0, &found, nullptr, error));
     std::vector<Descriptor> configurations;
     std::vector<cudnnBackendDescriptor_t> handles;
     for (int64_t i = 0; i < found && i < kEnginesMax; ++i) {
@@ -252,8 +306,9 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
       handles.push_back(configurations.back().get());
     }
     if (handles.empty()) continue;
-    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<int64_t>(handles.size()), &found,
-                                     handles.data(), error));
+    EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                     static_cast<int64_t>(handles.size()), &found, handles.data(),
+                                     error));
     for (std::size_t i = 0; i < configurations.size() && static_cast<int64_t>(i) < found; ++i) {
       const Descriptor& configuration = configurations[i];
       ++refusals->found;
@@ -261,13 +316,16 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
       EG_CUDA_RETURN_IF(engine.Make(CUDNN_BACKEND_ENGINE_DESCRIPTOR, error));
       cudnnBackendDescriptor_t engine_handle = engine.get();
       int64_t one = 0, noted = 0;
-      EG_CUDA_RETURN_IF(configuration.Get(CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine_handle, error));
+      EG_CUDA_RETURN_IF(configuration.Get(CUDNN_ATTR_ENGINECFG_ENGINE,
+                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine_handle,
+                                          error));
       std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-      EG_CUDA_RETURN_IF(
-          engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &noted, notes.data(), error));
+      EG_CUDA_RETURN_IF(engine.Get(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                   CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &noted, notes.data(), error));
       EngineNotes known;
       EgPlanInfo info{0, 1, 0};
-      for (int64_t n = 0; n < noted && n < static_cast<int64_t>(notes.size()); ++n) {  // a newer library may have more
+      for (int64_t n = 0; n < noted && n < static_cast<int64_t>(notes.size());
+           ++n) {  // a newer library may have more
         const cudnnBackendNumericalNote_t note = notes[static_cast<std::size_t>(n)];
         if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) known.tensor_cores = true;
         if (note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) known.narrows_inputs = true;
@@ -281,20 +339,27 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
         continue;
       }
       std::array<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT> behaviors{};
-      EG_CUDA_RETURN_IF(
-          engine.Get(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &noted, behaviors.data(), error));
-      const auto end = behaviors.begin() + std::clamp<int64_t>(noted, 0, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
-      const bool compiles = std::find(behaviors.begin(), end, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != end;
+      EG_CUDA_RETURN_IF(engine.Get(CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+                                   CUDNN_BEHAVIOR_NOTE_TYPE_COUNT, &noted, behaviors.data(),
+                                   error));
+      const auto end =
+          behaviors.begin() + std::clamp<int64_t>(noted, 0, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT);
+      const bool compiles =
+          std::find(behaviors.begin(), end, CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION) != end;
       if (!wanted(info) || (compiles && compiled == kCompiledMax)) continue;
       auto plan = std::make_unique<ConvolutionPlan>(dnn);
       plan->kind = key.kind;
       plan->bias = key.bias != 0;
       EG_CUDA_RETURN_IF(plan->plan.Make(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, error));
-      EG_CUDA_RETURN_IF(plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &context->dnn_handle, error));
-      EG_CUDA_RETURN_IF(plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
-      if (plan->plan.Finalize(&refusals->last) != EG_CUDA_OK) continue;  // it does not take this one after all
+      EG_CUDA_RETURN_IF(plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                                       &context->dnn_handle, error));
+      EG_CUDA_RETURN_IF(
+          plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
+      if (plan->plan.Finalize(&refusals->last) != EG_CUDA_OK)
+        continue;  // it does not take this one after all
       int64_t workspace = 0;
-      EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &one, &workspace, error));
+      EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                                       1, &one, &workspace, error));
       info.workspace_bytes = static_cast<uint64_t>(workspace);
       if (compiles) ++compiled;
       if (!visit(std::move(plan), info)) return EG_CUDA_OK;
@@ -305,15 +370,18 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
 
 }  // namespace
 
-int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
+int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos,
+                         int32_t infos_max, int32_t* count, EgCudaError* error) {
   context->offered.clear();
   context->offered_key = key;
   bool deterministic = false;
   Refusals refusals;
   EG_CUDA_RETURN_IF(ForEachPlan(
-      context, key, [&](const EgPlanInfo& info) { return *count < infos_max || info.deterministic != 0; },
+      context, key,
+      [&](const EgPlanInfo& info) { return *count < infos_max || info.deterministic != 0; },
       [&](std::unique_ptr<ConvolutionPlan> plan, const EgPlanInfo& info) {
-        if (*count == infos_max) context->offered.pop_back(), --*count;  // the last place is the first deterministic one's
+        if (*count == infos_max)
+          context->offered.pop_back(), --*count;  // the last place is the first deterministic one's
         infos[(*count)++] = info;
         context->offered.push_back(std::move(plan));
         deterministic = deterministic || info.deterministic != 0;
@@ -321,15 +389,20 @@ int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* i
       },
       &refusals, error));
   if (*count > 0) return EG_CUDA_OK;
-  return Fail(EG_CUDA_BAD_SHAPE, refusals.last.code, error, "cuDNN offers %lld engines, of which %lld compute something else%s%.400s",
+  return Fail(EG_CUDA_BAD_SHAPE, refusals.last.code, error,
+              "cuDNN offers %lld engines, of which %lld compute something else%s%.400s",
               static_cast<long long>(refusals.found), static_cast<long long>(refusals.passed_over),
               refusals.last.text[0] != 0 ? "; last refusal: " : "", refusals.last.text);
 }
 
-int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan, EgCudaError* error) {
+int32_t MakeConvolutionPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan,
+                            EgCudaError* error) {
   const std::size_t place = static_cast<std::size_t>(index);
-  if (std::memcmp(&key, &context->offered_key, sizeof key) != 0 || place >= context->offered.size() || context->offered[place] == nullptr)
-    return Fail(EG_CUDA_FAILED, index, error, "a plan is made once of those that were offered last: got=%d of=%zu", index, context->offered.size());
+  if (std::memcmp(&key, &context->offered_key, sizeof key) != 0 ||
+      place >= context->offered.size() || context->offered[place] == nullptr)
+    return Fail(EG_CUDA_FAILED, index, error,
+                "a plan is made once of those that were offered last: got=%d of=%zu", index,
+                context->offered.size());
   *plan = context->offered[place].release();
   return EG_CUDA_OK;
 }

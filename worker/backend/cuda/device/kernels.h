@@ -10,7 +10,8 @@
 
 namespace evergrad::cuda {
 
-#define EG_DECLARE_(name, type) int32_t Run(cudaStream_t stream, const type& arguments, EgCudaError* error);
+#define EG_DECLARE_(name, type) \
+  int32_t Run(cudaStream_t stream, const type& arguments, EgCudaError* error);
 EG_OPS(EG_DECLARE_)
 #undef EG_DECLARE_
 std::int64_t SortScratchBytes(std::int64_t n);

@@ -19,7 +19,8 @@ __device__ __forceinline__ T ShuffleDown(const T& value, int offset) {
   unsigned words[sizeof(T) / 4];
   memcpy(words, &value, sizeof(T));
 #pragma unroll
-  for (unsigned w = 0; w < sizeof(T) / 4; ++w) words[w] = __shfl_down_sync(0xFFFFFFFFu, words[w], static_cast<unsigned>(offset));
+  for (unsigned w = 0; w < sizeof(T) / 4; ++w)
+    words[w] = __shfl_down_sync(0xFFFFFFFFu, words[w], static_cast<unsigned>(offset));
   T result;
   memcpy(&result, words, sizeof(T));
   return result;
@@ -50,7 +51,8 @@ struct DeviceTeam {
     T mine = zero;
     for (std::int64_t i = thread; i < n; i += kThreads) mine = combine(mine, load(i));
 #pragma unroll
-    for (int offset = kWarp / 2; offset > 0; offset /= 2) mine = combine(mine, ShuffleDown(mine, offset));
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      mine = combine(mine, ShuffleDown(mine, offset));
     if constexpr (kThreads == kWarp) return FirstLane(mine);
     __shared__ __align__(16) unsigned char memory[kThreads / kWarp * sizeof(T)];
     T* const warps = reinterpret_cast<T*>(memory);
@@ -68,23 +70,31 @@ struct DeviceTeam {
 };
 
 template <typename Op>
-__global__ void __launch_bounds__(kBlock) MapKernel(std::int64_t count, const __grid_constant__ Op op) {
+__global__ void __launch_bounds__(kBlock)
+    MapKernel(std::int64_t count, const __grid_constant__ Op op) {
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kBlock;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; i < count; i += step) op(i);
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; i < count;
+       i += step)
+    op(i);
 }
 // The loop is the team's: every thread of it makes the same turns.
 template <int kThreads, typename Op>
-__global__ void __launch_bounds__(kBlock) TeamKernel(std::int64_t count, const __grid_constant__ Op op) {
+__global__ void __launch_bounds__(kBlock)
+    TeamKernel(std::int64_t count, const __grid_constant__ Op op) {
   constexpr int kTeams = kBlock / kThreads;
   const DeviceTeam<kThreads> team{static_cast<int>(threadIdx.x) % kThreads};
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kTeams;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kTeams + static_cast<int>(threadIdx.x) / kThreads; i < count; i += step) op(team, i);
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kTeams +
+                        static_cast<int>(threadIdx.x) / kThreads;
+       i < count; i += step)
+    op(team, i);
 }
 
 // Stable radix sort of pairs (sort.cu).
 std::int64_t SortScratchBytes(std::int64_t n);
-int32_t SortPairs(cudaStream_t stream, const std::uint32_t* keys, const std::uint32_t* values, std::uint32_t* sorted_keys,
-                  std::uint32_t* sorted_values, std::int64_t n, int bits, void* scratch, EgCudaError* error);
+int32_t SortPairs(cudaStream_t stream, const std::uint32_t* keys, const std::uint32_t* values,
+                  std::uint32_t* sorted_keys, std::uint32_t* sorted_values, std::int64_t n,
+                  int bits, void* scratch, EgCudaError* error);
 
 struct DeviceLauncher {
   cudaStream_t stream;
@@ -94,7 +104,8 @@ struct DeviceLauncher {
     const std::int64_t blocks = (count + per_block - 1) / per_block;
     return static_cast<unsigned>(blocks < kGridMax ? blocks : kGridMax);
   }
-  // The call's own status: the thread's last error may be another call's, of one that was allowed to fail.
+  // The call's own status: the thread's last error may be another call's, of one that was allowed
+  // to fail.
   template <typename Op>
   int32_t Start(unsigned grid, void (*kernel)(std::int64_t, Op), std::int64_t count, const Op& op) {
     cudaLaunchConfig_t launch{};
@@ -125,8 +136,8 @@ struct DeviceLauncher {
     return EG_CUDA_OK;
   }
   static std::int64_t SortBytes(std::int64_t n) { return SortScratchBytes(n); }
-  int32_t Sort(const std::uint32_t* keys, const std::uint32_t* values, std::uint32_t* sorted_keys, std::uint32_t* sorted_values, std::int64_t n,
-               int bits, void* scratch) {
+  int32_t Sort(const std::uint32_t* keys, const std::uint32_t* values, std::uint32_t* sorted_keys,
+               std::uint32_t* sorted_values, std::int64_t n, int bits, void* scratch) {
     return SortPairs(stream, keys, values, sorted_keys, sorted_values, n, bits, scratch, error);
   }
 };

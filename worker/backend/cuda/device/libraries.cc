@@ -26,14 +26,16 @@ struct Loaded {
   EgCudaError error;
 };
 
-// A library that was opened stays open: its threads and handlers outlive any use of it. `load` names the first function that it lacks.
+// A library that was opened stays open: its threads and handlers outlive any use of it. `load`
+// names the first function that it lacks.
 template <typename Functions, typename Load>
 Loaded<Functions> Open(const char* name, Load load) {
   Loaded<Functions> result{};
   void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* const why = ::dlerror();
-    result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s cannot be loaded: %s", name, why == nullptr ? "no reason given" : why);
+    result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s cannot be loaded: %s", name,
+                       why == nullptr ? "no reason given" : why);
     // Where CUDA's own installer puts it, which is not told to the linker.
     const std::string installed = std::string("/usr/local/cuda/lib64/") + name;
     handle = ::dlopen(installed.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -62,10 +64,11 @@ int32_t Answer(const Loaded<Functions>& once, const Functions** functions, EgCud
   if (loaded.name == nullptr) return #name;
 
 int32_t LoadBlas(const Blas** blas, EgCudaError* error) {
-  static const Loaded<Blas> once = Open<Blas>(kBlasName, [](void* handle, Blas& loaded) -> const char* {
-    EG_BLAS_FUNCTIONS(EG_LOAD_)
-    return nullptr;
-  });
+  static const Loaded<Blas> once =
+      Open<Blas>(kBlasName, [](void* handle, Blas& loaded) -> const char* {
+        EG_BLAS_FUNCTIONS(EG_LOAD_)
+        return nullptr;
+      });
   return Answer(once, blas, error);
 }
 
@@ -80,15 +83,19 @@ int32_t LoadDnn(const Dnn** dnn, EgCudaError* error) {
 int32_t LoadNvml(const Nvml** nvml, EgCudaError* error) {
   static const Loaded<Nvml> once = [] {
     const auto find = [](void* handle, const char* name, auto* function) {
-      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(::dlsym(handle, name));
+      *function =
+          reinterpret_cast<std::remove_pointer_t<decltype(function)>>(::dlsym(handle, name));
       return *function != nullptr;
     };
-    Loaded<Nvml> result = Open<Nvml>("libnvidia-ml.so.1", [&](void* handle, Nvml& loaded) -> const char* {
-      if (!find(handle, "nvmlInit_v2", &loaded.Init)) return "nvmlInit_v2";
-      if (!find(handle, "nvmlDeviceGetHandleByPciBusId_v2", &loaded.DeviceGetHandleByPciBusId)) return "nvmlDeviceGetHandleByPciBusId_v2";
-      if (!find(handle, "nvmlDeviceGetUtilizationRates", &loaded.DeviceGetUtilizationRates)) return "nvmlDeviceGetUtilizationRates";
-      return nullptr;
-    });
+    Loaded<Nvml> result =
+        Open<Nvml>("libnvidia-ml.so.1", [&](void* handle, Nvml& loaded) -> const char* {
+          if (!find(handle, "nvmlInit_v2", &loaded.Init)) return "nvmlInit_v2";
+          if (!find(handle, "nvmlDeviceGetHandleByPciBusId_v2", &loaded.DeviceGetHandleByPciBusId))
+            return "nvmlDeviceGetHandleByPciBusId_v2";
+          if (!find(handle, "nvmlDeviceGetUtilizationRates", &loaded.DeviceGetUtilizationRates))
+            return "nvmlDeviceGetUtilizationRates";
+          return nullptr;
+        });
     if (result.kind == EG_CUDA_OK) {
       if (const int status = result.functions.Init(); status != 0)
         result.kind = Fail(EG_CUDA_NO_LIBRARY, status, &result.error, "nvmlInit: nvml %d", status);

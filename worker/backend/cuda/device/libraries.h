@@ -1,5 +1,6 @@
-// cuBLASLt and cuDNN, loaded when a device is opened: each function that is used, by the type that its header declares. The headers' names
-// with the headers' signatures, so a wrong use does not compile.
+// cuBLASLt and cuDNN, loaded when a device is opened: each function that is used, by the type that
+// its header declares. The headers' names with the headers' signatures, so a wrong use does not
+// compile.
 #pragma once
 
 #include <cublasLt.h>
@@ -33,8 +34,8 @@ struct Dnn {
 int32_t LoadBlas(const Blas** blas, EgCudaError* error);
 int32_t LoadDnn(const Dnn** dnn, EgCudaError* error);
 
-// The driver's libnvidia-ml.so.1, for figures alone. Its header is not among what a build needs, so the three functions are said here as nvml.h has
-// them (a status is 0 where all went well).
+// The driver's libnvidia-ml.so.1, for figures alone. Its header is not among what a build needs, so
+// the three functions are said here as nvml.h has them (a status is 0 where all went well).
 struct Nvml {
   struct Rates {
     unsigned int gpu, memory;  // percent

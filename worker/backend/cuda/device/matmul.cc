@@ -1,7 +1,9 @@
-// Dense layers by cuBLASLt. It thinks in columns: our row-major d[m,n] = a[m,k] b[k,n] is its d'[n,m] = b'[n,k] a'[k,m] on the same bytes, so its A
-// is our b and its B our a, and the bias, one number a column of ours, is one a row of its: what its epilogue adds.
+// Dense layers by cuBLASLt. It thinks in columns: our row-major d[m,n] = a[m,k] b[k,n] is its
+// d'[n,m] = b'[n,k] a'[k,m] on the same bytes, so its A is our b and its B our a, and the bias, one
+// number a column of ours, is one a row of its: what its epilogue adds.
 //
-// relu is not left to the epilogue: nothing says that it lets a NaN through, and the contract asks for it (worker/backend/cuda/README.md).
+// relu is not left to the epilogue: nothing says that it lets a NaN through, and the contract asks
+// for it (worker/backend/cuda/README.md).
 #include <memory>
 #include <vector>
 
@@ -16,7 +18,9 @@ constexpr std::uint64_t kWorkspaceMax = 64ull << 20;
 
 #define EG_BLAS_TRY(call) EG_CUDA_RETURN_IF(FromBlas(blas.call, #call, error))
 
-cudaDataType_t DataTypeOf(int32_t element) { return element == EG_FLOAT16 ? CUDA_R_16F : element == EG_BFLOAT16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t DataTypeOf(int32_t element) {
+  return element == EG_FLOAT16 ? CUDA_R_16F : element == EG_BFLOAT16 ? CUDA_R_16BF : CUDA_R_32F;
+}
 
 struct Product {
   const Blas& blas;
@@ -32,24 +36,30 @@ struct Product {
     if (operation != nullptr) static_cast<void>(blas.cublasLtMatmulDescDestroy(operation));
   }
 
-  int32_t Set(cublasLtMatmulDescAttributes_t attribute, const void* value, std::size_t bytes, EgCudaError* error) {
+  int32_t Set(cublasLtMatmulDescAttributes_t attribute, const void* value, std::size_t bytes,
+              EgCudaError* error) {
     EG_BLAS_TRY(cublasLtMatmulDescSetAttribute(operation, attribute, value, bytes));
     return EG_CUDA_OK;
   }
 
   int32_t Make(const EgPlanKey& key, EgCudaError* error) {
-    EG_BLAS_TRY(cublasLtMatmulDescCreate(&operation, key.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    const cublasOperation_t of_a = key.transpose_b != 0 ? CUBLAS_OP_T : CUBLAS_OP_N, of_b = key.transpose_a != 0 ? CUBLAS_OP_T : CUBLAS_OP_N;
+    EG_BLAS_TRY(cublasLtMatmulDescCreate(
+        &operation, key.tf32 != 0 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t of_a = key.transpose_b != 0 ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            of_b = key.transpose_a != 0 ? CUBLAS_OP_T : CUBLAS_OP_N;
     EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_TRANSA, &of_a, sizeof of_a, error));
     EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_TRANSB, &of_b, sizeof of_b, error));
     if (key.bias != 0 || key.bias_gradient != 0) {
-      const cublasLtEpilogue_t epilogue = key.bias != 0 ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADA;
+      const cublasLtEpilogue_t epilogue =
+          key.bias != 0 ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_BGRADA;
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, error));
       const cudaDataType_t type = CUDA_R_32F;
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type, error));
       // Which algorithms are offered may depend on its alignment; each run sets its own.
-      const void* const somewhere = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
-      EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &somewhere, sizeof somewhere, error));
+      const void* const somewhere =
+          reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
+      EG_CUDA_RETURN_IF(
+          Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &somewhere, sizeof somewhere, error));
     }
     const cudaDataType_t in = DataTypeOf(key.type), out = DataTypeOf(key.d_type);
     const auto rows = [](int64_t n) { return static_cast<std::uint64_t>(n); };
@@ -80,28 +90,35 @@ struct Preference {
   }
   int32_t Make(const EgPlanKey& key, EgCudaError* error) {
     EG_BLAS_TRY(cublasLtMatmulPreferenceCreate(&preference));
-    EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceMax, sizeof kWorkspaceMax));
+    EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference,
+                                                     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                     &kWorkspaceMax, sizeof kWorkspaceMax));
     // A split sum that meets in the output's type is rounded once for each part.
-    const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | (key.d_type == EG_FLOAT32 ? CUBLASLT_REDUCTION_SCHEME_MASK : 0);
-    EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+                                  (key.d_type == EG_FLOAT32 ? CUBLASLT_REDUCTION_SCHEME_MASK : 0);
+    EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
     const std::uint32_t alignment = static_cast<std::uint32_t>(key.alignment);
-    for (const cublasLtMatmulPreferenceAttributes_t of : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                                                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
-      EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference, of, &alignment, sizeof alignment));
+    for (const cublasLtMatmulPreferenceAttributes_t of :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      EG_BLAS_TRY(
+          cublasLtMatmulPreferenceSetAttribute(preference, of, &alignment, sizeof alignment));
     return EG_CUDA_OK;
   }
 };
 
 // What the library offers, its first choice first.
-int32_t Heuristics(EgContext* context, const EgPlanKey& key, const Product& product, std::vector<cublasLtMatmulHeuristicResult_t>* results,
-                   EgCudaError* error) {
+int32_t Heuristics(EgContext* context, const EgPlanKey& key, const Product& product,
+                   std::vector<cublasLtMatmulHeuristicResult_t>* results, EgCudaError* error) {
   const Blas& blas = *context->blas;
   Preference preference(blas);
   EG_CUDA_RETURN_IF(preference.Make(key, error));
   results->resize(kHeuristicsMax);
   int found = 0;
-  const cublasStatus_t status = blas.cublasLtMatmulAlgoGetHeuristic(context->blas_handle, product.operation, product.a, product.b, product.d,
-                                                                    product.d, preference.preference, kHeuristicsMax, results->data(), &found);
+  const cublasStatus_t status = blas.cublasLtMatmulAlgoGetHeuristic(
+      context->blas_handle, product.operation, product.a, product.b, product.d, product.d,
+      preference.preference, kHeuristicsMax, results->data(), &found);
   const bool fused = key.bias != 0 || key.bias_gradient != 0;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (fused && status == CUBLAS_STATUS_INVALID_VALUE))
     found = 0;  // it offers none: an answer
@@ -122,33 +139,40 @@ struct MatmulPlan final : EgPlan {
     const Blas& blas = product.blas;
     if (bias || bias_gradient) {
       const void* const pointer = bias ? p.bias : p.sums;
-      EG_CUDA_RETURN_IF(product.Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointer, sizeof pointer, error));
+      EG_CUDA_RETURN_IF(
+          product.Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &pointer, sizeof pointer, error));
     }
     const float one = 1, zero = 0;
-    EG_BLAS_TRY(cublasLtMatmul(context->blas_handle, product.operation, &one, p.b, product.a, p.a, product.b, &zero, p.d, product.d, p.d, product.d,
-                               &algorithm, p.workspace, p.workspace_bytes, context->compute()));
+    EG_BLAS_TRY(cublasLtMatmul(context->blas_handle, product.operation, &one, p.b, product.a, p.a,
+                               product.b, &zero, p.d, product.d, p.d, product.d, &algorithm,
+                               p.workspace, p.workspace_bytes, context->compute()));
     return EG_CUDA_OK;
   }
 };
 
 }  // namespace
 
-int32_t MatmulPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
+int32_t MatmulPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos, int32_t infos_max,
+                    int32_t* count, EgCudaError* error) {
   Product product(*context->blas);
   EG_CUDA_RETURN_IF(product.Make(key, error));
   std::vector<cublasLtMatmulHeuristicResult_t> results;
   EG_CUDA_RETURN_IF(Heuristics(context, key, product, &results, error));
   for (const cublasLtMatmulHeuristicResult_t& result : results)
-    if (*count < infos_max) infos[(*count)++] = EgPlanInfo{result.workspaceSize, 1, 0};  // its split sums have an order of their own
+    if (*count < infos_max)
+      infos[(*count)++] =
+          EgPlanInfo{result.workspaceSize, 1, 0};  // its split sums have an order of their own
   return EG_CUDA_OK;
 }
 
-int32_t MakeMatmulPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan, EgCudaError* error) {
+int32_t MakeMatmulPlan(EgContext* context, const EgPlanKey& key, int32_t index, EgPlan** plan,
+                       EgCudaError* error) {
   auto made = std::make_unique<MatmulPlan>(*context->blas);
   EG_CUDA_RETURN_IF(made->product.Make(key, error));
   std::vector<cublasLtMatmulHeuristicResult_t> results;
   EG_CUDA_RETURN_IF(Heuristics(context, key, made->product, &results, error));
-  if (static_cast<std::size_t>(index) >= results.size()) return Fail(EG_CUDA_BAD_SHAPE, 0, error, "cuBLASLt offers %zu algorithms", results.size());
+  if (static_cast<std::size_t>(index) >= results.size())
+    return Fail(EG_CUDA_BAD_SHAPE, 0, error, "cuBLASLt offers %zu algorithms", results.size());
   made->algorithm = results[static_cast<std::size_t>(index)].algo;
   made->bias = key.bias != 0;
   made->bias_gradient = key.bias_gradient != 0;

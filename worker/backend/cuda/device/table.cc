@@ -16,8 +16,9 @@ namespace {
 const char* Build() {
   static const char* const text = [] {
     static char buffer[64];
-    std::snprintf(buffer, sizeof buffer, "CUDA %d.%d, cuDNN " EG_TEXT(CUDNN_MAJOR) "." EG_TEXT(CUDNN_MINOR), CUDART_VERSION / 1000,
-                  CUDART_VERSION % 1000 / 10);
+    std::snprintf(buffer, sizeof buffer,
+                  "CUDA %d.%d, cuDNN " EG_TEXT(CUDNN_MAJOR) "." EG_TEXT(CUDNN_MINOR),
+                  CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     return buffer;
   }();
   return text;

@@ -1,11 +1,14 @@
-// Sums over the rows for each column: bias gradients, batch normalization; and what batch normalization does element by element.
+// Sums over the rows for each column: bias gradients, batch normalization; and what batch
+// normalization does element by element.
 //
-// First step of a sum: a thread adds the rows of one part of as many neighbouring columns as an access of 16 bytes has (scratch.h), several rows'
-// accesses under way before the first is added, so that each array is read once at the memory's speed: 32 k threads with four accesses of 16 bytes
-// each are 16 KB under way on each of 132 multiprocessors. Second step: a team a column adds the parts, a hundredth of the traffic. Everything in
-// double, at half of the float rate on sm_80 and sm_90, which four operations for 2 bytes do not reach. What is a column's alone (its mean, its
-// deviation) a thread computes once for all its rows. Where columns are no whole accesses, or an array is not aligned, a thread takes one column; the
-// sums are the same, bit by bit.
+// First step of a sum: a thread adds the rows of one part of as many neighbouring columns as an
+// access of 16 bytes has (scratch.h), several rows' accesses under way before the first is added,
+// so that each array is read once at the memory's speed: 32 k threads with four accesses of 16
+// bytes each are 16 KB under way on each of 132 multiprocessors. Second step: a team a column adds
+// the parts, a hundredth of the traffic. Everything in double, at half of the float rate on sm_80
+// and sm_90, which four operations for 2 bytes do not reach. What is a column's alone (its mean,
+// its deviation) a thread computes once for all its rows. Where columns are no whole accesses, or
+// an array is not aligned, a thread takes one column; the sums are the same, bit by bit.
 #pragma once
 
 #include <cmath>
@@ -18,8 +21,9 @@
 
 namespace evergrad::cuda {
 
-// A term says what is added up of each element: Of<kAcross>(column) is what it knows of kAcross columns, Values<kAcross> what is read of a row there,
-// Read<kAcross>(row, column) reads it, and Add adds its element e to sums of [kSums][kAcross].
+// A term says what is added up of each element: Of<kAcross>(column) is what it knows of kAcross
+// columns, Values<kAcross> what is read of a row there, Read<kAcross>(row, column) reads it, and
+// Add adds its element e to sums of [kSums][kAcross].
 
 // scratch[s][part][column] = sum over the part's rows of term's number s.
 template <int kSums, typename Term>
@@ -29,7 +33,13 @@ struct ColumnPartsMap {
   Term term;
   bool wide;
   ColumnPartsMap(std::int64_t r, std::int64_t c, double* to, Term t)
-      : rows(r), columns(c), parts(ColumnParts(r, c)), per_part(RowsPerPart(r, c)), scratch(to), term(t), wide(c % Term::kWide == 0 && t.aligned()) {}
+      : rows(r),
+        columns(c),
+        parts(ColumnParts(r, c)),
+        per_part(RowsPerPart(r, c)),
+        scratch(to),
+        term(t),
+        wide(c % Term::kWide == 0 && t.aligned()) {}
   std::int64_t threads() const { return parts * columns / (wide ? Term::kWide : 1); }
   EG_HD void operator()(std::int64_t t) const {
     if (wide)
@@ -40,7 +50,8 @@ struct ColumnPartsMap {
   template <int kAcross>
   EG_HD void Run(std::int64_t t) const {
     constexpr int kDeep = Term::kDeep;
-    const std::int64_t pieces = Quotient(columns, kAcross), part = Quotient(t, pieces), column = Rest(t, pieces) * kAcross;
+    const std::int64_t pieces = Quotient(columns, kAcross), part = Quotient(t, pieces),
+                       column = Rest(t, pieces) * kAcross;
     const std::int64_t end = Least(rows, (part + 1) * per_part);
     const auto known = term.template Of<kAcross>(column);
     double sums[kSums][kAcross] = {};
@@ -63,7 +74,8 @@ struct ColumnPartsMap {
     EG_UNROLL
     for (int s = 0; s < kSums; ++s) {
       EG_UNROLL
-      for (int e = 0; e < kAcross; ++e) scratch[(s * parts + part) * columns + column + e] = sums[s][e];
+      for (int e = 0; e < kAcross; ++e)
+        scratch[(s * parts + part) * columns + column + e] = sums[s][e];
     }
   }
 };
@@ -122,10 +134,13 @@ struct SumTerm {
 struct StoreSum {
   float* y;
   double divisor;
-  EG_HD void operator()(std::int64_t column, const double* sums) const { y[column] = static_cast<float>(sums[0] / divisor); }
+  EG_HD void operator()(std::int64_t column, const double* sums) const {
+    y[column] = static_cast<float>(sums[0] / divisor);
+  }
 };
-// Of one pass both moments: the distances d from the column's first row, and their squares. Then mean = first + sum d / n, and the sum of squares
-// about the mean is sum d² - (sum d)² / n. Nothing is lost by it: (mean - first)² is at most n times the variance, so of the 53 bits 22 go for 4 M
+// Of one pass both moments: the distances d from the column's first row, and their squares. Then
+// mean = first + sum d / n, and the sum of squares about the mean is sum d² - (sum d)² / n. Nothing
+// is lost by it: (mean - first)² is at most n times the variance, so of the 53 bits 22 go for 4 M
 // rows.
 template <typename T>
 struct MomentsTerm {
@@ -144,8 +159,10 @@ struct MomentsTerm {
     return Load<kAcross>(x + row * columns + column);
   }
   template <int kAcross>
-  EG_HD void Add(const Pack<T, kAcross>& first, const Pack<T, kAcross>& values, int e, double (&sums)[2][kAcross]) const {
-    const double distance = static_cast<double>(static_cast<float>(values.v[e])) - static_cast<double>(static_cast<float>(first.v[e]));
+  EG_HD void Add(const Pack<T, kAcross>& first, const Pack<T, kAcross>& values, int e,
+                 double (&sums)[2][kAcross]) const {
+    const double distance = static_cast<double>(static_cast<float>(values.v[e])) -
+                            static_cast<double>(static_cast<float>(first.v[e]));
     sums[0][e] += distance;
     sums[1][e] += distance * distance;
   }
@@ -157,7 +174,8 @@ struct StoreMoments {
   double rows;
   EG_HD void operator()(std::int64_t column, const double* sums) const {
     const double distance = sums[0] / rows, square = sums[1] / rows - distance * distance;
-    mean[column] = static_cast<float>(static_cast<double>(static_cast<float>(x[column])) + distance);
+    mean[column] =
+        static_cast<float>(static_cast<double>(static_cast<float>(x[column])) + distance);
     variance[column] = static_cast<float>(square < 0.0 ? 0.0 : square);  // a NaN stays
   }
 };
@@ -167,14 +185,16 @@ template <int kAcross>
 struct Channels {
   float mean[kAcross], scale[kAcross], shift[kAcross];
 };
-// Rows of channels: a thread takes kAcross neighbouring channels of several rows, far apart, and neighbours the channels beside.
+// Rows of channels: a thread takes kAcross neighbouring channels of several rows, far apart, and
+// neighbours the channels beside.
 template <typename Op, typename T>
 struct RowsOfChannelsMap {
   static constexpr int kWide = kAccess<T>, kDeep = 4;
   std::int64_t rows, channels, groups;
   Op op;
   bool wide;
-  RowsOfChannelsMap(std::int64_t r, std::int64_t c, const Op& o) : rows(r), channels(c), groups(0), op(o), wide(c % kWide == 0 && o.aligned()) {
+  RowsOfChannelsMap(std::int64_t r, std::int64_t c, const Op& o)
+      : rows(r), channels(c), groups(0), op(o), wide(c % kWide == 0 && o.aligned()) {
     // Up to 16 rows a thread, while 256 k threads are left.
     const std::int64_t pieces = wide ? c / kWide : c;
     groups = DivideUp(r, Most(1, Least(16, r * pieces / 262144)));
@@ -194,12 +214,15 @@ struct RowsOfChannelsMap {
     for (; row + (kDeep - 1) * groups < rows; row += kDeep * groups) {
       typename Op::template Values<kAcross> values[kDeep];
       EG_UNROLL
-      for (int d = 0; d < kDeep; ++d) values[d] = op.template Read<kAcross>((row + d * groups) * channels + channel);
+      for (int d = 0; d < kDeep; ++d)
+        values[d] = op.template Read<kAcross>((row + d * groups) * channels + channel);
       EG_UNROLL
-      for (int d = 0; d < kDeep; ++d) op.template Write<kAcross>((row + d * groups) * channels + channel, known, values[d]);
+      for (int d = 0; d < kDeep; ++d)
+        op.template Write<kAcross>((row + d * groups) * channels + channel, known, values[d]);
     }
     for (; row < rows; row += groups)
-      op.template Write<kAcross>(row * channels + channel, known, op.template Read<kAcross>(row * channels + channel));
+      op.template Write<kAcross>(row * channels + channel, known,
+                                 op.template Read<kAcross>(row * channels + channel));
   }
 };
 
@@ -215,7 +238,8 @@ struct BatchNormApply {
     for (int e = 0; e < kAcross; ++e) {
       const std::int64_t c = channel + e;
       of.mean[e] = a.mean[c];
-      of.scale[e] = InverseDeviation(a.variance[c], a.epsilon) * (a.gamma == nullptr ? 1.0f : a.gamma[c]);
+      of.scale[e] =
+          InverseDeviation(a.variance[c], a.epsilon) * (a.gamma == nullptr ? 1.0f : a.gamma[c]);
       of.shift[e] = a.beta == nullptr ? 0.0f : a.beta[c];
     }
     return of;
@@ -230,12 +254,14 @@ struct BatchNormApply {
   EG_HD void Write(std::int64_t at, const Channels<kAcross>& of, const Pack<T, kAcross>& x) const {
     Pack<T, kAcross> y;
     EG_UNROLL
-    for (int e = 0; e < kAcross; ++e) y.v[e] = T((static_cast<float>(x.v[e]) - of.mean[e]) * of.scale[e] + of.shift[e]);
+    for (int e = 0; e < kAcross; ++e)
+      y.v[e] = T((static_cast<float>(x.v[e]) - of.mean[e]) * of.scale[e] + of.shift[e]);
     Store<kAcross>(As<T>(a.y) + at, y);
   }
 };
 
-// sums[0] of dy, sums[1] of dy times the normal value: of batch normalization by channels, of layer normalization by columns.
+// sums[0] of dy, sums[1] of dy times the normal value: of batch normalization by channels, of layer
+// normalization by columns.
 template <typename T, int kAcross>
 struct TwoPacks {
   Pack<T, kAcross> x, dy;
@@ -263,10 +289,12 @@ struct BatchNormBackTerm {
     return {Load<kAcross>(As<T>(a.x) + at), Load<kAcross>(As<T>(a.dy) + at)};
   }
   template <int kAcross>
-  EG_HD void Add(const Channels<kAcross>& of, const TwoPacks<T, kAcross>& values, int e, double (&sums)[2][kAcross]) const {
+  EG_HD void Add(const Channels<kAcross>& of, const TwoPacks<T, kAcross>& values, int e,
+                 double (&sums)[2][kAcross]) const {
     const double dy = static_cast<double>(static_cast<float>(values.dy.v[e]));
     sums[0][e] += dy;
-    sums[1][e] += dy * static_cast<double>((static_cast<float>(values.x.v[e]) - of.mean[e]) * of.scale[e]);
+    sums[1][e] +=
+        dy * static_cast<double>((static_cast<float>(values.x.v[e]) - of.mean[e]) * of.scale[e]);
   }
 };
 template <typename T, int kAcross>
@@ -288,13 +316,16 @@ struct LayerNormBackTerm {
   template <int kAcross>
   EG_HD RowPacks<T, kAcross> Read(std::int64_t row, std::int64_t column) const {
     const std::int64_t at = row * a.columns + column;
-    return {Load<kAcross>(As<T>(a.x) + at), Load<kAcross>(As<T>(a.dy) + at), a.mean[row], InverseDeviation(a.variance[row], a.epsilon)};
+    return {Load<kAcross>(As<T>(a.x) + at), Load<kAcross>(As<T>(a.dy) + at), a.mean[row],
+            InverseDeviation(a.variance[row], a.epsilon)};
   }
   template <int kAcross>
-  EG_HD void Add(Nothing, const RowPacks<T, kAcross>& values, int e, double (&sums)[2][kAcross]) const {
+  EG_HD void Add(Nothing, const RowPacks<T, kAcross>& values, int e,
+                 double (&sums)[2][kAcross]) const {
     const double dy = static_cast<double>(static_cast<float>(values.dy.v[e]));
     sums[0][e] += dy;
-    sums[1][e] += dy * static_cast<double>((static_cast<float>(values.x.v[e]) - values.mean) * values.scale);
+    sums[1][e] +=
+        dy * static_cast<double>((static_cast<float>(values.x.v[e]) - values.mean) * values.scale);
   }
 };
 // The means of both go into the scratch, where dx finds them.
@@ -340,7 +371,8 @@ struct BatchNormBackApply {
     return {Load<kAcross>(As<T>(a.x) + at), Load<kAcross>(As<T>(a.dy) + at)};
   }
   template <int kAcross>
-  EG_HD void Write(std::int64_t at, const BackChannels<kAcross>& of, const TwoPacks<T, kAcross>& values) const {
+  EG_HD void Write(std::int64_t at, const BackChannels<kAcross>& of,
+                   const TwoPacks<T, kAcross>& values) const {
     Pack<T, kAcross> dx;
     EG_UNROLL
     for (int e = 0; e < kAcross; ++e) {
@@ -351,6 +383,8 @@ struct BatchNormBackApply {
   }
 };
 // Of batch normalization's backward pass: the parts, then the two sums of each channel.
-inline std::int64_t BatchNormBackScratch(std::int64_t rows, std::int64_t channels) { return ColumnScratch(rows, channels, 2) + 16 * channels; }
+inline std::int64_t BatchNormBackScratch(std::int64_t rows, std::int64_t channels) {
+  return ColumnScratch(rows, channels, 2) + 16 * channels;
+}
 
 }  // namespace evergrad::cuda

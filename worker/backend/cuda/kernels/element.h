@@ -1,6 +1,7 @@
-// Elements of 16 bits as kernels see them: two bytes in memory, a float in arithmetic. So a kernel is written for `T` once, and is the same code as
-// for float where T is that. Rounded to the nearest, ties to even; NaN stays NaN (common/tensor/convert.h
-// has the same bits, but for which NaN a device makes of one).
+// Elements of 16 bits as kernels see them: two bytes in memory, a float in arithmetic. So a kernel
+// is written for `T` once, and is the same code as for float where T is that. Rounded to the
+// nearest, ties to even; NaN stays NaN (common/tensor/convert.h has the same bits, but for which
+// NaN a device makes of one).
 #pragma once
 
 #include <cstdint>
@@ -27,9 +28,13 @@ struct BFloat16 {
   BFloat16() = default;
   EG_HD BFloat16(float value) {  // NOLINT(google-explicit-constructor)
     const std::uint32_t b = BitsOf(value);
-    bits = static_cast<std::uint16_t>((b & 0x7fffffffu) > 0x7f800000u ? (b >> 16) | 0x40u : (b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
+    bits = static_cast<std::uint16_t>((b & 0x7fffffffu) > 0x7f800000u
+                                          ? (b >> 16) | 0x40u
+                                          : (b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
   }
-  EG_HD operator float() const { return FloatOf(static_cast<std::uint32_t>(bits) << 16); }  // NOLINT(google-explicit-constructor)
+  EG_HD operator float() const {
+    return FloatOf(static_cast<std::uint32_t>(bits) << 16);
+  }  // NOLINT(google-explicit-constructor)
 };
 
 struct Float16 {
@@ -48,7 +53,8 @@ struct Float16 {
     else if (x >= 0x38800000u)  // 2^-14: the smallest that is normal
       h = (x + 0xfffu + ((x >> 13) & 1u) - 0x38000000u) >> 13;
     else
-      h = BitsOf(FloatOf(x) + 0.5f) - 0x3f000000u;  // the addition rounds: a unit in the last place of 0.5 is the smallest float16
+      h = BitsOf(FloatOf(x) + 0.5f) - 0x3f000000u;  // the addition rounds: a unit in the last place
+                                                    // of 0.5 is the smallest float16
     bits = static_cast<std::uint16_t>(sign | h);
 #endif
   }
@@ -58,8 +64,10 @@ struct Float16 {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 #else
-    const std::uint32_t sign = (static_cast<std::uint32_t>(bits) & 0x8000u) << 16, x = bits & 0x7fffu;
-    if (x >= 0x7c00u) return FloatOf(sign | 0x7f800000u | (x & 0x3ffu) << 13 | (x > 0x7c00u ? 0x400000u : 0u));
+    const std::uint32_t sign = (static_cast<std::uint32_t>(bits) & 0x8000u) << 16,
+                        x = bits & 0x7fffu;
+    if (x >= 0x7c00u)
+      return FloatOf(sign | 0x7f800000u | (x & 0x3ffu) << 13 | (x > 0x7c00u ? 0x400000u : 0u));
     if (x >= 0x400u) return FloatOf(sign | ((x << 13) + 0x38000000u));
     return FloatOf(sign | BitsOf(static_cast<float>(x) * 0x1p-24f));
 #endif
@@ -72,7 +80,9 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
   T v[kCount];
 };
 
-inline bool Aligned(const void* pointer) { return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0; }
+inline bool Aligned(const void* pointer) {
+  return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0;
+}
 
 // As many elements as an access of 16 bytes has.
 template <typename T>

@@ -1,9 +1,11 @@
 // Kernels that touch each element once: activations, dropout, sums, copies of columns, transposes.
 //
-// All are bound by memory: an H100 reads and writes 3.35 TB/s, and a chain of n elements moves 4 n bytes for each array in it; the arithmetic
-// (at most a few tens of operations an element) is hidden behind that; of 16-bit elements 2 n bytes. So a thread takes as many neighbouring elements
-// as 16 bytes hold (four, eight of 16 bits) with one access where every array begins at a multiple of 16, and the tail one by one; else one element.
-// What follows another element by element is one kernel (bias and activation), because every kernel more is one more pass over memory.
+// All are bound by memory: an H100 reads and writes 3.35 TB/s, and a chain of n elements moves 4 n
+// bytes for each array in it; the arithmetic (at most a few tens of operations an element) is
+// hidden behind that; of 16-bit elements 2 n bytes. So a thread takes as many neighbouring elements
+// as 16 bytes hold (four, eight of 16 bits) with one access where every array begins at a multiple
+// of 16, and the tail one by one; else one element. What follows another element by element is one
+// kernel (bias and activation), because every kernel more is one more pass over memory.
 #pragma once
 
 #include <cmath>
@@ -17,8 +19,8 @@
 
 namespace evergrad::cuda {
 
-// y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f sees what y was only where kReads. Inputs are of X, y of Y; four at a time where these differ in
-// size, so that none is read beyond 16 bytes.
+// y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f sees what y was only where kReads. Inputs are of
+// X, y of Y; four at a time where these differ in size, so that none is read beyond 16 bytes.
 template <int kInputs, bool kReads, typename F, typename X = float, typename Y = float>
 struct Chain {
   static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
@@ -28,7 +30,8 @@ struct Chain {
   Y* y;
   bool wide;
 
-  Chain(F function, std::int64_t elements, const X* const* inputs, Y* output) : f(function), n(elements), y(output), wide(Aligned(output)) {
+  Chain(F function, std::int64_t elements, const X* const* inputs, Y* output)
+      : f(function), n(elements), y(output), wide(Aligned(output)) {
     for (int k = 0; k < kInputs; ++k) x[k] = inputs[k], wide = wide && Aligned(inputs[k]);
   }
   std::int64_t threads() const { return wide ? DivideUp(n, kWide) : n; }
@@ -93,7 +96,9 @@ struct ActivateBackF {
 };
 // A NaN is made quiet, as the wire's conversion makes it.
 struct CastF {
-  EG_HD float operator()(const float* x, float) const { return x[0] == x[0] ? x[0] : FloatOf(BitsOf(x[0]) | 0x400000u); }
+  EG_HD float operator()(const float* x, float) const {
+    return x[0] == x[0] ? x[0] : FloatOf(BitsOf(x[0]) | 0x400000u);
+  }
 };
 struct ScaleF {
   float factor;
@@ -104,14 +109,15 @@ struct AddScaledF {
   EG_HD float operator()(const float* x, float y) const { return y + factor * x[0]; }
 };
 
-// One pass that reads each input once; of more than travel in one launch the sum so far lies in memory as float32, 8 bytes an element and launch
-// more.
+// One pass that reads each input once; of more than travel in one launch the sum so far lies in
+// memory as float32, 8 bytes an element and launch more.
 template <typename X, typename Y>
 struct SumMap {
   static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
   EgSum a;
   bool wide;
-  explicit SumMap(const EgSum& arguments) : a(arguments), wide(Aligned(a.y) && (a.before == nullptr || Aligned(a.before))) {
+  explicit SumMap(const EgSum& arguments)
+      : a(arguments), wide(Aligned(a.y) && (a.before == nullptr || Aligned(a.before))) {
     for (int k = 0; k < a.count; ++k) wide = wide && Aligned(a.inputs[k]);
   }
   std::int64_t threads() const { return wide ? DivideUp(a.n, kWide) : a.n; }
@@ -140,15 +146,17 @@ struct SumMap {
   }
 };
 
-// Rows of `columns`, each element with its column's bias: the bias stays in the caches, so it is a read and a write of y. Where rows are
-// whole accesses of aligned memory a thread takes as many columns as one has.
+// Rows of `columns`, each element with its column's bias: the bias stays in the caches, so it is a
+// read and a write of y. Where rows are whole accesses of aligned memory a thread takes as many
+// columns as one has.
 template <typename T>
 struct BiasActivateMap {
   static constexpr int kWide = kAccess<T>;
   EgBiasActivate a;
   bool wide;
   explicit BiasActivateMap(const EgBiasActivate& arguments)
-      : a(arguments), wide(a.columns % kWide == 0 && Aligned(a.y) && (a.bias == nullptr || Aligned(a.bias))) {}
+      : a(arguments),
+        wide(a.columns % kWide == 0 && Aligned(a.y) && (a.bias == nullptr || Aligned(a.bias))) {}
   std::int64_t threads() const { return a.rows * a.columns / (wide ? kWide : 1); }
   EG_HD void operator()(std::int64_t t) const {
     if (wide)
@@ -170,9 +178,10 @@ struct BiasActivateMap {
   }
 };
 
-// One Philox block is the mask of four elements, so a thread makes a block for each four of an access: 10 rounds of two 32-bit products against 32
-// bytes of traffic of float32, which an H100 still hides. Element i is lane i % 4 of block i / 4, as common/random/philox.h says: the same mask as on
-// the CPU, bit by bit.
+// One Philox block is the mask of four elements, so a thread makes a block for each four of an
+// access: 10 rounds of two 32-bit products against 32 bytes of traffic of float32, which an H100
+// still hides. Element i is lane i % 4 of block i / 4, as common/random/philox.h says: the same
+// mask as on the CPU, bit by bit.
 template <typename T>
 struct DropoutMap {
   static constexpr int kWide = kAccess<T>;
@@ -180,9 +189,13 @@ struct DropoutMap {
   float scale;
   bool wide;
   explicit DropoutMap(const EgDropout& arguments)
-      : a(arguments), scale(static_cast<float>(1.0 / (1.0 - arguments.rate))), wide(Aligned(arguments.x) && Aligned(arguments.y)) {}
+      : a(arguments),
+        scale(static_cast<float>(1.0 / (1.0 - arguments.rate))),
+        wide(Aligned(arguments.x) && Aligned(arguments.y)) {}
   std::int64_t threads() const { return DivideUp(a.n, kWide); }
-  EG_HD float One(std::uint32_t bits, float x) const { return static_cast<double>(UniformOf(bits)) >= a.rate ? x * scale : 0.0f; }
+  EG_HD float One(std::uint32_t bits, float x) const {
+    return static_cast<double>(UniformOf(bits)) >= a.rate ? x * scale : 0.0f;
+  }
   EG_HD void operator()(std::int64_t t) const {
     const T* const from = As<T>(a.x);
     T* const to = As<T>(a.y);
@@ -198,13 +211,14 @@ struct DropoutMap {
     }
     for (std::int64_t quad = begin; quad < a.n && quad < begin + kWide; quad += 4) {
       const PhiloxBlock bits = Philox(a.key[0], static_cast<std::uint64_t>(quad / 4));
-      for (std::int64_t i = quad; i < a.n && i < quad + 4; ++i) to[i] = T(One(bits.v[i - quad], from[i]));
+      for (std::int64_t i = quad; i < a.n && i < quad + 4; ++i)
+        to[i] = T(One(bits.v[i - quad], from[i]));
     }
   }
 };
 
-// Threads run over the copied elements, or pieces of 16 bytes where all is made of such; a narrow `width` makes short reads, which is the layout's
-// price, not the kernel's.
+// Threads run over the copied elements, or pieces of 16 bytes where all is made of such; a narrow
+// `width` makes short reads, which is the layout's price, not the kernel's.
 template <typename T>
 struct CopyColumnsMap {
   EgCopyColumns a;
@@ -214,8 +228,9 @@ struct CopyColumnsMap {
   }
 };
 
-// Writes are neighbours, reads are `columns` apart: eight times the traffic of a tiled transpose at worst. What is transposed are filters (HWIO to
-// KRSC and back), a few MB at most beside hundreds of MB of activations, and they stay in the second-level cache (50 MB).
+// Writes are neighbours, reads are `columns` apart: eight times the traffic of a tiled transpose at
+// worst. What is transposed are filters (HWIO to KRSC and back), a few MB at most beside hundreds
+// of MB of activations, and they stay in the second-level cache (50 MB).
 template <typename X, typename Y>
 struct TransposeMap {
   EgTranspose a;

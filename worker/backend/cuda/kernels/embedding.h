@@ -1,4 +1,5 @@
-// Embeddings and factorization machines: threads run over the dimension first, so that a row is read as neighbours.
+// Embeddings and factorization machines: threads run over the dimension first, so that a row is
+// read as neighbours.
 #pragma once
 
 #include <cmath>
@@ -13,7 +14,8 @@ namespace evergrad::cuda {
 
 inline constexpr std::uint32_t kNoRow = 0xFFFFFFFFu;
 
-// Where the id `j` of an example is in `position` ([inputs][batch][width]) when an example's ids are numbered through its inputs.
+// Where the id `j` of an example is in `position` ([inputs][batch][width]) when an example's ids
+// are numbered through its inputs.
 EG_HD std::int64_t PlaceOf(const EgEmbedding& s, std::int64_t example, std::int64_t j) {
   std::int64_t before = 0;
   for (int k = 0; k < s.count; ++k) {
@@ -25,7 +27,8 @@ EG_HD std::int64_t PlaceOf(const EgEmbedding& s, std::int64_t example, std::int6
   return 0;  // j is below s.ids
 }
 // What the ids of an example are scaled by.
-EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const float* weights, std::int64_t example) {
+EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const float* weights,
+                      std::int64_t example) {
   if (s.combiner == EG_NONE || s.combiner == EG_BAG_SUM) return 1;
   double sum = 0;
   for (std::int64_t j = 0; j < s.ids; ++j) {
@@ -38,18 +41,22 @@ EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const
   return s.combiner == EG_BAG_MEAN ? 1.0 / sum : 1.0 / sqrt(sum);
 }
 
-// kNone: a copy of rows, 4 bytes read and written an element, plus a random access a row. A bag: its rows are read once, its positions and
-// weights by every thread of its dimension, from the caches.
+// kNone: a copy of rows, 4 bytes read and written an element, plus a random access a row. A bag:
+// its rows are read once, its positions and weights by every thread of its dimension, from the
+// caches.
 template <typename T>
 struct GatherMap {
   EgGather a;
-  std::int64_t threads() const { return a.s.batch * a.s.dimension * (a.s.combiner == EG_NONE ? a.s.ids : 1); }
+  std::int64_t threads() const {
+    return a.s.batch * a.s.dimension * (a.s.combiner == EG_NONE ? a.s.ids : 1);
+  }
   EG_HD void operator()(std::int64_t t) const {
     const EgEmbedding& s = a.s;
     const std::int64_t d = Rest(t, s.dimension), n = Quotient(t, s.dimension);
     if (s.combiner == EG_NONE) {
       const std::uint32_t row = a.position[PlaceOf(s, Quotient(n, s.ids), Rest(n, s.ids))];
-      As<T>(a.y)[t] = T(row == kNoRow ? 0.0f : a.rows[static_cast<std::int64_t>(row) * s.dimension + d]);
+      As<T>(a.y)[t] =
+          T(row == kNoRow ? 0.0f : a.rows[static_cast<std::int64_t>(row) * s.dimension + d]);
       return;
     }
     const double scale = BagScale(s, a.position, a.weights, n);
@@ -65,8 +72,9 @@ struct GatherMap {
   }
 };
 
-// The gradients of a row are added in the order of the batch, so they are sorted by row first, stably (device/sort.cu: a radix sort of pairs of 32
-// bits, four passes over 8 bytes an id). Then a team takes each run of one row: its threads are the dimension, its steps the run.
+// The gradients of a row are added in the order of the batch, so they are sorted by row first,
+// stably (device/sort.cu: a radix sort of pairs of 32 bits, four passes over 8 bytes an id). Then a
+// team takes each run of one row: its threads are the dimension, its steps the run.
 struct ScatterKeysMap {
   EgScatter a;
   std::uint32_t *keys, *values;
@@ -80,7 +88,9 @@ struct ScatterKeysMap {
 struct BagScaleMap {
   EgScatter a;
   double* scales;
-  EG_HD void operator()(std::int64_t example) const { scales[example] = BagScale(a.s, a.position, a.weights, example); }
+  EG_HD void operator()(std::int64_t example) const {
+    scales[example] = BagScale(a.s, a.position, a.weights, example);
+  }
 };
 template <typename T>
 struct ScatterTeam {
@@ -91,16 +101,19 @@ struct ScatterTeam {
   EG_HD void operator()(const Team& team, std::int64_t i) const {
     const std::int64_t n = a.s.batch * a.s.ids, dimension = a.s.dimension;
     const std::uint32_t row = keys[i];
-    if (row == static_cast<std::uint32_t>(a.rows) || (i > 0 && keys[i - 1] == row)) return;  // absent, or not the first of its run
+    if (row == static_cast<std::uint32_t>(a.rows) || (i > 0 && keys[i - 1] == row))
+      return;  // absent, or not the first of its run
     team.For(dimension, [&](std::int64_t d) {
       float* const to = a.row_gradients + static_cast<std::int64_t>(row) * dimension + d;
       float sum = *to;
       for (std::int64_t j = i; j < n && keys[j] == row; ++j) {
-        const std::int64_t id = values[j], example = Quotient(id, a.s.ids), at = PlaceOf(a.s, example, Rest(id, a.s.ids));
+        const std::int64_t id = values[j], example = Quotient(id, a.s.ids),
+                           at = PlaceOf(a.s, example, Rest(id, a.s.ids));
         if (a.s.combiner == EG_NONE) {
           sum += As<T>(a.dy)[id * dimension + d];
         } else {
-          const float factor = static_cast<float>((a.weights == nullptr ? 1.0 : a.weights[at]) * scales[example]);
+          const float factor =
+              static_cast<float>((a.weights == nullptr ? 1.0 : a.weights[at]) * scales[example]);
           sum += factor * As<T>(a.dy)[example * dimension + d];
         }
       }
@@ -121,7 +134,8 @@ struct ScatterScratch {
   }
 };
 
-// A thread makes one element of an example's sums and keeps the squares beside; a team then adds what the dimension gives.
+// A thread makes one element of an example's sums and keeps the squares beside; a team then adds
+// what the dimension gives.
 struct FactorizationTeam {
   EgFactorization a;
   template <typename Team>

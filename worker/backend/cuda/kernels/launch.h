@@ -1,10 +1,12 @@
-// What each operation of cuda_ops.h launches, written once for the device and for the host's emulation of it.
+// What each operation of cuda_ops.h launches, written once for the device and for the host's
+// emulation of it.
 //
 // Launcher has
 //   int32_t Map(std::int64_t count, Op op)            op(i) for each i below count
 //   int32_t Teams<Warp or Block>(count, Op op)        a team for each i below count
 //   int32_t Zero(void* to, bytes), Copy(to, from, bytes)
-//   int32_t Sort(keys, values, sorted_keys, sorted_values, n, bits, scratch, scratch_bytes)   stable, by key
+//   int32_t Sort(keys, values, sorted_keys, sorted_values, n, bits, scratch, scratch_bytes) stable,
+//   by key
 // each of which returns a kind (0: ok); a count of 0 launches nothing.
 #pragma once
 
@@ -32,7 +34,8 @@ inline constexpr std::int64_t kWarpColumnsMax = 1024;  // longer rows are a bloc
 // A team a row, of the width that its length wants.
 template <typename L, typename Op>
 std::int32_t Rows(L& l, std::int64_t rows, std::int64_t columns, const Op& op) {
-  return columns <= kWarpColumnsMax ? l.template Teams<kWarp>(rows, op) : l.template Teams<kBlock>(rows, op);
+  return columns <= kWarpColumnsMax ? l.template Teams<kWarp>(rows, op)
+                                    : l.template Teams<kBlock>(rows, op);
 }
 
 template <int kInputs, bool kReads, typename L, typename F, typename X, typename Y>
@@ -41,7 +44,8 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
   return l.Map(chain.threads(), chain);
 }
 
-// What an operation launches for elements of one type, By<T>(l, a), by the type that its arguments name.
+// What an operation launches for elements of one type, By<T>(l, a), by the type that its arguments
+// name.
 #define EG_BY_TYPE(Arguments)                      \
   template <typename L>                            \
   std::int32_t Launch(L& l, const Arguments& a) {  \
@@ -52,24 +56,31 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
     }                                              \
   }
 // Of two types: By<X, Y>. No operation has both of the 16-bit ones.
-#define EG_BY_TYPES(Arguments)                                                                                       \
-  template <typename L>                                                                                              \
-  std::int32_t Launch(L& l, const Arguments& a) {                                                                    \
-    const bool from = a.x_type != EG_FLOAT32, to = a.y_type != EG_FLOAT32;                                           \
-    if (!from && !to) return By<float, float>(l, a);                                                                 \
-    if ((from ? a.x_type : a.y_type) == EG_FLOAT16)                                                                  \
-      return from && to ? By<Float16, Float16>(l, a) : from ? By<Float16, float>(l, a) : By<float, Float16>(l, a);   \
-    return from && to ? By<BFloat16, BFloat16>(l, a) : from ? By<BFloat16, float>(l, a) : By<float, BFloat16>(l, a); \
+#define EG_BY_TYPES(Arguments)                                             \
+  template <typename L>                                                    \
+  std::int32_t Launch(L& l, const Arguments& a) {                          \
+    const bool from = a.x_type != EG_FLOAT32, to = a.y_type != EG_FLOAT32; \
+    if (!from && !to) return By<float, float>(l, a);                       \
+    if ((from ? a.x_type : a.y_type) == EG_FLOAT16)                        \
+      return from && to ? By<Float16, Float16>(l, a)                       \
+             : from     ? By<Float16, float>(l, a)                         \
+                        : By<float, Float16>(l, a);                            \
+    return from && to ? By<BFloat16, BFloat16>(l, a)                       \
+           : from     ? By<BFloat16, float>(l, a)                          \
+                      : By<float, BFloat16>(l, a);                             \
   }
 
-inline constexpr std::int64_t kWarpPartsMax = 256;  // more are a block's: then there are few columns
+inline constexpr std::int64_t kWarpPartsMax =
+    256;  // more are a block's: then there are few columns
 
 template <int kSums, typename L, typename Term, typename Finish>
-std::int32_t Columns(L& l, std::int64_t rows, std::int64_t columns, double* scratch, Term term, Finish finish) {
+std::int32_t Columns(L& l, std::int64_t rows, std::int64_t columns, double* scratch, Term term,
+                     Finish finish) {
   const ColumnPartsMap<kSums, Term> parts(rows, columns, scratch, term);
   EG_LAUNCH(l.Map(parts.threads(), parts));
   const ColumnFinishTeam<kSums, Finish> finishing{columns, parts.parts, scratch, finish};
-  return parts.parts <= kWarpPartsMax ? l.template Teams<kWarp>(columns, finishing) : l.template Teams<kBlock>(columns, finishing);
+  return parts.parts <= kWarpPartsMax ? l.template Teams<kWarp>(columns, finishing)
+                                      : l.template Teams<kBlock>(columns, finishing);
 }
 
 // ---- elementwise.cu
@@ -81,7 +92,8 @@ std::int32_t By(L& l, const EgActivate& a) {
 EG_BY_TYPE(EgActivate)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgActivateBack& a) {
-  return Elementwise<2, false>(l, a.n, ActivateBackF{a.activation}, {As<T>(a.y), As<T>(a.dy)}, As<T>(a.dx));
+  return Elementwise<2, false>(l, a.n, ActivateBackF{a.activation}, {As<T>(a.y), As<T>(a.dy)},
+                               As<T>(a.dx));
 }
 EG_BY_TYPE(EgActivateBack)
 template <typename T, typename L>
@@ -96,13 +108,15 @@ std::int32_t Launch(L& l, const EgZero& a) {
 }
 template <typename X, typename Y, typename L>
 std::int32_t By(L& l, const EgCast& a) {
-  if (sizeof(X) == sizeof(Y)) return a.n == 0 ? 0 : l.Copy(a.y, a.x, sizeof(X) * static_cast<std::uint64_t>(a.n));
+  if (sizeof(X) == sizeof(Y))
+    return a.n == 0 ? 0 : l.Copy(a.y, a.x, sizeof(X) * static_cast<std::uint64_t>(a.n));
   return Elementwise<1, false>(l, a.n, CastF{}, {As<X>(a.x)}, As<Y>(a.y));
 }
 EG_BY_TYPES(EgCast)
 template <typename X, typename Y, typename L>
 std::int32_t By(L& l, const EgScale& a) {
-  if (a.add != 0) return Elementwise<1, true>(l, a.n, AddScaledF{a.factor}, {As<X>(a.x)}, As<Y>(a.y));
+  if (a.add != 0)
+    return Elementwise<1, true>(l, a.n, AddScaledF{a.factor}, {As<X>(a.x)}, As<Y>(a.y));
   return Elementwise<1, false>(l, a.n, ScaleF{a.factor}, {As<X>(a.x)}, As<Y>(a.y));
 }
 EG_BY_TYPES(EgScale)
@@ -116,9 +130,18 @@ template <typename T, typename L>
 std::int32_t By(L& l, const EgCopyColumns& a) {
   constexpr std::int64_t kWide = kAccess<T>;
   const auto whole = [](std::int64_t n) { return n % kWide == 0; };
-  if (whole(a.width) && whole(a.x_columns) && whole(a.x_begin) && whole(a.y_columns) && whole(a.y_begin) && Aligned(a.x) && Aligned(a.y)) {
-    const EgCopyColumns pieces{
-        a.rows, a.width / kWide, a.x_columns / kWide, a.x_begin / kWide, a.y_columns / kWide, a.y_begin / kWide, a.x, a.y, a.type, 0};
+  if (whole(a.width) && whole(a.x_columns) && whole(a.x_begin) && whole(a.y_columns) &&
+      whole(a.y_begin) && Aligned(a.x) && Aligned(a.y)) {
+    const EgCopyColumns pieces{a.rows,
+                               a.width / kWide,
+                               a.x_columns / kWide,
+                               a.x_begin / kWide,
+                               a.y_columns / kWide,
+                               a.y_begin / kWide,
+                               a.x,
+                               a.y,
+                               a.type,
+                               0};
     return l.Map(a.rows * pieces.width, CopyColumnsMap<Pack<T, kWide>>{pieces});
   }
   return l.Map(a.rows * a.width, CopyColumnsMap<T>{a});
@@ -220,7 +243,8 @@ std::int32_t Launch(L& l, const EgMeanSquares& a) {
 
 template <typename T, typename L>
 std::int32_t By(L& l, const EgColumnSums& a) {
-  return Columns<1>(l, a.rows, a.columns, a.scratch, SumTerm<T>{As<T>(a.x), a.columns}, StoreSum{a.y, 1});
+  return Columns<1>(l, a.rows, a.columns, a.scratch, SumTerm<T>{As<T>(a.x), a.columns},
+                    StoreSum{a.y, 1});
 }
 EG_BY_TYPE(EgColumnSums)
 template <typename T, typename L>
@@ -231,16 +255,19 @@ std::int32_t By(L& l, const EgBatchNormInference& a) {
 EG_BY_TYPE(EgBatchNormInference)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgBatchNorm& a) {
-  EG_LAUNCH(Columns<2>(l, a.rows, a.channels, a.scratch, MomentsTerm<T>{As<T>(a.x), a.channels},
-                       StoreMoments<T>{As<T>(a.x), a.mean, a.variance, static_cast<double>(a.rows)}));
-  return By<T>(l, EgBatchNormInference{a.rows, a.channels, a.epsilon, a.x, a.gamma, a.beta, a.mean, a.variance, a.y, a.type, 0});
+  EG_LAUNCH(
+      Columns<2>(l, a.rows, a.channels, a.scratch, MomentsTerm<T>{As<T>(a.x), a.channels},
+                 StoreMoments<T>{As<T>(a.x), a.mean, a.variance, static_cast<double>(a.rows)}));
+  return By<T>(l, EgBatchNormInference{a.rows, a.channels, a.epsilon, a.x, a.gamma, a.beta, a.mean,
+                                       a.variance, a.y, a.type, 0});
 }
 EG_BY_TYPE(EgBatchNorm)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgBatchNormBack& a) {
   double* const sums = a.scratch + ColumnScratch(a.rows, a.channels, 2) / 8;
-  EG_LAUNCH(Columns<2>(l, a.rows, a.channels, a.scratch, BatchNormBackTerm<T>{a},
-                       StoreNormSums{a.dgamma, a.dbeta, sums, a.channels, static_cast<double>(a.rows)}));
+  EG_LAUNCH(
+      Columns<2>(l, a.rows, a.channels, a.scratch, BatchNormBackTerm<T>{a},
+                 StoreNormSums{a.dgamma, a.dbeta, sums, a.channels, static_cast<double>(a.rows)}));
   if (a.dx == nullptr) return 0;
   const RowsOfChannelsMap<BatchNormBackApply<T>, T> map(a.rows, a.channels, {a, sums});
   return l.Map(map.threads(), map);
@@ -249,7 +276,8 @@ EG_BY_TYPE(EgBatchNormBack)
 template <typename T, typename L>
 std::int32_t By(L& l, const EgLayerNormBack& a) {
   if (a.dgamma != nullptr || a.dbeta != nullptr)
-    EG_LAUNCH(Columns<2>(l, a.rows, a.columns, a.scratch, LayerNormBackTerm<T>{a}, StoreNormSums{a.dgamma, a.dbeta, nullptr, a.columns, 1}));
+    EG_LAUNCH(Columns<2>(l, a.rows, a.columns, a.scratch, LayerNormBackTerm<T>{a},
+                         StoreNormSums{a.dgamma, a.dbeta, nullptr, a.columns, 1}));
   return a.dx == nullptr ? 0 : Rows(l, a.rows, a.columns, LayerNormBackTeam<T>{a});
 }
 EG_BY_TYPE(EgLayerNormBack)
@@ -276,14 +304,18 @@ std::int32_t By(L& l, const EgScatter& a) {
   if (n == 0) return 0;
   const ScatterScratch at = ScatterScratch::Of(a.s.batch, a.s.ids, L::SortBytes(n));
   char* const base = static_cast<char*>(a.scratch);
-  const auto ids = [&](std::int64_t offset) { return reinterpret_cast<std::uint32_t*>(base + offset); };
+  const auto ids = [&](std::int64_t offset) {
+    return reinterpret_cast<std::uint32_t*>(base + offset);
+  };
   double* const scales = reinterpret_cast<double*>(base + at.scales);
   EG_LAUNCH(l.Map(n, ScatterKeysMap{a, ids(at.keys), ids(at.values)}));
   EG_LAUNCH(l.Map(a.s.batch, BagScaleMap{a, scales}));
   int bits = 1;
   while (bits < 32 && (a.rows >> bits) != 0) ++bits;
-  EG_LAUNCH(l.Sort(ids(at.keys), ids(at.values), ids(at.sorted_keys), ids(at.sorted_values), n, bits, base + at.sort));
-  return l.template Teams<kWarp>(n, ScatterTeam<T>{a, ids(at.sorted_keys), ids(at.sorted_values), scales});
+  EG_LAUNCH(l.Sort(ids(at.keys), ids(at.values), ids(at.sorted_keys), ids(at.sorted_values), n,
+                   bits, base + at.sort));
+  return l.template Teams<kWarp>(
+      n, ScatterTeam<T>{a, ids(at.sorted_keys), ids(at.sorted_values), scales});
 }
 EG_BY_TYPE(EgScatter)
 

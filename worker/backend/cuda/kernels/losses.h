@@ -1,7 +1,8 @@
-// Losses and metrics. A warp takes an example, whose row (classes, or elements) is its threads'; what an example gives goes to scratch, and one
-// thread adds the examples in order, because the order is part of the contract: 24 bytes an example, read ahead, so a batch of 8,192 takes about 50
-// us (one addition of doubles after the other), beside which all else of a step runs on. Logits are read three times (largest, sum, gradient), from
-// the first-level cache after the first.
+// Losses and metrics. A warp takes an example, whose row (classes, or elements) is its threads';
+// what an example gives goes to scratch, and one thread adds the examples in order, because the
+// order is part of the contract: 24 bytes an example, read ahead, so a batch of 8,192 takes about
+// 50 us (one addition of doubles after the other), beside which all else of a step runs on. Logits
+// are read three times (largest, sum, gradient), from the first-level cache after the first.
 #pragma once
 
 #include <cmath>
@@ -40,7 +41,8 @@ struct LossTeam {
 
   template <typename Team>
   EG_HD void operator()(const Team& team, std::int64_t example) const {
-    const ExampleLoss result = a.type == EG_SPARSE_CATEGORICAL ? Sparse(team, example) : Elements(team, example);
+    const ExampleLoss result =
+        a.type == EG_SPARSE_CATEGORICAL ? Sparse(team, example) : Elements(team, example);
     team.Once([&] { static_cast<ExampleLoss*>(a.scratch)[example] = result; });
   }
 
@@ -68,7 +70,9 @@ struct LossTeam {
       if (largest.at != index) result.correct = 0;
       if (a.from_logits != 0) {
         const double sum = team.Reduce(
-            a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(expf(x[c] - largest.value)); }, Plus{});
+            a.columns, 0.0,
+            [&](std::int64_t c) { return static_cast<double>(expf(x[c] - largest.value)); },
+            Plus{});
         result.loss += log(sum) - (static_cast<double>(x[index]) - largest.value);
         const double factor = scale / sum;
         if (g != nullptr)
@@ -98,7 +102,8 @@ struct LossTeam {
     const double scale = 1.0 / static_cast<double>(a.batch * n);
     const bool binary = a.type == EG_BINARY;
     const double sum = team.Reduce(
-        n, 0.0, [&](std::int64_t e) { return LossOf(a.output[begin + e], a.labels[begin + e]); }, Plus{});
+        n, 0.0, [&](std::int64_t e) { return LossOf(a.output[begin + e], a.labels[begin + e]); },
+        Plus{});
     ExampleLoss result{sum / static_cast<double>(n), 0, -1};
     if (binary) {
       const auto bad = [&](std::int64_t e) {
@@ -111,13 +116,15 @@ struct LossTeam {
         const bool predicted = a.output[begin + e] > (a.from_logits != 0 ? 0.0f : 0.5f);
         return predicted == (a.labels[begin + e] > 0.5f) ? std::int64_t{0} : std::int64_t{1};
       };
-      result.correct = a.accuracy != 0 && team.Reduce(n, std::int64_t{0}, wrong, Plus{}) == 0 ? 1 : 0;
+      result.correct =
+          a.accuracy != 0 && team.Reduce(n, std::int64_t{0}, wrong, Plus{}) == 0 ? 1 : 0;
     }
     if (a.gradient != nullptr)
       team.For(n, [&](std::int64_t e) {
         const double t = a.labels[begin + e];
         const bool good = !binary || (t >= 0 && t <= 1);
-        a.gradient[begin + e] = good ? static_cast<float>(scale * SlopeOf(a.output[begin + e], t)) : 0.0f;
+        a.gradient[begin + e] =
+            good ? static_cast<float>(scale * SlopeOf(a.output[begin + e], t)) : 0.0f;
       });
     return result;
   }
@@ -136,7 +143,8 @@ struct LossTeam {
   }
 };
 
-// One thread adds in order. What it reads it reads kAtOnce at a time, so that it waits for memory once for so many and not for each.
+// One thread adds in order. What it reads it reads kAtOnce at a time, so that it waits for memory
+// once for so many and not for each.
 inline constexpr int kAtOnce = 16;
 struct LossSumMap {
   EgLoss a;
@@ -169,8 +177,9 @@ EG_HD int AucBin(double x, bool from_logits, int bins) {
   return bin > 0 ? static_cast<int>(bin < bins - 1 ? bin : bins - 1) : 0;  // NaN: the first
 }
 
-// A warp takes each bin of each sign and counts its elements: 398 times the elements, all but the first time from the second-level cache; a batch is
-// a few thousand. Whole numbers, so no order shows.
+// A warp takes each bin of each sign and counts its elements: 398 times the elements, all but the
+// first time from the second-level cache; a batch is a few thousand. Whole numbers, so no order
+// shows.
 struct AucTeam {
   EgAuc a;
   template <typename Team>
@@ -178,7 +187,8 @@ struct AucTeam {
     const int bin = static_cast<int>(i % a.bins);
     const bool positive = i < a.bins;
     const auto one = [&](std::int64_t e) {
-      const bool here = (a.labels[e] > 0.5f) == positive && AucBin(a.output[e], a.from_logits != 0, a.bins) == bin;
+      const bool here = (a.labels[e] > 0.5f) == positive &&
+                        AucBin(a.output[e], a.from_logits != 0, a.bins) == bin;
       return here ? std::int64_t{1} : std::int64_t{0};
     };
     const std::int64_t count = team.Reduce(a.n, std::int64_t{0}, one, Plus{});

@@ -1,8 +1,10 @@
-// Kernels whose result for a row needs the whole row: softmax, layer normalization, scalar products; and whole sums.
+// Kernels whose result for a row needs the whole row: softmax, layer normalization, scalar
+// products; and whole sums.
 //
-// A team reads a row as neighbours read neighbours. Rows up to 1,024 elements are a warp's (no barrier, the row stays in the first-level cache
-// between its passes), longer ones a block's. All are bound by memory: softmax and layer normalization read a row three times, of which the
-// second and third come from the caches while a row is below 32 KB or so, and write it once.
+// A team reads a row as neighbours read neighbours. Rows up to 1,024 elements are a warp's (no
+// barrier, the row stays in the first-level cache between its passes), longer ones a block's. All
+// are bound by memory: softmax and layer normalization read a row three times, of which the second
+// and third come from the caches while a row is below 32 KB or so, and write it once.
 #pragma once
 
 #include <cmath>
@@ -15,7 +17,9 @@
 
 namespace evergrad::cuda {
 
-EG_HD float InverseDeviation(float variance, double epsilon) { return 1.0f / sqrtf(variance + static_cast<float>(epsilon)); }
+EG_HD float InverseDeviation(float variance, double epsilon) {
+  return 1.0f / sqrtf(variance + static_cast<float>(epsilon));
+}
 
 template <typename T>
 struct SoftmaxTeam {
@@ -25,9 +29,11 @@ struct SoftmaxTeam {
     const T* const x = As<T>(a.x) + row * a.columns;
     T* const y = As<T>(a.y) + row * a.columns;
     const float largest = team.Reduce(
-        a.columns, static_cast<float>(x[0]), [&](std::int64_t c) { return static_cast<float>(x[c]); }, MaxOrNan{});
+        a.columns, static_cast<float>(x[0]),
+        [&](std::int64_t c) { return static_cast<float>(x[c]); }, MaxOrNan{});
     const double sum = team.Reduce(
-        a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(expf(x[c] - largest)); }, Plus{});
+        a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(expf(x[c] - largest)); },
+        Plus{});
     const float factor = static_cast<float>(1.0 / sum);
     // A thread writes what it alone has read: in place is fine.
     team.For(a.columns, [&](std::int64_t c) { y[c] = T(expf(x[c] - largest) * factor); });
@@ -43,7 +49,9 @@ struct SoftmaxBackTeam {
     const T *const y = As<T>(a.y) + row * a.columns, *const dy = As<T>(a.dy) + row * a.columns;
     T* const dx = As<T>(a.dx) + row * a.columns;
     const double sum = team.Reduce(
-        a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(y[c]) * static_cast<double>(dy[c]); }, Plus{});
+        a.columns, 0.0,
+        [&](std::int64_t c) { return static_cast<double>(y[c]) * static_cast<double>(dy[c]); },
+        Plus{});
     const float along = static_cast<float>(sum);
     team.For(a.columns, [&](std::int64_t c) { dx[c] = T(y[c] * (dy[c] - along)); });
   }
@@ -57,9 +65,10 @@ struct LayerNormTeam {
     const T* const x = As<T>(a.x) + row * a.columns;
     T* const y = As<T>(a.y) + row * a.columns;
     const double n = static_cast<double>(a.columns);
-    const float mean = static_cast<float>(team.Reduce(
-                                              a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(x[c]); }, Plus{}) /
-                                          n);
+    const float mean = static_cast<float>(
+        team.Reduce(
+            a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(x[c]); }, Plus{}) /
+        n);
     const auto square = [&](std::int64_t c) {
       const double distance = static_cast<double>(x[c]) - mean;
       return distance * distance;
@@ -72,12 +81,14 @@ struct LayerNormTeam {
     });
     team.For(a.columns, [&](std::int64_t c) {
       const float normal = (x[c] - mean) * inverse;
-      y[c] = T(normal * (a.gamma == nullptr ? 1.0f : a.gamma[c]) + (a.beta == nullptr ? 0.0f : a.beta[c]));
+      y[c] = T(normal * (a.gamma == nullptr ? 1.0f : a.gamma[c]) +
+               (a.beta == nullptr ? 0.0f : a.beta[c]));
     });
   }
 };
 
-// With g = dy gamma and n = (x - mean) / deviation: dx = (g - mean of g - n times mean of g n) / deviation, means over the row.
+// With g = dy gamma and n = (x - mean) / deviation: dx = (g - mean of g - n times mean of g n) /
+// deviation, means over the row.
 template <typename T>
 struct LayerNormBackTeam {
   EgLayerNormBack a;
@@ -87,20 +98,29 @@ struct LayerNormBackTeam {
     T* const dx = As<T>(a.dx) + row * a.columns;
     const double n = static_cast<double>(a.columns);
     const float mean = a.mean[row], inverse = InverseDeviation(a.variance[row], a.epsilon);
-    const auto g = [&](std::int64_t c) { return a.gamma == nullptr ? static_cast<float>(dy[c]) : dy[c] * a.gamma[c]; };
-    const float g_mean = static_cast<float>(team.Reduce(
-                                                a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(g(c)); }, Plus{}) /
-                                            n);
-    const auto product = [&](std::int64_t c) { return static_cast<double>(g(c)) * ((x[c] - mean) * inverse); };
-    const float slope = static_cast<float>(team.Reduce(a.columns, 0.0, product, Plus{}) / n) * inverse;
-    team.For(a.columns, [&](std::int64_t c) { dx[c] = T(inverse * (g(c) - g_mean - (x[c] - mean) * slope)); });
+    const auto g = [&](std::int64_t c) {
+      return a.gamma == nullptr ? static_cast<float>(dy[c]) : dy[c] * a.gamma[c];
+    };
+    const float g_mean = static_cast<float>(
+        team.Reduce(
+            a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(g(c)); }, Plus{}) /
+        n);
+    const auto product = [&](std::int64_t c) {
+      return static_cast<double>(g(c)) * ((x[c] - mean) * inverse);
+    };
+    const float slope =
+        static_cast<float>(team.Reduce(a.columns, 0.0, product, Plus{}) / n) * inverse;
+    team.For(a.columns,
+             [&](std::int64_t c) { dx[c] = T(inverse * (g(c) - g_mean - (x[c] - mean) * slope)); });
   }
 };
 
 // One pass over both vectors; with `normalize` three sums ride on it.
 struct ThreeSums {
   double ab, aa, bb;
-  EG_HD ThreeSums operator+(const ThreeSums& other) const { return {ab + other.ab, aa + other.aa, bb + other.bb}; }
+  EG_HD ThreeSums operator+(const ThreeSums& other) const {
+    return {ab + other.ab, aa + other.aa, bb + other.bb};
+  }
 };
 template <typename Team>
 EG_HD ThreeSums ProductsOf(const Team& team, std::int64_t n, const float* a, const float* b) {
@@ -112,14 +132,19 @@ EG_HD ThreeSums ProductsOf(const Team& team, std::int64_t n, const float* a, con
       },
       Plus{});
 }
-EG_HD double HeldSquare(double square) { return square < 1e-12 ? 1e-12 : square; }  // kSquareMin; a NaN stays
+EG_HD double HeldSquare(double square) {
+  return square < 1e-12 ? 1e-12 : square;
+}  // kSquareMin; a NaN stays
 
 struct DotTeam {
   EgDot a;
   template <typename Team>
   EG_HD void operator()(const Team& team, std::int64_t n) const {
     const ThreeSums s = ProductsOf(team, a.elements, a.a + n * a.elements, a.b + n * a.elements);
-    team.Once([&] { a.y[n] = static_cast<float>(a.normalize != 0 ? s.ab / sqrt(HeldSquare(s.aa) * HeldSquare(s.bb)) : s.ab); });
+    team.Once([&] {
+      a.y[n] = static_cast<float>(
+          a.normalize != 0 ? s.ab / sqrt(HeldSquare(s.aa) * HeldSquare(s.bb)) : s.ab);
+    });
   }
 };
 struct DotBackTeam {
@@ -134,8 +159,10 @@ struct DotBackTeam {
       return;
     }
     const ThreeSums s = ProductsOf(team, a.elements, p, q);
-    const double square = HeldSquare(s.aa), scale = dy / sqrt(square * HeldSquare(s.bb)), along = s.aa > 1e-12 ? scale * s.ab / square : 0.0;
-    team.For(a.elements, [&](std::int64_t e) { to[e] = static_cast<float>(scale * q[e] - along * p[e]); });
+    const double square = HeldSquare(s.aa), scale = dy / sqrt(square * HeldSquare(s.bb)),
+                 along = s.aa > 1e-12 ? scale * s.ab / square : 0.0;
+    team.For(a.elements,
+             [&](std::int64_t e) { to[e] = static_cast<float>(scale * q[e] - along * p[e]); });
   }
 };
 

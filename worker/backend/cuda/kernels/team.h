@@ -1,15 +1,20 @@
-// How a kernel is written so that nvcc makes a kernel of it, and a C++ compiler a function that a test runs over odd shapes and tails.
+// How a kernel is written so that nvcc makes a kernel of it, and a C++ compiler a function that a
+// test runs over odd shapes and tails.
 //
-// Two forms. A *map* is a struct with `void operator()(std::int64_t i) const`, called once for each i below a count, in any order. A *team
-// program* is one with `void operator()(Team& team, std::int64_t i) const`, run by `Team::kThreads` threads together, a team for each i:
+// Two forms. A *map* is a struct with `void operator()(std::int64_t i) const`, called once for each
+// i below a count, in any order. A *team program* is one with `void operator()(Team& team,
+// std::int64_t i) const`, run by `Team::kThreads` threads together, a team for each i:
 //
-//   team.For(n, f)                       f(0) … f(n-1), each by one thread: i of thread t is t, t + kThreads, …: neighbours read neighbours
-//   team.Reduce(n, zero, load, combine)  combine of all load(i), known to every thread. Thread t combines its i in rising order; then lane l
-//                                        takes in lane l+16, l+8, …, l+1; then the warps in order. So the sum is a function of n and kThreads.
+//   team.For(n, f)                       f(0) … f(n-1), each by one thread: i of thread t is t, t +
+//   kThreads, …: neighbours read neighbours team.Reduce(n, zero, load, combine)  combine of all
+//   load(i), known to every thread. Thread t combines its i in rising order; then lane l
+//                                        takes in lane l+16, l+8, …, l+1; then the warps in order.
+//                                        So the sum is a function of n and kThreads.
 //   team.Once(f)                         f() by one thread
 //
-// Team is Warp (32 threads) or Block (256): on the device device/launch.cuh's, on the host HostTeam below, which makes the same sums.
-// Between For, Reduce and Once nothing is seen of what another thread wrote, except through Reduce's result.
+// Team is Warp (32 threads) or Block (256): on the device device/launch.cuh's, on the host HostTeam
+// below, which makes the same sums. Between For, Reduce and Once nothing is seen of what another
+// thread wrote, except through Reduce's result.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +65,8 @@ struct HostTeam {
     }
     for (int warp = 0; warp < kThreads; warp += kWarp)
       for (int offset = kWarp / 2; offset > 0; offset /= 2)
-        for (int lane = 0; lane < offset; ++lane) part[warp + lane] = combine(part[warp + lane], part[warp + lane + offset]);
+        for (int lane = 0; lane < offset; ++lane)
+          part[warp + lane] = combine(part[warp + lane], part[warp + lane + offset]);
     T all = part[0];
     for (int warp = kWarp; warp < kThreads; warp += kWarp) all = combine(all, part[warp]);
     return all;

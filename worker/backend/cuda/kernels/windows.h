@@ -1,4 +1,5 @@
-// Pooling. Threads run over channels first, so that neighbours read neighbours: NHWC's innermost dimension.
+// Pooling. Threads run over channels first, so that neighbours read neighbours: NHWC's innermost
+// dimension.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +15,37 @@ struct Span {
   std::int64_t begin, end;
 };
 // The part of output `out`'s window that lies inside the input.
-EG_HD Span WindowOf(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_t pool, std::int64_t in) {
+EG_HD Span WindowOf(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_t pool,
+                    std::int64_t in) {
   const std::int64_t begin = out * stride - pad;
   return {Most(begin, 0), Least(begin + pool, in)};
 }
 // The outputs whose windows hold input `at`.
-EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, std::int64_t pool, std::int64_t outs) {
+EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, std::int64_t pool,
+                       std::int64_t outs) {
   const std::int64_t first = at + pad - pool + 1;
-  return {first <= 0 ? 0 : Quotient(first + stride - 1, stride), Least(Quotient(at + pad, stride) + 1, outs)};
+  return {first <= 0 ? 0 : Quotient(first + stride - 1, stride),
+          Least(Quotient(at + pad, stride) + 1, outs)};
 }
 
-// A larger frame around images, or a smaller one: what is in both is read once and written once, the rest is zeros. A thread takes 16 bytes of the
-// channels of a place where those are whole and aligned, else one element.
+// A larger frame around images, or a smaller one: what is in both is read once and written once,
+// the rest is zeros. A thread takes 16 bytes of the channels of a place where those are whole and
+// aligned, else one element.
 template <typename T>
 struct PadMap {
   static constexpr int kWide = 16 / sizeof(T);
   using Piece = Pack<T, kWide>;
   EgPad a;
   bool wide;
-  explicit PadMap(const EgPad& arguments) : a(arguments), wide(a.channels % kWide == 0 && Aligned(a.x) && Aligned(a.y)) {}
-  std::int64_t threads() const { return a.batch * a.out_h * a.out_w * a.channels / (wide ? kWide : 1); }
+  explicit PadMap(const EgPad& arguments)
+      : a(arguments), wide(a.channels % kWide == 0 && Aligned(a.x) && Aligned(a.y)) {}
+  std::int64_t threads() const {
+    return a.batch * a.out_h * a.out_w * a.channels / (wide ? kWide : 1);
+  }
   EG_HD void operator()(std::int64_t t) const {
     const std::int64_t pieces = wide ? a.channels / kWide : a.channels;
-    const std::int64_t c = Rest(t, pieces), pixel = Quotient(t, pieces), row = Quotient(pixel, a.out_w), image = Quotient(row, a.out_h);
+    const std::int64_t c = Rest(t, pieces), pixel = Quotient(t, pieces),
+                       row = Quotient(pixel, a.out_w), image = Quotient(row, a.out_h);
     const std::int64_t h = Rest(row, a.out_h) - a.top, w = Rest(pixel, a.out_w) - a.left;
     const bool inside = h >= 0 && h < a.in_h && w >= 0 && w < a.in_w;
     const std::int64_t from = ((image * a.in_h + h) * a.in_w + w) * pieces + c;
@@ -47,16 +56,20 @@ struct PadMap {
   }
 };
 
-// Each window is read once from memory where windows do not overlap, else from the first-level cache; two writes. A thread takes the channels of an
-// access of 16 bytes where those are whole and aligned, so that what a window is, is worked out once for them.
+// Each window is read once from memory where windows do not overlap, else from the first-level
+// cache; two writes. A thread takes the channels of an access of 16 bytes where those are whole and
+// aligned, so that what a window is, is worked out once for them.
 template <typename T>
 struct MaxPoolMap {
   static constexpr int kWide = kAccess<T>;
   EgMaxPool a;
   bool wide;
   explicit MaxPoolMap(const EgMaxPool& arguments)
-      : a(arguments), wide(a.s.channels % kWide == 0 && Aligned(a.x) && Aligned(a.y) && Aligned(a.argmax)) {}
-  std::int64_t threads() const { return a.s.batch * a.s.out_h * a.s.out_w * a.s.channels / (wide ? kWide : 1); }
+      : a(arguments),
+        wide(a.s.channels % kWide == 0 && Aligned(a.x) && Aligned(a.y) && Aligned(a.argmax)) {}
+  std::int64_t threads() const {
+    return a.s.batch * a.s.out_h * a.s.out_w * a.s.channels / (wide ? kWide : 1);
+  }
   EG_HD void operator()(std::int64_t t) const {
     if (wide)
       Run<kWide>(t);
@@ -66,9 +79,11 @@ struct MaxPoolMap {
   template <int kCount>
   EG_HD void Run(std::int64_t t) const {
     const EgPoolShape& s = a.s;
-    const std::int64_t pieces = Quotient(s.channels, kCount), c = Rest(t, pieces) * kCount, pixel = Quotient(t, pieces);
+    const std::int64_t pieces = Quotient(s.channels, kCount), c = Rest(t, pieces) * kCount,
+                       pixel = Quotient(t, pieces);
     const std::int64_t image = Quotient(pixel, s.out_h * s.out_w);
-    const Span h = WindowOf(Rest(Quotient(pixel, s.out_w), s.out_h), s.stride_h, s.pad_top, s.pool_h, s.in_h);
+    const Span h =
+        WindowOf(Rest(Quotient(pixel, s.out_w), s.out_h), s.stride_h, s.pad_top, s.pool_h, s.in_h);
     const Span w = WindowOf(Rest(pixel, s.out_w), s.stride_w, s.pad_left, s.pool_w, s.in_w);
     const std::int64_t first = ((image * s.in_h + h.begin) * s.in_w + w.begin) * s.channels + c;
     Pack<T, kCount> best = Load<kCount>(As<T>(a.x) + first);
@@ -79,9 +94,11 @@ struct MaxPoolMap {
         const std::int64_t at = ((image * s.in_h + y) * s.in_w + x) * s.channels + c;
         const Pack<T, kCount> values = Load<kCount>(As<T>(a.x) + at);
         for (int e = 0; e < kCount; ++e) {
-          const float value = static_cast<float>(values.v[e]), so_far = static_cast<float>(best.v[e]);
+          const float value = static_cast<float>(values.v[e]),
+                      so_far = static_cast<float>(best.v[e]);
           // Strictly greater, so the first of equals stays; the first NaN wins and then stays.
-          if (value > so_far || (value != value && so_far == so_far)) best.v[e] = values.v[e], index.v[e] = static_cast<std::int32_t>(at + e);
+          if (value > so_far || (value != value && so_far == so_far))
+            best.v[e] = values.v[e], index.v[e] = static_cast<std::int32_t>(at + e);
         }
       }
     const std::int64_t to = pixel * s.channels + c;
@@ -90,16 +107,20 @@ struct MaxPoolMap {
   }
 };
 
-// A thread gathers what comes to one input (or the channels of an access), in the order of the outputs: no atomics, so the same bits. It reads the
-// argmax of each window over it: one where windows do not overlap.
+// A thread gathers what comes to one input (or the channels of an access), in the order of the
+// outputs: no atomics, so the same bits. It reads the argmax of each window over it: one where
+// windows do not overlap.
 template <typename T>
 struct MaxPoolBackMap {
   static constexpr int kWide = kAccess<T>;
   EgMaxPoolBack a;
   bool wide;
   explicit MaxPoolBackMap(const EgMaxPoolBack& arguments)
-      : a(arguments), wide(a.s.channels % kWide == 0 && Aligned(a.dy) && Aligned(a.dx) && Aligned(a.argmax)) {}
-  std::int64_t threads() const { return a.s.batch * a.s.in_h * a.s.in_w * a.s.channels / (wide ? kWide : 1); }
+      : a(arguments),
+        wide(a.s.channels % kWide == 0 && Aligned(a.dy) && Aligned(a.dx) && Aligned(a.argmax)) {}
+  std::int64_t threads() const {
+    return a.s.batch * a.s.in_h * a.s.in_w * a.s.channels / (wide ? kWide : 1);
+  }
   EG_HD void operator()(std::int64_t t) const {
     if (wide)
       Run<kWide>(t);
@@ -109,9 +130,11 @@ struct MaxPoolBackMap {
   template <int kCount>
   EG_HD void Run(std::int64_t t) const {
     const EgPoolShape& s = a.s;
-    const std::int64_t pieces = Quotient(s.channels, kCount), c = Rest(t, pieces) * kCount, pixel = Quotient(t, pieces);
+    const std::int64_t pieces = Quotient(s.channels, kCount), c = Rest(t, pieces) * kCount,
+                       pixel = Quotient(t, pieces);
     const std::int64_t image = Quotient(pixel, s.in_h * s.in_w), to = pixel * s.channels + c;
-    const Span h = WindowsOver(Rest(Quotient(pixel, s.in_w), s.in_h), s.stride_h, s.pad_top, s.pool_h, s.out_h);
+    const Span h = WindowsOver(Rest(Quotient(pixel, s.in_w), s.in_h), s.stride_h, s.pad_top,
+                               s.pool_h, s.out_h);
     const Span w = WindowsOver(Rest(pixel, s.in_w), s.stride_w, s.pad_left, s.pool_w, s.out_w);
     float sums[kCount] = {};
     for (std::int64_t y = h.begin; y < h.end; ++y)
@@ -144,8 +167,10 @@ template <typename T>
 struct AveragePoolBackMap {
   EgAveragePoolBack a;
   EG_HD void operator()(std::int64_t t) const {
-    const std::int64_t c = Rest(t, a.channels), image = Quotient(Quotient(t, a.channels), a.positions);
-    As<T>(a.dx)[t] = T(As<T>(a.dy)[image * a.channels + c] * static_cast<float>(1.0 / static_cast<double>(a.positions)));
+    const std::int64_t c = Rest(t, a.channels),
+                       image = Quotient(Quotient(t, a.channels), a.positions);
+    As<T>(a.dx)[t] = T(As<T>(a.dy)[image * a.channels + c] *
+                       static_cast<float>(1.0 / static_cast<double>(a.positions)));
   }
 };
 

@@ -1,5 +1,5 @@
-// The allocator of device memory against a device that is a map of numbers: what it gives out never overlaps, is joined again, and
-// never reaches another stream before it is passed.
+// The allocator of device memory against a device that is a map of numbers: what it gives out never
+// overlaps, is joined again, and never reaches another stream before it is passed.
 #include "worker/backend/cuda/block_cache.h"
 
 #include <catch2/catch.hpp>
@@ -37,7 +37,9 @@ struct Device {
 
 constexpr std::uint64_t kMiB = 1 << 20;
 
-TEST_CASE("a block is cut from a segment, comes back to the same stream at once, and is joined with its neighbours") {
+TEST_CASE(
+    "a block is cut from a segment, comes back to the same stream at once, and is joined with its "
+    "neighbours") {
   Device device(100 * kMiB);
   BlockCache cache(device.driver());
   const auto a = cache.Allocate(1000, 1), b = cache.Allocate(1000, 1), c = cache.Allocate(1000, 1);
@@ -61,7 +63,9 @@ TEST_CASE("a block is cut from a segment, comes back to the same stream at once,
   CHECK(device.taken == 0);
 }
 
-TEST_CASE("what another stream uses is held back until it has passed, and another stream's blocks are never given out") {
+TEST_CASE(
+    "what another stream uses is held back until it has passed, and another stream's blocks are "
+    "never given out") {
   Device device(100 * kMiB);
   BlockCache cache(device.driver());
   const auto a = *cache.Allocate(4096, 1);
@@ -84,7 +88,9 @@ TEST_CASE("what another stream uses is held back until it has passed, and anothe
   CHECK(cache.Audit() == "");
 }
 
-TEST_CASE("a full device is asked again after what is cached went back, then the error says what was asked and what is free") {
+TEST_CASE(
+    "a full device is asked again after what is cached went back, then the error says what was "
+    "asked and what is free") {
   Device device(64 * kMiB);
   BlockCache cache(device.driver());
   const auto a = *cache.Allocate(40 * kMiB, 1);
@@ -94,7 +100,9 @@ TEST_CASE("a full device is asked again after what is cached went back, then the
   CHECK(cache.stats().device_releases == 1);
   const auto refused = cache.Allocate(30 * kMiB, 1);
   CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
-  CHECK(refused.status().message() == "out of device memory: asked=31457280 free=14680064 in_use=52428800 cached=0 largest_free=0");
+  CHECK(
+      refused.status().message() ==
+      "out of device memory: asked=31457280 free=14680064 in_use=52428800 cached=0 largest_free=0");
   CHECK(cache.Allocate(0, 1).status().code() == absl::StatusCode::kInvalidArgument);
   CHECK_FALSE(cache.Allocate(~0ull, 1).ok());
   CHECK(cache.Audit() == "");
@@ -111,7 +119,8 @@ TEST_CASE("allocator: ten thousand random calls keep the books, and nothing over
   const auto draw = [&](std::uint64_t n) { return random::Bits64(seed, at++) % n; };
   Device device(512 * kMiB);
   BlockCache cache(device.driver());
-  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>> live;  // address -> bytes, stream
+  std::map<std::uint64_t, std::pair<std::uint64_t, std::uint32_t>>
+      live;  // address -> bytes, stream
   // Until when others use what was freed: it must not be given out before.
   std::map<std::uint64_t, std::pair<std::uint64_t, std::map<std::uint32_t, std::uint64_t>>> held;
   std::map<std::uint32_t, std::uint64_t> reached;
@@ -130,12 +139,15 @@ TEST_CASE("allocator: ten thousand random calls keep the books, and nothing over
       REQUIRE(*given % BlockCache::kAlignment == 0);
       const auto next = live.lower_bound(*given);
       if (next != live.end()) REQUIRE(*given + bytes <= next->first);
-      if (next != live.begin()) REQUIRE(std::prev(next)->first + std::prev(next)->second.first <= *given);
+      if (next != live.begin())
+        REQUIRE(std::prev(next)->first + std::prev(next)->second.first <= *given);
       for (const auto& [address, use] : held) {
         if (address + use.first <= *given || *given + bytes <= address) continue;
         for (const auto& [other, mark] : use.second) REQUIRE(reached[other] >= mark);
       }
-      std::erase_if(held, [&](const auto& h) { return !(h.first + h.second.first <= *given || *given + bytes <= h.first); });
+      std::erase_if(held, [&](const auto& h) {
+        return !(h.first + h.second.first <= *given || *given + bytes <= h.first);
+      });
       live[*given] = {bytes, stream};
     } else if (what < 9 && !live.empty()) {
       auto chosen = live.begin();
@@ -168,14 +180,18 @@ TEST_CASE("allocator: ten thousand random calls keep the books, and nothing over
   CHECK(device.segments.empty());
 }
 
-TEST_CASE("allocator: the same step meets the same addresses, and memory does not grow over ten thousand steps") {
+TEST_CASE(
+    "allocator: the same step meets the same addresses, and memory does not grow over ten thousand "
+    "steps") {
   Device device(1024 * kMiB);
   BlockCache cache(device.driver());
   std::vector<std::uint64_t> first;
   std::uint64_t reserved = 0;
   for (int step = 0; step < 10000; ++step) {
     std::vector<std::uint64_t> now;
-    for (const std::uint64_t bytes : {3 * kMiB, 40 * kMiB, 700 * 1024ul, 513ul, 12 * kMiB, 2 * kMiB}) now.push_back(*cache.Allocate(bytes, 1));
+    for (const std::uint64_t bytes :
+         {3 * kMiB, 40 * kMiB, 700 * 1024ul, 513ul, 12 * kMiB, 2 * kMiB})
+      now.push_back(*cache.Allocate(bytes, 1));
     for (const std::size_t i : {1u, 4u, 0u, 5u, 2u, 3u}) cache.Free(now[i]);
     if (step == 1) first = now, reserved = cache.stats().reserved;
     if (step > 1) REQUIRE(now == first);

@@ -1,5 +1,6 @@
-// The worker's half of the GPU's backend on the emulated device (emulated_library.cc): steps captured and replayed, memory, copies by way of the
-// ring, errors. What primitives compute is the contract's (../contract_test.cc, "emulated GPU").
+// The worker's half of the GPU's backend on the emulated device (emulated_library.cc): steps
+// captured and replayed, memory, copies by way of the ring, errors. What primitives compute is the
+// contract's (../contract_test.cc, "emulated GPU").
 #include "worker/backend/cuda/cuda_backend.h"
 
 #include <dlfcn.h>
@@ -61,7 +62,8 @@ struct Stage {
   }
   std::vector<float> Get(const Memory& from) {
     std::vector<float> values(from.as<float>().size(), -1.0f);
-    backend->Download(Lane::kCompute, from.as<std::byte>(), std::as_writable_bytes(std::span(values)));
+    backend->Download(Lane::kCompute, from.as<std::byte>(),
+                      std::as_writable_bytes(std::span(values)));
     return values;
   }
 };
@@ -94,26 +96,32 @@ struct DenseStep {
     const std::uint64_t signature[] = {1, static_cast<std::uint64_t>(batch)};
     if (!backend.BeginStep(signature)) {
       backend.Enter("dense", Phase::kForward);
-      backend.DenseForward(batch, kIn, kOut, x.as<float>(), w.as<float>(), b.as<float>(), Activation::kRelu, y.as<float>());
+      backend.DenseForward(batch, kIn, kOut, x.as<float>(), w.as<float>(), b.as<float>(),
+                           Activation::kRelu, y.as<float>());
       backend.Copy(y.as<float>(), dy.as<float>());
       backend.Enter("dense", Phase::kBackward);
-      backend.DenseBackward(batch, kIn, kOut, x.as<float>(), w.as<float>(), Activation::kRelu, y.as<float>(), dy.as<float>(), dx.as<float>(),
-                            dw.as<float>(), db.as<float>());
+      backend.DenseBackward(batch, kIn, kOut, x.as<float>(), w.as<float>(), Activation::kRelu,
+                            y.as<float>(), dy.as<float>(), dx.as<float>(), dw.as<float>(),
+                            db.as<float>());
       backend.SumOfSquares(db.as<float>(), result.as<double>().data());
     }
     backend.EndStep();
     double sum = 0;
-    const absl::Status status = backend.Finish(result.as<std::byte>(), std::as_writable_bytes(std::span(&sum, 1)));
+    const absl::Status status =
+        backend.Finish(result.as<std::byte>(), std::as_writable_bytes(std::span(&sum, 1)));
     if (!status.ok()) return status;
     return sum;
   }
-  double Want(float value) const { return kOut * std::pow(static_cast<double>(batch) * std::max(0.0, 2.5 * value + 1.0), 2); }
+  double Want(float value) const {
+    return kOut * std::pow(static_cast<double>(batch) * std::max(0.0, 2.5 * value + 1.0), 2);
+  }
 };
 
 TEST_CASE("a step is run, captured once, and replayed, and gives the same whichever") {
   Stage stage;
   DenseStep step(stage, 4);
-  for (int i = 0; i < 20; ++i) CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
+  for (int i = 0; i < 20; ++i)
+    CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
   const GraphCapture::Stats stats = stage.backend->stats().capture;
   CHECK(stats.captures == 1);
   CHECK(stats.eager == 2);
@@ -137,10 +145,15 @@ TEST_CASE("memory that a captured step has inside grows: it is captured again, w
   CHECK(stats.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
 }
 
-TEST_CASE("a convolution that was captured is captured again when a larger one has taken new memory for filters") {
+TEST_CASE(
+    "a convolution that was captured is captured again when a larger one has taken new memory for "
+    "filters") {
   Stage stage;
-  const auto shape = [](std::int64_t filters) { return Conv2dShape{1, 3, 3, 2, 2, 2, filters, 2, 2, 1, 1, 0, 0, 0, 0}; };
-  Memory x = stage.Floats(18), w = stage.Floats(8 * 3), y = stage.Floats(4 * 3), wide = stage.Floats(8 * 500), out = stage.Floats(4 * 500);
+  const auto shape = [](std::int64_t filters) {
+    return Conv2dShape{1, 3, 3, 2, 2, 2, filters, 2, 2, 1, 1, 0, 0, 0, 0};
+  };
+  Memory x = stage.Floats(18), w = stage.Floats(8 * 3), y = stage.Floats(4 * 3),
+         wide = stage.Floats(8 * 500), out = stage.Floats(4 * 500);
   stage.Put(std::vector<float>(18, 1.0f), x);
   stage.Put(std::vector<float>(8 * 500, 1.0f), wide);
   const auto run = [&](float value) {
@@ -148,30 +161,38 @@ TEST_CASE("a convolution that was captured is captured again when a larger one h
     const std::uint64_t signature[] = {1};
     if (!stage.backend->BeginStep(signature)) {
       stage.backend->Enter("conv", Phase::kForward);
-      stage.backend->Conv2dForward(shape(3), x.as<float>(), w.as<float>(), {}, Activation::kLinear, y.as<float>());
+      stage.backend->Conv2dForward(shape(3), x.as<float>(), w.as<float>(), {}, Activation::kLinear,
+                                   y.as<float>());
     }
     stage.backend->EndStep();
     REQUIRE(stage.backend->Finish({}, {}).ok());
     return stage.Get(y);
   };
-  for (int i = 1; i < 6; ++i) CHECK(run(static_cast<float>(i)) == std::vector<float>(4 * 3, 8.0f * static_cast<float>(i)));
-  stage.backend->Conv2dForward(shape(500), x.as<float>(), wide.as<float>(), {}, Activation::kLinear, out.as<float>());
-  for (int i = 1; i < 6; ++i) CHECK(run(static_cast<float>(i)) == std::vector<float>(4 * 3, 8.0f * static_cast<float>(i)));
+  for (int i = 1; i < 6; ++i)
+    CHECK(run(static_cast<float>(i)) == std::vector<float>(4 * 3, 8.0f * static_cast<float>(i)));
+  stage.backend->Conv2dForward(shape(500), x.as<float>(), wide.as<float>(), {}, Activation::kLinear,
+                               out.as<float>());
+  for (int i = 1; i < 6; ++i)
+    CHECK(run(static_cast<float>(i)) == std::vector<float>(4 * 3, 8.0f * static_cast<float>(i)));
   CHECK(stage.backend->stats().capture.captures == 2);
-  CHECK(stage.backend->stats().capture.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+  CHECK(stage.backend->stats().capture.recaptures ==
+        std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
 }
 
 TEST_CASE(
-    "a convolution with uneven padding is made of a padded copy where the library takes no such, and is replayed; an even one is asked for as it "
+    "a convolution with uneven padding is made of a padded copy where the library takes no such, "
+    "and is replayed; an even one is asked for as it "
     "is") {
   for (const bool choosy : {true, false}) {
     Stage stage;
     stage.control.choosy = choosy;
-    // 14 rows by 3 with strides of 2 read one row of two that are padded, so one in front and one behind, or none, are the same.
-    for (const auto& [s, uneven] : {std::pair(Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 1, 1, 1, 1}, false),
-                                    {Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 0, 0, 1, 1}, true}}) {
-      Memory x = stage.Floats(14 * 14), w = stage.Floats(9 * 2), y = stage.Floats(49 * 2), dy = stage.Floats(49 * 2), dx = stage.Floats(14 * 14),
-             dw = stage.Floats(9 * 2);
+    // 14 rows by 3 with strides of 2 read one row of two that are padded, so one in front and one
+    // behind, or none, are the same.
+    for (const auto& [s, uneven] :
+         {std::pair(Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 1, 1, 1, 1}, false),
+          {Conv2dShape{1, 14, 14, 1, 7, 7, 2, 3, 3, 2, 2, 0, 0, 1, 1}, true}}) {
+      Memory x = stage.Floats(14 * 14), w = stage.Floats(9 * 2), y = stage.Floats(49 * 2),
+             dy = stage.Floats(49 * 2), dx = stage.Floats(14 * 14), dw = stage.Floats(9 * 2);
       const std::uint64_t signature[] = {static_cast<std::uint64_t>(uneven)};
       std::vector<float> first;
       for (int step = 0; step < 5; ++step) {
@@ -181,9 +202,12 @@ TEST_CASE(
         const std::uint64_t before = stage.control.ops;
         if (!stage.backend->BeginStep(signature)) {
           stage.backend->Enter("conv", Phase::kForward);
-          stage.backend->Conv2dForward(s, x.as<float>(), w.as<float>(), {}, Activation::kLinear, y.as<float>());
-          stage.backend->Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, {}, dy.as<float>(), dx.as<float>(), dw.as<float>(), {});
-          CHECK(stage.control.ops - before == (choosy && uneven ? 6 : 3));  // filters are turned three times
+          stage.backend->Conv2dForward(s, x.as<float>(), w.as<float>(), {}, Activation::kLinear,
+                                       y.as<float>());
+          stage.backend->Conv2dBackward(s, x.as<float>(), w.as<float>(), Activation::kLinear, {},
+                                        dy.as<float>(), dx.as<float>(), dw.as<float>(), {});
+          CHECK(stage.control.ops - before ==
+                (choosy && uneven ? 6 : 3));  // filters are turned three times
         }
         stage.backend->EndStep();
         REQUIRE(stage.backend->Finish({}, {}).ok());
@@ -199,7 +223,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("the emulated device refuses what CUDA refuses to a thread that captures, and the capture with it; other threads may") {
+TEST_CASE(
+    "the emulated device refuses what CUDA refuses to a thread that captures, and the capture with "
+    "it; other threads may") {
   Stage stage;
   const EgCudaApi* const api = LoadCudaLibrary(Library()).value();
   EgCudaError error{};
@@ -213,13 +239,14 @@ TEST_CASE("the emulated device refuses what CUDA refuses to a thread that captur
   std::uint64_t number = 0, total = 0;
   void* pinned = nullptr;
   float from = 0;
-  const std::function<std::int32_t()> calls[] = {[&] { return api->passed(event, &passed, &error); },
-                                                 [&] { return api->wait(event, &error); },
-                                                 [&] { return api->allocate(context, 512, &number, &error); },
-                                                 [&] { return api->memory(context, &number, &total, &error); },
-                                                 [&] { return api->allocate_host(512, &pinned, &error); },
-                                                 [&] { return api->await(context, EG_LANE_OUT, event, &error); },
-                                                 [&] { return api->copy(context, EG_LANE_OUT, EG_COPY_OUT, &from, &from, 4, &error); }};
+  const std::function<std::int32_t()> calls[] = {
+      [&] { return api->passed(event, &passed, &error); },
+      [&] { return api->wait(event, &error); },
+      [&] { return api->allocate(context, 512, &number, &error); },
+      [&] { return api->memory(context, &number, &total, &error); },
+      [&] { return api->allocate_host(512, &pinned, &error); },
+      [&] { return api->await(context, EG_LANE_OUT, event, &error); },
+      [&] { return api->copy(context, EG_LANE_OUT, EG_COPY_OUT, &from, &from, 4, &error); }};
   for (const auto& call : calls) {
     EgGraph* graph = nullptr;
     REQUIRE(api->begin_capture(context, &error) == EG_CUDA_OK);
@@ -251,7 +278,9 @@ TEST_CASE("the emulated device refuses what CUDA refuses to a thread that captur
   stage.control.orphans = 0;
 }
 
-TEST_CASE("more shapes than plans are kept: all are made again, and steps that have them inside are captured again") {
+TEST_CASE(
+    "more shapes than plans are kept: all are made again, and steps that have them inside are "
+    "captured again") {
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
@@ -260,7 +289,8 @@ TEST_CASE("more shapes than plans are kept: all are made again, and steps that h
   stage.Put(std::vector<float>(kShapes, 1.0f), x);
   stage.Put({3.0f}, w);
   for (std::int64_t n = 1; n <= kShapes; ++n)
-    stage.backend->DenseForward(n, 1, 1, x.as<float>().first(static_cast<std::size_t>(n)), w.as<float>(), {}, Activation::kLinear,
+    stage.backend->DenseForward(n, 1, 1, x.as<float>().first(static_cast<std::size_t>(n)),
+                                w.as<float>(), {}, Activation::kLinear,
                                 y.as<float>().first(static_cast<std::size_t>(n)));
   REQUIRE(stage.backend->TakeError().ok());
   CHECK(stage.control.plans <= 4096);
@@ -292,30 +322,37 @@ TEST_CASE("a sum of 16 bits of more arrays than travel in one launch is rounded 
     Stage stage;
     constexpr std::size_t kArrays = 2 * EG_LIST_MAX + 5;
     const float large = type == Element::kBFloat16 ? 2048 : 2050;
-    Memory one = stage.Floats(3), first = stage.Floats(3), ones = stage.Floats(2), firsts = stage.Floats(2), y = stage.Floats(2),
-           back = stage.Floats(3);
+    Memory one = stage.Floats(3), first = stage.Floats(3), ones = stage.Floats(2),
+           firsts = stage.Floats(2), y = stage.Floats(2), back = stage.Floats(3);
     stage.Put({1.25f, 1.25f, 1.25f}, one);
     stage.Put({large, large, large}, first);
-    const auto narrow = [type](Memory& memory) { return AnyOut(memory.as<std::byte>().data(), 3, type); };
+    const auto narrow = [type](Memory& memory) {
+      return AnyOut(memory.as<std::byte>().data(), 3, type);
+    };
     stage.backend->Copy(one.as<float>(), narrow(ones));
     stage.backend->Copy(first.as<float>(), narrow(firsts));
     std::vector<AnyIn> inputs(kArrays, narrow(ones));
     inputs[0] = narrow(firsts);
     stage.backend->Sum(inputs, narrow(y));
     stage.backend->Copy(narrow(y), back.as<float>());
-    const float want = type == Element::kBFloat16 ? 2288 : 2296;  // of 2293 and 2295; rounded after each launch 2272 and 2294
+    const float want = type == Element::kBFloat16
+                           ? 2288
+                           : 2296;  // of 2293 and 2295; rounded after each launch 2272 and 2294
     CHECK(stage.Get(back) == std::vector<float>{want, want, want});
   }
 }
 
-TEST_CASE("an algorithm that there was no memory for is asked for again once some was given back, or after a while, not at each call") {
+TEST_CASE(
+    "an algorithm that there was no memory for is asked for again once some was given back, or "
+    "after a while, not at each call") {
   Stage stage;
   Memory x = stage.Floats(4), w = stage.Floats(4), y = stage.Floats(4), other = stage.Floats(1000);
   stage.Put({1, 2, 3, 4}, x);
   stage.Put({1, 0, 0, 1}, w);
   const auto run = [&] {
     stage.backend->Enter("dense", Phase::kForward);
-    stage.backend->DenseForward(2, 2, 2, x.as<float>(), w.as<float>(), {}, Activation::kLinear, y.as<float>());
+    stage.backend->DenseForward(2, 2, 2, x.as<float>(), w.as<float>(), {}, Activation::kLinear,
+                                y.as<float>());
     return stage.backend->TakeError();
   };
   stage.control.no_plan_memory = true;
@@ -323,7 +360,8 @@ TEST_CASE("an algorithm that there was no memory for is asked for again once som
     const absl::Status refused = run();
     CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
     CHECK(refused.message() ==
-          "backend could not compute: layer=dense phase=forward primitive=dense forward cause=no memory for an algorithm: out of memory");
+          "backend could not compute: layer=dense phase=forward primitive=dense forward cause=no "
+          "memory for an algorithm: out of memory");
   }
   stage.control.no_plan_memory = false;
   CHECK(run().code() == absl::StatusCode::kResourceExhausted);  // nothing says that there is any
@@ -333,7 +371,8 @@ TEST_CASE("an algorithm that there was no memory for is asked for again once som
   // What another process gives back is not heard of.
   Memory z = stage.Floats(6);
   const auto other_shape = [&] {
-    stage.backend->DenseForward(2, 2, 2, x.as<float>(), w.as<float>(), {}, Activation::kTanh, z.as<float>().subspan(1, 4));  // of another alignment
+    stage.backend->DenseForward(2, 2, 2, x.as<float>(), w.as<float>(), {}, Activation::kTanh,
+                                z.as<float>().subspan(1, 4));  // of another alignment
     return stage.backend->TakeError();
   };
   stage.control.no_plan_memory = true;
@@ -356,13 +395,16 @@ TEST_CASE("a span that only begins in page-locked memory is not of it") {
 }
 
 // On a real device a NaN may be another NaN.
-TEST_CASE("a device narrows and widens with the very bits of the wire's conversion on the host: all patterns of 16 bits, and all kinds of float32") {
+TEST_CASE(
+    "a device narrows and widens with the very bits of the wire's conversion on the host: all "
+    "patterns of 16 bits, and all kinds of float32") {
   for (const Element type : {Element::kBFloat16, Element::kFloat16}) {
     const auto wire = static_cast<tensor::WireType>(type);
     Stage stage;
     std::vector<std::uint16_t> all(1 << 16);
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
-    Memory narrow = stage.backend->Allocate(all.size() * 2, "narrow").value(), wide = stage.Floats(all.size());
+    Memory narrow = stage.backend->Allocate(all.size() * 2, "narrow").value(),
+           wide = stage.Floats(all.size());
     stage.backend->Upload(Lane::kCompute, std::as_bytes(std::span(all)), narrow.as<std::byte>());
     stage.backend->Copy(AnyIn(narrow.as<std::byte>().data(), all.size(), type), wide.as<float>());
     const std::vector<float> widened = stage.Get(wide);
@@ -370,17 +412,22 @@ TEST_CASE("a device narrows and widens with the very bits of the wire's conversi
     tensor::Widen(wire, reinterpret_cast<const std::byte*>(all.data()), all.size(), want.data());
     CHECK(std::memcmp(widened.data(), want.data(), want.size() * sizeof(float)) == 0);
 
-    // Each pattern of the upper half with lower halves that round down, tie, and round up; denormals, infinities and NaN are among them.
+    // Each pattern of the upper half with lower halves that round down, tie, and round up;
+    // denormals, infinities and NaN are among them.
     std::vector<float> values;
     for (std::uint32_t upper = 0; upper < (1u << 16); ++upper)
-      for (const std::uint32_t lower : {0x0000u, 0x0001u, 0x1000u, 0x3000u, 0x7fffu, 0x8000u, 0x8001u, 0xf000u})
+      for (const std::uint32_t lower :
+           {0x0000u, 0x0001u, 0x1000u, 0x3000u, 0x7fffu, 0x8000u, 0x8001u, 0xf000u})
         values.push_back(std::bit_cast<float>(upper << 16 | lower));
-    Memory from = stage.Floats(values.size()), to = stage.backend->Allocate(values.size() * 2, "narrow").value();
+    Memory from = stage.Floats(values.size()),
+           to = stage.backend->Allocate(values.size() * 2, "narrow").value();
     stage.Put(values, from);
     stage.backend->Copy(from.as<float>(), AnyOut(to.as<std::byte>().data(), values.size(), type));
     std::vector<std::uint16_t> got(values.size()), narrowed(values.size());
-    stage.backend->Download(Lane::kCompute, to.as<std::byte>(), std::as_writable_bytes(std::span(got)));
-    tensor::Narrow(wire, values.data(), values.size(), reinterpret_cast<std::byte*>(narrowed.data()));
+    stage.backend->Download(Lane::kCompute, to.as<std::byte>(),
+                            std::as_writable_bytes(std::span(got)));
+    tensor::Narrow(wire, values.data(), values.size(),
+                   reinterpret_cast<std::byte*>(narrowed.data()));
     CHECK(got == narrowed);
 
     // What does not fit is found, wherever it is.
@@ -394,13 +441,16 @@ TEST_CASE("a device narrows and widens with the very bits of the wire's conversi
       stage.backend->Copy(from.as<float>().first(100), hundred);
       stage.backend->FindNotFinite(hundred, found.as<std::uint64_t>().data());
       std::uint64_t said = 7;
-      stage.backend->Download(Lane::kCompute, found.as<std::byte>(), std::as_writable_bytes(std::span(&said, 1)));
+      stage.backend->Download(Lane::kCompute, found.as<std::byte>(),
+                              std::as_writable_bytes(std::span(&said, 1)));
       CHECK(said == (fits ? 0 : 1));
     }
   }
 }
 
-TEST_CASE("a graph goes with an event that it has inside, and a step with the next event, at whatever address, is another step") {
+TEST_CASE(
+    "a graph goes with an event that it has inside, and a step with the next event, at whatever "
+    "address, is another step") {
   Stage stage;
   CudaBackend& backend = *stage.backend;
   Memory x = stage.Floats(1000), y = stage.Floats(1000);
@@ -408,7 +458,8 @@ TEST_CASE("a graph goes with an event that it has inside, and a step with the ne
   const auto run = [&](float value) {
     stage.Put(std::vector<float>(1000, value), x, Lane::kIn);
     backend.Record(Lane::kIn, **there);
-    const std::uint64_t signature[] = {7};  // of whoever makes the next event where the last one was
+    const std::uint64_t signature[] = {
+        7};  // of whoever makes the next event where the last one was
     if (!backend.BeginStep(signature)) {
       backend.Await(Lane::kCompute, **there);
       backend.Scale(2, x.as<float>(), y.as<float>());
@@ -437,26 +488,31 @@ TEST_CASE("a step that cannot be captured runs all the same, and is given up aft
   Stage stage;
   DenseStep step(stage, 4);
   stage.control.fail_captures = true;
-  for (int i = 0; i < 10; ++i) CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
+  for (int i = 0; i < 10; ++i)
+    CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
   const GraphCapture::Stats stats = stage.backend->stats().capture;
   CHECK(stats.captures == 0);
   CHECK(stats.failures == 3);
   CHECK(stage.control.launches == 0);
 }
 
-TEST_CASE("what a capture meets for the first time ends it, and the step is whole: scratch, plans") {
+TEST_CASE(
+    "what a capture meets for the first time ends it, and the step is whole: scratch, plans") {
   CudaOptions options;
   options.capture.warm_up = 0;  // so that the first step is captured
   Stage stage(options);
   DenseStep step(stage, 4);
-  for (int i = 0; i < 6; ++i) CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
+  for (int i = 0; i < 6; ++i)
+    CHECK(*step.Run(static_cast<float>(i)) == Approx(step.Want(static_cast<float>(i))));
   const GraphCapture::Stats stats = stage.backend->stats().capture;
   CHECK(stats.failures >= 1);
   CHECK(stats.captures == 1);
   CHECK(stats.replays >= 3);
 }
 
-TEST_CASE("an operation that fails while it is captured is an error of the step, named, and the next step is well") {
+TEST_CASE(
+    "an operation that fails while it is captured is an error of the step, named, and the next "
+    "step is well") {
   CudaOptions options;
   options.capture.warm_up = 1;
   Stage stage(options);
@@ -471,7 +527,9 @@ TEST_CASE("an operation that fails while it is captured is an error of the step,
   stage.control.fail_after_ops = 2;
   const auto failed = eager.Run(1);
   CHECK(failed.status().code() == absl::StatusCode::kResourceExhausted);
-  CHECK(failed.status().message() == "backend could not compute: layer=dense phase=forward primitive=EG_OP_CAST cause=made to fail");
+  CHECK(failed.status().message() ==
+        "backend could not compute: layer=dense phase=forward primitive=EG_OP_CAST cause=made to "
+        "fail");
   CHECK(*eager.Run(3) == Approx(eager.Want(3)));
 }
 
@@ -479,8 +537,10 @@ TEST_CASE("a step that was captured up to an error is never replayed") {
   Stage stage;
   DenseStep step(stage, 4);
   stage.control.no_plans = true;
-  // Twice as it is asked for, once while it is captured, and then: what ran up to the error is no step.
-  for (int i = 0; i < 6; ++i) CHECK(step.Run(static_cast<float>(i)).status().code() == absl::StatusCode::kInternal);
+  // Twice as it is asked for, once while it is captured, and then: what ran up to the error is no
+  // step.
+  for (int i = 0; i < 6; ++i)
+    CHECK(step.Run(static_cast<float>(i)).status().code() == absl::StatusCode::kInternal);
   CHECK(stage.control.launches == 0);
   CHECK(stage.control.graphs == 0);
 }
@@ -522,14 +582,18 @@ TEST_CASE("ten thousand steps take no more memory, events, plans or graphs than 
   CHECK(stage.control.events <= events + 16);  // of uploads that the ring still holds
 }
 
-TEST_CASE("steps of more shapes in turn than graphs are kept for give what they should, some of them eagerly, and are told") {
+TEST_CASE(
+    "steps of more shapes in turn than graphs are kept for give what they should, some of them "
+    "eagerly, and are told") {
   CudaOptions options;
   options.capture.graphs_max = 2;
   Stage stage(options);
   std::vector<std::unique_ptr<DenseStep>> steps;
-  for (std::int64_t batch = 1; batch <= 4; ++batch) steps.push_back(std::make_unique<DenseStep>(stage, batch));
+  for (std::int64_t batch = 1; batch <= 4; ++batch)
+    steps.push_back(std::make_unique<DenseStep>(stage, batch));
   for (int round = 0; round < 10; ++round)
-    for (const auto& step : steps) CHECK(*step->Run(static_cast<float>(round)) == Approx(step->Want(static_cast<float>(round))));
+    for (const auto& step : steps)
+      CHECK(*step->Run(static_cast<float>(round)) == Approx(step->Want(static_cast<float>(round))));
   const DeviceUse use = *stage.backend->device_use(false);
   CHECK(use.graphs == 2);
   CHECK(stage.control.graphs == 2);
@@ -541,7 +605,9 @@ TEST_CASE("steps of more shapes in turn than graphs are kept for give what they 
   CHECK(stage.backend->device_use(false)->replays > 2 * 7);
 }
 
-TEST_CASE("uploads from any memory go by way of the ring, larger than it too, and the host's copy may change at once") {
+TEST_CASE(
+    "uploads from any memory go by way of the ring, larger than it too, and the host's copy may "
+    "change at once") {
   CudaOptions options;
   options.staging_bytes = 10000;
   Stage stage(options);
@@ -579,15 +645,19 @@ TEST_CASE("page-locked memory travels without a stop, and is kept for the next o
   CHECK(stage.backend->stats().staging.slots == 0);
 }
 
-TEST_CASE("page-locked memory that came back is kept up to what was out at once, whatever the sizes: steps of large models ask the driver for none") {
+TEST_CASE(
+    "page-locked memory that came back is kept up to what was out at once, whatever the sizes: "
+    "steps of large models ask the driver for none") {
   const auto pinned = std::make_shared<PinnedMemory>(LoadCudaLibrary(Library()).value());
   EmulatedControl& control = Control();
   control = EmulatedControl{};
   const std::size_t part = 40 << 20;
   const auto step = [&](std::size_t bytes, int parts) {
     std::vector<tensor::AlignedBuffer> out;
-    for (int i = 0; i < parts; ++i) out.push_back(pinned->Allocate(bytes + static_cast<std::size_t>(i)).value());
-    CHECK(control.pinned_bytes <= std::max<std::uint64_t>(PinnedMemory::kKeptMax, 10 * PinnedMemory::Rounded(part + 1)));
+    for (int i = 0; i < parts; ++i)
+      out.push_back(pinned->Allocate(bytes + static_cast<std::size_t>(i)).value());
+    CHECK(control.pinned_bytes <=
+          std::max<std::uint64_t>(PinnedMemory::kKeptMax, 10 * PinnedMemory::Rounded(part + 1)));
   };
   step(part, 10);  // above kKeptMax
   const std::uint64_t asked = control.pinned_asked;
@@ -603,7 +673,8 @@ TEST_CASE("page-locked memory that came back is kept up to what was out at once,
   CHECK(control.pinned_asked == asked + 53);
   for (const std::size_t bytes : {1u, 4096u, 4097u, 65537u, 1000003u}) {
     const std::size_t rounded = PinnedMemory::Rounded(bytes);
-    CHECK((rounded >= bytes && rounded % 4096 == 0 && rounded < bytes + std::max<std::size_t>(4096, bytes / 8 + 1)));
+    CHECK((rounded >= bytes && rounded % 4096 == 0 &&
+           rounded < bytes + std::max<std::size_t>(4096, bytes / 8 + 1)));
     CHECK(PinnedMemory::Rounded(rounded) == rounded);
   }
 }
@@ -615,7 +686,8 @@ TEST_CASE("page-locked memory that the driver refused does not count as what was
   control.no_pinned = true;
   CHECK_FALSE(pinned->Allocate(std::size_t{1} << 40).ok());
   control.no_pinned = false;
-  for (std::size_t i = 0; i < 20; ++i) CHECK(pinned->Allocate((40 + i) << 20).ok());  // one at a time: each goes before the next
+  for (std::size_t i = 0; i < 20; ++i)
+    CHECK(pinned->Allocate((40 + i) << 20).ok());  // one at a time: each goes before the next
   CHECK(control.pinned_bytes <= PinnedMemory::kKeptMax);
 }
 
@@ -624,13 +696,16 @@ TEST_CASE("page-locked memory that was refused, or more, is not asked for again 
   EmulatedControl& control = Control();
   control = EmulatedControl{};
   control.pinned_bytes_max = 1 << 20;
-  auto asked = [&, before = std::uint64_t{0}]() mutable { return control.pinned_asked - std::exchange(before, control.pinned_asked); };
+  auto asked = [&, before = std::uint64_t{0}]() mutable {
+    return control.pinned_asked - std::exchange(before, control.pinned_asked);
+  };
   CHECK_FALSE(pinned->Allocate(2 << 20).ok());
   CHECK(asked() == 1);
   for (int i = 0; i < 500; ++i) {
     const absl::Status refused = pinned->Allocate((2 << 20) + i).status();
     CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
-    CHECK(refused.message().find(absl::StrCat("bytes=", (2 << 20) + i, ": out of memory")) != absl::string_view::npos);
+    CHECK(refused.message().find(absl::StrCat("bytes=", (2 << 20) + i, ": out of memory")) !=
+          absl::string_view::npos);
   }
   CHECK(asked() == 0);
   // Less may be had, and is kept; it makes room for other sizes when the driver has no more.
@@ -645,7 +720,8 @@ TEST_CASE("page-locked memory that was refused, or more, is not asked for again 
   CHECK(asked() == 0);
   out.push_back(pinned->Allocate(64 << 10).value());  // kept
   CHECK(asked() == 0);
-  for (std::uint32_t i = 1; i < PinnedMemory::kRefusedMax; ++i) CHECK_FALSE(pinned->Allocate(8192).ok());
+  for (std::uint32_t i = 1; i < PinnedMemory::kRefusedMax; ++i)
+    CHECK_FALSE(pinned->Allocate(8192).ok());
   CHECK(asked() == 0);
   out.push_back(pinned->Allocate(8192).value());
   CHECK(asked() == 2);
@@ -670,7 +746,8 @@ TEST_CASE("without page-locked memory copies take the driver's way and are right
   CHECK(stage.backend->device_use(false)->in_bytes == 20000);
   CHECK(stage.backend->device_use(false)->staged_bytes == 0);
   stage.control.no_pinned = false;
-  for (std::uint32_t i = 0; i <= PinnedMemory::kRefusedMax; ++i) stage.Put(values, memory);  // it is asked for again, some day
+  for (std::uint32_t i = 0; i <= PinnedMemory::kRefusedMax; ++i)
+    stage.Put(values, memory);  // it is asked for again, some day
   CHECK(stage.backend->device_use(false)->staged_bytes > 0);
   CHECK(stage.Get(memory) == values);
   CHECK(stage.backend->TakeError().ok());
@@ -699,7 +776,8 @@ TEST_CASE("a buffer that a copy still reads is not given out again before it has
     REQUIRE(stage.backend->Wait(*done).ok());
     stage.backend->Record(Lane::kOut, *out);
     REQUIRE(stage.backend->Wait(*out).ok());
-    if (host.floats()[1023] != static_cast<float>(round)) FAIL("round " << round << ": " << host.floats()[1023]);
+    if (host.floats()[1023] != static_cast<float>(round))
+      FAIL("round " << round << ": " << host.floats()[1023]);
   }
 }
 
@@ -737,7 +815,8 @@ TEST_CASE("a full device says what was asked, what is free, and what is in use")
   const auto refused = stage.backend->Allocate(30 << 20, "conv1/kernel");
   CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(refused.status().message() ==
-        absl::StrCat("no memory: what=conv1/kernel bytes=31457280 free=", 24 << 20, " in_use=", 40 << 20, " cached=0 largest_cached=0"));
+        absl::StrCat("no memory: what=conv1/kernel bytes=31457280 free=", 24 << 20,
+                     " in_use=", 40 << 20, " cached=0 largest_cached=0"));
   CHECK(stage.backend->stats().memory.in_use_peak == 40 << 20);
   stage.control.no_pinned = true;
   CHECK(stage.backend->AllocateHost(100).status().code() == absl::StatusCode::kResourceExhausted);
@@ -752,47 +831,62 @@ TEST_CASE("a device that has failed is Unavailable, and says where") {
   const auto failed = step.Run(1);
   stage.control.fail_waits = false;
   CHECK(failed.status().code() == absl::StatusCode::kUnavailable);
-  CHECK(failed.status().message().find("the device has failed: an illegal memory access") != absl::string_view::npos);
+  CHECK(failed.status().message().find("the device has failed: an illegal memory access") !=
+        absl::string_view::npos);
 }
 
-// y, dw and dx of a dense layer on `type`, small whole numbers, of sizes that are no multiples of anything; run often enough to be replayed.
-std::vector<float> Products(Stage& stage, Element type, std::int64_t batch, std::int64_t in, std::int64_t out, bool to_float32) {
+// y, dw and dx of a dense layer on `type`, small whole numbers, of sizes that are no multiples of
+// anything; run often enough to be replayed.
+std::vector<float> Products(Stage& stage, Element type, std::int64_t batch, std::int64_t in,
+                            std::int64_t out, bool to_float32) {
   CudaBackend& backend = *stage.backend;
-  const auto array = [&](std::int64_t n, Element e) { return backend.Allocate(static_cast<std::size_t>(n) * BytesOf(e), "operand").value(); };
-  const auto any = [](Memory& m, std::int64_t n, Element e) { return AnyOut(m.as<std::byte>().data(), static_cast<std::size_t>(n), e); };
+  const auto array = [&](std::int64_t n, Element e) {
+    return backend.Allocate(static_cast<std::size_t>(n) * BytesOf(e), "operand").value();
+  };
+  const auto any = [](Memory& m, std::int64_t n, Element e) {
+    return AnyOut(m.as<std::byte>().data(), static_cast<std::size_t>(n), e);
+  };
   const auto fill = [&](Memory& to, std::int64_t n, int seed) {
     std::vector<float> values(static_cast<std::size_t>(n));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((static_cast<int>(i) * 7 + seed) % 5 - 2);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>((static_cast<int>(i) * 7 + seed) % 5 - 2);
     Memory wide = stage.Floats(values.size());
     stage.Put(values, wide);
     backend.Copy(wide.as<float>(), any(to, n, type));
   };
   const Element y_type = to_float32 ? Element::kFloat32 : type;
-  Memory x = array(batch * in, type), w = array(in * out, type), b = array(out, Element::kFloat32), y = array(batch * out, y_type);
-  Memory dy = array(batch * out, type), dx = array(batch * in, type), dw = array(in * out, Element::kFloat32), db = array(out, Element::kFloat32);
+  Memory x = array(batch * in, type), w = array(in * out, type), b = array(out, Element::kFloat32),
+         y = array(batch * out, y_type);
+  Memory dy = array(batch * out, type), dx = array(batch * in, type),
+         dw = array(in * out, Element::kFloat32), db = array(out, Element::kFloat32);
   Memory result = backend.Allocate(sizeof(double), "result").value();
   fill(x, batch * in, 1), fill(w, in * out, 2), fill(dy, batch * out, 3);
   stage.Put(std::vector<float>(static_cast<std::size_t>(out), 3.0f), b);
   for (int run = 0; run < 5; ++run) {
-    const std::uint64_t signature[] = {99, static_cast<std::uint64_t>(batch), static_cast<std::uint64_t>(in), static_cast<std::uint64_t>(out),
-                                       static_cast<std::uint64_t>(type)};
+    const std::uint64_t signature[] = {
+        99, static_cast<std::uint64_t>(batch), static_cast<std::uint64_t>(in),
+        static_cast<std::uint64_t>(out), static_cast<std::uint64_t>(type)};
     if (!backend.BeginStep(signature)) {
       backend.Enter("dense", Phase::kForward);
-      backend.DenseForward(batch, in, out, any(x, batch * in, type), any(w, in * out, type), b.as<float>(), Activation::kLinear,
-                           any(y, batch * out, y_type));
-      backend.DenseBackward(batch, in, out, any(x, batch * in, type), any(w, in * out, type), Activation::kLinear, any(y, batch * out, y_type),
-                            any(dy, batch * out, type), any(dx, batch * in, type), dw.as<float>(), db.as<float>());
+      backend.DenseForward(batch, in, out, any(x, batch * in, type), any(w, in * out, type),
+                           b.as<float>(), Activation::kLinear, any(y, batch * out, y_type));
+      backend.DenseBackward(batch, in, out, any(x, batch * in, type), any(w, in * out, type),
+                            Activation::kLinear, any(y, batch * out, y_type),
+                            any(dy, batch * out, type), any(dx, batch * in, type), dw.as<float>(),
+                            db.as<float>());
       backend.SumOfSquares(db.as<float>(), result.as<double>().data());
     }
     backend.EndStep();
     double sum = 0;
-    const absl::Status status = backend.Finish(result.as<std::byte>(), std::as_writable_bytes(std::span(&sum, 1)));
+    const absl::Status status =
+        backend.Finish(result.as<std::byte>(), std::as_writable_bytes(std::span(&sum, 1)));
     INFO(status.ToString());
     REQUIRE(status.ok());
   }
   std::vector<float> all;
-  for (const auto& [memory, n, e] : {std::tuple{&y, batch * out, y_type}, std::tuple{&dw, in * out, Element::kFloat32},
-                                     std::tuple{&dx, batch * in, type}, std::tuple{&db, out, Element::kFloat32}}) {
+  for (const auto& [memory, n, e] :
+       {std::tuple{&y, batch * out, y_type}, std::tuple{&dw, in * out, Element::kFloat32},
+        std::tuple{&dx, batch * in, type}, std::tuple{&db, out, Element::kFloat32}}) {
     Memory wide = stage.Floats(static_cast<std::size_t>(n));
     backend.Copy(any(*memory, n, e), wide.as<float>());
     const std::vector<float> values = stage.Get(wide);
@@ -802,10 +896,12 @@ std::vector<float> Products(Stage& stage, Element type, std::int64_t batch, std:
 }
 
 TEST_CASE(
-    "a product of 16 bits that the library has no algorithm for is computed in float32, by TF32 where that has one, and replayed as any other") {
+    "a product of 16 bits that the library has no algorithm for is computed in float32, by TF32 "
+    "where that has one, and replayed as any other") {
   const Element type = GENERATE(Element::kBFloat16, Element::kFloat16);
   const bool to_float32 = GENERATE(false, true);
-  for (const auto& [batch, in, out] : {std::tuple{7, 5, 11}, std::tuple{4, 9, 3}, std::tuple{1, 1, 1}, std::tuple{65, 33, 129}}) {
+  for (const auto& [batch, in, out] :
+       {std::tuple{7, 5, 11}, std::tuple{4, 9, 3}, std::tuple{1, 1, 1}, std::tuple{65, 33, 129}}) {
     INFO(NameOf(type) << " " << batch << "x" << in << "x" << out);
     std::vector<float> results[2];
     std::uint64_t widened[2], tf32[2], replays[2];
@@ -831,18 +927,22 @@ TEST_CASE("a shape that the library refuses is an error that names the layer, on
   stage.control.no_plans = true;
   const auto failed = step.Run(1);
   CHECK(failed.status().message() ==
-        "backend could not compute: layer=dense phase=forward primitive=dense forward cause=the library has no algorithm for this shape: not such a "
+        "backend could not compute: layer=dense phase=forward primitive=dense forward cause=the "
+        "library has no algorithm for this shape: not such a "
         "one");
   stage.control.no_plans = false;
   CHECK(stage.backend->TakeError().ok());
 }
 
-TEST_CASE("the device's own events say how long copies, kernels and waiting for copies took, whether a step is captured or not") {
+TEST_CASE(
+    "the device's own events say how long copies, kernels and waiting for copies took, whether a "
+    "step is captured or not") {
   Stage stage;
   CudaBackend& backend = *stage.backend;
   tensor::AlignedBuffer host = backend.AllocateHost(4096).value();
   Memory a = stage.Floats(1024), b = stage.Floats(1024);
-  const auto there = backend.MakeEvent().value(), made = backend.MakeEvent().value(), out = backend.MakeEvent().value();
+  const auto there = backend.MakeEvent().value(), made = backend.MakeEvent().value(),
+             out = backend.MakeEvent().value();
   const auto run = [&](bool before) {
     backend.Upload(Lane::kIn, {host.data(), host.size()}, a.as<std::byte>());
     backend.Upload(Lane::kIn, {host.data(), host.size()}, b.as<std::byte>());
@@ -862,7 +962,8 @@ TEST_CASE("the device's own events say how long copies, kernels and waiting for 
     REQUIRE(backend.Finish({}, {}).ok());
     REQUIRE(backend.Wait(*out).ok());
   };
-  // The emulated device's milliseconds: two copies of 2, for which the kernels wait, three kernels of 1, a copy of 2. Copies are read one step late.
+  // The emulated device's milliseconds: two copies of 2, for which the kernels wait, three kernels
+  // of 1, a copy of 2. Copies are read one step late.
   for (int i = 0; i < 10; ++i) run(i % 2 == 0);
   const DeviceUse use = *backend.device_use(false);
   CHECK(use.measured == 10);
@@ -894,7 +995,9 @@ TEST_CASE("the device's own events say how long copies, kernels and waiting for 
   CHECK(backend.device_use(false)->measured == 11);
 }
 
-TEST_CASE("a GPU that computes anything else than the CPU is not taken by auto, refused by gpu, and named with the primitive") {
+TEST_CASE(
+    "a GPU that computes anything else than the CPU is not taken by auto, refused by gpu, and "
+    "named with the primitive") {
   EmulatedControl& control = Control();
   control = EmulatedControl{};
   CHECK(ChooseCheckedDevice("auto", Library(), 7)->name == "gpu:0");
@@ -908,7 +1011,8 @@ TEST_CASE("a GPU that computes anything else than the CPU is not taken by auto, 
     REQUIRE(choice.ok());
     INFO(n << ": " << choice->text);
     CHECK(choice->name == "cpu");
-    CHECK_THAT(choice->text, Catch::StartsWith("cpu: gpu:0 does not compute what the CPU computes: primitive="));
+    CHECK_THAT(choice->text,
+               Catch::StartsWith("cpu: gpu:0 does not compute what the CPU computes: primitive="));
     named.insert(choice->text.substr(0, choice->text.find(" want=")));
     CHECK(control.events == 0);
     CHECK(control.leaked == 0);
@@ -917,28 +1021,35 @@ TEST_CASE("a GPU that computes anything else than the CPU is not taken by auto, 
   const auto refused = ChooseCheckedDevice("gpu", Library(), 3);
   CHECK(BlameOf(refused.status()) == Blame::kUser);
   CHECK_THAT(std::string(refused.status().message()),
-             Catch::StartsWith("device gpu cannot be had: gpu:0 does not compute what the CPU computes: primitive=dense want=") &&
+             Catch::StartsWith("device gpu cannot be had: gpu:0 does not compute what the CPU "
+                               "computes: primitive=dense want=") &&
                  Catch::EndsWith(" seed=3"));
   // One that fails is told from one that lies.
   control = EmulatedControl{};
   control.memory_bytes = 1000;
-  CHECK_THAT(ChooseCheckedDevice("auto", Library(), 1)->text, Catch::StartsWith("cpu: no memory: what=self-check"));
+  CHECK_THAT(ChooseCheckedDevice("auto", Library(), 1)->text,
+             Catch::StartsWith("cpu: no memory: what=self-check"));
   control = EmulatedControl{};
   CHECK(ChooseCheckedDevice("gpu:0", Library(), 1)->name == "gpu:0");
   CHECK(ChooseCheckedDevice("cpu", Library(), 1)->name == "cpu");
 }
 
-TEST_CASE("a GPU on which copies do not wait for events that a recorded step has inside is not taken") {
+TEST_CASE(
+    "a GPU on which copies do not wait for events that a recorded step has inside is not taken") {
   EmulatedControl& control = Control();
   control = EmulatedControl{};
   control.late_graph_events = true;
   const auto choice = ChooseCheckedDevice("auto", Library(), 7);
   control.late_graph_events = false;
   CHECK(choice->name == "cpu");
-  CHECK_THAT(choice->text, Catch::StartsWith("cpu: gpu:0 does not compute what the CPU computes: primitive=step with copies want="));
+  CHECK_THAT(
+      choice->text,
+      Catch::StartsWith(
+          "cpu: gpu:0 does not compute what the CPU computes: primitive=step with copies want="));
 }
 
-TEST_CASE("ranges are named for layers and phases where a profiler listens, and else asked for once") {
+TEST_CASE(
+    "ranges are named for layers and phases where a profiler listens, and else asked for once") {
   {
     Stage stage;
     DenseStep step(stage, 4);
@@ -949,13 +1060,16 @@ TEST_CASE("ranges are named for layers and phases where a profiler listens, and 
   stage.control.profiled = true;
   DenseStep step(stage, 4);
   for (int i = 0; i < 3; ++i) REQUIRE(step.Run(1).ok());
-  CHECK(stage.control.ranges_asked == 6);  // two eager steps and the captured one, forward and backward
+  CHECK(stage.control.ranges_asked ==
+        6);  // two eager steps and the captured one, forward and backward
   for (int i = 0; i < 5; ++i) REQUIRE(step.Run(1).ok());
   CHECK(stage.control.ranges_asked == 11);  // a step that is replayed is one range
   CHECK(stage.control.ranges == 0);
 }
 
-TEST_CASE("algorithms are the first deterministic one, or measured when that is asked for, each shape once") {
+TEST_CASE(
+    "algorithms are the first deterministic one, or measured when that is asked for, each shape "
+    "once") {
   Stage stage;
   DenseStep step(stage, 4);
   for (int i = 0; i < 8; ++i) REQUIRE(step.Run(1).ok());
@@ -967,12 +1081,14 @@ TEST_CASE("algorithms are the first deterministic one, or measured when that is 
   CHECK(stage.backend->stats().plans_measured == 9);
   CHECK(stage.control.plans == 6);  // what lost is gone
   CHECK(stage.backend->stats().capture.captures == 2);
-  // Back again: what was chosen before is still there. The workspace has grown meanwhile, so the step is captured again; once.
+  // Back again: what was chosen before is still there. The workspace has grown meanwhile, so the
+  // step is captured again; once.
   stage.backend->SetReproducible(true);
   for (int i = 0; i < 3; ++i) CHECK(*step.Run(2) == Approx(step.Want(2)));
   CHECK(stage.backend->stats().plans == 6);
   CHECK(stage.backend->stats().capture.captures == 3);
-  CHECK(stage.backend->stats().capture.recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+  CHECK(stage.backend->stats().capture.recaptures ==
+        std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
 }
 
 TEST_CASE("a GPU below compute capability 8.0 computes in float32 alone, and says why") {
@@ -981,7 +1097,8 @@ TEST_CASE("a GPU below compute capability 8.0 computes in float32 alone, and say
     Control().major = major;
     const auto backend = MakeCudaBackend(ChooseDevice("gpu", Library()).value(), {}).value();
     CHECK(backend->CheckPrecision(Precision::kFloat32).ok());
-    for (const Precision precision : {Precision::kTf32, Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
+    for (const Precision precision :
+         {Precision::kTf32, Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
       const absl::Status can = backend->CheckPrecision(precision);
       CHECK(can.ok() == (major == 8));
       if (major == 7) CHECK(can.message() == "it is of GPUs of compute capability 8.0 and up");
@@ -990,16 +1107,20 @@ TEST_CASE("a GPU below compute capability 8.0 computes in float32 alone, and say
   Control() = EmulatedControl{};
 }
 
-TEST_CASE("products are asked for in TF32 where a job wants it, not before and not behind, and a step recorded the other way is not run again") {
+TEST_CASE(
+    "products are asked for in TF32 where a job wants it, not before and not behind, and a step "
+    "recorded the other way is not run again") {
   Stage stage;
   stage.control.choosy = false;  // or its three columns would have none in TF32
   DenseStep step(stage, 4);
   for (const bool tf32 : {false, true, false, true}) {
     stage.backend->SetTf32(tf32);
     for (int i = 0; i < 4; ++i) {
-      const std::uint64_t tf32_runs = stage.control.tf32_runs, runs = stage.control.plan_runs, launches = stage.control.launches;
+      const std::uint64_t tf32_runs = stage.control.tf32_runs, runs = stage.control.plan_runs,
+                          launches = stage.control.launches;
       CHECK(*step.Run(1) == Approx(step.Want(1)));
-      if (stage.control.launches == launches) CHECK(stage.control.tf32_runs - tf32_runs == (tf32 ? stage.control.plan_runs - runs : 0));
+      if (stage.control.launches == launches)
+        CHECK(stage.control.tf32_runs - tf32_runs == (tf32 ? stage.control.plan_runs - runs : 0));
     }
   }
   CHECK(stage.control.tf32_runs > 0);

@@ -1,5 +1,5 @@
-// What cuDNN and cuBLASLt make without a device: the descriptors of every plan that the backend asks for. A wrong attribute, type or count shows
-// here.
+// What cuDNN and cuBLASLt make without a device: the descriptors of every plan that the backend
+// asks for. A wrong attribute, type or count shows here.
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstdio>
@@ -24,7 +24,8 @@ const EgCudaApi* RealLibrary() {
 }
 
 TEST_CASE(
-    "an engine that rounds more than a key allows is passed over: TF32 where it was not asked for, less than TF32 always, sums of 16 bits, "
+    "an engine that rounds more than a key allows is passed over: TF32 where it was not asked for, "
+    "less than TF32 always, sums of 16 bits, "
     "Winograd's largest tiles, lost NaN") {
   using cuda::Computes;
   using cuda::EngineNotes;
@@ -48,12 +49,16 @@ TEST_CASE(
   CHECK_FALSE(Computes(relu, {.tensor_cores = true, .carries_nan = true}));
 }
 
-TEST_CASE("the descriptors of convolutions are finalized without a device: forward with and without bias and relu, gradients") {
+TEST_CASE(
+    "the descriptors of convolutions are finalized without a device: forward with and without bias "
+    "and relu, gradients") {
   const EgCudaApi* const api = RealLibrary();
   if (api == nullptr) return;
   EgPlanKey key{};
-  key.batch = 2, key.in_h = 8, key.in_w = 9, key.in_c = 3, key.out_h = 4, key.out_w = 9, key.filters = 5;
-  key.kernel_h = 3, key.kernel_w = 3, key.stride_h = 2, key.stride_w = 1, key.pad_left = 1, key.pad_bottom = 1, key.pad_right = 1;
+  key.batch = 2, key.in_h = 8, key.in_w = 9, key.in_c = 3, key.out_h = 4, key.out_w = 9,
+  key.filters = 5;
+  key.kernel_h = 3, key.kernel_w = 3, key.stride_h = 2, key.stride_w = 1, key.pad_left = 1,
+  key.pad_bottom = 1, key.pad_right = 1;
   for (const int type : {EG_FLOAT32, EG_FLOAT16, EG_BFLOAT16}) {
     // A weight gradient of 16 bits may be float32.
     for (const int d_type : {type, static_cast<int>(EG_FLOAT32)}) {
@@ -67,7 +72,8 @@ TEST_CASE("the descriptors of convolutions are finalized without a device: forwa
         for (const int relu : {0, 1}) {
           for (const int alignment : {4, 16}) {
             key.kind = kind, key.bias = bias, key.relu = relu, key.alignment = alignment;
-            INFO("kind " << kind << " bias " << bias << " relu " << relu << " alignment " << alignment);
+            INFO("kind " << kind << " bias " << bias << " relu " << relu << " alignment "
+                         << alignment);
             EgCudaError error{};
             const int made = api->check_plan(&key, &error);
             INFO(error.text);
@@ -84,7 +90,9 @@ TEST_CASE("the descriptors of convolutions are finalized without a device: forwa
   CHECK(std::string(error.text).find("cudnn") != std::string::npos);
 }
 
-TEST_CASE("the descriptors of products are made without a device: transposed, with bias, with its gradient") {
+TEST_CASE(
+    "the descriptors of products are made without a device: transposed, with bias, with its "
+    "gradient") {
   const EgCudaApi* const api = RealLibrary();
   if (api == nullptr) return;
   EgPlanKey key{};

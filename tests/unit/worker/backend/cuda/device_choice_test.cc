@@ -1,4 +1,5 @@
-// What a worker computes on, and what it says of it, with libraries that are absent, wrong, or find no device; and with the real one.
+// What a worker computes on, and what it says of it, with libraries that are absent, wrong, or find
+// no device; and with the real one.
 #include "worker/backend/cuda/device_choice.h"
 
 #include <catch2/catch.hpp>
@@ -13,28 +14,39 @@
 namespace evergrad::worker {
 namespace {
 
-std::string Fake(const std::string& name) { return absl::StrCat(test::BinDir(), "/cuda_fakes/libworker_cuda_fake_", name, ".so"); }
+std::string Fake(const std::string& name) {
+  return absl::StrCat(test::BinDir(), "/cuda_fakes/libworker_cuda_fake_", name, ".so");
+}
 
 TEST_CASE("a device has one name") {
   for (const char* good : {"auto", "cpu", "gpu", "gpu:0", "gpu:17"}) CHECK(ParseDevice(good).ok());
   CHECK(ParseDevice("gpu:17")->ordinal == 17);
-  for (const char* bad : {"", "GPU", "gpu:", "gpu:-1", "gpu:+1", "gpu: 1", "gpu:01", "gpu:256", "gpu:1x", "cuda", "cpu:0"}) {
+  for (const char* bad : {"", "GPU", "gpu:", "gpu:-1", "gpu:+1", "gpu: 1", "gpu:01", "gpu:256",
+                          "gpu:1x", "cuda", "cpu:0"}) {
     INFO(bad);
     const auto refused = ParseDevice(bad);
-    CHECK(refused.status().message() == absl::StrCat("unknown device; one of auto, cpu, gpu, gpu:N: device=", bad));
+    CHECK(refused.status().message() ==
+          absl::StrCat("unknown device; one of auto, cpu, gpu, gpu:N: device=", bad));
     CHECK(BlameOf(refused.status()) == Blame::kUser);
   }
 }
 
-TEST_CASE("without a usable library auto takes the CPU and says why, and gpu is refused with the reason") {
+TEST_CASE(
+    "without a usable library auto takes the CPU and says why, and gpu is refused with the "
+    "reason") {
   struct Case {
     std::string library, reason;
   };
-  const std::string version = absl::StrCat(Fake("other_version"), " is of another version: want=", EG_CUDA_ABI_VERSION);
-  for (const Case& c : {Case{"/nowhere/lib.so", "/nowhere/lib.so is not there"}, Case{Fake("other_version"), version},
-                        Case{Fake("other_size"), absl::StrCat(Fake("other_size"), " is of another version")},
-                        Case{Fake("no_entry"), absl::StrCat(Fake("no_entry"), " is no library of ours: it lacks evergrad_cuda_api")},
-                        Case{Fake("no_device"), "no device (100)"}, Case{"/etc/passwd", "/etc/passwd cannot be loaded: "}}) {
+  const std::string version =
+      absl::StrCat(Fake("other_version"), " is of another version: want=", EG_CUDA_ABI_VERSION);
+  for (const Case& c :
+       {Case{"/nowhere/lib.so", "/nowhere/lib.so is not there"},
+        Case{Fake("other_version"), version},
+        Case{Fake("other_size"), absl::StrCat(Fake("other_size"), " is of another version")},
+        Case{Fake("no_entry"),
+             absl::StrCat(Fake("no_entry"), " is no library of ours: it lacks evergrad_cuda_api")},
+        Case{Fake("no_device"), "no device (100)"},
+        Case{"/etc/passwd", "/etc/passwd cannot be loaded: "}}) {
     INFO(c.library);
     const auto fallen = ChooseDevice("auto", c.library);
     REQUIRE(fallen.ok());
@@ -43,7 +55,8 @@ TEST_CASE("without a usable library auto takes the CPU and says why, and gpu is 
     CHECK(absl::StartsWith(fallen->text, absl::StrCat("cpu: ", c.reason)));
     const auto refused = ChooseDevice("gpu:1", c.library);
     CHECK(BlameOf(refused.status()) == Blame::kUser);
-    CHECK(absl::StartsWith(refused.status().message(), absl::StrCat("device gpu:1 cannot be had: ", c.reason)));
+    CHECK(absl::StartsWith(refused.status().message(),
+                           absl::StrCat("device gpu:1 cannot be had: ", c.reason)));
     CHECK_FALSE(ListDevices(c.library).ok());
     CHECK(ChooseDevice("cpu", c.library)->text == "cpu: as asked for");
   }
@@ -55,8 +68,10 @@ TEST_CASE("a GPU is named with what it is, and one that the host lacks is refuse
   CHECK(ChooseDevice("gpu:1", library)->text == text);
   CHECK(ChooseDevice("gpu", library)->name == "gpu:0");
   CHECK(ChooseDevice("auto", library)->name == "gpu:0");
-  CHECK(ChooseDevice("gpu:2", library).status().message() == "device gpu:2 cannot be had: this host has 2 GPUs");
-  CHECK(*ListDevices(library) == "gpu:0 Made up 0, sm_90, 132 SMs, 80.0 GiB\ngpu:1 Made up 1, sm_90, 132 SMs, 80.0 GiB\n");
+  CHECK(ChooseDevice("gpu:2", library).status().message() ==
+        "device gpu:2 cannot be had: this host has 2 GPUs");
+  CHECK(*ListDevices(library) ==
+        "gpu:0 Made up 0, sm_90, 132 SMs, 80.0 GiB\ngpu:1 Made up 1, sm_90, 132 SMs, 80.0 GiB\n");
 }
 
 // cudart's 35 (no driver, or an old one) and 100 (no device) are both "no GPU".
@@ -66,7 +81,8 @@ TEST_CASE("the real library is loaded, is of this version, and says what is ther
     printf("\nskipped: built without CUDA\n");
     return;
   }
-  // By its name alone, beside the executable. First: the linker would find one that is loaded already.
+  // By its name alone, beside the executable. First: the linker would find one that is loaded
+  // already.
   const auto beside = ChooseDevice("auto", "");
   const auto api = LoadCudaLibrary(path);
   REQUIRE(api.ok());
@@ -76,8 +92,10 @@ TEST_CASE("the real library is loaded, is of this version, and says what is ther
   if (choice->gpu()) {
     CHECK(absl::StartsWith(choice->text, "gpu:0 "));
   } else {
-    CHECK((choice->text == "cpu: no CUDA driver (cudart 35)" || choice->text == "cpu: no device (100)"));
-    CHECK(absl::StartsWith(ChooseDevice("gpu", path).status().message(), "device gpu cannot be had: no "));
+    CHECK((choice->text == "cpu: no CUDA driver (cudart 35)" ||
+           choice->text == "cpu: no device (100)"));
+    CHECK(absl::StartsWith(ChooseDevice("gpu", path).status().message(),
+                           "device gpu cannot be had: no "));
   }
   CHECK(beside->text == choice->text);
 }

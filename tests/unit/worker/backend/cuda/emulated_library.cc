@@ -1,20 +1,26 @@
-// A device that is the host: the table of cuda_abi.h over plain memory, with the very kernels of worker/backend/cuda/kernels. What it is for is the
-// worker's half, so it is as mean as a device may be:
+// A device that is the host: the table of cuda_abi.h over plain memory, with the very kernels of
+// worker/backend/cuda/kernels. What it is for is the worker's half, so it is as mean as a device
+// may be:
 //
-//   - nothing runs when it is asked for: lanes are queues, run only when the host waits, in a random order that keeps to the events
+//   - nothing runs when it is asked for: lanes are queues, run only when the host waits, in a
+//   random order that keeps to the events
 //   - memory is poisoned with NaN when it is given out and when it comes back
 //   - the threads of a kernel run in falling order
-//   - while a step is captured, memory cannot be had, nothing can be copied, no event can be asked for or waited for, no plan can be made (CUDA's
+//   - while a step is captured, memory cannot be had, nothing can be copied, no event can be asked
+//   for or waited for, no plan can be made (CUDA's
 //     programming guide, "prohibited and unhandled operations" of stream capture)
-//   - the host cannot touch its memory, but while lanes run: who does is ended by the system (where it is not large)
+//   - the host cannot touch its memory, but while lanes run: who does is ended by the system (where
+//   it is not large)
 //   - what lies behind the end of a piece of memory does not exist
 //   - an event that was dropped fails whoever uses it, a graph above all
 //
-// It has a time of its own, which tells nothing of this machine's: a kernel takes 1 ms of its lane and a copy 2 ms, from when it was asked for, or
-// the lane was free, or what it awaits had passed, whichever was last. Where the host waits, its time is the event's.
+// It has a time of its own, which tells nothing of this machine's: a kernel takes 1 ms of its lane
+// and a copy 2 ms, from when it was asked for, or the lane was free, or what it awaits had passed,
+// whichever was last. Where the host waits, its time is the event's.
 //
-// `emulated_control` (emulated_library.h) gives a test its switches; of a daemon's, EVERGRAD_EMULATED_FAIL_AFTER_COPIES is fail_after_copies,
-// EVERGRAD_EMULATED_MEMORY_BYTES is memory_bytes and EVERGRAD_EMULATED_DEVICES is devices.
+// `emulated_control` (emulated_library.h) gives a test its switches; of a daemon's,
+// EVERGRAD_EMULATED_FAIL_AFTER_COPIES is fail_after_copies, EVERGRAD_EMULATED_MEMORY_BYTES is
+// memory_bytes and EVERGRAD_EMULATED_DEVICES is devices.
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
 
 #include <sys/mman.h>
@@ -43,7 +49,8 @@ namespace {
 EmulatedControl control = [] {
   EmulatedControl made;
   const auto number = [](const char* name, auto* to) {
-    if (const char* const text = std::getenv(name); text != nullptr) *to = static_cast<std::remove_pointer_t<decltype(to)>>(std::atoll(text));
+    if (const char* const text = std::getenv(name); text != nullptr)
+      *to = static_cast<std::remove_pointer_t<decltype(to)>>(std::atoll(text));
   };
   number("EVERGRAD_EMULATED_FAIL_AFTER_COPIES", &made.fail_after_copies);
   number("EVERGRAD_EMULATED_MEMORY_BYTES", &made.memory_bytes);
@@ -60,7 +67,9 @@ std::uint64_t Draw() {
 constexpr double kKernelCost = 1, kCopyCost = 2;  // ms
 
 // What is asked for now is computed wrongly.
-bool Wrong() { return control.wrong_ops > 0 && (control.wrong_ops == 1 || --control.wrong_ops == 1); }
+bool Wrong() {
+  return control.wrong_ops > 0 && (control.wrong_ops == 1 || --control.wrong_ops == 1);
+}
 
 int32_t Fail(int32_t kind, EgCudaError* error, const char* text) {
   error->kind = kind;
@@ -90,14 +99,19 @@ struct HostLauncher {
     return 0;
   }
   static std::int64_t SortBytes(std::int64_t) { return 256; }
-  std::int32_t Sort(const std::uint32_t* keys, const std::uint32_t* values, std::uint32_t* sorted_keys, std::uint32_t* sorted_values, std::int64_t n,
+  std::int32_t Sort(const std::uint32_t* keys, const std::uint32_t* values,
+                    std::uint32_t* sorted_keys, std::uint32_t* sorted_values, std::int64_t n,
                     int bits, void*) {
     std::vector<std::int64_t> order(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i) order[static_cast<std::size_t>(i)] = i;
-    const auto key = [&](std::int64_t i) { return bits >= 32 ? keys[i] : keys[i] & ((1u << bits) - 1); };
-    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) { return key(a) < key(b); });
+    const auto key = [&](std::int64_t i) {
+      return bits >= 32 ? keys[i] : keys[i] & ((1u << bits) - 1);
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int64_t a, std::int64_t b) { return key(a) < key(b); });
     for (std::int64_t i = 0; i < n; ++i)
-      sorted_keys[i] = keys[order[static_cast<std::size_t>(i)]], sorted_values[i] = values[order[static_cast<std::size_t>(i)]];
+      sorted_keys[i] = keys[order[static_cast<std::size_t>(i)]],
+      sorted_values[i] = values[order[static_cast<std::size_t>(i)]];
     return 0;
   }
 };
@@ -108,7 +122,8 @@ std::map<const char*, std::uint64_t> pinned;
 bool IsPinned(const void* memory) {
   const std::lock_guard lock(pinned_mutex);
   const auto after = pinned.upper_bound(static_cast<const char*>(memory));
-  return after != pinned.begin() && static_cast<const char*>(memory) < std::prev(after)->first + std::prev(after)->second;
+  return after != pinned.begin() &&
+         static_cast<const char*>(memory) < std::prev(after)->first + std::prev(after)->second;
 }
 
 }  // namespace
@@ -182,7 +197,8 @@ bool IsGone(const EgEvent* event) { return events.count(event) == 0; }
 constexpr const char* kGone = "an event that was dropped is used";
 thread_local EgContext* captures = nullptr;  // on this thread
 
-// Of a call that the driver refuses to a thread that captures, and that spoils the capture; null: it may be made.
+// Of a call that the driver refuses to a thread that captures, and that spoils the capture; null:
+// it may be made.
 const char* Refused(const char* what) {
   if (captures == nullptr) return nullptr;
   captures->spoilt = true;
@@ -209,25 +225,33 @@ class Running {
       for (const auto& [address, bytes] : context->memory) Piece(address, bytes, how);
   }
   static void Piece(std::uint64_t address, std::uint64_t bytes, int how) {
-    const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)), begin = address / page * page;
-    if (::mprotect(reinterpret_cast<void*>(begin), (address + bytes + page - 1) / page * page - begin, how) != 0) std::abort();
+    const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)),
+                        begin = address / page * page;
+    if (::mprotect(reinterpret_cast<void*>(begin),
+                   (address + bytes + page - 1) / page * page - begin, how) != 0)
+      std::abort();
   }
   static inline int depth = 0;
 };
-// Whole pages, so laid that nothing is behind the end of `bytes`, rounded to what the device aligns to.
+// Whole pages, so laid that nothing is behind the end of `bytes`, rounded to what the device aligns
+// to.
 std::uint64_t MapMemory(std::uint64_t bytes) {
-  const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)), want = (bytes + 511) / 512 * 512;
+  const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)),
+                      want = (bytes + 511) / 512 * 512;
   const std::uint64_t whole = (want + page - 1) / page * page;
-  void* const at = ::mmap(nullptr, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const at = ::mmap(nullptr, whole + page, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) std::abort();
   std::memset(at, 0xFF, whole);
   if (::mprotect(at, whole + page, PROT_NONE) != 0) std::abort();
   return reinterpret_cast<std::uint64_t>(at) + whole - want;
 }
 void UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
-  const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)), begin = address / page * page;
+  const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)),
+                      begin = address / page * page;
   const std::uint64_t want = (bytes + 511) / 512 * 512;
-  if (::munmap(reinterpret_cast<void*>(begin), (want + page - 1) / page * page + page) != 0) std::abort();
+  if (::munmap(reinterpret_cast<void*>(begin), (want + page - 1) / page * page + page) != 0)
+    std::abort();
 }
 
 bool StepAny() {
@@ -253,14 +277,17 @@ void Close(EgContext* context) {
   delete context;
 }
 int32_t Memory(EgContext* context, uint64_t* free_bytes, uint64_t* total, EgCudaError* error) {
-  if (const char* const refused = Refused("free memory was asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  if (const char* const refused = Refused("free memory was asked for while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   *total = control.memory_bytes;
   *free_bytes = control.memory_bytes - context->taken;
   return EG_CUDA_OK;
 }
 int32_t Allocate(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaError* error) {
-  if (const char* const refused = Refused("allocated while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
-  if (context->taken + bytes > control.memory_bytes) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
+  if (const char* const refused = Refused("allocated while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
+  if (context->taken + bytes > control.memory_bytes)
+    return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
   *address = MapMemory(bytes);
   context->memory[*address] = bytes;
   context->taken += bytes;
@@ -268,8 +295,10 @@ int32_t Allocate(EgContext* context, uint64_t bytes, uint64_t* address, EgCudaEr
 }
 int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
   const auto found = context->memory.find(address);
-  if (found == context->memory.end()) return Fail(EG_CUDA_FAILED, error, "released what is not there");
-  if (const char* const refused = Refused("released while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  if (found == context->memory.end())
+    return Fail(EG_CUDA_FAILED, error, "released what is not there");
+  if (const char* const refused = Refused("released while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   {
     const Running running;
     while (context->Step()) {  // cudaFree waits for the device
@@ -281,9 +310,11 @@ int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 int32_t AllocateHost(uint64_t bytes, void** memory, EgCudaError* error) {
-  if (const char* const refused = Refused("page-locked memory was asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  if (const char* const refused = Refused("page-locked memory was asked for while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   ++control.pinned_asked;
-  if (control.no_pinned || control.pinned_bytes + bytes > control.pinned_bytes_max) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
+  if (control.no_pinned || control.pinned_bytes + bytes > control.pinned_bytes_max)
+    return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   std::memset(*memory, 0xFF, bytes);
   const std::lock_guard lock(pinned_mutex);
@@ -296,14 +327,18 @@ void ReleaseHost(void* memory) {
   {
     const std::lock_guard lock(pinned_mutex);
     const auto found = pinned.find(static_cast<const char*>(memory));
-    control.pinned_bytes -= std::min(control.pinned_bytes, found->second);  // a test may have begun to count anew
+    control.pinned_bytes -=
+        std::min(control.pinned_bytes, found->second);  // a test may have begun to count anew
     pinned.erase(found);
   }
   std::free(memory);
 }
-int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from, uint64_t bytes, EgCudaError* error) {
-  if (const char* const refused = Refused("copied while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
-  if (control.fail_after_copies > 0 && --control.fail_after_copies == 0) return Fail(control.fail_kind, error, "made to fail");
+int32_t Copy(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from,
+             uint64_t bytes, EgCudaError* error) {
+  if (const char* const refused = Refused("copied while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
+  if (control.fail_after_copies > 0 && --control.fail_after_copies == 0)
+    return Fail(control.fail_kind, error, "made to fail");
   ++control.copies;
   const bool async = direction == EG_COPY_WITHIN || IsPinned(direction == EG_COPY_IN ? from : to);
   if (async) {
@@ -331,15 +366,19 @@ int32_t MakeEvent(EgContext*, int32_t, EgEvent** event, EgCudaError*) {
   return EG_CUDA_OK;
 }
 void DropEvent(EgEvent* event) {
-  if (captures != nullptr && std::any_of(captures->captured.begin(), captures->captured.end(),
-                                         [event](const Node& node) { return node.record == event || node.await == event; }))
+  if (captures != nullptr &&
+      std::any_of(captures->captured.begin(), captures->captured.end(), [event](const Node& node) {
+        return node.record == event || node.await == event;
+      }))
     static_cast<void>(Refused("an event went whose capture is under way"));
   // Queued work may still name it.
   const Running running;
   while (event->state->passed < event->state->recorded && StepAny()) {
   }
   for (EgGraph* const graph : graphs) {
-    const auto names = [event](const Node& node) { return node.record == event || node.await == event; };
+    const auto names = [event](const Node& node) {
+      return node.record == event || node.await == event;
+    };
     if (graph->orphaned || std::none_of(graph->nodes.begin(), graph->nodes.end(), names)) continue;
     graph->orphaned = true;
     ++control.orphans;
@@ -370,8 +409,10 @@ int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* err
     context->captured.push_back({nullptr, 0, nullptr, event});
     return EG_CUDA_OK;
   }
-  // Of an event that the capture records it would await the time before, as nothing has been launched.
-  if (const char* const refused = Refused("another lane was told to wait while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  // Of an event that the capture records it would await the time before, as nothing has been
+  // launched.
+  if (const char* const refused = Refused("another lane was told to wait while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   const std::uint64_t version = event->state->recorded;
   context->Ask(
       lane,
@@ -384,9 +425,11 @@ int32_t Await(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* err
   return EG_CUDA_OK;
 }
 int32_t Wait(EgEvent* event, EgCudaError* error) {
-  if (const char* const refused = Refused("the host waited while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  if (const char* const refused = Refused("the host waited while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   const Running running;
-  if (control.fail_waits) return Fail(EG_CUDA_FAILED, error, "an illegal memory access was encountered");
+  if (control.fail_waits)
+    return Fail(EG_CUDA_FAILED, error, "an illegal memory access was encountered");
   if (IsGone(event)) return Fail(EG_CUDA_FAILED, error, kGone);
   const std::uint64_t version = event->state->recorded;
   while (event->state->passed < version && StepAny()) {
@@ -396,7 +439,8 @@ int32_t Wait(EgEvent* event, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError* error) {
-  if (const char* const refused = Refused("an event was asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  if (const char* const refused = Refused("an event was asked for while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   const Running running;
   if (IsGone(event)) return Fail(EG_CUDA_FAILED, error, kGone);
   if (Draw() % 2 == 0) StepAny();
@@ -405,13 +449,15 @@ int32_t Passed(EgEvent* event, int32_t* yes, EgCudaError* error) {
 }
 int32_t Milliseconds(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaError* error) {
   for (const EgEvent* const event : {from, to})
-    if (IsGone(event) || event->state->recorded == 0 || event->state->passed < event->state->recorded)
+    if (IsGone(event) || event->state->recorded == 0 ||
+        event->state->passed < event->state->recorded)
       return Fail(EG_CUDA_FAILED, error, "an event has not passed");
   *milliseconds = static_cast<float>(to->state->at - from->state->at);
   return EG_CUDA_OK;
 }
 int32_t BeginCapture(EgContext* context, EgCudaError* error) {
-  if (const char* const refused = Refused("a capture was begun within another")) return Fail(EG_CUDA_FAILED, error, refused);
+  if (const char* const refused = Refused("a capture was begun within another"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   captures = context;
   context->capturing = true;
   context->spoilt = false;
@@ -422,13 +468,15 @@ int32_t EndCapture(EgContext* context, EgGraph** graph, EgCudaError* error) {
   *graph = nullptr;
   context->capturing = false;
   captures = nullptr;
-  if (context->spoilt || control.fail_captures) return Fail(EG_CUDA_FAILED, error, "the capture was invalidated");
+  if (context->spoilt || control.fail_captures)
+    return Fail(EG_CUDA_FAILED, error, "the capture was invalidated");
   graphs.insert(*graph = new EgGraph{std::move(context->captured)});
   ++control.graphs;
   return EG_CUDA_OK;
 }
 int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
-  if (const char* const refused = Refused("a graph was launched while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+  if (const char* const refused = Refused("a graph was launched while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   if (graph->orphaned) {
     ++control.illegal;
     return Fail(EG_CUDA_FAILED, error, "a graph was launched whose events are gone");
@@ -437,7 +485,8 @@ int32_t LaunchGraph(EgContext* context, EgGraph* graph, EgCudaError* error) {
   for (const Node& node : graph->nodes) {
     if (node.record != nullptr && control.late_graph_events)
       context->Ask(
-          EG_LANE_COMPUTE, [state = node.record->state] { return state->passed = ++state->recorded, true; }, 0);
+          EG_LANE_COMPUTE,
+          [state = node.record->state] { return state->passed = ++state->recorded, true; }, 0);
     else if (node.record != nullptr)
       Record(context, EG_LANE_COMPUTE, node.record, error);
     else if (node.await != nullptr)
@@ -457,30 +506,41 @@ void DropGraph(EgGraph* graph) {
 std::int32_t Offered(const EgPlanKey& key) {
   if (control.no_plans) return 0;
   // As libraries whose 16-bit products want sizes of whole words, and tensor cores more than that.
-  const bool narrow = key.type != EG_FLOAT32, odd = key.kind == EG_PLAN_MATMUL ? key.n % 2 != 0 : key.filters % 2 != 0;
+  const bool narrow = key.type != EG_FLOAT32,
+             odd = key.kind == EG_PLAN_MATMUL ? key.n % 2 != 0 : key.filters % 2 != 0;
   if (narrow && odd && control.choosy) return 0;
-  if (key.tf32 != 0 && (key.kind == EG_PLAN_MATMUL ? key.n : key.filters) % 3 == 0 && control.choosy) return 0;
+  if (key.tf32 != 0 && (key.kind == EG_PLAN_MATMUL ? key.n : key.filters) % 3 == 0 &&
+      control.choosy)
+    return 0;
   if (key.kind != EG_PLAN_MATMUL) {
-    const bool fits = (key.in_h + key.pad_top + key.pad_bottom - key.kernel_h) / key.stride_h + 1 == key.out_h &&
-                      key.in_h + key.pad_top + key.pad_bottom >= key.kernel_h &&
-                      (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
-                      key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
-    const bool writes = key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER || key.d_type != EG_FLOAT32 || key.filters % 2 == 0;
+    const bool fits =
+        (key.in_h + key.pad_top + key.pad_bottom - key.kernel_h) / key.stride_h + 1 == key.out_h &&
+        key.in_h + key.pad_top + key.pad_bottom >= key.kernel_h &&
+        (key.in_w + key.pad_left + key.pad_right - key.kernel_w) / key.stride_w + 1 == key.out_w &&
+        key.in_w + key.pad_left + key.pad_right >= key.kernel_w;
+    const bool writes = key.type == EG_FLOAT32 || key.kind != EG_PLAN_CONV_FILTER ||
+                        key.d_type != EG_FLOAT32 || key.filters % 2 == 0;
     const bool even = key.pad_top == key.pad_bottom && key.pad_left == key.pad_right;
     return key.relu != 0 || !fits || !writes || (!even && control.choosy) ? 0 : 3;
   }
   return key.bias_gradient != 0 && key.n % 2 != 0 ? 0 : 3;
 }
-int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max, int32_t* count, EgCudaError* error) {
-  if (const char* const refused = Refused("plans were asked for while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+int32_t Plans(EgContext*, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max,
+              int32_t* count, EgCudaError* error) {
+  if (const char* const refused = Refused("plans were asked for while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   if (Offered(*key) == 0 && key->type != EG_FLOAT16)
-    return Fail(EG_CUDA_BAD_SHAPE, error, "not such a one");  // some say so, some offer an empty list
+    return Fail(EG_CUDA_BAD_SHAPE, error,
+                "not such a one");  // some say so, some offer an empty list
   *count = std::min(infos_max, Offered(*key));
-  for (std::int32_t i = 0; i < *count; ++i) infos[i] = {static_cast<std::uint64_t>(i) * 4096, i == 0 ? 0 : 1, 0};
+  for (std::int32_t i = 0; i < *count; ++i)
+    infos[i] = {static_cast<std::uint64_t>(i) * 4096, i == 0 ? 0 : 1, 0};
   return EG_CUDA_OK;
 }
-int32_t MakePlan(EgContext*, const EgPlanKey* key, int32_t index, EgPlan** plan, EgCudaError* error) {
-  if (const char* const refused = Refused("a plan was made while capturing")) return Fail(EG_CUDA_FAILED, error, refused);
+int32_t MakePlan(EgContext*, const EgPlanKey* key, int32_t index, EgPlan** plan,
+                 EgCudaError* error) {
+  if (const char* const refused = Refused("a plan was made while capturing"))
+    return Fail(EG_CUDA_FAILED, error, refused);
   if (control.no_plan_memory) return Fail(EG_CUDA_NO_MEMORY, error, "out of memory");
   if (index >= Offered(*key)) return Fail(EG_CUDA_BAD_SHAPE, error, "no such plan");
   *plan = new EgPlan{*key, index};
@@ -518,11 +578,14 @@ void Multiply(const EgPlanKey& key, const EgPlanArguments& p) {
     std::fill(row.begin(), row.end(), 0.0);
     for (std::int64_t k = 0; k < key.k; ++k) {
       const double x = key.transpose_a != 0 ? a[k * key.m + m] : a[m * key.k + k];
-      for (std::int64_t n = 0; n < key.n; ++n) row[static_cast<std::size_t>(n)] += x * (key.transpose_b != 0 ? b[n * key.k + k] : b[k * key.n + n]);
+      for (std::int64_t n = 0; n < key.n; ++n)
+        row[static_cast<std::size_t>(n)] +=
+            x * (key.transpose_b != 0 ? b[n * key.k + k] : b[k * key.n + n]);
     }
     for (std::int64_t n = 0; n < key.n; ++n)
       Store(p.d, key.d_type, m * key.n + n,
-            static_cast<float>(row[static_cast<std::size_t>(n)] + (key.bias != 0 ? static_cast<const float*>(p.bias)[n] : 0.0f)));
+            static_cast<float>(row[static_cast<std::size_t>(n)] +
+                               (key.bias != 0 ? static_cast<const float*>(p.bias)[n] : 0.0f)));
   }
   if (key.bias_gradient == 0) return;
   for (std::int64_t n = 0; n < key.n; ++n) {
@@ -534,35 +597,51 @@ void Multiply(const EgPlanKey& key, const EgPlanArguments& p) {
 
 void Convolve(const EgPlanKey& s, const EgPlanArguments& p) {
   const Elements a{p.a, s.type}, b{p.b, s.type};
-  const std::int64_t outputs = s.batch * s.out_h * s.out_w * s.filters, inputs = s.batch * s.in_h * s.in_w * s.in_c;
+  const std::int64_t outputs = s.batch * s.out_h * s.out_w * s.filters,
+                     inputs = s.batch * s.in_h * s.in_w * s.in_c;
   const std::int64_t weights = s.kernel_h * s.kernel_w * s.in_c * s.filters;
-  std::vector<double> d(static_cast<std::size_t>(s.kind == EG_PLAN_CONV ? outputs : s.kind == EG_PLAN_CONV_DATA ? inputs : weights));
+  std::vector<double> d(static_cast<std::size_t>(s.kind == EG_PLAN_CONV        ? outputs
+                                                 : s.kind == EG_PLAN_CONV_DATA ? inputs
+                                                                               : weights));
   for (std::int64_t n = 0; n < s.batch; ++n)
     for (std::int64_t y = 0; y < s.out_h; ++y)
       for (std::int64_t x = 0; x < s.out_w; ++x)
         for (std::int64_t i = 0; i < s.kernel_h; ++i)
           for (std::int64_t j = 0; j < s.kernel_w; ++j) {
-            const std::int64_t r = y * s.stride_h - s.pad_top + i, c = x * s.stride_w - s.pad_left + j;
+            const std::int64_t r = y * s.stride_h - s.pad_top + i,
+                               c = x * s.stride_w - s.pad_left + j;
             if (r < 0 || c < 0 || r >= s.in_h || c >= s.in_w) continue;
             for (std::int64_t f = 0; f < s.filters; ++f)
               for (std::int64_t k = 0; k < s.in_c; ++k) {
-                const std::int64_t out = ((n * s.out_h + y) * s.out_w + x) * s.filters + f, in = ((n * s.in_h + r) * s.in_w + c) * s.in_c + k;
-                const std::int64_t w = ((f * s.kernel_h + i) * s.kernel_w + j) * s.in_c + k;  // KRSC
-                if (s.kind == EG_PLAN_CONV) d[static_cast<std::size_t>(out)] += static_cast<double>(a[in]) * b[w];
-                if (s.kind == EG_PLAN_CONV_DATA) d[static_cast<std::size_t>(in)] += static_cast<double>(a[out]) * b[w];
-                if (s.kind == EG_PLAN_CONV_FILTER) d[static_cast<std::size_t>(w)] += static_cast<double>(a[out]) * b[in];
+                const std::int64_t out = ((n * s.out_h + y) * s.out_w + x) * s.filters + f,
+                                   in = ((n * s.in_h + r) * s.in_w + c) * s.in_c + k;
+                const std::int64_t w =
+                    ((f * s.kernel_h + i) * s.kernel_w + j) * s.in_c + k;  // KRSC
+                if (s.kind == EG_PLAN_CONV)
+                  d[static_cast<std::size_t>(out)] += static_cast<double>(a[in]) * b[w];
+                if (s.kind == EG_PLAN_CONV_DATA)
+                  d[static_cast<std::size_t>(in)] += static_cast<double>(a[out]) * b[w];
+                if (s.kind == EG_PLAN_CONV_FILTER)
+                  d[static_cast<std::size_t>(w)] += static_cast<double>(a[out]) * b[in];
               }
           }
   for (std::size_t i = 0; i < d.size(); ++i) {
-    const double bias = s.bias != 0 ? static_cast<const float*>(p.bias)[static_cast<std::int64_t>(i) % s.filters] : 0.0;
+    const double bias =
+        s.bias != 0 ? static_cast<const float*>(p.bias)[static_cast<std::int64_t>(i) % s.filters]
+                    : 0.0;
     Store(p.d, s.d_type, static_cast<std::int64_t>(i), static_cast<float>(d[i] + bias));
   }
 }
 
-int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments, EgCudaError* error) {
-  if (arguments->workspace_bytes < static_cast<std::uint64_t>(plan->index) * 4096) return Fail(EG_CUDA_FAILED, error, "the workspace is too small");
-  for (const void* const pointer : {arguments->a, arguments->b, static_cast<const void*>(arguments->d)})
-    if (reinterpret_cast<std::uintptr_t>(pointer) % static_cast<std::uintptr_t>(plan->key.alignment) != 0)
+int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments,
+                EgCudaError* error) {
+  if (arguments->workspace_bytes < static_cast<std::uint64_t>(plan->index) * 4096)
+    return Fail(EG_CUDA_FAILED, error, "the workspace is too small");
+  for (const void* const pointer :
+       {arguments->a, arguments->b, static_cast<const void*>(arguments->d)})
+    if (reinterpret_cast<std::uintptr_t>(pointer) %
+            static_cast<std::uintptr_t>(plan->key.alignment) !=
+        0)
       return Fail(EG_CUDA_FAILED, error, "misaligned");
   ++control.plan_runs;
   if (plan->key.tf32 != 0) ++control.tf32_runs;
@@ -580,8 +659,10 @@ int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* argumen
 
 template <typename Arguments>
 int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaError* error) {
-  if (bytes != sizeof(Arguments)) return Fail(EG_CUDA_FAILED, error, "an operation's arguments are of another version");
-  if (control.fail_after_ops > 0 && --control.fail_after_ops == 0) return Fail(control.fail_kind, error, "made to fail");
+  if (bytes != sizeof(Arguments))
+    return Fail(EG_CUDA_FAILED, error, "an operation's arguments are of another version");
+  if (control.fail_after_ops > 0 && --control.fail_after_ops == 0)
+    return Fail(control.fail_kind, error, "made to fail");
   ++control.ops;
   context->Ask(
       EG_LANE_COMPUTE,
@@ -594,7 +675,8 @@ int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaE
   return EG_CUDA_OK;
 }
 
-int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t bytes, EgCudaError* error) {
+int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t bytes,
+                EgCudaError* error) {
   switch (op) {
 #define EG_CASE_(name, type) \
   case name: return RunOp<type>(context, arguments, bytes, error);

@@ -11,7 +11,9 @@ namespace {
 
 using Action = GraphCapture::Action;
 
-TEST_CASE("a shape is run, captured once, and replayed; changed addresses are captured again and counted") {
+TEST_CASE(
+    "a shape is run, captured once, and replayed; changed addresses are captured again and "
+    "counted") {
   GraphCapture capture({2, 3, 16, true});
   CHECK(capture.Next(1, 100).action == Action::kEager);
   CHECK(capture.Next(1, 101).action == Action::kEager);
@@ -25,11 +27,14 @@ TEST_CASE("a shape is run, captured once, and replayed; changed addresses are ca
   CHECK(capture.Next(1, 103).action == Action::kReplay);
   CHECK(capture.stats().captures == 2);
   CHECK(capture.stats().replays == 6);
-  CHECK(capture.stats().recaptures == std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
+  CHECK(capture.stats().recaptures ==
+        std::map<std::string, std::uint64_t>{{"addresses changed", 1}});
   CHECK(capture.Next(2, 100).action == Action::kEager);  // another shape warms up by itself
 }
 
-TEST_CASE("a capture that fails is tried again, then given up with its reason; one that is never replayed likewise") {
+TEST_CASE(
+    "a capture that fails is tried again, then given up with its reason; one that is never "
+    "replayed likewise") {
   GraphCapture capture({0, 2, 16, true});
   CHECK(capture.Next(1, 1).action == Action::kCapture);
   capture.Failed(1, "cudaMalloc while capturing");
@@ -51,7 +56,9 @@ TEST_CASE("a capture that fails is tried again, then given up with its reason; o
   CHECK(capture.given_up(2) == "addresses change from step to step");
 }
 
-TEST_CASE("a shape that is forgotten makes room, and the next of its key begins anew and is no capture of it again") {
+TEST_CASE(
+    "a shape that is forgotten makes room, and the next of its key begins anew and is no capture "
+    "of it again") {
   GraphCapture capture({1, 3, 1, true});
   CHECK(capture.Next(1, 1).action == Action::kEager);
   CHECK(capture.Next(1, 1).action == Action::kCapture);
@@ -85,7 +92,8 @@ TEST_CASE("failures in a row are counted from the last replay on") {
   CHECK(capture.Next(1, 2).action == Action::kCapture);
 }
 
-// What a run of shapes is replayed and captured, from a machine with room for `graphs` of `calls` each.
+// What a run of shapes is replayed and captured, from a machine with room for `graphs` of `calls`
+// each.
 struct Turn {
   GraphCapture capture;
   std::set<std::uint64_t> graphs;
@@ -102,7 +110,9 @@ struct Turn {
   }
 };
 
-TEST_CASE("a graph that was not asked for in a good deal longer time than a new shape goes for it, and its return is counted as evicted") {
+TEST_CASE(
+    "a graph that was not asked for in a good deal longer time than a new shape goes for it, and "
+    "its return is counted as evicted") {
   Turn turn({1, 3, 2, true});
   for (int i = 0; i < 3; ++i)
     for (const std::uint64_t key : {1, 2}) turn.Run(key);
@@ -118,7 +128,9 @@ TEST_CASE("a graph that was not asked for in a good deal longer time than a new 
   CHECK(turn.capture.stats().evictions == 2);
 }
 
-TEST_CASE("of more shapes in turn than there is room for as many as there is room for are replayed, and none is captured again and again") {
+TEST_CASE(
+    "of more shapes in turn than there is room for as many as there is room for are replayed, and "
+    "none is captured again and again") {
   for (const std::uint64_t shapes : {16, 17, 40, 3000}) {
     Turn turn({2, 3, 16, true});
     for (std::uint64_t round = 0; round < 12; ++round)
@@ -145,7 +157,8 @@ TEST_CASE("of more shapes in turn than there is room for as many as there is roo
 }
 
 TEST_CASE(
-    "graphs are bounded by the calls in them, too: a large one takes the places of small ones; what the first of a shape has is known once it is "
+    "graphs are bounded by the calls in them, too: a large one takes the places of small ones; "
+    "what the first of a shape has is known once it is "
     "there") {
   Turn turn({0, 3, 16, true, 100});
   for (std::uint64_t key = 0; key < 10; ++key) CHECK(turn.Run(key, 10) == Action::kCapture);
@@ -171,7 +184,9 @@ TEST_CASE("switched off, every step is run eagerly") {
   CHECK(capture.stats().eager == 4);
 }
 
-TEST_CASE("capture: what is replayed was captured with the same addresses and not dropped since, whatever happens") {
+TEST_CASE(
+    "capture: what is replayed was captured with the same addresses and not dropped since, "
+    "whatever happens") {
   const std::uint64_t seed = random::EntropyFromOs();
   INFO("seed " << seed);
   std::uint64_t at = 0;
@@ -208,11 +223,13 @@ TEST_CASE("capture: what is replayed was captured with the same addresses and no
   CHECK(stats.replays == replays);
   CHECK(stats.eager == eager);
   CHECK(stats.failures == failures);
-  CHECK(stats.captures + stats.failures <= 8 + stats.recaptures_total());  // each beyond a shape's first has a reason
+  CHECK(stats.captures + stats.failures <=
+        8 + stats.recaptures_total());  // each beyond a shape's first has a reason
 }
 
 TEST_CASE("the fastest algorithm whose workspace fits wins, and what fails is passed over") {
-  const std::vector<AlgorithmCandidate> candidates = {{100, true}, {10, false}, {10, true}, {5000, true}, {0, false}};
+  const std::vector<AlgorithmCandidate> candidates = {
+      {100, true}, {10, false}, {10, true}, {5000, true}, {0, false}};
   const std::vector<double> seconds = {3, 1, 2, 0.1, -1};
   std::multiset<std::size_t> asked;
   const auto measure = [&](std::size_t i) -> absl::StatusOr<double> {
@@ -229,12 +246,16 @@ TEST_CASE("the fastest algorithm whose workspace fits wins, and what fails is pa
   CHECK(ChooseAlgorithm(candidates, 1000, true, measure)->index == 0);
   CHECK(asked == std::multiset<std::size_t>{0});
   CHECK(ChooseAlgorithm(candidates, 50, true, measure)->index == 2);
-  CHECK(ChooseAlgorithm({}, 1000, false, measure).status().message() == "no algorithm: candidates=0 last=the library offers none");
+  CHECK(ChooseAlgorithm({}, 1000, false, measure).status().message() ==
+        "no algorithm: candidates=0 last=the library offers none");
   CHECK(ChooseAlgorithm({{5000, true}}, 1000, false, measure).status().message() ==
         "no algorithm: candidates=1 last=workspace too large: want=5000 max=1000");
-  CHECK(ChooseAlgorithm({{0, false}}, 1000, true, measure).status().message() == "no algorithm: candidates=1 last=not deterministic");
-  CHECK(ChooseAlgorithm({candidates[4], candidates[4]}, 1000, false, [](std::size_t) { return absl::InternalError("no"); }).status().message() ==
-        "no algorithm: candidates=2 last=no");
+  CHECK(ChooseAlgorithm({{0, false}}, 1000, true, measure).status().message() ==
+        "no algorithm: candidates=1 last=not deterministic");
+  CHECK(ChooseAlgorithm({candidates[4], candidates[4]}, 1000, false,
+                        [](std::size_t) { return absl::InternalError("no"); })
+            .status()
+            .message() == "no algorithm: candidates=2 last=no");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// The index arithmetic of the kernels, on the host: tails, odd addresses, windows, maps of reductions. What they compute is held to float64 by the
-// contract of Backend (../contract_test.cc, "emulated GPU").
+// The index arithmetic of the kernels, on the host: tails, odd addresses, windows, maps of
+// reductions. What they compute is held to float64 by the contract of Backend (../contract_test.cc,
+// "emulated GPU").
 #include "worker/backend/cuda/kernels/launch.h"
 
 #include <catch2/catch.hpp>
@@ -17,12 +18,15 @@ namespace {
 
 TEST_CASE("Philox gives the bits of common/random on host and device alike") {
   for (const std::uint64_t key : {0ull, 1ull, 42ull, 0xFFFFFFFFFFFFFFFFull, 0x123456789ABCDEFull}) {
-    for (const std::uint64_t counter : {0ull, 1ull, 0xFFFFFFFFull, 0x100000000ull, 0xFFFFFFFFFFFFFFFFull}) {
+    for (const std::uint64_t counter :
+         {0ull, 1ull, 0xFFFFFFFFull, 0x100000000ull, 0xFFFFFFFFFFFFFFFFull}) {
       const auto want = random::Philox(key, counter, 0);
       const PhiloxBlock got = Philox(key, counter);
-      for (int lane = 0; lane < 4; ++lane) CHECK(got.v[lane] == want[static_cast<std::size_t>(lane)]);
+      for (int lane = 0; lane < 4; ++lane)
+        CHECK(got.v[lane] == want[static_cast<std::size_t>(lane)]);
     }
-    for (std::uint64_t i = 0; i < 1000; ++i) CHECK(UniformOf(Philox(key, i / 4).v[i % 4]) == random::Uniform(key, i));
+    for (std::uint64_t i = 0; i < 1000; ++i)
+      CHECK(UniformOf(Philox(key, i / 4).v[i % 4]) == random::Uniform(key, i));
   }
 }
 
@@ -33,11 +37,15 @@ TEST_CASE("dropout's mask is common/random's, whatever the size and the address"
     for (std::size_t n = 1; n <= 67; ++n) {
       for (std::size_t offset = 0; offset < 5; ++offset) {
         std::fill(y.begin(), y.end(), -1.0f);
-        const DropoutMap<float> map(EgDropout{static_cast<std::int64_t>(n), rate, &key, x.data(), y.data() + offset, EG_FLOAT32, 0});
+        const DropoutMap<float> map(EgDropout{static_cast<std::int64_t>(n), rate, &key, x.data(),
+                                              y.data() + offset, EG_FLOAT32, 0});
         for (std::int64_t t = map.threads(); t-- > 0;) map(t);
         for (std::size_t i = 0; i < y.size(); ++i) {
           const bool inside = i >= offset && i < offset + n;
-          const float want = !inside ? -1.0f : random::Uniform(key, i - offset) >= rate ? static_cast<float>(1.0 / (1.0 - rate)) : 0.0f;
+          const float want = !inside ? -1.0f
+                             : random::Uniform(key, i - offset) >= rate
+                                 ? static_cast<float>(1.0 / (1.0 - rate))
+                                 : 0.0f;
           if (y[i] != want) FAIL("n " << n << " offset " << offset << " element " << i);
         }
       }
@@ -45,7 +53,8 @@ TEST_CASE("dropout's mask is common/random's, whatever the size and the address"
   }
 }
 
-TEST_CASE("a chain writes each element once, whole quads where all is aligned, and nothing beside") {
+TEST_CASE(
+    "a chain writes each element once, whole quads where all is aligned, and nothing beside") {
   alignas(16) float x[90], y[90];
   for (int i = 0; i < 90; ++i) x[i] = static_cast<float>(i + 1);
   for (std::int64_t n = 1; n <= 70; ++n) {
@@ -68,8 +77,10 @@ TEST_CASE("a chain writes each element once, whole quads where all is aligned, a
           CHECK(threads == (wide ? (n + 3) / 4 : n));
           for (int i = 0; i < 90; ++i) {
             const bool inside = i >= y_offset && i < y_offset + n;
-            const float want = !inside ? -7.0f : 2.0f * x[x_offset + i - y_offset] + (reads ? -7.0f : 0.0f);
-            if (y[i] != want) FAIL("n " << n << " x " << x_offset << " y " << y_offset << " element " << i);
+            const float want =
+                !inside ? -7.0f : 2.0f * x[x_offset + i - y_offset] + (reads ? -7.0f : 0.0f);
+            if (y[i] != want)
+              FAIL("n " << n << " x " << x_offset << " y " << y_offset << " element " << i);
           }
         }
       }
@@ -86,7 +97,8 @@ TEST_CASE("a reduction takes each element once and its order is a function of th
     CHECK(std::all_of(seen.begin(), seen.end(), [](int times) { return times == 2; }));
     // Not associative: the brackets show.
     const auto third = [](std::int64_t i) { return 1.0 / (3.0 + static_cast<double>(i)); };
-    CHECK(HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}) == HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}));
+    CHECK(HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}) ==
+          HostTeam<kBlock>().Reduce(n, 0.0, third, Plus{}));
   }
   // The largest, wherever it is, and NaN wherever it is.
   for (int at = 0; at < 300; ++at) {
@@ -125,9 +137,12 @@ TEST_CASE("the windows over an input are those that hold it") {
               }
             }
             for (std::int64_t i = 0; i < in; ++i) {
-              const Span got = WindowsOver(i, stride, pad, pool, outs), over = want[static_cast<std::size_t>(i)];
-              if (over.end == 0 ? got.begin < got.end : got.begin != over.begin || got.end != over.end)
-                FAIL("in " << in << " pool " << pool << " stride " << stride << " pad " << pad << " outs " << outs << " at " << i);
+              const Span got = WindowsOver(i, stride, pad, pool, outs),
+                         over = want[static_cast<std::size_t>(i)];
+              if (over.end == 0 ? got.begin < got.end
+                                : got.begin != over.begin || got.end != over.end)
+                FAIL("in " << in << " pool " << pool << " stride " << stride << " pad " << pad
+                           << " outs " << outs << " at " << i);
             }
           }
 }
@@ -142,7 +157,9 @@ TEST_CASE("every id of every example has a place of its own") {
   for (std::int64_t example = 0; example < 5; ++example)
     for (std::int64_t j = 0; j < 7; ++j) {
       const std::int64_t at = PlaceOf(s, example, j);
-      const std::int64_t want = j < 2 ? example * 2 + j : j < 3 ? 10 + example : 15 + example * 4 + j - 3;
+      const std::int64_t want = j < 2   ? example * 2 + j
+                                : j < 3 ? 10 + example
+                                        : 15 + example * 4 + j - 3;
       CHECK(at == want);
       ++seen[static_cast<std::size_t>(at)];
     }
@@ -152,7 +169,8 @@ TEST_CASE("every id of every example has a place of its own") {
 TEST_CASE("a filter that is turned and turned back is the same") {
   std::vector<float> w(3 * 2 * 5 * 7), krsc(w.size()), back(w.size());
   for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i);
-  const TransposeMap<float, float> there{EgTranspose{30, 7, w.data(), krsc.data(), EG_FLOAT32, EG_FLOAT32}},
+  const TransposeMap<float, float> there{
+      EgTranspose{30, 7, w.data(), krsc.data(), EG_FLOAT32, EG_FLOAT32}},
       again{EgTranspose{7, 30, krsc.data(), back.data(), EG_FLOAT32, EG_FLOAT32}};
   for (std::int64_t i = 0; i < 210; ++i) there(i);
   for (std::int64_t i = 0; i < 210; ++i) again(i);
@@ -160,23 +178,28 @@ TEST_CASE("a filter that is turned and turned back is the same") {
   CHECK(krsc[1 * 30 + 4] == w[4 * 7 + 1]);
 }
 
-TEST_CASE("elements of 16 bits are common/tensor's, bit by bit, all of them and what rounds to them") {
+TEST_CASE(
+    "elements of 16 bits are common/tensor's, bit by bit, all of them and what rounds to them") {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     BFloat16 b;
     Float16 h;
     b.bits = h.bits = static_cast<std::uint16_t>(bits);
-    const float wide_b = tensor::WidenOne(tensor::WireType::kBFloat16, b.bits), wide_h = tensor::WidenOne(tensor::WireType::kFloat16, h.bits);
+    const float wide_b = tensor::WidenOne(tensor::WireType::kBFloat16, b.bits),
+                wide_h = tensor::WidenOne(tensor::WireType::kFloat16, h.bits);
     if (b == b && BitsOf(b) != BitsOf(wide_b)) FAIL("bf16 " << bits);
     if ((b == b) != (wide_b == wide_b)) FAIL("bf16 NaN " << bits);
     if (BitsOf(h) != BitsOf(wide_h)) FAIL("fp16 " << bits);
   }
   for (std::uint64_t i = 0; i < 200000; ++i) {
     std::uint32_t bits = static_cast<std::uint32_t>(random::Bits64(5, i));
-    if (i % 2 == 0) bits = (bits & 0xffff0000u) | 0x8000u;                 // ties of bf16
-    if (i % 4 == 1) bits = (bits & 0x80001fffu) | ((100 + i % 50) << 23);  // the range of fp16, and beyond
+    if (i % 2 == 0) bits = (bits & 0xffff0000u) | 0x8000u;  // ties of bf16
+    if (i % 4 == 1)
+      bits = (bits & 0x80001fffu) | ((100 + i % 50) << 23);  // the range of fp16, and beyond
     const float value = FloatOf(bits);
-    if (BFloat16(value).bits != tensor::NarrowOne(tensor::WireType::kBFloat16, value)) FAIL("to bf16 " << bits);
-    if (Float16(value).bits != tensor::NarrowOne(tensor::WireType::kFloat16, value)) FAIL("to fp16 " << bits);
+    if (BFloat16(value).bits != tensor::NarrowOne(tensor::WireType::kBFloat16, value))
+      FAIL("to bf16 " << bits);
+    if (Float16(value).bits != tensor::NarrowOne(tensor::WireType::kFloat16, value))
+      FAIL("to fp16 " << bits);
   }
 }
 
@@ -192,23 +215,31 @@ struct Plain {
     for (std::int64_t i = count; i-- > 0;) op(HostTeam<kThreads>(), i);
     return 0;
   }
-  std::int32_t Copy(void* to, const void* from, std::uint64_t bytes) { return std::memcpy(to, from, bytes), 0; }
+  std::int32_t Copy(void* to, const void* from, std::uint64_t bytes) {
+    return std::memcpy(to, from, bytes), 0;
+  }
 };
-// Arrays of one call: as many elements as asked for, `offset` elements behind a multiple of 16 bytes, and some that nobody may write on either side.
+// Arrays of one call: as many elements as asked for, `offset` elements behind a multiple of 16
+// bytes, and some that nobody may write on either side.
 template <typename T>
 class Field {
  public:
   static constexpr std::size_t kMargin = 16;
-  Field(std::size_t n, std::size_t offset, std::uint64_t key) : n_(n), offset_(offset), all_(n + offset + 2 * kMargin) {
+  Field(std::size_t n, std::size_t offset, std::uint64_t key)
+      : n_(n), offset_(offset), all_(n + offset + 2 * kMargin) {
     for (std::size_t i = 0; i < n; ++i) at()[i] = T(random::Uniform(key, i) - 0.5f);
-    for (const std::size_t i : {std::size_t{0}, offset_ + kMargin - 1, offset_ + kMargin + n_, all_.size() - 1}) all_[i] = T(77.0f);
+    for (const std::size_t i :
+         {std::size_t{0}, offset_ + kMargin - 1, offset_ + kMargin + n_, all_.size() - 1})
+      all_[i] = T(77.0f);
   }
   T* at() { return all_.data() + kMargin + offset_; }
   std::vector<float> values() const {
-    return {all_.begin() + static_cast<std::ptrdiff_t>(kMargin + offset_), all_.begin() + static_cast<std::ptrdiff_t>(kMargin + offset_ + n_)};
+    return {all_.begin() + static_cast<std::ptrdiff_t>(kMargin + offset_),
+            all_.begin() + static_cast<std::ptrdiff_t>(kMargin + offset_ + n_)};
   }
   bool whole() const {
-    for (const std::size_t i : {std::size_t{0}, offset_ + kMargin - 1, offset_ + kMargin + n_, all_.size() - 1})
+    for (const std::size_t i :
+         {std::size_t{0}, offset_ + kMargin - 1, offset_ + kMargin + n_, all_.size() - 1})
       if (static_cast<float>(all_[i]) != 77.0f) return false;
     return true;
   }
@@ -233,16 +264,19 @@ struct TypeOf<Float16> {
   static constexpr std::int32_t kType = EG_FLOAT16;
 };
 
-// What each operation that takes whole accesses where it can makes of arrays that are aligned, and of arrays that are not.
+// What each operation that takes whole accesses where it can makes of arrays that are aligned, and
+// of arrays that are not.
 template <typename T>
 std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t offset) {
   Plain l;
   constexpr std::int32_t kType = TypeOf<T>::kType;
-  const std::size_t n = static_cast<std::size_t>(rows * columns), c = static_cast<std::size_t>(columns);
+  const std::size_t n = static_cast<std::size_t>(rows * columns),
+                    c = static_cast<std::size_t>(columns);
   const std::int64_t all = rows * columns;
   Field<T> x(n, offset, 1), dy(n, offset, 2), y(n, offset, 3), z(n, offset, 4);
-  Field<float> mean(c, 0, 5), variance(c, 0, 6), gamma(c, 0, 7), beta(c, 0, 8), dgamma(c, 0, 9), dbeta(c, 0, 10),
-      row_mean(static_cast<std::size_t>(rows), 0, 11), row_variance(static_cast<std::size_t>(rows), 0, 12), before(n, offset, 13);
+  Field<float> mean(c, 0, 5), variance(c, 0, 6), gamma(c, 0, 7), beta(c, 0, 8), dgamma(c, 0, 9),
+      dbeta(c, 0, 10), row_mean(static_cast<std::size_t>(rows), 0, 11),
+      row_variance(static_cast<std::size_t>(rows), 0, 12), before(n, offset, 13);
   std::vector<double> scratch(static_cast<std::size_t>(BatchNormBackScratch(rows, columns)) / 8);
   std::vector<float> result;
   const auto keep = [&result](const auto& field) {
@@ -250,22 +284,25 @@ std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t of
     const std::vector<float> values = field.values();
     result.insert(result.end(), values.begin(), values.end());
   };
-  Launch(l, EgBatchNorm{rows, columns, 1e-3, x.at(), gamma.at(), beta.at(), mean.at(), variance.at(), y.at(), scratch.data(), kType, 0});
+  Launch(l, EgBatchNorm{rows, columns, 1e-3, x.at(), gamma.at(), beta.at(), mean.at(),
+                        variance.at(), y.at(), scratch.data(), kType, 0});
   keep(mean), keep(variance), keep(y);
-  Launch(l, EgBatchNormBack{rows, columns, 1e-3, x.at(), gamma.at(), mean.at(), variance.at(), dy.at(), z.at(), dgamma.at(), dbeta.at(),
-                            scratch.data(), kType, 0});
+  Launch(l, EgBatchNormBack{rows, columns, 1e-3, x.at(), gamma.at(), mean.at(), variance.at(),
+                            dy.at(), z.at(), dgamma.at(), dbeta.at(), scratch.data(), kType, 0});
   keep(dgamma), keep(dbeta), keep(z);
-  Launch(l, EgLayerNorm{rows, columns, 1e-3, x.at(), gamma.at(), beta.at(), row_mean.at(), row_variance.at(), y.at(), kType, 0});
-  Launch(l, EgLayerNormBack{rows, columns, 1e-3, x.at(), gamma.at(), row_mean.at(), row_variance.at(), dy.at(), z.at(), dgamma.at(), dbeta.at(),
-                            scratch.data(), kType, 0});
+  Launch(l, EgLayerNorm{rows, columns, 1e-3, x.at(), gamma.at(), beta.at(), row_mean.at(),
+                        row_variance.at(), y.at(), kType, 0});
+  Launch(l,
+         EgLayerNormBack{rows, columns, 1e-3, x.at(), gamma.at(), row_mean.at(), row_variance.at(),
+                         dy.at(), z.at(), dgamma.at(), dbeta.at(), scratch.data(), kType, 0});
   keep(y), keep(dgamma), keep(dbeta), keep(z);
   Launch(l, EgColumnSums{rows, columns, x.at(), dbeta.at(), scratch.data(), kType, 0});
   keep(dbeta);
   Launch(l, EgBiasActivate{rows, columns, beta.at(), y.at(), EG_SIGMOID, kType});
   keep(y);
   EgSum sum{};
-  sum.n = all, sum.count = 3, sum.inputs[0] = x.at(), sum.inputs[1] = y.at(), sum.inputs[2] = dy.at(), sum.y = z.at(),
-  sum.x_type = sum.y_type = kType;
+  sum.n = all, sum.count = 3, sum.inputs[0] = x.at(), sum.inputs[1] = y.at(),
+  sum.inputs[2] = dy.at(), sum.y = z.at(), sum.x_type = sum.y_type = kType;
   Launch(l, sum);
   keep(z);
   sum.before = before.at();
@@ -292,21 +329,30 @@ std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t of
     CHECK(found == 1);
     x.at()[i] = old;
   }
-  const EgPoolShape pool{1, 1, rows, columns, 1, (rows + 1) / 2, 1, 3, 1, 2, 0, 1};  // windows overlap
+  const EgPoolShape pool{1, 1, rows, columns, 1, (rows + 1) / 2,
+                         1, 3, 1,    2,       0, 1};  // windows overlap
   const std::size_t outputs = static_cast<std::size_t>(pool.out_w * columns);
   Field<T> top(outputs, offset, 16), dtop(outputs, offset, 17);
   std::vector<std::int32_t> argmax(outputs + offset);
   Launch(l, EgMaxPool{pool, x.at(), top.at(), argmax.data(), kType, 0});
   Launch(l, EgMaxPoolBack{pool, dtop.at(), argmax.data(), z.at(), kType, 0});
   keep(top), keep(z);
-  for (std::size_t i = 0; i < outputs; ++i) CHECK(static_cast<float>(x.at()[argmax[i]]) == top.values()[i]);
+  for (std::size_t i = 0; i < outputs; ++i)
+    CHECK(static_cast<float>(x.at()[argmax[i]]) == top.values()[i]);
   return result;
 }
 
-TEST_CASE("what takes whole accesses of 16 bytes where it can gives the same bits where it cannot, and writes nothing beside") {
+TEST_CASE(
+    "what takes whole accesses of 16 bytes where it can gives the same bits where it cannot, and "
+    "writes nothing beside") {
   const auto check = [](const auto element) {
     using T = std::decay_t<decltype(element)>;
-    for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 8}, {3, 16}, {37, 24}, {300, 8}, {20, 5}, {5000, 8}}) {
+    for (const auto& [rows, columns] : {std::pair<std::int64_t, std::int64_t>{1, 8},
+                                        {3, 16},
+                                        {37, 24},
+                                        {300, 8},
+                                        {20, 5},
+                                        {5000, 8}}) {
       INFO("rows " << rows << " columns " << columns << " bytes " << sizeof(T));
       CHECK(AllOf<T>(rows, columns, 0) == AllOf<T>(rows, columns, 1));
     }
@@ -319,23 +365,29 @@ TEST_CASE("moments of one pass are as exact as those of two, whatever the first 
     for (const double offset : {0.0, 1e4}) {
       constexpr std::int64_t kRows = 70000, kColumns = 2;
       std::vector<float> x(kRows * kColumns);
-      for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(offset) + random::Uniform(3, i);
+      for (std::size_t i = 0; i < x.size(); ++i)
+        x[i] = static_cast<float>(offset) + random::Uniform(3, i);
       x[0] += static_cast<float>(outlier);
       double mean = 0, square = 0;
-      for (std::int64_t r = 0; r < kRows; ++r) mean += x[static_cast<std::size_t>(r * kColumns)] / static_cast<double>(kRows);
-      for (std::int64_t r = 0; r < kRows; ++r) square += std::pow(x[static_cast<std::size_t>(r * kColumns)] - mean, 2) / static_cast<double>(kRows);
+      for (std::int64_t r = 0; r < kRows; ++r)
+        mean += x[static_cast<std::size_t>(r * kColumns)] / static_cast<double>(kRows);
+      for (std::int64_t r = 0; r < kRows; ++r)
+        square += std::pow(x[static_cast<std::size_t>(r * kColumns)] - mean, 2) /
+                  static_cast<double>(kRows);
       std::vector<float> y(x.size()), got_mean(kColumns), got_variance(kColumns);
       std::vector<double> scratch(static_cast<std::size_t>(ColumnScratch(kRows, kColumns, 2)) / 8);
       Plain l;
-      Launch(l, EgBatchNorm{kRows, kColumns, 1e-3, x.data(), nullptr, nullptr, got_mean.data(), got_variance.data(), y.data(), scratch.data(),
-                            EG_FLOAT32, 0});
+      Launch(l, EgBatchNorm{kRows, kColumns, 1e-3, x.data(), nullptr, nullptr, got_mean.data(),
+                            got_variance.data(), y.data(), scratch.data(), EG_FLOAT32, 0});
       CHECK(got_mean[0] == Approx(mean).epsilon(1e-6));
       CHECK(got_variance[0] == Approx(square).epsilon(1e-6));
     }
   }
 }
 
-TEST_CASE("a chain of 16 bits takes eight elements an access, one of two sizes four, and writes nothing beside") {
+TEST_CASE(
+    "a chain of 16 bits takes eight elements an access, one of two sizes four, and writes nothing "
+    "beside") {
   alignas(16) BFloat16 x[96];
   alignas(16) float wide_y[96];
   alignas(16) BFloat16 y[96];
@@ -346,14 +398,16 @@ TEST_CASE("a chain of 16 bits takes eight elements an access, one of two sizes f
       std::fill(std::begin(wide_y), std::end(wide_y), -7.0f);
       const BFloat16* const inputs[] = {x + offset};
       const Chain<1, false, ScaleF, BFloat16, BFloat16> narrow(ScaleF{2}, n, inputs, y + offset);
-      const Chain<1, false, ScaleF, BFloat16, float> widening(ScaleF{2}, n, inputs, wide_y + offset);
+      const Chain<1, false, ScaleF, BFloat16, float> widening(ScaleF{2}, n, inputs,
+                                                              wide_y + offset);
       CHECK(narrow.threads() == (offset % 8 == 0 ? (n + 7) / 8 : n));
       CHECK(widening.threads() == (offset % 8 == 0 ? (n + 3) / 4 : n));
       for (std::int64_t t = narrow.threads(); t-- > 0;) narrow(t);
       for (std::int64_t t = widening.threads(); t-- > 0;) widening(t);
       for (int i = 0; i < 96; ++i) {
         const float want = i >= offset && i < offset + n ? 2.0f * static_cast<float>(i + 1) : -7.0f;
-        if (static_cast<float>(y[i]) != want || wide_y[i] != want) FAIL("n " << n << " offset " << offset << " element " << i);
+        if (static_cast<float>(y[i]) != want || wide_y[i] != want)
+          FAIL("n " << n << " offset " << offset << " element " << i);
       }
     }
   }

@@ -61,7 +61,8 @@ TEST_CASE("ring: random slots never overlap while they are held, and the ring is
       if (!slot) {
         ++refused;
         // What was given out and submitted comes back, and then there is room.
-        while (submitted < (held.empty() ? submitted : held.back().ticket)) ring.Submit(++submitted);
+        while (submitted < (held.empty() ? submitted : held.back().ticket))
+          ring.Submit(++submitted);
         ring.Reached(submitted);
         held.clear();
         const auto again = ring.Acquire(bytes);
@@ -70,7 +71,9 @@ TEST_CASE("ring: random slots never overlap while they are held, and the ring is
         continue;
       }
       REQUIRE(slot->offset + slot->bytes <= ring.capacity());
-      for (const auto& other : held) REQUIRE((slot->offset >= other.offset + other.bytes || other.offset >= slot->offset + slot->bytes));
+      for (const auto& other : held)
+        REQUIRE((slot->offset >= other.offset + other.bytes ||
+                 other.offset >= slot->offset + slot->bytes));
       held.push_back(*slot);
     } else if (what < 4) {
       if (!held.empty() && submitted < held.back().ticket) ring.Submit(++submitted);
