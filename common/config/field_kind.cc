@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/config/scalar.h"
+#include "common/schema/scalar.h"
 
 namespace evergrad::config {
 namespace {

@@ -1,19 +1,14 @@
-// The tables of the job file. Private to this room.
+// The tables of the job file, one source file per section. Private to this room.
 #pragma once
 
-#include "common/config/schema.h"
+#include "common/config/job_spec.h"
+#include "common/schema/names.h"
+#include "common/schema/schema.h"
 
 namespace evergrad::config {
 
 inline constexpr char kApiVersion[] = "evergrad.dev/v1alpha1";
 inline constexpr std::size_t kLayersMax = 512, kTablesMax = 512;
-inline constexpr std::size_t kNameBytesMax = 64;
-
-// A lower-case DNS label: letters, digits and inner dashes, at most 63.
-bool IsDnsLabel(absl::string_view name);
-// What a layer, an input or a field may be called: it becomes part of a variable's name
-// ("dense1/kernel").
-bool IsPartName(absl::string_view name);
 
 const Table<DataSpec>& DataTable();
 std::vector<Key<DataSpec>> CommonDataKeys();
@@ -31,6 +26,10 @@ const Variant<LayerSpec>& LayerVariant();
 const Variant<LossSpec>& LossVariant();
 const Variant<OptimizerSpec>& OptimizerVariant();
 const Variant<PartitionerSpec>& PartitionerVariant();
+Key<JobSpec> OptimizerKey();
+Key<JobSpec> OptimizersKey();
+Key<JobSpec> CheckpointKey();
+Key<TrainingSpec> WireTypeKey();
 // `spec` of a training job, of a counting job, of a functions job.
 const Table<JobSpec>& TrainingJobTable();
 const Table<JobSpec>& CountingJobTable();
@@ -43,6 +42,33 @@ std::string InitializerType();
 void ReadInitializer(Reader& reader, const Node& node, const std::string& key,
                      InitializerSpec* spec);
 Node WriteInitializer(const InitializerSpec& spec);
+// `kernel_regularizer: {l2: 0.01}`.
+template <class T>
+Key<T> RegularizerKey(std::string name, double T::*member, std::string help) {
+  return {name,
+          "mapping {l2: number of at least 0}",
+          std::move(help),
+          false,
+          [=](Reader& r, const Node& n, T* t) {
+            static const RealBounds bounds{0, 1e6, false, false};
+            struct Regularizer {
+              double l2 = 0;
+            };
+            static const Table<Regularizer> table{
+                "a regularizer",
+                {Required(RealNumber<Regularizer>("l2", &Regularizer::l2, bounds, ""))},
+                {"l1", "type"}};
+            Regularizer regularizer;
+            table.Read(r, n, &regularizer);
+            t->*member = regularizer.l2;
+          },
+          [=](const T& t) {
+            if (t.*member == 0) return std::optional<Node>();
+            Node map;
+            Append(&map, "l2", MakePlain(FormatReal(t.*member)));
+            return std::optional<Node>(std::move(map));
+          }};
+}
 // What a table cannot say: rules between an optimizer's values.
 void CheckOptimizer(Reader& reader, const Node& node, const OptimizerSpec& spec);
 

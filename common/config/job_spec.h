@@ -14,23 +14,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/schema/location.h"
 
 namespace evergrad::config {
-
-struct Location {
-  std::string file;              // or "<--set 2>"
-  int line = 0, column = 0;      // 1-based
-  std::string ToString() const;  // file:line:column
-  friend bool operator==(const Location&, const Location&) = default;
-};
-
-// One mistake. ToString: "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean
-// `units`?"
-struct Mistake {
-  Location where;
-  std::string text;
-  std::string ToString() const;
-};
 
 // Which lines of a csv file a source has: those whose number n (of data lines, from 0) has n %
 // modulo == equals, or all others.

@@ -14,7 +14,7 @@
 #include "common/config/job_schema.h"
 #include "common/config/job_spec.h"
 #include "common/config/places.h"
-#include "common/config/yaml_tree.h"
+#include "common/schema/yaml_tree.h"
 
 namespace evergrad::config {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/config/scalar.h"
-#include "common/config/schema.h"
+#include "common/schema/scalar.h"
+#include "common/schema/schema.h"
 
 namespace evergrad::config {
 namespace {

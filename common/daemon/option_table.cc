@@ -9,10 +9,10 @@
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "common/config/scalar.h"
-#include "common/config/yaml_tree.h"
 #include "common/daemon/version.h"
 #include "common/fs/file.h"
+#include "common/schema/scalar.h"
+#include "common/schema/yaml_tree.h"
 
 namespace evergrad::daemon {
 namespace {

@@ -11,10 +11,10 @@
 #include "absl/strings/str_split.h"
 #include "common/base/host_port.h"
 #include "common/base/status.h"
-#include "common/config/scalar.h"
 #include "common/daemon/option_table.h"
 #include "common/daemon/version.h"
 #include "common/fs/file.h"
+#include "common/schema/scalar.h"
 #include "coordinator/psctl/text_table.h"
 
 namespace evergrad::psctl {

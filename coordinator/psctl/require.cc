@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "common/config/scalar.h"
+#include "common/schema/scalar.h"
 
 namespace evergrad::psctl {
 

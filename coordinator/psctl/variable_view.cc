@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/config/job_spec.h"
-#include "common/config/scalar.h"
+#include "common/schema/scalar.h"
 #include "common/tensor/wire_type.h"
 #include "coordinator/psctl/text_table.h"
 

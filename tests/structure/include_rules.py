@@ -6,7 +6,7 @@
   pure rooms            no threads, no files, no clock read, no protobuf in ledgers, closures,
   membership, scheduler, plan, sharding, optimizer
   heavy headers         gRPC only inside common/transport; spdlog only in common/log; httplib only
-  in common/metrics; yaml-cpp only in common/config
+  in common/metrics; yaml-cpp only in common/schema
   seams                 time, threads, randomness and the environment come in by their seams
   rooms                 every room has a README.md; no room is called util, helpers or misc
 
@@ -38,7 +38,7 @@ HEAVY = {
     re.compile(r"<grpc|grpcpp/|grpc\.pb\.h"): ("common/transport/", "tests/bench/"),
     re.compile(r"spdlog/"): ("common/log/log.cc",),
     re.compile(r"httplib\.h"): ("common/metrics/",),
-    re.compile(r"yaml-cpp/"): ("common/config/", "common/daemon/"),
+    re.compile(r"yaml-cpp/"): ("common/schema/", "common/daemon/"),
     re.compile(r"dnnl\.h|oneapi/dnnl"): ("worker/backend/", "tests/bench/"),
     re.compile(r"Eigen/"): ("worker/backend/", "tests/"),
     re.compile(r"<(cuda|cudnn|cublas|nvtx3|cub)\w*[./]"): ("worker/backend/cuda/device/",),

@@ -14,8 +14,8 @@
 #include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/config/field_kind.h"
-#include "common/config/scalar.h"
 #include "common/random/philox.h"
+#include "common/schema/scalar.h"
 #include "worker/data/csv_records.h"
 #include "worker/data/dataset.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "common/config/yaml_tree.h"
+#include "common/schema/yaml_tree.h"
 #include "tests/support/paths.h"
 
 namespace evergrad::config {

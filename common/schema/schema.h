@@ -1,6 +1,6 @@
 // One table per mapping of the job file: each key once, with its type, bounds, default and a line
 // of explanation. The same table reads a mapping, writes it back and explains it, so the three
-// cannot disagree. Private to this room.
+// cannot disagree.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/job_spec.h"
-#include "common/config/scalar.h"
-#include "common/config/yaml_tree.h"
+#include "common/schema/location.h"
+#include "common/schema/scalar.h"
+#include "common/schema/yaml_tree.h"
 
 namespace evergrad::config {
 

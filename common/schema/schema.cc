@@ -1,4 +1,4 @@
-#include "common/config/schema.h"
+#include "common/schema/schema.h"
 
 #include <algorithm>
 #include <array>

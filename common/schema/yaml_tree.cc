@@ -1,4 +1,4 @@
-#include "common/config/yaml_tree.h"
+#include "common/schema/yaml_tree.h"
 
 #include <algorithm>
 #include <map>
@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/config/scalar.h"
+#include "common/schema/scalar.h"
 
 namespace evergrad::config {
 namespace {
@@ -187,13 +187,6 @@ std::string TabBefore(absl::string_view text, int line) {
 }
 
 }  // namespace
-
-std::string Location::ToString() const {
-  if (line == 0) return file;
-  return absl::StrCat(file, ":", line, ":", column);
-}
-
-std::string Mistake::ToString() const { return absl::StrCat(where.ToString(), ": ", text); }
 
 Location Node::where() const { return {file ? *file : "", line, column}; }
 Location Entry::where() const { return {file ? *file : "", line, column}; }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/config/job_spec.h"
+#include "common/schema/location.h"
 
 namespace evergrad::config {
 

@@ -1,4 +1,4 @@
-#include "common/config/scalar.h"
+#include "common/schema/scalar.h"
 
 #include <algorithm>
 #include <charconv>

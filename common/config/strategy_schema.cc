@@ -1,0 +1,101 @@
+#include "common/config/job_schema.h"
+
+#include "absl/strings/str_split.h"
+
+namespace evergrad::config {
+namespace {
+
+const NotBuilt kModesNotBuilt = {"sync", "bounded", "allreduce", "local"};
+
+}  // namespace
+
+const Variant<PartitionerSpec>& PartitionerVariant() {
+  static const Variant<PartitionerSpec> variant = [] {
+    Variant<PartitionerSpec> v{"the partitioner", "type", &PartitionerSpec::type, {}, {"hash"}, ""};
+    const Key<PartitionerSpec> cap = OptionalInteger<PartitionerSpec>(
+        "max_shards", &PartitionerSpec::max_shards, 1, 1u << 20, "at most so many of one variable");
+    PartitionerSpec defaults;
+    v.cases.push_back(
+        {"min_size",
+         {"the partitioner min_size",
+          {ByteSize<PartitionerSpec>("min_shard_bytes", &PartitionerSpec::min_shard_bytes, 1,
+                                     1ull << 40, "no shard is smaller unless the variable is"),
+           cap},
+          {}},
+         defaults});
+    defaults.type = "max_size";
+    defaults.max_shard_bytes = 0;
+    v.cases.push_back({"max_size",
+                       {"the partitioner max_size",
+                        {Required(ByteSize<PartitionerSpec>(
+                                      "max_shard_bytes", &PartitionerSpec::max_shard_bytes, 1,
+                                      1ull << 40, "no shard is larger unless one row is"),
+                                  "1MiB"),
+                         cap},
+                        {}},
+                       defaults});
+    defaults.type = "fixed_shards";
+    v.cases.push_back({"fixed_shards",
+                       {"the partitioner fixed_shards",
+                        {Required(Integer<PartitionerSpec>(
+                                      "num_shards", &PartitionerSpec::num_shards, 1, 1u << 20,
+                                      "so many, or one a row where there are fewer rows"),
+                                  "4")},
+                        {}},
+                       defaults});
+    return v;
+  }();
+  return variant;
+}
+
+const Table<StrategySpec>& StrategyTable() {
+  static const Table<StrategySpec> table = [] {
+    Key<StrategySpec> partitioner{
+        "partitioner",
+        "mapping",
+        "how variables are cut by rows into shards",
+        false,
+        [](Reader& r, const Node& n, StrategySpec* t) {
+          PartitionerVariant().Read(r, n, &t->partitioner);
+        },
+        [](const StrategySpec& t) {
+          return std::optional<Node>(PartitionerVariant().Write(t.partitioner));
+        }};
+    partitioner.explain_inner = [](std::string* out, const std::string& indent) {
+      for (const auto& c : PartitionerVariant().cases) {
+        std::string text;
+        absl::StrAppend(&text, indent, "# the rule (one of ",
+                        absl::StrJoin(PartitionerVariant().Types(), ", "), "; required)\n", indent,
+                        "type: ", c.type, "\n");
+        c.table.Explain(c.defaults, indent, &text);
+        if (c.type == "min_size") {
+          *out += text;
+          continue;
+        }
+        absl::StrAppend(out, indent, "# or\n");
+        const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+        for (const std::string& line : lines)
+          absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
+      }
+    };
+    return Table<StrategySpec>{
+        "spec.strategy",
+        {Choice<StrategySpec>("mode", &StrategySpec::mode, {"async"}, kModesNotBuilt, "strategy.",
+                              "how far workers may be apart"),
+         Integer<StrategySpec>(
+             "pipeline", &StrategySpec::pipeline, 0, 1,
+             "1: the pull of the next step overlaps this one, at one step of staleness"),
+         Flag<StrategySpec>("deterministic", &StrategySpec::deterministic,
+                            "two runs give the same bits; one worker and pipeline 0 only"),
+         partitioner,
+         Integer<StrategySpec>(
+             "table_slots", &StrategySpec::table_slots, 1, 65536,
+             "shards that the rows of all embedding tables are spread over; fixed for the job")},
+        {"staleness", "backup_workers", "workers", "codec", "compression", "local_steps",
+         "replicas", "durability"}};
+  }();
+  return table;
+}
+
+
+}  // namespace evergrad::config

@@ -1,0 +1,23 @@
+// A place in a file that a user wrote, and a mistake that stands there.
+#pragma once
+
+#include <string>
+
+namespace evergrad::config {
+
+struct Location {
+  std::string file;              // or "<--set 2>"
+  int line = 0, column = 0;      // 1-based
+  std::string ToString() const;  // file:line:column
+  friend bool operator==(const Location&, const Location&) = default;
+};
+
+// One mistake. ToString: "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean
+// `units`?"
+struct Mistake {
+  Location where;
+  std::string text;
+  std::string ToString() const;
+};
+
+}  // namespace evergrad::config
