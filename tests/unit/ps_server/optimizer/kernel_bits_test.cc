@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 
 namespace evergrad::ps_server::optimizer {
 namespace {
@@ -32,7 +33,7 @@ TEST_CASE("every update rule leaves the same bits whichever instruction set it i
     WARN("x86-64-v4 is left out: this processor has no AVX-512");
   }
 #else
-  WARN("one instruction set is built for this processor: nothing to compare");
+  test::Skip("one instruction set is built for this processor: nothing to compare");
 #endif
 }
 

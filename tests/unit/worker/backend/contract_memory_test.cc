@@ -80,8 +80,11 @@ TEST_CASE("host buffers may outlive the backend") {
     tensor::AlignedBuffer as_unless_overridden =
         backend->Backend::AllocateHost(100).value();  // of the heap, where there is no host()
     backend.reset();
-    for (tensor::AlignedBuffer* const each : {&buffer, &as_unless_overridden})
+    for (tensor::AlignedBuffer* const each : {&buffer, &as_unless_overridden}) {
+      REQUIRE(each->size() == 100);
       std::fill(each->data(), each->data() + each->size(), std::byte{1});
+      CHECK(std::count(each->data(), each->data() + each->size(), std::byte{1}) == 100);
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/random/philox.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_folder.h"
 #include "worker/data/csv_records.h"
 #include "worker/data/dataset.h"
@@ -601,7 +602,7 @@ TEST_CASE("a csv file outside of the roots is not read") {
 TEST_CASE("the adult data as it is published reads with its separator and its missing values") {
   const std::string path = test::DataDir() + "/adult/adult.data";
   if (!std::ifstream(path).good()) {
-    WARN("skipped: no " << path << "; set EVERGRAD_DATA");
+    test::Skip("no " + path + "; set EVERGRAD_DATA");
     return;
   }
   config::SourceSpec source = Csv(path);

@@ -15,6 +15,7 @@
 #include "common/snapshot/checksum.h"
 #include "runner_fixture.h"
 #include "tests/support/paths.h"
+#include "tests/support/skip.h"
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
 #include "worker/backend/backend.h"
 #include "worker/params/layout.h"
@@ -758,12 +759,12 @@ assert digest == int(sys.argv[3]), (digest, sys.argv[3])
       absl::StrCat("/usr/bin/python3 '", script, "' '", done.export_().files(0), "' '",
                    done.export_().files(1), "' ", stage.Digest());
   if (!std::filesystem::exists("/usr/bin/python3")) {
-    WARN("not read back: there is no /usr/bin/python3");
+    test::Skip("the file was not read back: there is no /usr/bin/python3");
     return;
   }
   const int status = std::system(command.c_str());
   if (WEXITSTATUS(status) == 77) {
-    WARN("not read back: numpy is not installed");
+    test::Skip("the file was not read back: numpy is not installed");
     return;
   }
   CHECK(status == 0);
