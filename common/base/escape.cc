@@ -78,24 +78,6 @@ std::string Quoted(absl::string_view text, std::size_t characters_max) {
   return text.empty() ? out : out + "…";
 }
 
-std::string JsonEscaped(absl::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  while (!text.empty()) {
-    const Utf8Character one = FirstCharacter(text);
-    if (one.bytes == 0)
-      out += "\xEF\xBF\xBD";
-    else if (one.code == '"' || one.code == '\\')
-      out.append({'\\', static_cast<char>(one.code)});
-    else if (IsHidden(one.code))
-      AppendUnicode(one.code, &out);
-    else
-      out.append(text.data(), one.bytes);
-    text.remove_prefix(std::max<std::size_t>(one.bytes, 1));
-  }
-  return out;
-}
-
 std::string JsonWithoutHidden(absl::string_view json) {
   std::string out;
   out.reserve(json.size());

@@ -18,12 +18,8 @@ std::string Escaped(absl::string_view text);
 // `characters_max` characters were left out.
 std::string Quoted(absl::string_view text, std::size_t characters_max);
 
-// `text` between the quotes of a JSON string: valid JSON, on one line, in which a character that
-// Escaped would spell out is \u202e. Bytes that are no UTF-8 become U+FFFD.
-std::string JsonEscaped(absl::string_view text);
-
-// A whole JSON text in which the hidden characters of strings are spelled as \u202e. It means the
-// same and keeps its line ends.
+// Takes a whole JSON text, as nlohmann::json writes it, and returns an equal one in which every
+// hidden character of a string is spelled as \u202e. Line ends stay.
 std::string JsonWithoutHidden(absl::string_view json);
 
 }  // namespace evergrad

@@ -84,7 +84,6 @@ Key<JobSpec> CheckpointKey() {
   return key;
 }
 
-
 const Table<CheckpointSpec>& CheckpointTable() {
   static const Table<CheckpointSpec> table{
       "spec.checkpoint",
@@ -99,6 +98,5 @@ const Table<CheckpointSpec>& CheckpointTable() {
       {"every_steps", "steps", "on_end", "codec", "compression", "async", "format", "best"}};
   return table;
 }
-
 
 }  // namespace evergrad::config

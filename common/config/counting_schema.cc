@@ -1,6 +1,5 @@
 #include "common/config/job_schema.h"
 
-
 namespace evergrad::config {
 
 const Table<CountingSpec>& CountingTable() {
@@ -24,6 +23,5 @@ const Table<CountingSpec>& CountingTable() {
       {}};
   return table;
 }
-
 
 }  // namespace evergrad::config

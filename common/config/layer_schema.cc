@@ -172,7 +172,6 @@ Key<LayerSpec> InitializerKey(std::string name, InitializerSpec LayerSpec::*memb
       [=](const LayerSpec& t) { return std::optional<Node>(WriteInitializer(t.*member)); }};
 }
 
-
 std::vector<Key<LayerSpec>> WeightKeys() {
   return {
       ActivationKey("applied to the output"),
@@ -220,7 +219,6 @@ std::vector<Key<LayerSpec>> With(std::vector<Key<LayerSpec>> keys,
   return keys;
 }
 
-
 }  // namespace
 
 std::string InitializerType() {
@@ -248,7 +246,6 @@ Node WriteInitializer(const InitializerSpec& spec) {
   const bool plain = spec.type != "constant" && spec.stddev == InitializerSpec().stddev;
   return plain ? MakeText(spec.type) : InitializerVariant().Write(spec);
 }
-
 
 const Variant<LayerSpec>& LayerVariant() {
   static const Variant<LayerSpec> variant = [] {
@@ -330,6 +327,5 @@ const Variant<LayerSpec>& LayerVariant() {
   }();
   return variant;
 }
-
 
 }  // namespace evergrad::config

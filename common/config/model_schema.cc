@@ -328,7 +328,6 @@ Key<ModelSpec> MetricsKey() {
       "[accuracy]"};
 }
 
-
 }  // namespace
 
 const Variant<LossSpec>& LossVariant() {
@@ -370,7 +369,6 @@ const Variant<LossSpec>& LossVariant() {
   return variant;
 }
 
-
 const Table<ModelSpec>& ModelTable() {
   static const Table<ModelSpec> table{
       "spec.model",
@@ -378,6 +376,5 @@ const Table<ModelSpec>& ModelTable() {
       {"outputs", "initializers", "python", "pretrained", "weights"}};
   return table;
 }
-
 
 }  // namespace evergrad::config

@@ -27,7 +27,6 @@ const Variant<OptimizerSpec>& RuleVariant() {
   return variant;
 }
 
-
 }  // namespace
 
 Key<JobSpec> OptimizerKey() {
@@ -61,7 +60,6 @@ Key<JobSpec> OptimizerKey() {
   };
   return key;
 }
-
 
 Key<JobSpec> OptimizersKey() {
   return {"optimizers",
@@ -99,13 +97,11 @@ Key<JobSpec> OptimizersKey() {
 
 constexpr std::chrono::milliseconds kEveryMin{10}, kEveryMax{24 * 3600 * 1000};
 
-
 void CheckOptimizer(Reader& reader, const Node& node, const OptimizerSpec& spec) {
   if (const Node* nesterov = node.Find("nesterov");
       nesterov != nullptr && spec.nesterov && spec.momentum == 0)
     reader.Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
 }
-
 
 const Variant<OptimizerSpec>& OptimizerVariant() {
   static const Variant<OptimizerSpec> variant = [] {
@@ -228,6 +224,5 @@ const Variant<OptimizerSpec>& OptimizerVariant() {
   }();
   return variant;
 }
-
 
 }  // namespace evergrad::config

@@ -97,5 +97,4 @@ const Table<StrategySpec>& StrategyTable() {
   return table;
 }
 
-
 }  // namespace evergrad::config

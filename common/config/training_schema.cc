@@ -82,7 +82,6 @@ const Table<WireRule>& WireRuleTable() {
   return table;
 }
 
-
 }  // namespace
 
 Key<TrainingSpec> WireTypeKey() {
@@ -125,7 +124,6 @@ Key<TrainingSpec> WireTypeKey() {
           }};
 }
 
-
 const Table<TrainingSpec>& TrainingTable() {
   static const Table<TrainingSpec> table{
       "spec.training",
@@ -158,6 +156,5 @@ const Table<TrainingSpec>& TrainingTable() {
        "validation_split"}};
   return table;
 }
-
 
 }  // namespace evergrad::config

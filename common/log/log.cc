@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <ctime>
 #include <deque>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "common/base/escape.h"
@@ -35,8 +36,10 @@ std::string TimeText(std::int64_t wall_ms) {
                          static_cast<int>(wall_ms % 1000));
 }
 
+// A JSON string without hidden characters. Bytes that are not UTF-8 become U+FFFD.
 std::string JsonString(absl::string_view text) {
-  return absl::StrCat("\"", JsonEscaped(text), "\"");
+  return JsonWithoutHidden(nlohmann::json(std::string(text))
+                               .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 std::string Format(const Line& line, bool json) {
