@@ -303,6 +303,41 @@ std::string TablesText(const Contents& contents) {
   return absl::StrCat(contents.tables.size(), " table(s) with ", rows, " rows, ");
 }
 
+void ShowExport(Context& context, const FoundManifest& found, const Contents& contents,
+                const std::string& target, bool as_json) {
+  const v1::Manifest& m = found.manifest;
+  if (as_json) {
+    nlohmann::json json = {{"file", target},
+                           {"manifest", found.uri},
+                           {"number", m.number()},
+                           {"job", m.job_name()},
+                           {"job_uid", ShowHex(m.job_uid())},
+                           {"complete", m.complete()},
+                           {"parameters", contents.parameters},
+                           {"variables", nlohmann::json::array()},
+                           {"tables", nlohmann::json::array()}};
+    for (std::size_t v = 0; v < contents.variables.size(); ++v)
+      json["variables"].push_back(
+          {{"name", contents.tensors[v].name}, {"shape", contents.tensors[v].shape.dims()}});
+    for (std::size_t t = 0; t < contents.tables.size(); ++t) {
+      const v1::TableSpec& spec = m.plan().tables(static_cast<int>(t));
+      json["tables"].push_back({{"name", spec.name()},
+                                {"rows", contents.tables[t].rows},
+                                {"dimension", spec.dimension()},
+                                {"parts", contents.tables[t].parts}});
+    }
+    context.out << Dump(json) << "\n";
+  } else {
+    context.out << "wrote " << Printable(ShowPath(context, target)) << ": "
+                << contents.variables.size() << " variable(s), " << TablesText(contents)
+                << contents.parameters << " parameters, of checkpoint " << m.number() << " of job "
+                << Printable(m.job_name()) << " " << ShowHex(m.job_uid()) << "\n";
+    if (!m.complete())
+      context.out << "the checkpoint is not complete: its shards hold different closures, as they "
+                     "do while training goes on\n";
+  }
+}
+
 }  // namespace
 
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
@@ -359,37 +394,7 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
              npz ? weights::Format::kNpz : weights::Format::kSafetensors, *target);
   if (!contents.ok()) return ReportCheckpoint(context, contents.status());
 
-  const v1::Manifest& m = found->manifest;
-  if (output == "json") {
-    nlohmann::json json = {{"file", *target},
-                           {"manifest", found->uri},
-                           {"number", m.number()},
-                           {"job", m.job_name()},
-                           {"job_uid", ShowHex(m.job_uid())},
-                           {"complete", m.complete()},
-                           {"parameters", contents->parameters},
-                           {"variables", nlohmann::json::array()},
-                           {"tables", nlohmann::json::array()}};
-    for (std::size_t v = 0; v < contents->variables.size(); ++v)
-      json["variables"].push_back(
-          {{"name", contents->tensors[v].name}, {"shape", contents->tensors[v].shape.dims()}});
-    for (std::size_t t = 0; t < contents->tables.size(); ++t) {
-      const v1::TableSpec& spec = m.plan().tables(static_cast<int>(t));
-      json["tables"].push_back({{"name", spec.name()},
-                                {"rows", contents->tables[t].rows},
-                                {"dimension", spec.dimension()},
-                                {"parts", contents->tables[t].parts}});
-    }
-    context.out << Dump(json) << "\n";
-  } else {
-    context.out << "wrote " << Printable(ShowPath(context, *target)) << ": "
-                << contents->variables.size() << " variable(s), " << TablesText(*contents)
-                << contents->parameters << " parameters, of checkpoint " << m.number() << " of job "
-                << Printable(m.job_name()) << " " << ShowHex(m.job_uid()) << "\n";
-    if (!m.complete())
-      context.out << "the checkpoint is not complete: its shards hold different closures, as they "
-                     "do while training goes on\n";
-  }
+  ShowExport(context, *found, *contents, *target, output == "json");
   return kSucceeded;
 }
 

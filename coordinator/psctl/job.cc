@@ -276,82 +276,95 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
   return LeaveLogs(context, options.cluster, runs_folder, code);
 }
 
+void AddRunOptions(OptionTable* table, RunOptions* options) {
+  AddJobFile(table, &options->file);
+  table->Add("local", &options->local,
+             "on a cluster of its own on this machine, which ends with the job");
+  table->Add("workers", &options->cluster.workers, "with --local: workers", {1, 256});
+  table->Add("gpus", &options->cluster.gpus,
+             "with --local: a worker for each GPU of this machine, instead of --workers");
+  table->Add("servers", &options->cluster.servers, "with --local: parameter servers", {1, 256});
+  table->Add("threads", &options->cluster.worker_threads,
+             "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
+  table->Add("device", &options->cluster.device,
+             "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
+  table->Add("runs", &options->runs,
+             "folder for the files of runs: with --local they are written there; else they are "
+             "brought there at the end of the job, unless the "
+             "coordinator's runs folder is seen from here");
+  table->AddChoice(
+      "fetch", &options->fetch, {"auto", "never"},
+      "never: files that cannot be seen from here stay where they are (psctl job fetch)");
+  table->Add("supervise", &options->supervise,
+             "with --local: start again what dies, as a cluster manager would");
+  table->Add("failpoints", &options->cluster.failpoints,
+             "with --local, for tests: given to every daemon; `none` allows counting jobs");
+  table->Add("require", &options->requirements,
+             "accuracy>=0.86: exit with 5 when the result falls short");
+  AddReconnectOption(table, &options->reconnect_timeout);
+  AddConnectionOptions(table, &options->connection);
+  AddOutputOption(table, &options->output);
+}
+
+// Options of `job run` that exclude each other.
+absl::Status CheckRunOptions(const OptionTable& table, const RunOptions& options) {
+  const auto refused = [](auto... text) {
+    return UserError(absl::InvalidArgumentError(absl::StrCat(text...)));
+  };
+  for (const char* name :
+       {"workers", "gpus", "servers", "threads", "device", "supervise", "failpoints"})
+    if (!options.local && table.IsSet(name))
+      return refused("--", name, " needs --local: a cluster that runs already has its own");
+  if (options.local && table.IsSet("fetch"))
+    return refused("--fetch together with --local: there is nothing to bring, the files are here");
+  for (const auto& [name, flag] : {std::pair{"coordinator", "--coordinator"},
+                                   {"folder", "--folder"},
+                                   {"tls.ca", "--tls-…"},
+                                   {"tls.cert", "--tls-…"},
+                                   {"tls.key", "--tls-…"}})
+    if (options.local && table.IsSet(name))
+      return refused(flag, " together with --local: give one of them");
+  for (const char* name : {"workers", "device"})
+    if (options.cluster.gpus && table.IsSet(name))
+      return refused("--gpus together with --", name, ": give one of them");
+  return absl::OkStatus();
+}
+
+// With --gpus, sets the number of workers. Cancelled: a signal came while the GPUs were counted.
+absl::Status CountWorkers(Context& context, RunOptions* options) {
+  if (!options->cluster.gpus) return absl::OkStatus();
+  options->cluster.bin = std::filesystem::path(context.program).parent_path().string();
+  options->cluster.folder =
+      absl::StrCat(AbsolutePath(context, options->runs), "/.local-", ::getpid());
+  context.handles_signals->store(true);
+  const auto workers =
+      CountGpus(options->cluster, *context.clock, [&](std::chrono::milliseconds wait) {
+        const auto happening = context.inbox->Take(wait);
+        return !(happening && happening->signal != 0);
+      });
+  if (!workers.ok()) {
+    std::error_code ignored;
+    std::filesystem::remove_all(options->cluster.folder, ignored);
+    return workers.status();
+  }
+  options->cluster.workers = *workers;
+  return absl::OkStatus();
+}
+
 int Run(Context& context, const std::vector<std::string>& args) {
   RunOptions options;
   OptionTable table(
       "psctl job run",
       "submits a job, shows its progress and its result; Ctrl-C asks whether to cancel it",
       OptionTable::Kind::kCommand);
-  AddJobFile(&table, &options.file);
-  table.Add("local", &options.local,
-            "on a cluster of its own on this machine, which ends with the job");
-  table.Add("workers", &options.cluster.workers, "with --local: workers", {1, 256});
-  table.Add("gpus", &options.cluster.gpus,
-            "with --local: a worker for each GPU of this machine, instead of --workers");
-  table.Add("servers", &options.cluster.servers, "with --local: parameter servers", {1, 256});
-  table.Add("threads", &options.cluster.worker_threads,
-            "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
-  table.Add("device", &options.cluster.device,
-            "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
-  table.Add("runs", &options.runs,
-            "folder for the files of runs: with --local they are written there; else they are "
-            "brought there at the end of the job, unless the "
-            "coordinator's runs folder is seen from here");
-  table.AddChoice(
-      "fetch", &options.fetch, {"auto", "never"},
-      "never: files that cannot be seen from here stay where they are (psctl job fetch)");
-  table.Add("supervise", &options.supervise,
-            "with --local: start again what dies, as a cluster manager would");
-  table.Add("failpoints", &options.cluster.failpoints,
-            "with --local, for tests: given to every daemon; `none` allows counting jobs");
-  table.Add("require", &options.requirements,
-            "accuracy>=0.86: exit with 5 when the result falls short");
-  AddReconnectOption(&table, &options.reconnect_timeout);
-  AddConnectionOptions(&table, &options.connection);
-  AddOutputOption(&table, &options.output);
+  AddRunOptions(&table, &options);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
-  for (const char* name :
-       {"workers", "gpus", "servers", "threads", "device", "supervise", "failpoints"})
-    if (!options.local && table.IsSet(name))
-      return Report(context,
-                    UserError(absl::InvalidArgumentError(absl::StrCat(
-                        "--", name, " needs --local: a cluster that runs already has its own"))));
-  if (options.local && table.IsSet("fetch"))
-    return Report(
-        context,
-        UserError(absl::InvalidArgumentError(
-            "--fetch together with --local: there is nothing to bring, the files are here")));
-  for (const char* name : {"coordinator", "folder", "tls.ca", "tls.cert", "tls.key"})
-    if (options.local && table.IsSet(name))
-      return Report(
-          context,
-          UserError(absl::InvalidArgumentError(absl::StrCat(
-              "--",
-              name == std::string("coordinator") || name == std::string("folder") ? name : "tls-…",
-              " together with --local: give one of them"))));
-  for (const char* name : {"workers", "device"})
-    if (options.cluster.gpus && table.IsSet(name))
-      return Report(context, UserError(absl::InvalidArgumentError(absl::StrCat(
-                                 "--gpus together with --", name, ": give one of them"))));
+  if (const absl::Status fit = CheckRunOptions(table, options); !fit.ok())
+    return Report(context, fit);
   const auto requirements = ParseRequirements(options.requirements);
   if (!requirements.ok()) return Report(context, requirements.status());
-  if (options.cluster.gpus) {
-    options.cluster.bin = std::filesystem::path(context.program).parent_path().string();
-    options.cluster.folder =
-        absl::StrCat(AbsolutePath(context, options.runs), "/.local-", ::getpid());
-    context.handles_signals->store(true);
-    const auto workers =
-        CountGpus(options.cluster, *context.clock, [&](std::chrono::milliseconds wait) {
-          const auto happening = context.inbox->Take(wait);
-          return !(happening && happening->signal != 0);
-        });
-    if (!workers.ok()) {
-      std::error_code ignored;
-      std::filesystem::remove_all(options.cluster.folder, ignored);
-      return absl::IsCancelled(workers.status()) ? kInterrupted : Report(context, workers.status());
-    }
-    options.cluster.workers = *workers;
-  }
+  if (const absl::Status counted = CountWorkers(context, &options); !counted.ok())
+    return absl::IsCancelled(counted) ? kInterrupted : Report(context, counted);
   LoadedJob loaded = Load(context, options.file);
   if (loaded.spec && options.local) {  // the workers read the same disks
     FileNotes notes = LookAtFiles(loaded.paths, context.environment);
