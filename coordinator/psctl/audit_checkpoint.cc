@@ -143,8 +143,9 @@ class Auditor {
     // been applied before, and no ledger names them.
     const std::uint64_t over = got > want ? got - want : 0;
     const bool data_place_rows = manifest_.plan().shards(i).has_slot() && job_.counted_ids == 0;
-    const bool fits = got < want ? data_place_rows
-                                 : job_.resumed || over == 0 || over <= UpdatesOf(i, report.refused);
+    const bool fits = got < want
+                          ? data_place_rows
+                          : job_.resumed || over == 0 || over <= UpdatesOf(i, report.refused);
     if (!fits)
       Violated(i, absl::StrCat("its values hold another number of updates than its ledger: ledger=",
                                want, " values=", got));

@@ -63,9 +63,9 @@ class TaskRestart {
           (!before_ || now->pid != before_->pid || now->start_ticks != before_->start_ticks))
         return std::nullopt;
       if (context_.clock->Now() > until)
-        return Report(context_, absl::InternalError(absl::StrCat(
-                                    "the supervisor did not start ", task_.Name(),
-                                    " again: log=", LogFileOf(folder_, kSupervisor))));
+        return Report(context_, absl::InternalError(
+                                    absl::StrCat("the supervisor did not start ", task_.Name(),
+                                                 " again: log=", LogFileOf(folder_, kSupervisor))));
       if (!pause_(kPollInterval)) return kInterrupted;
     }
   }
@@ -100,9 +100,9 @@ class TaskRestart {
       if (client.ok() && (*client)->GetClusterInfo().ok()) return std::nullopt;
       if (context_.clock->Now() > until || (!cluster_.supervised && !(after && IsAlive(*after)))) {
         const std::string log = LogFileOf(folder_, task_.FileName());
-        return Report(context_, absl::InternalError(absl::StrCat(
-                                    "the coordinator does not answer: log=", log, "\n",
-                                    Tail(log, 2))));
+        return Report(context_,
+                      absl::InternalError(absl::StrCat("the coordinator does not answer: log=", log,
+                                                       "\n", Tail(log, 2))));
       }
       if (!pause_(kPollInterval)) return kInterrupted;
     }

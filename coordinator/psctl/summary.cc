@@ -71,22 +71,20 @@ void AddEnd(const v1::JobStatus& job, const nlohmann::json& result, Lines* lines
 
 void AddRepairs(const v1::JobStatus& job, Lines* lines) {
   if (job.shards_rolled_back() > 0) {
-    lines->push_back(absl::StrCat(
-        "servers were lost: ", Counted(job.shards_rolled_back(), "shard"),
-        " went back to what was saved, ", job.closures_rerun(),
-        job.closures_rerun() == 1 ? " closure was" : " closures were", " run again for it, ",
-        job.updates_redone(), " updates redone"));
+    lines->push_back(absl::StrCat("servers were lost: ", Counted(job.shards_rolled_back(), "shard"),
+                                  " went back to what was saved, ", job.closures_rerun(),
+                                  job.closures_rerun() == 1 ? " closure was" : " closures were",
+                                  " run again for it, ", job.updates_redone(), " updates redone"));
   }
   if (job.closures_lost() == 0) return;
   // The plan does not know how many updates a user's closure has, and `on_lost_updates` does not
   // apply to it: its arguments were given up, or it failed when it was run again.
   const bool functions = job.steps_total() == 0;
-  lines->push_back(absl::StrCat(
-      "LOST: ",
-      functions ? "updates" : Counted(job.updates_lost(), "update"), " of ",
-      Counted(job.closures_lost(), "closure"),
-      " that could not be run again for a shard that lost them",
-      functions ? ", how many is not known" : " (on_lost_updates: report)"));
+  lines->push_back(
+      absl::StrCat("LOST: ", functions ? "updates" : Counted(job.updates_lost(), "update"), " of ",
+                   Counted(job.closures_lost(), "closure"),
+                   " that could not be run again for a shard that lost them",
+                   functions ? ", how many is not known" : " (on_lost_updates: report)"));
 }
 
 void AddCheckpoint(const v1::JobStatus& job, const std::string& on_host, Lines* lines) {
@@ -144,9 +142,8 @@ void AddTables(const v1::JobStatus& job, const nlohmann::json& result, Lines* li
                        : "; no checkpoint has them"));
 }
 
-void AddFiles(const v1::JobStatus& job,
-              const std::function<bool(const std::string& name)>& there, const RunPlace& place,
-              const std::string& on_host, Lines* lines) {
+void AddFiles(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there,
+              const RunPlace& place, const std::string& on_host, Lines* lines) {
   if (job.runs_folder().empty() || job.state() == "QUEUED") return;
   Lines files = {"metrics.jsonl", "job.yaml"};
   if (IsEnded(job)) files = {"report.html", "result.json", "metrics.jsonl", "job.yaml"};
@@ -154,8 +151,7 @@ void AddFiles(const v1::JobStatus& job,
     files = {"report.html", "result.json",         "metrics.jsonl",
              "weights.npz", "weights.safetensors", "job.yaml"};
   if (there) std::erase_if(files, [&](const std::string& name) { return !there(name); });
-  const std::string names =
-      files.empty() ? "nothing could be written" : absl::StrJoin(files, ", ");
+  const std::string names = files.empty() ? "nothing could be written" : absl::StrJoin(files, ", ");
   if (place.here || !place.fetched.empty()) {
     lines->push_back(absl::StrCat(
         "the run's files",
@@ -165,8 +161,8 @@ void AddFiles(const v1::JobStatus& job,
   }
   lines->push_back(absl::StrCat("the run's files: ", on_host, Printable(job.runs_folder()), "/   (",
                                 names, ")"));
-  lines->push_back(absl::StrCat("  psctl job fetch ", ShowHex(job.job_uid()),
-                                " --to DIR   brings them here"));
+  lines->push_back(
+      absl::StrCat("  psctl job fetch ", ShowHex(job.job_uid()), " --to DIR   brings them here"));
 }
 
 }  // namespace
