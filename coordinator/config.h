@@ -13,7 +13,7 @@ namespace evergrad::coordinator {
 
 struct Options {
   ControlOptions control;
-  SqliteStoreOptions store;  // an empty folder: nothing outlives the process
+  SqliteStoreOptions store;  // without a folder the journal is in memory and ends with the process
   std::vector<std::string> checkpoint_roots;
 };
 

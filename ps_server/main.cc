@@ -1,4 +1,5 @@
-// evergrad-ps-server: holds shards of dense variables and applies updates to them, exactly once.
+// evergrad-ps-server: holds shards of dense variables and of embedding tables, and applies each
+// update to them exactly once.
 #include <atomic>
 #include <thread>
 

@@ -1,4 +1,4 @@
-// A training job as typed values, read from YAML (ARCHITECTURE, "The YAML that a user writes").
+// A training job as typed values, read from YAML (configs/reference.yaml shows every key).
 //
 // Unknown keys, wrong types, impossible combinations, duplicate keys, anchors and aliases are
 // refused, all reported together, each with file:line:column, what was expected and the nearest

@@ -1,6 +1,6 @@
 // The rules of LEDGER.md, each of which can be left out on purpose: the simulation must catch every
-// one. A daemon runs with kNone, but for `--failpoints ledger.off` (tests only), which is
-// kLedgerOff.
+// omission. A daemon runs with kNone unless a test arms a failpoint: `ledger.off` (kLedgerOff) or
+// `pull.ignore_start` (kUnchangedByVlsn) at a server, `coordinator.ignore_v0` (kDoneIgnoresV0).
 #pragma once
 
 namespace evergrad::fault {

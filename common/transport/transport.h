@@ -1,6 +1,7 @@
-// Channels and servers: the only way bytes leave or enter a process. Two implementations behind one
-// contract suite: grpc/ (gRPC 1.51, byte buffers) and inproc/ (its twin, for tests, the simulation
-// of daemons, and ThreadSanitizer).
+// Channels and servers: the way of every call between two processes. (Metrics are served by
+// common/metrics, over HTTP.) One contract suite covers two implementations: GrpcTransport
+// (gRPC 1.51, byte buffers) and InprocTransport, its twin inside one process for tests and
+// ThreadSanitizer.
 //
 // Three kinds of call:
 //   unary     small control calls (psctl -> coordinator, health)

@@ -32,9 +32,9 @@ class Contents {
   virtual bool applying() const = 0;
   virtual std::uint64_t Continue(std::uint64_t bytes_max) = 0;  // bytes touched, about
 
-  // Values that the pull asks for. What does not fit what is held: `invalid` says so.
+  // Reads the values that the pull asks for. `result->invalid` names a request that the shard's
+  // values do not fit.
   virtual void Read(const Pull& pull, PullResult* result, absl::string_view where) const = 0;
-  // Bytes of the values that such a pull returns, or 0 for one that is not valid.
 
   // As Shard's.
   virtual void Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) = 0;

@@ -2,12 +2,14 @@
 // each update and each sample was applied. Accepted only where the daemon was started with
 // --failpoints. Pure.
 //
-//   counting/samples [examples, 1]  +1 at the rows of the batch's examples, pushed only to shards
-//   that have some of them counting/updates [shards, 1]    +1 everywhere, pushed to every shard
-//   counting/table0 …               `counting.tables` embedding tables of dimensions 1, 2, 3, 4, 1,
-//   …: a few rows of each, whose ids and integers are a function
-//                                   of (closure, step, table), so that what each id has at the end
-//                                   is known; most steps touch few of the slots
+//   counting/samples [examples, 1]
+//       +1 at the rows of the batch's examples; pushed only to the shards that hold such rows
+//   counting/updates [shards, 1]
+//       +1 at every row; pushed to every shard
+//   counting/table0, counting/table1, …
+//       `counting.tables` embedding tables, table t of dimension 1 + t % 4; up to seven rows of
+//       each in a step, with ids and integers that are a function of (closure, step, table)
+//       (common/plan/counting_rows.h), so that the final value of each id is known
 #pragma once
 
 #include <cstdint>
