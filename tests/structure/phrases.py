@@ -7,7 +7,8 @@ fall. Read are comments and string literals of
 C++, CUDA, protobuf and Python, and the whole text of documents, scripts, configurations and build
 files. A comment of several lines, a string of
 several literals and a paragraph are one text, in which a line break is a space; ^ in a pattern is
-its beginning. What stands between backticks in a document is a name and is not read.
+its beginning. What stands between backticks in a document is a name and is not read, nor is a
+paragraph of a document that begins with "Before, ": it quotes a sentence that is corrected there.
 
   phrases.py                    fails where a count has risen, and shows where: lines changed since
   phrases.txt was, or else all
@@ -135,7 +136,7 @@ def plain_texts(path, source):
         else:
             before = Text(kind, number, bare)
             texts.append(before)
-    return texts
+    return [t for t in texts if not (document and t.text.startswith("Before, "))]
 
 
 def texts_of(path, source):
@@ -279,6 +280,7 @@ def self_test():
         ),
         "c.py": ('"""It goes on."""\ngoes = on  # it goes on\nsay("it goes "\n    "on")\n', 3),
         "d.md": ("It goes\non. `it goes on`\n\n- it goes\n- on\n", 1),
+        "g.md": ("- Before, `a.h`: it goes\n  on\n- After: it goes on\n", 1),
         "e.sh": ("# It goes\n# on.\nsay it goes on\n", 2),
         "f.proto": ("// It goes on.\nmessage M {}\n", 1),
     }
