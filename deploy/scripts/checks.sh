@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The checks that need no build, each with its time: format, include rules, names in Python files, sizes,
-# spelling, phrases. All of them run; ends with 1 when one failed.
+# spelling, phrases, lines of Markdown. All of them run; ends with 1 when one failed.
 # `setup.sh lint` installs what they need.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
@@ -11,9 +11,10 @@ python_names() { /usr/bin/python3 tests/structure/python_names.py; }
 sizes() { /usr/bin/python3 tests/structure/sizes.py; }
 spelling() { git ls-files -z --cached --others --exclude-standard | xargs -0 codespell; }
 phrases() { /usr/bin/python3 tests/structure/phrases.py; }
+markdown() { /usr/bin/python3 tests/structure/markdown.py; }
 
 failed=()
-for check in format include_rules python_names sizes spelling phrases; do
+for check in format include_rules python_names sizes spelling phrases markdown; do
   begin=${EPOCHREALTIME/[.,]/}
   "$check" && result=passed || { result=failed; failed+=("$check"); }
   took=$(( (${EPOCHREALTIME/[.,]/} - begin) / 100000 ))

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Finds lines of Markdown that are too long to read: over 100 columns outside of code blocks and
+tables, and rows of tables over 200 columns.
+
+  markdown.py [--self-test]
+
+A column is a character. Not counted are code blocks (fenced, or indented by four after a blank
+line), what a program generates (between `<!-- generated: NAME -->` and `<!-- end -->`), and a line
+with no place to break it: one link or one code span that is too long by itself.
+"""
+import os
+import re
+import sys
+
+import repository
+
+LINE_MAX, ROW_MAX = 100, 200
+# Pages that are being rewritten. One without a long line has to leave the list.
+EXCEPTIONS = (
+    "common/config/README.md",
+    "coordinator/jobs/README.md",
+    "coordinator/service/README.md",
+    "ps_server/optimizer/README.md",
+    "worker/data/README.md",
+    "worker/layers/README.md",
+)
+MARK = re.compile(r"\s*(?:(?:[-*+>]|\d+[.)])\s+)*")
+# Neither has a place where a line may end.
+WHOLE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|!?\[[^\]]*\]\([^)]*\)")
+
+
+def breakable(line):
+    """Whether there is a space between two words of the line."""
+    text = WHOLE.sub(lambda m: "x" * len(m.group()), line[MARK.match(line).end() :])
+    return " " in text.strip()
+
+
+def findings(text):
+    """[(line, what)]"""
+    found, fenced, generated, before = [], False, False, ""
+    indented = False
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        if line.startswith("<!-- "):
+            generated = line.startswith("<!-- generated: ")
+        indented = line.startswith("    ") and (indented or not before.strip())
+        before = line
+        if fenced or generated:
+            continue
+        if line.lstrip().startswith("|"):
+            if len(line) > ROW_MAX:
+                found.append((number, "row of a table: columns=%d max=%d" % (len(line), ROW_MAX)))
+        elif len(line) > LINE_MAX and not indented and breakable(line):
+            found.append((number, "line: columns=%d max=%d" % (len(line), LINE_MAX)))
+    return found
+
+
+def check(texts, exceptions):
+    """What to print of {path: text}: each is one failure."""
+    said = []
+    for path, text in sorted(texts.items()):
+        found = findings(text)
+        if path not in exceptions:
+            said += ["%s:%d: %s" % (path, number, what) for number, what in found]
+        elif not found:
+            said.append("%s: has no long line: take it off EXCEPTIONS in markdown.py" % path)
+    said += ["%s: listed in EXCEPTIONS and not there" % e for e in exceptions if e not in texts]
+    return said
+
+
+def self_test():
+    long = "word " * 21
+    cases = (
+        (long, 1),
+        ("word " * 19 + "words", 0),
+        ("ä" * 49 + " " + "ä" * 50, 0),
+        ("- " + long, 1),
+        ("```\n" + long + "\n```\n" + long, 1),
+        ("text\n\n    " + long, 0),
+        ("text\n    " + long, 1),
+        ("    code\n\n    " + long + "\n    " + long, 0),
+        ("<!-- generated: x -->\n" + long + "\n<!-- end -->\n" + long, 1),
+        ("- [" + "a b" * 30 + "](" + "c" * 30 + ")", 0),
+        ("see [" + "a b" * 30 + "](" + "c" * 30 + ")", 1),
+        ("`" + "a b " * 30 + "`.", 0),
+        ("| " + long + "|", 0),
+        ("| " + long * 2 + "|", 1),
+    )
+    for text, want in cases:
+        assert len(findings(text)) == want, (text, findings(text))
+    assert findings("text\n\n" + long) == [(3, "line: columns=105 max=100")]
+    assert check({"a.md": long, "b.md": long}, ("b.md",)) == ["a.md:1: line: columns=105 max=100"]
+    assert check({"b.md": "short"}, ("b.md", "c.md")) == [
+        "b.md: has no long line: take it off EXCEPTIONS in markdown.py",
+        "c.md: listed in EXCEPTIONS and not there",
+    ]
+    print("each kind of long line is seen, and so is an exception that is not needed")
+    return 0
+
+
+def main():
+    if "--self-test" in sys.argv[1:]:
+        return self_test()
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+    texts = {}
+    for path in repository.files(".", (".md",)):
+        with open(path, encoding="utf-8") as f:
+            texts[path] = f.read()
+    said = check(texts, EXCEPTIONS)
+    for line in said:
+        print(line)
+    print("%d long lines in %d pages" % (len(said), len(texts)))
+    return 1 if said else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
