@@ -1,5 +1,5 @@
-// What both ends of the protocol agree on beside the protos: version, method names, and the way
-// between messages and the types of common/base. Pure; nothing that is read is trusted.
+// What both ends of the protocol agree on beside the protos: the version, the streams' paths, and
+// the way between messages and the types of common/base. Pure; nothing that is read is trusted.
 #pragma once
 
 #include <cstdint>
@@ -18,27 +18,9 @@ namespace evergrad::client {
 
 inline constexpr std::uint32_t kProtocolVersion = 1;
 
-// Methods as they stand on the wire.
+// Paths of the two streams. The unary methods' paths are in control.h.
 inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
 inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";
-inline constexpr char kSubmitJob[] = "/evergrad.v1.Control/SubmitJob";
-inline constexpr char kGetJob[] = "/evergrad.v1.Control/GetJob";
-inline constexpr char kListJobs[] = "/evergrad.v1.Control/ListJobs";
-inline constexpr char kCancelJob[] = "/evergrad.v1.Control/CancelJob";
-inline constexpr char kListTasks[] = "/evergrad.v1.Control/ListTasks";
-inline constexpr char kListVariables[] = "/evergrad.v1.Control/ListVariables";
-inline constexpr char kReadTaskLogs[] = "/evergrad.v1.Control/ReadTaskLogs";
-inline constexpr char kGetClusterInfo[] = "/evergrad.v1.Control/GetClusterInfo";
-inline constexpr char kDrainTask[] = "/evergrad.v1.Control/DrainTask";
-inline constexpr char kListRunFiles[] = "/evergrad.v1.Control/ListRunFiles";
-inline constexpr char kReadRunFile[] = "/evergrad.v1.Control/ReadRunFile";
-inline constexpr char kScheduleClosure[] = "/evergrad.v1.Control/ScheduleClosure";
-inline constexpr char kJoinClosures[] = "/evergrad.v1.Control/JoinClosures";
-inline constexpr char kClosuresDone[] = "/evergrad.v1.Control/ClosuresDone";
-inline constexpr char kFetchResult[] = "/evergrad.v1.Control/FetchResult";
-inline constexpr char kCancelClosures[] = "/evergrad.v1.Control/CancelClosures";
-inline constexpr char kReleaseResults[] = "/evergrad.v1.Control/ReleaseResults";
-inline constexpr char kFinishJob[] = "/evergrad.v1.Control/FinishJob";
 
 // Attempts in hand that a Hello names: those that wait at a worker, the one that runs, and as many
 // that are done and not answered.

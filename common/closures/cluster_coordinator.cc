@@ -8,6 +8,7 @@
 #include "common/base/interval_set.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/random/philox.h"
 #include "common/runtime/executor.h"
@@ -90,25 +91,13 @@ struct ClusterCoordinator::Impl {
     std::uint64_t number_ = 0;
   };
 
+  // Repeats the call while no coordinator answers, for unreachable_max at most.
   template <class Response, class Request>
-  absl::StatusOr<Response> CallOnce(const char* method, const Request& request,
-                                    milliseconds deadline) {
-    EG_ASSIGN_OR_RETURN(
-        const std::string bytes,
-        transport::UnaryAndWait(*channel, method, request.SerializeAsString(), deadline));
-    Response response;
-    if (!response.ParseFromString(bytes))
-      return absl::InternalError(
-          absl::StrCat("the coordinator's answer cannot be read: bytes=", bytes.size()));
-    return response;
-  }
-
-  // Again and again while nobody answers, up to unreachable_max.
-  template <class Response, class Request>
-  absl::StatusOr<Response> Call(const char* method, const Request& request, milliseconds deadline) {
+  absl::StatusOr<Response> Call(const Request& request, milliseconds deadline) {
     const MonoTime begun = clock.Now();
     for (milliseconds backoff = kBackoffMin;; backoff = std::min(backoff * 2, kBackoffMax)) {
-      absl::StatusOr<Response> response = CallOnce<Response>(method, request, deadline);
+      absl::StatusOr<Response> response =
+          client::CallControl<Response>(*channel, request, deadline);
       if (response.ok() || !IsRetryable(response.status())) return response;
       const auto silent = clock.Now() - begun;
       if (silent >= options.unreachable_max) {
@@ -121,8 +110,8 @@ struct ClusterCoordinator::Impl {
     }
   }
   template <class Response, class Request>
-  absl::StatusOr<Response> Call(const char* method, const Request& request) {
-    return Call<Response>(method, request, kWait + kAnswerWithin);
+  absl::StatusOr<Response> Call(const Request& request) {
+    return Call<Response>(request, kWait + kAnswerWithin);
   }
 
   // What handles have let go rides with a call; it rides again if the call failed.
@@ -138,13 +127,13 @@ struct ClusterCoordinator::Impl {
 
   // Join and Finish: until `reached` or the error.
   template <class Response, class Request>
-  absl::Status WaitUntil(const char* method, Request request, bool (Response::*reached)() const) {
+  absl::Status WaitUntil(Request request, bool (Response::*reached)() const) {
     request.set_job(options.job);
     request.set_wait_ms(static_cast<std::uint32_t>(kWait.count()));
     const Numbered number(this);
     for (;;) {
       number.Fill(request.mutable_call());
-      EG_ASSIGN_OR_RETURN(const Response response, Call<Response>(method, request));
+      EG_ASSIGN_OR_RETURN(const Response response, Call<Response>(request));
       if (response.has_error()) return Told(response.error());
       if ((response.*reached)()) return absl::OkStatus();
     }
@@ -155,7 +144,7 @@ struct ClusterCoordinator::Impl {
     request.set_wait_ms(static_cast<std::uint32_t>(kWait.count()));
     for (;;) {
       EG_ASSIGN_OR_RETURN(const v1::CancelClosuresResponse response,
-                          Call<v1::CancelClosuresResponse>(client::kCancelClosures, request));
+                          Call<v1::CancelClosuresResponse>(request));
       if (response.cancelled()) return absl::OkStatus();
     }
   }
@@ -170,7 +159,7 @@ ClusterCoordinator::~ClusterCoordinator() {
   if (request.released().bounds_size() == 0) return;
   // Unheard it is not said again: results are bounded at the coordinator, too.
   const auto unheard =
-      impl_->CallOnce<v1::ReleaseResultsResponse>(client::kReleaseResults, request, kGoodbye);
+      client::CallControl<v1::ReleaseResultsResponse>(*impl_->channel, request, kGoodbye);
   (void)unheard;
 }
 
@@ -207,7 +196,7 @@ absl::StatusOr<RemoteValue> ClusterCoordinator::Schedule(absl::string_view funct
   const Impl::Numbered number(impl_.get());
   for (;;) {
     number.Fill(request.mutable_call());
-    auto response = impl_->Call<v1::ScheduleClosureResponse>(client::kScheduleClosure, request);
+    auto response = impl_->Call<v1::ScheduleClosureResponse>(request);
     if (!response.ok() || response->has_error()) {
       impl_->PutBack(request.released());
       return response.ok() ? Told(response->error()) : response.status();
@@ -225,8 +214,7 @@ absl::Status ClusterCoordinator::Join(bool durable) {
   request.set_durable(durable);
   *request.mutable_released() = impl_->TakeReleases();
   const v1::IntervalSet released = request.released();
-  absl::Status status = impl_->WaitUntil(client::kJoinClosures, std::move(request),
-                                         &v1::JoinClosuresResponse::joined);
+  absl::Status status = impl_->WaitUntil(std::move(request), &v1::JoinClosuresResponse::joined);
   if (!status.ok()) impl_->PutBack(released);
   return status;
 }
@@ -237,7 +225,7 @@ absl::StatusOr<bool> ClusterCoordinator::Done() {
   const Impl::Numbered number(impl_.get());
   number.Fill(request.mutable_call());
   EG_ASSIGN_OR_RETURN(const v1::ClosuresDoneResponse response,
-                      impl_->Call<v1::ClosuresDoneResponse>(client::kClosuresDone, request));
+                      impl_->Call<v1::ClosuresDoneResponse>(request));
   if (response.has_error()) return Told(response.error());
   return response.done();
 }
@@ -251,7 +239,7 @@ absl::StatusOr<std::string> ClusterCoordinator::Fetch(const RemoteValue& value) 
   request.set_wait_ms(static_cast<std::uint32_t>(kWait.count()));
   for (;;) {
     EG_ASSIGN_OR_RETURN(v1::FetchResultResponse response,
-                        impl_->Call<v1::FetchResultResponse>(client::kFetchResult, request));
+                        impl_->Call<v1::FetchResultResponse>(request));
     switch (response.state()) {
       case v1::RESULT_SUCCEEDED: return std::move(*response.mutable_result());
       case v1::RESULT_FAILED: {
@@ -290,15 +278,14 @@ absl::Status ClusterCoordinator::CancelAll() {
 }
 
 absl::Status ClusterCoordinator::Finish() {
-  EG_RETURN_IF_ERROR(impl_->WaitUntil(client::kFinishJob, v1::FinishJobRequest(),
-                                      &v1::FinishJobResponse::finishing));
+  EG_RETURN_IF_ERROR(impl_->WaitUntil(v1::FinishJobRequest(), &v1::FinishJobResponse::finishing));
   v1::GetJobRequest request;
   request.set_job(impl_->options.job);
   request.set_wait_ms(static_cast<std::uint32_t>(kWait.count()));
   request.set_events_after(~0ull);
   for (;;) {
     EG_ASSIGN_OR_RETURN(const v1::GetJobResponse response,
-                        impl_->Call<v1::GetJobResponse>(client::kGetJob, request));
+                        impl_->Call<v1::GetJobResponse>(request));
     const v1::JobStatus& job = response.job();
     if (job.state() == "SUCCEEDED") return absl::OkStatus();
     if (job.state() == "FAILED") return client::FromErrorDetail(job.first_cause());

@@ -150,9 +150,11 @@ int Status(Context& context, const std::vector<std::string>& args) {
       500);  // who asks for the status wants to hear that the coordinator is gone
   auto client = ControlClient::Connect(context, connection);
   absl::StatusOr<v1::GetClusterInfoResponse> info =
-      client.ok() ? (*client)->GetClusterInfo() : client.status();
+      client.ok() ? (*client)->Call<v1::GetClusterInfoResponse>(v1::GetClusterInfoRequest())
+                  : client.status();
   absl::StatusOr<v1::ListTasksResponse> tasks =
-      client.ok() && info.ok() ? (*client)->ListTasks() : info.status();
+      client.ok() && info.ok() ? (*client)->Call<v1::ListTasksResponse>(v1::ListTasksRequest())
+                               : info.status();
   if (options.output == "json") {
     nlohmann::json known = nlohmann::json::array();
     if (tasks.ok())

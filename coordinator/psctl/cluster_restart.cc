@@ -97,7 +97,9 @@ class TaskRestart {
     const MonoTime until = context_.clock->Now() + kPatience;
     for (;;) {
       auto client = ControlClient::Connect(context_, connection);
-      if (client.ok() && (*client)->GetClusterInfo().ok()) return std::nullopt;
+      if (client.ok() &&
+          (*client)->Call<v1::GetClusterInfoResponse>(v1::GetClusterInfoRequest()).ok())
+        return std::nullopt;
       if (context_.clock->Now() > until || (!cluster_.supervised && !(after && IsAlive(*after)))) {
         const std::string log = LogFileOf(folder_, task_.FileName());
         return Report(context_,

@@ -101,7 +101,7 @@ class ClusterStart {
     const std::size_t wanted = options_.local.workers + options_.local.servers;
     const MonoTime until = context_.clock->Now() + options_.wait;
     for (;;) {
-      const auto tasks = (*client)->ListTasks();
+      const auto tasks = (*client)->Call<v1::ListTasksResponse>(v1::ListTasksRequest());
       const std::size_t alive = tasks.ok() ? AliveIn(*tasks) : 0;
       if (alive >= wanted) return SayUp((*client)->address());
       if (const auto code = Tick()) return *code;

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/client/protocol.h"
 #include "common/runtime/executor.h"
 #include "common/transport/not_connected.h"
 #include "coordinator/psctl/text_table.h"
@@ -14,34 +13,6 @@ namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(50);  // between two tries to reach a coordinator
 constexpr auto kSilence = std::chrono::milliseconds(1000);  // a shorter wait is not worth a word
-
-template <class Response>
-absl::StatusOr<Response> Parse(const std::string& address, absl::StatusOr<std::string> bytes) {
-  if (!bytes.ok()) {
-    if (bytes.status().code() != absl::StatusCode::kUnavailable &&
-        bytes.status().code() != absl::StatusCode::kDeadlineExceeded)
-      return bytes.status();
-    if (!OriginOf(bytes.status()).empty())
-      return bytes.status();  // its answer: it is there, and takes nothing now
-    if (!transport::IsNotConnected(bytes.status()) && absl::IsDeadlineExceeded(bytes.status())) {
-      return absl::Status(
-          bytes.status().code(),
-          absl::StrCat("no answer from the coordinator in time (does it run, is this its "
-                       "address?); it may have "
-                       "done what it was asked, psctl job list says which jobs there are: address=",
-                       address, " cause=", bytes.status().message()));
-    }
-    return absl::Status(
-        bytes.status().code(),
-        absl::StrCat("coordinator not reachable (does it run, is this its address?): address=",
-                     address, " cause=", bytes.status().message()));
-  }
-  Response response;
-  if (!response.ParseFromString(*bytes))
-    return absl::InternalError(absl::StrCat(
-        "the coordinator's answer cannot be read: address=", address, " bytes=", bytes->size()));
-  return response;
-}
 
 }  // namespace
 
@@ -67,14 +38,32 @@ absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
       new ControlClient(context, connection, std::move(address), std::move(channel)));
 }
 
-template <class Response, class Request>
-absl::StatusOr<Response> ControlClient::Call(const char* method, const Request& request,
-                                             std::chrono::milliseconds longer) {
-  const std::string bytes = request.SerializeAsString();
+absl::Status ControlClient::Explained(const std::string& address, const absl::Status& status) {
+  const absl::StatusCode code = status.code();
+  if (code == absl::StatusCode::kInternal && OriginOf(status).empty())
+    return absl::InternalError(absl::StrCat(status.message(), " address=", address));
+  if (code != absl::StatusCode::kUnavailable && code != absl::StatusCode::kDeadlineExceeded)
+    return status;
+  if (!OriginOf(status).empty()) return status;  // the coordinator itself has refused the call
+  if (!transport::IsNotConnected(status) && code == absl::StatusCode::kDeadlineExceeded) {
+    return absl::Status(
+        code, absl::StrCat("no answer from the coordinator in time (does it run, is this its "
+                           "address?); it may have "
+                           "done what it was asked, psctl job list says which jobs there are: "
+                           "address=",
+                           address, " cause=", status.message()));
+  }
+  return absl::Status(
+      code, absl::StrCat("coordinator not reachable (does it run, is this its address?): address=",
+                         address, " cause=", status.message()));
+}
+
+absl::StatusOr<std::string> ControlClient::Exchange(const std::string& method,
+                                                    const std::string& request,
+                                                    std::chrono::milliseconds longer) {
   absl::StatusOr<std::string> answer =
-      transport::UnaryAndWait(*channel_, method, bytes, timeout_ + longer);
-  if (answer.ok() || !transport::IsNotConnected(answer.status()))
-    return Parse<Response>(address_, std::move(answer));
+      transport::UnaryAndWait(*channel_, method, request, timeout_ + longer);
+  if (answer.ok() || !transport::IsNotConnected(answer.status())) return answer;
   const MonoTime begun = context_.clock->Now();
   runtime::Event never;  // what a pause waits on
   bool said = false;
@@ -87,71 +76,19 @@ absl::StatusOr<Response> ControlClient::Call(const char* method, const Request& 
                    << std::flush;
     }
     never.WaitFor(kPause);
-    answer = transport::UnaryAndWait(*channel_, method, bytes, timeout_ + longer);
+    answer = transport::UnaryAndWait(*channel_, method, request, timeout_ + longer);
   }
-  return Parse<Response>(address_, std::move(answer));
-}
-
-absl::StatusOr<v1::SubmitJobResponse> ControlClient::SubmitJob(
-    const v1::SubmitJobRequest& request) {
-  return Call<v1::SubmitJobResponse>(client::kSubmitJob, request);
-}
-absl::StatusOr<v1::GetJobResponse> ControlClient::GetJob(const v1::GetJobRequest& request) {
-  return Call<v1::GetJobResponse>(client::kGetJob, request);
-}
-absl::StatusOr<v1::ListJobsResponse> ControlClient::ListJobs() {
-  return Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
-}
-absl::StatusOr<v1::ListTasksResponse> ControlClient::ListTasks() {
-  return Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
-}
-absl::StatusOr<v1::GetClusterInfoResponse> ControlClient::GetClusterInfo() {
-  return Call<v1::GetClusterInfoResponse>(client::kGetClusterInfo, v1::GetClusterInfoRequest());
-}
-absl::StatusOr<v1::ReadTaskLogsResponse> ControlClient::ReadTaskLogs(
-    const v1::ReadTaskLogsRequest& request) {
-  return Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
-}
-
-absl::StatusOr<v1::CancelJobResponse> ControlClient::CancelJob(const std::string& job) {
-  v1::CancelJobRequest request;
-  request.set_job(job);
-  return Call<v1::CancelJobResponse>(client::kCancelJob, request);
-}
-
-absl::StatusOr<v1::DrainTaskResponse> ControlClient::DrainTask(const std::string& task) {
-  v1::DrainTaskRequest request;
-  request.set_task(task);
-  return Call<v1::DrainTaskResponse>(client::kDrainTask, request);
-}
-
-absl::StatusOr<v1::ListRunFilesResponse> ControlClient::ListRunFiles(const std::string& job) {
-  v1::ListRunFilesRequest request;
-  request.set_job(job);
-  return Call<v1::ListRunFilesResponse>(client::kListRunFiles, request, std::chrono::minutes(10));
-}
-absl::StatusOr<v1::ReadRunFileResponse> ControlClient::ReadRunFile(
-    const v1::ReadRunFileRequest& request) {
-  return Call<v1::ReadRunFileResponse>(client::kReadRunFile, request);
-}
-
-absl::StatusOr<v1::ListVariablesResponse> ControlClient::ListVariables(const std::string& job,
-                                                                       const std::string& variable,
-                                                                       bool digests) {
-  v1::ListVariablesRequest request;
-  request.set_job(job);
-  request.set_variable(variable);
-  request.set_without_digests(!digests);
-  return Call<v1::ListVariablesResponse>(client::kListVariables, request);
+  return answer;
 }
 
 void ControlClient::GetJobAsync(const v1::GetJobRequest& request,
                                 std::function<void(absl::StatusOr<v1::GetJobResponse>)> done) {
-  channel_->Unary(client::kGetJob, request.SerializeAsString(),
-                  timeout_ + std::chrono::milliseconds(request.wait_ms()),
-                  [address = address_, done = std::move(done)](absl::StatusOr<std::string> bytes) {
-                    done(Parse<v1::GetJobResponse>(address, std::move(bytes)));
-                  });
+  channel_->Unary(
+      client::ControlMethod<v1::GetJobRequest>(), request.SerializeAsString(),
+      timeout_ + std::chrono::milliseconds(request.wait_ms()),
+      [address = address_, done = std::move(done)](const absl::StatusOr<std::string>& bytes) {
+        done(Parse<v1::GetJobResponse>(address, bytes));
+      });
 }
 
 }  // namespace evergrad::psctl

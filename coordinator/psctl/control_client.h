@@ -1,15 +1,18 @@
-// The control calls of a coordinator, typed. Blocking but for GetJobAsync; one thread.
+// The calls of the service Control of one coordinator. All but GetJobAsync block. One thread uses a
+// client.
 //
 // A blocking call that never left, because nobody listened or the connection broke before it was
 // made, is repeated for Connection::wait. No other call is: what the coordinator may have received
 // is never sent twice.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/client/control.h"
 #include "coordinator/psctl/context.h"
 #include "evergrad/v1/api.pb.h"
 
@@ -23,23 +26,13 @@ class ControlClient {
                                                                 const Connection& connection);
   ~ControlClient();
 
-  absl::StatusOr<v1::SubmitJobResponse> SubmitJob(const v1::SubmitJobRequest& request);
-  absl::StatusOr<v1::GetJobResponse> GetJob(const v1::GetJobRequest& request);
-  absl::StatusOr<v1::ListJobsResponse> ListJobs();
-  absl::StatusOr<v1::CancelJobResponse> CancelJob(const std::string& job);
-  absl::StatusOr<v1::ListTasksResponse> ListTasks();
-  absl::StatusOr<v1::ListVariablesResponse> ListVariables(const std::string& job) {
-    return ListVariables(job, "", /*digests=*/true);
+  // Calls the method of the service Control whose request is `Request`:
+  // Call<v1::ListTasksResponse>(v1::ListTasksRequest()). `longer` is added to Connection::timeout.
+  template <class Response, class Request>
+  absl::StatusOr<Response> Call(const Request& request, std::chrono::milliseconds longer = {}) {
+    return Parse<Response>(address_, Exchange(client::ControlMethod<Request, Response>(),
+                                              request.SerializeAsString(), longer));
   }
-  absl::StatusOr<v1::ListVariablesResponse> ListVariables(const std::string& job,
-                                                          const std::string& variable,
-                                                          bool digests);
-  absl::StatusOr<v1::ReadTaskLogsResponse> ReadTaskLogs(const v1::ReadTaskLogsRequest& request);
-  absl::StatusOr<v1::GetClusterInfoResponse> GetClusterInfo();
-  absl::StatusOr<v1::DrainTaskResponse> DrainTask(const std::string& task);
-  absl::StatusOr<v1::ListRunFilesResponse> ListRunFiles(
-      const std::string& job);  // may take as long as the coordinator reads its files
-  absl::StatusOr<v1::ReadRunFileResponse> ReadRunFile(const v1::ReadRunFileRequest& request);
   // `done` runs once, on a transport thread. The client may be destroyed before: then it has run
   // when the destructor returns.
   void GetJobAsync(const v1::GetJobRequest& request,
@@ -50,9 +43,17 @@ class ControlClient {
  private:
   ControlClient(Context& context, const Connection& connection, std::string address,
                 std::unique_ptr<transport::Channel> channel);
-  template <class Response, class Request>
-  absl::StatusOr<Response> Call(const char* method, const Request& request,
-                                std::chrono::milliseconds longer = {});
+  absl::StatusOr<std::string> Exchange(const std::string& method, const std::string& request,
+                                       std::chrono::milliseconds longer);
+  // The error of a call, with the address that was asked.
+  static absl::Status Explained(const std::string& address, const absl::Status& status);
+  template <class Response>
+  static absl::StatusOr<Response> Parse(const std::string& address,
+                                        const absl::StatusOr<std::string>& bytes) {
+    absl::StatusOr<Response> response = client::ParseAnswer<Response>(bytes);
+    if (!response.ok()) return Explained(address, response.status());
+    return response;
+  }
 
   Context& context_;
   const std::string address_;

@@ -36,6 +36,8 @@ namespace {
 constexpr char kFetchedMark[] = ".evergrad-fetched";
 constexpr std::uint64_t kMarkBytesMax = 4096, kResultBytesMax = 64u << 20;
 constexpr int kListedMax = 4;  // a file that changes while it is read is listed and read again
+// The coordinator reads every file of the run before it answers with the list.
+constexpr auto kListingLonger = std::chrono::minutes(10);
 constexpr auto kPause = std::chrono::milliseconds(200);
 
 // A file that is whole here already does not come again.
@@ -64,8 +66,11 @@ class Fetcher {
   absl::StatusOr<Fetched> Run() {
     Fetched fetched;
     for (int listed = 1;; ++listed) {
-      EG_ASSIGN_OR_RETURN(const v1::ListRunFilesResponse list,
-                          Patiently([&] { return client_.ListRunFiles(options_.job); }));
+      v1::ListRunFilesRequest request;
+      request.set_job(options_.job);
+      EG_ASSIGN_OR_RETURN(const v1::ListRunFilesResponse list, Patiently([&] {
+                            return client_.Call<v1::ListRunFilesResponse>(request, kListingLonger);
+                          }));
       fetched.host = list.host();
       fetched.there = list.folder();
       fetched.state = list.state();
@@ -174,8 +179,9 @@ class Fetcher {
       request.set_offset(offset);
       request.set_bytes_max(static_cast<std::uint32_t>(
           std::min<std::uint64_t>(client::kRunFileChunkMax, file.bytes() - offset)));
-      EG_ASSIGN_OR_RETURN(const v1::ReadRunFileResponse part,
-                          Patiently([&] { return client_.ReadRunFile(request); }));
+      EG_ASSIGN_OR_RETURN(const v1::ReadRunFileResponse part, Patiently([&] {
+                            return client_.Call<v1::ReadRunFileResponse>(request);
+                          }));
       if (part.data().empty() || part.data().size() > request.bytes_max())
         return absl::DataLossError(absl::StrCat(
             "a file changed while it was read: name=", file.name(), " offset=", offset));

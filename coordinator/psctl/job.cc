@@ -175,7 +175,8 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
               std::string* runs_folder) {
   auto client = ControlClient::Connect(context, options.connection);
   if (!client.ok()) return Report(context, client.status());
-  const auto submitted = (*client)->SubmitJob(SubmissionOf(spec, options.file.path));
+  const auto submitted =
+      (*client)->Call<v1::SubmitJobResponse>(SubmissionOf(spec, options.file.path));
   if (!submitted.ok()) return Report(context, submitted.status());
   *runs_folder = submitted->runs_folder();
   if (options.output == "text")
@@ -444,7 +445,8 @@ int Submit(Context& context, const std::vector<std::string>& args) {
   if (!loaded.spec) return ReportMistakes(context, loaded, file.path, output == "json");
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
-  const auto submitted = (*client)->SubmitJob(SubmissionOf(*loaded.spec, file.path));
+  const auto submitted =
+      (*client)->Call<v1::SubmitJobResponse>(SubmissionOf(*loaded.spec, file.path));
   if (!submitted.ok()) return Report(context, submitted.status());
   if (output == "json") {
     context.out << Dump({{"job_uid", ShowHex(submitted->job_uid())},
@@ -470,7 +472,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
-  const auto jobs = (*client)->ListJobs();
+  const auto jobs = (*client)->Call<v1::ListJobsResponse>(v1::ListJobsRequest());
   if (!jobs.ok()) return Report(context, jobs.status());
   if (output == "json") {
     nlohmann::json rows = nlohmann::json::array();
@@ -533,7 +535,7 @@ int Show(Context& context, const std::vector<std::string>& args) {
   if (const auto code = Open(context, &table, args, &one)) return *code;
   v1::GetJobRequest request;
   request.set_job(one.job);
-  const auto answer = one.client->GetJob(request);
+  const auto answer = one.client->Call<v1::GetJobResponse>(request);
   if (!answer.ok()) return Report(context, answer.status());
   if (one.output == "json") {
     context.out << Dump(JsonOf(answer->job())) << "\n";
@@ -610,7 +612,9 @@ int Cancel(Context& context, const std::vector<std::string>& args) {
   OptionTable table("psctl job cancel", "cancels a job; what it applied stays where it is",
                     OptionTable::Kind::kCommand);
   if (const auto code = Open(context, &table, args, &one)) return *code;
-  const auto cancelled = one.client->CancelJob(one.job);
+  v1::CancelJobRequest request;
+  request.set_job(one.job);
+  const auto cancelled = one.client->Call<v1::CancelJobResponse>(request);
   if (!cancelled.ok()) return Report(context, cancelled.status());
   v1::JobStatus now;
   now.set_state(cancelled->state());

@@ -71,7 +71,7 @@ absl::StatusOr<v1::JobStatus> JobWithCheckpoint(Context& context, const Connecti
   EG_ASSIGN_OR_RETURN(auto client, ControlClient::Connect(context, connection));
   v1::GetJobRequest request;
   request.set_job(job);
-  EG_ASSIGN_OR_RETURN(const v1::GetJobResponse answer, client->GetJob(request));
+  EG_ASSIGN_OR_RETURN(const v1::GetJobResponse answer, client->Call<v1::GetJobResponse>(request));
   if (answer.job().checkpoint().number() == 0)
     return UserError(
         absl::NotFoundError(absl::StrCat("job has no checkpoint to read: job=", Printable(job))));

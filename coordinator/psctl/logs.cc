@@ -45,7 +45,7 @@ int Logs(Context& context, const std::vector<std::string>& args) {
   if (since.count() > 0) request.set_since_wall_ms(context.clock->WallMillis() - since.count());
   if (follow) context.handles_signals->store(true);
   for (;;) {
-    const auto answer = (*client)->ReadTaskLogs(request);
+    const auto answer = (*client)->Call<v1::ReadTaskLogsResponse>(request);
     if (!answer.ok()) return Report(context, answer.status());
     for (const v1::LogLine& line : answer->lines())
       context.out << (output == "json" ? Dump(JsonOf(line), -1) : LogText(line)) << "\n";

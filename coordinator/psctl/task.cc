@@ -26,7 +26,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
-  const auto tasks = (*client)->ListTasks();
+  const auto tasks = (*client)->Call<v1::ListTasksResponse>(v1::ListTasksRequest());
   if (!tasks.ok()) return Report(context, tasks.status());
   if (output == "json") {
     nlohmann::json rows = nlohmann::json::array();
@@ -52,7 +52,9 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
-  if (const auto told = (*client)->DrainTask(task); !told.ok())
+  v1::DrainTaskRequest request;
+  request.set_task(task);
+  if (const auto told = (*client)->Call<v1::DrainTaskResponse>(request); !told.ok())
     return Report(context, told.status());
   context.out << task << ": told to leave (psctl task list)\n";
   return kSucceeded;

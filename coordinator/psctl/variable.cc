@@ -19,7 +19,7 @@ std::optional<int> NewestIfUnnamed(Context& context, ControlClient& client, std:
                                    std::string* name = nullptr) {
   if (name != nullptr) *name = *job;
   if (!job->empty()) return std::nullopt;
-  const auto jobs = client.ListJobs();
+  const auto jobs = client.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
   if (!jobs.ok()) return Report(context, jobs.status());
   if (jobs->jobs_size() == 0) {
     context.err << "psctl: the coordinator knows no job (psctl job submit JOB.yaml gives it one)\n";
@@ -48,7 +48,9 @@ int List(Context& context, const std::vector<std::string>& args) {
   auto client = ControlClient::Connect(context, connection);
   if (!client.ok()) return Report(context, client.status());
   if (const auto code = NewestIfUnnamed(context, **client, &job)) return *code;
-  const auto variables = (*client)->ListVariables(job);
+  v1::ListVariablesRequest request;
+  request.set_job(job);
+  const auto variables = (*client)->Call<v1::ListVariablesResponse>(request);
   if (!variables.ok()) return Report(context, variables.status());
   if (output == "json") {
     nlohmann::json rows = nlohmann::json::array();
@@ -63,7 +65,11 @@ int List(Context& context, const std::vector<std::string>& args) {
 // What `describe` and `top` ask for; the answer has exactly one row.
 absl::StatusOr<v1::VariableRow> Ask(ControlClient& client, const std::string& job,
                                     const std::string& name, bool digests) {
-  auto answer = client.ListVariables(job, name, digests);
+  v1::ListVariablesRequest request;
+  request.set_job(job);
+  request.set_variable(name);
+  request.set_without_digests(!digests);
+  auto answer = client.Call<v1::ListVariablesResponse>(request);
   if (!answer.ok()) return answer.status();
   for (v1::VariableRow& row : *answer->mutable_variables())
     if (row.name() == name) return std::move(row);

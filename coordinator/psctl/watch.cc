@@ -173,7 +173,9 @@ class Watcher {
     interrupted_ = true;
     cancel_until_ = Now() + options_.cancel_wait;
     printer_.Say("cancelling the job");
-    const auto cancelled = client_.CancelJob(options_.job);
+    v1::CancelJobRequest request;
+    request.set_job(options_.job);
+    const auto cancelled = client_.Call<v1::CancelJobResponse>(request);
     if (!cancelled.ok())
       End(kInterrupted,
           absl::StrCat("the job could not be cancelled: ", cancelled.status().message()));

@@ -6,7 +6,8 @@ namespace evergrad::coordinator {
 
 // Begins the end; a repeat, or a job that has ended, changes nothing and is answered with the
 // state. Poll GetJob for CANCELLED.
-void ControlPlane::CancelJob(const v1::CancelJobRequest& request, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responder) {
   // An empty name means the newest job where one is looked at; what is ended is named.
   if (request.job().empty())
     return responder->Answer(

@@ -19,6 +19,10 @@
 #include "coordinator/scheduler/shares.h"
 
 namespace evergrad::coordinator {
+
+template <>
+void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responder);
+
 namespace {
 
 // Releases its place among the calls in progress when it goes, answered or not.
@@ -204,8 +208,12 @@ transport::Handlers ControlPlane::handlers() {
   handlers.unary = [this](const transport::PeerInfo& peer, absl::string_view method,
                           std::string request,
                           std::unique_ptr<transport::UnaryResponder> responder) {
-    // These calls are people's: a task says all that it has to say in its session.
-    if (absl::Status status = transport::CheckPeer(peer, "user"); !status.ok())
+    const ControlCall* const call = FindCall(Calls(), method);
+    if (call == nullptr) {
+      return responder->Answer(
+          absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
+    }
+    if (absl::Status status = CheckCaller(*call, peer); !status.ok())
       return responder->Answer(std::move(status));
     if (calls_->fetch_add(1) >= options_.calls_max) {
       calls_->fetch_sub(1);
@@ -215,9 +223,8 @@ transport::Handlers ControlPlane::handlers() {
       return;
     }
     Responder counted = std::make_shared<CountedResponder>(std::move(responder), calls_);
-    const bool posted =
-        parts_.control->Post([this, counted, name = std::string(method),
-                              bytes = std::move(request)] { OnUnary(name, bytes, counted); });
+    const bool posted = parts_.control->Post(
+        [this, counted, call, bytes = std::move(request)] { OnUnary(*call, bytes, counted); });
     if (!posted) counted->Answer(absl::UnavailableError("the coordinator is stopping"));
   };
   handlers.stream = [this](const transport::PeerInfo& peer, absl::string_view method,
@@ -419,7 +426,7 @@ void ControlPlane::EndWindow() {
   }
   auto cancels = std::move(cancels_);
   cancels_.clear();
-  for (auto& [request, responder] : cancels) CancelJob(request, std::move(responder));
+  for (auto& [request, responder] : cancels) Serve(request, std::move(responder));
   StartNextJob();
 }
 

@@ -32,6 +32,7 @@
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/membership/identity_contest.h"
 #include "coordinator/membership/membership.h"
+#include "coordinator/service/control_calls.h"
 #include "coordinator/service/lost_jobs.h"
 #include "coordinator/service/write_trouble.h"
 #include "evergrad/v1/api.pb.h"
@@ -102,6 +103,9 @@ class ControlPlane final : private JobHost {
   // journal has changed, and there is no coordinator.
   absl::Status Recover();
 
+  // The table of the Control RPCs, in the order of api.proto.
+  static const std::vector<ControlCall>& Calls();
+
   // Thread-safe: what the transport calls. Each posts to the control executor; bounded, refused
   // beyond.
   transport::Handlers handlers();
@@ -160,8 +164,6 @@ class ControlPlane final : private JobHost {
     MonoTime deadline{0};
     std::shared_ptr<transport::UnaryResponder> responder;
   };
-  using Responder = std::shared_ptr<transport::UnaryResponder>;
-
   // JobHost
   MonoTime Now() const override { return parts_.clock->Now(); }
   std::int64_t WallMillis() const override { return parts_.clock->WallMillis(); }
@@ -261,32 +263,26 @@ class ControlPlane final : private JobHost {
   void CloseSession(std::uint64_t number);  // tells membership
   Session* SessionOf(TaskId task);
 
-  // One RPC, one .cc.
-  void OnUnary(const std::string& method, const std::string& request, Responder responder);
-  void SubmitJob(const v1::SubmitJobRequest& request, Responder responder);
-  void GetJob(const v1::GetJobRequest& request, Responder responder);
+  // The handlers of the Control RPCs (control_calls.h): a specialization each, in a file that is
+  // named for the RPC.
+  template <class Request>
+  void Serve(const Request& request, Responder responder);
+  template <class Request>
+  static ControlCall Row(std::vector<absl::string_view> roles);
+  void OnUnary(const ControlCall& call, const std::string& request, const Responder& responder);
   void AnswerJob(const Job& job, std::uint64_t events_after, const Responder& responder);
   void CheckJobWaiters();
-  void ListJobs(const v1::ListJobsRequest& request, Responder responder);
-  void CancelJob(const v1::CancelJobRequest& request, Responder responder);
-  void ListTasks(const v1::ListTasksRequest& request, Responder responder);
-  void ListVariables(const v1::ListVariablesRequest& request, Responder responder);
-  void ReadTaskLogs(const v1::ReadTaskLogsRequest& request, Responder responder);
   void OnLogLines(TaskId task, const v1::LogLines& lines);
   void FinishLogRead(std::uint64_t request);
   void CheckLogReads();
-  void GetClusterInfo(const v1::GetClusterInfoRequest& request, Responder responder);
-  void DrainTask(const v1::DrainTaskRequest& request, Responder responder);
   // run_files.cc
-  void ListRunFiles(const v1::ListRunFilesRequest& request, Responder responder);
   void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response,
                    Responder responder);
-  void ReadRunFile(const v1::ReadRunFileRequest& request, Responder responder);
   bool BeginFileCall(
       const Responder& responder);  // false: it was answered that too many are under way
-  // closure_calls.cc: those of functions jobs. False: not one of these.
-  bool OnClosureCall(const std::string& method, const std::string& bytes,
-                     const Responder& responder);
+  // closure_calls.cc: the RPCs of functions jobs.
+  template <class Request, class Ask>
+  void AskJob(const Request& request, const Responder& responder, Ask ask);
   void CheckClosureCalls();
   struct ClosureCall {  // waits for an answer
     MonoTime deadline{0};
@@ -372,7 +368,7 @@ class ControlPlane final : private JobHost {
   std::vector<JobWaiter> waiters_;
   std::vector<ClosureCall> closure_calls_;  // in the order in which they came
   std::vector<std::pair<v1::CancelJobRequest, Responder>>
-      cancels_;  // asked for before the term is known
+      cancels_;  // received before the term is known
   std::map<std::uint64_t, LogRead> log_reads_;
   std::uint32_t file_calls_ = 0;  // listings and reads of runs' files on the file thread
   std::uint64_t next_number_ = 1;

@@ -7,7 +7,8 @@ namespace evergrad::coordinator {
 
 // The task is told down its session, and then does what a preemption notice would have made it do.
 // A repeat is told again and changes nothing.
-void ControlPlane::DrainTask(const v1::DrainTaskRequest& request, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responder) {
   const std::pair<std::string, std::string> name =
       absl::StrSplit(request.task(), absl::MaxSplits('/', 1));
   const bool worker = name.first == RoleName(Role::kWorker),

@@ -3,7 +3,8 @@
 
 namespace evergrad::coordinator {
 
-void ControlPlane::GetClusterInfo(const v1::GetClusterInfoRequest&, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::GetClusterInfoRequest&, Responder responder) {
   v1::GetClusterInfoResponse response;
   response.set_term(term_.value());  // 0: registrations are still being collected
   response.set_life_id(life_id_);

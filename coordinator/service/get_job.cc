@@ -7,7 +7,8 @@ namespace evergrad::coordinator {
 
 // Answers at once if the job's revision is above the one seen, or it has ended; else when it rises,
 // at the latest after wait_ms.
-void ControlPlane::GetJob(const v1::GetJobRequest& request, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::GetJobRequest& request, Responder responder) {
   const Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (request.wait_ms() == 0 || job->revision() > request.seen_revision() || job->ended())

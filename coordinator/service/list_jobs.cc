@@ -3,7 +3,8 @@
 namespace evergrad::coordinator {
 
 // In order of submission, without events and results: those are GetJob's.
-void ControlPlane::ListJobs(const v1::ListJobsRequest&, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::ListJobsRequest&, Responder responder) {
   v1::ListJobsResponse response;
   for (const JobUid uid : job_order_) {
     v1::JobStatus* status = response.add_jobs();

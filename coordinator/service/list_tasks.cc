@@ -6,7 +6,8 @@ namespace evergrad::coordinator {
 
 // The coordinator itself first, then servers, then workers; those gone are listed until newer ones
 // push them out.
-void ControlPlane::ListTasks(const v1::ListTasksRequest&, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::ListTasksRequest&, Responder responder) {
   v1::ListTasksResponse response;
   v1::TaskRow* own = response.add_tasks();
   own->set_role(v1::ROLE_COORDINATOR);

@@ -126,7 +126,8 @@ std::vector<std::string> NamesOf(const v1::Plan& plan) {
 
 // A running job's owners are asked now; an ended one is answered from its final report. Shards that
 // do not answer in time leave their variable incomplete.
-void ControlPlane::ListVariables(const v1::ListVariablesRequest& request, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::ListVariablesRequest& request, Responder responder) {
   constexpr std::size_t kNamesShown = 64;
   Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));

@@ -18,7 +18,8 @@ constexpr char kOwnName[] = "coordinator/0";
 
 // The newest lines of each task's ring, read through its session; the coordinator's own beside
 // them. In order of wall time.
-void ControlPlane::ReadTaskLogs(const v1::ReadTaskLogsRequest& request, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::ReadTaskLogsRequest& request, Responder responder) {
   const std::uint32_t lines_max = request.lines_max() == 0
                                       ? options_.log_lines_max
                                       : std::min(request.lines_max(), options_.log_lines_max);

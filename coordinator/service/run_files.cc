@@ -50,7 +50,8 @@ bool ControlPlane::BeginFileCall(const Responder& responder) {
   return false;
 }
 
-void ControlPlane::ListRunFiles(const v1::ListRunFilesRequest& request, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::ListRunFilesRequest& request, Responder responder) {
   const Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (!BeginFileCall(responder)) return;
@@ -85,7 +86,8 @@ void ControlPlane::StepListing(std::shared_ptr<RunFileListing> listing,
   });
 }
 
-void ControlPlane::ReadRunFile(const v1::ReadRunFileRequest& request, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::ReadRunFileRequest& request, Responder responder) {
   const Job* job = FindJob(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (!BeginFileCall(responder)) return;

@@ -10,7 +10,8 @@ namespace evergrad::coordinator {
 
 // Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a
 // live job has, a full queue.
-void ControlPlane::SubmitJob(const v1::SubmitJobRequest& request, Responder responder) {
+template <>
+void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responder) {
   if (!NoNewJobs().ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
   config::ParseOptions options;
   options.file_name =

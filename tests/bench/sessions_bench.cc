@@ -34,6 +34,7 @@
 #include <google/protobuf/arena.h>
 
 #include "common/base/check.h"
+#include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
 #include "common/transport/grpc_transport.h"
@@ -390,8 +391,8 @@ Figures Measure(const Settings& settings, bool rival, int round) {
             std::to_string(kClosures) +
             ", shards: 4}\n  data: {batch_size: 1, shuffle: {seed: 7}}\n  training: {epochs: 1, "
             "steps_per_closure: 1}\n  checkpoint: off\n");
-        const auto answer = transport::UnaryAndWait(
-            **channel, client::kSubmitJob, request.SerializeAsString(), std::chrono::seconds(30));
+        const auto answer = client::CallControl<v1::SubmitJobResponse>(**channel, request,
+                                                                       std::chrono::seconds(30));
         EG_CHECK_MSG(answer.ok(), answer.status().ToString());
       }
       EG_CHECK_MSG(Waiting::For([&] {

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "common/client/control.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
@@ -43,15 +44,14 @@ struct Held {
 std::optional<Held> LargestShard(transport::Channel& coordinator, const std::string& job) {
   v1::ListVariablesRequest request;
   request.set_job(job);
-  const auto answer = transport::UnaryAndWait(coordinator, client::kListVariables,
-                                              request.SerializeAsString(), kAskDeadline);
-  v1::ListVariablesResponse variables;
-  if (!answer.ok() || !variables.ParseFromString(*answer)) {
-    std::fprintf(stderr, "no list of variables: %s\n", answer.status().ToString().c_str());
+  const auto variables =
+      client::CallControl<v1::ListVariablesResponse>(coordinator, request, kAskDeadline);
+  if (!variables.ok()) {
+    std::fprintf(stderr, "no list of variables: %s\n", variables.status().ToString().c_str());
     return std::nullopt;
   }
   std::optional<Held> largest;
-  for (const v1::VariableRow& variable : variables.variables()) {
+  for (const v1::VariableRow& variable : variables->variables()) {
     for (int i = 0; i < variable.shards_size(); ++i) {
       if (!largest || variable.shards(i).bytes() > largest->state.bytes())
         largest = Held{variable.shards(i), variable.servers(i)};

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/mutex.h"
+#include "common/client/control.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
@@ -65,15 +66,14 @@ void Say(bool good, const std::string& name, const std::string& got) {
 std::optional<std::vector<Held>> Shards(Cluster& cluster) {
   v1::ListVariablesRequest request;
   request.set_job(cluster.job);
-  const auto answer = transport::UnaryAndWait(*cluster.coordinator, client::kListVariables,
-                                              request.SerializeAsString(), kDeadline);
-  v1::ListVariablesResponse variables;
-  if (!answer.ok() || !variables.ParseFromString(*answer)) {
-    std::fprintf(stderr, "no list of variables: %s\n", answer.status().ToString().c_str());
+  const auto variables =
+      client::CallControl<v1::ListVariablesResponse>(*cluster.coordinator, request, kDeadline);
+  if (!variables.ok()) {
+    std::fprintf(stderr, "no list of variables: %s\n", variables.status().ToString().c_str());
     return std::nullopt;
   }
   std::vector<Held> shards;
-  for (const v1::VariableRow& variable : variables.variables()) {
+  for (const v1::VariableRow& variable : variables->variables()) {
     if (!variable.complete()) return std::nullopt;
     for (int i = 0; i < variable.shards_size(); ++i)
       shards.push_back({variable.shards(i), variable.servers(i)});

@@ -8,6 +8,7 @@
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/closures/cluster_coordinator.h"
 #include "common/transport/inproc_transport.h"
@@ -41,9 +42,10 @@ class Coordinator {
   }
   void Down() { server_.reset(); }
   template <class Request, class Response>
-  void On(const char* method, std::function<absl::StatusOr<Response>(const Request&)> handler) {
+  void On(std::function<absl::StatusOr<Response>(const Request&)> handler) {
     MutexLock lock(&mu_);
-    handlers_[method] = [handler](const std::string& bytes) -> absl::StatusOr<std::string> {
+    handlers_[client::ControlMethod<Request, Response>()] =
+        [handler](const std::string& bytes) -> absl::StatusOr<std::string> {
       Request request;
       if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("bytes");
       const absl::StatusOr<Response> response = handler(request);
@@ -95,7 +97,6 @@ TEST_CASE(
   Stage stage;
   std::vector<v1::ScheduleClosureRequest> seen;
   stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
-      client::kScheduleClosure,
       [&](const v1::ScheduleClosureRequest& request)
           -> absl::StatusOr<v1::ScheduleClosureResponse> {
         seen.push_back(request);
@@ -131,25 +132,22 @@ TEST_CASE(
     "an error that is told has the code, the blame and the words of its cause, and says of which "
     "closure") {
   Stage stage;
-  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
-      client::kScheduleClosure, [&](const auto&) {
-        v1::ScheduleClosureResponse response;
-        *response.mutable_error() = Error();
-        return response;
-      });
-  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>(
-      client::kJoinClosures, [&](const auto& request) {
-        CHECK(request.durable());
-        v1::JoinClosuresResponse response;
-        *response.mutable_error() = Error();
-        return response;
-      });
-  stage.coordinator.On<v1::ClosuresDoneRequest, v1::ClosuresDoneResponse>(
-      client::kClosuresDone, [&](const auto&) {
-        v1::ClosuresDoneResponse response;
-        *response.mutable_error() = Error();
-        return response;
-      });
+  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>([&](const auto&) {
+    v1::ScheduleClosureResponse response;
+    *response.mutable_error() = Error();
+    return response;
+  });
+  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>([&](const auto& request) {
+    CHECK(request.durable());
+    v1::JoinClosuresResponse response;
+    *response.mutable_error() = Error();
+    return response;
+  });
+  stage.coordinator.On<v1::ClosuresDoneRequest, v1::ClosuresDoneResponse>([&](const auto&) {
+    v1::ClosuresDoneResponse response;
+    *response.mutable_error() = Error();
+    return response;
+  });
   for (const absl::Status& status : {stage.cluster->Schedule("fit", "").status(),
                                      stage.cluster->Join(true), stage.cluster->Done().status()}) {
     CHECK(status.code() == absl::StatusCode::kOutOfRange);
@@ -163,22 +161,20 @@ TEST_CASE(
     "a result is fetched as often as wanted; what became of a closure that has none is told by its "
     "kind") {
   Stage stage;
-  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
-      client::kScheduleClosure, [&](const auto&) {
-        v1::ScheduleClosureResponse response;
-        response.set_scheduled(true);
-        response.set_closure(3);
-        return response;
-      });
+  stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>([&](const auto&) {
+    v1::ScheduleClosureResponse response;
+    response.set_scheduled(true);
+    response.set_closure(3);
+    return response;
+  });
   v1::FetchResultResponse answer;
   int asked = 0;
-  stage.coordinator.On<v1::FetchResultRequest, v1::FetchResultResponse>(
-      client::kFetchResult, [&](const auto& request) {
-        CHECK(request.closure() == 3);
-        v1::FetchResultResponse not_yet;
-        not_yet.set_state(v1::RESULT_WAITING);
-        return ++asked % 2 == 1 ? not_yet : answer;
-      });
+  stage.coordinator.On<v1::FetchResultRequest, v1::FetchResultResponse>([&](const auto& request) {
+    CHECK(request.closure() == 3);
+    v1::FetchResultResponse not_yet;
+    not_yet.set_state(v1::RESULT_WAITING);
+    return ++asked % 2 == 1 ? not_yet : answer;
+  });
   const auto value = stage.cluster->Schedule("fit", "");
   REQUIRE(value.ok());
   answer.set_state(v1::RESULT_SUCCEEDED);
@@ -204,7 +200,6 @@ TEST_CASE(
   std::vector<std::string> released;
   bool refuse = false;
   stage.coordinator.On<v1::ScheduleClosureRequest, v1::ScheduleClosureResponse>(
-      client::kScheduleClosure,
       [&](const v1::ScheduleClosureRequest& request)
           -> absl::StatusOr<v1::ScheduleClosureResponse> {
         released.push_back(client::FromProto(request.released())->ToString());
@@ -215,7 +210,7 @@ TEST_CASE(
         return response;
       });
   stage.coordinator.On<v1::ReleaseResultsRequest, v1::ReleaseResultsResponse>(
-      client::kReleaseResults, [&](const v1::ReleaseResultsRequest& request) {
+      [&](const v1::ReleaseResultsRequest& request) {
         released.push_back(client::FromProto(request.released())->ToString());
         return v1::ReleaseResultsResponse();
       });
@@ -235,12 +230,11 @@ TEST_CASE(
 
 TEST_CASE("a coordinator that is away is waited for, and not for ever") {
   Stage stage;
-  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>(
-      client::kJoinClosures, [&](const auto&) {
-        v1::JoinClosuresResponse response;
-        response.set_joined(true);
-        return response;
-      });
+  stage.coordinator.On<v1::JoinClosuresRequest, v1::JoinClosuresResponse>([&](const auto&) {
+    v1::JoinClosuresResponse response;
+    response.set_joined(true);
+    return response;
+  });
   stage.coordinator.Down();
   const auto impatient = stage.Make(std::chrono::milliseconds(100));
   const absl::Status status = impatient->Join();

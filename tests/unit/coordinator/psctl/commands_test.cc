@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
+#include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/config/job_spec.h"
 #include "common/transport/inproc_transport.h"
@@ -75,7 +76,7 @@ class FakeCoordinator {
 
  private:
   absl::StatusOr<std::string> Handle(absl::string_view method, const std::string& bytes) {
-    if (method == client::kSubmitJob) {
+    if (method == client::ControlMethod<v1::SubmitJobRequest>()) {
       v1::SubmitJobRequest request;
       if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed");
       config::ParseOptions options;
@@ -92,7 +93,7 @@ class FakeCoordinator {
       response.set_runs_folder("/runs/job-2a");
       return response.SerializeAsString();
     }
-    if (method == client::kGetJob) {
+    if (method == client::ControlMethod<v1::GetJobRequest>()) {
       int call = 0;
       {
         MutexLock lock(&mu_);
@@ -107,7 +108,7 @@ class FakeCoordinator {
       if (steps_.size() > 1) steps_.erase(steps_.begin());
       return response.SerializeAsString();
     }
-    if (method == client::kCancelJob) {
+    if (method == client::ControlMethod<v1::CancelJobRequest>()) {
       MutexLock lock(&mu_);
       ++cancels_;
       v1::JobStatus cancelled = steps_.back();
@@ -117,13 +118,13 @@ class FakeCoordinator {
       response.set_state(cancel_answer);
       return response.SerializeAsString();
     }
-    if (method == client::kListJobs) {
+    if (method == client::ControlMethod<v1::ListJobsRequest>()) {
       v1::ListJobsResponse response;
       MutexLock lock(&mu_);
       for (const v1::JobStatus& job : steps_) *response.add_jobs() = job;
       return response.SerializeAsString();
     }
-    if (method == client::kListVariables) {
+    if (method == client::ControlMethod<v1::ListVariablesRequest>()) {
       v1::ListVariablesRequest request;
       if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed");
       v1::ListVariablesResponse response;
@@ -138,7 +139,7 @@ class FakeCoordinator {
       variable->add_servers("0");
       return response.SerializeAsString();
     }
-    if (method == client::kListTasks) {
+    if (method == client::ControlMethod<v1::ListTasksRequest>()) {
       v1::ListTasksResponse response;
       v1::TaskRow* task = response.add_tasks();
       task->set_role(v1::ROLE_WORKER);
@@ -146,7 +147,7 @@ class FakeCoordinator {
       task->set_state("alive");
       return response.SerializeAsString();
     }
-    if (method == client::kReadTaskLogs) {
+    if (method == client::ControlMethod<v1::ReadTaskLogsRequest>()) {
       v1::ReadTaskLogsRequest request;
       if (!request.ParseFromString(bytes)) return absl::InvalidArgumentError("malformed");
       v1::ReadTaskLogsResponse response;

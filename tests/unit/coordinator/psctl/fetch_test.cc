@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/base/mutex.h"
+#include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/fs/file.h"
 #include "common/snapshot/checksum.h"
@@ -75,19 +76,19 @@ struct Stage {
   absl::StatusOr<std::string> Handle(const std::string& method, const std::string& bytes) {
     MutexLock lock(&mu);
     ++calls[method];
-    if (method == client::kGetJob) {
+    if (method == client::ControlMethod<v1::GetJobRequest>()) {
       v1::GetJobResponse response;
       *response.mutable_job() = status;
       return response.SerializeAsString();
     }
-    if (method == client::kSubmitJob) {
+    if (method == client::ControlMethod<v1::SubmitJobRequest>()) {
       v1::SubmitJobResponse response;
       response.set_job_uid(status.job_uid());
       response.set_name("job");
       response.set_runs_folder(status.runs_folder());
       return response.SerializeAsString();
     }
-    if (method == client::kListRunFiles) {
+    if (method == client::ControlMethod<v1::ListRunFilesRequest>()) {
       v1::ListRunFilesResponse response;
       response.set_job_uid(0x2a);
       response.set_state(status.state());
@@ -101,7 +102,7 @@ struct Stage {
       }
       return response.SerializeAsString();
     }
-    if (method == client::kReadRunFile) {
+    if (method == client::ControlMethod<v1::ReadRunFileRequest>()) {
       v1::ReadRunFileRequest request;
       EG_CHECK(request.ParseFromString(bytes));
       EG_CHECK(request.job() == "000000000000002a");
@@ -160,11 +161,11 @@ TEST_CASE("fetch brings every file of a run whole, and what is here already does
   for (const auto& [name, contents] : stage.files) CHECK(stage.At("here/" + name) == contents);
   CHECK(std::filesystem::equivalent(stage.folder / "here/weights.npz",
                                     stage.folder / "here/model/weights.npz"));
-  const int reads = stage.calls[client::kReadRunFile];
+  const int reads = stage.calls[client::ControlMethod<v1::ReadRunFileRequest>()];
   CHECK(reads == 3 + 4);
   std::ofstream(stage.folder / "here/result.json") << "damaged";
   REQUIRE(stage.Run({"job", "fetch", "job", "--to", "here", "--output", "json"}) == kSucceeded);
-  CHECK(stage.calls[client::kReadRunFile] == reads + 1);
+  CHECK(stage.calls[client::ControlMethod<v1::ReadRunFileRequest>()] == reads + 1);
   CHECK(stage.At("here/result.json") == "{}\n");
   CHECK(stage.Run({"job", "fetch", "job"}) == kUsage);
   CHECK_THAT(stage.err.str(), Contains("--to"));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "certified_transport.h"
 #include "common/base/status.h"
 #include "common/fs/file.h"
 #include "common/runtime/executor.h"
@@ -40,8 +41,7 @@ TEST_CASE("a job runs to its end over real sessions, and its files are there") {
   CHECK(*result == status->result_json());
 
   // The newest ended job still shows its digests: a sum over shards.
-  auto variables =
-      c.Call<v1::ListVariablesResponse>(client::kListVariables, v1::ListVariablesRequest());
+  auto variables = c.Call<v1::ListVariablesResponse>(v1::ListVariablesRequest());
   REQUIRE(variables.ok());
   REQUIRE(variables->variables_size() == 1);
   CHECK(variables->variables(0).complete());
@@ -53,17 +53,17 @@ TEST_CASE("a job runs to its end over real sessions, and its files are there") {
   // One variable by name; of another name the error says what there is.
   v1::ListVariablesRequest one;
   one.set_variable(variables->variables(0).name());
-  auto found = c.Call<v1::ListVariablesResponse>(client::kListVariables, one);
+  auto found = c.Call<v1::ListVariablesResponse>(one);
   REQUIRE(found.ok());
   CHECK(found->variables_size() == 1);
   one.set_variable("cuonter");
-  const auto missing = c.Call<v1::ListVariablesResponse>(client::kListVariables, one);
+  const auto missing = c.Call<v1::ListVariablesResponse>(one);
   CHECK(missing.status().code() == absl::StatusCode::kNotFound);
   CHECK_THAT(std::string(missing.status().message()),
              Catch::Contains("no such variable: variable=cuonter job=count; it has " +
                              variables->variables(0).name()));
 
-  auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
+  auto jobs = c.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
   REQUIRE(jobs.ok());
   REQUIRE(jobs->jobs_size() == 1);
   CHECK(jobs->jobs(0).name() == "count");
@@ -83,7 +83,7 @@ TEST_CASE("jobs queue and run one at a time; a queued one can be cancelled") {
   CHECK_THAT(waiting->waiting_for(), Contains("workers"));
   v1::CancelJobRequest cancel;
   cancel.set_job("third");
-  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
   REQUIRE(c.WaitState("third", "CANCELLED").ok());
   c.AddWorker("0", 1);
   c.AddServer("0", 2);
@@ -161,14 +161,14 @@ TEST_CASE(
   REQUIRE(third.ok());
   CHECK(third->state() == "QUEUED");
   REQUIRE(c.WaitState("second", "RUNNING").ok());
-  auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
+  auto jobs = c.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
   REQUIRE(jobs.ok());
   CHECK(jobs->jobs(0).state() == "RUNNING");
   CHECK(jobs->jobs(1).state() == "RUNNING");
   CHECK(jobs->jobs(0).workers_serving() == 1);
   CHECK(jobs->jobs(1).workers_serving() == 1);
   CHECK(jobs->jobs(2).waiting_for() == "a slot: 2 running of 2 (--jobs-running-max)");
-  auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+  auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
   REQUIRE(tasks.ok());
   std::multiset<std::string> whose;
   for (const v1::TaskRow& row : tasks->tasks()) {
@@ -358,7 +358,7 @@ TEST_CASE(
   request.mutable_call()->set_call(1);
   request.set_function("fit");
   request.set_wait_ms(10000);
-  const auto scheduled = c.Call<v1::ScheduleClosureResponse>(client::kScheduleClosure, request);
+  const auto scheduled = c.Call<v1::ScheduleClosureResponse>(request);
   REQUIRE(scheduled.ok());
   REQUIRE(scheduled->scheduled());
   CHECK(c.WaitJob("functions", [](const v1::JobStatus& s) {
@@ -405,11 +405,11 @@ TEST_CASE("a server that leaves is told once every job has moved away what it he
   }
   v1::CancelJobRequest cancel;
   cancel.set_job("first");
-  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
   REQUIRE(c.WaitState("first", "CANCELLED").ok());
   CHECK_FALSE(server.Has(drained));
   cancel.set_job("second");
-  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
   REQUIRE(c.WaitState("second", "CANCELLED").ok());
   CHECK(server.Wait(drained));
 }
@@ -422,13 +422,13 @@ TEST_CASE(
     REQUIRE(c.Submit(TestCluster::CountingYaml(name)).ok());
     v1::CancelJobRequest cancel;
     cancel.set_job(name);
-    REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+    REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
     REQUIRE(c.WaitState(name, "CANCELLED").ok());
   }
   // What is forgotten is forgotten in a turn of its own: the next answers may still come before it.
   std::set<std::string> names;
   for (int i = 0; i < 400; ++i) {
-    auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
+    auto jobs = c.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
     REQUIRE(jobs.ok());
     names.clear();
     for (const v1::JobStatus& job : jobs->jobs()) names.insert(job.name());
@@ -479,8 +479,7 @@ TEST_CASE("a submission is refused with every reason named") {
 
   v1::GetJobRequest unknown;
   unknown.set_job("nobody");
-  CHECK(d.Call<v1::GetJobResponse>(client::kGetJob, unknown).status().code() ==
-        absl::StatusCode::kNotFound);
+  CHECK(d.Call<v1::GetJobResponse>(unknown).status().code() == absl::StatusCode::kNotFound);
 }
 
 TEST_CASE(
@@ -494,7 +493,7 @@ TEST_CASE(
   const auto drain = [&](const std::string& task) {
     v1::DrainTaskRequest request;
     request.set_task(task);
-    return c.Call<v1::DrainTaskResponse>(client::kDrainTask, request).status();
+    return c.Call<v1::DrainTaskResponse>(request).status();
   };
   REQUIRE(drain("ps_server/0").ok());
   REQUIRE(drain("worker/a").ok());
@@ -516,7 +515,7 @@ TEST_CASE(
     return m.has_drained() && m.drained().cannot().empty();
   }));
   bool listed = false;
-  const auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+  const auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
   REQUIRE(tasks.ok());
   for (const v1::TaskRow& row : tasks->tasks()) {
     if (row.role() == v1::ROLE_PS_SERVER)
@@ -535,10 +534,10 @@ TEST_CASE("unknown methods and malformed requests are refused") {
                                 std::chrono::seconds(5))
             .status()
             .code() == absl::StatusCode::kUnimplemented);
-  CHECK(
-      transport::UnaryAndWait(*c.channel, client::kGetJob, "\xff\xff\xff", std::chrono::seconds(5))
-          .status()
-          .code() == absl::StatusCode::kInvalidArgument);
+  CHECK(transport::UnaryAndWait(*c.channel, client::ControlMethod<v1::GetJobRequest>(),
+                                "\xff\xff\xff", std::chrono::seconds(5))
+            .status()
+            .code() == absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("another protocol version is refused with both versions named") {
@@ -621,7 +620,7 @@ TEST_CASE("malformed session messages get a typed refusal, and nobody else notic
     REQUIRE(rejected);
     CHECK(rejected->kind() == "malformed");
   }
-  auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+  auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
   REQUIRE(tasks.ok());
   int alive = 0;
   for (const v1::TaskRow& row : tasks->tasks())
@@ -796,10 +795,10 @@ TEST_CASE("a cancelled job is sealed at its servers and ends CANCELLED") {
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
   REQUIRE(c.WaitState("count", "RUNNING").ok());
   v1::CancelJobRequest cancel;
-  CHECK(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).status().code() ==
+  CHECK(c.Call<v1::CancelJobResponse>(cancel).status().code() ==
         absl::StatusCode::kInvalidArgument);  // which one?
   cancel.set_job("count");
-  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
+  REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
   auto status = c.WaitState("count", "CANCELLED");
   REQUIRE(status.ok());
   CHECK(server.Wait([](const v1::CoordinatorMessage& m) { return m.has_seal(); }));
@@ -814,25 +813,24 @@ TEST_CASE(
   REQUIRE(c.AddWorker("1", 2).Registered());
   v1::ReadTaskLogsRequest request;
   request.add_tasks("worker/0");
-  auto first = c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+  auto first = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(first.ok());
   REQUIRE(first->lines_size() == 4);
   for (const v1::LogLine& line : first->lines()) CHECK(line.task() == "worker/0");
   *request.mutable_cursors() = first->cursors();
-  auto second = c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+  auto second = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(second.ok());
   CHECK(second->lines_size() == 0);
   // A cursor in the middle of a millisecond gives its other line, and what is newer.
   (*request.mutable_cursors())["worker/0"] = 2000ull * 100'000 + 1;
-  auto third = c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+  auto third = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(third.ok());
   REQUIRE(third->lines_size() == 2);
   CHECK(third->lines(0).wall_ms() == 2000);
   CHECK(third->lines(1).wall_ms() == 3000);
   v1::ReadTaskLogsRequest unknown;
   unknown.add_tasks("worker/9");
-  CHECK(c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, unknown).status().code() ==
-        absl::StatusCode::kNotFound);
+  CHECK(c.Call<v1::ReadTaskLogsResponse>(unknown).status().code() == absl::StatusCode::kNotFound);
 }
 
 TEST_CASE("a line of the coordinator's own with bytes of a user's that are no text can be read") {
@@ -840,7 +838,7 @@ TEST_CASE("a line of the coordinator's own with bytes of a user's that are no te
   c.logger.Error("refused: name=\xff");
   v1::ReadTaskLogsRequest request;
   request.add_tasks("coordinator");
-  const auto read = c.Call<v1::ReadTaskLogsResponse>(client::kReadTaskLogs, request);
+  const auto read = c.Call<v1::ReadTaskLogsResponse>(request);
   REQUIRE(read.ok());
   REQUIRE(read->lines_size() > 0);
   CHECK(read->lines(read->lines_size() - 1).text() == "refused: name=\xEF\xBF\xBD");
@@ -853,8 +851,7 @@ TEST_CASE("the cluster is described, and each bound shows its fill and refusals"
   auto third = c.AddWorker("1", 3).Rejected();
   REQUIRE(third);
   CHECK(third->kind() == "limit");
-  auto info =
-      c.Call<v1::GetClusterInfoResponse>(client::kGetClusterInfo, v1::GetClusterInfoRequest());
+  auto info = c.Call<v1::GetClusterInfoResponse>(v1::GetClusterInfoRequest());
   REQUIRE(info.ok());
   CHECK(info->term() == 1);
   CHECK(info->workers_alive() == 1);
@@ -876,22 +873,22 @@ TEST_CASE("a call that waits for a job is answered when the job changes") {
   REQUIRE(c.Submit(TestCluster::CountingYaml("count")).ok());
   v1::GetJobRequest request;
   request.set_job("count");
-  auto now = c.Call<v1::GetJobResponse>(client::kGetJob, request);
+  auto now = c.Call<v1::GetJobResponse>(request);
   REQUIRE(now.ok());
   request.set_seen_revision(now->job().revision() + 1000);
   request.set_wait_ms(50);
-  auto unchanged = c.Call<v1::GetJobResponse>(client::kGetJob, request);  // the wait runs out
+  auto unchanged = c.Call<v1::GetJobResponse>(request);  // the wait runs out
   REQUIRE(unchanged.ok());
   request.set_seen_revision(unchanged->job().revision());
   request.set_wait_ms(9000);
   v1::CancelJobRequest cancel;
   cancel.set_job("count");
-  REQUIRE(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).ok());
-  auto changed = c.Call<v1::GetJobResponse>(client::kGetJob, request);
+  REQUIRE(c.Call<v1::CancelJobResponse>(cancel).ok());
+  auto changed = c.Call<v1::GetJobResponse>(request);
   REQUIRE(changed.ok());
   CHECK(changed->job().revision() > unchanged->job().revision());
   request.set_events_after(~0ull);
-  auto few = c.Call<v1::GetJobResponse>(client::kGetJob, request);
+  auto few = c.Call<v1::GetJobResponse>(request);
   REQUIRE(few.ok());
   CHECK(few->job().events_size() == 0);
 }
@@ -928,7 +925,7 @@ TEST_CASE("a job cancelled in the queue counts as one that ended, and is never s
   REQUIRE(c.Submit(TestCluster::CountingYaml("second")).ok());
   v1::CancelJobRequest cancel;
   cancel.set_job("second");
-  auto cancelled = c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel);
+  auto cancelled = c.Call<v1::CancelJobResponse>(cancel);
   REQUIRE(cancelled.ok());
   CHECK(cancelled->state() != "STARTING");
   REQUIRE(c.WaitJob("second", [](const v1::JobStatus& s) {
@@ -938,7 +935,7 @@ TEST_CASE("a job cancelled in the queue counts as one that ended, and is never s
   const auto& ended = c.registry.GetCounter("evergrad_coordinator_jobs_ended_total",
                                             "jobs that ended in any state");
   for (int i = 0; i < 400 && ended.value() == 0; ++i)
-    REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
+    REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
   CHECK(ended.value() == 1);
 }
 
@@ -951,7 +948,7 @@ TEST_CASE(
   REQUIRE(c.Add(hello).Registered());
   v1::GetJobRequest request;
   request.set_job("before");
-  const absl::Status status = c.Call<v1::GetJobResponse>(client::kGetJob, request).status();
+  const absl::Status status = c.Call<v1::GetJobResponse>(request).status();
   CHECK(status.code() == absl::StatusCode::kNotFound);
   CHECK_THAT(std::string(status.message()), Contains("no such job: job=before") &&
                                                 Contains("the coordinator was restarted at 20") &&
@@ -965,7 +962,7 @@ TEST_CASE(
   TestCluster c({}, &store);
   v1::GetJobRequest request;
   request.set_job("before");
-  const absl::Status status = c.Call<v1::GetJobResponse>(client::kGetJob, request).status();
+  const absl::Status status = c.Call<v1::GetJobResponse>(request).status();
   CHECK(status.code() == absl::StatusCode::kNotFound);
   CHECK_THAT(std::string(status.message()),
              Contains("no such job: job=before (psctl job list shows those that are known)"));
@@ -1058,7 +1055,7 @@ TEST_CASE(
     });
   }
   TestCluster c({}, &store);
-  const auto jobs = c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest());
+  const auto jobs = c.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
   REQUIRE(jobs.ok());
   REQUIRE(jobs->jobs_size() == 3);
   CHECK(jobs->jobs(0).name() == "ended");
@@ -1067,7 +1064,7 @@ TEST_CASE(
   const auto shown = c.WaitState("ended", "SUCCEEDED");
   REQUIRE(shown.ok());
   CHECK(shown->closures_succeeded() == 16);
-  CHECK(c.Call<v1::ListVariablesResponse>(client::kListVariables, v1::ListVariablesRequest()).ok());
+  CHECK(c.Call<v1::ListVariablesResponse>(v1::ListVariablesRequest()).ok());
   // It works.
   c.AddWorker("0", 1);
   c.AddServer("0", 3);
@@ -1087,7 +1084,7 @@ TEST_CASE("a task that is gone is listed without what it last said it held") {
   beat.mutable_heartbeat()->mutable_server()->set_bytes(700);
   server.Send(beat);
   const auto row = [&] {
-    auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+    auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
     REQUIRE(tasks.ok());
     REQUIRE(tasks->tasks_size() == 2);
     return tasks->tasks(1);
@@ -1178,14 +1175,13 @@ TEST_CASE(
   runtime::Event answered;
   v1::SubmitJobRequest request;
   request.set_yaml(TestCluster::CountingYaml("count"));
-  c.channel->Unary(client::kSubmitJob, request.SerializeAsString(), std::chrono::seconds(15),
-                   [&](absl::StatusOr<std::string>) { answered.Set(); });
+  c.channel->Unary(client::ControlMethod<v1::SubmitJobRequest>(), request.SerializeAsString(),
+                   std::chrono::seconds(15), [&](absl::StatusOr<std::string>) { answered.Set(); });
   // The job is there, it describes, and its grant waits: each call is a turn of the control
   // executor behind the grant's.
   REQUIRE(
       c.WaitJob("count", [](const v1::JobStatus& s) { return s.phase() == "describing"; }).ok());
-  for (int i = 0; i < 3; ++i)
-    REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
+  for (int i = 0; i < 3; ++i) REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
   CHECK_FALSE(answered.IsSet());
   CHECK_FALSE(
       worker.Has([](const v1::CoordinatorMessage& m) { return m.has_grant() || m.has_job(); }));
@@ -1215,9 +1211,8 @@ TEST_CASE(
   if (status->state() != "SUCCEEDED") {
     v1::CancelJobRequest cancel;
     cancel.set_job("waits");
-    CHECK_THAT(
-        std::string(c.Call<v1::CancelJobResponse>(client::kCancelJob, cancel).status().message()),
-        Contains("no room for the journal"));
+    CHECK_THAT(std::string(c.Call<v1::CancelJobResponse>(cancel).status().message()),
+               Contains("no room for the journal"));
   }
   late.Set(false);
   CHECK(c.WaitState("waits", "SUCCEEDED").ok());
@@ -1253,7 +1248,7 @@ TEST_CASE(
               /*silent=*/true);
     REQUIRE(silent.Registered());
     // Each call is a turn of the control executor behind whatever the registration led to.
-    REQUIRE(c.Call<v1::ListJobsResponse>(client::kListJobs, v1::ListJobsRequest()).ok());
+    REQUIRE(c.Call<v1::ListJobsResponse>(v1::ListJobsRequest()).ok());
     CHECK_FALSE(silent.Has([](const v1::CoordinatorMessage& m) { return m.has_grant(); }));
     if (i > 0) silent.Cut();
   }
@@ -1330,37 +1325,6 @@ TEST_CASE("two hosts whose workers have one name are both named in an event of t
                Contains("worker/0") && Contains("on host host-a") && Contains("on host host-b"));
   }
 }
-
-// The in-process transport, where sessions come with the certificate of the task that is set.
-class CertifiedTransport final : public transport::Transport {
- public:
-  absl::StatusOr<std::unique_ptr<transport::Server>> Listen(const transport::ServerOptions& options,
-                                                            transport::Handlers handlers) override {
-    handlers.stream = [this, stream = std::move(handlers.stream)](
-                          transport::PeerInfo peer, absl::string_view method,
-                          std::shared_ptr<transport::MessageStream> to) {
-      {
-        MutexLock lock(&mu_);
-        peer.certificate_task = certificate_;
-      }
-      return stream(peer, method, std::move(to));
-    };
-    return inner_->Listen(options, std::move(handlers));
-  }
-  absl::StatusOr<std::unique_ptr<transport::Channel>> Dial(
-      const transport::Address& address, const transport::ChannelOptions& options) override {
-    return inner_->Dial(address, options);
-  }
-  void Certify(const std::string& task) {
-    MutexLock lock(&mu_);
-    certificate_ = task;
-  }
-
- private:
-  const std::unique_ptr<transport::Transport> inner_ = transport::MakeInprocTransport(nullptr);
-  Mutex mu_;
-  std::string certificate_ ABSL_GUARDED_BY(mu_);
-};
 
 TEST_CASE(
     "with certificates the proof of a Grant serves whom the certificate is for, and nobody else "

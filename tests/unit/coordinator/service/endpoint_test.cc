@@ -36,7 +36,7 @@ TEST_CASE("of a host name that no host can have 64 letters are kept and shown") 
   v1::Hello hello = TestCluster::HelloOf(v1::ROLE_WORKER, "0", 1);
   hello.set_host(std::string(1000, 'h'));
   REQUIRE(c.Add(hello).Registered());
-  const auto tasks = c.Call<v1::ListTasksResponse>(client::kListTasks, v1::ListTasksRequest());
+  const auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
   REQUIRE(tasks.ok());
   for (const v1::TaskRow& task : tasks->tasks()) CHECK(task.host().size() <= 64);
 }

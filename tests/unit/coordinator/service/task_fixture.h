@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
+#include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
@@ -176,13 +177,8 @@ class TestCluster {
   }
 
   template <class Response, class Request>
-  absl::StatusOr<Response> Call(const char* method, const Request& request) {
-    absl::StatusOr<std::string> bytes = transport::UnaryAndWait(
-        *channel, method, request.SerializeAsString(), std::chrono::seconds(15));
-    if (!bytes.ok()) return bytes.status();
-    Response response;
-    if (!response.ParseFromString(*bytes)) return absl::InternalError("unreadable response");
-    return response;
+  absl::StatusOr<Response> Call(const Request& request) {
+    return client::CallControl<Response>(*channel, request, std::chrono::seconds(15));
   }
   static std::string CountingYaml(const std::string& name, int examples = 64, int epochs = 2) {
     return "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: " + name +
@@ -193,7 +189,7 @@ class TestCluster {
   absl::StatusOr<v1::SubmitJobResponse> Submit(const std::string& yaml) {
     v1::SubmitJobRequest request;
     request.set_yaml(yaml);
-    return Call<v1::SubmitJobResponse>(client::kSubmitJob, request);
+    return Call<v1::SubmitJobResponse>(request);
   }
   // Polls as psctl does, until `until` holds.
   absl::StatusOr<v1::JobStatus> WaitJob(const std::string& job,
@@ -204,7 +200,7 @@ class TestCluster {
       request.set_job(job);
       request.set_seen_revision(seen);
       request.set_wait_ms(500);
-      auto response = Call<v1::GetJobResponse>(client::kGetJob, request);
+      auto response = Call<v1::GetJobResponse>(request);
       if (!response.ok()) return response.status();
       if (until(response->job())) return response->job();
       seen = response->job().revision();

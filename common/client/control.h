@@ -1,0 +1,58 @@
+// Calls of the service Control (api.proto): a method is found by its request message, so the proto
+// file is the only list of the methods' names and paths.
+//
+// Stateless. ControlMethod and ParseAnswer may be called from any thread; CallControl blocks.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <google/protobuf/descriptor.h>
+
+#include "absl/status/statusor.h"
+#include "common/transport/transport.h"
+
+namespace evergrad::client {
+
+// The service Control as api.proto declares it.
+const google::protobuf::ServiceDescriptor& ControlService();
+
+// The path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask". It is a
+// programming error, checked by EG_CHECK, if the service has no such method, or if `response` is
+// given and the method answers with another message.
+std::string ControlPath(const google::protobuf::Descriptor& request,
+                        const google::protobuf::Descriptor* response = nullptr);
+
+// The same for a message type, computed once: ControlMethod<v1::DrainTaskRequest>().
+template <class Request>
+const std::string& ControlMethod() {
+  static const std::string path = ControlPath(*Request::descriptor());
+  return path;
+}
+template <class Request, class Response>
+const std::string& ControlMethod() {
+  static const std::string path = ControlPath(*Request::descriptor(), Response::descriptor());
+  return path;
+}
+
+absl::Status UnreadableAnswer(std::size_t bytes);
+
+// An error of the call is passed on; Internal if the bytes are not a Response.
+template <class Response>
+absl::StatusOr<Response> ParseAnswer(const absl::StatusOr<std::string>& bytes) {
+  if (!bytes.ok()) return bytes.status();
+  Response response;
+  if (!response.ParseFromString(*bytes)) return UnreadableAnswer(bytes->size());
+  return response;
+}
+
+// One call, made once. It blocks until the answer has come or `deadline` has passed, so it must not
+// run on a transport thread.
+template <class Response, class Request>
+absl::StatusOr<Response> CallControl(transport::Channel& channel, const Request& request,
+                                     std::chrono::milliseconds deadline) {
+  return ParseAnswer<Response>(transport::UnaryAndWait(channel, ControlMethod<Request, Response>(),
+                                                       request.SerializeAsString(), deadline));
+}
+
+}  // namespace evergrad::client

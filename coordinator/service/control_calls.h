@@ -1,0 +1,40 @@
+// One row of the table of Control RPCs: the method, the roles that may call it, and its handler.
+//
+// To add an RPC, declare it in api.proto, write `template <> void ControlPlane::Serve(const
+// v1::NAMERequest&, Responder)` in a file of its own, and add the declaration and the row to
+// control_calls.cc. Clients call it by client::CallControl or, in psctl, by ControlClient::Call.
+//
+// Rows are constant; FindCall and CheckCaller may be called from any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/transport/transport.h"
+
+namespace evergrad::coordinator {
+
+class ControlPlane;
+
+// Shared by a handler and the closures that answer later; it is answered once.
+using Responder = std::shared_ptr<transport::UnaryResponder>;
+
+struct ControlCall {
+  std::string method;                    // "/evergrad.v1.Control/DrainTask"
+  std::vector<absl::string_view> roles;  // of certificates: "user", "worker", …
+  // Parses the request and serves it, on the control executor. False: the bytes are no request of
+  // the method, and nothing has changed.
+  bool (*serve)(ControlPlane& plane, const std::string& request, const Responder& responder);
+};
+
+// Null: the method has no row, so no caller may use it.
+const ControlCall* FindCall(const std::vector<ControlCall>& calls, absl::string_view method);
+
+// OK without TLS, where no peer has a proven role. Else PermissionDenied unless the certificate is
+// for one of the roles: "certificate is for worker/0, expected user".
+absl::Status CheckCaller(const ControlCall& call, const transport::PeerInfo& peer);
+
+}  // namespace evergrad::coordinator
