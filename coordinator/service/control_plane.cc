@@ -67,6 +67,7 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
     : options_(WithDerived(std::move(options))),
       parts_(parts),
       life_id_(random::EntropyFromOs() | 1),
+      gate_(parts.store, options_.gate_bytes_max, [this] { return CommitTurns(); }),
       membership_(options_.membership),
       calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
       tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
@@ -349,7 +350,7 @@ void ControlPlane::UpdateMetrics() {
   jobs_limit_.current.Set(static_cast<double>(queue_.size()));
   calls_limit_.current.Set(calls_->load());
   files_limit_.current.Set(static_cast<double>(file_bytes_.load()));
-  gate_limit_.current.Set(static_cast<double>(gate_bytes_));
+  gate_limit_.current.Set(static_cast<double>(gate_.bytes()));
   // The limits are a job's: the fullest one is shown.
   std::uint64_t open = 0, behind = 0;
   for (Job* job : ActiveJobs()) {
@@ -1054,17 +1055,6 @@ void ControlPlane::RestoreLines(const std::string& folder, const std::string& na
 
 // ---------------------------------------------------------------- the store
 
-void ControlPlane::WhenDurable(std::function<void()> then) {
-  if (!CommitTurns())
-    return;  // we do not know what the store holds: nothing that may follow from it leaves
-  const std::uint64_t accepted = parts_.store->accepted();
-  if (gate_.empty() && parts_.store->durable() >= accepted) {
-    then();
-    return;
-  }
-  gate_.push_back({accepted, std::move(then)});
-}
-
 // What a job has taken in and not committed yet is part of what any message may follow from.
 bool ControlPlane::CommitTurns() {
   for (const auto& [uid, job] : jobs_) {
@@ -1076,12 +1066,7 @@ bool ControlPlane::CommitTurns() {
 void ControlPlane::CheckStore() {
   if (stopped_) return;
   CheckStorePlace();
-  const std::uint64_t durable = parts_.store->durable();
-  while (!gate_.empty() && gate_.front().accepted <= durable) {
-    const std::function<void()> then = std::move(gate_.front().then);
-    gate_.pop_front();
-    then();
-  }
+  gate_.Release();
   if (store_broken_) return;
   const absl::Status health = parts_.store->health();
   if (!health.ok() && !absl::IsResourceExhausted(health))

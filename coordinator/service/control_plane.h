@@ -33,6 +33,7 @@
 #include "coordinator/membership/identity_contest.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/service/control_calls.h"
+#include "coordinator/service/durability_gate.h"
 #include "coordinator/service/lost_jobs.h"
 #include "coordinator/service/write_trouble.h"
 #include "evergrad/v1/api.pb.h"
@@ -183,7 +184,7 @@ class ControlPlane final : private JobHost {
   fs::FileSystem& file_system() override { return *parts_.file_system; }
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
                     std::string tail, std::function<void(absl::Status)> done) override;
-  void WhenDurable(std::function<void()> then) override;
+  void WhenDurable(std::function<void()> then) override { gate_.WhenDurable(std::move(then)); }
   std::string StoreTrouble() const override { return std::string(store_status_.message()); }
   std::uint64_t NextNumber() override { return next_number_++; }
   void JobChanged(JobUid job) override;
@@ -317,13 +318,7 @@ class ControlPlane final : private JobHost {
   absl::Status store_place_;   // OK, or why no job is begun: what the store has would not be found
                                // by the next start. Others go on
   bool store_broken_ = false;  // for good
-  // What waits until the store has made durable what it depends on; in order.
-  struct Gated {
-    std::uint64_t accepted = 0;
-    std::function<void()> then;
-  };
-  std::deque<Gated> gate_;
-  std::uint64_t gate_bytes_ = 0;  // of messages in it
+  DurabilityGate gate_;
 
   Membership membership_;
   IdentityContest contest_;

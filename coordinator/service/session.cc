@@ -490,17 +490,13 @@ void ControlPlane::Flush(std::uint64_t number) {
   session.flush_posted = false;
   if (session.out.empty()) return;
   std::string bytes = std::exchange(session.out, std::string());
-  // Nothing leaves before the store holds what it follows from.
-  if (gate_bytes_ + bytes.size() > options_.gate_bytes_max) {
-    gate_limit_.refused.Add();
-    parts_.control->Post([this, number] { CloseSession(number); });
-    return;
-  }
-  gate_bytes_ += bytes.size();
-  WhenDurable([this, number, bytes = std::move(bytes)]() mutable {
-    gate_bytes_ -= bytes.size();
+  const std::uint64_t size = bytes.size();
+  const bool admitted = gate_.Admit(size, [this, number, bytes = std::move(bytes)]() mutable {
     SendBytes(number, std::move(bytes));
   });
+  if (admitted) return;
+  gate_limit_.refused.Add();
+  parts_.control->Post([this, number] { CloseSession(number); });
 }
 
 void ControlPlane::SendBytes(std::uint64_t number, std::string bytes) {
@@ -538,7 +534,7 @@ void ControlPlane::Reject(std::uint64_t number, absl::string_view kind, absl::st
     rejected->set_holder_lives(holder->lives);
     rejected->set_free_identity(holder->free_identity);
   }
-  if (CommitTurns() && gate_.empty() && parts_.store->durable() >= parts_.store->accepted()) {
+  if (gate_.IsOpen()) {
     Queue(found->second, rejection);
     Flush(number);
   } else {

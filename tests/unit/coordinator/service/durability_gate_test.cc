@@ -1,0 +1,91 @@
+#include "coordinator/service/durability_gate.h"
+
+#include <catch2/catch.hpp>
+
+#include <string>
+
+#include "slow_store.h"
+
+using namespace evergrad;
+using namespace evergrad::coordinator;
+
+namespace {
+
+struct Stage {
+  SlowStore store;
+  bool commits = true;
+  int committed = 0;
+  DurabilityGate gate{&store, 100, [this] {
+                        ++committed;
+                        return commits;
+                      }};
+  std::string ran;
+  std::function<void()> Say(const std::string& what) {
+    return [this, what] { ran += what; };
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a call runs at once where everything is durable, else once its commits are, in order") {
+  Stage stage;
+  stage.gate.WhenDurable(stage.Say("a"));
+  CHECK(stage.ran == "a");
+  stage.store.accepted_now = 1;
+  stage.gate.WhenDurable(stage.Say("b"));
+  CHECK_FALSE(stage.gate.IsOpen());
+  stage.store.accepted_now = 2;
+  stage.gate.WhenDurable(stage.Say("c"));
+  stage.store.durable_now = 1;
+  // The order is kept: "d" depends on nothing that is missing once 2 is durable, but "c" waits.
+  stage.gate.Release();
+  CHECK(stage.ran == "ab");
+  stage.store.durable_now = 2;
+  stage.gate.WhenDurable(stage.Say("d"));
+  CHECK(stage.ran == "ab");
+  stage.gate.Release();
+  CHECK(stage.ran == "abcd");
+  CHECK(stage.gate.IsOpen());
+}
+
+TEST_CASE("changes are committed before anything passes, and nothing passes after a failure") {
+  Stage stage;
+  stage.gate.WhenDurable(stage.Say("a"));
+  CHECK(stage.committed == 1);
+  stage.commits = false;
+  stage.gate.WhenDurable(stage.Say("b"));
+  CHECK_FALSE(stage.gate.IsOpen());
+  stage.gate.Release();
+  CHECK(stage.ran == "a");
+}
+
+TEST_CASE("messages in the gate are bounded by their bytes") {
+  Stage stage;
+  stage.store.accepted_now = 1;
+  CHECK(stage.gate.Admit(60, stage.Say("a")));
+  CHECK(stage.gate.Admit(40, stage.Say("b")));
+  CHECK(stage.gate.bytes() == 100);
+  CHECK_FALSE(stage.gate.Admit(1, stage.Say("c")));
+  stage.store.durable_now = 1;
+  stage.gate.Release();
+  CHECK(stage.gate.bytes() == 0);
+  CHECK(stage.gate.Admit(100, stage.Say("d")));  // runs at once, so it takes no capacity
+  CHECK(stage.gate.bytes() == 0);
+  CHECK(stage.ran == "abd");
+}
+
+TEST_CASE("a call that a release runs may enter the gate again") {
+  Stage stage;
+  stage.store.accepted_now = 1;
+  stage.gate.WhenDurable([&] {
+    stage.ran += "a";
+    stage.store.accepted_now = 2;
+    stage.gate.WhenDurable(stage.Say("b"));
+  });
+  stage.store.durable_now = 1;
+  stage.gate.Release();
+  CHECK(stage.ran == "a");
+  stage.store.durable_now = 2;
+  stage.gate.Release();
+  CHECK(stage.ran == "ab");
+}
