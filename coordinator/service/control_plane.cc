@@ -42,6 +42,12 @@ class CountedResponder final : public transport::UnaryResponder {
       calls_;  // shared with every call: one may outlive the control plane
 };
 
+// The batches of one session that wait to be handled; shared by the session's callbacks.
+struct Inbox {
+  std::atomic<std::uint32_t> queued{0};
+  std::atomic<bool> overflowed{false};
+};
+
 // Read by the transport's thread, used by the control executor: its parts are in few blocks of
 // memory, freed together.
 struct ParsedBatch {
@@ -69,6 +75,9 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       life_id_(random::EntropyFromOs() | 1),
       gate_(parts.store, options_.gate_bytes_max, [this] { return CommitTurns(); }),
       membership_(options_.membership),
+      sessions_({parts.control, parts.logger, &gate_,
+                 [this](std::uint64_t number) { CloseSession(number); },
+                 [this] { gate_limit_.refused.Add(); }}),
       calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
       tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
                    options_.membership.tasks_max),
@@ -240,7 +249,7 @@ transport::Handlers ControlPlane::handlers() {
     const std::uint64_t number = next_session_.fetch_add(1);
     auto inbox = std::make_shared<Inbox>();
     if (!parts_.control->Post(
-            [this, number, peer, stream, inbox] { OpenSession(number, peer, stream, inbox); })) {
+            [this, number, peer, stream] { OpenSession(number, peer, stream); })) {
       open_sessions_.fetch_sub(1);
       return std::nullopt;
     }
@@ -285,16 +294,15 @@ void ControlPlane::Stop() {
   stopped_ = true;
   v1::CoordinatorBatch batch;
   batch.add_messages()->mutable_stopping();
-  for (auto& [number, session] : sessions_) {
-    Flush(number);
-    // Whoever drains need not wait for us.
-    if (session.stage == Session::Stage::kRegistered && session.role == Role::kPsServer)
-      SendBytes(number, batch.SerializeAsString());
-    session.stream->Close();
+  for (const std::uint64_t number : sessions_.Numbers()) {
+    sessions_.Flush(number);
+    // A server that drains does not have to wait for this coordinator.
+    if (const Session* session = sessions_.Find(number);
+        session->registered() && session->role == Role::kPsServer)
+      sessions_.SendBytes(number, batch.SerializeAsString());
   }
   open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions_.size()));
-  sessions_.clear();
-  session_of_.clear();
+  sessions_.RemoveAll();
   for (JobWaiter& waiter : waiters_)
     waiter.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   waiters_.clear();
@@ -318,13 +326,7 @@ void ControlPlane::Tick() {
   CheckStore();
   if (window_open_ && now >= window_until_) EndWindow();
   Apply(membership_.Tick(now));
-  std::vector<std::uint64_t> silent;
-  for (const auto& [number, session] : sessions_) {
-    if (session.stage == Session::Stage::kAwaitingHello &&
-        now - session.opened_at > options_.hello_within)
-      silent.push_back(number);
-  }
-  for (const std::uint64_t number : silent)
+  for (const std::uint64_t number : sessions_.WithoutHelloSince(now - options_.hello_within))
     Reject(number, "malformed", "no hello in time", false, options_.membership.lease);
   for (auto& [task, facts] : facts_) {
     const TaskEntry* entry = membership_.Find(task);
@@ -406,17 +408,16 @@ void ControlPlane::EndWindow() {
     term_ = term;
     term_known_ = true;
     for (const auto& [uid, job] : jobs_) job->Resume(term_);
-    parts_.logger->Info(
-        absl::StrCat("coordinating: term=", term_.value(), " tasks_waiting=", pending_.size()));
+    parts_.logger->Info(absl::StrCat("coordinating: term=", term_.value(),
+                                     " tasks_waiting=", sessions_.deferred().size()));
   }
-  std::vector<std::uint64_t> pending;
-  pending.swap(pending_);
+  const std::vector<std::uint64_t> pending = sessions_.TakeDeferred();
   // Servers first: what they hold may be adopted only while a job's window is open. Workers are
   // answered after it: no worker may get a map while a forgotten shard could still change hands
   // under its version.
   const auto role_of = [&](std::uint64_t number) {
-    const auto found = sessions_.find(number);
-    return found == sessions_.end() ? Role::kWorker : found->second.role;
+    const Session* session = sessions_.Find(number);
+    return session == nullptr ? Role::kWorker : session->role;
   };
   for (const std::uint64_t number : pending) {
     if (role_of(number) == Role::kPsServer) Register(number);
@@ -446,11 +447,7 @@ void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
   window_until_ = Now() + options_.window;
   for (Job* job : ActiveJobs()) job->BeginAnew(term_);
   serving_.clear();
-  std::vector<std::uint64_t> registered;
-  for (const auto& [number, session] : sessions_) {
-    if (session.stage == Session::Stage::kRegistered) registered.push_back(number);
-  }
-  for (const std::uint64_t number : registered)
+  for (const std::uint64_t number : sessions_.RegisteredNumbers())
     Reject(number, "not_active", "the coordinator has begun a new term: register again", false,
            std::chrono::milliseconds(0));
 }
@@ -486,8 +483,8 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
         break;
     }
     if (change.close_session) {
-      if (const auto found = session_of_.find(change.task); found != session_of_.end()) {
-        Reject(found->second, "not_active", absl::StrCat("lease out: ", change.reason), false,
+      if (const Session* session = sessions_.Of(change.task)) {
+        Reject(session->number, "not_active", absl::StrCat("lease out: ", change.reason), false,
                std::chrono::milliseconds(0));
       }
     }
@@ -595,7 +592,7 @@ void ControlPlane::StartNextJob() {
 
 // The tasks that registered before the job began: all servers, and the workers that serve nobody.
 void ControlPlane::IntroduceTasks(Job& job) {
-  for (const auto& [task, number] : session_of_) {
+  for (const auto& [task, number] : sessions_.tasks()) {
     const TaskEntry* entry = membership_.Find(task);
     if (entry == nullptr || (entry->role == Role::kWorker && JobOf(task) != nullptr)) continue;
     Introduce(job, task);
@@ -605,7 +602,7 @@ void ControlPlane::IntroduceTasks(Job& job) {
 void ControlPlane::Introduce(Job& job, TaskId task) {
   const TaskEntry* entry = membership_.Find(task);
   const auto facts = facts_.find(task);
-  Session* session = SessionOf(task);
+  Session* session = sessions_.Of(task);
   if (entry == nullptr || facts == facts_.end() || session == nullptr || !entry->session_open ||
       entry->state == TaskState::kGone)
     return;
@@ -623,10 +620,10 @@ void ControlPlane::Introduce(Job& job, TaskId task) {
   if (said.has_job()) {  // the job has begun
     v1::CoordinatorMessage message;
     *message.mutable_job() = said.job();
-    Queue(*session, message);
+    sessions_.Queue(*session, message);
     if (said.has_map()) {
       *message.mutable_map() = said.map();
-      Queue(*session, message);
+      sessions_.Queue(*session, message);
     }
   }
   job.Ready(task);
@@ -635,7 +632,7 @@ void ControlPlane::Introduce(Job& job, TaskId task) {
 
 void ControlPlane::CheckDrained(TaskId task) {
   const auto found = facts_.find(task);
-  Session* session = SessionOf(task);
+  Session* session = sessions_.Of(task);
   if (found == facts_.end() || session == nullptr || !found->second.drains ||
       found->second.drained_said)
     return;
@@ -648,7 +645,7 @@ void ControlPlane::CheckDrained(TaskId task) {
   found->second.drained_said = true;
   v1::CoordinatorMessage message;
   message.mutable_drained()->set_cannot(cannot);
-  Queue(*session, message);
+  sessions_.Queue(*session, message);
 }
 
 void ControlPlane::CheckDrained() {
@@ -668,7 +665,7 @@ constexpr std::chrono::milliseconds kShareEvery{100}, kIdleFor{250};
 // Workers that are divided among the jobs: who is gone or leaves is nobody's to plan with.
 std::vector<TaskId> ControlPlane::SharedWorkers() const {
   std::vector<TaskId> workers;
-  for (const auto& [task, number] : session_of_) {
+  for (const auto& [task, number] : sessions_.tasks()) {
     const TaskEntry* entry = membership_.Find(task);
     if (entry == nullptr || entry->role != Role::kWorker || entry->state == TaskState::kGone ||
         entry->leaving)
@@ -969,7 +966,7 @@ void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
     facts_[task].drained[message.drained().job_uid()] = message.drained().cannot();
     return CheckDrained(task);
   }
-  if (Session* session = SessionOf(task)) Queue(*session, message);
+  if (Session* session = sessions_.Of(task)) sessions_.Queue(*session, message);
 }
 
 void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> files,

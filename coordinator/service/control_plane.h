@@ -35,6 +35,7 @@
 #include "coordinator/service/control_calls.h"
 #include "coordinator/service/durability_gate.h"
 #include "coordinator/service/lost_jobs.h"
+#include "coordinator/service/session_table.h"
 #include "coordinator/service/write_trouble.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -117,26 +118,6 @@ class ControlPlane final : private JobHost {
   void Stop();                              // ends every session; nothing happens afterwards
 
  private:
-  struct Inbox {  // of one session, shared with its transport callbacks
-    std::atomic<std::uint32_t> queued{0};
-    std::atomic<bool> overflowed{false};
-  };
-  struct Session {
-    std::uint64_t number = 0;
-    std::shared_ptr<transport::MessageStream>
-        stream;  // shared with the transport, whose callbacks end when it is closed
-    std::shared_ptr<Inbox> inbox;
-    transport::PeerInfo peer;
-    MonoTime opened_at{0};
-    enum class Stage { kAwaitingHello, kPending, kRegistered } stage = Stage::kAwaitingHello;
-    v1::Hello hello;  // kept until registered
-    TaskId task;
-    Role role = Role::kWorker;
-    std::string identity;
-    bool spoke = false;  // it has said something since its Hello
-    std::string out;     // a CoordinatorBatch, as far as it has been written
-    bool flush_posted = false;
-  };
   // What `task list` shows beside membership; lives as long as the task is listed.
   struct TaskFacts {
     v1::Hello hello;  // without what it held
@@ -239,7 +220,7 @@ class ControlPlane final : private JobHost {
 
   // session.cc
   void OpenSession(std::uint64_t number, transport::PeerInfo peer,
-                   std::shared_ptr<transport::MessageStream> stream, std::shared_ptr<Inbox> inbox);
+                   std::shared_ptr<transport::MessageStream> stream);
   void OnBatch(std::uint64_t number, const v1::TaskBatch* batch);  // null: malformed bytes
   void OnStreamEnd(std::uint64_t number);
   void OnHello(Session& session, const v1::Hello& hello);
@@ -250,19 +231,32 @@ class ControlPlane final : private JobHost {
                           const v1::Hello& hello);  // one that comes later; true: it is refused
   void EndLife(const std::string& why);
   absl::Status CheckHello(const v1::Hello& hello) const;
-  void Register(std::uint64_t number);
-  void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);
   absl::Status OnTaskMessage(Session& session, const v1::TaskMessage& message);
+  void OnHeartbeat(const Session& session, const v1::Heartbeat& heartbeat);
+  void OnLeaving(const Session& session, const v1::Leaving& leaving);
+  absl::Status RouteToJobs(Session& session, const v1::TaskMessage& message,
+                           std::optional<std::uint64_t> named);
+  void AnswerForNoJob(Session& session, const v1::TaskMessage& message, std::uint64_t job);
   bool CommitTurns();
   void EndTurn();  // of the jobs: once for all batches that have come
-  void Queue(Session& session, const v1::CoordinatorMessage& message);
-  void Flush(std::uint64_t number);
-  void SendBytes(std::uint64_t number, std::string bytes);
   void Reject(std::uint64_t number, absl::string_view kind, absl::string_view message, bool exit,
               std::chrono::milliseconds retry_after,
               const std::optional<RegisterVerdict::Holder>& holder = std::nullopt);
   void CloseSession(std::uint64_t number);  // tells membership
-  Session* SessionOf(TaskId task);
+
+  // registration.cc: a Hello becomes a registered task, or is refused, in these steps.
+  struct Registration;
+  void Register(std::uint64_t number);
+  bool Identify(
+      Registration& one);  // who the task is, by its certificate and Hello; false: refused
+  bool CheckEndpoint(const Registration& one, const std::string& claimed);
+  void Fence(Registration& one);      // ends the former session and strips proofs of others
+  void Enter(Registration& one);      // into the tables of sessions and tasks
+  bool Reconcile(Registration& one);  // what it holds against what the jobs know; false: refused
+  void AdmitWorker(Registration& one);
+  void Welcome(Registration& one);  // sends Registered, and what is over of what the task holds
+  void EndHeld(Registration& one);
+  void SayRefused(const TaskHello& said, const RegisterVerdict& verdict);
 
   // The handlers of the Control RPCs (control_calls.h): a specialization each, in a file that is
   // named for the RPC.
@@ -325,9 +319,7 @@ class ControlPlane final : private JobHost {
   std::uint64_t too_often_ = 0;  // registrations refused since that was said
   std::optional<MonoTime> too_often_said_;
   std::map<TaskId, TaskFacts> facts_;
-  std::map<std::uint64_t, Session> sessions_;
-  std::map<TaskId, std::uint64_t> session_of_;
-  std::vector<std::uint64_t> pending_;  // sessions whose hello waits for the window's end
+  SessionTable sessions_;
   std::atomic<std::uint64_t> next_session_{1};
   std::atomic<std::uint32_t> open_sessions_{0};
   std::shared_ptr<std::atomic<std::uint32_t>> calls_;

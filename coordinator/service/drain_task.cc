@@ -20,7 +20,7 @@ void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responde
   }
   const TaskEntry* entry =
       membership_.FindIdentity(worker ? Role::kWorker : Role::kPsServer, name.second);
-  Session* session = entry == nullptr ? nullptr : SessionOf(entry->id);
+  Session* session = entry == nullptr ? nullptr : sessions_.Of(entry->id);
   if (session == nullptr) {
     return responder->Answer(UserError(absl::NotFoundError(
         absl::StrCat("no such task has a session (psctl task list shows them): task=",
@@ -28,7 +28,7 @@ void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responde
   }
   v1::CoordinatorMessage message;
   message.mutable_drain()->set_reason("psctl task drain");
-  Queue(*session, std::move(message));
+  sessions_.Queue(*session, message);
   AnswerWith(*responder, v1::DrainTaskResponse());
 }
 

@@ -25,13 +25,13 @@ LostJobs ControlPlane::MakeLostJobs() const {
 // Before the first message of this life.
 bool ControlPlane::EndsForLostJobs() {
   LostJobs lost = MakeLostJobs();
-  for (const std::uint64_t number : pending_) {
-    const auto found = sessions_.find(number);
-    if (found == sessions_.end()) continue;
-    const v1::Hello& hello = found->second.hello;
+  for (const std::uint64_t number : sessions_.deferred()) {
+    const Session* session = sessions_.Find(number);
+    if (session == nullptr) continue;
+    const v1::Hello& hello = session->hello;
     // Whoever is not the task that it says cannot keep a coordinator from starting.
-    if (!transport::CheckPeer(found->second.peer,
-                              absl::StrCat(RoleName(found->second.role), "/", hello.identity()))
+    if (!transport::CheckPeer(session->peer,
+                              absl::StrCat(RoleName(session->role), "/", hello.identity()))
              .ok())
       continue;
     lost.Add(hello);
@@ -68,9 +68,7 @@ bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) 
 
 void ControlPlane::EndLife(const std::string& why) {
   if (std::exchange(life_over_, true)) return;
-  std::vector<std::uint64_t> open;
-  for (const auto& [number, session] : sessions_) open.push_back(number);
-  for (const std::uint64_t number : open)
+  for (const std::uint64_t number : sessions_.Numbers())
     Reject(number, "lost_journal", why, false, options_.membership.lease);
   if (parts_.on_end) parts_.on_end(absl::DataLossError(why));
 }

@@ -63,7 +63,7 @@ void ControlPlane::Serve(const v1::ReadTaskLogsRequest& request, Responder respo
       read.lines.push_back(std::move(out));
     }
   }
-  for (const auto& [task, session_number] : session_of_) {
+  for (const auto& [task, session_number] : sessions_.tasks()) {
     const TaskEntry* entry = membership_.Find(task);
     if (entry == nullptr) continue;
     const std::string name = absl::StrCat(RoleName(entry->role), "/", entry->identity);

@@ -1,0 +1,100 @@
+// The open sessions, which task each belongs to, and the messages on their way to the tasks.
+//
+// Messages are batched: those of one turn of the control executor leave as one batch,
+// in order, once the store has made durable what the messages follow from (DurabilityGate).
+//
+// Not thread-safe: the control executor owns it. Functions that may close a session do so later, by
+// a posted call of on_failed, so a reference to a Session is valid until its owner calls Remove.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/log/log.h"
+#include "common/runtime/executor.h"
+#include "common/time/clock.h"
+#include "common/transport/transport.h"
+#include "coordinator/service/durability_gate.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+struct Session {
+  std::uint64_t number = 0;
+  std::shared_ptr<transport::MessageStream>
+      stream;  // shared with the transport, whose callbacks end when it is closed
+  transport::PeerInfo peer;
+  MonoTime opened_at{0};
+  enum class Stage { kAwaitingHello, kPending, kRegistered } stage = Stage::kAwaitingHello;
+  v1::Hello hello;  // kept until the task is registered
+  TaskId task;
+  Role role = Role::kWorker;
+  std::string identity;
+  bool spoke = false;  // the task has sent something since its Hello
+  std::string out;     // a CoordinatorBatch, as far as it has been written
+  bool flush_posted = false;
+
+  bool registered() const { return stage == Stage::kRegistered; }
+  // "worker/0", or the peer's address if the task has no identity yet.
+  std::string Name() const;
+};
+
+class SessionTable {
+ public:
+  struct Parts {  // all outlive the table
+    runtime::Executor* control = nullptr;
+    log::Logger* logger = nullptr;
+    DurabilityGate* gate = nullptr;
+    // Messages to the session were lost, so it has to end; the task's next session is reconciled.
+    std::function<void(std::uint64_t number)> on_failed;
+    std::function<void()>
+        on_gate_full;  // a batch did not fit into the gate, which ends its session
+  };
+  explicit SessionTable(Parts parts) : parts_(std::move(parts)) {}
+
+  void Open(Session session);
+  Session* Find(std::uint64_t number);  // null: it has ended
+  Session* Of(TaskId task);             // null: the task has no session
+  // The session is that of `task` from now on.
+  void Register(Session& session, TaskId task, const std::string& identity);
+  // Ends the session, and returns it; nullopt: it had ended.
+  std::optional<Session> Remove(std::uint64_t number);
+  void RemoveAll();
+  // Registered tasks and the numbers of their sessions, by task.
+  const std::map<TaskId, std::uint64_t>& tasks() const { return of_task_; }
+  std::vector<std::uint64_t> Numbers() const;
+  std::vector<std::uint64_t> RegisteredNumbers() const;
+  // Sessions that were opened before `then` and have sent no Hello.
+  std::vector<std::uint64_t> WithoutHelloSince(MonoTime then) const;
+  std::size_t size() const { return sessions_.size(); }
+
+  // Sessions whose Hello waits for the end of the start-up window, in the order in which they came.
+  void Defer(std::uint64_t number) { deferred_.push_back(number); }
+  const std::vector<std::uint64_t>& deferred() const { return deferred_; }
+  std::vector<std::uint64_t> TakeDeferred() { return std::exchange(deferred_, {}); }
+
+  // --- messages to the task
+  void Queue(Session& session, const v1::CoordinatorMessage& message);
+  // Queued messages leave now, unless they have to wait for the store.
+  void Flush(std::uint64_t number);
+  // The last message of a session, which depends on nothing: in order with those before it if these
+  // can leave, else alone.
+  void SendLast(Session& session, const v1::CoordinatorMessage& message);
+  // At once: neither in order with what is queued, nor after the store.
+  void SendBytes(std::uint64_t number, std::string bytes);
+
+ private:
+  const Parts parts_;
+  std::map<std::uint64_t, Session> sessions_;
+  std::map<TaskId, std::uint64_t> of_task_;
+  std::vector<std::uint64_t> deferred_;
+};
+
+}  // namespace evergrad::coordinator

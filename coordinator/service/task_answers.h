@@ -1,0 +1,29 @@
+// Messages that the control plane sends to a task about a job that the task is not part of: what
+// the task holds of it is over. Pure.
+#pragma once
+
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+// A server drops a shard that nobody will ask for.
+inline v1::CoordinatorMessage Drop(std::uint64_t job, std::uint32_t shard, const v1::Stamp& epoch) {
+  v1::CoordinatorMessage message;
+  message.mutable_drop()->set_job_uid(job);
+  message.mutable_drop()->set_shard(shard);
+  *message.mutable_drop()->mutable_epoch() = epoch;
+  return message;
+}
+
+// A worker forgets an attempt: another one has taken its place, or none is needed.
+inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closure,
+                                         const v1::Stamp& attempt) {
+  v1::CoordinatorMessage message;
+  message.mutable_done_answer()->set_job_uid(job);
+  message.mutable_done_answer()->set_closure(closure);
+  *message.mutable_done_answer()->mutable_attempt() = attempt;
+  message.mutable_done_answer()->set_superseded(true);
+  return message;
+}
+
+}  // namespace evergrad::coordinator
