@@ -16,7 +16,6 @@
 #include "common/fs/file_system.h"
 #include "common/random/philox.h"
 #include "coordinator/closures/term_rule.h"
-#include "coordinator/scheduler/shares.h"
 
 namespace evergrad::coordinator {
 
@@ -79,6 +78,8 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
                  [this](std::uint64_t number) { CloseSession(number); },
                  [this] { gate_limit_.refused.Add(); }}),
       calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
+      division_host_(MakeDivisionHost()),
+      division_(division_host_.get(), options_.share_turn),
       tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
                    options_.membership.tasks_max),
       registrations_limit_(*parts.registry, "evergrad_coordinator_registrations_recent",
@@ -196,7 +197,8 @@ absl::Status ControlPlane::Recover() {
     if (!(*job)->started()) {
       queue_.push_back(uid);
     } else if (!(*job)->ended() && !(*job)->writing()) {
-      active_.push_back({uid});  // as many as there are, whatever this life's --jobs-running-max
+      active_.push_back(uid);  // as many as there are, whatever this life's --jobs-running-max
+      division_.Restore(uid);
     }
     jobs_[uid] = *std::move(job);
     job_order_.push_back(uid);
@@ -337,7 +339,7 @@ void ControlPlane::Tick() {
   }
   std::erase_if(facts_, [&](const auto& one) { return membership_.Find(one.first) == nullptr; });
   for (Job* job : ActiveJobs()) job->Tick();
-  ShareWorkers();
+  division_.Tick(Now(), !window_open_);
   CheckJobWaiters();
   CheckClosureCalls();
   CheckLogReads();
@@ -363,18 +365,17 @@ void ControlPlane::UpdateMetrics() {
   open_limit_.current.Set(static_cast<double>(open));
   behind_limit_.current.Set(static_cast<double>(behind));
   std::vector<JobNumbers::One> numbers;
-  for (const Running& one : active_) {
-    const Job* job = ActiveJob(one.uid);
+  for (const JobUid uid : active_) {
+    const Job* job = ActiveJob(uid);
     if (job == nullptr) continue;
     JobNumbers::One& of = numbers.emplace_back();
-    of.labels = {{"job", job->name()}, {"job_uid", JobUidString(one.uid)}};
+    of.labels = {{"job", job->name()}, {"job_uid", JobUidString(uid)}};
     of.values = {job->share(),
-                 0,
-                 one.seconds,
+                 static_cast<double>(division_.workers(uid)),
+                 division_.worker_seconds(uid),
                  static_cast<double>(job->steps_done()),
                  static_cast<double>(job->open_closures()),
                  job->checkpoint_age_seconds().value_or(std::numeric_limits<double>::quiet_NaN())};
-    for (const auto& [task, serving] : serving_) of.values[1] += serving.job == one.uid;
   }
   {
     MutexLock lock(&job_numbers_->mu);
@@ -446,7 +447,7 @@ void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
   window_open_ = true;
   window_until_ = Now() + options_.window;
   for (Job* job : ActiveJobs()) job->BeginAnew(term_);
-  serving_.clear();
+  division_.RemoveAll();
   for (const std::uint64_t number : sessions_.RegisteredNumbers())
     Reject(number, "not_active", "the coordinator has begun a new term: register again", false,
            std::chrono::milliseconds(0));
@@ -473,7 +474,7 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
         gone_total_.Add();
         if (Job* job = JobOf(change.task))
           job->OnWorkerGone(change.task, change.reason, change.leaving);
-        serving_.erase(change.task);
+        division_.Remove(change.task);
         break;
       case MembershipChange::Kind::kLost:
         parts_.logger->Warning(absl::StrCat("server lost: task=", name, " reason=", change.reason));
@@ -497,23 +498,21 @@ Job* ControlPlane::ActiveJob(JobUid uid) {
   const auto found = jobs_.find(uid);
   if (found == jobs_.end() || found->second->ended()) return nullptr;
   // What a task still holds of an ended job is nobody's, from the turn on in which it ended.
-  return std::any_of(active_.begin(), active_.end(),
-                     [&](const Running& one) { return one.uid == uid; })
-             ? found->second.get()
-             : nullptr;
+  return std::find(active_.begin(), active_.end(), uid) != active_.end() ? found->second.get()
+                                                                         : nullptr;
 }
 
 std::vector<Job*> ControlPlane::ActiveJobs() {
   std::vector<Job*> jobs;
-  for (const Running& one : active_) {
-    if (Job* job = ActiveJob(one.uid)) jobs.push_back(job);
+  for (const JobUid uid : active_) {
+    if (Job* job = ActiveJob(uid)) jobs.push_back(job);
   }
   return jobs;
 }
 
 Job* ControlPlane::JobOf(TaskId worker) {
-  const auto found = serving_.find(worker);
-  return found == serving_.end() ? nullptr : ActiveJob(found->second.job);
+  const std::optional<JobUid> job = division_.JobOf(worker);
+  return job ? ActiveJob(*job) : nullptr;
 }
 
 const Job* ControlPlane::FindJob(absl::string_view name_or_uid) const {
@@ -559,8 +558,14 @@ void ControlPlane::JobChanged(JobUid) {
 void ControlPlane::AfterJobsChanged() {
   CheckJobWaiters();
   CheckClosureCalls();
-  std::erase_if(active_, [&](const Running& one) { return ActiveJob(one.uid) == nullptr; });
-  std::erase_if(serving_, [&](const auto& one) { return ActiveJob(one.second.job) == nullptr; });
+  std::vector<JobUid> over;
+  for (const JobUid uid : active_) {
+    if (ActiveJob(uid) == nullptr) over.push_back(uid);
+  }
+  for (const JobUid uid : over) {
+    std::erase(active_, uid);
+    division_.End(uid);
+  }
   // A job that is cancelled in the queue ends without ever having been the active one.
   for (const auto& [uid, job] : jobs_) {
     if (job->TakeEnd()) ended_total_.Add();
@@ -577,17 +582,13 @@ void ControlPlane::StartNextJob() {
     queue_.pop_front();
     Job* job = jobs_.at(uid).get();
     if (job->started()) continue;  // cancelled while it was queued
-    // It is served as much as who was served least: it has not waited for what others had before it
-    // came.
-    double served = 0;
-    for (const Running& other : active_)
-      served = &other == &active_.front() ? other.served : std::min(served, other.served);
-    active_.push_back({uid, served});
+    active_.push_back(uid);
+    division_.Begin(uid);
     IntroduceTasks(*job);
     job->Start();
   }
-  next_sharing_ = MonoTime{0};
-  ShareWorkers();
+  division_.DivideSoon();
+  division_.Tick(Now(), !window_open_);
 }
 
 // The tasks that registered before the job began: all servers, and the workers that serve nobody.
@@ -608,7 +609,7 @@ void ControlPlane::Introduce(Job& job, TaskId task) {
     return;
   v1::Registered said;
   if (entry->role == Role::kWorker) {
-    serving_.insert_or_assign(task, Serving{job.uid(), std::nullopt});
+    division_.Assign(task, job.uid());
     job.AdmitWorker(task, entry->identity, entry->backoff_until, std::nullopt, false,
                     facts->second.hello, &said);
     if (!session->spoke) job.Withhold(task);
@@ -656,93 +657,8 @@ void ControlPlane::CheckDrained() {
   for (const TaskId task : leaving) CheckDrained(task);
 }
 
-// ---------------------------------------------------------------- several jobs
-
-namespace {
-constexpr std::chrono::milliseconds kShareEvery{100}, kIdleFor{250};
-}
-
-// Workers that are divided among the jobs: who is gone or leaves is nobody's to plan with.
-std::vector<TaskId> ControlPlane::SharedWorkers() const {
-  std::vector<TaskId> workers;
-  for (const auto& [task, number] : sessions_.tasks()) {
-    const TaskEntry* entry = membership_.Find(task);
-    if (entry == nullptr || entry->role != Role::kWorker || entry->state == TaskState::kGone ||
-        entry->leaving)
-      continue;
-    workers.push_back(task);
-  }
-  return workers;
-}
-
-bool ControlPlane::Suits(const Part& part, TaskId worker) const {
-  const auto facts = facts_.find(worker);
-  if (facts != facts_.end() && part.job->IsUnfit(facts->second.hello.process_uid())) return false;
-  if (!part.functions) return true;
-  if (facts == facts_.end()) return false;
-  return std::any_of(
-      facts->second.hello.functions().begin(), facts->second.hello.functions().end(),
-      [&](const std::string& function) { return part.functions->count(function) != 0; });
-}
-
-// In the order in which they are given workers: functions jobs first, those with the least choice
-// before the others.
-std::vector<ControlPlane::Part> ControlPlane::Parted(const std::vector<TaskId>& workers) {
-  std::vector<Part> parts;
-  std::set<TaskId> with_functions;
-  for (Job* job : ActiveJobs()) {
-    Part& part = parts.emplace_back();
-    part.job = job;
-    part.functions = job->wanted_functions();
-    for (const TaskId task : workers) {
-      if (!Suits(part, task)) continue;
-      ++part.suited;
-      if (part.functions) with_functions.insert(task);
-      const auto serving = serving_.find(task);
-      part.has += serving != serving_.end() &&
-                  serving->second.next.value_or(serving->second.job) == job->uid();
-    }
-  }
-  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
-    return a.functions.has_value() != b.functions.has_value() ? a.functions.has_value()
-                                                              : a.functions && a.suited < b.suited;
-  });
-  const auto targets = [&](std::size_t begin, std::size_t end, std::uint32_t among) {
-    std::vector<JobDemand> demands;
-    for (std::size_t i = begin; i < end; ++i) {
-      const Part& part = parts[i];
-      JobDemand& demand = demands.emplace_back();
-      demand.share = part.job->share();
-      // Who has just ended something is not taken away because of a moment without work: an epoch's
-      // end, say.
-      demand.useful = std::min(
-          part.suited, std::max(part.job->useful_workers(), part.job->busy_workers(kIdleFor)));
-      demand.has = part.has;
-      demand.keeps = part.job->keeps_its_worker();
-      for (const Running& one : active_) {
-        if (one.uid == part.job->uid()) demand.served = one.served;
-      }
-    }
-    const std::vector<std::uint32_t> divided = WorkerTargets(among, demands, turn_over_);
-    std::uint32_t sum = 0;
-    for (std::size_t i = begin; i < end; ++i) sum += parts[i].target = divided[i - begin];
-    return sum;
-  };
-  const auto all = static_cast<std::uint32_t>(workers.size());
-  targets(0, parts.size(), all);
-  // More functions jobs than workers that have functions: these take turns at those.
-  std::size_t picky = 0;
-  std::uint32_t theirs = 0;
-  while (picky < parts.size() && parts[picky].functions) theirs += parts[picky++].target;
-  if (theirs > with_functions.size()) {
-    theirs = targets(0, picky, static_cast<std::uint32_t>(with_functions.size()));
-    targets(picky, parts.size(), all - theirs);
-  }
-  return parts;
-}
-
-// A worker that has attempts in hand goes on with their job; one that comes back, too; else it goes
-// where most are missing.
+// A worker that has attempts in hand continues with their job, and one that comes back with its
+// former job; any other goes where most workers are missing.
 Job* ControlPlane::JobFor(TaskId task, const v1::Hello& hello, std::optional<TaskId> former) {
   for (const v1::HeldAttempt& held : hello.attempts()) {
     if (Job* job = ActiveJob(JobUid(held.job_uid()))) return job;
@@ -750,178 +666,16 @@ Job* ControlPlane::JobFor(TaskId task, const v1::Hello& hello, std::optional<Tas
   if (former) {
     if (Job* job = JobOf(*former)) return job;
   }
-  const std::vector<Job*> jobs = ActiveJobs();
-  if (jobs.size() <= 1) return jobs.empty() ? nullptr : jobs.front();
-  const std::vector<Part> parts = Parted(SharedWorkers());
-  const Part* best = nullptr;
-  for (const Part& part : parts) {
-    if (part.missing() > 0 && Suits(part, task) &&
-        (best == nullptr || part.missing() > best->missing()))
-      best = &part;
-  }
-  return best == nullptr ? jobs.front() : best->job;
-}
-
-// Divides the workers among the running jobs, and moves on who has given back what it had.
-void ControlPlane::ShareWorkers() {
-  MoveWorkers();
-  const MonoTime now = Now();
-  if (now < next_sharing_ || window_open_) return;
-  next_sharing_ = now + kShareEvery;
-  const double seconds =
-      std::chrono::duration<double>(now - std::exchange(shared_at_, now)).count();
-  std::optional<double> least;  // of those that have something to do
-  for (Running& one : active_) {
-    const Job* job = ActiveJob(one.uid);
-    if (job == nullptr) continue;
-    for (const auto& [task, serving] : serving_) {
-      if (serving.job != one.uid || seconds > 10) continue;  // the first time
-      one.seconds += seconds;
-      one.served += seconds / job->share();
-    }
-    if (job->useful_workers() > 0) least = std::min(least.value_or(one.served), one.served);
-  }
-  // Who has nothing to do saves nothing up for later.
-  for (Running& one : active_) {
-    const Job* job = ActiveJob(one.uid);
-    if (job != nullptr && least && job->useful_workers() == 0)
-      one.served = std::max(one.served, *least);
-  }
-  const std::vector<Job*> jobs = ActiveJobs();
-  if (jobs.empty()) return;
-  const std::vector<TaskId> workers = SharedWorkers();
-  std::vector<TaskId> unserving;
-  for (const TaskId task : workers) {
-    if (JobOf(task) == nullptr) unserving.push_back(task);
-  }
-  for (Job* job : jobs) {
-    std::uint32_t elsewhere = 0;
-    for (const TaskId task : workers) elsewhere += JobOf(task) != nullptr && JobOf(task) != job;
-    job->SetWorkersElsewhere(elsewhere);
-  }
-  if (jobs.size() == 1 && unserving.empty()) return;
-  turn_over_ = jobs.size() > 1 && now >= turn_ends_;
-  if (turn_over_) turn_ends_ = now + options_.share_turn;
-  std::vector<Part> parts = Parted(workers);
-  turn_over_ = false;
-  LendUnfit(parts);
-  for (std::size_t i = 0; i < parts.size(); ++i) FillPart(parts, i, unserving);
-  // Who serves nobody waits with one of them: it may have work in a moment.
-  for (const TaskId task : unserving) Introduce(*jobs.front(), task);
-  MoveWorkers();
-}
-
-// A job that lacks a worker has one that cannot take part in it: it goes to another job, beyond
-// what that is to have, which then has one to spare that can.
-void ControlPlane::LendUnfit(std::vector<Part>& parts) {
-  std::vector<std::pair<Job*, TaskId>> back;
-  for (auto& [task, serving] : serving_) {
-    const TaskEntry* entry = membership_.Find(task);
-    const auto its = std::find_if(parts.begin(), parts.end(),
-                                  [&](const Part& one) { return one.job->uid() == serving.job; });
-    const auto facts = facts_.find(task);
-    if (serving.next || entry == nullptr || entry->leaving || its == parts.end() ||
-        facts == facts_.end() || its->missing() <= 0)
-      continue;
-    if (!its->job->IsUnfit(facts->second.hello.process_uid())) continue;
-    const auto other = std::find_if(parts.begin(), parts.end(), [&](const Part& one) {
-      return one.job != its->job && !one.job->keeps_its_worker() && Suits(one, task) &&
-             std::any_of(serving_.begin(), serving_.end(), [&](const auto& s) {
-               return !s.second.next && s.second.job == one.job->uid() && Suits(*its, s.first);
-             });
-    });
-    if (other == parts.end()) continue;
-    ++other->has;
-    serving.next = other->job->uid();
-    back.emplace_back(its->job, task);
-  }
-  for (const auto& [job, task] : back) job->CallBack(task);
-}
-
-void ControlPlane::FillPart(std::vector<Part>& parts, std::size_t which,
-                            std::vector<TaskId>& unserving) {
-  Part& part = parts[which];
-  while (part.missing() > 0) {
-    const auto idle = std::find_if(unserving.begin(), unserving.end(),
-                                   [&](TaskId task) { return Suits(part, task); });
-    if (idle != unserving.end()) {
-      const TaskId task = *idle;
-      unserving.erase(idle);
-      ++part.has;
-      Introduce(*part.job, task);
-      continue;
-    }
-    // From who has too many or cannot use it; a functions job also from those after it, which can
-    // find another one. Who holds nothing comes first, then who has no functions that others may
-    // want, then the newest.
-    std::map<TaskId, Serving>::iterator from = serving_.end();
-    Part* donor = nullptr;
-    std::tuple<bool, bool> best;
-    for (auto it = serving_.begin(); it != serving_.end(); ++it) {
-      const TaskEntry* entry = membership_.Find(it->first);
-      if (it->second.next || it->second.job == part.job->uid() || entry == nullptr ||
-          entry->leaving || !Suits(part, it->first))
-        continue;
-      const auto its = std::find_if(parts.begin(), parts.end(), [&](const Part& one) {
-        return one.job->uid() == it->second.job;
-      });
-      if (its == parts.end()) continue;
-      const bool of_use = Suits(*its, it->first);
-      const bool spare = !of_use || its->missing() < 0;
-      const bool later = part.functions &&
-                         its - parts.begin() > static_cast<std::ptrdiff_t>(which) &&
-                         !its->job->keeps_its_worker();
-      if (!spare && !later) continue;
-      const bool wanted = std::any_of(parts.begin(), parts.end(), [&](const Part& one) {
-        return one.functions && Suits(one, it->first);
-      });
-      const std::tuple<bool, bool> rank{!its->job->Holds(it->first), !wanted};
-      if (from != serving_.end() && rank < best) continue;
-      from = it;
-      donor = of_use ? &*its : nullptr;
-      best = rank;
-    }
-    if (from == serving_.end()) return;
-    if (donor != nullptr) --donor->has;
-    ++part.has;
-    from->second.next = part.job->uid();
-    ActiveJob(from->second.job)->CallBack(from->first);
-  }
-}
-
-void ControlPlane::MoveWorkers() {
-  std::vector<TaskId> free;
-  for (const auto& [task, serving] : serving_) {
-    if (!serving.next) continue;
-    const Job* job = ActiveJob(serving.job);
-    if (job == nullptr || !job->Holds(task)) free.push_back(task);
-  }
-  for (const TaskId task : free) {
-    const auto found = serving_.find(task);
-    if (found == serving_.end()) continue;
-    const Serving serving = found->second;
-    serving_.erase(found);
-    Job* before = ActiveJob(serving.job);
-    if (before != nullptr) before->ReleaseWorker(task);
-    Job* next = ActiveJob(*serving.next);
-    if (next == nullptr) continue;  // ended meanwhile: whoever needs it takes it
-    if (const TaskEntry* entry = membership_.Find(task); entry != nullptr)
-      parts_.logger->Info(absl::StrCat("worker moved: task=worker/", entry->identity,
-                                       " from=", before == nullptr ? "" : before->name(),
-                                       " to=", next->name()));
-    Introduce(*next, task);
-  }
+  const std::optional<JobUid> job = division_.JobFor(task);
+  return job ? ActiveJob(*job) : nullptr;
 }
 
 // What the job itself cannot know of its place among the others.
 void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status,
                               std::uint64_t events_after) const {
   job.FillStatus(status, events_after);
-  for (const auto& [task, serving] : serving_)
-    status->set_workers_serving(status->workers_serving() + (serving.job == job.uid()));
-  for (const Running& one : active_) {
-    if (one.uid == job.uid()) status->set_worker_seconds(one.seconds);
-  }
+  status->set_workers_serving(division_.workers(job.uid()));
+  status->set_worker_seconds(division_.worker_seconds(job.uid()));
   if (job.started()) return;
   const auto place = std::find(queue_.begin(), queue_.end(), job.uid());
   if (place == queue_.end()) return;

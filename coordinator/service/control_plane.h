@@ -36,6 +36,7 @@
 #include "coordinator/service/durability_gate.h"
 #include "coordinator/service/lost_jobs.h"
 #include "coordinator/service/session_table.h"
+#include "coordinator/service/worker_division.h"
 #include "coordinator/service/write_trouble.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -183,26 +184,11 @@ class ControlPlane final : private JobHost {
   void UpdateMetrics();
   std::vector<Job*> ActiveJobs();  // none that has ended, also before the next one begins
   Job* ActiveJob(JobUid uid);      // null: it is not one of them
-  // The one that the worker serves, null: none.
+  // The one that the worker serves; null: none.
   Job* JobOf(TaskId worker);
   Job* JobFor(TaskId task, const v1::Hello& hello,
               std::optional<TaskId> former);  // that a worker which registers is to serve
-  // One running job while the workers are divided.
-  struct Part {
-    Job* job = nullptr;
-    std::optional<std::set<std::string>>
-        functions;  // only who has one of them is of use; nullopt: anybody
-    std::uint32_t suited = 0, has = 0, target = 0;
-    std::int64_t missing() const { return static_cast<std::int64_t>(target) - has; }
-  };
-  std::vector<Part> Parted(const std::vector<TaskId>& workers);
-  std::vector<TaskId> SharedWorkers() const;
-  bool Suits(const Part& part, TaskId worker) const;
-  void ShareWorkers();
-  void LendUnfit(std::vector<Part>& parts);
-  void FillPart(std::vector<Part>& parts, std::size_t which, std::vector<TaskId>& unserving);
-  void MoveWorkers();
-  void Introduce(Job& job, TaskId task);  // one that registered before
+  void Introduce(Job& job, TaskId task);      // one that registered before
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
   const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
   Job* FindJob(absl::string_view name_or_uid);
@@ -217,6 +203,7 @@ class ControlPlane final : private JobHost {
       TaskId task);  // a server that leaves: told once no job has anything there any more
   void CheckDrained();
   void IntroduceTasks(Job& job);
+  std::unique_ptr<DivisionHost> MakeDivisionHost();
 
   // session.cc
   void OpenSession(std::uint64_t number, transport::PeerInfo peer,
@@ -327,17 +314,8 @@ class ControlPlane final : private JobHost {
   std::map<JobUid, std::unique_ptr<Job>> jobs_;
   std::vector<JobUid> job_order_;  // by submission
   std::deque<JobUid> queue_;
-  struct Running {
-    JobUid uid;
-    double served = 0;   // worker-seconds by share, and what it is taken to have had when it began
-    double seconds = 0;  // worker-seconds
-  };
-  std::vector<Running> active_;  // in the order in which they began
-  struct Serving {
-    JobUid job;
-    std::optional<JobUid> next;  // is called back for it
-  };
-  struct JobNumbers {  // of the running jobs, for the metrics
+  std::vector<JobUid> active_;  // in the order in which they began
+  struct JobNumbers {           // of the running jobs, for the metrics
     static constexpr std::size_t kValues = 6;
     struct One {
       metrics::Labels labels;
@@ -348,9 +326,9 @@ class ControlPlane final : private JobHost {
   };
   const std::shared_ptr<JobNumbers> job_numbers_ =
       std::make_shared<JobNumbers>();  // shared with the registry, which outlives this
-  std::map<TaskId, Serving> serving_;  // workers; who is not in it serves none
-  MonoTime next_sharing_{0}, shared_at_{0}, turn_ends_{0};
-  bool turn_over_ = false;
+  class Division;                      // division_host.cc
+  const std::unique_ptr<DivisionHost> division_host_;
+  WorkerDivision division_;
   bool jobs_changed_posted_ = false, turn_posted_ = false;
   std::vector<JobWaiter> waiters_;
   std::vector<ClosureCall> closure_calls_;  // in the order in which they came

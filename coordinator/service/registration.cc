@@ -194,11 +194,11 @@ void ControlPlane::AdmitWorker(Registration& one) {
   if (verdict.former) {
     if (Job* before = JobOf(*verdict.former); before != nullptr && before != job)
       before->ReleaseWorker(*verdict.former);
-    serving_.erase(*verdict.former);
+    division_.Remove(*verdict.former);
   }
   if (job == nullptr) return;
   one.jobs.push_back(job);
-  serving_.insert_or_assign(verdict.task, Serving{job->uid(), std::nullopt});
+  division_.Assign(verdict.task, job->uid());
   job->AdmitWorker(verdict.task, verdict.identity, membership_.Find(verdict.task)->backoff_until,
                    verdict.former, one.former_died, one.hello, one.registered());
   job->Withhold(verdict.task);
