@@ -6,14 +6,11 @@
 
 #include <google/protobuf/arena.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
-#include "common/fs/file.h"
-#include "common/fs/file_system.h"
 #include "common/random/philox.h"
 #include "coordinator/closures/term_rule.h"
 
@@ -73,11 +70,14 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       parts_(parts),
       life_id_(random::EntropyFromOs() | 1),
       gate_(parts.store, options_.gate_bytes_max, [this] { return CommitTurns(); }),
+      files_({parts.control, parts.files, parts.clock, parts.logger, parts.registry},
+             options_.file_bytes_max),
       membership_(options_.membership),
       sessions_({parts.control, parts.logger, &gate_,
                  [this](std::uint64_t number) { CloseSession(number); },
                  [this] { gate_limit_.refused.Add(); }}),
       calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
+      job_host_(MakeJobHost()),
       division_host_(MakeDivisionHost()),
       division_(division_host_.get(), options_.share_turn),
       tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
@@ -92,9 +92,6 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
                   "jobs that wait for their turn (--jobs-queued-max)", options_.jobs_queued_max),
       calls_limit_(*parts.registry, "evergrad_coordinator_calls", "control calls in progress",
                    options_.calls_max),
-      files_limit_(*parts.registry, "evergrad_coordinator_file_bytes",
-                   "bytes of metrics.jsonl waiting to be written; refused: writes that failed, too",
-                   static_cast<double>(options_.file_bytes_max)),
       open_limit_(*parts.registry, "evergrad_coordinator_closures_open",
                   "closures granted and not ended (--closures-open-max)",
                   options_.jobs.closures_open_max),
@@ -186,7 +183,8 @@ absl::Status ControlPlane::Recover() {
   for (const JobUid uid : *stored) {
     absl::StatusOr<StoredJob> loaded = parts_.store->LoadJob(uid);
     if (!loaded.ok()) return loaded.status();
-    absl::StatusOr<std::unique_ptr<Job>> job = Job::Restore(this, options_.jobs, uid, *loaded);
+    absl::StatusOr<std::unique_ptr<Job>> job =
+        Job::Restore(job_host_.get(), options_.jobs, uid, *loaded);
     if (!job.ok()) {
       parts_.logger->Error(job.status().message());
       if (refused.ok()) refused = job.status();
@@ -353,7 +351,7 @@ void ControlPlane::UpdateMetrics() {
   sessions_limit_.current.Set(static_cast<double>(sessions_.size()));
   jobs_limit_.current.Set(static_cast<double>(queue_.size()));
   calls_limit_.current.Set(calls_->load());
-  files_limit_.current.Set(static_cast<double>(file_bytes_.load()));
+  files_.UpdateMetrics();
   gate_limit_.current.Set(static_cast<double>(gate_.bytes()));
   // The limits are a job's: the fullest one is shown.
   std::uint64_t open = 0, behind = 0;
@@ -545,16 +543,6 @@ absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
   return UserError(absl::NotFoundError(text));
 }
 
-// Called from inside a job: what follows runs once its call has returned.
-void ControlPlane::JobChanged(JobUid) {
-  if (jobs_changed_posted_ || stopped_) return;
-  jobs_changed_posted_ = true;
-  parts_.control->Post([this] {
-    jobs_changed_posted_ = false;
-    if (!stopped_) AfterJobsChanged();
-  });
-}
-
 void ControlPlane::AfterJobsChanged() {
   CheckJobWaiters();
   CheckClosureCalls();
@@ -707,103 +695,6 @@ void ControlPlane::ForgetOldJobs() {
   }
 }
 
-// ---------------------------------------------------------------- JobHost
-
-void ControlPlane::Log(log::Level level, absl::string_view text, absl::string_view job) {
-  log::Context context;
-  context.job = std::string(job);
-  parts_.logger->Write(level, text, context);
-}
-
-void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
-  if (message.has_drained()) {  // each job says so of its own shards
-    facts_[task].drained[message.drained().job_uid()] = message.drained().cannot();
-    return CheckDrained(task);
-  }
-  if (Session* session = sessions_.Of(task)) sessions_.Queue(*session, message);
-}
-
-void ControlPlane::WriteFiles(const std::string& folder, std::vector<RunFile> files,
-                              std::function<void(absl::Status)> done) {
-  parts_.files->Post([this, folder, files = std::move(files), done = std::move(done)] {
-    absl::Status status = fs::MakeDirectories(folder);
-    // These files tell of a job whose lines were appended before: those are not lost with the power
-    // when these are there.
-    if (const std::string lines = absl::StrCat(folder, "/metrics.jsonl");
-        status.ok() && fs::Exists(lines))
-      status = fs::SyncFile(lines);
-    for (const RunFile& file : files) {
-      const std::string path = absl::StrCat(folder, "/", file.name);
-      if (status.ok() && absl::StrContains(file.name, '/'))
-        status = fs::MakeDirectories(fs::FolderOf(path));
-      if (status.ok()) status = fs::WriteFileAtomic(path, file.contents());
-    }
-    parts_.control->Post([done, status] { done(status); });
-  });
-}
-
-void ControlPlane::OnFileThread(std::function<std::function<void()>()> work) {
-  parts_.files->Post([this, work = std::move(work)] { parts_.control->Post(work()); });
-}
-
-void ControlPlane::AppendLines(const std::string& folder, const std::string& name,
-                               std::string lines, std::function<void(absl::Status)> done) {
-  if (!lines.empty() && lines.back() == '\n') lines.pop_back();
-  const std::uint64_t bytes = lines.size();
-  OnLines(
-      absl::StrCat(folder, "/", name), bytes, std::move(done),
-      [lines = std::move(lines)](const std::string& path) { return fs::AppendLine(path, lines); });
-}
-
-// `write` on the file thread; bounded by what waits there.
-void ControlPlane::OnLines(const std::string& path, std::uint64_t bytes,
-                           std::function<void(absl::Status)> done,
-                           std::function<absl::Status(const std::string& path)> write) {
-  const auto answer = [this](std::function<void(absl::Status)> to, absl::Status status) {
-    parts_.control->Post([to = std::move(to), status = std::move(status)] { to(status); });
-  };
-  if (file_bytes_.fetch_add(bytes) + bytes > options_.file_bytes_max) {
-    file_bytes_.fetch_sub(bytes);
-    files_limit_.refused.Add();
-    answer(std::move(done), absl::ResourceExhaustedError("too many bytes wait for the disk"));
-    return;
-  }
-  const bool posted = parts_.files->Post(
-      [this, path, bytes, answer, done = std::move(done), write = std::move(write)]() mutable {
-        const absl::Status status = write(path);
-        const bool written = status.ok() || absl::IsDataLoss(status);
-        if (!written) files_limit_.refused.Add();
-        const std::string trouble =
-            write_trouble_.After(path, written ? absl::OkStatus() : status, parts_.clock->Now());
-        if (!trouble.empty()) parts_.logger->Warning(trouble);
-        file_bytes_.fetch_sub(bytes);
-        answer(std::move(done), status);
-      });
-  if (!posted) file_bytes_.fetch_sub(bytes);
-}
-
-void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
-  foreign_total_.Add();
-  // The first ones tell the story, the rest is a number.
-  if (foreign_total_.value() > 10) return;
-  const TaskEntry* entry = membership_.Find(task);
-  parts_.logger->Warning(absl::StrCat(
-      "message ignored, it is about what another task has: task=",
-      entry == nullptr ? "?" : absl::StrCat(RoleName(entry->role), "/", entry->identity),
-      " message=", what));
-}
-
-void ControlPlane::RestoreLines(const std::string& folder, const std::string& name,
-                                std::uint64_t offset, std::string tail,
-                                std::function<void(absl::Status)> done) {
-  const std::uint64_t bytes = tail.size();
-  OnLines(absl::StrCat(folder, "/", name), bytes, std::move(done),
-          [folder, offset, tail = std::move(tail)](const std::string& path) {
-            const absl::Status status = fs::MakeDirectories(folder);
-            return status.ok() ? fs::RestoreEnd(path, offset, tail) : status;
-          });
-}
-
 // ---------------------------------------------------------------- the store
 
 // What a job has taken in and not committed yet is part of what any message may follow from.
@@ -853,14 +744,6 @@ void ControlPlane::CheckStorePlace() {
 absl::Status ControlPlane::StoreRefusal(absl::string_view what) const {
   return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", NoNewJobs().message())),
                     "coordinator");
-}
-
-void ControlPlane::StoreFailed(const absl::Status& status) {
-  if (store_broken_) return;
-  store_broken_ = true;
-  store_status_ = status;
-  parts_.logger->Error(
-      absl::StrCat("the state store failed; no new work is accepted: ", status.message()));
 }
 
 }  // namespace evergrad::coordinator

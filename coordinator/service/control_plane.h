@@ -34,10 +34,10 @@
 #include "coordinator/membership/membership.h"
 #include "coordinator/service/control_calls.h"
 #include "coordinator/service/durability_gate.h"
+#include "coordinator/service/file_writer.h"
 #include "coordinator/service/lost_jobs.h"
 #include "coordinator/service/session_table.h"
 #include "coordinator/service/worker_division.h"
-#include "coordinator/service/write_trouble.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 
@@ -82,7 +82,7 @@ struct ControlOptions {
   std::string host;
 };
 
-class ControlPlane final : private JobHost {
+class ControlPlane final {
  public:
   // All outlive the control plane.
   struct Parts {
@@ -99,7 +99,7 @@ class ControlPlane final : private JobHost {
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, Parts parts);
-  ~ControlPlane() override;
+  ~ControlPlane();
 
   // Takes up the jobs that the store holds. Before handlers() and Start, on the creating thread. An
   // error names a living job that this version cannot go on with (all are logged): nothing of the
@@ -147,31 +147,16 @@ class ControlPlane final : private JobHost {
     MonoTime deadline{0};
     std::shared_ptr<transport::UnaryResponder> responder;
   };
-  // JobHost
-  MonoTime Now() const override { return parts_.clock->Now(); }
-  std::int64_t WallMillis() const override { return parts_.clock->WallMillis(); }
-  std::string HostName() const override { return options_.host; }
-  Term term() const override { return term_; }
-  StateStore& store() override { return *parts_.store; }
-  fault::Failpoints& failpoints() override { return *parts_.failpoints; }
-  void Log(log::Level level, absl::string_view text, absl::string_view job) override;
-  void Send(TaskId task, const v1::CoordinatorMessage& message) override;
-  void WriteFiles(const std::string& folder, std::vector<RunFile> files,
-                  std::function<void(absl::Status)> done) override;
-  void AppendLines(const std::string& folder, const std::string& name, std::string lines,
-                   std::function<void(absl::Status)> done) override;
-  void OnLines(const std::string& path, std::uint64_t bytes, std::function<void(absl::Status)> done,
-               std::function<absl::Status(const std::string& path)> write);
-  void OnFileThread(std::function<std::function<void()>()> work) override;
-  fs::FileSystem& file_system() override { return *parts_.file_system; }
-  void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
-                    std::string tail, std::function<void(absl::Status)> done) override;
-  void WhenDurable(std::function<void()> then) override { gate_.WhenDurable(std::move(then)); }
-  std::string StoreTrouble() const override { return std::string(store_status_.message()); }
-  std::uint64_t NextNumber() override { return next_number_++; }
-  void JobChanged(JobUid job) override;
-  void ForeignMessage(TaskId task, absl::string_view what) override;
-  void StoreFailed(const absl::Status& status) override;
+  MonoTime Now() const { return parts_.clock->Now(); }
+  std::int64_t WallMillis() const { return parts_.clock->WallMillis(); }
+  std::uint64_t NextNumber() { return next_number_++; }
+  void WhenDurable(std::function<void()> then) { gate_.WhenDurable(std::move(then)); }
+  // What jobs ask for (job_host.cc).
+  class Host;
+  void Send(TaskId task, const v1::CoordinatorMessage& message);
+  void JobChanged();
+  void ForeignMessage(TaskId task, absl::string_view what);
+  void StoreFailed(const absl::Status& status);
 
   // control_plane.cc
   void Tick();
@@ -204,6 +189,7 @@ class ControlPlane final : private JobHost {
   void CheckDrained();
   void IntroduceTasks(Job& job);
   std::unique_ptr<DivisionHost> MakeDivisionHost();
+  std::unique_ptr<JobHost> MakeJobHost();
 
   // session.cc
   void OpenSession(std::uint64_t number, transport::PeerInfo peer,
@@ -300,6 +286,7 @@ class ControlPlane final : private JobHost {
                                // by the next start. Others go on
   bool store_broken_ = false;  // for good
   DurabilityGate gate_;
+  FileWriter files_;
 
   Membership membership_;
   IdentityContest contest_;
@@ -311,6 +298,7 @@ class ControlPlane final : private JobHost {
   std::atomic<std::uint32_t> open_sessions_{0};
   std::shared_ptr<std::atomic<std::uint32_t>> calls_;
 
+  const std::unique_ptr<JobHost> job_host_;
   std::map<JobUid, std::unique_ptr<Job>> jobs_;
   std::vector<JobUid> job_order_;  // by submission
   std::deque<JobUid> queue_;
@@ -337,11 +325,9 @@ class ControlPlane final : private JobHost {
   std::map<std::uint64_t, LogRead> log_reads_;
   std::uint32_t file_calls_ = 0;  // listings and reads of runs' files on the file thread
   std::uint64_t next_number_ = 1;
-  std::atomic<std::uint64_t> file_bytes_{0};
-  WriteTrouble write_trouble_;  // file thread
 
   metrics::Limit tasks_limit_, registrations_limit_, sessions_limit_, jobs_limit_, calls_limit_,
-      files_limit_, open_limit_, behind_limit_, gate_limit_;
+      open_limit_, behind_limit_, gate_limit_;
   metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_,
       &malformed_total_, &foreign_total_, &submitted_total_, &ended_total_;
   metrics::Limit jobs_running_;

@@ -71,8 +71,8 @@ void ControlPlane::Serve(const v1::ListRunFilesRequest& request, Responder respo
 // `listing` is shared with the file thread, which alone uses it until its step has ended.
 void ControlPlane::StepListing(std::shared_ptr<RunFileListing> listing,
                                v1::ListRunFilesResponse response, Responder responder) {
-  OnFileThread([this, listing, response = std::move(response),
-                responder = std::move(responder)]() mutable -> std::function<void()> {
+  files_.Run([this, listing, response = std::move(response),
+              responder = std::move(responder)]() mutable -> std::function<void()> {
     const bool over = listing->Step();
     return [this, listing, over, response = std::move(response),
             responder = std::move(responder)]() mutable {
@@ -95,8 +95,8 @@ void ControlPlane::Serve(const v1::ReadRunFileRequest& request, Responder respon
       request.bytes_max() == 0
           ? client::kRunFileChunkMax
           : std::min<std::size_t>(request.bytes_max(), client::kRunFileChunkMax);
-  OnFileThread([this, folder = job->runs_folder(), name = request.name(), offset = request.offset(),
-                bytes_max, responder = std::move(responder)]() -> std::function<void()> {
+  files_.Run([this, folder = job->runs_folder(), name = request.name(), offset = request.offset(),
+              bytes_max, responder = std::move(responder)]() -> std::function<void()> {
     absl::StatusOr<std::string> data = ReadRunFilePart(folder, name, offset, bytes_max);
     return [this, data = std::move(data), responder]() mutable {
       --file_calls_;

@@ -60,9 +60,9 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
       absl::StrCat(options_.runs_folder, "/", spec.name, "-", JobUidString(identity.uid));
   identity.spec = std::move(spec);
   const JobUid uid = identity.uid;
-  Job* job = (jobs_[uid] = std::make_unique<Job>(static_cast<JobHost*>(this), options_.jobs,
-                                                 std::move(identity)))
-                 .get();
+  Job* job =
+      (jobs_[uid] = std::make_unique<Job>(job_host_.get(), options_.jobs, std::move(identity)))
+          .get();
   job_order_.push_back(uid);
   queue_.push_back(uid);
   if (active_.size() >= options_.jobs_running_max) jobs_running_.refused.Add();  // it waits
