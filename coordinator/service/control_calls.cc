@@ -74,7 +74,7 @@ void ControlPlane::OnUnary(const ControlCall& call, const std::string& bytes,
                            const Responder& responder) {
   if (stopped_) return responder->Answer(absl::UnavailableError("the coordinator is stopping"));
   if (call.serve(*this, bytes, responder)) return;
-  malformed_total_.Add();
+  metrics_.malformed.Add();
   responder->Answer(absl::InvalidArgumentError(
       absl::StrCat("malformed request: method=", call.method, " bytes=", bytes.size())));
 }

@@ -75,83 +75,13 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       membership_(options_.membership),
       sessions_({parts.control, parts.logger, &gate_,
                  [this](std::uint64_t number) { CloseSession(number); },
-                 [this] { gate_limit_.refused.Add(); }}),
+                 [this] { metrics_.gate.refused.Add(); }}),
       calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
       job_host_(MakeJobHost()),
       division_host_(MakeDivisionHost()),
       division_(division_host_.get(), options_.share_turn),
-      tasks_limit_(*parts.registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
-                   options_.membership.tasks_max),
-      registrations_limit_(*parts.registry, "evergrad_coordinator_registrations_recent",
-                           "registrations accepted lately, those counted several times that ended "
-                           "without a word; refused: for being too many in a time",
-                           membership_.registrations().options().all_burst),
-      sessions_limit_(*parts.registry, "evergrad_coordinator_sessions",
-                      "open sessions, registered or not", options_.membership.tasks_max + 64.0),
-      jobs_limit_(*parts.registry, "evergrad_coordinator_jobs_queued",
-                  "jobs that wait for their turn (--jobs-queued-max)", options_.jobs_queued_max),
-      calls_limit_(*parts.registry, "evergrad_coordinator_calls", "control calls in progress",
-                   options_.calls_max),
-      open_limit_(*parts.registry, "evergrad_coordinator_closures_open",
-                  "closures granted and not ended (--closures-open-max)",
-                  options_.jobs.closures_open_max),
-      behind_limit_(*parts.registry, "evergrad_coordinator_closures_behind",
-                    "closures that ended behind one that has not (--closures-behind-max); refused: "
-                    "times that this held new ones back",
-                    options_.jobs.closures_behind_max),
-      gate_limit_(*parts.registry, "evergrad_coordinator_gate_bytes",
-                  "messages to tasks that wait until the journal is durable",
-                  static_cast<double>(options_.gate_bytes_max)),
-      registrations_total_(parts.registry->GetCounter("evergrad_coordinator_registrations_total",
-                                                      "registrations accepted")),
-      gone_total_(parts.registry->GetCounter("evergrad_coordinator_workers_gone_total",
-                                             "workers found to be gone")),
-      lost_total_(parts.registry->GetCounter("evergrad_coordinator_servers_lost_total",
-                                             "servers declared lost")),
-      messages_total_(parts.registry->GetCounter("evergrad_coordinator_messages_total",
-                                                 "messages of tasks handled")),
-      malformed_total_(parts.registry->GetCounter("evergrad_coordinator_malformed_total",
-                                                  "messages and calls refused as malformed")),
-      foreign_total_(parts.registry->GetCounter(
-          "evergrad_coordinator_foreign_messages_total",
-          "messages about an attempt or a shard that another task has; they change nothing")),
-      submitted_total_(
-          parts.registry->GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted")),
-      ended_total_(parts.registry->GetCounter("evergrad_coordinator_jobs_ended_total",
-                                              "jobs that ended in any state")),
-      jobs_running_(*parts.registry, "evergrad_coordinator_jobs_running",
-                    "jobs that run side by side (--jobs-running-max); refused: jobs that had to "
-                    "wait for another one's end",
-                    options_.jobs_running_max),
-      workers_alive_(
-          parts.registry->GetGauge("evergrad_coordinator_workers_alive", "workers alive")),
-      servers_alive_(parts.registry->GetGauge("evergrad_coordinator_servers_alive",
-                                              "parameter servers alive")),
-      term_gauge_(parts.registry->GetGauge("evergrad_coordinator_term_number",
-                                           "life number of this coordinator")) {
-  const std::pair<const char*, const char*> of_jobs[] = {
-      {"evergrad_coordinator_job_share", "spec.resources.share of each running job"},
-      {"evergrad_coordinator_job_workers", "workers that serve each running job"},
-      {"evergrad_coordinator_job_worker_seconds",
-       "seconds of workers that each running job has had, in this life of the coordinator"},
-      {"evergrad_coordinator_job_steps_done", "steps done of each running job"},
-      {"evergrad_coordinator_job_closures_open",
-       "closures of each running job that are granted and not ended"},
-      {"evergrad_coordinator_job_checkpoint_age_seconds",
-       "seconds since the newest checkpoint of each running job that makes some, or since it "
-       "began; its trouble is an event of the job"}};
-  for (std::size_t i = 0; i < JobNumbers::kValues; ++i) {
-    parts.registry->AddCallbackGauges(of_jobs[i].first, of_jobs[i].second,
-                                      [numbers = job_numbers_, i] {
-                                        metrics::Registry::Samples samples;
-                                        MutexLock lock(&numbers->mu);
-                                        for (const JobNumbers::One& one : numbers->jobs) {
-                                          if (!std::isnan(one.values[i]))
-                                            samples.emplace_back(one.labels, one.values[i]);
-                                        }
-                                        return samples;
-                                      });
-  }
+      metrics_{*parts.registry, options_, membership_.registrations().options().all_burst},
+      job_gauges_(*parts.registry) {
   ears_ = std::make_shared<StoreEars>();
   {
     MutexLock lock(&ears_->mu);
@@ -227,7 +157,7 @@ transport::Handlers ControlPlane::handlers() {
       return responder->Answer(std::move(status));
     if (calls_->fetch_add(1) >= options_.calls_max) {
       calls_->fetch_sub(1);
-      calls_limit_.refused.Add();
+      metrics_.calls.refused.Add();
       responder->Answer(absl::ResourceExhaustedError(
           absl::StrCat("too many calls in progress: limit=", options_.calls_max)));
       return;
@@ -243,7 +173,7 @@ transport::Handlers ControlPlane::handlers() {
     if (method != client::kSessionMethod) return std::nullopt;
     if (open_sessions_.fetch_add(1) >= options_.membership.tasks_max + 64) {
       open_sessions_.fetch_sub(1);
-      sessions_limit_.refused.Add();
+      metrics_.sessions.refused.Add();
       return std::nullopt;
     }
     const std::uint64_t number = next_session_.fetch_add(1);
@@ -346,27 +276,27 @@ void ControlPlane::Tick() {
 }
 
 void ControlPlane::UpdateMetrics() {
-  tasks_limit_.current.Set(membership_.living());
-  registrations_limit_.current.Set(membership_.registrations().recent(Now()));
-  sessions_limit_.current.Set(static_cast<double>(sessions_.size()));
-  jobs_limit_.current.Set(static_cast<double>(queue_.size()));
-  calls_limit_.current.Set(calls_->load());
+  metrics_.tasks.current.Set(membership_.living());
+  metrics_.registrations.current.Set(membership_.registrations().recent(Now()));
+  metrics_.sessions.current.Set(static_cast<double>(sessions_.size()));
+  metrics_.jobs_queued.current.Set(static_cast<double>(queue_.size()));
+  metrics_.calls.current.Set(calls_->load());
   files_.UpdateMetrics();
-  gate_limit_.current.Set(static_cast<double>(gate_.bytes()));
+  metrics_.gate.current.Set(static_cast<double>(gate_.bytes()));
   // The limits are a job's: the fullest one is shown.
   std::uint64_t open = 0, behind = 0;
   for (Job* job : ActiveJobs()) {
     open = std::max(open, job->open_closures());
     behind = std::max(behind, job->closures_behind());
-    behind_limit_.refused.Add(job->TakeWindowRefusals());
+    metrics_.closures_behind.refused.Add(job->TakeWindowRefusals());
   }
-  open_limit_.current.Set(static_cast<double>(open));
-  behind_limit_.current.Set(static_cast<double>(behind));
-  std::vector<JobNumbers::One> numbers;
+  metrics_.closures_open.current.Set(static_cast<double>(open));
+  metrics_.closures_behind.current.Set(static_cast<double>(behind));
+  std::vector<JobGauges::One> numbers;
   for (const JobUid uid : active_) {
     const Job* job = ActiveJob(uid);
     if (job == nullptr) continue;
-    JobNumbers::One& of = numbers.emplace_back();
+    JobGauges::One& of = numbers.emplace_back();
     of.labels = {{"job", job->name()}, {"job_uid", JobUidString(uid)}};
     of.values = {job->share(),
                  static_cast<double>(division_.workers(uid)),
@@ -375,14 +305,11 @@ void ControlPlane::UpdateMetrics() {
                  static_cast<double>(job->open_closures()),
                  job->checkpoint_age_seconds().value_or(std::numeric_limits<double>::quiet_NaN())};
   }
-  {
-    MutexLock lock(&job_numbers_->mu);
-    job_numbers_->jobs = std::move(numbers);
-  }
-  jobs_running_.current.Set(static_cast<double>(active_.size()));
-  workers_alive_.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
-  servers_alive_.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));
-  term_gauge_.Set(static_cast<double>(term_.value()));
+  job_gauges_.Set(std::move(numbers));
+  metrics_.jobs_running.current.Set(static_cast<double>(active_.size()));
+  metrics_.workers_alive.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
+  metrics_.servers_alive.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));
+  metrics_.term.Set(static_cast<double>(term_.value()));
 }
 
 // ---------------------------------------------------------------- line 18
@@ -469,14 +396,14 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
           parts_.logger->Info(absl::StrCat("task gone: task=", name, " reason=", change.reason));
         else
           parts_.logger->Warning(absl::StrCat("task gone: task=", name, " reason=", change.reason));
-        gone_total_.Add();
+        metrics_.workers_gone.Add();
         if (Job* job = JobOf(change.task))
           job->OnWorkerGone(change.task, change.reason, change.leaving);
         division_.Remove(change.task);
         break;
       case MembershipChange::Kind::kLost:
         parts_.logger->Warning(absl::StrCat("server lost: task=", name, " reason=", change.reason));
-        lost_total_.Add();
+        metrics_.servers_lost.Add();
         for (Job* job : ActiveJobs())
           job->OnServerLost(change.task, change.identity, change.reason, change.leaving);
         break;
@@ -556,7 +483,7 @@ void ControlPlane::AfterJobsChanged() {
   }
   // A job that is cancelled in the queue ends without ever having been the active one.
   for (const auto& [uid, job] : jobs_) {
-    if (job->TakeEnd()) ended_total_.Add();
+    if (job->TakeEnd()) metrics_.ended.Add();
   }
   ForgetOldJobs();
   StartNextJob();

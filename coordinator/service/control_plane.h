@@ -33,6 +33,8 @@
 #include "coordinator/membership/identity_contest.h"
 #include "coordinator/membership/membership.h"
 #include "coordinator/service/control_calls.h"
+#include "coordinator/service/control_metrics.h"
+#include "coordinator/service/control_options.h"
 #include "coordinator/service/durability_gate.h"
 #include "coordinator/service/file_writer.h"
 #include "coordinator/service/lost_jobs.h"
@@ -44,43 +46,6 @@
 namespace evergrad::coordinator {
 
 class RunFileListing;
-
-struct ControlOptions {
-  MembershipOptions membership;
-  JobOptions jobs;
-  std::chrono::milliseconds window{
-      1000};  // registrations are collected before the term is chosen; 0: chosen at once
-  std::chrono::milliseconds tick{25};
-  std::chrono::milliseconds hello_within{5000};
-  std::chrono::milliseconds wait_max{10000};      // of GetJob
-  std::chrono::milliseconds query_timeout{5000};  // of ListVariables and ReadTaskLogs
-  std::string runs_folder = "runs";               // absolute
-  fs::Roots checkpoint_roots = {};                // where a job's checkpoint.directory may lie
-  std::uint32_t jobs_running_max = 1;             // side by side; the others wait in the queue
-  std::chrono::milliseconds share_turn{
-      10000};  // how long who has the odd worker keeps it, while another job waits for its turn
-  std::uint32_t jobs_queued_max = 64;
-  std::uint32_t jobs_kept_max = 100;           // ended jobs still answered for
-  std::uint32_t calls_max = 1024;              // Control RPCs in progress
-  std::uint32_t file_calls_max = 16;           // of them, those that read runs' files
-  std::uint32_t batches_queued_max = 1024;     // of one session, not yet handled
-  std::uint64_t file_bytes_max = 64ull << 20;  // waiting to be written
-  std::uint64_t gate_bytes_max =
-      64ull << 20;  // messages that wait for the journal; beyond it sessions end
-  std::uint32_t log_lines_max = 10000;  // of one ReadTaskLogs
-  bool counting_allowed = false;        // the daemon was started with --failpoints
-  bool local_only = false;  // daemon::IsLocalOnly: only users of this machine submit jobs
-  bool insecure_listen = false;
-  bool forget_unknown_jobs =
-      false;  // shards of jobs that the journal has lost are dropped (line 18a)
-  // Whether a server that registers over this connection has an endpoint that workers elsewhere
-  // cannot reach. May be empty: no.
-  std::function<bool(const std::string& peer_address, const std::string& endpoint)>
-      unreachable_endpoint;
-  std::string build_id;
-  std::int64_t pid = 0;
-  std::string host;
-};
 
 class ControlPlane final {
  public:
@@ -303,18 +268,7 @@ class ControlPlane final {
   std::vector<JobUid> job_order_;  // by submission
   std::deque<JobUid> queue_;
   std::vector<JobUid> active_;  // in the order in which they began
-  struct JobNumbers {           // of the running jobs, for the metrics
-    static constexpr std::size_t kValues = 6;
-    struct One {
-      metrics::Labels labels;
-      std::array<double, kValues> values{};  // NaN: it has no such
-    };
-    Mutex mu;
-    std::vector<One> jobs ABSL_GUARDED_BY(mu);
-  };
-  const std::shared_ptr<JobNumbers> job_numbers_ =
-      std::make_shared<JobNumbers>();  // shared with the registry, which outlives this
-  class Division;                      // division_host.cc
+  class Division;               // division_host.cc
   const std::unique_ptr<DivisionHost> division_host_;
   WorkerDivision division_;
   bool jobs_changed_posted_ = false, turn_posted_ = false;
@@ -326,12 +280,8 @@ class ControlPlane final {
   std::uint32_t file_calls_ = 0;  // listings and reads of runs' files on the file thread
   std::uint64_t next_number_ = 1;
 
-  metrics::Limit tasks_limit_, registrations_limit_, sessions_limit_, jobs_limit_, calls_limit_,
-      open_limit_, behind_limit_, gate_limit_;
-  metrics::Counter &registrations_total_, &gone_total_, &lost_total_, &messages_total_,
-      &malformed_total_, &foreign_total_, &submitted_total_, &ended_total_;
-  metrics::Limit jobs_running_;
-  metrics::Gauge &workers_alive_, &servers_alive_, &term_gauge_;
+  ControlMetrics metrics_;
+  JobGauges job_gauges_;
 };
 
 // Answers with a serialized message, or with the error.

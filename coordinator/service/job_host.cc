@@ -72,9 +72,9 @@ void ControlPlane::JobChanged() {
 }
 
 void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
-  foreign_total_.Add();
+  metrics_.foreign.Add();
   // The first ones show what happens; the counter has the rest.
-  if (foreign_total_.value() > 10) return;
+  if (metrics_.foreign.value() > 10) return;
   const TaskEntry* entry = membership_.Find(task);
   parts_.logger->Warning(absl::StrCat(
       "a message is ignored because it is about work or a shard of another task: task=",

@@ -84,7 +84,7 @@ bool ControlPlane::Identify(Registration& one) {
            verdict.holder);
     return false;
   }
-  registrations_total_.Add();
+  metrics_.registered.Add();
   one.former_died = verdict.former && !verdict.former_same_process && !verdict.former_was_gone &&
                     !verdict.former_leaving && !verdict.former_numbered;
   return true;
@@ -256,14 +256,14 @@ void ControlPlane::EndHeld(Registration& one) {
 
 void ControlPlane::SayRefused(const TaskHello& said, const RegisterVerdict& verdict) {
   if (!verdict.too_often) {
-    if (verdict.kind == "limit") tasks_limit_.refused.Add();
+    if (verdict.kind == "limit") metrics_.tasks.refused.Add();
     parts_.logger->Info(absl::StrCat("registration refused: role=", RoleName(said.role),
                                      " identity=", said.identity, " pid=", said.pid,
                                      " kind=", verdict.kind, " reason=", verdict.message));
     return;
   }
   // Whoever asks too often must not fill the log, either.
-  registrations_limit_.refused.Add();
+  metrics_.registrations.refused.Add();
   ++too_often_;
   const MonoTime now = Now();
   if (too_often_said_ && now - *too_often_said_ < kTooOftenSaidEvery) return;

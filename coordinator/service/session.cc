@@ -42,7 +42,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
   Session* session = sessions_.Find(number);
   if (session == nullptr) return;
   if (batch == nullptr) {
-    malformed_total_.Add();
+    metrics_.malformed.Add();
     return Reject(number, "malformed", "not a batch of messages", false, options_.membership.lease);
   }
   if (session->registered()) {
@@ -54,7 +54,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
   for (const v1::TaskMessage& message : batch->messages()) {
     session = sessions_.Find(number);
     if (session == nullptr) return;  // ended by one of its own messages
-    messages_total_.Add();
+    metrics_.messages.Add();
     absl::Status status;
     if (session->stage == Session::Stage::kAwaitingHello) {
       if (message.has_hello() && batch->messages_size() == 1) {
@@ -68,7 +68,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
       status = OnTaskMessage(*session, message);
     }
     if (!status.ok()) {
-      malformed_total_.Add();
+      metrics_.malformed.Add();
       parts_.logger->Warning(absl::StrCat(
           "malformed message refused: peer=", session->peer.address, " task=",
           session->identity.empty() ? "?" : session->Name(), " reason=", status.message()));
@@ -124,7 +124,7 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
                   false, options_.membership.lease);
   }
   if (absl::Status status = CheckHello(hello); !status.ok()) {
-    malformed_total_.Add();
+    metrics_.malformed.Add();
     return Reject(number, "malformed", status.message(), false, options_.membership.lease);
   }
   session.stage = Session::Stage::kPending;

@@ -46,7 +46,7 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
     }
   }
   if (queue_.size() >= options_.jobs_queued_max) {
-    jobs_limit_.refused.Add();
+    metrics_.jobs_queued.refused.Add();
     return responder->Answer(absl::ResourceExhaustedError(
         absl::StrCat("too many jobs queued: limit=", options_.jobs_queued_max)));
   }
@@ -65,14 +65,14 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
           .get();
   job_order_.push_back(uid);
   queue_.push_back(uid);
-  if (active_.size() >= options_.jobs_running_max) jobs_running_.refused.Add();  // it waits
+  if (active_.size() >= options_.jobs_running_max) metrics_.jobs_running.refused.Add();  // it waits
   if (!job->Keep()) {
     job_order_.pop_back();
     queue_.pop_back();
     jobs_.erase(uid);
     return responder->Answer(StoreRefusal("the job was not accepted"));
   }
-  submitted_total_.Add();
+  metrics_.submitted.Add();
 
   StartNextJob();
   v1::SubmitJobResponse response;

@@ -1,0 +1,100 @@
+// The metrics of the control plane, evergrad_coordinator_*: limits with their fill level and
+// refusals, counters, gauges, and the gauges of each running job.
+//
+// The control executor writes them; scrapes read them on another thread.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "common/metrics/metrics.h"
+#include "coordinator/service/control_options.h"
+
+namespace evergrad::coordinator {
+
+struct ControlMetrics {
+  metrics::Registry& registry;    // outlives this
+  const ControlOptions& options;  // the same
+  double registrations_max;       // in a time (RegistrationLimit)
+
+  // --- limits
+  metrics::Limit tasks{registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
+                       static_cast<double>(options.membership.tasks_max)};
+  metrics::Limit registrations{registry, "evergrad_coordinator_registrations_recent",
+                               "registrations accepted lately, those counted several times that "
+                               "ended without a word; refused: for being too many in a time",
+                               registrations_max};
+  metrics::Limit sessions{registry, "evergrad_coordinator_sessions",
+                          "open sessions, registered or not", options.membership.tasks_max + 64.0};
+  metrics::Limit jobs_queued{registry, "evergrad_coordinator_jobs_queued",
+                             "jobs that wait for their turn (--jobs-queued-max)",
+                             static_cast<double>(options.jobs_queued_max)};
+  metrics::Limit calls{registry, "evergrad_coordinator_calls", "control calls in progress",
+                       static_cast<double>(options.calls_max)};
+  metrics::Limit closures_open{registry, "evergrad_coordinator_closures_open",
+                               "closures granted and not ended (--closures-open-max)",
+                               static_cast<double>(options.jobs.closures_open_max)};
+  metrics::Limit closures_behind{
+      registry, "evergrad_coordinator_closures_behind",
+      "closures that ended behind one that has not (--closures-behind-max); refused: "
+      "times that this held new ones back",
+      static_cast<double>(options.jobs.closures_behind_max)};
+  metrics::Limit gate{registry, "evergrad_coordinator_gate_bytes",
+                      "messages to tasks that wait until the journal is durable",
+                      static_cast<double>(options.gate_bytes_max)};
+  metrics::Limit jobs_running{
+      registry, "evergrad_coordinator_jobs_running",
+      "jobs that run side by side (--jobs-running-max); refused: jobs that had to "
+      "wait for another one's end",
+      static_cast<double>(options.jobs_running_max)};
+
+  // --- counters
+  metrics::Counter& registered =
+      registry.GetCounter("evergrad_coordinator_registrations_total", "registrations accepted");
+  metrics::Counter& workers_gone =
+      registry.GetCounter("evergrad_coordinator_workers_gone_total", "workers found to be gone");
+  metrics::Counter& servers_lost =
+      registry.GetCounter("evergrad_coordinator_servers_lost_total", "servers declared lost");
+  metrics::Counter& messages =
+      registry.GetCounter("evergrad_coordinator_messages_total", "messages of tasks handled");
+  metrics::Counter& malformed = registry.GetCounter("evergrad_coordinator_malformed_total",
+                                                    "messages and calls refused as malformed");
+  metrics::Counter& foreign = registry.GetCounter(
+      "evergrad_coordinator_foreign_messages_total",
+      "messages about an attempt or a shard that another task has; they change nothing");
+  metrics::Counter& submitted =
+      registry.GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted");
+  metrics::Counter& ended =
+      registry.GetCounter("evergrad_coordinator_jobs_ended_total", "jobs that ended in any state");
+
+  // --- gauges
+  metrics::Gauge& workers_alive =
+      registry.GetGauge("evergrad_coordinator_workers_alive", "workers alive");
+  metrics::Gauge& servers_alive =
+      registry.GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive");
+  metrics::Gauge& term =
+      registry.GetGauge("evergrad_coordinator_term_number", "life number of this coordinator");
+};
+
+// The gauges of each running job. Scrapes may outlive this object.
+class JobGauges {
+ public:
+  struct One {
+    metrics::Labels labels;
+    // In the order of the metrics in control_metrics.cc; NaN: the job has no such value.
+    std::array<double, 6> values{};
+  };
+  explicit JobGauges(metrics::Registry& registry);
+  void Set(std::vector<One> jobs);
+
+ private:
+  struct Shared {
+    Mutex mu;
+    std::vector<One> jobs ABSL_GUARDED_BY(mu);
+  };
+  const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // with the registry
+};
+
+}  // namespace evergrad::coordinator

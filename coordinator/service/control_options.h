@@ -1,0 +1,52 @@
+// The control plane's settings, from the daemon's options: bounds, timeouts and folders.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "common/fs/roots.h"
+#include "coordinator/jobs/job.h"
+#include "coordinator/membership/membership.h"
+
+namespace evergrad::coordinator {
+
+struct ControlOptions {
+  MembershipOptions membership;
+  JobOptions jobs;
+  std::chrono::milliseconds window{
+      1000};  // registrations are collected before the term is chosen; 0: it is chosen at once
+  std::chrono::milliseconds tick{25};
+  std::chrono::milliseconds hello_within{5000};
+  std::chrono::milliseconds wait_max{10000};      // of GetJob
+  std::chrono::milliseconds query_timeout{5000};  // of ListVariables and ReadTaskLogs
+  std::string runs_folder = "runs";               // absolute
+  fs::Roots checkpoint_roots = {};                // where a job's checkpoint.directory may lie
+  std::uint32_t jobs_running_max = 1;             // side by side; the others wait in the queue
+  std::chrono::milliseconds share_turn{
+      10000};  // how long who has the odd worker keeps it, while another job waits for its turn
+  std::uint32_t jobs_queued_max = 64;
+  std::uint32_t jobs_kept_max = 100;           // ended jobs still answered for
+  std::uint32_t calls_max = 1024;              // Control RPCs in progress
+  std::uint32_t file_calls_max = 16;           // of them, those that read runs' files
+  std::uint32_t batches_queued_max = 1024;     // of one session, not yet handled
+  std::uint64_t file_bytes_max = 64ull << 20;  // waiting to be written
+  std::uint64_t gate_bytes_max =
+      64ull << 20;  // messages that wait for the journal; beyond it sessions end
+  std::uint32_t log_lines_max = 10000;  // of one ReadTaskLogs
+  bool counting_allowed = false;        // the daemon was started with --failpoints
+  bool local_only = false;  // daemon::IsLocalOnly: only users of this machine submit jobs
+  bool insecure_listen = false;
+  bool forget_unknown_jobs =
+      false;  // shards of jobs that the journal has lost are dropped (line 18a)
+  // Whether a server that registers over this connection has an endpoint that workers elsewhere
+  // cannot reach. May be empty: no.
+  std::function<bool(const std::string& peer_address, const std::string& endpoint)>
+      unreachable_endpoint;
+  std::string build_id;
+  std::int64_t pid = 0;
+  std::string host;
+};
+
+}  // namespace evergrad::coordinator
