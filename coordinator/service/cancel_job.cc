@@ -12,7 +12,7 @@ void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responde
   if (request.job().empty())
     return responder->Answer(
         UserError(absl::InvalidArgumentError("CancelJob without a job: want=name or uid")));
-  Job* job = FindJob(request.job());
+  Job* job = jobs_.Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (!store_status_.ok() && !job->ended())
     return responder->Answer(StoreRefusal("the job was not cancelled"));
@@ -21,7 +21,7 @@ void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responde
     cancels_.emplace_back(request, std::move(responder));
     return;
   }
-  std::erase(queue_, job->uid());
+  jobs_.RemoveFromQueue(job->uid());
   job->Cancel();
   v1::CancelJobResponse response;
   response.set_state(std::string(JobStateName(job->state())));

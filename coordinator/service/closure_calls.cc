@@ -46,7 +46,7 @@ void ControlPlane::AskJob(const Request& request, const Responder& responder, As
   auto attempt = [this, call, shared, ask](bool late) {
     std::string waiting_for = "the coordinator to start";
     if (term_known_) {
-      Job* job = shared->job().empty() ? nullptr : FindJob(shared->job());
+      Job* job = shared->job().empty() ? nullptr : jobs_.Find(shared->job());
       if (job == nullptr) {
         call->Answer(shared->job().empty()
                          ? UserError(absl::InvalidArgumentError(

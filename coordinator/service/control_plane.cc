@@ -63,8 +63,6 @@ void AnswerWith(transport::UnaryResponder& responder,
   responder.Answer(message.SerializeAsString());
 }
 
-std::string JobUidText(JobUid uid) { return JobUidString(uid); }
-
 ControlPlane::ControlPlane(ControlOptions options, Parts parts)
     : options_(WithDerived(std::move(options))),
       parts_(parts),
@@ -78,6 +76,7 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
                  [this] { metrics_.gate.refused.Add(); }}),
       calls_(std::make_shared<std::atomic<std::uint32_t>>(0)),
       job_host_(MakeJobHost()),
+      jobs_(options_.jobs_running_max),
       division_host_(MakeDivisionHost()),
       division_(division_host_.get(), options_.share_turn),
       metrics_{*parts.registry, options_, membership_.registrations().options().all_burst},
@@ -122,14 +121,8 @@ absl::Status ControlPlane::Recover() {
     }
     parts_.logger->Info(absl::StrCat("job of the journal: job_uid=", JobUidString(uid), " name=",
                                      (*job)->name(), " state=", JobStateName((*job)->state())));
-    if (!(*job)->started()) {
-      queue_.push_back(uid);
-    } else if (!(*job)->ended() && !(*job)->writing()) {
-      active_.push_back(uid);  // as many as there are, whatever this life's --jobs-running-max
-      division_.Restore(uid);
-    }
-    jobs_[uid] = *std::move(job);
-    job_order_.push_back(uid);
+    // As many run as the journal has running, whatever --jobs-running-max is in this life.
+    if (jobs_.Restore(*std::move(job))) division_.Restore(uid);
   }
   if (refused.ok()) return refused;
   return absl::Status(
@@ -266,7 +259,7 @@ void ControlPlane::Tick() {
     }
   }
   std::erase_if(facts_, [&](const auto& one) { return membership_.Find(one.first) == nullptr; });
-  for (Job* job : ActiveJobs()) job->Tick();
+  for (Job* job : jobs_.Running()) job->Tick();
   division_.Tick(Now(), !window_open_);
   CheckJobWaiters();
   CheckClosureCalls();
@@ -279,13 +272,13 @@ void ControlPlane::UpdateMetrics() {
   metrics_.tasks.current.Set(membership_.living());
   metrics_.registrations.current.Set(membership_.registrations().recent(Now()));
   metrics_.sessions.current.Set(static_cast<double>(sessions_.size()));
-  metrics_.jobs_queued.current.Set(static_cast<double>(queue_.size()));
+  metrics_.jobs_queued.current.Set(static_cast<double>(jobs_.queued()));
   metrics_.calls.current.Set(calls_->load());
   files_.UpdateMetrics();
   metrics_.gate.current.Set(static_cast<double>(gate_.bytes()));
   // The limits are a job's: the fullest one is shown.
   std::uint64_t open = 0, behind = 0;
-  for (Job* job : ActiveJobs()) {
+  for (Job* job : jobs_.Running()) {
     open = std::max(open, job->open_closures());
     behind = std::max(behind, job->closures_behind());
     metrics_.closures_behind.refused.Add(job->TakeWindowRefusals());
@@ -293,9 +286,8 @@ void ControlPlane::UpdateMetrics() {
   metrics_.closures_open.current.Set(static_cast<double>(open));
   metrics_.closures_behind.current.Set(static_cast<double>(behind));
   std::vector<JobGauges::One> numbers;
-  for (const JobUid uid : active_) {
-    const Job* job = ActiveJob(uid);
-    if (job == nullptr) continue;
+  for (const Job* job : jobs_.Running()) {
+    const JobUid uid = job->uid();
     JobGauges::One& of = numbers.emplace_back();
     of.labels = {{"job", job->name()}, {"job_uid", JobUidString(uid)}};
     of.values = {job->share(),
@@ -306,7 +298,7 @@ void ControlPlane::UpdateMetrics() {
                  job->checkpoint_age_seconds().value_or(std::numeric_limits<double>::quiet_NaN())};
   }
   job_gauges_.Set(std::move(numbers));
-  metrics_.jobs_running.current.Set(static_cast<double>(active_.size()));
+  metrics_.jobs_running.current.Set(static_cast<double>(jobs_.running()));
   metrics_.workers_alive.Set(membership_.Count(Role::kWorker, TaskState::kAlive));
   metrics_.servers_alive.Set(membership_.Count(Role::kPsServer, TaskState::kAlive));
   metrics_.term.Set(static_cast<double>(term_.value()));
@@ -333,7 +325,7 @@ void ControlPlane::EndWindow() {
     }
     term_ = term;
     term_known_ = true;
-    for (const auto& [uid, job] : jobs_) job->Resume(term_);
+    for (const auto& [uid, job] : jobs_.all()) job->Resume(term_);
     parts_.logger->Info(absl::StrCat("coordinating: term=", term_.value(),
                                      " tasks_waiting=", sessions_.deferred().size()));
   }
@@ -348,7 +340,7 @@ void ControlPlane::EndWindow() {
   for (const std::uint64_t number : pending) {
     if (role_of(number) == Role::kPsServer) Register(number);
   }
-  for (const auto& [uid, job] : jobs_) job->CloseWindow();
+  for (const auto& [uid, job] : jobs_.all()) job->CloseWindow();
   for (const std::uint64_t number : pending) {
     if (role_of(number) != Role::kPsServer) Register(number);
   }
@@ -371,7 +363,7 @@ void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
   term_ = term;
   window_open_ = true;
   window_until_ = Now() + options_.window;
-  for (Job* job : ActiveJobs()) job->BeginAnew(term_);
+  for (Job* job : jobs_.Running()) job->BeginAnew(term_);
   division_.RemoveAll();
   for (const std::uint64_t number : sessions_.RegisteredNumbers())
     Reject(number, "not_active", "the coordinator has begun a new term: register again", false,
@@ -388,7 +380,7 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
         parts_.logger->Warning(
             absl::StrCat("task suspected: task=", name, " reason=", change.reason));
         if (change.role == Role::kPsServer) {
-          for (Job* job : ActiveJobs()) job->OnServerAway(change.task, change.reason);
+          for (Job* job : jobs_.Running()) job->OnServerAway(change.task, change.reason);
         }
         break;
       case MembershipChange::Kind::kGone:
@@ -404,7 +396,7 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
       case MembershipChange::Kind::kLost:
         parts_.logger->Warning(absl::StrCat("server lost: task=", name, " reason=", change.reason));
         metrics_.servers_lost.Add();
-        for (Job* job : ActiveJobs())
+        for (Job* job : jobs_.Running())
           job->OnServerLost(change.task, change.identity, change.reason, change.leaving);
         break;
     }
@@ -419,38 +411,9 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
 
 // ---------------------------------------------------------------- jobs
 
-Job* ControlPlane::ActiveJob(JobUid uid) {
-  const auto found = jobs_.find(uid);
-  if (found == jobs_.end() || found->second->ended()) return nullptr;
-  // What a task still holds of an ended job is nobody's, from the turn on in which it ended.
-  return std::find(active_.begin(), active_.end(), uid) != active_.end() ? found->second.get()
-                                                                         : nullptr;
-}
-
-std::vector<Job*> ControlPlane::ActiveJobs() {
-  std::vector<Job*> jobs;
-  for (const JobUid uid : active_) {
-    if (Job* job = ActiveJob(uid)) jobs.push_back(job);
-  }
-  return jobs;
-}
-
-Job* ControlPlane::JobOf(TaskId worker) {
+Job* ControlPlane::JobOf(TaskId worker) const {
   const std::optional<JobUid> job = division_.JobOf(worker);
-  return job ? ActiveJob(*job) : nullptr;
-}
-
-const Job* ControlPlane::FindJob(absl::string_view name_or_uid) const {
-  if (name_or_uid.empty()) return job_order_.empty() ? nullptr : jobs_.at(job_order_.back()).get();
-  for (auto uid = job_order_.rbegin(); uid != job_order_.rend(); ++uid) {
-    if (jobs_.at(*uid)->name() == name_or_uid || JobUidString(*uid) == name_or_uid)
-      return jobs_.at(*uid).get();
-  }
-  return nullptr;
-}
-
-Job* ControlPlane::FindJob(absl::string_view name_or_uid) {
-  return const_cast<Job*>(static_cast<const ControlPlane*>(this)->FindJob(name_or_uid));
+  return job ? jobs_.Running(*job) : nullptr;
 }
 
 absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
@@ -473,16 +436,9 @@ absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
 void ControlPlane::AfterJobsChanged() {
   CheckJobWaiters();
   CheckClosureCalls();
-  std::vector<JobUid> over;
-  for (const JobUid uid : active_) {
-    if (ActiveJob(uid) == nullptr) over.push_back(uid);
-  }
-  for (const JobUid uid : over) {
-    std::erase(active_, uid);
-    division_.End(uid);
-  }
+  for (const JobUid uid : jobs_.RemoveEnded()) division_.End(uid);
   // A job that is cancelled in the queue ends without ever having been the active one.
-  for (const auto& [uid, job] : jobs_) {
+  for (const auto& [uid, job] : jobs_.all()) {
     if (job->TakeEnd()) metrics_.ended.Add();
   }
   ForgetOldJobs();
@@ -492,13 +448,8 @@ void ControlPlane::AfterJobsChanged() {
 
 void ControlPlane::StartNextJob() {
   if (!term_known_ || window_open_ || !NoNewJobs().ok()) return;
-  while (!queue_.empty() && active_.size() < options_.jobs_running_max) {
-    const JobUid uid = queue_.front();
-    queue_.pop_front();
-    Job* job = jobs_.at(uid).get();
-    if (job->started()) continue;  // cancelled while it was queued
-    active_.push_back(uid);
-    division_.Begin(uid);
+  while (Job* job = jobs_.TakeNext()) {
+    division_.Begin(job->uid());
     IntroduceTasks(*job);
     job->Start();
   }
@@ -553,7 +504,7 @@ void ControlPlane::CheckDrained(TaskId task) {
       found->second.drained_said)
     return;
   std::string cannot;
-  for (const Job* job : ActiveJobs()) {
+  for (const Job* job : jobs_.Running()) {
     const auto said = found->second.drained.find(job->uid().value());
     if (said == found->second.drained.end()) return;
     if (cannot.empty()) cannot = said->second;
@@ -576,13 +527,13 @@ void ControlPlane::CheckDrained() {
 // former job; any other goes where most workers are missing.
 Job* ControlPlane::JobFor(TaskId task, const v1::Hello& hello, std::optional<TaskId> former) {
   for (const v1::HeldAttempt& held : hello.attempts()) {
-    if (Job* job = ActiveJob(JobUid(held.job_uid()))) return job;
+    if (Job* job = jobs_.Running(JobUid(held.job_uid()))) return job;
   }
   if (former) {
     if (Job* job = JobOf(*former)) return job;
   }
   const std::optional<JobUid> job = division_.JobFor(task);
-  return job ? ActiveJob(*job) : nullptr;
+  return job ? jobs_.Running(*job) : nullptr;
 }
 
 // What the job itself cannot know of its place among the others.
@@ -592,33 +543,23 @@ void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status,
   status->set_workers_serving(division_.workers(job.uid()));
   status->set_worker_seconds(division_.worker_seconds(job.uid()));
   if (job.started()) return;
-  const auto place = std::find(queue_.begin(), queue_.end(), job.uid());
-  if (place == queue_.end()) return;
-  const auto before = place - queue_.begin();
+  const std::optional<std::size_t> before = jobs_.PlaceInQueue(job.uid());
+  if (!before) return;
   status->set_waiting_for(
       !term_known_ || window_open_ ? "tasks to register"
       : !NoNewJobs().ok()
           ? std::string(NoNewJobs().message())
-          : absl::StrCat("a slot: ", active_.size(), " running of ", options_.jobs_running_max,
+          : absl::StrCat("a slot: ", jobs_.running(), " running of ", options_.jobs_running_max,
                          " (--jobs-running-max)",
-                         before == 0 ? std::string() : absl::StrCat(", ", before, " before it")));
+                         *before == 0 ? std::string() : absl::StrCat(", ", *before, " before it")));
 }
 
 void ControlPlane::ForgetOldJobs() {
-  std::size_t ended = 0;
-  for (const auto& [uid, job] : jobs_) ended += job->ended();
-  for (auto it = job_order_.begin(); it != job_order_.end() && ended > options_.jobs_kept_max;) {
-    if (!jobs_.at(*it)->ended()) {
-      ++it;
-      continue;
+  for (const JobUid uid : jobs_.EndedBeyond(options_.jobs_kept_max)) {
+    if (parts_.store->persistent()) {
+      if (absl::Status removed = parts_.store->Remove(uid); !removed.ok()) StoreFailed(removed);
     }
-    if (absl::Status removed =
-            parts_.store->persistent() ? parts_.store->Remove(*it) : absl::OkStatus();
-        !removed.ok())
-      StoreFailed(removed);
-    jobs_.erase(*it);
-    it = job_order_.erase(it);
-    --ended;
+    jobs_.Forget(uid);
   }
 }
 
@@ -626,7 +567,7 @@ void ControlPlane::ForgetOldJobs() {
 
 // What a job has taken in and not committed yet is part of what any message may follow from.
 bool ControlPlane::CommitTurns() {
-  for (const auto& [uid, job] : jobs_) {
+  for (const auto& [uid, job] : jobs_.all()) {
     if (job->turn_open() && !job->CommitTurn()) return false;
   }
   return true;
@@ -644,7 +585,7 @@ void ControlPlane::CheckStore() {
   if (health.ok()) {
     store_status_ = health;
     parts_.logger->Info("there is room for the coordinator's journal again: new work is accepted");
-    for (Job* job : ActiveJobs()) job->Tick();
+    for (Job* job : jobs_.Running()) job->Tick();
   } else {
     store_status_ = health;
     parts_.logger->Error(absl::StrCat("no new work is accepted: ", health.message()));
@@ -660,11 +601,11 @@ void ControlPlane::CheckStorePlace() {
   if (store_place_.ok()) {
     const char* again = "the coordinator's state folder is where it was again";
     parts_.logger->Info(absl::StrCat(again, ": new jobs are accepted"));
-    for (Job* job : ActiveJobs()) job->Tell(again);
+    for (Job* job : jobs_.Running()) job->Tell(again);
     StartNextJob();
   } else {
     parts_.logger->Error(absl::StrCat("no new job is accepted: ", store_place_.message()));
-    for (Job* job : ActiveJobs()) job->Warn(std::string(store_place_.message()));
+    for (Job* job : jobs_.Running()) job->Warn(std::string(store_place_.message()));
   }
 }
 

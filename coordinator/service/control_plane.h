@@ -37,6 +37,7 @@
 #include "coordinator/service/control_options.h"
 #include "coordinator/service/durability_gate.h"
 #include "coordinator/service/file_writer.h"
+#include "coordinator/service/job_table.h"
 #include "coordinator/service/lost_jobs.h"
 #include "coordinator/service/session_table.h"
 #include "coordinator/service/worker_division.h"
@@ -132,16 +133,12 @@ class ControlPlane final {
   void BeginAnew(Term term, std::uint64_t reported);
   void Apply(const std::vector<MembershipChange>& changes);
   void UpdateMetrics();
-  std::vector<Job*> ActiveJobs();  // none that has ended, also before the next one begins
-  Job* ActiveJob(JobUid uid);      // null: it is not one of them
   // The one that the worker serves; null: none.
-  Job* JobOf(TaskId worker);
+  Job* JobOf(TaskId worker) const;
   Job* JobFor(TaskId task, const v1::Hello& hello,
               std::optional<TaskId> former);  // that a worker which registers is to serve
   void Introduce(Job& job, TaskId task);      // one that registered before
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
-  const Job* FindJob(absl::string_view name_or_uid) const;  // "": the newest
-  Job* FindJob(absl::string_view name_or_uid);
   absl::Status StoreRefusal(
       absl::string_view what) const;  // Unavailable, with an origin: who asks has reached us
   absl::Status NoSuchJob(
@@ -203,6 +200,11 @@ class ControlPlane final {
   template <class Request>
   static ControlCall Row(std::vector<absl::string_view> roles);
   void OnUnary(const ControlCall& call, const std::string& request, const Responder& responder);
+  void FillOwnRow(v1::TaskRow* row) const;  // of ListTasks
+  void FillWorkerRow(const TaskEntry& entry, const v1::WorkerProgress& worker,
+                     v1::TaskRow* row) const;
+  void FillServerRow(const TaskEntry& entry, const v1::ServerProgress& server,
+                     v1::TaskRow* row) const;
   void AnswerJob(const Job& job, std::uint64_t events_after, const Responder& responder);
   void CheckJobWaiters();
   void OnLogLines(TaskId task, const v1::LogLines& lines);
@@ -264,11 +266,8 @@ class ControlPlane final {
   std::shared_ptr<std::atomic<std::uint32_t>> calls_;
 
   const std::unique_ptr<JobHost> job_host_;
-  std::map<JobUid, std::unique_ptr<Job>> jobs_;
-  std::vector<JobUid> job_order_;  // by submission
-  std::deque<JobUid> queue_;
-  std::vector<JobUid> active_;  // in the order in which they began
-  class Division;               // division_host.cc
+  JobTable jobs_;
+  class Division;  // division_host.cc
   const std::unique_ptr<DivisionHost> division_host_;
   WorkerDivision division_;
   bool jobs_changed_posted_ = false, turn_posted_ = false;
@@ -286,6 +285,5 @@ class ControlPlane final {
 
 // Answers with a serialized message, or with the error.
 void AnswerWith(transport::UnaryResponder& responder, const google::protobuf::MessageLite& message);
-std::string JobUidText(JobUid uid);
 
 }  // namespace evergrad::coordinator

@@ -12,10 +12,10 @@ class ControlPlane::Division final : public DivisionHost {
 
   std::vector<JobUid> RunningJobs() const override {
     std::vector<JobUid> jobs;
-    for (const Job* job : plane_.ActiveJobs()) jobs.push_back(job->uid());
+    for (const Job* job : plane_.jobs_.Running()) jobs.push_back(job->uid());
     return jobs;
   }
-  bool IsRunning(JobUid job) const override { return plane_.ActiveJob(job) != nullptr; }
+  bool IsRunning(JobUid job) const override { return plane_.jobs_.Running(job) != nullptr; }
   double Share(JobUid job) const override { return Of(job).share(); }
   std::uint32_t UsefulWorkers(JobUid job) const override { return Of(job).useful_workers(); }
   std::uint32_t BusyWorkers(JobUid job, std::chrono::milliseconds since) const override {
@@ -56,9 +56,9 @@ class ControlPlane::Division final : public DivisionHost {
   void CallBack(JobUid job, TaskId worker) override { Of(job).CallBack(worker); }
   void Introduce(JobUid job, TaskId worker) override { plane_.Introduce(Of(job), worker); }
   void Release(JobUid job, TaskId worker, JobUid next) override {
-    Job* const before = plane_.ActiveJob(job);
+    Job* const before = plane_.jobs_.Running(job);
     if (before != nullptr) before->ReleaseWorker(worker);
-    const Job* const after = plane_.ActiveJob(next);
+    const Job* const after = plane_.jobs_.Running(next);
     const TaskEntry* const entry = plane_.membership_.Find(worker);
     if (after == nullptr || entry == nullptr) return;
     plane_.parts_.logger->Info(absl::StrCat("worker moved: task=worker/", entry->identity,
@@ -71,7 +71,7 @@ class ControlPlane::Division final : public DivisionHost {
 
  private:
   // A job that ends while the workers are divided is still known.
-  Job& Of(JobUid job) const { return *plane_.jobs_.at(job); }
+  Job& Of(JobUid job) const { return *plane_.jobs_.Get(job); }
   ControlPlane& plane_;
 };
 

@@ -9,7 +9,7 @@ namespace evergrad::coordinator {
 // at the latest after wait_ms.
 template <>
 void ControlPlane::Serve(const v1::GetJobRequest& request, Responder responder) {
-  const Job* job = FindJob(request.job());
+  const Job* job = jobs_.Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (request.wait_ms() == 0 || job->revision() > request.seen_revision() || job->ended())
     return AnswerJob(*job, request.events_after(), responder);
@@ -29,15 +29,14 @@ void ControlPlane::AnswerJob(const Job& job, std::uint64_t events_after,
 void ControlPlane::CheckJobWaiters() {
   const MonoTime now = Now();
   std::erase_if(waiters_, [&](const JobWaiter& waiter) {
-    const auto found = jobs_.find(waiter.job);
-    if (found == jobs_.end()) {
+    const Job* const job = jobs_.Get(waiter.job);
+    if (job == nullptr) {
       waiter.responder->Answer(absl::NotFoundError("the job has been forgotten"));
       return true;
     }
-    const Job& job = *found->second;
-    if (job.revision() <= waiter.seen_revision && !job.ended() && now < waiter.deadline)
+    if (job->revision() <= waiter.seen_revision && !job->ended() && now < waiter.deadline)
       return false;
-    AnswerJob(job, waiter.events_after, waiter.responder);
+    AnswerJob(*job, waiter.events_after, waiter.responder);
     return true;
   });
 }

@@ -6,9 +6,9 @@ namespace evergrad::coordinator {
 template <>
 void ControlPlane::Serve(const v1::ListJobsRequest&, Responder responder) {
   v1::ListJobsResponse response;
-  for (const JobUid uid : job_order_) {
+  for (const JobUid uid : jobs_.by_submission()) {
     v1::JobStatus* status = response.add_jobs();
-    FillStatus(*jobs_.at(uid), status, ~0ull);
+    FillStatus(*jobs_.Get(uid), status, ~0ull);
     status->clear_result_json();
     status->clear_epoch_rows();
     status->clear_workers();

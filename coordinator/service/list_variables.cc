@@ -129,7 +129,7 @@ std::vector<std::string> NamesOf(const v1::Plan& plan) {
 template <>
 void ControlPlane::Serve(const v1::ListVariablesRequest& request, Responder responder) {
   constexpr std::size_t kNamesShown = 64;
-  Job* job = FindJob(request.job());
+  Job* job = jobs_.Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   const v1::Plan* plan = job->plan_message();
   if (!request.variable().empty()) {

@@ -15,7 +15,7 @@ LostJobs ControlPlane::MakeLostJobs() const {
   JournalKnows knows;
   knows.journals = parts_.store->persistent();
   knows.forgets = options_.forget_unknown_jobs;
-  knows.known = [this](JobUid uid) { return jobs_.contains(uid); };
+  knows.known = [this](JobUid uid) { return jobs_.Contains(uid); };
   knows.removed = [this](JobUid uid) { return parts_.store->Removed(uid); };
   knows.term = parts_.store->term().value();
   knows.jobs = jobs_.size();
@@ -50,10 +50,8 @@ bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) 
            .ok() ||
       !lost.Add(hello))
     return false;
-  bool living = false;
-  for (const auto& [uid, job] : jobs_) living |= !job->ended();
   const std::string text = lost.Text();
-  if (!living) {
+  if (!jobs_.HasLiving()) {
     EndLife(text);
     return true;
   }

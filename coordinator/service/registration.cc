@@ -172,7 +172,7 @@ bool ControlPlane::Reconcile(Registration& one) {
     AdmitWorker(one);
     return true;
   }
-  one.jobs = ActiveJobs();
+  one.jobs = jobs_.Running();
   for (Job* job : one.jobs) {
     v1::Registered more;
     v1::Registered* const to = job == one.jobs.front() ? registered : &more;
@@ -235,21 +235,21 @@ void ControlPlane::EndHeld(Registration& one) {
     adopted.insert({a.job_uid(), a.attempt().term(), a.attempt().n()});
   std::set<std::uint64_t> ended;
   for (const v1::HeldShard& shard : one.hello.shards()) {
-    if (ActiveJob(JobUid(shard.job_uid())) != nullptr) continue;
+    if (jobs_.Running(JobUid(shard.job_uid())) != nullptr) continue;
     ended.insert(shard.job_uid());
     sessions_.Queue(one.session, Drop(shard.job_uid(), shard.shard(), shard.epoch()));
   }
   for (const v1::HeldAttempt& held : one.hello.attempts()) {
-    if (ActiveJob(JobUid(held.job_uid())) == nullptr) ended.insert(held.job_uid());
+    if (jobs_.Running(JobUid(held.job_uid())) == nullptr) ended.insert(held.job_uid());
     if (adopted.contains({held.job_uid(), held.attempt().term(), held.attempt().n()})) continue;
     sessions_.Queue(one.session, Superseded(held.job_uid(), held.closure(), held.attempt()));
   }
   for (const std::uint64_t uid : ended) {
     v1::CoordinatorMessage over;
     over.mutable_job_ended()->set_job_uid(uid);
-    const auto known = jobs_.find(JobUid(uid));
+    const Job* const known = jobs_.Get(JobUid(uid));
     over.mutable_job_ended()->set_state(
-        known == jobs_.end() ? "UNKNOWN" : std::string(JobStateName(known->second->state())));
+        known == nullptr ? "UNKNOWN" : std::string(JobStateName(known->state())));
     sessions_.Queue(one.session, over);
   }
 }

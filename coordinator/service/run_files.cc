@@ -52,7 +52,7 @@ bool ControlPlane::BeginFileCall(const Responder& responder) {
 
 template <>
 void ControlPlane::Serve(const v1::ListRunFilesRequest& request, Responder responder) {
-  const Job* job = FindJob(request.job());
+  const Job* job = jobs_.Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (!BeginFileCall(responder)) return;
   v1::JobStatus status;
@@ -88,7 +88,7 @@ void ControlPlane::StepListing(std::shared_ptr<RunFileListing> listing,
 
 template <>
 void ControlPlane::Serve(const v1::ReadRunFileRequest& request, Responder responder) {
-  const Job* job = FindJob(request.job());
+  const Job* job = jobs_.Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (!BeginFileCall(responder)) return;
   const std::size_t bytes_max =

@@ -208,7 +208,7 @@ void ControlPlane::OnLeaving(const Session& session, const v1::Leaving& leaving)
     if (Job* job = JobOf(task)) job->OnLeaving(task, facts.leaving, false);
     return;
   }
-  const std::vector<Job*> jobs = ActiveJobs();
+  const std::vector<Job*> jobs = jobs_.Running();
   for (Job* job : jobs) job->OnLeaving(task, facts.leaving, facts.drains);
   CheckDrained(task);
 }
@@ -220,8 +220,8 @@ absl::Status ControlPlane::RouteToJobs(Session& session, const v1::TaskMessage& 
   const TaskId task = session.task;
   absl::InlinedVector<Job*, 8> to;
   if (session.role == Role::kPsServer && !named) {
-    for (Job* job : ActiveJobs()) to.push_back(job);
-  } else if (Job* job = session.role == Role::kWorker ? JobOf(task) : ActiveJob(JobUid(*named));
+    for (Job* job : jobs_.Running()) to.push_back(job);
+  } else if (Job* job = session.role == Role::kWorker ? JobOf(task) : jobs_.Running(JobUid(*named));
              job != nullptr && job->uid().value() == named.value_or(job->uid().value())) {
     to.push_back(job);
   }
@@ -248,7 +248,7 @@ void ControlPlane::AnswerForNoJob(Session& session, const v1::TaskMessage& messa
 void ControlPlane::EndTurn() {
   turn_posted_ = false;
   if (stopped_) return;
-  for (const auto& [uid, job] : jobs_) job->EndTurn();
+  for (const auto& [uid, job] : jobs_.all()) job->EndTurn();
 }
 
 // ---------------------------------------------------------------- to the task

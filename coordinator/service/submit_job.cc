@@ -7,12 +7,12 @@
 #include "coordinator/service/control_plane.h"
 
 namespace evergrad::coordinator {
+namespace {
 
-// Refused: mistakes in the YAML (all of them), a counting job without --failpoints, a name that a
-// live job has, a full queue.
-template <>
-void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responder) {
-  if (!NoNewJobs().ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
+// The spec of a job that may be submitted, or why not: mistakes in the YAML (all of them), a
+// counting job without --failpoints, a folder for checkpoints outside of the allowed ones.
+absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
+                                         const ControlOptions& control) {
   config::ParseOptions options;
   options.file_name =
       request.source_name().empty() ? "job.yaml" : request.source_name().substr(0, 1024);
@@ -24,28 +24,36 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
       if (text.size() > 3000) break;
       absl::StrAppend(&text, text.empty() ? "" : "\n", mistake.ToString());
     }
-    return responder->Answer(UserError(absl::InvalidArgumentError(text)));
+    return UserError(absl::InvalidArgumentError(text));
   }
   config::JobSpec& spec = *parsed.spec;
-  if (spec.type == "counting" && !options_.counting_allowed) {
-    return responder->Answer(UserError(absl::FailedPreconditionError(
-        "spec.type counting is for fault tests: start the daemons with --failpoints")));
+  if (spec.type == "counting" && !control.counting_allowed) {
+    return UserError(absl::FailedPreconditionError(
+        "spec.type counting is for fault tests: start the daemons with --failpoints"));
   }
   if (const std::string& directory = spec.checkpoint.directory; !directory.empty()) {
     const auto path = fs::LocalPath(directory);
-    if (!path.ok()) return responder->Answer(UserError(path.status()));
-    if (!options_.checkpoint_roots.Names(*path))
-      return responder->Answer(
-          options_.checkpoint_roots.Refusal("checkpoint.directory", directory));
+    if (!path.ok()) return UserError(path.status());
+    if (!control.checkpoint_roots.Names(*path))
+      return control.checkpoint_roots.Refusal("checkpoint.directory", directory);
   }
-  for (const auto& [uid, job] : jobs_) {
-    if (!job->ended() && job->name() == spec.name) {
-      return responder->Answer(UserError(absl::AlreadyExistsError(
-          absl::StrCat("a live job has this name: name=", spec.name, " job_uid=", JobUidString(uid),
-                       " state=", JobStateName(job->state())))));
-    }
+  return std::move(spec);
+}
+
+}  // namespace
+
+// Beside what ReadSpec refuses: a name that a living job has, and a full queue.
+template <>
+void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responder) {
+  if (!NoNewJobs().ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
+  absl::StatusOr<config::JobSpec> spec = ReadSpec(request, options_);
+  if (!spec.ok()) return responder->Answer(spec.status());
+  if (const Job* job = jobs_.FindLiving(spec->name)) {
+    return responder->Answer(UserError(absl::AlreadyExistsError(absl::StrCat(
+        "a live job has this name: name=", spec->name, " job_uid=", JobUidString(job->uid()),
+        " state=", JobStateName(job->state())))));
   }
-  if (queue_.size() >= options_.jobs_queued_max) {
+  if (jobs_.queued() >= options_.jobs_queued_max) {
     metrics_.jobs_queued.refused.Add();
     return responder->Answer(absl::ResourceExhaustedError(
         absl::StrCat("too many jobs queued: limit=", options_.jobs_queued_max)));
@@ -53,23 +61,18 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
   Job::Identity identity;
   do {
     identity.uid = JobUid(random::EntropyFromOs());
-  } while (identity.uid.value() == 0 || jobs_.count(identity.uid) != 0);
+  } while (identity.uid.value() == 0 || jobs_.Contains(identity.uid));
   identity.grant_key = grants::NewKey();
-  identity.yaml = config::EmitSubmission(spec);
+  identity.yaml = config::EmitSubmission(*spec);
   identity.runs_folder =
-      absl::StrCat(options_.runs_folder, "/", spec.name, "-", JobUidString(identity.uid));
-  identity.spec = std::move(spec);
+      absl::StrCat(options_.runs_folder, "/", spec->name, "-", JobUidString(identity.uid));
+  identity.spec = *std::move(spec);
   const JobUid uid = identity.uid;
-  Job* job =
-      (jobs_[uid] = std::make_unique<Job>(job_host_.get(), options_.jobs, std::move(identity)))
-          .get();
-  job_order_.push_back(uid);
-  queue_.push_back(uid);
-  if (active_.size() >= options_.jobs_running_max) metrics_.jobs_running.refused.Add();  // it waits
+  Job* const job =
+      jobs_.Add(std::make_unique<Job>(job_host_.get(), options_.jobs, std::move(identity)));
+  if (jobs_.full()) metrics_.jobs_running.refused.Add();  // it waits
   if (!job->Keep()) {
-    job_order_.pop_back();
-    queue_.pop_back();
-    jobs_.erase(uid);
+    jobs_.TakeBack(uid);
     return responder->Answer(StoreRefusal("the job was not accepted"));
   }
   metrics_.submitted.Add();
@@ -83,11 +86,11 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
   job->FillStatus(&status, ~0ull);
   response.set_runs_folder(status.runs_folder());
   WhenDurable([this, responder, response = std::move(response)] {
-    CheckStorePlace();  // as found with its commit: nobody has been told of it yet, and the next
-                        // start might not know it
+    // As it is with the job's commit: nobody has been told of the job yet, and the next start might
+    // not know it.
+    CheckStorePlace();
     if (store_place_.ok()) return AnswerWith(*responder, response);
-    if (const auto lost = jobs_.find(JobUid(response.job_uid())); lost != jobs_.end())
-      lost->second->Cancel();
+    if (Job* lost = jobs_.Get(JobUid(response.job_uid()))) lost->Cancel();
     responder->Answer(StoreRefusal("the job was not accepted"));
   });
 }

@@ -1,0 +1,70 @@
+// The jobs that the coordinator knows: by submission, waiting for their turn, and running.
+//
+//   Add -> queued -> TakeNext -> running -> RemoveEnded -> (still known) -> Forget
+//
+// Not thread-safe: the control executor owns it. It never calls a method of a job that changes the
+// job.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/jobs/job.h"
+
+namespace evergrad::coordinator {
+
+class JobTable {
+ public:
+  // At most `running_max` jobs run side by side, but for those that were restored.
+  explicit JobTable(std::size_t running_max) : running_max_(running_max) {}
+
+  // --- all jobs
+  const std::map<JobUid, std::unique_ptr<Job>>& all() const { return jobs_; }
+  const std::vector<JobUid>& by_submission() const { return order_; }
+  std::size_t size() const { return jobs_.size(); }
+  bool Contains(JobUid uid) const { return jobs_.contains(uid); }
+  Job* Get(JobUid uid) const;  // null: unknown
+  // The newest job of this name or uid; "": the newest of all. Null: none.
+  Job* Find(absl::string_view name_or_uid) const;
+  const Job* FindLiving(absl::string_view name) const;  // the job of this name that has not ended
+  bool HasLiving() const;
+
+  // A job that has just been submitted: it is the last of the queue.
+  Job* Add(std::unique_ptr<Job> job);
+  void TakeBack(JobUid uid);  // the job that was added last, as if it had never been added
+  // A job of the journal, in the order of submission. True: it runs.
+  bool Restore(std::unique_ptr<Job> job);
+  // Ended jobs beyond the newest `kept_max`, oldest first.
+  std::vector<JobUid> EndedBeyond(std::size_t kept_max) const;
+  void Forget(JobUid uid);
+
+  // --- the queue
+  std::size_t queued() const { return queue_.size(); }
+  std::optional<std::size_t> PlaceInQueue(JobUid uid) const;  // from 0
+  void RemoveFromQueue(JobUid uid) { std::erase(queue_, uid); }
+  // Whether another job has to wait for the end of one that runs.
+  bool full() const { return running_.size() >= running_max_; }
+  // The next job that begins; it is running from now on. Null: none waits, or running_max run. Jobs
+  // that were cancelled in the queue are skipped.
+  Job* TakeNext();
+
+  // --- running jobs. A job that has ended is none, also before RemoveEnded.
+  Job* Running(JobUid uid) const;                          // null: it does not run
+  std::vector<Job*> Running() const;                       // in the order in which they began
+  std::size_t running() const { return running_.size(); }  // with those that have ended
+  std::vector<JobUid> RemoveEnded();  // the jobs that ran and have ended since the last call
+
+ private:
+  const std::size_t running_max_;
+  std::map<JobUid, std::unique_ptr<Job>> jobs_;
+  std::vector<JobUid> order_;  // by submission
+  std::deque<JobUid> queue_;
+  std::vector<JobUid> running_;  // in the order in which they began
+};
+
+}  // namespace evergrad::coordinator
