@@ -14,11 +14,12 @@ void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responde
         UserError(absl::InvalidArgumentError("CancelJob without a job: want=name or uid")));
   Job* job = jobs_.Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
-  if (!store_status_.ok() && !job->ended())
-    return responder->Answer(StoreRefusal("the job was not cancelled"));
+  if (!store_.status().ok() && !job->ended())
+    return responder->Answer(store_.Refusal("the job was not cancelled"));
   if (!term_known_) {
-    // Nobody has registered with this life: who must be told is known once its window has closed.
-    cancels_.emplace_back(request, std::move(responder));
+    // No task has registered with this life yet; the tasks of the job are known once its window has
+    // closed.
+    early_calls_.push_back({responder, [this, request, responder] { Serve(request, responder); }});
     return;
   }
   jobs_.RemoveFromQueue(job->uid());

@@ -18,20 +18,6 @@ struct Waits : std::false_type {};
 template <class Request>
 struct Waits<Request, std::void_t<decltype(std::declval<Request>().wait_ms())>> : std::true_type {};
 
-// The destructor answers a call that is still open, so no caller waits for a coordinator that has
-// ended.
-struct Call {
-  std::shared_ptr<transport::UnaryResponder> responder;
-  bool answered = false;
-  ~Call() {
-    if (!answered) responder->Answer(absl::UnavailableError("the coordinator is stopping"));
-  }
-  void Answer(absl::StatusOr<std::string> response) {
-    answered = true;
-    responder->Answer(std::move(response));
-  }
-};
-
 }  // namespace
 
 // Asks the job by `ask(job, request, waiting_for)`, now and whenever something has changed, until
@@ -40,8 +26,7 @@ template <class Request, class Ask>
 void ControlPlane::AskJob(const Request& request, const Responder& responder, Ask ask) {
   using Response = typename std::decay_t<decltype(ask(
       std::declval<Job&>(), request, static_cast<std::string*>(nullptr)))>::value_type::value_type;
-  const auto call = std::make_shared<Call>();  // shared with the closure that waits for the store
-  call->responder = responder;
+  const auto call = std::make_shared<OpenCall>(responder);       // with the gate of the store
   const auto shared = std::make_shared<const Request>(request);  // the attempts read it
   auto attempt = [this, call, shared, ask](bool late) {
     std::string waiting_for = "the coordinator to start";
@@ -78,7 +63,7 @@ void ControlPlane::AskJob(const Request& request, const Responder& responder, As
     attempt(true);
     return;
   }
-  closure_calls_.push_back({Now() + std::min(wait, options_.wait_max), std::move(attempt)});
+  closure_calls_.Add(Now() + std::min(wait, options_.wait_max), std::move(attempt));
 }
 
 template <>
@@ -126,16 +111,6 @@ void ControlPlane::Serve(const v1::FinishJobRequest& request, Responder responde
   AskJob(request, responder, [](Job& job, const auto& asked, std::string* waiting_for) {
     return job.Finish(asked, waiting_for);
   });
-}
-
-void ControlPlane::CheckClosureCalls() {
-  if (closure_calls_.empty()) return;
-  const MonoTime now = Now();
-  std::vector<ClosureCall> calls;
-  calls.swap(closure_calls_);
-  for (ClosureCall& call : calls) {
-    if (!call.attempt(now >= call.deadline)) closure_calls_.push_back(std::move(call));
-  }
 }
 
 }  // namespace evergrad::coordinator

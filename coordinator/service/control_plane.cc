@@ -16,9 +16,6 @@
 
 namespace evergrad::coordinator {
 
-template <>
-void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responder);
-
 namespace {
 
 // Releases its place among the calls in progress when it goes, answered or not.
@@ -67,6 +64,7 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
     : options_(WithDerived(std::move(options))),
       parts_(parts),
       life_id_(random::EntropyFromOs() | 1),
+      store_(parts.store, parts.control, parts.logger),
       gate_(parts.store, options_.gate_bytes_max, [this] { return CommitTurns(); }),
       files_({parts.control, parts.files, parts.clock, parts.logger, parts.registry},
              options_.file_bytes_max),
@@ -79,30 +77,11 @@ ControlPlane::ControlPlane(ControlOptions options, Parts parts)
       jobs_(options_.jobs_running_max),
       division_host_(MakeDivisionHost()),
       division_(division_host_.get(), options_.share_turn),
+      log_reads_({&sessions_, &membership_, parts.logger},
+                 {options_.log_lines_max, options_.query_timeout}),
       metrics_{*parts.registry, options_, membership_.registrations().options().all_burst},
       job_gauges_(*parts.registry) {
-  ears_ = std::make_shared<StoreEars>();
-  {
-    MutexLock lock(&ears_->mu);
-    ears_->control = parts_.control;
-  }
-  parts_.store->SetListener([this, ears = ears_] {
-    MutexLock lock(&ears->mu);
-    if (ears->control == nullptr || std::exchange(ears->posted, true)) return;
-    ears->control->Post([this, ears] {
-      {
-        MutexLock inner(&ears->mu);
-        ears->posted = false;
-      }
-      CheckStore();
-    });
-  });
-}
-
-ControlPlane::~ControlPlane() {
-  parts_.store->SetListener({});
-  MutexLock lock(&ears_->mu);
-  ears_->control = nullptr;
+  store_.Listen([this] { CheckStore(); });
 }
 
 absl::Status ControlPlane::Recover() {
@@ -226,16 +205,11 @@ void ControlPlane::Stop() {
   }
   open_sessions_.fetch_sub(static_cast<std::uint32_t>(sessions_.size()));
   sessions_.RemoveAll();
-  for (JobWaiter& waiter : waiters_)
-    waiter.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
-  waiters_.clear();
-  for (auto& [request, responder] : cancels_)
-    responder->Answer(absl::UnavailableError("the coordinator is stopping"));
-  cancels_.clear();
-  for (auto& [request, read] : log_reads_)
-    read.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
-  log_reads_.clear();
-  closure_calls_.clear();  // each is answered Unavailable as it goes
+  job_waiters_.Clear();  // each call is answered as it is dropped
+  for (const EarlyCall& call : std::exchange(early_calls_, {}))
+    call.responder->Answer(absl::UnavailableError("the coordinator is stopping"));
+  log_reads_.Stop();
+  closure_calls_.Clear();
 }
 
 void ControlPlane::ScheduleTick() {
@@ -261,9 +235,9 @@ void ControlPlane::Tick() {
   std::erase_if(facts_, [&](const auto& one) { return membership_.Find(one.first) == nullptr; });
   for (Job* job : jobs_.Running()) job->Tick();
   division_.Tick(Now(), !window_open_);
-  CheckJobWaiters();
-  CheckClosureCalls();
-  CheckLogReads();
+  job_waiters_.Check(Now());
+  closure_calls_.Check(Now());
+  log_reads_.Check(Now());
   UpdateMetrics();
   ScheduleTick();
 }
@@ -320,7 +294,7 @@ void ControlPlane::EndWindow() {
                        "says what can be resumed from)"));
     }
     if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
-      StoreFailed(status);
+      store_.Fail(status);
       return;
     }
     term_ = term;
@@ -344,9 +318,7 @@ void ControlPlane::EndWindow() {
   for (const std::uint64_t number : pending) {
     if (role_of(number) != Role::kPsServer) Register(number);
   }
-  auto cancels = std::move(cancels_);
-  cancels_.clear();
-  for (auto& [request, responder] : cancels) Serve(request, std::move(responder));
+  for (const EarlyCall& call : std::exchange(early_calls_, {})) call.serve();
   StartNextJob();
 }
 
@@ -354,7 +326,7 @@ void ControlPlane::EndWindow() {
 // it. Everybody registers anew, and grants wait for them as they do at a start.
 void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
   if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
-    StoreFailed(status);
+    store_.Fail(status);
     return;
   }
   parts_.logger->Warning(
@@ -434,8 +406,8 @@ absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
 }
 
 void ControlPlane::AfterJobsChanged() {
-  CheckJobWaiters();
-  CheckClosureCalls();
+  job_waiters_.Check(Now());
+  closure_calls_.Check(Now());
   for (const JobUid uid : jobs_.RemoveEnded()) division_.End(uid);
   // A job that is cancelled in the queue ends without ever having been the active one.
   for (const auto& [uid, job] : jobs_.all()) {
@@ -447,7 +419,7 @@ void ControlPlane::AfterJobsChanged() {
 }
 
 void ControlPlane::StartNextJob() {
-  if (!term_known_ || window_open_ || !NoNewJobs().ok()) return;
+  if (!term_known_ || window_open_ || !store_.no_new_jobs().ok()) return;
   while (Job* job = jobs_.TakeNext()) {
     division_.Begin(job->uid());
     IntroduceTasks(*job);
@@ -547,8 +519,8 @@ void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status,
   if (!before) return;
   status->set_waiting_for(
       !term_known_ || window_open_ ? "tasks to register"
-      : !NoNewJobs().ok()
-          ? std::string(NoNewJobs().message())
+      : !store_.no_new_jobs().ok()
+          ? std::string(store_.no_new_jobs().message())
           : absl::StrCat("a slot: ", jobs_.running(), " running of ", options_.jobs_running_max,
                          " (--jobs-running-max)",
                          *before == 0 ? std::string() : absl::StrCat(", ", *before, " before it")));
@@ -557,7 +529,7 @@ void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status,
 void ControlPlane::ForgetOldJobs() {
   for (const JobUid uid : jobs_.EndedBeyond(options_.jobs_kept_max)) {
     if (parts_.store->persistent()) {
-      if (absl::Status removed = parts_.store->Remove(uid); !removed.ok()) StoreFailed(removed);
+      if (absl::Status removed = parts_.store->Remove(uid); !removed.ok()) store_.Fail(removed);
     }
     jobs_.Forget(uid);
   }
@@ -577,41 +549,21 @@ void ControlPlane::CheckStore() {
   if (stopped_) return;
   CheckStorePlace();
   gate_.Release();
-  if (store_broken_) return;
-  const absl::Status health = parts_.store->health();
-  if (!health.ok() && !absl::IsResourceExhausted(health))
-    return StoreFailed(health);  // also one that was full before
-  if (health.ok() == store_status_.ok()) return;
-  if (health.ok()) {
-    store_status_ = health;
-    parts_.logger->Info("there is room for the coordinator's journal again: new work is accepted");
-    for (Job* job : jobs_.Running()) job->Tick();
-  } else {
-    store_status_ = health;
-    parts_.logger->Error(absl::StrCat("no new work is accepted: ", health.message()));
-  }
+  if (!store_.CheckHealth()) return;
+  for (Job* job : jobs_.Running()) job->Tick();
 }
 
-// Running jobs go on, for nothing is wrong with them yet; a new one would be lost with this
-// process.
 void ControlPlane::CheckStorePlace() {
-  absl::Status place = parts_.store->place();
-  if (place.ok() == store_place_.ok()) return;
-  store_place_ = std::move(place);
-  if (store_place_.ok()) {
+  if (!store_.CheckPlace()) return;
+  if (store_.place().ok()) {
     const char* again = "the coordinator's state folder is where it was again";
     parts_.logger->Info(absl::StrCat(again, ": new jobs are accepted"));
     for (Job* job : jobs_.Running()) job->Tell(again);
     StartNextJob();
   } else {
-    parts_.logger->Error(absl::StrCat("no new job is accepted: ", store_place_.message()));
-    for (Job* job : jobs_.Running()) job->Warn(std::string(store_place_.message()));
+    parts_.logger->Error(absl::StrCat("no new job is accepted: ", store_.place().message()));
+    for (Job* job : jobs_.Running()) job->Warn(std::string(store_.place().message()));
   }
-}
-
-absl::Status ControlPlane::StoreRefusal(absl::string_view what) const {
-  return WithOrigin(absl::UnavailableError(absl::StrCat(what, ": ", NoNewJobs().message())),
-                    "coordinator");
 }
 
 }  // namespace evergrad::coordinator

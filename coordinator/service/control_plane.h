@@ -38,8 +38,11 @@
 #include "coordinator/service/durability_gate.h"
 #include "coordinator/service/file_writer.h"
 #include "coordinator/service/job_table.h"
+#include "coordinator/service/log_reads.h"
 #include "coordinator/service/lost_jobs.h"
 #include "coordinator/service/session_table.h"
+#include "coordinator/service/store_watch.h"
+#include "coordinator/service/waiting_calls.h"
 #include "coordinator/service/worker_division.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -65,7 +68,6 @@ class ControlPlane final {
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, Parts parts);
-  ~ControlPlane();
 
   // Takes up the jobs that the store holds. Before handlers() and Start, on the creating thread. An
   // error names a living job that this version cannot go on with (all are logged): nothing of the
@@ -98,31 +100,16 @@ class ControlPlane final {
         drained;  // jobs that have moved away what it held of theirs, and "" or why they could not
     bool drained_said = false;
   };
-  struct JobWaiter {
-    JobUid job;
-    std::uint64_t seen_revision = 0, events_after = 0;
-    MonoTime deadline{0};
-    std::shared_ptr<transport::UnaryResponder> responder;
-  };
-  struct LogRead {
-    std::set<TaskId> waiting;
-    std::map<TaskId, std::string> names;
-    std::map<TaskId, std::uint32_t> taken;  // lines, by task
-    std::vector<v1::LogLine> lines;
-    v1::ReadTaskLogsRequest request;
-    MonoTime deadline{0};
-    std::shared_ptr<transport::UnaryResponder> responder;
-  };
+
   MonoTime Now() const { return parts_.clock->Now(); }
   std::int64_t WallMillis() const { return parts_.clock->WallMillis(); }
   std::uint64_t NextNumber() { return next_number_++; }
   void WhenDurable(std::function<void()> then) { gate_.WhenDurable(std::move(then)); }
-  // What jobs ask for (job_host.cc).
+  // The process as its jobs see it (job_host.cc).
   class Host;
   void Send(TaskId task, const v1::CoordinatorMessage& message);
   void JobChanged();
   void ForeignMessage(TaskId task, absl::string_view what);
-  void StoreFailed(const absl::Status& status);
 
   // control_plane.cc
   void Tick();
@@ -139,8 +126,6 @@ class ControlPlane final {
               std::optional<TaskId> former);  // that a worker which registers is to serve
   void Introduce(Job& job, TaskId task);      // one that registered before
   void FillStatus(const Job& job, v1::JobStatus* status, std::uint64_t events_after) const;
-  absl::Status StoreRefusal(
-      absl::string_view what) const;  // Unavailable, with an origin: who asks has reached us
   absl::Status NoSuchJob(
       absl::string_view name_or_uid) const;  // NotFound, a user's; says since when jobs are known
   void AfterJobsChanged();
@@ -185,9 +170,10 @@ class ControlPlane final {
   bool Identify(
       Registration& one);  // who the task is, by its certificate and Hello; false: refused
   bool CheckEndpoint(const Registration& one, const std::string& claimed);
-  void Fence(Registration& one);      // ends the former session and strips proofs of others
-  void Enter(Registration& one);      // into the tables of sessions and tasks
-  bool Reconcile(Registration& one);  // what it holds against what the jobs know; false: refused
+  void Fence(Registration& one);  // ends the former session and strips proofs of others
+  void Enter(Registration& one);  // into the tables of sessions and tasks
+  bool Reconcile(
+      Registration& one);  // the task's shards or attempts with those of the jobs; false: refused
   void AdmitWorker(Registration& one);
   void Welcome(Registration& one);  // sends Registered, and what is over of what the task holds
   void EndHeld(Registration& one);
@@ -205,11 +191,7 @@ class ControlPlane final {
                      v1::TaskRow* row) const;
   void FillServerRow(const TaskEntry& entry, const v1::ServerProgress& server,
                      v1::TaskRow* row) const;
-  void AnswerJob(const Job& job, std::uint64_t events_after, const Responder& responder);
-  void CheckJobWaiters();
-  void OnLogLines(TaskId task, const v1::LogLines& lines);
-  void FinishLogRead(std::uint64_t request);
-  void CheckLogReads();
+  std::string JobAnswer(const Job& job, std::uint64_t events_after) const;  // a GetJobResponse
   // run_files.cc
   void StepListing(std::shared_ptr<RunFileListing> listing, v1::ListRunFilesResponse response,
                    Responder responder);
@@ -218,11 +200,6 @@ class ControlPlane final {
   // closure_calls.cc: the RPCs of functions jobs.
   template <class Request, class Ask>
   void AskJob(const Request& request, const Responder& responder, Ask ask);
-  void CheckClosureCalls();
-  struct ClosureCall {  // waits for an answer
-    MonoTime deadline{0};
-    std::function<bool(bool late)> attempt;  // true: answered
-  };
 
   const ControlOptions options_;
   const Parts parts_;
@@ -238,20 +215,7 @@ class ControlPlane final {
   bool term_known_ = false, window_open_ = true;
   MonoTime window_until_{0};
   std::uint64_t highest_reported_ = 0;
-  // Where the store's thread calls; outlives the control plane's interest in it.
-  struct StoreEars {
-    Mutex mu;
-    runtime::Executor* control ABSL_GUARDED_BY(mu) = nullptr;
-    bool posted ABSL_GUARDED_BY(mu) = false;
-  };
-  std::shared_ptr<StoreEars> ears_;  // shared with the store's listener
-  absl::Status store_status_;        // OK, or why nothing new is accepted
-  const absl::Status& NoNewJobs() const {
-    return store_status_.ok() ? store_place_ : store_status_;
-  }                            // OK, or why none is taken or begun
-  absl::Status store_place_;   // OK, or why no job is begun: what the store has would not be found
-                               // by the next start. Others go on
-  bool store_broken_ = false;  // for good
+  StoreWatch store_;
   DurabilityGate gate_;
   FileWriter files_;
 
@@ -271,11 +235,13 @@ class ControlPlane final {
   const std::unique_ptr<DivisionHost> division_host_;
   WorkerDivision division_;
   bool jobs_changed_posted_ = false, turn_posted_ = false;
-  std::vector<JobWaiter> waiters_;
-  std::vector<ClosureCall> closure_calls_;  // in the order in which they came
-  std::vector<std::pair<v1::CancelJobRequest, Responder>>
-      cancels_;  // received before the term is known
-  std::map<std::uint64_t, LogRead> log_reads_;
+  WaitingCalls job_waiters_, closure_calls_;
+  struct EarlyCall {  // received before the term is known
+    Responder responder;
+    std::function<void()> serve;
+  };
+  std::vector<EarlyCall> early_calls_;
+  LogReads log_reads_;
   std::uint32_t file_calls_ = 0;  // listings and reads of runs' files on the file thread
   std::uint64_t next_number_ = 1;
 

@@ -12,33 +12,28 @@ void ControlPlane::Serve(const v1::GetJobRequest& request, Responder responder) 
   const Job* job = jobs_.Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (request.wait_ms() == 0 || job->revision() > request.seen_revision() || job->ended())
-    return AnswerJob(*job, request.events_after(), responder);
+    return responder->Answer(JobAnswer(*job, request.events_after()));
   const auto wait = std::min<std::chrono::milliseconds>(
       std::chrono::milliseconds(request.wait_ms()), options_.wait_max);
-  waiters_.push_back({job->uid(), request.seen_revision(), request.events_after(), Now() + wait,
-                      std::move(responder)});
-}
-
-void ControlPlane::AnswerJob(const Job& job, std::uint64_t events_after,
-                             const Responder& responder) {
-  v1::GetJobResponse response;
-  FillStatus(job, response.mutable_job(), events_after);
-  AnswerWith(*responder, response);
-}
-
-void ControlPlane::CheckJobWaiters() {
-  const MonoTime now = Now();
-  std::erase_if(waiters_, [&](const JobWaiter& waiter) {
-    const Job* const job = jobs_.Get(waiter.job);
-    if (job == nullptr) {
-      waiter.responder->Answer(absl::NotFoundError("the job has been forgotten"));
+  // Shared because an attempt is copyable; it holds the only reference.
+  const auto call = std::make_shared<OpenCall>(std::move(responder));
+  job_waiters_.Add(Now() + wait, [this, call, uid = job->uid(), seen = request.seen_revision(),
+                                  events_after = request.events_after()](bool late) {
+    const Job* const waited_for = jobs_.Get(uid);
+    if (waited_for == nullptr) {
+      call->Answer(absl::NotFoundError("the job has been forgotten"));
       return true;
     }
-    if (job->revision() <= waiter.seen_revision && !job->ended() && now < waiter.deadline)
-      return false;
-    AnswerJob(*job, waiter.events_after, waiter.responder);
+    if (waited_for->revision() <= seen && !waited_for->ended() && !late) return false;
+    call->Answer(JobAnswer(*waited_for, events_after));
     return true;
   });
+}
+
+std::string ControlPlane::JobAnswer(const Job& job, std::uint64_t events_after) const {
+  v1::GetJobResponse response;
+  FillStatus(job, response.mutable_job(), events_after);
+  return response.SerializeAsString();
 }
 
 }  // namespace evergrad::coordinator

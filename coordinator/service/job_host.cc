@@ -39,13 +39,15 @@ class ControlPlane::Host final : public JobHost {
     plane_.files_.Run(std::move(work));
   }
   fs::FileSystem& file_system() override { return *plane_.parts_.file_system; }
-  std::string StoreTrouble() const override { return std::string(plane_.store_status_.message()); }
+  std::string StoreTrouble() const override {
+    return std::string(plane_.store_.status().message());
+  }
   std::uint64_t NextNumber() override { return plane_.NextNumber(); }
   void JobChanged(JobUid) override { plane_.JobChanged(); }
   void ForeignMessage(TaskId task, absl::string_view what) override {
     plane_.ForeignMessage(task, what);
   }
-  void StoreFailed(const absl::Status& status) override { plane_.StoreFailed(status); }
+  void StoreFailed(const absl::Status& status) override { plane_.store_.Fail(status); }
 
  private:
   ControlPlane& plane_;
@@ -80,14 +82,6 @@ void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
       "a message is ignored because it is about work or a shard of another task: task=",
       entry == nullptr ? "?" : absl::StrCat(RoleName(entry->role), "/", entry->identity),
       " message=", what));
-}
-
-void ControlPlane::StoreFailed(const absl::Status& status) {
-  if (store_broken_) return;
-  store_broken_ = true;
-  store_status_ = status;
-  parts_.logger->Error(
-      absl::StrCat("the state store failed; no new work is accepted: ", status.message()));
 }
 
 }  // namespace evergrad::coordinator

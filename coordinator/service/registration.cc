@@ -3,8 +3,8 @@
 //   identify    who the task is, by its certificate and its Hello; membership accepts or refuses it
 //   fence       the former session of its identity ends
 //   enter       the session and the task are in the tables
-//   reconcile   what the task holds against what the jobs know
-//   welcome     Registered is sent, then what is over of what it holds; then the jobs may use it
+//   reconcile   the task's shards or attempts are compared with those of the jobs
+//   welcome     Registered is sent, then the end of what it holds in vain; then the jobs may use it
 #include <algorithm>
 #include <set>
 #include <tuple>

@@ -160,7 +160,7 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
     case v1::TaskMessage::kHeartbeat: OnHeartbeat(session, message.heartbeat()); break;
     case v1::TaskMessage::kLeaving: OnLeaving(session, message.leaving()); return absl::OkStatus();
     case v1::TaskMessage::kLogLines:
-      OnLogLines(session.task, message.log_lines());
+      log_reads_.OnLines(session.task, message.log_lines());
       return absl::OkStatus();
     case v1::TaskMessage::kDone: named = message.done().job_uid(); break;
     case v1::TaskMessage::kFailed: named = message.failed().job_uid(); break;
@@ -280,7 +280,7 @@ void ControlPlane::CloseSession(std::uint64_t number) {
   if (!session) return;
   open_sessions_.fetch_sub(1);
   if (!session->registered()) return;
-  for (auto& [request, read] : log_reads_) read.waiting.erase(session->task);
+  log_reads_.OnSessionClosed(session->task);
   if (!stopped_) Apply(membership_.StreamClosed(Now(), session->task));
 }
 

@@ -45,7 +45,8 @@ absl::StatusOr<config::JobSpec> ReadSpec(const v1::SubmitJobRequest& request,
 // Beside what ReadSpec refuses: a name that a living job has, and a full queue.
 template <>
 void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responder) {
-  if (!NoNewJobs().ok()) return responder->Answer(StoreRefusal("no new work is accepted"));
+  if (!store_.no_new_jobs().ok())
+    return responder->Answer(store_.Refusal("no new work is accepted"));
   absl::StatusOr<config::JobSpec> spec = ReadSpec(request, options_);
   if (!spec.ok()) return responder->Answer(spec.status());
   if (const Job* job = jobs_.FindLiving(spec->name)) {
@@ -73,7 +74,7 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
   if (jobs_.full()) metrics_.jobs_running.refused.Add();  // it waits
   if (!job->Keep()) {
     jobs_.TakeBack(uid);
-    return responder->Answer(StoreRefusal("the job was not accepted"));
+    return responder->Answer(store_.Refusal("the job was not accepted"));
   }
   metrics_.submitted.Add();
 
@@ -89,9 +90,9 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
     // As it is with the job's commit: nobody has been told of the job yet, and the next start might
     // not know it.
     CheckStorePlace();
-    if (store_place_.ok()) return AnswerWith(*responder, response);
+    if (store_.place().ok()) return AnswerWith(*responder, response);
     if (Job* lost = jobs_.Get(JobUid(response.job_uid()))) lost->Cancel();
-    responder->Answer(StoreRefusal("the job was not accepted"));
+    responder->Answer(store_.Refusal("the job was not accepted"));
   });
 }
 

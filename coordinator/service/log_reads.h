@@ -1,0 +1,69 @@
+// Reads of tasks' newest log lines: each task is asked through its session, and the answer is in
+// order of wall time, with a cursor for each task.
+//
+// A cursor is wall_ms x 100,000 + the lines of that millisecond that were handed out, so a caller
+// that follows loses and repeats nothing. A task that does not answer in time is left out.
+//
+// Not thread-safe: the control executor owns it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/log/log.h"
+#include "common/time/clock.h"
+#include "coordinator/membership/membership.h"
+#include "coordinator/service/control_calls.h"
+#include "coordinator/service/session_table.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::coordinator {
+
+class LogReads {
+ public:
+  struct Parts {  // all outlive this
+    SessionTable* sessions = nullptr;
+    const Membership* membership = nullptr;
+    log::Logger* logger = nullptr;  // the coordinator's own lines
+  };
+  struct Options {
+    std::uint32_t lines_max = 0;  // of one answer, and of one task
+    std::chrono::milliseconds timeout{0};
+  };
+  LogReads(Parts parts, Options options) : parts_(parts), options_(options) {}
+
+  // `number` is unique among the requests to tasks. NotFound: a task that was named is not known.
+  void Begin(MonoTime now, std::uint64_t number, const v1::ReadTaskLogsRequest& request,
+             Responder responder);
+  // Lines of a read that has ended, or that the task was not asked for, change nothing.
+  void OnLines(TaskId task, const v1::LogLines& lines);
+  void OnSessionClosed(TaskId task);  // its lines are not waited for any more
+  // Answers the reads that wait for no task any more, or have waited long enough.
+  void Check(MonoTime now);
+  void Stop();  // answers all with Unavailable
+
+ private:
+  struct Read {
+    std::set<TaskId> waiting;
+    std::map<TaskId, std::string> names;
+    std::map<TaskId, std::uint32_t> taken;  // lines, by task
+    std::vector<v1::LogLine> lines;
+    v1::ReadTaskLogsRequest request;
+    MonoTime deadline{0};
+    Responder responder;
+  };
+  bool Knows(const std::string& task) const;
+  void Ask(std::uint64_t number, Read& read);
+  void Finish(std::uint64_t number);
+
+  const Parts parts_;
+  const Options options_;
+  std::map<std::uint64_t, Read> reads_;
+};
+
+}  // namespace evergrad::coordinator

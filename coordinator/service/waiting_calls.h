@@ -1,0 +1,64 @@
+// Calls whose answer has to wait for something to change. Each is tried again on every change, in
+// the order in which the calls came, and is answered at its deadline at the latest.
+//
+// Not thread-safe: the control executor owns it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/time/clock.h"
+#include "common/transport/transport.h"
+
+namespace evergrad::coordinator {
+
+// Answers once. The destructor answers a call that is still open, so no caller waits for a
+// coordinator that has ended.
+class OpenCall {
+ public:
+  explicit OpenCall(std::shared_ptr<transport::UnaryResponder> responder)
+      : responder_(std::move(responder)) {}
+  ~OpenCall() {
+    if (!answered_) responder_->Answer(absl::UnavailableError("the coordinator is stopping"));
+  }
+  OpenCall(const OpenCall&) = delete;
+  OpenCall& operator=(const OpenCall&) = delete;
+  void Answer(absl::StatusOr<std::string> response) {
+    answered_ = true;
+    responder_->Answer(std::move(response));
+  }
+
+ private:
+  const std::shared_ptr<transport::UnaryResponder> responder_;
+  bool answered_ = false;
+};
+
+class WaitingCalls {
+ public:
+  // Answers the call if it can, or if it is late. True: answered.
+  using Attempt = std::function<bool(bool late)>;
+  // The attempt owns the call, so a call that is dropped is answered by ~OpenCall.
+  void Add(MonoTime deadline, Attempt attempt) { calls_.push_back({deadline, std::move(attempt)}); }
+  void Check(MonoTime now) {
+    if (calls_.empty()) return;
+    std::vector<Waiting> calls;
+    calls.swap(calls_);  // an attempt may add calls
+    for (Waiting& call : calls) {
+      if (!call.attempt(now >= call.deadline)) calls_.push_back(std::move(call));
+    }
+  }
+  void Clear() { calls_.clear(); }
+
+ private:
+  struct Waiting {
+    MonoTime deadline{0};
+    Attempt attempt;
+  };
+  std::vector<Waiting> calls_;
+};
+
+}  // namespace evergrad::coordinator
