@@ -19,13 +19,10 @@
 namespace evergrad::ps_server {
 namespace {
 
-// grpc.health.v1.HealthCheckResponse{status: SERVING}.
-constexpr absl::string_view kHealthMethod = "/grpc.health.v1.Health/Check";
 // Who coordinates may be on its way back: a start and its window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
 constexpr std::uint64_t kPeerLaneBytes =
     2ull << 20;  // Shared with a server of this host whose shards move here, for each direction.
-constexpr absl::string_view kServing("\x08\x01", 2);
 
 // The name of the socket must not collide with a server of another cluster or of another life in
 // the same folder.
@@ -153,12 +150,7 @@ struct Server::Impl {
 
   transport::Handlers MakeHandlers() {
     transport::Handlers handlers;
-    handlers.unary = [](const transport::PeerInfo&, absl::string_view method, std::string,
-                        std::unique_ptr<transport::UnaryResponder> responder) {
-      if (method == kHealthMethod) return responder->Answer(std::string(kServing));
-      responder->Answer(
-          absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
-    };
+    // No unary calls: the transport itself answers those about health.
     handlers.stream = [](const transport::PeerInfo&, absl::string_view,
                          std::shared_ptr<transport::MessageStream>)
         -> std::optional<transport::MessageStreamEvents> {

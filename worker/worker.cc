@@ -16,10 +16,6 @@
 namespace evergrad::worker {
 namespace {
 
-// grpc.health.v1.HealthCheckResponse{status: SERVING}.
-constexpr absl::string_view kHealthMethod = "/grpc.health.v1.Health/Check";
-constexpr absl::string_view kServing("\x08\x01", 2);
-
 // Above what the runner's own waits add up to, below the 10 s of grace.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
@@ -130,12 +126,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
   impl->name = config.name;
   impl->started_ms = dependencies.clock->WallMillis();
   transport::Handlers handlers;
-  handlers.unary = [](const transport::PeerInfo&, absl::string_view method, std::string,
-                      std::unique_ptr<transport::UnaryResponder> responder) {
-    if (method == kHealthMethod) return responder->Answer(std::string(kServing));
-    responder->Answer(
-        absl::UnimplementedError(absl::StrCat("unknown method: ", method.substr(0, 200))));
-  };
+  // No unary calls: the transport itself answers those about health.
   handlers.stream = [](const transport::PeerInfo&, absl::string_view,
                        std::shared_ptr<transport::MessageStream>)
       -> std::optional<transport::MessageStreamEvents> {
