@@ -1,4 +1,4 @@
-// What both ends of the protocol agree on beside the protos: the version, the streams' paths, and
+// What both ends of the protocol agree on beside the protos: the version, the session's path, and
 // the way between messages and the types of common/base. Pure; nothing that is read is trusted.
 #pragma once
 
@@ -18,9 +18,9 @@ namespace evergrad::client {
 
 inline constexpr std::uint32_t kProtocolVersion = 1;
 
-// Paths of the two streams. The unary methods' paths are in control.h.
+// The path of the session's stream. The unary methods' paths are in control.h, that of the data
+// stream is the transport's.
 inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
-inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";
 
 // Attempts in hand that a Hello names: those that wait at a worker, the one that runs, and as many
 // that are done and not answered.
