@@ -1,0 +1,210 @@
+#include "common/optimizers/registry.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace evergrad::optimizers {
+namespace {
+
+// ---------------------------------------------------------------- members
+
+constexpr Member kLearningRate{"learning_rate", &Settings::learning_rate};
+constexpr Member kMomentum{"momentum", &Settings::momentum};
+constexpr Member kNesterov{"nesterov", nullptr, &Settings::nesterov};
+constexpr Member kBeta1{"beta_1", &Settings::beta_1};
+constexpr Member kBeta2{"beta_2", &Settings::beta_2};
+constexpr Member kEpsilon{"epsilon", &Settings::epsilon};
+constexpr Member kInitialAccumulator{"initial_accumulator_value",
+                                     &Settings::initial_accumulator_value};
+constexpr Member kWeightDecay{"weight_decay", &Settings::weight_decay};
+constexpr Member kRho{"rho", &Settings::rho};
+constexpr Member kPower{"learning_rate_power", &Settings::learning_rate_power};
+constexpr Member kL1{"l1_regularization_strength", &Settings::l1_regularization_strength};
+constexpr Member kL2{"l2_regularization_strength", &Settings::l2_regularization_strength};
+constexpr Member kBeta{"beta", &Settings::beta};
+
+constexpr Member kMembers[] = {
+    kLearningRate, kMomentum, kNesterov, kBeta1, kBeta2, kEpsilon, kInitialAccumulator,
+    kWeightDecay,  kRho,      kPower,    kL1,    kL2,    kBeta};
+
+// ---------------------------------------------------------------- parameters that types share
+
+// Servers compute in float32: from here on a float64 is rounded to infinity, and up to here to 0.
+constexpr double kRoundsToInfinity = 0x1.ffffffp127, kRoundsToZero = 0x1p-150;
+
+constexpr Accepted kPositive{{kRoundsToZero, kRoundsToInfinity, true, true}, "a finite number > 0"};
+constexpr Accepted kNotNegative{{0, kRoundsToInfinity, false, true}, "a finite number >= 0"};
+constexpr Accepted kUpToOne{{0, 1, false, false}, "0 to 1"};
+constexpr Accepted kBelowOne{{0, 1, false, true}, "0 to below 1"};
+
+constexpr config::RealBounds kStrength{0, 1e6, false, false};
+
+constexpr Parameter kRate{kLearningRate, {0, 1e6, true, false}, kNotNegative, "size of a step"};
+constexpr Parameter kFirstDecay{
+    kBeta1, {0, 1, false, true}, kBelowOne, "decay of the first moment"};
+constexpr Parameter kSecondDecay{
+    kBeta2, {0, 1, false, true}, kBelowOne, "decay of the second moment"};
+constexpr Parameter kDivisor{
+    kEpsilon, {0, 1, true, false}, kPositive, "keeps the divisor from zero"};
+constexpr Parameter kAccumulator{kInitialAccumulator, kStrength, kNotNegative,
+                                 "of the sum of squares"};
+
+// ---------------------------------------------------------------- descriptors
+
+std::vector<Descriptor> OfJobFiles() {
+  return {
+      {.defaults = {.type = "adam", .learning_rate = 0.001},
+       .parameters = {kRate, kFirstDecay, kSecondDecay, kDivisor},
+       .slots = {{}, {}},
+       .counts_gradients = true},
+      {.defaults = {.type = "sgd", .learning_rate = 0.01},
+       .parameters = {kRate,
+                      {kMomentum, {0, 1, false, false}, kUpToOne, "0: none"},
+                      {kNesterov, {}, {}, "Nesterov's momentum; needs a momentum above 0"}},
+       .slots = {{.only_with = &Settings::momentum}},
+       .rules = {{"nesterov", [](const Settings& s) { return s.nesterov && s.momentum == 0; },
+                  "`nesterov: true` needs a momentum above 0"}}},
+      {.defaults = {.type = "adamw", .learning_rate = 0.001},
+       .parameters = {kRate,
+                      kFirstDecay,
+                      kSecondDecay,
+                      kDivisor,
+                      {kWeightDecay, kStrength, kNotNegative,
+                       "times the learning rate, taken off each weight"}},
+       .slots = {{}, {}},
+       .counts_gradients = true},
+      {.defaults = {.type = "adagrad", .learning_rate = 0.001},
+       .parameters = {kRate, kAccumulator, kDivisor},
+       .slots = {{.initial = &Settings::initial_accumulator_value}}},
+      {.defaults = {.type = "rowwise_adagrad", .learning_rate = 0.001},
+       .parameters = {kRate, kAccumulator, kDivisor},
+       .slots = {{.initial = &Settings::initial_accumulator_value, .one_per_row = true}},
+       .use = Use::kTablesOnly},
+      {.defaults = {.type = "rmsprop", .learning_rate = 0.001},
+       .parameters = {kRate,
+                      {kRho, {0, 1, false, true}, kBelowOne, "decay of the mean square"},
+                      {kMomentum, {0, 1, false, true}, kUpToOne, "0: none"},
+                      kDivisor},
+       .slots = {{}, {.only_with = &Settings::momentum}}},
+      {.defaults = {.type = "ftrl", .learning_rate = 0.001},
+       .parameters = {{kLearningRate, kRate.bounds, kPositive, kRate.help},
+                      {kPower,
+                       {-10, 0, false, false},
+                       {{-64, 0, false, false}, "-64 to 0"},
+                       "0: a fixed rate"},
+                      kAccumulator,
+                      {kL1, kStrength, kNotNegative, "drives weights to zero"},
+                      {kL2, kStrength, kNotNegative, "shrinks weights"},
+                      {kBeta, kStrength, kNotNegative, "added to the root of the accumulator"}},
+       .slots = {{.initial = &Settings::initial_accumulator_value}, {}}},
+  };
+}
+
+std::vector<Descriptor> Internal() {
+  return {
+      // The statistics of batch normalisation. The layer chooses it and sets its momentum.
+      {.defaults = {.type = "moving_average", .momentum = 0.99},
+       .parameters = {{kMomentum, {0, 1, false, true}, kBelowOne, ""}},
+       .use = Use::kDenseOnly,
+       .internal = true,
+       .is_moving_average = true},
+      // For counting jobs only.
+      {.defaults = {.type = "counting"}, .slots = {{}}, .internal = true},
+  };
+}
+
+std::string NamesOfAll() {
+  std::vector<std::string> names;
+  for (const Descriptor& descriptor : All()) names.push_back(descriptor.defaults.type);
+  const std::string last = names.back();
+  names.pop_back();
+  return absl::StrCat(absl::StrJoin(names, ", "), " or ", last);
+}
+
+}  // namespace
+
+absl::Span<const Member> Members() { return kMembers; }
+
+const std::vector<Descriptor>& All() {
+  static const std::vector<Descriptor> all = [] {
+    std::vector<Descriptor> list = OfJobFiles();
+    for (Descriptor& descriptor : Internal()) list.push_back(std::move(descriptor));
+    return list;
+  }();
+  return all;
+}
+
+const Descriptor* Find(absl::string_view type) {
+  for (const Descriptor& descriptor : All())
+    if (descriptor.defaults.type == type) return &descriptor;
+  return nullptr;
+}
+
+bool IsForTablesOnly(absl::string_view type) {
+  const Descriptor* const descriptor = Find(type);
+  return descriptor != nullptr && descriptor->use == Use::kTablesOnly;
+}
+
+absl::Status Check(const Settings& settings) {
+  const Descriptor* const descriptor = Find(settings.type);
+  if (descriptor == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("unknown optimizer, expected ", NamesOfAll(),
+                                                   ": type=", settings.type.substr(0, 64)));
+  }
+  for (const Parameter& parameter : descriptor->parameters) {
+    if (parameter.member.number == nullptr) continue;
+    const double value = settings.*parameter.member.number;
+    if (!parameter.accepted.bounds.Holds(value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("optimizer number out of range: type=", settings.type, " ",
+                       parameter.member.name, "=", value, " want=", parameter.accepted.want));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Slot> SlotsOf(const Settings& settings) {
+  std::vector<Slot> slots;
+  if (const Descriptor* const descriptor = Find(settings.type)) {
+    for (const Slot& slot : descriptor->slots)
+      if (slot.only_with == nullptr || settings.*slot.only_with != 0) slots.push_back(slot);
+  }
+  return slots;
+}
+
+std::uint32_t SlotsPerValue(const Settings& settings) {
+  const std::vector<Slot> slots = SlotsOf(settings);
+  return static_cast<std::uint32_t>(std::count_if(
+      slots.begin(), slots.end(), [](const Slot& slot) { return !slot.one_per_row; }));
+}
+
+std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension) {
+  std::uint64_t floats = dimension;
+  for (const Slot& slot : SlotsOf(settings)) floats += slot.one_per_row ? 1 : dimension;
+  return floats;
+}
+
+std::uint64_t CounterBytesPerRow(absl::string_view type) {
+  const Descriptor* const descriptor = Find(type);
+  return descriptor != nullptr && descriptor->counts_gradients ? kCounterBytesPerRow : 0;
+}
+
+const std::vector<std::string>& TypesNotBuilt() {
+  static const std::vector<std::string> types = {"adadelta", "adamax", "nadam",
+                                                 "lamb",     "lars",   "lion"};
+  return types;
+}
+
+const std::vector<std::string>& KeysNotBuilt() {
+  static const std::vector<std::string> keys = {
+      "clipnorm",        "clipvalue",
+      "global_clipnorm", "weight_decay",
+      "decay",           "amsgrad",
+      "schedule",        "use_ema",
+      "centered",        "l2_shrinkage_regularization_strength"};
+  return keys;
+}
+
+}  // namespace evergrad::optimizers
