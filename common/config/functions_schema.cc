@@ -77,11 +77,8 @@ const Table<FunctionVariable>& VariableTable() {
         "as spec.optimizer; left out: that one",
         false,
         [](Reader& r, const Node& n, FunctionVariable* t) {
-          OptimizerSpec& spec = t->optimizer.emplace();
-          if (!OptimizerVariant().Read(r, n, &spec)) return;
-          if (const Node* nesterov = n.Find("nesterov");
-              nesterov != nullptr && spec.nesterov && spec.momentum == 0)
-            r.Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
+          optimizers::Settings& settings = t->optimizer.emplace();
+          if (OptimizerVariant().Read(r, n, &settings)) CheckOptimizer(r, n, settings);
         },
         [](const FunctionVariable& t) {
           return t.optimizer ? std::optional<Node>(OptimizerVariant().Write(*t.optimizer))

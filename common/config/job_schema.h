@@ -24,7 +24,7 @@ const Table<CheckpointSpec>& CheckpointTable();
 const Table<ResourcesSpec>& ResourcesTable();
 const Variant<LayerSpec>& LayerVariant();
 const Variant<LossSpec>& LossVariant();
-const Variant<OptimizerSpec>& OptimizerVariant();
+const Variant<optimizers::Settings>& OptimizerVariant();
 const Variant<PartitionerSpec>& PartitionerVariant();
 Key<JobSpec> OptimizerKey();
 Key<JobSpec> OptimizersKey();
@@ -69,7 +69,7 @@ Key<T> RegularizerKey(std::string name, double T::*member, std::string help) {
             return std::optional<Node>(std::move(map));
           }};
 }
-// What a table cannot say: rules between an optimizer's values.
-void CheckOptimizer(Reader& reader, const Node& node, const OptimizerSpec& spec);
+// Reports the rules between an optimizer's values that the mapping `node` breaks.
+void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings);
 
 }  // namespace evergrad::config

@@ -22,30 +22,12 @@ bool GlobMatches(absl::string_view pattern, absl::string_view name) {
   return p == pattern.size();
 }
 
-const OptimizerSpec* OptimizerFor(const JobSpec& spec, absl::string_view name) {
+const optimizers::Settings* OptimizerFor(const JobSpec& spec, absl::string_view name) {
   if (spec.optimizers.empty()) return &spec.optimizer;
-  for (const OptimizerSpec& optimizer : spec.optimizers) {
-    if (optimizer.match.empty() || GlobMatches(optimizer.match, name)) return &optimizer;
+  for (const OptimizerRule& rule : spec.optimizers) {
+    if (rule.match.empty() || GlobMatches(rule.match, name)) return &rule;
   }
   return nullptr;
-}
-
-std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum) {
-  if (optimizer == "adam" || optimizer == "adamw" || optimizer == "ftrl") return 2;
-  if (optimizer == "counting" || optimizer == "adagrad") return 1;
-  if (optimizer == "sgd") return momentum != 0 ? 1 : 0;
-  if (optimizer == "rmsprop") return momentum != 0 ? 2 : 1;
-  return 0;
-}
-
-std::uint64_t RowFloats(const OptimizerSpec& optimizer, std::uint64_t dimension) {
-  return dimension + (optimizer.type == "rowwise_adagrad"
-                          ? 1
-                          : dimension * SlotsPerValue(optimizer.type, optimizer.momentum));
-}
-
-std::uint64_t CounterBytesPerRow(absl::string_view optimizer) {
-  return optimizer == "adam" || optimizer == "adamw" ? 4 : 0;
 }
 
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/optimizers/settings.h"
 #include "common/schema/location.h"
 
 namespace evergrad::config {
@@ -160,20 +161,10 @@ struct ModelSpec {
   std::vector<std::string> metrics;  // accuracy | binary_accuracy | auc | root_mean_squared_error
   friend bool operator==(const ModelSpec&, const ModelSpec&) = default;
 };
-struct OptimizerSpec {
-  std::string match;         // of `optimizers`: glob of variable and table names; "": all
-  std::string type = "sgd";  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) |
-                             // rmsprop | ftrl | counting (counting jobs only)
-  double learning_rate = 0.01;
-  double momentum = 0;
-  bool nesterov = false;
-  double beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
-  double initial_accumulator_value = 0.1;  // adagrad, rowwise_adagrad, ftrl
-  double weight_decay = 0.004;             // adamw
-  double rho = 0.9;                        // rmsprop
-  double learning_rate_power = -0.5;       // ftrl
-  double l1_regularization_strength = 0, l2_regularization_strength = 0, beta = 0;  // ftrl
-  friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
+// An entry of `optimizers`.
+struct OptimizerRule : optimizers::Settings {
+  std::string match;  // a glob of the names of variables and tables; "": all of them
+  friend bool operator==(const OptimizerRule&, const OptimizerRule&) = default;
 };
 struct PartitionerSpec {
   std::string type = "min_size";  // fixed_shards | min_size | max_size
@@ -251,7 +242,7 @@ struct FunctionVariable {
   std::string name;
   std::vector<std::uint64_t> shape;
   InitializerSpec initializer{"zeros"};
-  std::optional<OptimizerSpec> optimizer;  // none: the job's
+  std::optional<optimizers::Settings> optimizer;  // none: the job's
   friend bool operator==(const FunctionVariable&, const FunctionVariable&) = default;
 };
 struct FunctionsSpec {
@@ -266,8 +257,8 @@ struct JobSpec {
   std::string type = "training";  // training | counting | functions
   DataSpec data;
   ModelSpec model;
-  OptimizerSpec optimizer;  // `optimizer`
-  std::vector<OptimizerSpec>
+  optimizers::Settings optimizer;  // `optimizer`
+  std::vector<OptimizerRule>
       optimizers;  // `optimizers`: the first whose `match` fits; then `optimizer` is not used
   Location optimizers_where;
   StrategySpec strategy;
@@ -279,20 +270,14 @@ struct JobSpec {
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
-// That of the variable or table `name`; nullptr: none of `optimizers` matches. The result points
-// into `spec`.
-const OptimizerSpec* OptimizerFor(const JobSpec& spec, absl::string_view name);
-// Optimizer slots per value: adam, adamw, ftrl 2; rmsprop with momentum 2 (else 1); sgd with
-// momentum 1 (else 0); adagrad, counting 1.
-std::uint32_t SlotsPerValue(absl::string_view optimizer, double momentum);
-// Of a table's row: its values, and what the optimizer keeps of it beside counters
-// (rowwise_adagrad: one number a row).
-std::uint64_t RowFloats(const OptimizerSpec& optimizer, std::uint64_t dimension);
+// The settings for the variable or table `name`; nullptr: no entry of `optimizers` matches it. The
+// result points into `spec`.
+const optimizers::Settings* OptimizerFor(const JobSpec& spec, absl::string_view name);
+// The most floats that a row of a table may have, its values and what the optimizer keeps of it.
 inline constexpr std::uint64_t kRowFloatsMax = 4096;
-// As a table's bytes_max counts them: beside its floats, a row's place in the index (an id that
-// waits for its admission has that alone), and what counts its gradients.
+// A table's bytes_max counts, beside a row's floats and its counter of gradients, its place in the
+// index. An id that waits for its admission has that place alone.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
-std::uint64_t CounterBytesPerRow(absl::string_view optimizer);
 // What gradients and values of the variable or table `name` are on the wire: float32, bf16 or fp16.
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
 // `*` stands for any text, `?` for one character.

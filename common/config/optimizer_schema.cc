@@ -1,33 +1,89 @@
-#include "common/config/job_schema.h"
+// The keys `optimizer` and `optimizers`, made from the descriptors of common/optimizers.
+#include <type_traits>
 
 #include "absl/strings/str_split.h"
+#include "common/config/job_schema.h"
+#include "common/optimizers/registry.h"
 
 namespace evergrad::config {
 namespace {
 
-// OptimizerVariant with `match` in front of each type's keys.
-const Variant<OptimizerSpec>& RuleVariant() {
-  static const Variant<OptimizerSpec> variant = [] {
-    Variant<OptimizerSpec> v = OptimizerVariant();
-    v.what = "an entry of `optimizers`";
-    Key<OptimizerSpec> match =
-        PlainText<OptimizerSpec>("match", &OptimizerSpec::match, "", "\"emb/*\"");
-    match.read = [](Reader& r, const Node& n, OptimizerSpec* t) {
-      const auto text = r.Text(n, "match");
-      if (text && text->empty())
-        r.Report(n.where(), "`match`: expected a pattern like `emb/*`, got nothing");
-      if (text) t->match = *text;
+// A schedule where the learning rate stands is refused with words of its own.
+template <class T>
+Key<T> NumberKey(const optimizers::Parameter& parameter) {
+  const std::string name(parameter.member.name);
+  Key<T> key = RealNumber<T>(name, parameter.member.number, parameter.bounds, parameter.help);
+  if (name == "learning_rate") {
+    key.read = [read_number = key.read](Reader& r, const Node& n, T* t) {
+      if (n.kind == Node::Kind::kMap)
+        r.Report(n.where(), "not built yet: learning-rate schedules; expected a number");
+      else
+        read_number(r, n, t);
     };
-    for (auto& c : v.cases) {
-      c.table.keys.insert(c.table.keys.begin(), match);
-      std::erase(c.table.not_built, "match");
-    }
-    return v;
-  }();
+  }
+  return key;
+}
+
+Key<OptimizerRule> MatchKey() {
+  Key<OptimizerRule> match =
+      PlainText<OptimizerRule>("match", &OptimizerRule::match, "", "\"emb/*\"");
+  match.read = [](Reader& r, const Node& n, OptimizerRule* t) {
+    const auto text = r.Text(n, "match");
+    if (text && text->empty())
+      r.Report(n.where(), "`match`: expected a pattern like `emb/*`, got nothing");
+    if (text) t->match = *text;
+  };
+  return match;
+}
+
+// T: optimizers::Settings, or OptimizerRule, whose first key is `match`.
+template <class T>
+Variant<T> VariantOf(std::string what) {
+  Variant<T> variant{std::move(what), "type", &T::type, {}, optimizers::TypesNotBuilt(), ""};
+  for (const optimizers::Descriptor& descriptor : optimizers::All()) {
+    if (descriptor.internal) continue;
+    const std::string& type = descriptor.defaults.type;
+    Table<T> table{absl::StrCat("the optimizer ", type), {}, optimizers::KeysNotBuilt()};
+    if constexpr (std::is_same_v<T, OptimizerRule>)
+      table.keys.push_back(MatchKey());
+    else
+      table.not_built.push_back("match");
+    for (const optimizers::Parameter& parameter : descriptor.parameters)
+      table.keys.push_back(
+          parameter.member.flag != nullptr
+              ? Flag<T>(std::string(parameter.member.name), parameter.member.flag, parameter.help)
+              : NumberKey<T>(parameter));
+    T defaults;
+    static_cast<optimizers::Settings&>(defaults) = descriptor.defaults;
+    variant.cases.push_back({type, std::move(table), std::move(defaults)});
+  }
+  return variant;
+}
+
+const Variant<OptimizerRule>& RuleVariant() {
+  static const Variant<OptimizerRule> variant =
+      VariantOf<OptimizerRule>("an entry of `optimizers`");
   return variant;
 }
 
 }  // namespace
+
+const Variant<optimizers::Settings>& OptimizerVariant() {
+  static const Variant<optimizers::Settings> variant =
+      VariantOf<optimizers::Settings>("the optimizer");
+  return variant;
+}
+
+void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings) {
+  for (const optimizers::Descriptor& descriptor : optimizers::All()) {
+    // The rules of every type hold for a mapping whose type is unknown.
+    if (!settings.type.empty() && descriptor.defaults.type != settings.type) continue;
+    for (const optimizers::Rule& rule : descriptor.rules) {
+      const Node* const key = node.Find(rule.key);
+      if (key != nullptr && rule.broken(settings)) reader.Report(key->where(), rule.text);
+    }
+  }
+}
 
 Key<JobSpec> OptimizerKey() {
   Key<JobSpec> key{
@@ -78,7 +134,7 @@ Key<JobSpec> OptimizersKey() {
               return r.Report(n.where(),
                               absl::StrCat("too many optimizers: limit=256 got=", n.items.size()));
             for (std::size_t i = 0; i < n.items.size(); ++i) {
-              OptimizerSpec& optimizer = t->optimizers.emplace_back();
+              OptimizerRule& optimizer = t->optimizers.emplace_back();
               if (!RuleVariant().Read(r, n.items[i], &optimizer)) continue;
               CheckOptimizer(r, n.items[i], optimizer);
               if (optimizer.match.empty() && i + 1 < n.items.size() &&
@@ -89,140 +145,10 @@ Key<JobSpec> OptimizersKey() {
           },
           [](const JobSpec& t) {
             std::vector<Node> items;
-            for (const OptimizerSpec& optimizer : t.optimizers)
-              items.push_back(RuleVariant().Write(optimizer));
+            for (const OptimizerRule& rule : t.optimizers)
+              items.push_back(RuleVariant().Write(rule));
             return items.empty() ? std::nullopt : std::optional<Node>(MakeList(std::move(items)));
           }};
-}
-
-constexpr std::chrono::milliseconds kEveryMin{10}, kEveryMax{24 * 3600 * 1000};
-
-void CheckOptimizer(Reader& reader, const Node& node, const OptimizerSpec& spec) {
-  if (const Node* nesterov = node.Find("nesterov");
-      nesterov != nullptr && spec.nesterov && spec.momentum == 0)
-    reader.Report(nesterov->where(), "`nesterov: true` needs a momentum above 0");
-}
-
-const Variant<OptimizerSpec>& OptimizerVariant() {
-  static const Variant<OptimizerSpec> variant = [] {
-    Variant<OptimizerSpec> v{"the optimizer",
-                             "type",
-                             &OptimizerSpec::type,
-                             {},
-                             {"adadelta", "adamax", "nadam", "lamb", "lars", "lion"},
-                             ""};
-    Key<OptimizerSpec> rate = RealNumber<OptimizerSpec>(
-        "learning_rate", &OptimizerSpec::learning_rate, {0, 1e6, true, false}, "size of a step");
-    const auto read_number = rate.read;
-    rate.read = [read_number](Reader& r, const Node& n, OptimizerSpec* t) {
-      if (n.kind == Node::Kind::kMap)
-        r.Report(n.where(), "not built yet: learning-rate schedules; expected a number");
-      else
-        read_number(r, n, t);
-    };
-    const NotBuilt keys_not_built = {"clipnorm",
-                                     "clipvalue",
-                                     "global_clipnorm",
-                                     "weight_decay",
-                                     "decay",
-                                     "amsgrad",
-                                     "schedule",
-                                     "use_ema",
-                                     "match",
-                                     "centered",
-                                     "l2_shrinkage_regularization_strength"};
-    OptimizerSpec adam;
-    adam.type = "adam";
-    adam.learning_rate = 0.001;
-    v.cases.push_back(
-        {"adam",
-         {"the optimizer adam",
-          {rate,
-           RealNumber<OptimizerSpec>("beta_1", &OptimizerSpec::beta_1, {0, 1, false, true},
-                                     "decay of the first moment"),
-           RealNumber<OptimizerSpec>("beta_2", &OptimizerSpec::beta_2, {0, 1, false, true},
-                                     "decay of the second moment"),
-           RealNumber<OptimizerSpec>("epsilon", &OptimizerSpec::epsilon, {0, 1, true, false},
-                                     "keeps the divisor from zero")},
-          keys_not_built},
-         adam});
-    OptimizerSpec sgd;
-    v.cases.push_back({"sgd",
-                       {"the optimizer sgd",
-                        {rate,
-                         RealNumber<OptimizerSpec>("momentum", &OptimizerSpec::momentum,
-                                                   {0, 1, false, false}, "0: none"),
-                         Flag<OptimizerSpec>("nesterov", &OptimizerSpec::nesterov,
-                                             "Nesterov's momentum; needs a momentum above 0")},
-                        keys_not_built},
-                       sgd});
-    const Key<OptimizerSpec> beta_1 = RealNumber<OptimizerSpec>(
-        "beta_1", &OptimizerSpec::beta_1, {0, 1, false, true}, "decay of the first moment");
-    const Key<OptimizerSpec> beta_2 = RealNumber<OptimizerSpec>(
-        "beta_2", &OptimizerSpec::beta_2, {0, 1, false, true}, "decay of the second moment");
-    const Key<OptimizerSpec> epsilon = RealNumber<OptimizerSpec>(
-        "epsilon", &OptimizerSpec::epsilon, {0, 1, true, false}, "keeps the divisor from zero");
-    const Key<OptimizerSpec> accumulator = RealNumber<OptimizerSpec>(
-        "initial_accumulator_value", &OptimizerSpec::initial_accumulator_value,
-        {0, 1e6, false, false}, "of the sum of squares");
-    OptimizerSpec adamw = adam;
-    adamw.type = "adamw";
-    NotBuilt adamw_not_built = keys_not_built;
-    std::erase(adamw_not_built, "weight_decay");
-    v.cases.push_back({"adamw",
-                       {"the optimizer adamw",
-                        {rate, beta_1, beta_2, epsilon,
-                         RealNumber<OptimizerSpec>(
-                             "weight_decay", &OptimizerSpec::weight_decay, {0, 1e6, false, false},
-                             "times the learning rate, taken off each weight")},
-                        adamw_not_built},
-                       adamw});
-    for (const char* type : {"adagrad", "rowwise_adagrad"}) {
-      OptimizerSpec defaults;
-      defaults.type = type;
-      defaults.learning_rate = 0.001;
-      v.cases.push_back(
-          {type,
-           {absl::StrCat("the optimizer ", type), {rate, accumulator, epsilon}, keys_not_built},
-           defaults});
-    }
-    OptimizerSpec rmsprop;
-    rmsprop.type = "rmsprop";
-    rmsprop.learning_rate = 0.001;
-    v.cases.push_back({"rmsprop",
-                       {"the optimizer rmsprop",
-                        {rate,
-                         RealNumber<OptimizerSpec>("rho", &OptimizerSpec::rho, {0, 1, false, true},
-                                                   "decay of the mean square"),
-                         RealNumber<OptimizerSpec>("momentum", &OptimizerSpec::momentum,
-                                                   {0, 1, false, true}, "0: none"),
-                         epsilon},
-                        keys_not_built},
-                       rmsprop});
-    OptimizerSpec ftrl;
-    ftrl.type = "ftrl";
-    ftrl.learning_rate = 0.001;
-    const RealBounds strength{0, 1e6, false, false};
-    v.cases.push_back(
-        {"ftrl",
-         {"the optimizer ftrl",
-          {rate,
-           RealNumber<OptimizerSpec>("learning_rate_power", &OptimizerSpec::learning_rate_power,
-                                     {-10, 0, false, false}, "0: a fixed rate"),
-           accumulator,
-           RealNumber<OptimizerSpec>("l1_regularization_strength",
-                                     &OptimizerSpec::l1_regularization_strength, strength,
-                                     "drives weights to zero"),
-           RealNumber<OptimizerSpec>("l2_regularization_strength",
-                                     &OptimizerSpec::l2_regularization_strength, strength,
-                                     "shrinks weights"),
-           RealNumber<OptimizerSpec>("beta", &OptimizerSpec::beta, strength,
-                                     "added to the root of the accumulator")},
-          keys_not_built},
-         ftrl});
-    return v;
-  }();
-  return variant;
 }
 
 }  // namespace evergrad::config

@@ -14,6 +14,7 @@
 #include "common/config/job_schema.h"
 #include "common/config/job_spec.h"
 #include "common/config/places.h"
+#include "common/optimizers/registry.h"
 #include "common/schema/yaml_tree.h"
 
 namespace evergrad::config {
@@ -387,15 +388,15 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
-// What a table's optimizer makes of its rows.
+// Checks that the rows of a table, with the numbers that its optimizer keeps, fit the limits.
 void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const TableSpec& table) {
-  const OptimizerSpec* const rule = OptimizerFor(spec, table.name);
+  const optimizers::Settings* const rule = OptimizerFor(spec, table.name);
   if (rule == nullptr)
     return reader->Report(
         table.where, absl::StrCat("no entry of `optimizers` fits the table `", table.name, "`"));
   if (table.dimension == 0) return;  // refused where it stands
   const Node* const node = At(root, {"spec", "model", "tables", table.name.c_str()});
-  const std::uint64_t floats = RowFloats(*rule, table.dimension);
+  const std::uint64_t floats = optimizers::RowFloats(*rule, table.dimension);
   if (floats > kRowFloatsMax) {
     reader->Report(
         KeyPlace(node, "dimension", table.where),
@@ -404,7 +405,7 @@ void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const Tab
   }
   const std::uint64_t share = table.bytes_max / spec.strategy.table_slots,
                       row = floats * sizeof(float) + kIndexBytesPerRow +
-                            CounterBytesPerRow(rule->type);
+                            optimizers::CounterBytesPerRow(rule->type);
   if (table.bytes_max != 0 && share < row) {
     reader->Report(KeyPlace(node, "bytes_max", table.where),
                    absl::StrCat("`bytes_max`: the share of each of ", spec.strategy.table_slots,
@@ -421,17 +422,15 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
   const Node* const optimizer = At(root, {"spec", "optimizer"});
   if (optimizer != nullptr) CheckOptimizer(*reader, *optimizer, spec->optimizer);
-  if (const Node* optimizers = At(root, {"spec", "optimizers"});
-      optimizers != nullptr && optimizer != nullptr)
-    reader->Report(optimizers->where(),
-                   "`optimizers` stands in for `optimizer`: give one of the two");
-  else if (spec->type == "training" && optimizers == nullptr && optimizer == nullptr)
+  if (const Node* list = At(root, {"spec", "optimizers"}); list != nullptr && optimizer != nullptr)
+    reader->Report(list->where(), "`optimizers` stands in for `optimizer`: give one of the two");
+  else if (spec->type == "training" && list == nullptr && optimizer == nullptr)
     reader->Report(At(root, {"spec"})->where(),
                    "missing key `optimizer` in spec: expected mapping");
-  if (optimizer != nullptr && spec->optimizer.type == "rowwise_adagrad")
-    reader->Report(
-        optimizer->where(),
-        "rowwise_adagrad is for embedding tables: name them with `match` in `optimizers`");
+  if (optimizer != nullptr && optimizers::IsForTablesOnly(spec->optimizer.type))
+    reader->Report(optimizer->where(), absl::StrCat(spec->optimizer.type,
+                                                    " is for embedding tables: name them with "
+                                                    "`match` in `optimizers`"));
   for (const TableSpec& table : spec->model.tables) CheckTable(root, reader, *spec, table);
   if (spec->type == "training" && !spec->data.eval) {
     if (const Node* every = At(root, {"spec", "training", "evaluate_every"});

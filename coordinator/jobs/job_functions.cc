@@ -57,7 +57,7 @@ v1::DescribeResult Job::DescribeFunctions() const {
   std::uint64_t parameters = 0;
   std::string summary = "variable  shape  initializer  optimizer\n";
   for (const config::FunctionVariable& variable : id_.spec.functions.variables) {
-    const config::OptimizerSpec& optimizer =
+    const optimizers::Settings& optimizer =
         variable.optimizer ? *variable.optimizer : id_.spec.optimizer;
     v1::VariableSpec& spec = *result.add_variables();
     spec.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));

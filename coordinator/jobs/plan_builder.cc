@@ -13,7 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
+#include "common/client/describe.h"
 #include "common/client/wire_type.h"
+#include "common/optimizers/registry.h"
 #include "common/sharding/partitioner.h"
 #include "common/sharding/slots.h"
 #include "common/snapshot/shard_file.h"
@@ -58,7 +60,7 @@ absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResu
   std::vector<absl::string_view> names;
   for (const v1::VariableSpec& variable : described.variables()) names.push_back(variable.name());
   for (const v1::TableSpec& table : described.tables()) names.push_back(table.name());
-  for (const config::OptimizerSpec& rule : spec.optimizers) {
+  for (const config::OptimizerRule& rule : spec.optimizers) {
     if (rule.match.empty() || std::any_of(names.begin(), names.end(), [&](absl::string_view name) {
           return config::GlobMatches(rule.match, name);
         }))
@@ -140,7 +142,7 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
   }
   config::JobSpec model = spec;
   model.optimizer.learning_rate = 1;
-  for (config::OptimizerSpec& optimizer : model.optimizers) optimizer.learning_rate = 1;
+  for (config::OptimizerRule& rule : model.optimizers) rule.learning_rate = 1;
   model.training.epochs = 1;
   model.training.wire.clear();
   model.training.evaluate_every_epochs = 1;
@@ -259,7 +261,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
     for (const std::uint64_t d : dims) elements *= d;  // Shape::Checked has checked the product.
     const std::uint64_t row_bytes = rows == 0 ? 0 : elements / rows * 4;
     const std::uint32_t slots =
-        config::SlotsPerValue(variable.optimizer().type(), variable.optimizer().momentum());
+        optimizers::SlotsPerValue(client::OptimizerOf(variable.optimizer()));
     for (const sharding::RowRange& range : *ranges) {
       v1::ShardSpec* shard = message.add_shards();
       shard->set_shard(static_cast<std::uint32_t>(message.shards_size() - 1));

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/escape.h"
 #include "common/base/ids.h"
+#include "common/client/describe.h"
 #include "common/client/protocol.h"
 #include "coordinator/psctl/text_table.h"
 #include "coordinator/psctl/variable_view.h"
@@ -27,9 +28,15 @@ std::string RoleText(v1::Role role) {
 
 nlohmann::json OptimizerJson(const v1::Optimizer& optimizer) {
   if (optimizer.type().empty()) return nullptr;  // an older coordinator does not tell
-  nlohmann::json out = {{"type", optimizer.type()}};
-  for (const auto& [name, value] : OptimizerNumbers(optimizer)) out[name] = Number(value);
-  if (optimizer.type() == "sgd") out["nesterov"] = optimizer.nesterov();
+  const optimizers::Settings settings = client::OptimizerOf(optimizer);
+  nlohmann::json out = {{"type", settings.type}};
+  for (const optimizers::Member& member : ShownMembers(settings.type)) {
+    nlohmann::json& value = out[std::string(member.name)];
+    if (member.flag != nullptr)
+      value = settings.*member.flag;
+    else
+      value = Number(settings.*member.number);
+  }
   return out;
 }
 

@@ -10,7 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/client/describe.h"
 #include "common/config/job_spec.h"
+#include "common/optimizers/registry.h"
 #include "common/schema/scalar.h"
 #include "common/tensor/wire_type.h"
 #include "coordinator/psctl/text_table.h"
@@ -119,12 +121,15 @@ std::string Server(const std::string& identity) {
 }
 
 std::string OptimizerText(const v1::Optimizer& optimizer) {
-  std::vector<std::string> parts;
-  for (const auto& [name, value] : OptimizerNumbers(optimizer))
-    parts.push_back(absl::StrCat(name, " ", config::FormatReal(value)));
-  if (optimizer.nesterov()) parts.push_back("nesterov");
-  return absl::StrCat(Printable(optimizer.type()), parts.empty() ? "" : ", ",
-                      absl::StrJoin(parts, ", "));
+  const optimizers::Settings settings = client::OptimizerOf(optimizer);
+  std::vector<std::string> parts = {Printable(settings.type)};
+  for (const optimizers::Member& member : ShownMembers(settings.type)) {
+    if (member.number != nullptr)
+      parts.push_back(absl::StrCat(member.name, " ", config::FormatReal(settings.*member.number)));
+    else if (settings.*member.flag)
+      parts.emplace_back(member.name);
+  }
+  return absl::StrJoin(parts, ", ");
 }
 
 std::string InitializerText(const v1::Initializer& initializer) {
@@ -156,7 +161,7 @@ std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table)
     const std::uint64_t counted =
         table.bytes() + table.slot_bytes() +
         (table.rows() + table.waiting()) * config::kIndexBytesPerRow +
-        table.rows() * config::CounterBytesPerRow(spec.optimizer().type());
+        table.rows() * optimizers::CounterBytesPerRow(spec.optimizer().type());
     parts.push_back(absl::StrCat("rows and their places in the index are at most ",
                                  ShowBytes(spec.bytes_max()), ", now ", ShowBytes(counted)));
   }
@@ -254,28 +259,22 @@ nlohmann::json JsonOf(const Skew& skew) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, double>> OptimizerNumbers(const v1::Optimizer& o) {
-  if (o.type() == "moving_average") return {{"momentum", o.momentum()}};
-  std::vector<std::pair<std::string, double>> numbers = {{"learning_rate", o.learning_rate()}};
-  const std::string& type = o.type();
-  const auto add = [&](const char* name, double value) { numbers.emplace_back(name, value); };
-  if (type == "sgd" || type == "rmsprop") add("momentum", o.momentum());
-  if (type == "rmsprop") add("rho", o.rho());
-  if (type == "adam" || type == "adamw") add("beta_1", o.beta_1()), add("beta_2", o.beta_2());
-  if (type == "adagrad" || type == "rowwise_adagrad" || type == "ftrl")
-    add("initial_accumulator_value", o.initial_accumulator_value());
-  if (type == "adamw") add("weight_decay", o.weight_decay());
-  if (type == "ftrl") {
-    add("learning_rate_power", o.learning_rate_power());
-    add("l1_regularization_strength", o.l1_regularization_strength());
-    add("l2_regularization_strength", o.l2_regularization_strength());
-    add("beta", o.beta());
+std::vector<optimizers::Member> ShownMembers(const std::string& type) {
+  const optimizers::Descriptor* const descriptor = optimizers::Find(type);
+  std::vector<optimizers::Member> shown;
+  for (const optimizers::Member& member : optimizers::Members()) {
+    const bool read = descriptor == nullptr
+                          ? member.name == "learning_rate"
+                          : std::any_of(descriptor->parameters.begin(),
+                                        descriptor->parameters.end(), [&](const auto& parameter) {
+                                          return parameter.member.name == member.name;
+                                        });
+    if (read) shown.push_back(member);
   }
-  if (type == "adam" || type == "adamw" || type == "adagrad" || type == "rowwise_adagrad" ||
-      type == "rmsprop")
-    add("epsilon", o.epsilon());
-  if (type == "counting") numbers.clear();
-  return numbers;
+  // The least interesting number is the last.
+  std::stable_partition(shown.begin(), shown.end(),
+                        [](const auto& member) { return member.name != "epsilon"; });
+  return shown;
 }
 
 VariableView ViewOf(const v1::VariableRow& row) { return View(row, nullptr, 0); }

@@ -10,6 +10,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "absl/strings/string_view.h"
+#include "common/optimizers/settings.h"
 #include "evergrad/v1/api.pb.h"
 
 namespace evergrad::psctl {
@@ -50,8 +51,9 @@ struct VariableView {
 VariableView ViewOf(const v1::VariableRow& row);
 VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds);
 
-// By name, those that its type reads.
-std::vector<std::pair<std::string, double>> OptimizerNumbers(const v1::Optimizer& optimizer);
+// The hyper-parameters that this type reads, in the order in which they are shown. For a type that
+// only newer programs know, that is the learning rate alone.
+std::vector<optimizers::Member> ShownMembers(const std::string& type);
 
 // `job`: for the first line. At most `count` shards and ids are listed.
 std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job,

@@ -269,7 +269,7 @@ void ApplyRowwiseAdagrad(float learning_rate, float epsilon, const Rows& r) {
 
 }  // namespace
 
-absl::StatusOr<Optimizer> Optimizer::Create(const OptimizerSettings& settings) {
+absl::StatusOr<Optimizer> Optimizer::Create(const optimizers::Settings& settings) {
   Optimizer o;
   const std::string& type = settings.type;
   if (type == "counting") {

@@ -9,23 +9,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "absl/status/statusor.h"
+#include "common/optimizers/settings.h"
 
 namespace evergrad::ps_server {
-
-struct OptimizerSettings {
-  std::string type;  // sgd | adam | adamw | adagrad | rowwise_adagrad (tables only) | rmsprop |
-                     // ftrl | moving_average (not of tables) | counting
-  double learning_rate = 0.01, momentum = 0, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
-  bool nesterov = false;
-  double initial_accumulator_value = 0.1;  // adagrad, rowwise_adagrad, ftrl
-  double weight_decay = 0.004;             // adamw
-  double rho = 0.9;                        // rmsprop
-  double learning_rate_power = -0.5, l1_regularization_strength = 0, l2_regularization_strength = 0,
-         beta = 0;  // ftrl
-};
 
 namespace optimizer {
 
@@ -59,7 +47,7 @@ struct Rows {
 class Optimizer {
  public:
   // InvalidArgument: unknown type, numbers out of range.
-  static absl::StatusOr<Optimizer> Create(const OptimizerSettings& settings);
+  static absl::StatusOr<Optimizer> Create(const optimizers::Settings& settings);
   // sgd 0, or 1 with momentum (velocity); adam, adamw 2 (m, v); adagrad 1 (accumulator); rmsprop 1
   // (rms), or 2 with momentum (rms, momentum); ftrl 2 (accumulator, linear); moving_average 0;
   // counting 1. rowwise_adagrad has none for a dense shard: for_tables_only().

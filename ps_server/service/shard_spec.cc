@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/client/describe.h"
 #include "common/client/wire_type.h"
 #include "common/sharding/slots.h"
 #include "common/snapshot/shard_file.h"
@@ -30,25 +31,6 @@ InitializerSettings SettingsOf(const v1::Initializer& from) {
           from.fan_in(), from.fan_out(), from.seed()};
 }
 
-OptimizerSettings SettingsOf(const v1::Optimizer& from) {
-  OptimizerSettings to;
-  to.type = from.type();
-  to.learning_rate = from.learning_rate();
-  to.momentum = from.momentum();
-  to.nesterov = from.nesterov();
-  to.beta_1 = from.beta_1();
-  to.beta_2 = from.beta_2();
-  to.epsilon = from.epsilon();
-  to.initial_accumulator_value = from.initial_accumulator_value();
-  to.weight_decay = from.weight_decay();
-  to.rho = from.rho();
-  to.learning_rate_power = from.learning_rate_power();
-  to.l1_regularization_strength = from.l1_regularization_strength();
-  to.l2_regularization_strength = from.l2_regularization_strength();
-  to.beta = from.beta();
-  return to;
-}
-
 absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t shard) {
   const auto bad = [&](auto&&... text) {
     return absl::InvalidArgumentError(absl::StrCat(text..., ": shard=", shard));
@@ -70,7 +52,7 @@ absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t 
     table.name = spec.name();
     table.dimension = spec.dimension();
     table.initializer = SettingsOf(spec.initializer());
-    table.optimizer = SettingsOf(spec.optimizer());
+    table.optimizer = client::OptimizerOf(spec.optimizer());
     table.admit_after = spec.admit_after();
     table.default_row = static_cast<float>(spec.default_row());
     table.ttl_steps = spec.ttl_steps();
@@ -106,7 +88,7 @@ absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& s
   settings.row_begin = spec.row_begin();
   settings.row_end = spec.row_end();
   settings.initializer = SettingsOf(variable.initializer());
-  settings.optimizer = SettingsOf(variable.optimizer());
+  settings.optimizer = client::OptimizerOf(variable.optimizer());
   return settings;
 }
 

@@ -126,7 +126,7 @@ struct ShardSettings {
   std::uint32_t variable_index = 0;  // its place in the plan
   std::uint64_t row_begin = 0, row_end = 0;
   InitializerSettings initializer;
-  OptimizerSettings optimizer;
+  optimizers::Settings optimizer;
   std::optional<SlotSettings> slot = std::nullopt;
   tensor::WireType wire = tensor::WireType::kFloat32;  // of gradients and values on their way; held
                                                        // and computed is float32

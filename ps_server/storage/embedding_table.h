@@ -40,7 +40,7 @@ struct TableSettings {
   std::string name;
   std::uint32_t dimension = 0;
   InitializerSettings initializer;  // fans: of one row; seed: the job's
-  OptimizerSettings optimizer;
+  optimizers::Settings optimizer;
   std::uint32_t admit_after =
       1;                  // the push to an id that makes its row; those before only count. 0 is 1
   float default_row = 0;  // admit_after > 1: each element of what an id without a row reads

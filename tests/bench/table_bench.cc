@@ -299,7 +299,7 @@ void MeasureKernels(std::size_t bytes) {
   };
   for (const Rule& rule : {Rule{"sgd", 0}, Rule{"sgd", 0.9}, Rule{"adagrad", 0}, Rule{"rmsprop", 0},
                            Rule{"adam", 0}, Rule{"adamw", 0}, Rule{"ftrl", 0}}) {
-    ps_server::OptimizerSettings settings;
+    optimizers::Settings settings;
     settings.type = rule.name;
     settings.learning_rate = 1e-6;
     settings.momentum = rule.momentum;

@@ -9,6 +9,7 @@
 #include "common/client/describe.h"
 #include "common/client/protocol.h"
 #include "common/client/wire_type.h"
+#include "common/optimizers/registry.h"
 #include "common/plan/counting_rows.h"
 #include "common/tensor/convert.h"
 #include "worker/backend/precision.h"
@@ -237,19 +238,17 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   for (const std::string& warning : warnings) result.add_warnings(warning);
   std::uint64_t parameters = 0;
   for (const Variable& variable : graph_->variables()) {
-    config::OptimizerSpec moving;
-    moving.type = "moving_average";
-    moving.momentum = variable.momentum;
-    moving.learning_rate = 0;
-    const config::OptimizerSpec* const optimizer =
+    const optimizers::Settings moving{
+        .type = "moving_average", .learning_rate = 0, .momentum = variable.momentum};
+    const optimizers::Settings* const optimizer =
         variable.is_moving_average() ? &moving : config::OptimizerFor(*spec_, variable.name);
     if (optimizer == nullptr)
       return OptimizersError(
           *spec_, absl::StrCat("no entry of `optimizers` matches: variable=", variable.name));
-    if (optimizer->type == "rowwise_adagrad")
+    if (optimizers::IsForTablesOnly(optimizer->type))
       return OptimizersError(
-          *spec_, absl::StrCat("rowwise_adagrad is an optimizer of embedding tables: variable=",
-                               variable.name));
+          *spec_, absl::StrCat(optimizer->type,
+                               " is an optimizer of embedding tables: variable=", variable.name));
     v1::VariableSpec& spec = *result.add_variables();
     spec.set_index(static_cast<std::uint32_t>(result.variables_size() - 1));
     spec.set_name(variable.name);
@@ -262,7 +261,7 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     parameters += variable.shape.elements();
   }
   for (const config::TableSpec& table : graph_->tables()) {
-    const config::OptimizerSpec* const optimizer = config::OptimizerFor(*spec_, table.name);
+    const optimizers::Settings* const optimizer = config::OptimizerFor(*spec_, table.name);
     if (optimizer == nullptr)
       return OptimizersError(*spec_,
                              absl::StrCat("no entry of `optimizers` matches: table=", table.name));

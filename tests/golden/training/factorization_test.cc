@@ -40,7 +40,7 @@ class Table {
     }
     return row;
   }
-  void Push(std::int64_t id, const float* g, const config::OptimizerSpec& o) {
+  void Push(std::int64_t id, const float* g, const optimizers::Settings& o) {
     Row& row = At(id);
     ++row.t;
     for (std::size_t d = 0; d < row.w.size(); ++d) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/optimizers/registry.h"
 #include "common/schema/yaml_tree.h"
 #include "tests/support/paths.h"
 
@@ -243,18 +244,6 @@ TEST_CASE("defaults of the optimizers are Keras'") {
   CHECK(with("rmsprop").momentum == 0);
   CHECK(with("ftrl").learning_rate_power == -0.5);
   CHECK(with("ftrl").l1_regularization_strength == 0);
-}
-
-TEST_CASE("slots per value follow the optimizer") {
-  CHECK(SlotsPerValue("adam", 0) == 2);
-  CHECK(SlotsPerValue("sgd", 0) == 0);
-  CHECK(SlotsPerValue("sgd", 0.9) == 1);
-  CHECK(SlotsPerValue("counting", 0) == 1);
-  CHECK(SlotsPerValue("adamw", 0) == 2);
-  CHECK(SlotsPerValue("ftrl", 0) == 2);
-  CHECK(SlotsPerValue("adagrad", 0) == 1);
-  CHECK(SlotsPerValue("rmsprop", 0) == 1);
-  CHECK(SlotsPerValue("rmsprop", 0.9) == 2);
 }
 
 TEST_CASE("mistakes about csv data, tables and optimizers are refused where they stand") {
@@ -665,6 +654,43 @@ TEST_CASE("what is not built yet is refused by name") {
         "job.yaml:9:29: not built yet: transform `clip`");
   CHECK(RefusalWith("metrics: [accuracy]", "metrics: [precision]") ==
         "job.yaml:20:15: not built yet: metric `precision`");
+}
+
+TEST_CASE("every optimizer and every key that is not built yet is refused by name") {
+  for (const std::string& type : optimizers::TypesNotBuilt())
+    CHECK(RefusalWith("type: adam, learning_rate: 0.001", "type: " + type) ==
+          "job.yaml:21:21: not built yet: the optimizer of type `" + type + "`");
+  for (const std::string& key : optimizers::KeysNotBuilt())
+    CHECK(RefusalWith("learning_rate: 0.001", key + ": 1") ==
+          "job.yaml:21:27: not built yet: key `" + key + "` in the optimizer adam");
+}
+
+TEST_CASE("every optimizer of the registry is read with its defaults, its bounds and its rules") {
+  for (const optimizers::Descriptor& descriptor : optimizers::All()) {
+    const std::string& type = descriptor.defaults.type;
+    INFO(type);
+    const std::string line = "type: adam, learning_rate: 0.001";
+    if (descriptor.internal) {
+      CHECK_THAT(RefusalWith(line, "type: " + type),
+                 Catch::Contains("`type` of the optimizer: expected one of adam, sgd, "));
+      continue;
+    }
+    // In the list, because a type may be for tables only.
+    const std::string csv =
+        absl::StrReplaceAll(kCsv, {{"type: rowwise_adagrad, learning_rate: 0.1, "
+                                    "initial_accumulator_value: 0, epsilon: 1e-8}",
+                                    "type: " + type + "}"}});
+    REQUIRE(csv.find("type: " + type + "}") != std::string::npos);
+    const optimizers::Settings& read = *OptimizerFor(Parse(csv), "emb/words");
+    CHECK(read == descriptor.defaults);
+    for (const optimizers::Parameter& parameter : descriptor.parameters) {
+      INFO(parameter.member.name);
+      const std::string key(parameter.member.name);
+      CHECK_THAT(Refusal(absl::StrReplaceAll(
+                     csv, {{"type: " + type + "}", "type: " + type + ", " + key + ": -100}"}})),
+                 Catch::Contains("`" + key + "`: expected "));
+    }
+  }
 }
 
 // The text of a job with `body` as its spec.

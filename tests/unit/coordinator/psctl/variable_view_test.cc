@@ -203,5 +203,27 @@ TEST_CASE("JSON of a table has what the description has") {
   CHECK(view["hottest"][0]["pushes_per_second"].is_null());
 }
 
+TEST_CASE("an optimizer is shown with the numbers that it reads, epsilon last") {
+  const auto names = [](const char* type) {
+    std::vector<std::string> shown;
+    for (const optimizers::Member& member : ShownMembers(type)) shown.emplace_back(member.name);
+    return shown;
+  };
+  CHECK(names("sgd") == Lines{"learning_rate", "momentum", "nesterov"});
+  CHECK(names("rmsprop") == Lines{"learning_rate", "momentum", "rho", "epsilon"});
+  CHECK(names("adamw") == Lines{"learning_rate", "beta_1", "beta_2", "weight_decay", "epsilon"});
+  CHECK(names("ftrl") == Lines{"learning_rate", "initial_accumulator_value", "learning_rate_power",
+                               "l1_regularization_strength", "l2_regularization_strength", "beta"});
+  CHECK(names("moving_average") == Lines{"momentum"});
+  CHECK(names("counting").empty());
+  CHECK(names("of a newer program") == Lines{"learning_rate"});
+  v1::VariableRow row;
+  row.mutable_variable_spec()->mutable_optimizer()->set_type("sgd");
+  row.mutable_variable_spec()->mutable_optimizer()->set_momentum(0.5);
+  row.mutable_variable_spec()->mutable_optimizer()->set_nesterov(true);
+  CHECK(VariableDescription(row, "mnist", 10)[3] ==
+        "  optimizer    sgd, learning_rate 0, momentum 0.5, nesterov");
+}
+
 }  // namespace
 }  // namespace evergrad::psctl

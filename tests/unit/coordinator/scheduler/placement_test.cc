@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "common/config/job_spec.h"
+#include "common/optimizers/registry.h"
 #include "common/sharding/partitioner.h"
 #include "coordinator/scheduler/grant_sizing.h"
 #include "coordinator/scheduler/placement.h"
@@ -39,7 +39,7 @@ std::vector<ShardSize> MlpShards(const char* optimizer) {
     for (const auto& range : *ranges)
       shards.push_back(
           {ShardId(static_cast<std::uint32_t>(shards.size())),
-           (range.end - range.begin) * row * (1 + config::SlotsPerValue(optimizer, 0))});
+           (range.end - range.begin) * row * (1 + optimizers::SlotsPerValue({.type = optimizer}))});
   }
   return shards;
 }

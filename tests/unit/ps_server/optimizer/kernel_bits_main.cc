@@ -73,7 +73,7 @@ std::uint64_t Rows(const Optimizer& rule, std::size_t dimension) {
 }
 
 int Main() {
-  const std::pair<const char*, OptimizerSettings> cases[] = {
+  const std::pair<const char*, optimizers::Settings> cases[] = {
       {"sgd", {.type = "sgd", .learning_rate = 0.05}},
       {"sgd with momentum", {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9}},
       {"sgd with Nesterov momentum",

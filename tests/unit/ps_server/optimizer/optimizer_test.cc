@@ -23,7 +23,7 @@ constexpr int kUpdates = 100;
 
 struct Named {
   const char* name;
-  OptimizerSettings settings;
+  optimizers::Settings settings;
 };
 
 std::vector<Named> Cases() {
@@ -85,7 +85,7 @@ struct State {
   std::vector<float> slot[2] = {std::vector<float>(kElements), std::vector<float>(kElements)};
 };
 
-State Initial(const OptimizerSettings& settings) {
+State Initial(const optimizers::Settings& settings) {
   State state;
   const auto made = Optimizer::Create(settings);
   for (int k = 0; k < made->slots(); ++k) state.slot[k].assign(kElements, made->slot_initial(k));
@@ -94,7 +94,7 @@ State Initial(const OptimizerSettings& settings) {
 }
 
 // All updates, in runs of `cut` elements; out of place when asked.
-State Train(const OptimizerSettings& settings, std::size_t cut, bool in_place) {
+State Train(const optimizers::Settings& settings, std::size_t cut, bool in_place) {
   const auto made = Optimizer::Create(settings);
   REQUIRE(made.ok());
   State state = Initial(settings);
@@ -125,7 +125,7 @@ struct Reference {
   std::vector<double> value, slot[2];
 };
 
-Reference TrainInFloat64(const OptimizerSettings& s) {
+Reference TrainInFloat64(const optimizers::Settings& s) {
   const State start = Initial(s);
   Reference r{
       {start.value.begin(), start.value.end()},
@@ -219,7 +219,7 @@ TEST_CASE(
 }
 
 // Rows of a table: values, and behind them the numbers, slot by slot.
-std::vector<std::vector<float>> TrainRows(const OptimizerSettings& settings,
+std::vector<std::vector<float>> TrainRows(const optimizers::Settings& settings,
                                           std::size_t dimension) {
   const auto made = Optimizer::Create(settings);
   REQUIRE(made.ok());
@@ -267,7 +267,7 @@ TEST_CASE("rows of every dimension get the bits that the elements of a dense sha
 }
 
 TEST_CASE("row-wise adagrad keeps one accumulator, the sum of the rows' mean squares") {
-  const OptimizerSettings settings{.type = "rowwise_adagrad", .learning_rate = 0.05};
+  const optimizers::Settings settings{.type = "rowwise_adagrad", .learning_rate = 0.05};
   for (const std::size_t dimension : {1u, 5u, 8u, 16u, 21u, 97u}) {
     const auto rows = TrainRows(settings, dimension);
     const State start = Initial({.type = "sgd"});
@@ -380,7 +380,7 @@ TEST_CASE("counting counts exactly in values and twice in its slot") {
 }
 
 TEST_CASE("numbers out of range are refused and named") {
-  const auto message = [](const OptimizerSettings& s) {
+  const auto message = [](const optimizers::Settings& s) {
     return std::string(Optimizer::Create(s).status().message());
   };
   CHECK(message({.type = "lamb"}) ==

@@ -467,7 +467,7 @@ struct Totals {
 
 // A (13, 5) variable cut by `ranges`, trained for `updates` updates.
 Totals Train(const std::vector<sharding::RowRange>& ranges, const InitializerSettings& initializer,
-             const OptimizerSettings& optimizer, int updates) {
+             const optimizers::Settings& optimizer, int updates) {
   Totals totals;
   std::vector<std::unique_ptr<Shard>> shards;
   for (const sharding::RowRange& range : ranges) {
@@ -522,10 +522,11 @@ TEST_CASE("digests and values are equal for every partitioner, at the seed and a
        {"zeros", "ones", "constant", "glorot_uniform", "he_normal", "truncated_normal"}) {
     initializers.push_back({.type = type, .value = 0.5, .fan_in = 13, .fan_out = 5, .seed = 11});
   }
-  std::vector<OptimizerSettings> optimizers = {{.type = "sgd"},
-                                               {.type = "sgd", .momentum = 0.9, .nesterov = true},
-                                               {.type = "adam"},
-                                               {.type = "counting"}};
+  std::vector<optimizers::Settings> optimizers = {
+      {.type = "sgd"},
+      {.type = "sgd", .momentum = 0.9, .nesterov = true},
+      {.type = "adam"},
+      {.type = "counting"}};
   for (const auto& initializer : initializers) {
     const Totals whole = Train({{0, 13}}, initializer, optimizers[0], 0);
     for (const auto& partitioner : partitioners) {

@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/job_spec.h"
+#include "common/optimizers/registry.h"
 #include "common/random/philox.h"
 #include "common/sharding/row_digest.h"
 #include "common/sharding/slots.h"
@@ -808,21 +809,18 @@ TEST_CASE(
 TEST_CASE("a job file's check of row sizes knows what rows are made of") {
   static_assert(config::kRowFloatsMax == kRowFloatsMax &&
                 config::kIndexBytesPerRow == kIndexBytesPerId);
-  for (const char* type :
-       {"sgd", "adam", "adamw", "adagrad", "rowwise_adagrad", "rmsprop", "ftrl", "counting"}) {
+  for (const optimizers::Descriptor& descriptor : optimizers::All()) {
+    if (descriptor.use == optimizers::Use::kDenseOnly) continue;
     for (const double momentum : {0.0, 0.5}) {
-      if (momentum != 0 && std::string(type) != "sgd" && std::string(type) != "rmsprop") continue;
-      INFO(type << " " << momentum);
-      TableSettings settings = Settings(8, type);
+      TableSettings settings = Settings(8, descriptor.defaults.type);
+      settings.optimizer = descriptor.defaults;
       settings.optimizer.momentum = momentum;
+      INFO(settings.optimizer.type << " " << momentum);
       const auto table = Make(settings);
-      config::OptimizerSpec spec;
-      spec.type = type;
-      spec.momentum = momentum;
-      CHECK(config::RowFloats(spec, 8) == 8 + table->numbers_per_row());
-      CHECK(table->bytes_of(1, 0) == config::RowFloats(spec, 8) * sizeof(float) +
-                                         config::kIndexBytesPerRow +
-                                         config::CounterBytesPerRow(type));
+      const std::uint64_t floats = optimizers::RowFloats(settings.optimizer, 8);
+      CHECK(floats == 8 + table->numbers_per_row());
+      CHECK(table->bytes_of(1, 0) == floats * sizeof(float) + config::kIndexBytesPerRow +
+                                         optimizers::CounterBytesPerRow(settings.optimizer.type));
       CHECK(table->bytes_of(0, 1) == config::kIndexBytesPerRow);
     }
   }
