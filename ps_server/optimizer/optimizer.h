@@ -1,10 +1,13 @@
-// Update rules that run on the server, for dense shards and for rows of tables. Formulas and
-// defaults: README.md of this room.
+// Runs an update rule on the server, over dense shards and over rows of tables. Formulas and
+// defaults: README.md of this room; the rules themselves: rules.h; what else is known of a type:
+// common/optimizers.
 //
-// Element-wise (but for the row's mean of rowwise_adagrad, whose order is fixed), so a shard of any
-// cut computes the bits of the uncut variable. Pure: (state, gradient, t) -> state, no clock, no
-// randomness; the same bits on every dispatch target (no FMA, square root and division correctly
-// rounded, no C library functions that differ between processors).
+// The rules are element-wise, except that rowwise_adagrad takes the mean of a row in a fixed order,
+// so a shard of any cut computes the bits of the uncut variable. Pure: (state, gradient, t) ->
+// state, without clock and randomness. The bits are the same on every dispatch target: there is no
+// FMA, square root and division are correctly rounded, and no function of the C library is used
+// that differs between processors. An Optimizer is constant once it is created, so any thread may
+// use it.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +15,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/optimizers/settings.h"
+#include "ps_server/optimizer/rules.h"
 
-namespace evergrad::ps_server {
-
-namespace optimizer {
+namespace evergrad::ps_server::optimizer {
 
 inline constexpr int kSlotsMax = 2;
 
@@ -46,64 +48,40 @@ struct Rows {
 
 class Optimizer {
  public:
-  // InvalidArgument: unknown type, numbers out of range.
+  // InvalidArgument: optimizers::Check.
   static absl::StatusOr<Optimizer> Create(const optimizers::Settings& settings);
-  // sgd 0, or 1 with momentum (velocity); adam, adamw 2 (m, v); adagrad 1 (accumulator); rmsprop 1
-  // (rms), or 2 with momentum (rms, momentum); ftrl 2 (accumulator, linear); moving_average 0;
-  // counting 1. rowwise_adagrad has none for a dense shard: for_tables_only().
+
+  // Slots of a dense shard, each with one number for each value.
   int slots() const { return slots_; }
-  // What slot k begins with: initial_accumulator_value, or 0.
-  float slot_initial(int k) const { return k == 0 ? first_initial_ : 0.0f; }
-  bool for_tables_only() const { return kind_ == Kind::kRowwiseAdagrad; }
-  // Its updates are no gradients but values that it moves towards.
-  bool is_moving_average() const { return kind_ == Kind::kMovingAverage; }
-  // Floats behind a row's `dimension` values: slot by slot, `dimension` each; rowwise_adagrad: one.
-  // They begin with slot_initial of their slot.
+  // The initial value of each number of slot k.
+  float slot_initial(int k) const { return initial_[k]; }
+  bool for_tables_only() const { return for_tables_only_; }
+  // Its updates are not gradients but values towards which a variable moves.
+  bool is_moving_average() const { return is_moving_average_; }
+  // Floats behind a row's `dimension` values: slot by slot, `dimension` each, or one for a slot
+  // with one number per row. They begin with slot_initial of their slot.
   std::size_t row_numbers(std::size_t dimension) const {
-    return for_tables_only() ? 1 : static_cast<std::size_t>(slots_) * dimension;
+    return static_cast<std::size_t>(slots_) * dimension + static_cast<std::size_t>(row_slots_);
   }
   void FillRowNumbers(std::size_t dimension, float* numbers) const;
-  // adam, adamw: the update depends on how many gradients the row has had.
-  bool counts_per_row() const { return kind_ == Kind::kAdam || kind_ == Kind::kAdamW; }
+  // The update depends on how many gradients the row has had.
+  bool counts_per_row() const { return counts_per_row_; }
 
-  // Numbers of update t that do not depend on the element. t counts the gradients of this shard,
-  // this one included: 1, 2, ...
+  // The rule for update t, which is the same for all elements. t counts the gradients of this
+  // shard, this one included: 1, 2, ...
   struct Step {
-    float rate = 0;
+    Rule rule;
   };
   Step Begin(std::uint64_t t) const;
   void Apply(const Step& step, const Run& run) const;  // not for_tables_only()
   void ApplyRows(const Rows& rows) const;
 
  private:
-  enum class Kind {
-    kSgd,
-    kMomentum,
-    kNesterov,
-    kAdam,
-    kAdamW,
-    kAdagrad,
-    kRowwiseAdagrad,
-    kRmsprop,
-    kRmspropMomentum,
-    kFtrl,
-    kFtrlPower,
-    kMovingAverage,
-    kCounting
-  };
-  // Calls `with` with the update rule of kind_, a function of one element.
-  template <class With>
-  void WithRule(const Step& step, With with) const;
-
-  Kind kind_ = Kind::kSgd;
-  int slots_ = 0;
-  float first_initial_ = 0;
-  double learning_rate_ = 0, beta_1_ = 0, beta_2_ = 0;
-  float momentum_ = 0, one_minus_momentum_ = 0, one_minus_beta_1_ = 0, one_minus_beta_2_ = 0,
-        epsilon_ = 0, decay_ = 0;
-  float rho_ = 0, one_minus_rho_ = 0, l1_ = 0, two_l2_ = 0;
-  double minus_power_ = 0;
+  Rule rule_;
+  int slots_ = 0;      // with one number per value
+  int row_slots_ = 0;  // with one number per row
+  float initial_[kSlotsMax] = {};
+  bool for_tables_only_ = false, is_moving_average_ = false, counts_per_row_ = false;
 };
 
-}  // namespace optimizer
-}  // namespace evergrad::ps_server
+}  // namespace evergrad::ps_server::optimizer

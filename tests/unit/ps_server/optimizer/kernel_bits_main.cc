@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ps_server/optimizer/optimizer.h"
+#include "tests/unit/ps_server/optimizer/reference_fixture.h"
 
 namespace evergrad::ps_server::optimizer {
 namespace {
@@ -73,35 +73,17 @@ std::uint64_t Rows(const Optimizer& rule, std::size_t dimension) {
 }
 
 int Main() {
-  const std::pair<const char*, optimizers::Settings> cases[] = {
-      {"sgd", {.type = "sgd", .learning_rate = 0.05}},
-      {"sgd with momentum", {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9}},
-      {"sgd with Nesterov momentum",
-       {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9, .nesterov = true}},
-      {"adam", {.type = "adam", .learning_rate = 0.01}},
-      {"adamw", {.type = "adamw", .learning_rate = 0.01}},
-      {"adagrad", {.type = "adagrad", .learning_rate = 0.05}},
-      {"rowwise_adagrad", {.type = "rowwise_adagrad", .learning_rate = 0.05}},
-      {"rmsprop", {.type = "rmsprop", .learning_rate = 0.01}},
-      {"rmsprop with momentum", {.type = "rmsprop", .learning_rate = 0.01, .momentum = 0.8}},
-      {"ftrl",
-       {.type = "ftrl", .learning_rate = 0.05, .l1_regularization_strength = 0.01, .beta = 0.1}},
-      {"ftrl with another power",
-       {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = -0.7}},
-      {"moving_average", {.type = "moving_average", .momentum = 0.99}},
-      {"counting", {.type = "counting"}},
-  };
-  for (const auto& [name, settings] : cases) {
+  for (const auto& [name, settings, update] : ReferenceCases()) {
     const auto rule = Optimizer::Create(settings);
     if (!rule.ok()) {
-      std::fprintf(stderr, "%s: %s\n", name, rule.status().ToString().c_str());
+      std::fprintf(stderr, "%s: %s\n", name.c_str(), rule.status().ToString().c_str());
       return 1;
     }
     if (!rule->for_tables_only())
-      std::printf("%s: %016llx\n", name, static_cast<unsigned long long>(Dense(*rule)));
+      std::printf("%s: %016llx\n", name.c_str(), static_cast<unsigned long long>(Dense(*rule)));
     if (rule->is_moving_average()) continue;
     for (const std::size_t dimension : {1, 8, 16, 21, 64}) {
-      std::printf("%s, rows of %zu: %016llx\n", name, dimension,
+      std::printf("%s, rows of %zu: %016llx\n", name.c_str(), dimension,
                   static_cast<unsigned long long>(Rows(*rule, dimension)));
     }
   }

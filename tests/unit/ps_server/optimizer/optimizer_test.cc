@@ -7,68 +7,27 @@
 #include <bit>
 #include <cmath>
 #include <random>
+#include <set>
+#include <variant>
 #include <vector>
 
+#include "common/optimizers/registry.h"
 #include "ps_server/optimizer/optimizer.h"
 #include "ps_server/optimizer/portable_pow.h"
+#include "ps_server/optimizer/rules.h"
+#include "tests/unit/ps_server/optimizer/reference_fixture.h"
 
 namespace evergrad::ps_server {
 namespace {
 
+using optimizer::Element;
 using optimizer::Optimizer;
+using optimizer::ReferenceCase;
+using optimizer::ReferenceCases;
 using optimizer::Run;
 
 constexpr std::size_t kElements = 97;  // odd, so that every kernel has a remainder
 constexpr int kUpdates = 100;
-
-struct Named {
-  const char* name;
-  optimizers::Settings settings;
-};
-
-std::vector<Named> Cases() {
-  std::vector<Named> cases;
-  cases.push_back({"sgd", {.type = "sgd", .learning_rate = 0.01}});
-  cases.push_back({"sgd with momentum", {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9}});
-  cases.push_back({"sgd with Nesterov momentum",
-                   {.type = "sgd", .learning_rate = 0.05, .momentum = 0.9, .nesterov = true}});
-  cases.push_back(
-      {"sgd, Nesterov without momentum", {.type = "sgd", .learning_rate = 0.02, .nesterov = true}});
-  cases.push_back({"adam", {.type = "adam", .learning_rate = 0.001}});
-  cases.push_back(
-      {"adam with other numbers",
-       {.type = "adam", .learning_rate = 0.02, .beta_1 = 0.8, .beta_2 = 0.95, .epsilon = 1e-3}});
-  cases.push_back({"adamw", {.type = "adamw", .learning_rate = 0.01}});
-  cases.push_back({"adamw with other numbers",
-                   {.type = "adamw", .learning_rate = 0.02, .beta_1 = 0.8, .weight_decay = 0.1}});
-  cases.push_back({"adagrad", {.type = "adagrad", .learning_rate = 0.05}});
-  cases.push_back({"adagrad with another beginning",
-                   {.type = "adagrad",
-                    .learning_rate = 0.05,
-                    .epsilon = 1e-3,
-                    .initial_accumulator_value = 1.5}});
-  cases.push_back({"rmsprop", {.type = "rmsprop", .learning_rate = 0.01}});
-  cases.push_back({"rmsprop with momentum",
-                   {.type = "rmsprop", .learning_rate = 0.01, .momentum = 0.8, .rho = 0.95}});
-  cases.push_back({"ftrl", {.type = "ftrl", .learning_rate = 0.05}});
-  cases.push_back({"ftrl with l1, l2 and beta",
-                   {.type = "ftrl",
-                    .learning_rate = 0.1,
-                    .l1_regularization_strength = 0.4,
-                    .l2_regularization_strength = 0.2,
-                    .beta = 0.3}});
-  cases.push_back({"ftrl with another power",
-                   {.type = "ftrl",
-                    .learning_rate = 0.05,
-                    .learning_rate_power = -0.7,
-                    .l1_regularization_strength = 0.1}});
-  cases.push_back(
-      {"ftrl with power 0", {.type = "ftrl", .learning_rate = 0.05, .learning_rate_power = 0}});
-  cases.push_back({"moving average", {.type = "moving_average", .momentum = 0.9}});
-  cases.push_back({"moving average without memory", {.type = "moving_average", .momentum = 0}});
-  cases.push_back({"counting", {.type = "counting"}});
-  return cases;
-}
 
 std::vector<std::vector<float>> Gradients() {
   std::mt19937 random(7);
@@ -121,64 +80,25 @@ State Train(const optimizers::Settings& settings, std::size_t cut, bool in_place
   return state;
 }
 
-struct Reference {
-  std::vector<double> value, slot[2];
-};
-
-Reference TrainInFloat64(const optimizers::Settings& s) {
-  const State start = Initial(s);
-  Reference r{
-      {start.value.begin(), start.value.end()},
-      {{start.slot[0].begin(), start.slot[0].end()}, {start.slot[1].begin(), start.slot[1].end()}}};
+// Returns the elements after all updates of the reference.
+std::vector<Element> TrainInFloat64(const ReferenceCase& c) {
+  const State start = Initial(c.settings);
+  std::vector<Element> elements(kElements);
+  for (std::size_t i = 0; i < kElements; ++i)
+    elements[i] = {start.value[i], {start.slot[0][i], start.slot[1][i]}};
   int t = 0;
   for (const auto& gradient : Gradients()) {
     ++t;
-    for (std::size_t i = 0; i < kElements; ++i) {
-      const double g = gradient[i];
-      if (s.type == "moving_average") {
-        r.value[i] = s.momentum * r.value[i] + (1 - s.momentum) * g;
-      } else if (s.type == "counting") {
-        r.value[i] += g;
-        r.slot[0][i] += 2 * g;
-      } else if (s.type == "sgd") {
-        const double velocity = s.momentum * r.slot[0][i] - s.learning_rate * g;
-        r.slot[0][i] = velocity;
-        r.value[i] += s.nesterov ? s.momentum * velocity - s.learning_rate * g : velocity;
-      } else if (s.type == "adagrad") {
-        r.slot[0][i] += g * g;
-        r.value[i] -= s.learning_rate * g / (std::sqrt(r.slot[0][i]) + s.epsilon);
-      } else if (s.type == "rmsprop") {
-        r.slot[0][i] = s.rho * r.slot[0][i] + (1 - s.rho) * g * g;
-        if (s.momentum == 0) {
-          r.value[i] -= s.learning_rate * g / (std::sqrt(r.slot[0][i]) + s.epsilon);
-        } else {
-          r.slot[1][i] =
-              s.momentum * r.slot[1][i] + s.learning_rate * g / std::sqrt(r.slot[0][i] + s.epsilon);
-          r.value[i] -= r.slot[1][i];
-        }
-      } else if (s.type == "ftrl") {
-        double &n = r.slot[0][i], &z = r.slot[1][i];
-        const double next = n + g * g, power = -s.learning_rate_power,
-                     l1 = s.l1_regularization_strength;
-        z += g - (std::pow(next, power) - std::pow(n, power)) / s.learning_rate * r.value[i];
-        n = next;
-        const double quadratic =
-            std::pow(n, power) / s.learning_rate +
-            2 * (s.l2_regularization_strength + s.beta / (2 * s.learning_rate));
-        r.value[i] = std::abs(z) > l1 ? ((z > 0 ? l1 : -l1) - z) / quadratic : 0;
-      } else {
-        if (s.type == "adamw") r.value[i] -= r.value[i] * s.weight_decay * s.learning_rate;
-        double& m = r.slot[0][i];
-        double& v = r.slot[1][i];
-        m = s.beta_1 * m + (1 - s.beta_1) * g;
-        v = s.beta_2 * v + (1 - s.beta_2) * g * g;
-        const double rate =
-            s.learning_rate * std::sqrt(1 - std::pow(s.beta_2, t)) / (1 - std::pow(s.beta_1, t));
-        r.value[i] -= rate * m / (std::sqrt(v) + s.epsilon);
-      }
-    }
+    for (std::size_t i = 0; i < kElements; ++i) c.update(c.settings, t, gradient[i], &elements[i]);
   }
-  return r;
+  return elements;
+}
+
+// The cases whose rule is one of elements, and so runs over dense shards, too.
+std::vector<ReferenceCase> ElementCases() {
+  std::vector<ReferenceCase> cases = ReferenceCases();
+  std::erase_if(cases, [](const ReferenceCase& c) { return c.update == nullptr; });
+  return cases;
 }
 
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -188,23 +108,63 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size();
 }
 
+TEST_CASE("every registered optimizer has a reference case for each of its formulas") {
+  for (const optimizers::Descriptor& descriptor : optimizers::All()) {
+    INFO(descriptor.defaults.type);
+    // The indices of the rules that the cases of this type choose.
+    std::set<std::size_t> rules;
+    for (const ReferenceCase& c : ReferenceCases()) {
+      if (c.settings.type != descriptor.defaults.type) continue;
+      rules.insert(optimizer::RuleOf(c.settings).index());
+      CHECK((c.update == nullptr) == (descriptor.use == optimizers::Use::kTablesOnly));
+    }
+    CHECK(rules.size() >= 1);
+  }
+  std::set<std::size_t> all;
+  for (const ReferenceCase& c : ReferenceCases()) all.insert(optimizer::RuleOf(c.settings).index());
+  CHECK(all.size() == std::variant_size_v<optimizer::Rule>);
+}
+
+TEST_CASE("the rule of every optimizer keeps what its descriptor says") {
+  for (const ReferenceCase& c : ReferenceCases()) {
+    INFO(c.name);
+    const auto made = Optimizer::Create(c.settings);
+    REQUIRE(made.ok());
+    const optimizers::Descriptor& descriptor = *optimizers::Find(c.settings.type);
+    CHECK(static_cast<std::uint32_t>(made->slots()) == optimizers::SlotsPerValue(c.settings));
+    CHECK(made->for_tables_only() == (descriptor.use == optimizers::Use::kTablesOnly));
+    CHECK(made->is_moving_average() == descriptor.is_moving_average);
+    CHECK(made->counts_per_row() == descriptor.counts_gradients);
+    for (const std::size_t dimension : {1u, 8u, 21u}) {
+      std::vector<float> numbers(made->row_numbers(dimension), -1);
+      CHECK(dimension + numbers.size() == optimizers::RowFloats(c.settings, dimension));
+      made->FillRowNumbers(dimension, numbers.data());
+      std::vector<float> want;
+      for (const optimizers::Slot& slot : optimizers::SlotsOf(c.settings))
+        want.insert(want.end(), slot.one_per_row ? 1 : dimension,
+                    slot.initial == nullptr ? 0.0f : static_cast<float>(c.settings.*slot.initial));
+      CHECK(numbers == want);
+    }
+  }
+}
+
 TEST_CASE("every optimizer follows its float64 reference over 100 updates") {
-  for (const Named& c : Cases()) {
+  for (const ReferenceCase& c : ElementCases()) {
     INFO(c.name);
     const State got = Train(c.settings, kElements, true);
-    const Reference want = TrainInFloat64(c.settings);
+    const std::vector<Element> want = TrainInFloat64(c);
     const int slots = Optimizer::Create(c.settings)->slots();
     for (std::size_t i = 0; i < kElements; ++i) {
-      CHECK(got.value[i] == Approx(want.value[i]).epsilon(2e-5).margin(3e-5));
+      CHECK(got.value[i] == Approx(want[i].value).epsilon(2e-5).margin(3e-5));
       for (int k = 0; k < slots; ++k)
-        CHECK(got.slot[k][i] == Approx(want.slot[k][i]).epsilon(2e-5).margin(3e-5));
+        CHECK(got.slot[k][i] == Approx(want[i].slot[k]).epsilon(2e-5).margin(3e-5));
     }
   }
 }
 
 TEST_CASE(
     "every optimizer gives the same bits however the elements are cut, in place or out of place") {
-  for (const Named& c : Cases()) {
+  for (const ReferenceCase& c : ElementCases()) {
     INFO(c.name);
     const State whole = Train(c.settings, kElements, true);
     for (const std::size_t cut : {1u, 3u, 8u, 50u, 96u}) {
@@ -244,7 +204,7 @@ std::vector<std::vector<float>> TrainRows(const optimizers::Settings& settings,
 }
 
 TEST_CASE("rows of every dimension get the bits that the elements of a dense shard get") {
-  for (const Named& c : Cases()) {
+  for (const ReferenceCase& c : ElementCases()) {
     INFO(c.name);
     const State whole = Train(c.settings, kElements, true);
     for (const std::size_t dimension : {1u, 3u, 8u, 16u, 32u, 64u, 97u}) {
@@ -383,9 +343,7 @@ TEST_CASE("numbers out of range are refused and named") {
   const auto message = [](const optimizers::Settings& s) {
     return std::string(Optimizer::Create(s).status().message());
   };
-  CHECK(message({.type = "lamb"}) ==
-        "unknown optimizer, expected sgd, adam, adamw, adagrad, rowwise_adagrad, rmsprop, ftrl, "
-        "moving_average or counting: type=lamb");
+  CHECK(message({.type = "lamb"}) == optimizers::Check({.type = "lamb"}).message());
   CHECK(message({.type = "sgd", .learning_rate = -1}).find("learning_rate=-1") !=
         std::string::npos);
   CHECK(message({.type = "sgd", .learning_rate = std::nan("")}).find("learning_rate=nan") !=

@@ -1,0 +1,30 @@
+// A second implementation of every optimizer, in plain float64, from the formulas in
+// ps_server/optimizer/README.md. The tests of this folder compare the update rules with it. The
+// cases of a new optimizer are added here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/optimizers/settings.h"
+
+namespace evergrad::ps_server::optimizer {
+
+// One element: its value and the numbers of at most two slots.
+struct Element {
+  double value = 0, slot[2] = {0, 0};
+};
+
+// The update t (1, 2, ...) of one element with the gradient g.
+using Update = void (*)(const optimizers::Settings& settings, int t, double g, Element* element);
+
+struct ReferenceCase {
+  std::string name;
+  optimizers::Settings settings;
+  Update update;  // nullptr: a rule of rows, which has a test of its own
+};
+
+// At least one case for every type that is registered, and one for every formula that a type has.
+const std::vector<ReferenceCase>& ReferenceCases();
+
+}  // namespace evergrad::ps_server::optimizer
