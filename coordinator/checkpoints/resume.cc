@@ -8,7 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "common/client/describe.h"
 #include "common/client/protocol.h"
+#include "common/optimizers/registry.h"
 #include "common/plan/plan.h"
 #include "common/snapshot/manifest.h"
 #include "common/snapshot/messages.h"
@@ -117,10 +119,41 @@ std::string RowsText(const v1::ShardSpec& shard) {
   return absl::StrCat(shard.row_begin(), "..", shard.row_end());
 }
 
-// What of the shards themselves differs, the first; "" when a file of one fits the other.
+std::string Difference(absl::string_view what, const auto& was, const auto& is) {
+  return absl::StrCat(what, " was=", was, " is=", is);
+}
+
+// Returns whether one of the two optimizers has a slot because of this number and the other has
+// not.
+bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& was,
+                  const optimizers::Settings& is) {
+  if (member.number == nullptr || (was.*member.number != 0) == (is.*member.number != 0))
+    return false;
+  const auto& all = optimizers::All();
+  return std::any_of(all.begin(), all.end(), [&](const optimizers::Descriptor& descriptor) {
+    return std::any_of(
+        descriptor.slots.begin(), descriptor.slots.end(),
+        [&](const optimizers::Slot& slot) { return slot.only_with == member.number; });
+  });
+}
+
+// The first difference between the slots of two optimizers; "" if they have the same. `of` ends the
+// name of what differs.
+std::string SlotDifference(const v1::Optimizer& was, const v1::Optimizer& is,
+                           absl::string_view of) {
+  if (was.type() != is.type())
+    return Difference(absl::StrCat("optimizer", of), was.type(), is.type());
+  const optimizers::Settings a = client::OptimizerOf(was), b = client::OptimizerOf(is);
+  for (const optimizers::Member& member : optimizers::Members())
+    if (SwitchesSlot(member, a, b))
+      return Difference(absl::StrCat(member.name, of), a.*member.number, b.*member.number);
+  return "";
+}
+
+// The first difference between the shards themselves; "" when a file of one fits the other.
 std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
   const auto differ = [](absl::string_view what, const auto& a, const auto& b) {
-    return absl::StrCat(what, " was=", a, " is=", b);
+    return Difference(what, a, b);
   };
   for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
     const v1::ShardSpec &a = was.shards(i), &b = is.shards(i);
@@ -142,11 +175,9 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
     if (RowsText(a) != RowsText(b))
       return differ(absl::StrCat("rows of ", at), RowsText(a), RowsText(b));
     if (a.shard() != b.shard()) return differ("number of shard", a.shard(), b.shard());
-    // Slots: one of momentum, none without.
-    if (x.optimizer().type() != y.optimizer().type())
-      return differ("optimizer", x.optimizer().type(), y.optimizer().type());
-    if ((x.optimizer().momentum() != 0) != (y.optimizer().momentum() != 0))
-      return differ("momentum", x.optimizer().momentum(), y.optimizer().momentum());
+    if (std::string optimizer = SlotDifference(x.optimizer(), y.optimizer(), "");
+        !optimizer.empty())
+      return optimizer;
   }
   if (was.shards_size() != is.shards_size())
     return differ("shards", was.shards_size(), is.shards_size());
@@ -157,12 +188,10 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
     if (x.name() != y.name()) return differ(absl::StrCat("table ", t), x.name(), y.name());
     if (x.dimension() != y.dimension())
       return differ(absl::StrCat("dimension of ", y.name()), x.dimension(), y.dimension());
-    if (x.optimizer().type() != y.optimizer().type())
-      return differ(absl::StrCat("optimizer of ", y.name()), x.optimizer().type(),
-                    y.optimizer().type());
-    if ((x.optimizer().momentum() != 0) != (y.optimizer().momentum() != 0))
-      return differ(absl::StrCat("momentum of ", y.name()), x.optimizer().momentum(),
-                    y.optimizer().momentum());
+    if (std::string optimizer =
+            SlotDifference(x.optimizer(), y.optimizer(), absl::StrCat(" of ", y.name()));
+        !optimizer.empty())
+      return optimizer;
   }
   return "";
 }
@@ -187,23 +216,14 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
             y.initializer().type());
     const v1::Optimizer &a = x.optimizer(), &b = y.optimizer();
     if (a.type() == b.type()) {
-      if ((a.momentum() != 0) == (b.momentum() != 0))
-        compare("spec.optimizer.momentum", a.momentum(), b.momentum());
-      compare("spec.optimizer.nesterov", a.nesterov(), b.nesterov());
-      compare("spec.optimizer.beta_1", a.beta_1(), b.beta_1());
-      compare("spec.optimizer.beta_2", a.beta_2(), b.beta_2());
-      compare("spec.optimizer.epsilon", a.epsilon(), b.epsilon());
-      compare("spec.optimizer.initial_accumulator_value", a.initial_accumulator_value(),
-              b.initial_accumulator_value());
-      compare("spec.optimizer.weight_decay", a.weight_decay(), b.weight_decay());
-      compare("spec.optimizer.rho", a.rho(), b.rho());
-      compare("spec.optimizer.learning_rate_power", a.learning_rate_power(),
-              b.learning_rate_power());
-      compare("spec.optimizer.l1_regularization_strength", a.l1_regularization_strength(),
-              b.l1_regularization_strength());
-      compare("spec.optimizer.l2_regularization_strength", a.l2_regularization_strength(),
-              b.l2_regularization_strength());
-      compare("spec.optimizer.beta", a.beta(), b.beta());
+      const optimizers::Settings was_set = client::OptimizerOf(a), is_set = client::OptimizerOf(b);
+      for (const optimizers::Member& member : optimizers::Members()) {
+        const std::string key = absl::StrCat("spec.optimizer.", member.name);
+        if (member.flag != nullptr)
+          compare(key, was_set.*member.flag, is_set.*member.flag);
+        else if (member.name != "learning_rate" && !SwitchesSlot(member, was_set, is_set))
+          compare(key, was_set.*member.number, is_set.*member.number);
+      }
     }
     return all.size() > before;
   };
