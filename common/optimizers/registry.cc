@@ -75,6 +75,10 @@ std::vector<Descriptor> OfJobFiles() {
                        "times the learning rate, taken off each weight"}},
        .slots = {{}, {}},
        .counts_gradients = true},
+      {.defaults = {.type = "nadam", .learning_rate = 0.001},
+       .parameters = {kRate, kFirstDecay, kSecondDecay, kDivisor},
+       .slots = {{}, {}},
+       .counts_gradients = true},
       {.defaults = {.type = "adagrad", .learning_rate = 0.001},
        .parameters = {kRate, kAccumulator, kDivisor},
        .slots = {{.initial = &Settings::initial_accumulator_value}}},
@@ -192,8 +196,7 @@ std::uint64_t CounterBytesPerRow(absl::string_view type) {
 }
 
 const std::vector<std::string>& TypesNotBuilt() {
-  static const std::vector<std::string> types = {"adadelta", "adamax", "nadam",
-                                                 "lamb",     "lars",   "lion"};
+  static const std::vector<std::string> types = {"adadelta", "adamax", "lamb", "lars", "lion"};
   return types;
 }
 

@@ -41,6 +41,11 @@ constexpr Maker kMakers[] = {
        return AdamW{CorrectedRate(s), OneMinus(s.beta_1), OneMinus(s.beta_2), Rounded(s.epsilon),
                     Rounded(s.weight_decay * s.learning_rate)};
      }},
+    {"nadam",
+     [](const Settings& s) -> Rule {
+       return Nadam{s.learning_rate,    s.beta_1,           s.beta_2,
+                    OneMinus(s.beta_1), OneMinus(s.beta_2), Rounded(s.epsilon)};
+     }},
     {"adagrad",
      [](const Settings& s) -> Rule {
        return Adagrad{Rounded(s.learning_rate), Rounded(s.epsilon)};

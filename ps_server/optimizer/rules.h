@@ -90,6 +90,47 @@ struct AdamW {
   }
 };
 
+// Keras' Nadam: adam with Nesterov's momentum, whose decay mu follows a schedule over t.
+struct Nadam {
+  static constexpr int kSlots = 2;
+  double learning_rate, beta_1, beta_2;
+  float one_minus_beta_1, one_minus_beta_2, epsilon;
+  float gradient_rate = 0, moment_rate = 0, correction = 0;  // at t
+
+  // Keras keeps the product of mu(1) ... mu(t) as a variable of the optimizer. Here it is computed
+  // from t, so that it is no state of a shard or a row.
+  void At(std::uint64_t t) {
+    const double next = Mu(Power(kDecay, t + 1)), product = ProductOfMu(t);
+    gradient_rate =
+        static_cast<float>(learning_rate * (1.0 - Mu(Power(kDecay, t))) / (1.0 - product));
+    moment_rate = static_cast<float>(learning_rate * next / (1.0 - product * next));
+    correction = static_cast<float>(1.0 / std::sqrt(1.0 - Power(beta_2, t)));
+  }
+  void operator()(float g, float& w, float& m, float& v) const {
+    m = m + (g - m) * one_minus_beta_1;
+    v = v + (g * g - v) * one_minus_beta_2;
+    w = w - (gradient_rate * g + moment_rate * m) / (std::sqrt(v) * correction + epsilon);
+  }
+
+ private:
+  // 0.96^0.004, where 0.004 is Keras' schedule_decay.
+  static constexpr double kDecay = 0.99983672535256527842;
+  // From here on the product is below 2^-62, and 1 - product is 1: each of the first 64 factors is
+  // below 0.506.
+  static constexpr std::uint64_t kProductMax = 64;
+
+  double Mu(double decay_to_t) const { return beta_1 * (1.0 - 0.5 * decay_to_t); }
+  double ProductOfMu(std::uint64_t t) const {
+    if (t >= kProductMax) return 0;
+    double product = 1, decay = 1;
+    for (std::uint64_t i = 1; i <= t; ++i) {
+      decay *= kDecay;
+      product *= Mu(decay);
+    }
+    return product;
+  }
+};
+
 struct Adagrad {
   static constexpr int kSlots = 1;
   float rate, epsilon;
@@ -197,8 +238,8 @@ struct Counting {
   }
 };
 
-using Rule = std::variant<Sgd, Momentum, Nesterov, Adam, AdamW, Adagrad, RowwiseAdagrad, Rmsprop,
-                          RmspropMomentum, Ftrl, FtrlPower, MovingAverage, Counting>;
+using Rule = std::variant<Sgd, Momentum, Nesterov, Adam, AdamW, Nadam, Adagrad, RowwiseAdagrad,
+                          Rmsprop, RmspropMomentum, Ftrl, FtrlPower, MovingAverage, Counting>;
 
 template <class R>
 concept OfRows = requires(const R& rule) {

@@ -268,6 +268,60 @@ TEST_CASE("a row's Adam step is that of its own count") {
         Approx(-0.1 * std::sqrt(1 - std::pow(0.999, 1000)) * 0.2 / std::sqrt(0.004)).epsilon(1e-5));
 }
 
+// The numbers are those of Keras 2.9's nadam.py in float64, with its momentum cache as a variable.
+TEST_CASE("nadam makes the updates of Keras, and a row those of its own count") {
+  const auto made = Optimizer::Create({.type = "nadam", .learning_rate = 0.01});
+  REQUIRE(made.ok());
+  struct {
+    float gradient;
+    double value, m, v;
+  } const golden[] = {{0.5f, 0.989435484329, 0.05, 0.00025},
+                      {-0.25f, 0.993546580582, 0.02, 0.00031225},
+                      {1.0f, 0.983565560931, 0.118, 0.00131193775},
+                      {0.125f, 0.981376871928, 0.1187, 0.00132625081225}};
+  std::vector<float> row = {1, 0, 0};
+  float value = 1, slots[2] = {0, 0};
+  float* rows[] = {row.data()};
+  std::uint32_t t = 0;
+  for (const auto& update : golden) {
+    ++t;
+    const float* gradients[] = {&update.gradient};
+    made->ApplyRows({1, 1, rows, gradients, &t});
+    made->Apply(
+        made->Begin(t),
+        {1, &update.gradient, &value, &value, {&slots[0], &slots[1]}, {&slots[0], &slots[1]}});
+    CHECK(row[0] == Approx(update.value).epsilon(1e-6));
+    CHECK(row[1] == Approx(update.m).epsilon(1e-6));
+    CHECK(row[2] == Approx(update.v).epsilon(1e-6));
+    CHECK(row == std::vector<float>{value, slots[0], slots[1]});
+  }
+  // Keras' own example: loss w^2 / 2 at w = 10, learning rate 0.2.
+  const auto keras = Optimizer::Create({.type = "nadam", .learning_rate = 0.2});
+  std::vector<float> first = {10, 0, 0}, late = {10, 0, 0};
+  float* both[] = {first.data(), late.data()};
+  const float ten = 10;
+  const float* gradients[] = {&ten, &ten};
+  const std::uint32_t counts[] = {1, 100000};
+  keras->ApplyRows({2, 1, both, gradients, counts});
+  CHECK(std::round(first[0] * 10) == 98);
+  // At t = 100,000 the schedule has come to its end: mu is beta_1 and every correction is 1.
+  CHECK(late[0] == Approx(10 - 0.2 * (0.1 * 10 + 0.9 * 1) / std::sqrt(0.1)).epsilon(1e-5));
+}
+
+TEST_CASE("nadam leaves out the product of its schedule only where it changes no bit") {
+  const auto made = Optimizer::Create({.type = "nadam", .learning_rate = 0.01});
+  REQUIRE(made.ok());
+  for (const std::uint64_t t : {1ull, 2ull, 63ull, 64ull, 65ull, 1000ull, 1ull << 40}) {
+    const auto step = std::get<optimizer::Nadam>(made->Begin(t).rule);
+    double product = 1;
+    for (std::uint64_t i = 1; i <= std::min<std::uint64_t>(t, 2000); ++i)
+      product *= 0.9 * (1 - 0.5 * std::pow(0.96, 0.004 * static_cast<double>(i)));
+    const double mu = 0.9 * (1 - 0.5 * std::pow(0.96, 0.004 * static_cast<double>(t)));
+    CHECK(step.gradient_rate == Approx(0.01 * (1 - mu) / (1 - product)).epsilon(1e-6));
+    if (t >= 63) CHECK(1 - product == 1);
+  }
+}
+
 TEST_CASE("ftrl with nothing accumulated and no gradient stays zero") {
   const auto made =
       Optimizer::Create({.type = "ftrl", .learning_rate = 0.1, .initial_accumulator_value = 0});

@@ -26,6 +26,22 @@ void AdamW(const Settings& s, int t, double g, Element* e) {
   Adam(s, t, g, e);
 }
 
+double NadamMu(const Settings& s, int t) {
+  return s.beta_1 * (1 - 0.5 * std::pow(0.96, 0.004 * t));
+}
+
+void Nadam(const Settings& s, int t, double g, Element* e) {
+  double product = 1;
+  for (int i = 1; i <= t; ++i) product *= NadamMu(s, i);
+  double &m = e->slot[0], &v = e->slot[1];
+  m = s.beta_1 * m + (1 - s.beta_1) * g;
+  v = s.beta_2 * v + (1 - s.beta_2) * g * g;
+  const double next = NadamMu(s, t + 1), gradient = g / (1 - product),
+               moment = m / (1 - product * next),
+               bar = (1 - NadamMu(s, t)) * gradient + next * moment;
+  e->value -= s.learning_rate * bar / (std::sqrt(v / (1 - std::pow(s.beta_2, t))) + s.epsilon);
+}
+
 void Adagrad(const Settings& s, int, double g, Element* e) {
   e->slot[0] += g * g;
   e->value -= s.learning_rate * g / (std::sqrt(e->slot[0]) + s.epsilon);
@@ -81,6 +97,13 @@ const std::vector<ReferenceCase>& ReferenceCases() {
       {"adamw with other numbers",
        {.type = "adamw", .learning_rate = 0.02, .beta_1 = 0.8, .weight_decay = 0.1},
        AdamW},
+      {"nadam", {.type = "nadam", .learning_rate = 0.001}, Nadam},
+      {"nadam with other numbers",
+       {.type = "nadam", .learning_rate = 0.02, .beta_1 = 0.8, .beta_2 = 0.95, .epsilon = 1e-3},
+       Nadam},
+      {"nadam whose momentum is almost 1",
+       {.type = "nadam", .learning_rate = 0.001, .beta_1 = 0.9999},
+       Nadam},
       {"adagrad", {.type = "adagrad", .learning_rate = 0.05}, Adagrad},
       {"adagrad with another beginning",
        {.type = "adagrad",
