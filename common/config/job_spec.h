@@ -14,72 +14,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/data_formats/data_spec.h"
 #include "common/optimizers/settings.h"
 #include "common/schema/location.h"
 
 namespace evergrad::config {
-
-// Which lines of a csv file a source has: those whose number n (of data lines, from 0) has n %
-// modulo == equals, or all others.
-struct SplitSpec {
-  std::uint64_t modulo = 0;  // 0: no split
-  std::uint64_t equals = 0;
-  bool taken = false;  // the lines that were taken out of the file: the evaluation's
-  friend bool operator==(const SplitSpec&, const SplitSpec&) = default;
-};
-struct SourceSpec {
-  std::string format = "idx";  // idx | csv | synthetic
-  // idx
-  std::string images, labels;  // absolute after resolution
-  // csv
-  std::string path;  // absolute after resolution
-  bool header = true;
-  std::string separator = ",";
-  bool quoting = true;                   // as RFC 4180; false: a quote is text
-  std::vector<std::string> missing{""};  // texts that stand for a missing value
-  SplitSpec split;
-  // synthetic: examples skip … skip+examples-1 of the endless sequence that (seed, fields) names
-  std::uint64_t examples = 0, seed = 0, skip = 0;
-  Location where;
-  friend bool operator==(const SourceSpec&, const SourceSpec&) = default;
-};
-// One step from what a file has to what a model reads. Texts, integers and reals; what takes what:
-// docs/data.md.
-struct Transform {
-  std::string type;             // scale | offset | log1p | bucketize | hash | vocabulary | map
-  double value = 1.0;           // scale, offset
-  std::vector<double> bounds;   // bucketize, rising
-  std::uint64_t buckets = 0;    // hash
-  std::uint64_t min_count = 1;  // vocabulary
-  std::vector<std::pair<std::string, double>> entries;  // map, in the file's order
-  friend bool operator==(const Transform&, const Transform&) = default;
-};
-struct FieldSpec {
-  std::string name;  // of an idx source: image | label
-  // csv
-  std::vector<std::string> columns;  // numbers from 0, or names of the header
-  bool list = false;                 // shape [columns] instead of []
-  std::string type;                  // csv: int | float | string; synthetic: ids | float | label
-  std::optional<std::string> default_text;  // what stands in for a missing value
-  // synthetic
-  std::uint64_t size = 0;                // shape [size]; 0: []
-  std::vector<std::uint64_t> shape;      // float: instead of size, where it is not empty
-  std::uint64_t classes = 2;             // label
-  std::uint64_t ids = 0;                 // element j draws from [j * ids, (j + 1) * ids)
-  std::string distribution = "uniform";  // uniform | zipf
-  double exponent = 1.05;                // zipf
-  std::vector<Transform> transforms;
-  friend bool operator==(const FieldSpec&, const FieldSpec&) = default;
-};
-// All sources of a job have one format.
-struct DataSpec {
-  std::optional<SourceSpec> train, eval;  // eval is set, too, where `split` makes it
-  std::vector<FieldSpec> fields;
-  std::uint32_t batch_size = 128;
-  bool shuffle = true;
-  std::uint64_t shuffle_seed = 0;
-  friend bool operator==(const DataSpec&, const DataSpec&) = default;
-};
 
 struct InitializerSpec {
   std::string type;      // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal

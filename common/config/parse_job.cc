@@ -10,10 +10,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/field_kind.h"
 #include "common/config/job_schema.h"
 #include "common/config/job_spec.h"
 #include "common/config/places.h"
+#include "common/data_formats/data_format.h"
+#include "common/data_formats/typed_field.h"
 #include "common/optimizers/registry.h"
 #include "common/schema/yaml_tree.h"
 
@@ -451,12 +452,9 @@ std::vector<DataPath> DataPaths(const Node& root, const JobSpec& spec) {
   std::vector<DataPath> paths;
   const std::pair<const char*, const std::optional<SourceSpec>*> sources[] = {
       {"train", &spec.data.train}, {"eval", &spec.data.eval}};
-  const std::pair<const char*, std::string SourceSpec::*> keys[] = {{"images", &SourceSpec::images},
-                                                                    {"labels", &SourceSpec::labels},
-                                                                    {"path", &SourceSpec::path}};
   for (const auto& [section, source] : sources) {
-    for (const auto& [key, member] : keys) {
-      const Node* const node = At(root, {"spec", "data", section, key});
+    for (const auto& [key, member] : AllSourceFiles()) {
+      const Node* const node = At(root, {"spec", "data", section, key.c_str()});
       if (node == nullptr || !source->has_value() || ((**source).*member).empty()) continue;
       DataPath path{node->where(), (**source).*member, node->variables};
       if (std::none_of(paths.begin(), paths.end(),
@@ -531,9 +529,8 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
       CheckRest(*root, &reader, &spec);
       for (std::optional<SourceSpec>* source : {&spec.data.train, &spec.data.eval}) {
         if (!source->has_value()) continue;
-        (*source)->images = Resolve((*source)->images, options.base_folder);
-        (*source)->labels = Resolve((*source)->labels, options.base_folder);
-        (*source)->path = Resolve((*source)->path, options.base_folder);
+        for (const SourceFile& file : AllSourceFiles())
+          (**source).*file.member = Resolve((**source).*file.member, options.base_folder);
       }
       spec.checkpoint.directory = Resolve(spec.checkpoint.directory, options.base_folder);
     }

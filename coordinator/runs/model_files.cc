@@ -5,36 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/data_formats/data_format.h"
 #include "coordinator/runs/load_py.inc"
 
 namespace evergrad::coordinator {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json TransformJson(const config::Transform& t) {
-  Json json{{"type", t.type}};
-  if (t.type == "scale" || t.type == "offset") json["value"] = t.value;
-  if (t.type == "bucketize") json["bounds"] = t.bounds;
-  if (t.type == "hash") json["buckets"] = t.buckets;
-  if (t.type == "vocabulary") json["min_count"] = t.min_count;
-  if (t.type == "map") {
-    json["entries"] = Json::array();
-    for (const auto& [text, number] : t.entries)
-      json["entries"].push_back(Json::array({text, number}));
-  }
-  return json;
-}
-
-Json FieldJson(const config::FieldSpec& field) {
-  Json json{
-      {"name", field.name}, {"type", field.type}, {"columns", field.columns}, {"list", field.list}};
-  json["default"] = field.default_text ? Json(*field.default_text) : Json(nullptr);
-  json["transforms"] = Json::array();
-  for (const config::Transform& transform : field.transforms)
-    json["transforms"].push_back(TransformJson(transform));
-  return json;
-}
 
 Json LayerJson(const config::LayerSpec& layer) {
   Json json{{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}};
@@ -87,16 +64,10 @@ Json TableJson(const v1::TableSpec& table) {
 std::string ModelJson(const config::JobSpec& spec, const v1::Plan& plan) {
   Json json{{"format", "evergrad-model"}, {"version", 1}, {"job", spec.name}};
   const config::SourceSpec source = spec.data.train.value_or(config::SourceSpec());
-  json["data"] = {{"format", source.format}};
-  if (source.format == "csv") {
-    json["data"]["header"] = source.header;
-    json["data"]["separator"] = source.separator;
-    json["data"]["quoting"] = source.quoting;
-    json["data"]["missing"] = source.missing;
-  }
+  json["data"] = config::DescribeSource(source);
   json["fields"] = Json::array();
   for (const config::FieldSpec& field : spec.data.fields)
-    json["fields"].push_back(FieldJson(field));
+    json["fields"].push_back(config::DescribeField(source.format, field));
   json["inputs"] = Json::array();
   for (const config::InputSpec& input : spec.model.inputs)
     json["inputs"].push_back(Json{{"name", input.name}, {"shape", input.shape}});

@@ -18,6 +18,7 @@
 #include "common/client/log_lines.h"
 #include "common/client/protocol.h"
 #include "common/config/job_spec.h"
+#include "common/data_formats/data_format.h"
 #include "common/plan/plan.h"
 #include "common/random/philox.h"
 #include "worker/data/batch_reader.h"
@@ -694,12 +695,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                                " examples=[", range.begin, ",", range.end, ")");
         }
         const auto& source = job->spec->data.train;
-        return differ(absl::StrCat("file=",
-                                   !source                   ? ""
-                                   : source->format == "idx" ? source->images
-                                                             : source->path,
-                                   where, " want=", line(job->data_fingerprint),
-                                   " got=", line(got)));
+        return differ(absl::StrCat("file=", source ? config::FirstFile(*source) : "", where,
+                                   " want=", line(job->data_fingerprint), " got=", line(got)));
       }
     }
     return needs.eval ? fits(job->eval, job->plan->spec().eval_examples, "eval") : absl::OkStatus();

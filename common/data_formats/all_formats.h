@@ -1,0 +1,19 @@
+// The list of data formats. Private to this room.
+#pragma once
+
+#include "common/data_formats/data_format.h"
+
+namespace evergrad::config {
+
+const DataFormat& IdxFormat();
+const DataFormat& CsvFormat();
+const DataFormat& SyntheticFormat();
+
+// In the order of the reference and of messages.
+inline constexpr const DataFormat& (*kAllFormats[])() = {IdxFormat, CsvFormat, SyntheticFormat};
+
+// Names that users may expect and that are refused as not built yet.
+inline constexpr const char* kFormatsNotBuilt[] = {"tsv", "tfrecord", "parquet", "libsvm",
+                                                   "png", "npz",      "jsonl"};
+
+}  // namespace evergrad::config

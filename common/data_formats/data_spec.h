@@ -1,0 +1,85 @@
+// `spec.data` of a job as typed values: sources, fields, transforms.
+//
+// One struct holds the settings of all formats (transforms); the descriptor of a format
+// (data_format.h) or of a transform (transform_type.h) says which members are its own. Plain values
+// without threads or errors.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/schema/location.h"
+
+namespace evergrad::config {
+
+// Divides the examples of one file between training and evaluation. Example n (from 0) is evaluated
+// on if n % modulo == equals, and trained on otherwise.
+struct SplitSpec {
+  std::uint64_t modulo = 0;  // 0: no split
+  std::uint64_t equals = 0;
+  bool taken = false;  // the source is the evaluation data of the split
+  // Whether the source of this split has example n of the file.
+  bool Takes(std::uint64_t n) const { return modulo == 0 || (n % modulo == equals) == taken; }
+  friend bool operator==(const SplitSpec&, const SplitSpec&) = default;
+};
+
+struct SourceSpec {
+  std::string format = "idx";  // the name of a DataFormat
+  // idx
+  std::string images, labels;  // absolute paths after resolution
+  // Formats of one file
+  std::string path;  // absolute after resolution
+  bool header = true;
+  std::string separator = ",";
+  bool quoting = true;  // values may be quoted as in RFC 4180; false: a quote is text
+  std::vector<std::string> missing{""};  // texts that stand for a missing value
+  SplitSpec split;
+  // synthetic: examples skip … skip + examples - 1 of the endless sequence of (seed, fields)
+  std::uint64_t examples = 0, seed = 0, skip = 0;
+  Location where;
+  friend bool operator==(const SourceSpec&, const SourceSpec&) = default;
+};
+
+// One step between a value of the file and a value that the model reads.
+struct Transform {
+  std::string type;                                     // the name of a TransformType
+  double value = 1.0;                                   // scale, offset
+  std::vector<double> bounds;                           // bucketize, rising
+  std::uint64_t buckets = 0;                            // hash
+  std::uint64_t min_count = 1;                          // vocabulary
+  std::vector<std::pair<std::string, double>> entries;  // map, in the order of the job file
+  friend bool operator==(const Transform&, const Transform&) = default;
+};
+
+struct FieldSpec {
+  std::string name;
+  // Formats with typed columns
+  std::vector<std::string> columns;  // numbers from 0, or names
+  bool list = false;                 // the shape is [columns] instead of []
+  std::string type;  // typed columns: int | float | string; synthetic: ids | float | label
+  std::optional<std::string> default_text;  // replaces a missing value
+  std::uint64_t size = 0;                   // the shape is [size]; 0: [], or [columns]
+  // synthetic
+  std::vector<std::uint64_t> shape;      // float: replaces size if it is not empty
+  std::uint64_t classes = 2;             // label
+  std::uint64_t ids = 0;                 // element j draws from [j * ids, (j + 1) * ids)
+  std::string distribution = "uniform";  // uniform | zipf
+  double exponent = 1.05;                // zipf
+  std::vector<Transform> transforms;
+  friend bool operator==(const FieldSpec&, const FieldSpec&) = default;
+};
+
+// All sources of a job have the same format.
+struct DataSpec {
+  std::optional<SourceSpec> train, eval;  // eval is also set if `split` makes it
+  std::vector<FieldSpec> fields;
+  std::uint32_t batch_size = 128;
+  bool shuffle = true;
+  std::uint64_t shuffle_seed = 0;
+  friend bool operator==(const DataSpec&, const DataSpec&) = default;
+};
+
+}  // namespace evergrad::config

@@ -1,0 +1,31 @@
+// Keys and rules of fields with typed columns (int, float, string), which formats of texts and of
+// records share. Private to this room.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/data_formats/data_format.h"
+
+namespace evergrad::config {
+
+// `column: name`, or a list of columns.
+Key<FieldSpec> ColumnKey(std::string type, std::string help);
+// `type: int`.
+Key<FieldSpec> ColumnTypeKey(std::string help);
+// `default: text`.
+Key<FieldSpec> DefaultKey();
+
+// Reports transforms that do not fit the field's type, and a default that is not one of its values.
+void CheckTypedField(Reader& reader, const Entry& entry, const FieldSpec& field);
+// The kind of the field after its transforms; nullopt if they are mistaken.
+std::optional<ValueKind> TypedFieldKind(const FieldSpec& field);
+
+// Appends `name:` and the keys of `table` to the reference. `examples` are values by key;
+// `explain_transforms` adds an example of each transform.
+void ExplainField(const char* name, Table<FieldSpec> table, const FieldSpec& defaults,
+                  const std::map<std::string, std::string>& examples, bool explain_transforms,
+                  std::string* out);
+
+}  // namespace evergrad::config

@@ -1,0 +1,21 @@
+// Keys that the sources of several formats have. Private to this room.
+#pragma once
+
+#include <string>
+
+#include "common/data_formats/data_spec.h"
+#include "common/schema/schema.h"
+
+namespace evergrad::config {
+
+// The path of one file: a local path or a file:// URI, without patterns.
+Key<SourceSpec> PathKey(std::string name, std::string SourceSpec::*member, std::string type,
+                        std::string help, std::string example);
+// `missing`: the texts that stand for a missing value.
+Key<SourceSpec> MissingKey();
+// `split`: both training and evaluation data come from one file.
+Key<SourceSpec> SplitKey();
+// Keys that no source has yet.
+const NotBuilt& SourceKeysNotBuilt();
+
+}  // namespace evergrad::config

@@ -1,0 +1,67 @@
+// The descriptor of a transform: its name, its settings, and the kinds of value that it takes and
+// gives. The job file's schema, configs/reference.yaml, the run's model.json and the workers
+// enumerate the descriptors; the computation itself is in worker/data/transforms.cc.
+//
+// Descriptors are constants that live as long as the program; every function may be called from any
+// thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "absl/status/statusor.h"
+#include "common/data_formats/data_spec.h"
+#include "common/data_formats/value_kind.h"
+#include "common/schema/schema.h"
+
+namespace evergrad::config {
+
+struct TransformType {
+  enum class Takes { kNumbers, kNames };  // integers and reals; texts and integers
+
+  std::string name;
+  Takes takes;
+  // The kind of the result for a value of `kind`, which is one that the transform takes.
+  ValueKind (*gives)(const Transform& transform, ValueKind kind);
+  // An example of the settings, for the message about a transform that is written without them.
+  // Empty: the transform has no settings and is written by its name alone.
+  std::string settings_example;
+  // Reads the settings at `node`. Returns false after it has reported a mistake.
+  bool (*read)(Reader& reader, const Node& node, Transform* transform);
+  // The settings as YAML; null if the transform has none.
+  Node (*write)(const Transform& transform);
+  // Adds the settings to the transform's object in model.json, which load.py reads; null: none.
+  void (*describe)(const Transform& transform, nlohmann::ordered_json* object);
+  // For the reference: the list item of an example, and an explanation.
+  std::string example, help;
+  // The transform numbers the values of the training data, so evaluation needs that data first. A
+  // field has at most one such transform.
+  bool learned = false;
+};
+
+// All transforms, in the order of the reference.
+const std::vector<const TransformType*>& TransformTypes();
+std::vector<std::string> TransformNames();
+// nullptr: there is no such transform.
+const TransformType* FindTransformType(absl::string_view name);
+
+// The kind of value that `transform` makes of a value of `kind`. InvalidArgument: the transform
+// does not take values of that kind.
+absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind);
+
+// The key `transforms` of a field that may have the transforms `allowed`.
+Key<FieldSpec> TransformsKey(std::vector<std::string> allowed);
+
+// ---- parts of descriptors
+
+// Settings that are one number, `scale: 0.5`, in Transform::value.
+bool ReadNumber(Reader& reader, const Node& node, Transform* transform);
+Node WriteNumber(const Transform& transform);
+void DescribeNumber(const Transform& transform, nlohmann::ordered_json* object);
+
+// The most bounds or entries that the settings of a transform may list.
+inline constexpr std::size_t kTransformEntriesMax = 4096;
+
+}  // namespace evergrad::config

@@ -1,0 +1,20 @@
+// The kinds of value of a field with a typed column: int, float or string. Pure.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "common/data_formats/data_spec.h"
+#include "common/data_formats/value_kind.h"
+
+namespace evergrad::config {
+
+// The kind that the field's `type` reads from the file.
+ValueKind KindOf(const FieldSpec& field);
+// The kind after all of its transforms: kInteger (int64) or kReal (float32). InvalidArgument: a
+// transform does not take the kind that it meets; the field has two vocabularies; the result is a
+// text.
+absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field);
+// The first transform of the field that is learned from the training data (TransformType::learned),
+// or the number of its transforms if none is.
+std::size_t LearnedTransform(const FieldSpec& field);
+
+}  // namespace evergrad::config

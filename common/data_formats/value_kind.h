@@ -1,0 +1,26 @@
+// The three kinds of value that a field passes through between its file and the model, and the
+// texts that are numbers. Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+
+namespace evergrad::config {
+
+enum class ValueKind { kText, kInteger, kReal };
+
+// "a text", "an integer", "a real number".
+absl::string_view NameOf(ValueKind kind);
+
+// The number that `text` spells, nullopt if it spells none: an integer of 64 bits; a finite decimal
+// number, with or without a point and an exponent. A number may begin with + or -. Spaces, other
+// bases and words such as nan are refused.
+std::optional<std::int64_t> IntegerOf(absl::string_view text);
+std::optional<double> RealOf(absl::string_view text);
+
+// Whether `value` is an integer that a double represents exactly (at most 2^53 in magnitude).
+bool IsExactInteger(double value);
+
+}  // namespace evergrad::config

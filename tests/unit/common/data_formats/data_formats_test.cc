@@ -1,0 +1,229 @@
+// Every descriptor of a transform and of a format, enumerated: a new one is tested without a change
+// here, except for an example of a job.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "common/config/job_spec.h"
+#include "common/data_formats/data_format.h"
+#include "common/data_formats/transform_type.h"
+#include "common/data_formats/typed_field.h"
+
+namespace evergrad::config {
+namespace {
+
+// The data section of a job that is valid, by format.
+std::string ExampleOf(const std::string& format) {
+  if (format == "idx") return "{train: {format: idx, images: a, labels: b}}";
+  if (format == "synthetic")
+    return "{train: {format: synthetic, examples: 10}, fields: {x: {type: float, size: 2}, y: "
+           "{type: label}}}";
+  return absl::StrCat("{train: {format: ", format,
+                      ", path: x}, fields: {x: {column: [a, b], type: "
+                      "float, transforms: [TRANSFORM]}, y: {column: c, type: int}}}");
+}
+
+ParsedJob ParseData(const std::string& data) {
+  const bool images = absl::StrContains(data, "idx");
+  return ParseJob(
+      absl::StrCat("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\n"
+                   "spec:\n  data: ",
+                   data, "\n  model: {inputs: {", images ? "image" : "x",
+                   ": {shape: [2]}}, layers: [{name: d, type: dense, units: 1}], losses: {type: "
+                   "mean_squared_error, labels: ",
+                   images ? "label" : "y", "}}\n  optimizer: {type: sgd}\n"),
+      {.file_name = "job.yaml", .base_folder = "/jobs"});
+}
+
+std::string Errors(const ParsedJob& job) {
+  std::string text;
+  for (const Mistake& mistake : job.mistakes) absl::StrAppend(&text, mistake.ToString(), "\n");
+  return text;
+}
+
+// A field of `format` from its settings; mistakes are appended, one a line.
+FieldSpec ReadFieldOf(const DataFormat& format, const std::string& yaml, std::string* mistakes) {
+  std::vector<Mistake> found;
+  const auto node = ReadYamlTree(yaml, {"field.yaml"}, &found);
+  REQUIRE(node);
+  Reader reader(&found);
+  FieldSpec field;
+  format.field.Read(reader, *node, &field);
+  for (const Mistake& mistake : found) absl::StrAppend(mistakes, mistake.ToString(), "\n");
+  return field;
+}
+
+TEST_CASE("every transform reads its example of the reference and writes it back") {
+  std::set<std::string> names;
+  for (const TransformType* type : TransformTypes()) {
+    INFO(type->name);
+    CHECK(names.insert(type->name).second);
+    CHECK_FALSE(type->help.empty());
+    const std::string yaml =
+        absl::StrCat("{column: a, type: int, transforms: [", type->example, "]}");
+    std::string mistakes;
+    const FieldSpec field = ReadFieldOf(*FindDataFormat("csv"), yaml, &mistakes);
+    CHECK(mistakes == "");
+    REQUIRE(field.transforms.size() == 1);
+    CHECK(field.transforms[0].type == type->name);
+    Node written;
+    FindDataFormat("csv")->field.Write(field, &written);
+    const FieldSpec again = ReadFieldOf(*FindDataFormat("csv"), PrintFlow(written), &mistakes);
+    CHECK(mistakes == "");
+    CHECK(again == field);
+    // load.py reads the name and every setting from model.json.
+    const auto json = DescribeField("csv", field)["transforms"][0];
+    CHECK(json["type"] == type->name);
+    CHECK(json.size() == (type->settings_example.empty() ? 1 : 2));
+  }
+}
+
+TEST_CASE("every transform takes two kinds of value and refuses the third by name") {
+  for (const TransformType* type : TransformTypes()) {
+    INFO(type->name);
+    std::string mistakes;
+    const FieldSpec field = ReadFieldOf(
+        *FindDataFormat("csv"),
+        absl::StrCat("{column: a, type: int, transforms: [", type->example, "]}"), &mistakes);
+    REQUIRE(field.transforms.size() == 1);
+    int taken = 0;
+    for (const ValueKind kind : {ValueKind::kText, ValueKind::kInteger, ValueKind::kReal}) {
+      const auto after = KindAfter(field.transforms[0], kind);
+      taken += after.ok() ? 1 : 0;
+      if (after.ok())
+        CHECK(*after != ValueKind::kText);
+      else
+        CHECK_THAT(std::string(after.status().message()),
+                   Catch::Contains(type->name) && Catch::Contains(std::string(NameOf(kind))));
+    }
+    CHECK(taken == 2);
+    CHECK(KindAfter(field.transforms[0], ValueKind::kInteger).ok());
+  }
+}
+
+TEST_CASE("a transform without its settings, and settings without a use, are refused by name") {
+  for (const TransformType* type : TransformTypes()) {
+    INFO(type->name);
+    const auto refusal = [&](const std::string& item) {
+      std::string mistakes;
+      ReadFieldOf(*FindDataFormat("csv"),
+                  absl::StrCat("{column: a, type: int, transforms: [", item, "]}"), &mistakes);
+      return mistakes;
+    };
+    if (type->settings_example.empty()) {
+      CHECK(refusal(type->name) == "");
+      CHECK_THAT(refusal(absl::StrCat("{", type->name, ": 3}")),
+                 Catch::Contains(absl::StrCat("`", type->name, "` has no value")));
+    } else {
+      CHECK_THAT(refusal(type->name),
+                 Catch::Contains(absl::StrCat("expected something like {", type->name, ": ",
+                                              type->settings_example, "}")));
+      CHECK(refusal(absl::StrCat("{", type->name, ": ", type->settings_example, "}")) == "");
+      CHECK(refusal(absl::StrCat("{", type->name, ": }")) != "");
+    }
+  }
+}
+
+TEST_CASE("every format's example is a job, and the effective job is the same one") {
+  std::set<std::string> names;
+  for (const DataFormat* format : DataFormats()) {
+    INFO(format->name);
+    CHECK(names.insert(format->name).second);
+    CHECK(format->defaults.format == format->name);
+    const ParsedJob job =
+        ParseData(absl::StrReplaceAll(ExampleOf(format->name), {{"TRANSFORM", "{scale: 2}"}}));
+    CHECK(Errors(job) == "");
+    REQUIRE(job.spec);
+    const ParsedJob again = ParseJob(EmitYaml(*job.spec), {.file_name = "again.yaml"});
+    CHECK(Errors(again) == "");
+    REQUIRE(again.spec);
+    CHECK(EmitYaml(*again.spec) == EmitYaml(*job.spec));
+    // The files that a source names are resolved, and all of them are listed.
+    CHECK(job.paths.size() == format->files.size());
+    for (const SourceFile& file : format->files)
+      CHECK_THAT((*job.spec->data.train).*file.member, Catch::StartsWith("/jobs/"));
+    CHECK(FirstFile(*job.spec->data.train) == (job.paths.empty() ? "" : job.paths[0].path));
+    // A plan's text is written without sources and tells the same format or one that writes alike.
+    DataSpec alone = job.spec->data;
+    alone.train.reset();
+    for (const FieldSpec& field : alone.fields) {
+      Node own, told;
+      format->field.Write(field, &own);
+      FormatOfField(alone, field).field.Write(field, &told);
+      CHECK(PrintFlow(own) == PrintFlow(told));
+    }
+    CHECK(DescribeSource(*job.spec->data.train)["format"] == format->name);
+  }
+}
+
+TEST_CASE("every transform that a format does not have is refused in its fields") {
+  for (const DataFormat* format : DataFormats()) {
+    for (const TransformType* type : TransformTypes()) {
+      INFO(format->name << " " << type->name);
+      std::string mistakes;
+      ReadFieldOf(*format, absl::StrCat("{transforms: [", type->example, "]}"), &mistakes);
+      const bool has = std::find(format->transforms.begin(), format->transforms.end(),
+                                 type->name) != format->transforms.end();
+      CHECK(has != (absl::StrContains(mistakes, "is one of ") ||
+                    absl::StrContains(mistakes, "not built yet: key `transforms`")));
+    }
+  }
+}
+
+TEST_CASE("the kind of a field is known from its format, its type and its transforms") {
+  const auto kinds = [](const std::string& format, const std::string& yaml) {
+    std::string mistakes;
+    const FieldSpec field = ReadFieldOf(*FindDataFormat(format), yaml, &mistakes);
+    CHECK(mistakes == "");
+    return FindDataFormat(format)->kind(field);
+  };
+  CHECK(kinds("idx", "{transforms: [{scale: 2}]}") == ValueKind::kReal);
+  CHECK(kinds("synthetic", "{type: ids, ids: 3}") == ValueKind::kInteger);
+  CHECK(kinds("synthetic", "{type: float}") == ValueKind::kReal);
+  CHECK_FALSE(kinds("synthetic", "{type: label}"));
+  CHECK(kinds("csv", "{column: a, type: int}") == ValueKind::kInteger);
+  CHECK(kinds("csv", "{column: a, type: int, transforms: [{offset: 1}]}") == ValueKind::kInteger);
+  CHECK(kinds("csv", "{column: a, type: int, transforms: [{offset: 0.5}]}") == ValueKind::kReal);
+  CHECK(kinds("csv", "{column: a, type: string, transforms: [{map: {a: 1}}]}") ==
+        ValueKind::kInteger);
+  CHECK(kinds("csv", "{column: a, type: string, transforms: [{map: {a: 1.5}}]}") ==
+        ValueKind::kReal);
+  CHECK_FALSE(kinds("csv", "{column: a, type: string}"));
+}
+
+TEST_CASE("model.json has the bytes that load.py of every run reads") {
+  SourceSpec csv;
+  csv.format = "csv", csv.separator = "\t", csv.missing = {"?", ""};
+  CHECK(DescribeSource(csv).dump() ==
+        R"({"format":"csv","header":true,"separator":"\t","quoting":true,"missing":["?",""]})");
+  CHECK(DescribeSource(SourceSpec{}).dump() == R"({"format":"idx"})");
+  std::string mistakes;
+  FieldSpec field = ReadFieldOf(
+      *FindDataFormat("csv"),
+      "{column: [a, b], type: string, default: x, transforms: [{map: {x: 0.5, y: 2}}, {scale: 2}, "
+      "log1p, {bucketize: [1, 2.5]}, {hash: {buckets: 7}}, {vocabulary: {min_count: 3}}]}",
+      &mistakes);
+  field.name = "f";
+  CHECK(mistakes == "");
+  CHECK(DescribeField("csv", field).dump() ==
+        R"({"name":"f","type":"string","columns":["a","b"],"list":true,"default":"x",)"
+        R"("transforms":[{"type":"map","entries":[["x",0.5],["y",2.0]]},)"
+        R"({"type":"scale","value":2.0},{"type":"log1p"},{"type":"bucketize","bounds":[1.0,2.5]},)"
+        R"({"type":"hash","buckets":7},{"type":"vocabulary","min_count":3}]})");
+}
+
+TEST_CASE("a split takes every example for exactly one of its two sources") {
+  const SplitSpec none, train{10, 9, false}, eval{10, 9, true};
+  for (std::uint64_t n = 0; n < 40; ++n) {
+    CHECK(none.Takes(n));
+    CHECK(eval.Takes(n) == (n % 10 == 9));
+    CHECK(train.Takes(n) != eval.Takes(n));
+  }
+}
+
+}  // namespace
+}  // namespace evergrad::config
