@@ -209,8 +209,73 @@ def idx_file(path):
     return numpy.frombuffer(raw, numpy.uint8, -1, 4 + 4 * raw[3]).reshape([int(d) for d in shape])
 
 
+# Each function makes the computation of one transform, of the settings that model.json has, for one
+# field. The workers' are in worker/data/transforms.cc.
+
+
+def exact(value):
+    """Whether a setting is an integer that a double holds exactly."""
+    return value == math.floor(value) and abs(value) <= 2**53
+
+
+def scale(reader, t):
+    return lambda value: float(value) * t["value"]
+
+
+def offset(reader, t):
+    def shift(value):
+        if not (isinstance(value, int) and exact(t["value"])):
+            return float(value) + t["value"]
+        value += int(t["value"])
+        if not -(1 << 63) <= value < 1 << 63:
+            raise reader.error("an integer of 64 bits after the offset", value)
+        return value
+
+    return shift
+
+
+def log1p(reader, t):
+    return lambda value: math.copysign(math.log1p(abs(float(value))), float(value))
+
+
+def bucketize(reader, t):
+    return lambda value: bisect.bisect_right(t["bounds"], value)
+
+
+def hashed(reader, t):
+    return lambda value: hash_bucket(value, t["buckets"])
+
+
+def vocabulary_id(reader, t):
+    return lambda value: reader.ids.get(str(value), 0)
+
+
+def mapped(reader, t):
+    entries = dict(t["entries"])
+    number = int if all(exact(v) for v in entries.values()) else float
+
+    def look_up(value):
+        found = entries.get(str(value))
+        if found is None:
+            raise reader.error("one of the texts of `map`", value)
+        return number(found)
+
+    return look_up
+
+
+TRANSFORMS = {
+    "scale": scale,
+    "offset": offset,
+    "log1p": log1p,
+    "bucketize": bucketize,
+    "hash": hashed,
+    "vocabulary": vocabulary_id,
+    "map": mapped,
+}
+
+
 class FieldReader:
-    """One field of the job: what its text becomes, transform by transform."""
+    """One field with a typed column: types a value of the file and applies the transforms."""
 
     def __init__(self, field, missing, vocabulary):
         self.field, self.missing = field, set(missing)
@@ -224,14 +289,17 @@ class FieldReader:
                 "field `%s`: vocabularies.json is missing or does not have it" % field["name"]
             )
         for kind in kinds:
-            if kind not in ("scale", "offset", "log1p", "bucketize", "hash", "vocabulary", "map"):
+            if kind not in TRANSFORMS:
                 raise ModelError(
                     "field `%s`: the transform `%s` is not known to this file"
                     % (field["name"], kind)
                 )
-        self.maps = [
-            dict(t["entries"]) if t["type"] == "map" else None for t in field["transforms"]
-        ]
+        self.steps = [TRANSFORMS[t["type"]](self, t) for t in field["transforms"]]
+
+    def error(self, expected, got):
+        return ModelError(
+            "field `%s`: expected %s, got `%s`" % (self.field["name"], expected, str(got)[:60])
+        )
 
     def typed(self, text):
         kind, bare = self.field["type"], as_bytes(text)
@@ -241,65 +309,153 @@ class FieldReader:
             return int(bare)
         if kind == "float" and REAL.match(bare) and math.isfinite(float(bare)):
             return float(bare)
-        raise ModelError(
-            "field `%s`: expected %s, got `%s`"
-            % (
-                self.field["name"],
-                "an integer of 64 bits" if kind == "int" else "a finite number",
-                text[:60],
-            )
-        )
+        raise self.error("an integer of 64 bits" if kind == "int" else "a finite number", text)
 
     def transformed(self, value, begin):
-        for at in range(begin, len(self.field["transforms"])):
-            t = self.field["transforms"][at]
-            kind = t["type"]
-            if kind == "scale":
-                value = float(value) * t["value"]
-            elif kind == "offset":
-                whole = (
-                    isinstance(value, int)
-                    and t["value"] == math.floor(t["value"])
-                    and abs(t["value"]) <= 2**53
-                )
-                value = value + int(t["value"]) if whole else float(value) + t["value"]
-                if whole and not -(1 << 63) <= value < 1 << 63:
-                    raise ModelError(
-                        "field `%s`: expected an integer of 64 bits after the offset, got `%d`"
-                        % (self.field["name"], value)
-                    )
-            elif kind == "log1p":
-                value = math.copysign(math.log1p(abs(float(value))), float(value))
-            elif kind == "bucketize":
-                value = bisect.bisect_right(t["bounds"], value)
-            elif kind == "hash":
-                value = hash_bucket(value, t["buckets"])
-            elif kind == "vocabulary":
-                value = self.ids.get(value if isinstance(value, str) else str(value), 0)
-            else:
-                found = self.maps[at].get(value if isinstance(value, str) else str(value))
-                if found is None:
-                    raise ModelError(
-                        "field `%s`: expected one of the texts of `map`, got `%s`"
-                        % (self.field["name"], str(value)[:60])
-                    )
-                whole = all(
-                    v == math.floor(v) and abs(v) <= 2**53 for v in self.maps[at].values()
-                )
-                value = int(found) if whole else float(found)
+        for step in self.steps[begin:]:
+            value = step(value)
         return value
 
     def value(self, text):
-        if text in self.missing:
-            if self.field["default"] is None:
-                if self.vocabulary_at is None:
-                    raise ModelError(
-                        "field `%s`: the value is missing (`%s`) and the field has no `default`"
-                        % (self.field["name"], text)
-                    )
-                return self.transformed(0, self.vocabulary_at + 1)
-            text = self.field["default"]
+        """The model's value of a text."""
+        return self.absent("`%s`" % text) if text in self.missing else self.present(text)
+
+    def present(self, text):
         return self.transformed(self.typed(text), 0)
+
+    def absent(self, found):
+        """The model's value where the file has none; `found` is what it has instead."""
+        if self.field["default"] is not None:
+            return self.present(self.field["default"])
+        if self.vocabulary_at is None:
+            raise ModelError(
+                "field `%s`: the value is missing (%s) and the field has no `default`"
+                % (self.field["name"], found)
+            )
+        return self.transformed(0, self.vocabulary_at + 1)
+
+
+# ---------------------------------------------------------------- formats
+
+
+class Records:
+    """The records of one data format: reads a file, and gives the fields of records as arrays.
+    This class is for formats whose examples are made and not read."""
+
+    def __init__(self, data, fields, vocabularies):
+        self.data, self.fields = data, {f["name"]: f for f in fields}
+
+    def read(self, path):
+        raise self.made()
+
+    def field_values(self, name, records):
+        self.field(name)
+        raise self.made()
+
+    def field(self, name):
+        if name not in self.fields:
+            raise ModelError("the job's data have no field `%s`" % name)
+        return self.fields[name]
+
+    def made(self):
+        return ModelError(
+            "data of format %s are made, not read: give `outputs` arrays by the names of the model's inputs"
+            % self.data["format"]
+        )
+
+
+class IdxRecords(Records):
+    """Images, as one array of bytes."""
+
+    def read(self, path):
+        return idx_file(path)
+
+    def field_values(self, name, records):
+        field = {"transforms": []} if name == "image" and name not in self.fields else None
+        field = field or self.field(name)
+        values = numpy.asarray(records, numpy.uint8).astype(numpy.float64)
+        for t in field["transforms"]:
+            if t["type"] != "scale":
+                raise ModelError(
+                    "field `%s`: the transform `%s` is not known for images" % (name, t["type"])
+                )
+            values = values * t["value"]
+        return values.astype(numpy.float32)
+
+
+class TypedRecords(Records):
+    """Records whose values have types: the base of csv and of formats like it."""
+
+    def __init__(self, data, fields, vocabularies):
+        super().__init__(data, fields, vocabularies)
+        self.readers = {
+            f["name"]: FieldReader(f, data["missing"], vocabularies.get(f["name"])) for f in fields
+        }
+
+    def values(self, record, reader):
+        """The model's values of one record for one field, as a list."""
+        raise NotImplementedError
+
+    def field_values(self, name, records):
+        field = self.field(name)
+        values = [self.values(r, self.readers[name]) for r in records]
+        real = any(isinstance(v, float) for row in values for v in row)
+        width = max(1, len(field["columns"]), field.get("size", 0))
+        array = numpy.array(values, numpy.float64 if real else numpy.int64).reshape(-1, width)
+        if real:
+            with numpy.errstate(over="ignore"):
+                array = array.astype(numpy.float32)
+            if not numpy.isfinite(array).all():
+                raise ModelError("field `%s`: a value is beyond float32" % name)
+        return array if field["list"] or field.get("size") else array[:, 0]
+
+
+class CsvRecords(TypedRecords):
+    """Records as lists of texts in the order of the columns, or as dicts by column name."""
+
+    def __init__(self, data, fields, vocabularies):
+        super().__init__(data, fields, vocabularies)
+        self.columns = None  # of the header that was read last
+
+    def read(self, path):
+        records = list(csv_records(open_bytes(path), self.data["separator"], self.data["quoting"]))
+        if self.data["header"] and records:
+            self.columns = records.pop(0)
+        for n, record in enumerate(records):
+            if len(record) != len(records[0] if self.columns is None else self.columns):
+                raise ModelError(
+                    "%s: record %d has %d columns, the first has %d"
+                    % (path, n + 1, len(record), len(records[0]))
+                )
+        return records
+
+    def values(self, record, reader):
+        return [reader.value(self.cell(record, c, reader.field)) for c in reader.field["columns"]]
+
+    def cell(self, record, column, field):
+        if isinstance(record, dict):
+            # A record may also name fields, whose one column that is.
+            for key in (column, field["name"] if not field["list"] else None):
+                if key is not None and key in record:
+                    return as_text(record[key])
+            raise ModelError("field `%s`: the record has no column `%s`" % (field["name"], column))
+        position = int(column) if column.isdigit() else None
+        if position is None:
+            if self.columns is None or column not in self.columns:
+                raise ModelError(
+                    "field `%s`: the column `%s` is not known; give records as dicts, or read a file that has a header"
+                    % (field["name"], column)
+                )
+            position = self.columns.index(column)
+        if position >= len(record):
+            raise ModelError(
+                "field `%s` is column %d, the record has %d"
+                % (field["name"], position, len(record))
+            )
+        return as_text(record[position])
+
+
+FORMATS = {"idx": IdxRecords, "csv": CsvRecords}
 
 
 # ---------------------------------------------------------------- layers
@@ -465,15 +621,8 @@ class Model:
             with open(path, encoding="utf-8") as f:
                 vocabularies = json.load(f)
         data = self.spec["data"]
-        self.fields = {f["name"]: f for f in self.spec["fields"]}
-        self.readers = {}
-        if data["format"] == "csv":
-            self.readers = {
-                f["name"]: FieldReader(f, data["missing"], vocabularies.get(f["name"]))
-                for f in self.spec["fields"]
-            }
+        self.records = FORMATS.get(data["format"], Records)(data, self.spec["fields"], vocabularies)
         self.loss = self.spec["loss"]
-        self.columns = None  # of the header that was read last
         for layer in self.spec["layers"]:
             if layer["type"] != "embedding" and layer["type"] not in LAYERS:
                 raise ModelError(
@@ -531,86 +680,16 @@ class Model:
                 self.tables[spec["name"]] = Table(spec, ids, rows)
 
     def read(self, path):
-        """The records of a file, as lists of texts; idx: an array of images."""
-        data = self.spec["data"]
-        if data["format"] == "idx":
-            return idx_file(path)
-        if data["format"] != "csv":
-            raise ModelError(
-                "data of format %s are made, not read: give `outputs` arrays by the names of the model's inputs"
-                % data["format"]
-            )
-        records = list(csv_records(open_bytes(path), data["separator"], data["quoting"]))
-        if data["header"] and records:
-            self.columns = records.pop(0)
-        for n, record in enumerate(records):
-            if len(record) != len(records[0] if self.columns is None else self.columns):
-                raise ModelError(
-                    "%s: record %d has %d columns, the first has %d"
-                    % (path, n + 1, len(record), len(records[0]))
-                )
-        return records
-
-    def _value(self, record, column, field):
-        if isinstance(record, dict):
-            # A record may also name fields, whose one column that is.
-            for key in (column, field["name"] if not field["list"] else None):
-                if key is not None and key in record:
-                    return as_text(record[key])
-            raise ModelError("field `%s`: the record has no column `%s`" % (field["name"], column))
-        position = int(column) if column.isdigit() else None
-        if position is None:
-            if self.columns is None or column not in self.columns:
-                raise ModelError(
-                    "field `%s`: the column `%s` is not known; give records as dicts, or read a file that has a header"
-                    % (field["name"], column)
-                )
-            position = self.columns.index(column)
-        if position >= len(record):
-            raise ModelError(
-                "field `%s` is column %d, the record has %d"
-                % (field["name"], position, len(record))
-            )
-        return as_text(record[position])
+        """The records of a file: lists of texts; idx: an array of images."""
+        return self.records.read(path)
 
     def field_values(self, name, records):
         """A field of raw records as the model reads it: int64 or float32."""
-        data = self.spec["data"]
-        if name not in self.fields and not (data["format"] == "idx" and name == "image"):
-            raise ModelError("the job's data have no field `%s`" % name)
-        field = self.fields.get(name, {"transforms": [], "name": name})
-        if data["format"] == "idx":
-            values = numpy.asarray(records, numpy.uint8).astype(numpy.float64)
-            for t in field["transforms"]:
-                if t["type"] != "scale":
-                    raise ModelError(
-                        "field `%s`: the transform `%s` is not known for images" % (name, t["type"])
-                    )
-                values = values * t["value"]
-            return values.astype(numpy.float32)
-        if data["format"] != "csv":
-            raise ModelError(
-                "data of format %s are made, not read: give `outputs` arrays by the names of the model's inputs"
-                % data["format"]
-            )
-        reader = self.readers[name]
-        values = [
-            [reader.value(self._value(r, c, field)) for c in field["columns"]] for r in records
-        ]
-        real = any(isinstance(v, float) for row in values for v in row)
-        array = numpy.array(values, numpy.float64 if real else numpy.int64).reshape(
-            len(values), len(field["columns"])
-        )
-        if real:
-            with numpy.errstate(over="ignore"):
-                array = array.astype(numpy.float32)
-            if not numpy.isfinite(array).all():
-                raise ModelError("field `%s`: a value is beyond float32" % name)
-        return array if field["list"] else array[:, 0]
+        return self.records.field_values(name, records)
 
     def inputs(self, records):
         """The model's inputs by name, of raw records."""
-        if self.spec["data"]["format"] == "csv" and isinstance(records, dict):
+        if isinstance(records, dict):
             records = [records]
         return {i["name"]: self.field_values(i["name"], records) for i in self.spec["inputs"]}
 
