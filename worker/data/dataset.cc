@@ -1,6 +1,11 @@
 #include "worker/data/dataset.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/data_formats/typed_field.h"
+#include "worker/data/openers.h"
 
 namespace evergrad::worker {
 
@@ -12,21 +17,19 @@ std::optional<std::size_t> Dataset::FindField(const std::string& name) const {
 }
 
 bool NeedsTrain(const std::vector<config::FieldSpec>& fields) {
-  for (const config::FieldSpec& field : fields) {
-    for (const config::Transform& transform : field.transforms) {
-      if (transform.type == "vocabulary") return true;
-    }
-  }
-  return false;
+  return std::any_of(fields.begin(), fields.end(), [](const config::FieldSpec& field) {
+    return config::LearnedTransform(field) < field.transforms.size();
+  });
 }
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source,
                                                      const std::vector<config::FieldSpec>& fields,
                                                      const Dataset* train,
                                                      const DataOptions& options) {
-  if (source.format == "csv") return OpenCsv(source, fields, train, options);
-  if (source.format == "synthetic") return OpenSynthetic(source, fields, options.bytes_max);
-  return OpenIdx(source, fields, options);
+  for (const Opener& opener : kOpeners)
+    if (opener.format == source.format) return opener.open(source, fields, train, options);
+  return UserError(
+      absl::InvalidArgumentError(absl::StrCat("unknown data format: got=", source.format)));
 }
 
 absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n,

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/config/job_spec.h"
+#include "common/data_formats/data_spec.h"
 #include "common/fs/roots.h"
 #include "common/tensor/tensor.h"
 
@@ -67,32 +67,8 @@ struct DataOptions {
   fs::Roots roots = {};                     // where its files may lie
 };
 
-// Opens `source` (gz or plain IDX, unsigned bytes) and reads it whole into memory: fields image and
-// label, in this order. User errors name file, offset (of the uncompressed bytes) and what was
-// expected: wrong magic, short or overlong file, damaged gzip, counts that differ. A header that
-// asks for more than `bytes_max`, or for more than the file can hold, is refused before anything is
-// allocated. PermissionDenied: a file outside of the roots.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source,
-                                                 const std::vector<config::FieldSpec>& fields,
-                                                 const DataOptions& options = {});
-
-// Opens a csv file (gz or plain) and reads it whole into memory, column-wise: a field an entry of
-// `fields`, in their order. `train`, where it is given, is the training data of the same job: its
-// vocabularies are used; else they are built of this file. User errors name file:line and column,
-// what was expected and the first kQuotedMax characters of what stands there.
-inline constexpr std::size_t kQuotedMax = 16;
-absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source,
-                                                 const std::vector<config::FieldSpec>& fields,
-                                                 const Dataset* train,
-                                                 const DataOptions& options = {});
-
-// Examples made from (source.seed, fields) as they are read: the same everywhere. UserError:
-// settings out of range.
-absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source,
-                                                       const std::vector<config::FieldSpec>& fields,
-                                                       std::uint64_t bytes_max = kDataBytesMax);
-
-// Any format. `train` is set for data that is read beside it, whose vocabularies then are its.
+// Opens a source of any format (openers.h). `train` is the training data of the same job if this is
+// other data; its vocabularies are used. UserError: no format has the source's name.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source,
                                                      const std::vector<config::FieldSpec>& fields,
                                                      const Dataset* train,

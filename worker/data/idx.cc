@@ -8,7 +8,8 @@
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
 #include "worker/data/data_file.h"
-#include "worker/data/dataset.h"
+#include "worker/data/openers.h"
+#include "worker/data/transforms.h"
 
 namespace evergrad::worker {
 namespace {
@@ -97,13 +98,26 @@ absl::StatusOr<std::vector<std::uint8_t>> ReadElements(DataFile& file, const Hea
   return elements;
 }
 
-// What a byte becomes: computed once per value, in double, so that a chain of scales rounds once.
-std::array<float, 256> Table(const std::vector<config::Transform>& transforms) {
-  std::array<float, 256> table{};
-  for (int i = 0; i < 256; ++i) {
-    double value = i;
-    for (const config::Transform& transform : transforms) value *= transform.value;
-    table[static_cast<std::size_t>(i)] = static_cast<float>(value);
+using ByteTable = std::array<float, 256>;
+
+// The result of the transforms for each of the 256 values of a byte. Every chain is computed in
+// double and rounded once.
+absl::StatusOr<ByteTable> TransformedBytes(const config::FieldSpec& field) {
+  std::vector<TransformStep> steps;
+  for (const config::Transform& transform : field.transforms) {
+    if (transform.type != "scale")
+      return UserError(absl::InvalidArgumentError(absl::StrCat(
+          "unknown transform: field=", field.name, " want=scale got=", transform.type)));
+    EG_ASSIGN_OR_RETURN(steps.emplace_back(),
+                        MakeTransformStep(transform, config::ValueKind::kReal));
+  }
+  ByteTable table{};
+  for (std::size_t byte = 0; byte < table.size(); ++byte) {
+    Value value = RealValue(static_cast<double>(byte));
+    for (const TransformStep& step : steps) {
+      EG_ASSIGN_OR_RETURN(value, step(value));
+    }
+    table[byte] = static_cast<float>(value.number());
   }
   return table;
 }
@@ -111,8 +125,8 @@ std::array<float, 256> Table(const std::vector<config::Transform>& transforms) {
 class IdxDataset final : public Dataset {
  public:
   IdxDataset(std::vector<std::uint8_t> images, std::vector<std::uint8_t> labels,
-             tensor::Shape shape, std::array<float, 256> image_table,
-             std::array<float, 256> label_table, std::string fingerprint)
+             tensor::Shape shape, ByteTable image_table, ByteTable label_table,
+             std::string fingerprint)
       : images_(std::move(images)),
         labels_(std::move(labels)),
         elements_(shape.elements()),
@@ -148,7 +162,7 @@ class IdxDataset final : public Dataset {
   const std::vector<std::uint8_t> images_, labels_;
   const std::uint64_t elements_;
   const std::vector<Field> fields_;
-  const std::array<float, 256> image_table_, label_table_;
+  const ByteTable image_table_, label_table_;
   const std::string fingerprint_;
 };
 
@@ -156,19 +170,16 @@ class IdxDataset final : public Dataset {
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source,
                                                  const std::vector<config::FieldSpec>& fields,
-                                                 const DataOptions& options) {
-  std::vector<config::Transform> image_transforms, label_transforms;
+                                                 const Dataset*, const DataOptions& options) {
+  EG_ASSIGN_OR_RETURN(ByteTable image_table, TransformedBytes({}));
+  ByteTable label_table = image_table;
   for (const config::FieldSpec& field : fields) {
     if (field.name != "image" && field.name != "label") {
       return UserError(absl::InvalidArgumentError(
           absl::StrCat("unknown field of an idx source: want=image or label got=", field.name)));
     }
-    for (const config::Transform& transform : field.transforms) {
-      if (transform.type != "scale")
-        return UserError(absl::InvalidArgumentError(absl::StrCat(
-            "unknown transform: field=", field.name, " want=scale got=", transform.type)));
-      (field.name == "image" ? image_transforms : label_transforms).push_back(transform);
-    }
+    EG_ASSIGN_OR_RETURN((field.name == "image" ? image_table : label_table),
+                        TransformedBytes(field));
   }
 
   EG_ASSIGN_OR_RETURN(auto label_file,
@@ -197,10 +208,9 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& sourc
   }
   EG_ASSIGN_OR_RETURN(const std::string image_fingerprint, image_file->Fingerprint());
   EG_ASSIGN_OR_RETURN(const std::string label_fingerprint, label_file->Fingerprint());
-  return std::unique_ptr<Dataset>(
-      new IdxDataset(std::move(images), std::move(labels), std::move(shape),
-                     Table(image_transforms), Table(label_transforms),
-                     absl::StrCat("images: ", image_fingerprint, "\nlabels: ", label_fingerprint)));
+  return std::unique_ptr<Dataset>(new IdxDataset(
+      std::move(images), std::move(labels), std::move(shape), image_table, label_table,
+      absl::StrCat("images: ", image_fingerprint, "\nlabels: ", label_fingerprint)));
 }
 
 }  // namespace evergrad::worker

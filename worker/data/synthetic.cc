@@ -16,7 +16,7 @@
 #include "common/base/status.h"
 #include "common/random/philox.h"
 #include "common/sharding/slots.h"
-#include "worker/data/dataset.h"
+#include "worker/data/openers.h"
 
 namespace evergrad::worker {
 namespace {
@@ -255,7 +255,7 @@ class SyntheticDataset final : public Dataset {
 
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source,
                                                        const std::vector<config::FieldSpec>& fields,
-                                                       std::uint64_t bytes_max) {
+                                                       const Dataset*, const DataOptions& options) {
   std::vector<Generated> generated;
   std::uint64_t bytes = 0;
   for (const config::FieldSpec& field : fields) {
@@ -286,9 +286,10 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec&
           return wrong(
               absl::StrCat("zipf draws from at most ", kZipfIdsMax, " ids, got ", field.ids));
         bytes += field.ids * (sizeof(double) + sizeof(std::uint32_t));
-        if (bytes > bytes_max) {
-          return UserError(absl::ResourceExhaustedError(absl::StrCat(
-              "data set too large: field=", field.name, " bytes=", bytes, " limit=", bytes_max)));
+        if (bytes > options.bytes_max) {
+          return UserError(absl::ResourceExhaustedError(
+              absl::StrCat("data set too large: field=", field.name, " bytes=", bytes,
+                           " limit=", options.bytes_max)));
         }
         std::vector<double> weights(field.ids);
         for (std::uint64_t k = 0; k < field.ids; ++k)

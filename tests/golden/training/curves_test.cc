@@ -238,7 +238,7 @@ std::unique_ptr<worker::Dataset> OpenData(const Golden& golden) {
     std::cout << "skipped: no " << source.images << "; set EVERGRAD_DATA\n";
     return nullptr;
   }
-  auto data = worker::OpenIdx(source, {Scaled(golden.scale)});
+  auto data = worker::OpenDataset(source, {Scaled(golden.scale)}, nullptr);
   INFO(data.status().ToString());
   REQUIRE(data.ok());
   return *std::move(data);

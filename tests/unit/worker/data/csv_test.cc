@@ -16,7 +16,8 @@
 #include "tests/support/skip.h"
 #include "tests/support/temp_folder.h"
 #include "worker/data/csv_records.h"
-#include "worker/data/dataset.h"
+#include "worker/data/openers.h"
+#include "worker/data/typed_value.h"
 
 namespace evergrad::worker {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "common/base/status.h"
 #include "tests/support/temp_folder.h"
-#include "worker/data/dataset.h"
+#include "worker/data/openers.h"
 
 namespace evergrad::worker {
 namespace {
@@ -192,12 +192,12 @@ TEST_CASE("idx files outside of the roots are not read, each of the two") {
   config::SourceSpec source;
   source.images = folder / "data/images";
   source.labels = folder / "data/labels";
-  CHECK(OpenIdx(source, {}, options).ok());
+  CHECK(OpenIdx(source, {}, nullptr, options).ok());
   source.images = folder / "images";
-  CHECK(absl::IsPermissionDenied(OpenIdx(source, {}, options).status()));
+  CHECK(absl::IsPermissionDenied(OpenIdx(source, {}, nullptr, options).status()));
   source.images = folder / "data/images";
   source.labels = folder / "labels";
-  CHECK(absl::IsPermissionDenied(OpenIdx(source, {}, options).status()));
+  CHECK(absl::IsPermissionDenied(OpenIdx(source, {}, nullptr, options).status()));
 }
 
 TEST_CASE("a transform or a field that is not built is refused by name") {
@@ -218,7 +218,7 @@ TEST_CASE("a data set above the limit is refused before it is read") {
   TempFolder folder;
   WritePlain(folder / "images", Images());
   WritePlain(folder / "labels", Labels());
-  const auto data = OpenIdx(Source(folder), {}, {29});
+  const auto data = OpenIdx(Source(folder), {}, nullptr, {29});
   REQUIRE_FALSE(data.ok());
   CHECK_THAT(std::string(data.status().message()),
              Catch::Contains("too large") && Catch::Contains("limit=29"));

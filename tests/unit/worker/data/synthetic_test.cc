@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "common/base/status.h"
-#include "worker/data/dataset.h"
+#include "worker/data/openers.h"
 
 namespace evergrad::worker {
 namespace {
@@ -189,7 +189,7 @@ TEST_CASE("images of a shape, and labels of many classes that hang on them") {
 
 TEST_CASE("settings out of range are the user's") {
   const auto refusal = [](config::FieldSpec field, std::uint64_t bytes_max = kDataBytesMax) {
-    const auto data = OpenSynthetic(Source(1, 1), {std::move(field)}, bytes_max);
+    const auto data = OpenSynthetic(Source(1, 1), {std::move(field)}, nullptr, {bytes_max});
     REQUIRE_FALSE(data.ok());
     CHECK(BlameOf(data.status()) == Blame::kUser);
     return std::string(data.status().message());

@@ -1,0 +1,57 @@
+// A data set with typed columns, which is held in memory column by column: 8 bytes an integer, 4 a
+// real number. Formats whose records have typed values (csv) build it with TypedDatasetBuilder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/data/data_file.h"
+#include "worker/data/dataset.h"
+#include "worker/data/typed_column.h"
+
+namespace evergrad::worker {
+
+// Reads the examples of one file in order:
+//
+//   Make -> for each example that Takes(n) accepts: columns()[f]->Add …, EndExample -> End
+//
+// Errors are the user's and name the file. Not thread-safe.
+class TypedDatasetBuilder {
+ public:
+  // A column for each entry of `fields`, in their order. `train` is the training data of the same
+  // job, whose vocabularies are used; null: vocabularies are built of this file. `manner` says how
+  // the file is read as far as the plan's text does not say it; the fingerprint includes it.
+  static absl::StatusOr<TypedDatasetBuilder> Make(const config::SourceSpec& source,
+                                                  const std::vector<config::FieldSpec>& fields,
+                                                  const Dataset* train, std::string manner,
+                                                  const DataOptions& options);
+
+  const std::vector<std::unique_ptr<TypedColumn>>& columns() const { return columns_; }
+  // Whether the source has example n of the file (SourceSpec::split).
+  bool Takes(std::uint64_t n) const { return source_.split.Takes(n); }
+  // Counts an example whose values were added. ResourceExhausted: the data set is too large. `line`
+  // is where the example begins.
+  absl::Status EndExample(std::uint64_t line);
+  // The error about the value `status` of `field` at file:line:place. `place` is the column or
+  // member, escaped and shortened by the caller.
+  absl::Status BadValue(std::uint64_t line, absl::string_view place, const config::FieldSpec& field,
+                        const absl::Status& status) const;
+  // Makes the data set after the last example. `file` is the file that was read.
+  absl::StatusOr<std::unique_ptr<Dataset>> End(const DataFile& file,
+                                               std::vector<std::string> warnings);
+
+ private:
+  TypedDatasetBuilder(const config::SourceSpec& source, std::string manner,
+                      std::uint64_t bytes_max);
+
+  config::SourceSpec source_;
+  std::string manner_;
+  std::uint64_t bytes_max_;
+  std::vector<std::unique_ptr<TypedColumn>> columns_;
+  std::uint64_t examples_ = 0;
+};
+
+}  // namespace evergrad::worker

@@ -1,0 +1,44 @@
+// One value of a typed column on its way from the file to the batch. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/data_formats/value_kind.h"
+
+namespace evergrad::worker {
+
+// Messages about a value quote at most this many of its characters. The user who submitted the job
+// sees the messages, and the file may belong to someone else.
+inline constexpr std::size_t kQuotedMax = 16;
+
+struct Value {
+  config::ValueKind kind = config::ValueKind::kText;
+  absl::string_view text;  // kText: a view into memory that the caller owns
+  std::int64_t integer = 0;
+  double real = 0;
+
+  double number() const {  // kInteger, kReal
+    return kind == config::ValueKind::kInteger ? static_cast<double>(integer) : real;
+  }
+  // kText, kInteger: the text itself, or the integer's decimal digits. Vocabularies, `map` and
+  // `hash` know the value by this text, so 39 and `39` are the same.
+  std::string Name() const;
+};
+
+inline Value TextValue(absl::string_view text) { return {config::ValueKind::kText, text, 0, 0}; }
+inline Value IntegerValue(std::int64_t v) { return {config::ValueKind::kInteger, {}, v, 0}; }
+inline Value RealValue(double v) { return {config::ValueKind::kReal, {}, 0, v}; }
+
+// The value of `kind` that `text` spells. InvalidArgument: it spells none.
+absl::StatusOr<Value> ParseValue(config::ValueKind kind, absl::string_view text);
+
+// What a column of `kind` expects, for messages: "an integer of 64 bits".
+absl::string_view ExpectedOf(config::ValueKind kind);
+// "expected …, got `…`" with the beginning of `text`. The caller adds file, line and column.
+absl::Status WrongValue(absl::string_view expected, absl::string_view text);
+
+}  // namespace evergrad::worker
