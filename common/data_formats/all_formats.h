@@ -7,13 +7,15 @@ namespace evergrad::config {
 
 const DataFormat& IdxFormat();
 const DataFormat& CsvFormat();
+const DataFormat& JsonlFormat();
 const DataFormat& SyntheticFormat();
 
 // In the order of the reference and of messages.
-inline constexpr const DataFormat& (*kAllFormats[])() = {IdxFormat, CsvFormat, SyntheticFormat};
+inline constexpr const DataFormat& (*kAllFormats[])() = {IdxFormat, CsvFormat, JsonlFormat,
+                                                         SyntheticFormat};
 
 // Names that users may expect and that are refused as not built yet.
-inline constexpr const char* kFormatsNotBuilt[] = {"tsv", "tfrecord", "parquet", "libsvm",
-                                                   "png", "npz",      "jsonl"};
+inline constexpr const char* kFormatsNotBuilt[] = {"tsv",    "tfrecord", "parquet",
+                                                   "libsvm", "png",      "npz"};
 
 }  // namespace evergrad::config

@@ -8,6 +8,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -120,6 +121,99 @@ class Records(unittest.TestCase):
         ):
             with self.assertRaisesRegex(self.load.ModelError, "field `f`"):
                 field.value(text)
+
+    def jsonl(self, text, *fields, missing=()):
+        """The fields of the records of a jsonl file, each as a list."""
+        fields = [
+            {
+                "columns": [f["name"]],
+                "list": False,
+                "default": None,
+                "size": 0,
+                "transforms": [],
+                **f,
+            }
+            for f in fields
+        ]
+        records = self.load.JsonlRecords(
+            {"format": "jsonl", "missing": list(missing)}, fields, {"city": ["Bern", "Genf"]}
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x.jsonl")
+            with open(path, "wb") as f:
+                f.write(text if isinstance(text, bytes) else text.encode())
+            read = records.read(path)
+        return [records.field_values(f["name"], read).tolist() for f in fields]
+
+    def test_jsonl_records_become_what_the_workers_make_of_them(self):
+        text = (
+            '\ufeff{"age": 39, "city": "Genf", "w": [1, 2.5]}\r\n \n'
+            '{"w": [null, 3], "city": "?", "b": {"age": [1]}}\n{"age": null, "city": "B\\u0065rn"}'
+        )
+        ages, cities, lists, pairs = self.jsonl(
+            text,
+            {
+                "name": "age",
+                "type": "int",
+                "default": "7",
+                "transforms": [{"type": "offset", "value": 1}],
+            },
+            {"name": "city", "type": "string", "transforms": [{"type": "vocabulary"}]},
+            {"name": "w", "type": "float", "size": 2, "default": "0.5"},
+            {
+                "name": "two",
+                "columns": ["age", "age"],
+                "list": True,
+                "type": "float",
+                "default": "1",
+            },
+            missing=["?"],
+        )
+        self.assertEqual(ages, [40, 8, 8])
+        self.assertEqual(cities, [2, 0, 1])
+        self.assertEqual(lists, [[1, 2.5], [0.5, 3], [0.5, 0.5]])
+        self.assertEqual(pairs, [[39, 39], [1, 1], [1, 1]])
+
+    def test_jsonl_records_that_the_workers_refuse_are_refused(self):
+        a = {"name": "a", "type": "int"}
+        for line in (
+            '{"a": 1,}',
+            '{"a": 1} {"a": 2}',
+            '{"a": 1',
+            '{"a": NaN}',
+            "[1]",
+            "17",
+            "null",
+            '{"a": 1, "a": 2}',
+            '{"b": %s%s}' % ("[" * 64, "]" * 64),
+            '{"b": %s' % ("[" * 500000),
+            b'{"b": "\xff"}',
+            b'{"a": 1}\0',
+            '\ufeff{"a": 1}',
+            '{"b": "%s"}' % ("x" * (1 << 20)),
+        ):
+            line = line if isinstance(line, bytes) else line.encode()
+            with self.subTest(line[:40]), self.assertRaisesRegex(
+                self.load.ModelError, "x.jsonl:2: "
+            ):
+                self.jsonl(b'{"a": 1}\n' + line, a)
+        for value in ('"39"', "2.0", "9223372036854775808", "true", "[1]", "{}", "null"):
+            with self.subTest(value), self.assertRaisesRegex(self.load.ModelError, "field `a`"):
+                self.jsonl('{"a": %s}' % value, a)
+        for field, value in (
+            ({"name": "a", "type": "float"}, '"1"'),
+            ({"name": "a", "type": "float"}, "1e999"),
+            ({"name": "a", "type": "float"}, "1" + "0" * 400),
+            ({"name": "a", "type": "string", "transforms": [{"type": "hash", "buckets": 3}]}, "1"),
+            (
+                {"name": "a", "type": "string", "transforms": [{"type": "hash", "buckets": 3}]},
+                '"\\ud800"',
+            ),
+            ({"name": "a", "type": "int", "size": 3}, "[1, 2]"),
+            ({"name": "a", "type": "int", "size": 3}, "1"),
+        ):
+            with self.subTest(value), self.assertRaisesRegex(self.load.ModelError, "field `a`"):
+                self.jsonl('{"a": %s}' % value, field)
 
     def test_numbers_that_the_workers_refuse_are_refused(self):
         for field, text in (

@@ -31,6 +31,12 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& sourc
                                                  const std::vector<config::FieldSpec>& fields,
                                                  const Dataset* train = nullptr,
                                                  const DataOptions& options = {});
+// A jsonl file, gzip or plain: one JSON object per line, at most 1 MiB and 64 levels deep, whose
+// members become typed columns. Errors name file:line and member.
+absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonl(const config::SourceSpec& source,
+                                                   const std::vector<config::FieldSpec>& fields,
+                                                   const Dataset* train = nullptr,
+                                                   const DataOptions& options = {});
 // Examples that are made from (source.seed, fields) while they are read, the same on every machine.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source,
                                                        const std::vector<config::FieldSpec>& fields,
@@ -42,6 +48,6 @@ struct Opener {
   decltype(&OpenIdx) open;
 };
 inline constexpr Opener kOpeners[] = {
-    {"idx", &OpenIdx}, {"csv", &OpenCsv}, {"synthetic", &OpenSynthetic}};
+    {"idx", &OpenIdx}, {"csv", &OpenCsv}, {"jsonl", &OpenJsonl}, {"synthetic", &OpenSynthetic}};
 
 }  // namespace evergrad::worker

@@ -455,7 +455,89 @@ class CsvRecords(TypedRecords):
         return as_text(record[position])
 
 
-FORMATS = {"idx": IdxRecords, "csv": CsvRecords}
+class JsonlRecords(TypedRecords):
+    """Records as dicts by member name, with values as JSON has them."""
+
+    LINE_BYTES_MAX, DEPTH_MAX = 1 << 20, 64
+    STRING = re.compile(rb'"(\\.|[^"\\])*"')
+    SURROGATE = re.compile("[\ud800-\udfff]")
+
+    def read(self, path):
+        raw = open_bytes(path)
+        raw = raw[3:] if raw[:3] == b"\xef\xbb\xbf" else raw
+        records = []
+        for n, line in enumerate(raw.split(b"\n")):
+            if line.strip(b" \t\r"):
+                try:
+                    records.append(self.parse(line))
+                except (ValueError, RecursionError) as error:
+                    raise ModelError("%s:%d: %s" % (path, n + 1, error))
+        return records
+
+    def parse(self, line):
+        if len(line) > self.LINE_BYTES_MAX:
+            raise ValueError("longer than %d bytes" % self.LINE_BYTES_MAX)
+        depth = 0
+        for byte in self.STRING.sub(b"", line):
+            depth += (byte in b"[{") - (byte in b"]}")
+            if depth > self.DEPTH_MAX:
+                raise ValueError("lists and objects are nested deeper than %d" % self.DEPTH_MAX)
+        record = json.loads(
+            line.decode("utf-8"), object_pairs_hook=self.members, parse_constant=self.no_constant
+        )
+        if not isinstance(record, dict):
+            raise ValueError("expected a JSON object")
+        return record
+
+    @staticmethod
+    def no_constant(name):
+        raise ValueError("%s is not JSON" % name)
+
+    def members(self, pairs):
+        record = dict(pairs)
+        if len(record) != len(pairs):
+            names = [name for name, _ in pairs]
+            for field in self.fields.values():
+                for column in field["columns"]:
+                    if names.count(column) > 1:
+                        raise ValueError("duplicate member `%s`" % column[:16])
+        return record
+
+    def values(self, record, reader):
+        field = reader.field
+        if not isinstance(record, dict):
+            raise ModelError("field `%s`: expected a record as a dict" % field["name"])
+        values = []
+        for column in field["columns"]:
+            value = record.get(column)
+            if not field["size"]:
+                values.append(self.item(value, reader))
+            elif value is None:
+                values += [self.item(None, reader)] * field["size"]
+            elif isinstance(value, list) and len(value) == field["size"]:
+                values += [self.item(v, reader) for v in value]
+            else:
+                raise reader.error("a list of %d" % field["size"], value)
+        return values
+
+    def item(self, value, reader):
+        kind = reader.field["type"]
+        if value is None or (isinstance(value, str) and value in reader.missing):
+            return reader.absent("null" if value is None else "`%s`" % value)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if kind == "string" and isinstance(value, str):
+            if self.SURROGATE.search(value):
+                raise reader.error("a text", "half of a surrogate pair")
+            return reader.transformed(value, 0)
+        if kind == "int" and number and isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+            return reader.transformed(value, 0)
+        if kind == "float" and number and abs(value) <= sys.float_info.max:
+            return reader.transformed(float(value), 0)
+        expected = {"int": "an integer of 64 bits", "float": "a finite number"}
+        raise reader.error(expected.get(kind, "a text"), value)
+
+
+FORMATS = {"idx": IdxRecords, "csv": CsvRecords, "jsonl": JsonlRecords}
 
 
 # ---------------------------------------------------------------- layers
@@ -680,7 +762,7 @@ class Model:
                 self.tables[spec["name"]] = Table(spec, ids, rows)
 
     def read(self, path):
-        """The records of a file: lists of texts; idx: an array of images."""
+        """The records of a file: lists of texts; jsonl: dicts; idx: an array of images."""
         return self.records.read(path)
 
     def field_values(self, name, records):
@@ -814,7 +896,7 @@ def main():
     )
     parser.add_argument(
         "records",
-        help="a file of the format that the model was trained on: csv or IDX, gzip or plain",
+        help="a file of the format that the model was trained on: csv, jsonl or IDX, gzip or plain",
     )
     options = parser.parse_args()
     try:

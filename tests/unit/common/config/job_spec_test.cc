@@ -253,9 +253,10 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
     return Refusal(absl::StrReplaceAll(kCsv, {{from, to}}));
   };
   const auto says = [](const std::string& words) { return Catch::Contains(words); };
-  CHECK_THAT(with("format: csv", "format: cvs"),
-             says("job.yaml:6:21: `format` of a data source: expected one of idx, csv, synthetic, "
-                  "got `cvs`; did you mean `csv`?"));
+  CHECK_THAT(
+      with("format: csv", "format: cvs"),
+      says("job.yaml:6:21: `format` of a data source: expected one of idx, csv, jsonl, synthetic, "
+           "got `cvs`; did you mean `csv`?"));
   CHECK_THAT(with("path: clicks.csv.gz, ", ""), says("missing key `path` in a csv source"));
   CHECK_THAT(with("separator: \", \"", "separator: \"\""),
              says("`separator`: expected 1 to 8 characters"));
@@ -366,7 +367,7 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
   CHECK_THAT(RefusalWith("type: adam, learning_rate: 0.001", "type: rowwise_adagrad"),
              says("rowwise_adagrad is for embedding tables"));
   CHECK_THAT(RefusalWith("{scale: 0.00392156862}", "{hash: {buckets: 3}}"),
-             says("transform `hash` is one of csv fields"));
+             says("transform `hash` is one of csv and jsonl fields"));
 }
 
 TEST_CASE(
@@ -727,7 +728,8 @@ TEST_CASE("one wrong format is one mistake, and the mistakes in its body are tol
       "{type: mean_squared_error, labels: y}}\n"
       "  optimizer: {type: sgd}\n";
   CHECK(Refusal(JobWith(body)) ==
-        "job.yaml:6:21: `format` of a data source: expected one of idx, csv, synthetic, got `cvs`; "
+        "job.yaml:6:21: `format` of a data source: expected one of idx, csv, jsonl, synthetic, got "
+        "`cvs`; "
         "did you mean `csv`?\n"
         "job.yaml:6:47: `header`: expected true or false, got `maybe`\n"
         "job.yaml:7:64: `type`: expected one of int, float, string, got `floot`; did you mean "
@@ -736,10 +738,10 @@ TEST_CASE("one wrong format is one mistake, and the mistakes in its body are tol
   CHECK(Refusal(JobWith(absl::StrReplaceAll(body, {{"cvs", "parquet"}, {"floot", "float"}}))) ==
         "job.yaml:6:21: not built yet: a data source of format `parquet`\n"
         "job.yaml:6:51: `header`: expected true or false, got `maybe`");
-  CHECK(
-      Refusal(JobWith(absl::StrReplaceAll(
-          body, {{"format: cvs, ", ""}, {"maybe", "true"}, {"floot", "float"}}))) ==
-      "job.yaml:6:12: missing key `format` in a data source: expected one of idx, csv, synthetic");
+  CHECK(Refusal(JobWith(absl::StrReplaceAll(
+            body, {{"format: cvs, ", ""}, {"maybe", "true"}, {"floot", "float"}}))) ==
+        "job.yaml:6:12: missing key `format` in a data source: expected one of idx, csv, jsonl, "
+        "synthetic");
 }
 
 TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {

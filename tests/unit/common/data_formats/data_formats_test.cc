@@ -1,8 +1,10 @@
 // Every descriptor of a transform and of a format, enumerated: a new one is tested without a change
 // here, except for an example of a job.
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,7 @@
 #include "common/data_formats/data_format.h"
 #include "common/data_formats/transform_type.h"
 #include "common/data_formats/typed_field.h"
+#include "tests/support/paths.h"
 
 namespace evergrad::config {
 namespace {
@@ -214,6 +217,57 @@ TEST_CASE("model.json has the bytes that load.py of every run reads") {
         R"("transforms":[{"type":"map","entries":[["x",0.5],["y",2.0]]},)"
         R"({"type":"scale","value":2.0},{"type":"log1p"},{"type":"bucketize","bounds":[1.0,2.5]},)"
         R"({"type":"hash","buckets":7},{"type":"vocabulary","min_count":3}]})");
+}
+
+TEST_CASE("the example of a jsonl source in docs/data.md is valid") {
+  std::ostringstream text;
+  text << std::ifstream(test::SourceDir() + "/docs/data.md").rdbuf();
+  std::string page = text.str();
+  page = page.substr(page.find("## Fields of a jsonl source"));
+  const std::size_t begin = page.find("```yaml\n") + 8;
+  const std::string data = page.substr(begin, page.find("```", begin) - begin);
+  const ParsedJob job = ParseJob(
+      absl::StrCat("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\n"
+                   "spec:\n  ",
+                   absl::StrReplaceAll(data, {{"\n", "\n  "}}),
+                   "model: {inputs: {age: {shape: []}, pixels: {shape: [4]}}, layers: [{name: c, "
+                   "type: concatenate, input: [age, pixels]}, {name: d, type: dense, units: 1, "
+                   "activation: sigmoid}], losses: {type: binary_crossentropy, labels: income}}\n"
+                   "  optimizer: {type: sgd}\n"),
+      {.file_name = "job.yaml", .base_folder = "/jobs"});
+  CHECK(Errors(job) == "");
+  REQUIRE(job.spec);
+  CHECK(job.spec->data.eval);
+  CHECK(job.spec->data.fields.size() == 4);
+}
+
+TEST_CASE("a jsonl source has settings of its own, and mistakes are told where they stand") {
+  const auto refusal = [](const std::string& source, const std::string& field) {
+    return Errors(ParseData(absl::StrCat("{train: {format: jsonl, ", source,
+                                         "}, fields: {x: {column: a, type: float, ", field,
+                                         "}, y: {column: c, type: int}}}")));
+  };
+  CHECK(refusal("path: x", "size: 3") == "");
+  CHECK_THAT(refusal("header: true, path: x", "size: 3"),
+             Catch::Contains("unknown key `header` in a jsonl source"));
+  CHECK_THAT(refusal("missing: \"?\"", "size: 3"),
+             Catch::Contains("missing key `path` in a jsonl source"));
+  CHECK_THAT(refusal("path: x", "size: 5000"), Catch::Contains("`size`: expected an integer"));
+  CHECK_THAT(refusal("path: x", "default: x"),
+             Catch::Contains("`default` of a field of type float: expected a number"));
+  CHECK_THAT(refusal("path: x", "transforms: [{hash: {buckets: 3}}]"),
+             Catch::Contains("transform `hash` takes a text or an integer"));
+  CHECK_THAT(Errors(ParseData(
+                 "{train: {format: jsonl, path: x}, fields: {x: {column: [a, b], type: float, "
+                 "size: 2}, y: {column: c, type: int}}}")),
+             Catch::Contains("job.yaml:5:91: `size` is the length of the list in one member"));
+  // `size` is a part of the plan's text, which has no sources.
+  DataSpec data;
+  FieldSpec& list = data.fields.emplace_back();
+  list.name = "x", list.type = "float", list.columns = {"a"}, list.size = 3;
+  CHECK(FormatOfField(data, list).name == "jsonl");
+  CHECK(DescribeField("jsonl", list)["size"] == 3);
+  CHECK_FALSE(DescribeField("csv", list).contains("size"));
 }
 
 TEST_CASE("a split takes every example for exactly one of its two sources") {

@@ -44,6 +44,9 @@ TEST_CASE("a field has the dtype that its format's descriptor says") {
   Write(folder / "x.csv", "a,b\n1,2.5\n");
   config::SourceSpec idx;
   idx.images = folder / "images", idx.labels = folder / "labels";
+  Write(folder / "x.jsonl", "{\"a\": 1, \"b\": 2.5}\n");
+  config::SourceSpec jsonl;
+  jsonl.format = "jsonl", jsonl.path = folder / "x.jsonl";
   config::SourceSpec csv;
   csv.format = "csv", csv.path = folder / "x.csv";
   config::SourceSpec synthetic;
@@ -53,7 +56,10 @@ TEST_CASE("a field has the dtype that its format's descriptor says") {
   config::FieldSpec ids = Field("ids", "ids");
   ids.ids = 5;
   const std::vector<std::pair<config::SourceSpec, std::vector<config::FieldSpec>>> cases = {
-      {idx, {Field("image", "")}}, {csv, {number, real}}, {synthetic, {ids, Field("x", "float")}}};
+      {idx, {Field("image", "")}},
+      {csv, {number, real}},
+      {jsonl, {number, real}},
+      {synthetic, {ids, Field("x", "float")}}};
   CHECK(cases.size() == config::DataFormats().size());
   for (const auto& [source, fields] : cases) {
     INFO(source.format);

@@ -1,0 +1,79 @@
+// `format: jsonl`, one JSON object per line, whose members have names.
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/data_formats/all_formats.h"
+#include "common/data_formats/field_keys.h"
+#include "common/data_formats/source_keys.h"
+#include "common/data_formats/transform_type.h"
+
+namespace evergrad::config {
+namespace {
+
+constexpr std::uint64_t kListMax = 4096;
+
+Key<FieldSpec> SizeKey() {
+  Key<FieldSpec> key =
+      Integer<FieldSpec>("size", &FieldSpec::size, 0, kListMax,
+                         "the length of the list that the member holds, which makes a field of "
+                         "shape [size]; 0: the member is one value");
+  key.write = [write = key.write](const FieldSpec& t) {
+    return t.size == 0 ? std::optional<Node>() : write(t);
+  };
+  key.default_text = "0";
+  return key;
+}
+
+void CheckField(Reader& r, const Entry& entry, const DataSpec&, const FieldSpec& field) {
+  CheckTypedField(r, entry, field);
+  if (field.size != 0 && field.list)
+    r.Report(entry.value.Find("size")->where(),
+             "`size` is the length of the list in one member, and `column` names several members: "
+             "keep one of the two");
+}
+
+}  // namespace
+
+const DataFormat& JsonlFormat() {
+  static const DataFormat format{
+      .name = "jsonl",
+      .defaults = {.format = "jsonl", .missing = {}},
+      .source = {"a jsonl source",
+                 {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
+                          "one JSON object per line; relative paths are taken from the job file's "
+                          "folder",
+                          "\"${EVERGRAD_DATA:-../data}/people.jsonl.gz\""),
+                  MissingKey(), SplitKey()},
+                 SourceKeysNotBuilt()},
+      .files = {{"path", &SourceSpec::path}},
+      .field = {"a field of a jsonl source",
+                {ColumnKey("name of a member, or a list of them",
+                           "a list makes a field of shape [n]"),
+                 ColumnTypeKey("the type of the member's value: an integer, a number or a text"),
+                 SizeKey(), DefaultKey(), TransformsKey(TransformNames())},
+                {"missing", "vocabulary", "hash_buckets"}},
+      .own_fields = {},
+      .transforms = TransformNames(),
+      .check_field = &CheckField,
+      .kind = &TypedFieldKind,
+      .wrote = [](const FieldSpec& field) { return !field.columns.empty() && field.size != 0; },
+      .explain_field =
+          [](std::string* out) {
+            ExplainField("pixels", JsonlFormat().field, {},
+                         {{"column", "pixels"},
+                          {"type", "float"},
+                          {"size", "4"},
+                          {"default", "\"0\""},
+                          {"transforms", "[{scale: 0.5}]"}},
+                         /*explain_transforms=*/false, out);
+          },
+      .describe_source =
+          [](const SourceSpec& source, nlohmann::ordered_json* object) {
+            (*object)["missing"] = source.missing;
+          },
+      .describe_field = [](const FieldSpec& field,
+                           nlohmann::ordered_json* object) { (*object)["size"] = field.size; }};
+  return format;
+}
+
+}  // namespace evergrad::config
