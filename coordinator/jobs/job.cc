@@ -81,6 +81,8 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
       reach_(options.reach_timeout),
       loss_curve_(options.curve_points_max),
       rate_curve_(options.curve_points_max),
+      metrics_file_(host, id_.runs_folder,
+                    [this](absl::string_view kind, const std::string& text) { Event(kind, text); }),
       restoring_(restoring) {
   if (id_.spec.type == "functions")
     functions_ = std::make_unique<FunctionQueue>(id_.spec.functions);

@@ -39,6 +39,7 @@
 #include "coordinator/jobs/curve.h"
 #include "coordinator/jobs/death_backoff.h"
 #include "coordinator/jobs/death_limit.h"
+#include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/reach_rule.h"
 #include "coordinator/jobs/section_limit.h"
@@ -108,10 +109,8 @@ struct RunFile {
 };
 
 // What a job asks of the process around it. Nothing here calls back into the job before returning.
-class JobHost {
+class JobHost : public MetricsFile::Host {
  public:
-  virtual ~JobHost() = default;
-  virtual MonoTime Now() const = 0;
   virtual std::int64_t WallMillis() const = 0;
   virtual std::string HostName() const = 0;  // of this machine, for people
   virtual Term term() const = 0;
@@ -124,18 +123,6 @@ class JobHost {
   // later.
   virtual void WriteFiles(const std::string& folder, std::vector<RunFile> files,
                           std::function<void(absl::Status)> done) = 0;
-  // Not OK: the lines are not in the file.
-  virtual void AppendLines(const std::string& folder, const std::string& name, std::string lines,
-                           std::function<void(absl::Status)> done) = 0;
-  // Makes the file what it was at `offset` bytes, then `tail`, in its folder: before anything is
-  // appended, and after AppendLines or this failed. DataLoss: it was shorter, and the tail is in
-  // it; any other error: as above.
-  virtual void RestoreLines(const std::string& folder, const std::string& name,
-                            std::uint64_t offset, std::string tail,
-                            std::function<void(absl::Status)> done) = 0;
-  // Runs `then` on the control executor once all that the store has accepted so far is durable: at
-  // once if it is. In order.
-  virtual void WhenDurable(std::function<void()> then) = 0;
   // Runs `work` on the file thread, in order with everything that is written there, then what it
   // returned on the control executor.
   virtual void OnFileThread(std::function<std::function<void()>()> work) = 0;
@@ -724,6 +711,7 @@ class Job {
   void EpochLine(const v1::EpochRow& row);
   void EpochLinesUpTo(std::uint64_t epoch);  // each once, when nothing can change it any more
   std::string EndLine() const;
+  void SetLinesLost();  // In result_json_, which was made before the last lines were given up.
   void BeginRate();
   void SampleRate();
   bool Paused() const;  // new examples are not trained on now: repair, or somebody is waited for
@@ -733,16 +721,8 @@ class Job {
   std::uint64_t closures_succeeded() const { return succeeded_; }
   std::uint64_t closures_cancelled() const;
 
-  // job_lines.cc: metrics.jsonl
-  bool Line(const std::string& json,
-            bool frequent = false);  // false: there is no room for it, it is lost
+  bool Line(const std::string& json, bool frequent = false);
   void FlushLines();
-  void HandOverLines();  // those committed, to the file
-  void TakeUpLines(std::string tail);
-  void WriteLines();
-  void OnLinesWritten(const absl::Status& status);
-  bool LinesSettled();
-  void GiveUpLines(const absl::Status& why);
 
   JobHost* const host_;
   const JobOptions options_;
@@ -922,7 +902,7 @@ class Job {
   double step_tokens_ = 0;
   MonoTime tokens_at_{0};
   std::uint64_t step_lines_dropped_ = 0;
-  std::string lines_;  // of metrics.jsonl, not yet handed over
+  MetricsFile metrics_file_;
 
   // What a persistent store needs.
   bool resume_phase_ = false;          // restored: the phase begins once the window has closed
@@ -931,25 +911,12 @@ class Job {
   std::string counted_;                // its closures, serialized
   std::unique_ptr<v1::CountedClosure> counting_;  // kept for its memory, like the next two
   v1::CoordinatorMessage grant_, answer_;
-  std::uint32_t notes_ = 0;        // commits since the last snapshot
-  std::uint64_t notes_bytes_ = 0;  // of their notes
-  bool whole_due_ = false;         // something changed that no note holds
-  std::uint64_t lines_bytes_ = 0;  // of metrics.jsonl, with those committed
-  std::deque<std::string>
-      unwritten_;  // committed, and the file thread has not said that they are in the file
-  std::uint64_t unwritten_bytes_ = 0;  // of them
-  std::size_t writable_ = 0,
-              writing_ = 0;  // of them, from the first on: durable; of these, at the file thread
-  bool lines_end_unknown_ = false;  // the file may end somewhere in them: the last write failed, or
-                                    // it was a former life's
-  bool lines_trouble_said_ = false;          // and not yet that it is over
-  MonoTime lines_again_{0};                  // when it is tried again
-  std::optional<MonoTime> lines_said_at_;    // the last warning
-  std::optional<MonoTime> lines_settle_by_;  // the job has ended and waits for them so long
-  std::uint64_t lines_lost_ = 0;             // for which there was no room
-  Attempt attempt_high_;                     // the highest that is counted in attempts_
-  Attempt attempts_known_;                   // the same when this life began
-  std::set<Attempt> attempts_adopted_;       // above it, and counted since
+  std::uint32_t notes_ = 0;             // commits since the last snapshot
+  std::uint64_t notes_bytes_ = 0;       // of their notes
+  bool whole_due_ = false;              // something changed that no note holds
+  Attempt attempt_high_;                // the highest that is counted in attempts_
+  Attempt attempts_known_;              // the same when this life began
+  std::set<Attempt> attempts_adopted_;  // above it, and counted since
   std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // of former lives
   std::map<std::string, MonoTime>
       awaited_;  // servers that the map names and that have not come back since a restart; lost at

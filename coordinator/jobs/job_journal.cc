@@ -101,8 +101,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_shards_rolled_back(shards_rolled_back_);
   counters->set_closures_lost(closures_lost_);
   counters->set_updates_lost(updates_lost_);
-  counters->set_lines_lost(lines_lost_);
-  counters->set_lines_trouble_said(lines_trouble_said_);
+  metrics_file_.FillCounters(counters);
   counters->set_checkpoint_trouble_said(checkpoint_trouble_said_);
 }
 
@@ -111,10 +110,10 @@ std::uint64_t Job::granted_below() const {
 }
 
 std::string Job::TakeNote() {
-  if (note_ == nullptr && lines_.empty() && counted_.empty()) return std::string();
+  if (note_ == nullptr && metrics_file_.pending().empty() && counted_.empty()) return std::string();
   v1::JobNote& note = Note();
   FillCounters(note.mutable_counters());
-  note.set_lines(lines_);
+  metrics_file_.FillNote(&note);
   std::string bytes = std::exchange(counted_, std::string());
   note.AppendToString(&bytes);
   note_.reset();
@@ -137,7 +136,7 @@ bool Job::Persist(const Record& record) {
     host_->StoreFailed(status);
     return false;
   }
-  if (journals()) HandOverLines();
+  if (journals()) metrics_file_.Commit(/*durable=*/false);
   return true;
 }
 
@@ -162,7 +161,7 @@ bool Job::PersistWhole() {
     host_->StoreFailed(status);
     return false;
   }
-  if (state_ != JobState::kQueued) HandOverLines();
+  if (state_ != JobState::kQueued) metrics_file_.Commit(/*durable=*/false);
   return true;
 }
 
@@ -265,12 +264,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_closures_failed(closures_failed_);
   FillCurve(loss_curve_, s->mutable_loss_curve());
   FillCurve(rate_curve_, s->mutable_rate_curve());
-  std::string unwritten;
-  for (const std::string& text : unwritten_) unwritten += text;
-  if (state_ != JobState::kQueued) unwritten += lines_;
-  s->set_lines_bytes(lines_bytes_ + (state_ != JobState::kQueued ? lines_.size() : 0));
-  if (!ended()) s->set_lines_unwritten(unwritten);
-  if (state_ == JobState::kQueued) s->set_lines_waiting(lines_);
+  metrics_file_.Fill(state_ == JobState::kQueued, ended(), s);
   s->set_result_json(result_json_);
   for (const v1::ShardState& shard : final_.shards) *s->add_final_shards() = shard;
   for (const std::string& server : final_.servers) s->add_final_servers(server);
@@ -319,15 +313,12 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok())
     return named(status);
   MonoTime last(snapshot.counters().mono_ns());
-  std::string tail = snapshot.lines_unwritten();
   for (const std::string& bytes : stored.notes) {
     v1::JobNote note;
     if (!note.ParseFromString(bytes))
       return named(absl::DataLossError("a note that cannot be read"));
     if (absl::Status status = job->ReadNote(note); !status.ok()) return named(status);
     last = MonoTime(note.counters().mono_ns());
-    tail += note.lines();
-    job->lines_bytes_ += note.lines().size();
   }
   // The monotonic clock goes on over a restart of the process; after one of the machine it began
   // again.
@@ -336,7 +327,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   job->restoring_ = false;
   if (!refusal.empty()) job->ShowRefusal(refusal);
   job->window_open_ = job->active();  // until Resume and CloseWindow nothing moves
-  if (!job->ended() && job->state_ != JobState::kQueued) job->TakeUpLines(std::move(tail));
+  if (!job->ended() && job->state_ != JobState::kQueued) job->metrics_file_.Resume();
   return job;
 }
 
@@ -352,8 +343,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   shards_rolled_back_ = counters.shards_rolled_back();
   closures_lost_ = counters.closures_lost();
   updates_lost_ = counters.updates_lost();
-  lines_lost_ = counters.lines_lost();
-  lines_trouble_said_ = counters.lines_trouble_said();
+  metrics_file_.ReadCounters(counters);
   checkpoint_trouble_said_ = counters.checkpoint_trouble_said();
 }
 
@@ -478,8 +468,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   closures_failed_ = s.closures_failed();
   ReadCurve(s.loss_curve(), &loss_curve_);
   ReadCurve(s.rate_curve(), &rate_curve_);
-  lines_bytes_ = s.lines_bytes();
-  lines_ = s.lines_waiting();
+  metrics_file_.Read(s);
   result_json_ = s.result_json();
   final_.complete = s.final_complete();
   final_.shards.assign(s.final_shards().begin(), s.final_shards().end());
@@ -529,6 +518,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     rate_curve_.Add(note.sample_seconds(), note.sample_rate());
     rate_ = note.sample_rate();
   }
+  metrics_file_.ReadNote(note);
   ReadCounters(note.counters());
   return absl::OkStatus();
 }

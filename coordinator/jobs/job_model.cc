@@ -17,7 +17,8 @@ bool Job::HasModel() const {
 // Behind the last lines of metrics.jsonl. The tables, where the last checkpoint has them and they
 // are small; then the other files of the end.
 void Job::WriteModel() {
-  if (!LinesSettled()) return;
+  if (!metrics_file_.Settle([this] { WriteModel(); })) return;
+  if (metrics_file_.gave_up()) SetLinesLost();
   if (!HasModel()) return WriteEnd(false);
   if (plan_message_.tables_size() == 0 || !checkpoint_.complete()) return LinkModel(false);
   StepModelTables(std::make_shared<ModelTables>(

@@ -72,6 +72,24 @@ void Job::WriteJobFile() {
   });
 }
 
+// Whoever restores a job reads notes of what was written already.
+bool Job::Line(const std::string& json, bool frequent) {
+  return restoring_ || metrics_file_.Add(json, frequent);
+}
+
+// Lines go to the file once the journal has them, so that a restart knows what the file must hold.
+void Job::FlushLines() {
+  if (state_ == JobState::kQueued) return;
+  if (!journals()) {
+    metrics_file_.Commit(/*durable=*/true);
+  } else if (whole_due_) {
+    PersistWhole();
+  } else {
+    Persist(Record());
+  }
+  metrics_file_.Write();
+}
+
 void Job::EventLine(const v1::Event& event) {
   // Tasks come and go while the last files are written; what is read by programs ends with its end
   // line.
@@ -109,7 +127,7 @@ std::string Job::EndLine() const {
                    {"wall_ms", ended_ms_},
                    {"state", std::string(JobStateName(ending_))},
                    {"step_lines_dropped", step_lines_dropped_},
-                   {"lines_lost", lines_lost_}});
+                   {"lines_lost", metrics_file_.lost()}});
 }
 
 // At most step_lines_per_second in the long run, so that a fast job does not write faster than
@@ -268,7 +286,7 @@ std::string Job::ResultJson() const {
   json["resumed_from"] =
       checkpoint_.resumed_from().empty() ? Json(nullptr) : Json(checkpoint_.resumed_from());
   // Of metrics.jsonl, for want of room.
-  json["lines_lost"] = lines_lost_;
+  json["lines_lost"] = metrics_file_.lost();
   // What was exported and read back, relative to the runs folder.
   json["files"] = Json::array();
   for (const v1::RunFileInfo& file : exported_)
@@ -305,6 +323,13 @@ std::string Job::ResultJson() const {
                                   {"updates_applied", s.updates_applied()}});
   }
   return Dump(json, 2) + "\n";
+}
+
+void Job::SetLinesLost() {
+  Json result = Json::parse(result_json_, nullptr, false);
+  if (!result.is_object()) return;
+  result["lines_lost"] = metrics_file_.lost();
+  result_json_ = Dump(result, 2) + "\n";
 }
 
 ReportData Job::MakeReport() const {

@@ -298,7 +298,7 @@ void Job::WriteEnd(bool tables) {
     servers_.clear();
     if (functions_) functions_->Clear();
     SetState(ending_);
-    lines_.clear();  // the file is closed
+    metrics_file_.Close();
     if (journals()) {
       PersistWhole();
     } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
