@@ -24,7 +24,6 @@ constexpr std::chrono::milliseconds kProgressEvery{100};
 constexpr std::chrono::seconds kPausesSaidEvery{10};
 constexpr std::size_t kWaitsBytesMax = 512, kAwaitsBytesMax = 128;
 constexpr std::size_t kHostBytesMax = 256;
-constexpr std::size_t kEventTextBytesMax = 2000;  // events_max of them fit into one answer to psctl
 
 v1::CoordinatorMessage JobMessage(const Job& job) {
   v1::CoordinatorMessage message;
@@ -76,6 +75,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
     : host_(host),
       options_(options),
       id_(std::move(identity)),
+      events_(options.events_max),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
       reach_(options.reach_timeout),
@@ -196,17 +196,10 @@ void Job::SetPhase(Phase phase) {
 }
 
 void Job::Event(absl::string_view kind, const std::string& text) {
-  v1::Event event;
-  event.set_number(++event_number_);
-  event.set_wall_ms(host_->WallMillis());
-  event.set_kind(std::string(kind));
-  event.set_text(client::CleanText(text, kEventTextBytesMax));
+  const v1::Event& event = events_.Add(kind, text, host_->WallMillis(), NoteIfJournaled());
   host_->Log(kind == "warning" || kind == "death" ? log::Level::kWarning : log::Level::kInfo,
              absl::StrCat(kind, ": ", event.text()), id_.spec.name);
   EventLine(event);
-  if (journals()) *Note().add_events() = event;
-  events_.push_back(std::move(event));
-  if (events_.size() > options_.events_max) events_.pop_front();
   ++revision_;
   host_->JobChanged(id_.uid);
 }
@@ -214,15 +207,10 @@ void Job::Event(absl::string_view kind, const std::string& text) {
 // Of an ended job: not in the journal nor in metrics.jsonl, each life of the coordinator says it
 // anew.
 void Job::ShowRefusal(const std::string& refusal) {
-  v1::Event event;
-  event.set_number(++event_number_);
-  event.set_wall_ms(host_->WallMillis());
-  event.set_kind("warning");
-  event.set_text(client::CleanText(
-      absl::StrCat("shown as its journal has it, without its variables: ", refusal),
-      kEventTextBytesMax));
+  const v1::Event& event = events_.Add(
+      "warning", absl::StrCat("shown as its journal has it, without its variables: ", refusal),
+      host_->WallMillis(), nullptr);
   host_->Log(log::Level::kWarning, absl::StrCat("an ended job is ", event.text()), id_.spec.name);
-  events_.push_back(std::move(event));
 }
 
 void Job::Touch() { touched_ = true; }
@@ -961,9 +949,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
       *row.add_unreached() = *unfit->unreached;
   }
   for (auto& [identity, row] : rows) *status->add_workers() = row;
-  for (const v1::Event& event : events_) {
-    if (event.number() > events_after) *status->add_events() = event;
-  }
+  events_.FillStatus(events_after, status);
   status->set_result_json(ended() ? result_json_ : "");
   status->set_weights_exported(weights_exported_);
   status->set_submitted_ms(submitted_ms_);

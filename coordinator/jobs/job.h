@@ -39,6 +39,7 @@
 #include "coordinator/jobs/curve.h"
 #include "coordinator/jobs/death_backoff.h"
 #include "coordinator/jobs/death_limit.h"
+#include "coordinator/jobs/event_log.h"
 #include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/reach_rule.h"
@@ -415,6 +416,7 @@ class Job {
   bool journals() const { return host_->store().persistent(); }
   bool PersistWhole();  // everything, in place of all records so far; false as above
   v1::JobNote& Note();  // what changes until the next Persist
+  v1::JobNote* NoteIfJournaled() { return journals() ? &Note() : nullptr; }
   std::string TakeNote();
   void FillCounters(v1::JobCounters* counters) const;
   void ReadCounters(const v1::JobCounters& counters);
@@ -736,6 +738,7 @@ class Job {
   bool never_started_ = false, end_taken_ = false;
   MonoTime next_progress_{0}, next_close_{0}, next_sample_{0};
 
+  EventLog events_;
   std::map<TaskId, Worker> workers_;
   std::map<TaskId, Server> servers_;  // the newest registration of each identity, away or not
   std::map<std::string, PerWorker> per_worker_;
@@ -948,15 +951,6 @@ class Job {
   bool arguments_given_up_said_ = false;
   MonoTime round_wanted_next_{0};
 
-  struct DeathRow {
-    std::string task, identity, reason;
-    Role role = Role::kWorker;
-    std::int64_t wall_ms = 0;
-  };
-  std::vector<DeathRow> deaths_;
-  std::uint64_t deaths_total_ = 0;
-  std::deque<v1::Event> events_;
-  std::uint64_t event_number_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // files are written behind our back
   std::int64_t submitted_ms_ = 0, started_ms_ = 0, ended_ms_ = 0;
   MonoTime started_at_{0}, ended_at_{0}, submitted_at_{0};

@@ -73,7 +73,7 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
     Event("state", absl::StrCat(name, " left: ", reason));
     return;
   }
-  ++deaths_total_;
+  events_.CountDeath();
   CreditServers();  // by who owned what before this death
   const MonoTime now = host_->Now();
   const bool held_work = worker != nullptr ? !worker->held.empty()
@@ -85,16 +85,7 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
     Touch();
     return;
   }
-  if (deaths_.size() < options_.events_max) {
-    deaths_.push_back({name, identity, std::string(reason), role, host_->WallMillis()});
-    if (journals()) {
-      v1::JobDeath* death = Note().add_deaths();
-      death->set_role(client::ToProto(role));
-      death->set_identity(identity);
-      death->set_reason(std::string(reason));
-      death->set_wall_ms(deaths_.back().wall_ms);
-    }
-  }
+  events_.AddDeath({role, identity, std::string(reason), host_->WallMillis()}, NoteIfJournaled());
   std::optional<PoisonRule::Running> running;
   if (worker != nullptr && worker->progress.state() == "running") {
     const Attempt attempt = client::FromProto<Attempt>(worker->progress.running_attempt());

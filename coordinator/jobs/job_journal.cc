@@ -95,7 +95,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_granted_below(granted_below());
   counters->set_repairs(book_ ? repairs_granted() : reruns_);
   counters->set_updates_redone(updates_redone_);
-  counters->set_deaths(deaths_total_);
+  events_.FillCounters(counters);
   counters->set_other_deaths(death_limit_.deaths());
   counters->set_step_lines_dropped(step_lines_dropped_);
   counters->set_shards_rolled_back(shards_rolled_back_);
@@ -250,15 +250,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_never_started(never_started_);
   s->set_pinned(pinned_);
   s->set_pinned_compute(pinned_compute_);
-  for (const v1::Event& event : events_) *s->add_events() = event;
-  s->set_event_number(event_number_);
-  for (const DeathRow& death : deaths_) {
-    v1::JobDeath* one = s->add_deaths();
-    one->set_role(client::ToProto(death.role));
-    one->set_identity(death.identity);
-    one->set_reason(death.reason);
-    one->set_wall_ms(death.wall_ms);
-  }
+  events_.Fill(s);
   if (first_cause_) *s->mutable_first_cause() = *first_cause_;
   s->set_cause_is_users(cause_is_users_);
   s->set_closures_failed(closures_failed_);
@@ -337,7 +329,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   granted_before_ = counters.granted_below();
   repairs_before_ = reruns_ = counters.repairs();
   updates_redone_ = counters.updates_redone();
-  deaths_total_ = counters.deaths();
+  events_.ReadCounters(counters);
   death_limit_.Restore(counters.other_deaths());
   step_lines_dropped_ = counters.step_lines_dropped();
   shards_rolled_back_ = counters.shards_rolled_back();
@@ -455,14 +447,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   end_taken_ = ended();
   pinned_ = s.pinned();
   pinned_compute_ = s.pinned_compute();
-  events_.assign(s.events().begin(), s.events().end());
-  event_number_ = s.event_number();
-  for (const v1::JobDeath& one : s.deaths()) {
-    const absl::StatusOr<Role> role = client::FromProto(one.role());
-    if (!role.ok()) return role.status();
-    deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(),
-                       one.reason(), *role, one.wall_ms()});
-  }
+  EG_RETURN_IF_ERROR(events_.Read(s));
   if (s.has_first_cause()) first_cause_ = s.first_cause();
   cause_is_users_ = s.cause_is_users();
   closures_failed_ = s.closures_failed();
@@ -502,17 +487,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     functions_->Apply(note.functions());
     for (const v1::FunctionSucceeded& one : note.functions().succeeded()) AddFunction(one);
   }
-  for (const v1::Event& event : note.events()) {
-    events_.push_back(event);
-    if (events_.size() > options_.events_max) events_.pop_front();
-    event_number_ = std::max(event_number_, event.number());
-  }
-  for (const v1::JobDeath& one : note.deaths()) {
-    const absl::StatusOr<Role> role = client::FromProto(one.role());
-    if (!role.ok()) return role.status();
-    deaths_.push_back({absl::StrCat(RoleName(*role), "/", one.identity()), one.identity(),
-                       one.reason(), *role, one.wall_ms()});
-  }
+  EG_RETURN_IF_ERROR(events_.ReadNote(note));
   if (note.has_checkpoint()) checkpoint_ = note.checkpoint();
   if (note.sampled()) {
     rate_curve_.Add(note.sample_seconds(), note.sample_rate());

@@ -294,8 +294,8 @@ std::string Job::ResultJson() const {
                                  {"bytes", file.bytes()},
                                  {"sha256", snapshot::Hex(snapshot::BytesOf(file.sha256()))}});
   json["deaths"] = Json::array();
-  for (const DeathRow& death : deaths_) {
-    json["deaths"].push_back(Json{{"task", death.task},
+  for (const EventLog::Death& death : events_.deaths()) {
+    json["deaths"].push_back(Json{{"task", absl::StrCat(RoleName(death.role), "/", death.identity)},
                                   {"role", RoleName(death.role)},
                                   {"identity", death.identity},
                                   {"reason", death.reason},
@@ -349,7 +349,7 @@ ReportData Job::MakeReport() const {
   data.closures_cancelled = closures_cancelled();
   data.attempts = attempts_;
   data.reruns = reruns_;
-  data.deaths = deaths_total_;
+  data.deaths = events_.deaths_total();
   data.duplicates_refused = DuplicatesRefused();
   data.loss_by_step = loss_curve_.points();
   data.rate_by_time = rate_curve_.points();
@@ -371,7 +371,7 @@ ReportData Job::MakeReport() const {
     data.shards.push_back({s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]),
                            RowsOf(s), s.bytes(), s.updates_applied()});
   }
-  for (const v1::Event& event : events_) {
+  for (const v1::Event& event : events_.events()) {
     data.events.push_back({static_cast<double>(event.wall_ms() - submitted_ms_) / 1000.0,
                            event.kind(), event.text()});
   }

@@ -1,0 +1,66 @@
+// What has happened to a job, for the people who follow it: the newest events, numbered from 1, and
+// the deaths of its tasks. Pure; the control executor's.
+//
+// At most `events_max` of each are kept: the oldest event goes first, and of the deaths the first
+// are kept, because they are the ones that explain the others. All deaths are counted.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/base/ids.h"
+#include "evergrad/v1/api.pb.h"
+
+namespace evergrad::v1 {
+class JobCounters;
+class JobNote;
+class JobSnapshot;
+}  // namespace evergrad::v1
+
+namespace evergrad::coordinator {
+
+class EventLog {
+ public:
+  struct Death {
+    Role role = Role::kWorker;
+    std::string identity, reason;
+    std::int64_t wall_ms = 0;
+  };
+  explicit EventLog(std::uint32_t events_max) : events_max_(events_max) {}
+
+  // The text is cleaned and cut, so that all events fit into one answer to psctl. `note`: takes it
+  // to the journal; may be null. The event stays valid until the next Add.
+  const v1::Event& Add(absl::string_view kind, absl::string_view text, std::int64_t wall_ms,
+                       v1::JobNote* note);
+  void CountDeath() { ++deaths_total_; }
+  void AddDeath(Death death, v1::JobNote* note);
+
+  const std::deque<v1::Event>& events() const { return events_; }
+  const std::vector<Death>& deaths() const { return deaths_; }
+  std::uint64_t deaths_total() const { return deaths_total_; }
+  void FillStatus(std::uint64_t events_after, v1::JobStatus* status) const;
+
+  // The journal. InvalidArgument: a role that is none.
+  void Fill(v1::JobSnapshot* snapshot) const;
+  void FillCounters(v1::JobCounters* counters) const;
+  absl::Status Read(const v1::JobSnapshot& snapshot);
+  absl::Status ReadNote(const v1::JobNote& note);
+  void ReadCounters(const v1::JobCounters& counters);
+
+ private:
+  void Keep(const v1::Event& event);
+  template <class Deaths>
+  absl::Status ReadDeaths(const Deaths& deaths);
+
+  const std::uint32_t events_max_;
+  std::deque<v1::Event> events_;
+  std::uint64_t number_ = 0;  // Of the newest event.
+  std::vector<Death> deaths_;
+  std::uint64_t deaths_total_ = 0;
+};
+
+}  // namespace evergrad::coordinator
