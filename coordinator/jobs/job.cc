@@ -237,8 +237,8 @@ void Job::FillMap(v1::ShardMap* map) const {
     *location->mutable_epoch() = client::ToProto(owners[p].epoch);
     *location->mutable_start() = client::ToProto(owners[p].start);
     location->set_server_identity(owners[p].server);
-    if (const auto endpoint = endpoints_.find(owners[p].server); endpoint != endpoints_.end())
-      *location->mutable_endpoint() = endpoint->second;
+    if (const v1::Endpoint* endpoint = totals_.EndpointOf(owners[p].server))
+      *location->mutable_endpoint() = *endpoint;
   }
 }
 
@@ -412,7 +412,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
   server.stopped = std::move(stopped);
   server.leaving = client::CleanText(hello.leaving(), 200);
   server.drains = !server.leaving.empty();
-  if (server_tally_[identity].Begin(server.process)) whole_due_ = true;
+  if (totals_.BeginServer(identity, server.process, server.endpoint)) whole_due_ = true;
   if (former) {
     if (auto old = servers_.find(*former); old != servers_.end()) {
       if (former_died) {
@@ -439,8 +439,6 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
     for (Query& query : queries_) query.waiting.erase(*former);
   }
   awaited_.erase(identity);
-  if (endpoints_[identity].address() != hello.endpoint().address()) whole_due_ = true;
-  endpoints_[identity] = hello.endpoint();
   servers_.insert_or_assign(task, std::move(server));
   if (active()) {
     FillJobInfo(registered->mutable_job());
@@ -470,7 +468,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
 void Job::Ready(TaskId task) {
   if (Worker* worker = FindWorker(task)) {
     worker->ready = true;
-    if (!worker->silent) CountWorker(*worker);
+    if (!worker->silent) BeginTotals(*worker);
     Pump();
     return;
   }
@@ -537,8 +535,7 @@ void Job::Ready(TaskId task) {
 }
 
 void Job::NoteLeft(const Worker& worker) {
-  const auto sum = per_worker_.find(worker.identity);
-  if (UnfitOf(worker) == nullptr && sum != per_worker_.end() && sum->second.steps > 0)
+  if (UnfitOf(worker) == nullptr && totals_.HasCountedClosures(worker.identity))
     fit_left_ = host_->Now();
 }
 
@@ -550,7 +547,7 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   NoteLeft(worker);
   unfit_.erase(worker.process);
   OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker, worker.host);
-  ForgetWorker(worker);
+  totals_.ForgetIdleWorker(worker.identity);
   SayPauses(worker.identity);
   if (book_) {
     const std::vector<ClosureId> released = book_->ReleaseWorker(task);
@@ -728,23 +725,6 @@ absl::Status Job::OnMessage(TaskId task, const v1::TaskMessage& message) {
   }
 }
 
-namespace {
-
-// What a worker says of its device, with words and reasons bounded.
-void CleanDevice(const v1::DeviceProgress& said, v1::DeviceProgress* to) {
-  constexpr std::size_t kReasonsMax = 16;
-  *to = said;
-  to->set_name(client::CleanText(said.name(), 256));
-  to->set_utilization_from(client::CleanText(said.utilization_from(), 16));
-  to->clear_graph_recaptures();
-  for (const auto& [reason, count] : said.graph_recaptures()) {
-    if (static_cast<std::size_t>(to->graph_recaptures_size()) == kReasonsMax) break;
-    (*to->mutable_graph_recaptures())[client::CleanText(reason, 64)] = count;
-  }
-}
-
-}  // namespace
-
 void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
   // What it says while it has not heard of this job yet is of the one that it served before.
   if (Worker* worker = FindWorker(task); worker != nullptr && heartbeat.has_worker() &&
@@ -774,17 +754,13 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
       worker->progress.clear_waiting_for();
     }
     SayPauses();
-    if (said.has_device())
-      CleanDevice(said.device(), &per_worker_[worker->identity].device.emplace());
-    per_worker_[worker->identity].tally.Report(
-        said.job_stint(), {said.steps(), said.examples(), said.job_bytes(), 0});
+    totals_.ReportWorker(worker->identity, said);
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
     const v1::ServerProgress& said = heartbeat.server();
     for (const v1::JobUsage& use : said.jobs()) {
       if (use.job_uid() != id_.uid.value()) continue;
-      server_tally_[server->identity].Report(
-          use.stint(), {0, 0, use.bytes_sent() + use.bytes_received(), use.duplicates_refused()});
+      totals_.ReportServer(server->identity, use);
       server->shards = use.shards();
       server->bytes = use.bytes();
     }
@@ -884,10 +860,9 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
       row->set_state(!server.ready ? "away" : !server.leaving.empty() ? "leaving" : "serves");
       row->set_shards(server.shards);
       row->set_bytes(server.bytes);
-      const auto tally = server_tally_.find(server.identity);
-      if (tally == server_tally_.end()) continue;
-      row->set_bytes_moved(tally->second.total().bytes);
-      row->set_duplicates_refused(tally->second.total().duplicates);
+      const Counts counts = totals_.OfServer(server.identity);
+      row->set_bytes_moved(counts.bytes);
+      row->set_duplicates_refused(counts.duplicates);
     }
   }
   status->set_updates_exact(ended() && updates_exact_);
@@ -923,16 +898,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     *status->add_epoch_rows() = row;
   }
   if (active()) FillBackoffs(status);
-  std::map<std::string, v1::WorkerRow> rows;
-  for (const auto& [identity, sum] : per_worker_) {
-    v1::WorkerRow& row = rows[identity];
-    row.set_identity(identity);
-    row.set_state("gone");
-    const Counts counts = sum.tally.total();
-    row.set_steps(counts.steps);
-    row.set_examples(counts.examples);
-    if (sum.device) *row.mutable_device() = *sum.device;
-  }
+  std::map<std::string, v1::WorkerRow> rows = totals_.WorkerRows();
   for (const auto& [task, worker] : workers_) {
     v1::WorkerRow& row = rows[worker.identity];
     row.set_identity(worker.identity);

@@ -45,7 +45,7 @@
 #include "coordinator/jobs/reach_rule.h"
 #include "coordinator/jobs/section_limit.h"
 #include "coordinator/jobs/state_store.h"
-#include "coordinator/jobs/tally.h"
+#include "coordinator/jobs/task_totals.h"
 #include "coordinator/scheduler/grant_sizing.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -377,11 +377,6 @@ class Job {
     std::map<ShardId, std::string> unmovable;  // and why
     MonoTime moves_again{0};                   // none is begun before
   };
-  struct PerWorker {                        // by identity, over all of its processes
-    std::uint64_t steps = 0, examples = 0;  // of closures that counted
-    Tally tally;                            // of whatever it did
-    std::optional<v1::DeviceProgress> device = std::nullopt;  // as it last said
-  };
   // Describe, evaluation and export closures: numbered apart, in no ledger.
   struct Aux {
     std::uint64_t closure = 0;
@@ -528,9 +523,7 @@ class Job {
                const Worker* worker, const std::string& host);
   void SayBacksOff(const DeathBackoff::Record& record);
   void JudgeDeaths();
-  void CountWorker(const Worker& worker);   // its process is one of the job's from now on
-  void ForgetWorker(const Worker& worker);  // it is gone: if it has done nothing and there are too
-                                            // many such, it is not kept as one of the job's
+  void BeginTotals(const Worker& worker);  // Its process is one of the job's from now on.
   // What a new process of a server that backs off was to hold goes to others, or waits for it.
   void KeepFromServer(const std::string& identity, const std::vector<ShardId>& shards);
   bool ServerBacksOff(const std::string& identity) const;
@@ -717,9 +710,6 @@ class Job {
   void BeginRate();
   void SampleRate();
   bool Paused() const;  // new examples are not trained on now: repair, or somebody is waited for
-  std::uint64_t DuplicatesRefused() const;
-  std::vector<ReportTask> WorkerTotals() const;
-  std::vector<ReportTask> ServerTotals() const;
   std::uint64_t closures_succeeded() const { return succeeded_; }
   std::uint64_t closures_cancelled() const;
 
@@ -741,8 +731,7 @@ class Job {
   EventLog events_;
   std::map<TaskId, Worker> workers_;
   std::map<TaskId, Server> servers_;  // the newest registration of each identity, away or not
-  std::map<std::string, PerWorker> per_worker_;
-  std::map<std::string, Tally> server_tally_;  // by identity
+  TaskTotals totals_;
 
   // The plan, once described.
   std::optional<plan::Plan> plan_;
@@ -923,7 +912,6 @@ class Job {
   std::uint64_t granted_before_ = 0, repairs_before_ = 0;  // of former lives
   std::map<std::string, MonoTime>
       awaited_;  // servers that the map names and that have not come back since a restart; lost at
-  std::map<std::string, v1::Endpoint> endpoints_;  // of servers, where they were last
 
   // The end.
   std::optional<v1::ErrorDetail> first_cause_;

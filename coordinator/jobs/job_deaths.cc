@@ -14,8 +14,6 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kWorkersKeptMax =
-    4096;  // by name, of those that have done nothing and are gone
 constexpr std::size_t kBackoffsShownMax = 64;  // in a status
 constexpr std::size_t kBackoffsNamedMax = 4;   // in a text
 
@@ -32,21 +30,12 @@ void Job::Withhold(TaskId task) {
 void Job::Speaks(TaskId task) {
   Worker* worker = FindWorker(task);
   if (worker == nullptr || !std::exchange(worker->silent, false)) return;
-  CountWorker(*worker);
+  BeginTotals(*worker);
   Pump();
 }
 
-void Job::CountWorker(const Worker& worker) {
-  if (per_worker_[worker.identity].tally.Begin(worker.process)) whole_due_ = true;
-}
-
-void Job::ForgetWorker(const Worker& worker) {
-  if (per_worker_.size() <= kWorkersKeptMax) return;
-  const auto found = per_worker_.find(worker.identity);
-  if (found == per_worker_.end() || found->second.steps > 0 ||
-      found->second.tally.total().steps > 0)
-    return;
-  per_worker_.erase(found);
+void Job::BeginTotals(const Worker& worker) {
+  if (totals_.BeginWorker(worker.identity, worker.process)) whole_due_ = true;
 }
 
 std::chrono::milliseconds Job::BacksOffFor(TaskId worker) const {

@@ -216,9 +216,7 @@ void Job::AddFunction(const v1::FunctionSucceeded& one) {
   ++succeeded_;
   steps_done_ += one.steps();
   examples_done_ += one.examples();
-  PerWorker& sum = per_worker_[one.worker()];
-  sum.steps += one.steps();
-  sum.examples += one.examples();
+  totals_.CountClosure(one.worker(), one.steps(), one.examples());
 }
 
 void Job::CountFunction(const std::string& identity, ClosureId closure, const v1::Done& done) {

@@ -914,9 +914,7 @@ void Job::CountClosure(const std::string& identity, ClosureId closure, std::uint
   ++succeeded_;
   steps_done_ += counted.steps;
   examples_done_ += counted.examples;
-  PerWorker& sum = per_worker_[identity];
-  sum.steps += counted.steps;
-  sum.examples += counted.examples;
+  totals_.CountClosure(identity, counted.steps, counted.examples);
   if (counted.examples > 0) last_loss_ = counted.loss_sum / static_cast<double>(counted.examples);
   unfolded_.emplace(closure.value(), std::move(counted));
   FoldClosures(now);

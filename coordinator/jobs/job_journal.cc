@@ -45,31 +45,6 @@ void ReadCurve(const v1::JobCurve& in, Curve* curve) {
   curve->Restore(std::move(points), in.seen(), in.stride());
 }
 
-void FillCounts(const Counts& counts, v1::JobCounts* out) {
-  out->set_steps(counts.steps);
-  out->set_examples(counts.examples);
-  out->set_bytes(counts.bytes);
-  out->set_duplicates(counts.duplicates);
-}
-
-Counts ReadCounts(const v1::JobCounts& in) {
-  return {in.steps(), in.examples(), in.bytes(), in.duplicates()};
-}
-
-void FillTally(const Tally& tally, v1::JobTally* out) {
-  const Tally::Parts parts = tally.parts();
-  out->set_begun(parts.begun);
-  out->set_process_uid(parts.process);
-  out->set_stint(parts.stint);
-  FillCounts(parts.former, out->mutable_former());
-  FillCounts(parts.last, out->mutable_last());
-}
-
-Tally ReadTally(const v1::JobTally& in) {
-  return Tally::Of(
-      {in.begun(), in.process_uid(), in.stint(), ReadCounts(in.former()), ReadCounts(in.last())});
-}
-
 }  // namespace
 
 std::vector<Job::Step> Job::StepsOf(
@@ -231,20 +206,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
     one->set_count(count);
     one->set_is_count(true);
   }
-  for (const auto& [identity, sum] : per_worker_) {
-    v1::JobWorkerTotal* one = s->add_workers();
-    one->set_identity(identity);
-    one->set_steps(sum.steps);
-    one->set_examples(sum.examples);
-    FillTally(sum.tally, one->mutable_tally());
-  }
-  for (const auto& [identity, tally] : server_tally_) {
-    v1::JobServerTotal* one = s->add_servers();
-    one->set_identity(identity);
-    FillTally(tally, one->mutable_tally());
-    if (const auto endpoint = endpoints_.find(identity); endpoint != endpoints_.end())
-      *one->mutable_endpoint() = endpoint->second;
-  }
+  totals_.Fill(s);
   s->set_epoch_lines(epoch_lines_);
   s->set_rate(rate_);
   s->set_never_started(never_started_);
@@ -434,13 +396,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     else
       final_metrics_[one.name()] = one.value();
   }
-  for (const v1::JobWorkerTotal& one : s.workers()) {
-    per_worker_[one.identity()] = {one.steps(), one.examples(), ReadTally(one.tally())};
-  }
-  for (const v1::JobServerTotal& one : s.servers()) {
-    if (one.has_endpoint()) endpoints_[one.identity()] = one.endpoint();
-    server_tally_[one.identity()] = ReadTally(one.tally());
-  }
+  totals_.Read(s);
   epoch_lines_ = s.epoch_lines();
   rate_ = s.rate();
   never_started_ = s.never_started();

@@ -202,34 +202,6 @@ void Job::SampleRate() {
        true);
 }
 
-std::uint64_t Job::DuplicatesRefused() const {
-  std::uint64_t duplicates = 0;
-  for (const auto& [identity, tally] : server_tally_) duplicates += tally.total().duplicates;
-  return duplicates;
-}
-
-std::vector<ReportTask> Job::WorkerTotals() const {
-  std::vector<ReportTask> list;
-  for (const auto& [identity, sum] : per_worker_)
-    list.push_back({absl::StrCat("worker/", identity), sum.steps, sum.tally.total().bytes});
-  return list;
-}
-
-// `steps` of a server: the updates in its shards' present state.
-std::vector<ReportTask> Job::ServerTotals() const {
-  std::map<std::string, ReportTask> totals;
-  for (const auto& [identity, tally] : server_tally_)
-    totals[identity] = {absl::StrCat("ps_server/", identity), 0, tally.total().bytes};
-  for (std::size_t i = 0; i < final_.shards.size(); ++i) {
-    ReportTask& total = totals[final_.servers[i]];
-    total.name = absl::StrCat("ps_server/", final_.servers[i]);
-    total.steps += final_.shards[i].updates_applied();
-  }
-  std::vector<ReportTask> list;
-  for (auto& [identity, total] : totals) list.push_back(std::move(total));
-  return list;
-}
-
 std::string Job::ResultJson() const {
   Json json;
   json["schema_version"] = 1;
@@ -257,8 +229,8 @@ std::string Job::ResultJson() const {
                                    {"bytes", task.bytes}});
     }
   };
-  add_tasks("worker", WorkerTotals());
-  add_tasks("ps_server", ServerTotals());
+  add_tasks("worker", totals_.Workers());
+  add_tasks("ps_server", totals_.Servers(final_.shards, final_.servers));
   json["closures"] = Json{{"succeeded", closures_succeeded()},
                           {"failed", closures_failed_},
                           {"cancelled", closures_cancelled()},
@@ -266,7 +238,7 @@ std::string Job::ResultJson() const {
   if (functions_)
     json["functions"] = Json{{"updates_lost_of", functions_->lost().ToString()},
                              {"results_given_up", functions_->results_given_up()}};
-  json["duplicates_refused"] = DuplicatesRefused();
+  json["duplicates_refused"] = totals_.duplicates_refused();
   // What was lost with servers, and done again.
   json["repair"] = Json{{"shards_rolled_back", shards_rolled_back_},
                         {"closures_rerun", reruns_},
@@ -350,7 +322,7 @@ ReportData Job::MakeReport() const {
   data.attempts = attempts_;
   data.reruns = reruns_;
   data.deaths = events_.deaths_total();
-  data.duplicates_refused = DuplicatesRefused();
+  data.duplicates_refused = totals_.duplicates_refused();
   data.loss_by_step = loss_curve_.points();
   data.rate_by_time = rate_curve_.points();
   for (const v1::EpochRow& row : epoch_rows_) {
@@ -364,8 +336,8 @@ ReportData Job::MakeReport() const {
     if (std::isfinite(row.eval_accuracy()))
       data.epochs.back().metrics["accuracy"] = row.eval_accuracy();
   }
-  data.workers = WorkerTotals();
-  data.servers = ServerTotals();
+  data.workers = totals_.Workers();
+  data.servers = totals_.Servers(final_.shards, final_.servers);
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
     const v1::ShardState& s = final_.shards[i];
     data.shards.push_back({s.shard(), s.variable(), absl::StrCat("ps_server/", final_.servers[i]),
