@@ -66,12 +66,12 @@ absl::string_view Job::PhaseName(Phase phase) {
 }
 
 Job::Job(JobHost* host, JobOptions options, Identity identity)
-    : Job(host, options, std::move(identity), false) {
+    : Job(host, options, std::move(identity), Restored{}) {
   submitted_ms_ = host_->WallMillis();
   Event("state", "submitted");
 }
 
-Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
+Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
     : host_(host),
       options_(options),
       id_(std::move(identity)),
@@ -79,16 +79,16 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, bool restoring)
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
       reach_(options.reach_timeout),
-      loss_curve_(options.curve_points_max),
-      rate_curve_(options.curve_points_max),
-      metrics_file_(host, id_.runs_folder,
-                    [this](absl::string_view kind, const std::string& text) { Event(kind, text); }),
-      restoring_(restoring) {
+      epochs_({id_.spec.training.epochs, id_.spec.training.evaluate_every_epochs,
+               id_.spec.type == "counting", options.curve_points_max, options.step_lines_burst,
+               options.step_lines_per_second},
+              host->Now()),
+      metrics_file_(host, id_.runs_folder, [this](absl::string_view kind, const std::string& text) {
+        Event(kind, text);
+      }) {
   if (id_.spec.type == "functions")
     functions_ = std::make_unique<FunctionQueue>(id_.spec.functions);
   submitted_at_ = host_->Now();
-  step_tokens_ = options_.step_lines_burst;
-  tokens_at_ = submitted_at_;
 }
 
 Job::~Job() = default;
@@ -168,7 +168,7 @@ void Job::Tick() {
     OnServerMissing(identity);
   }
   if (ended()) return;
-  if (phase_ == Phase::kTraining && now >= next_sample_) SampleRate();
+  if (phase_ == Phase::kTraining && epochs_.SampleDue(now)) SampleRate();
   TickCheckpoints(now);
   if (ended()) return;
   FlushLines();
@@ -843,9 +843,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
     status->set_closures_cancelled(functions_->cancelled());
   } else if (plan_) {
     status->set_closures_total(plan_->closures());
-    status->set_steps_total(StepsTotal());
   }
-  status->set_closures_succeeded(succeeded_);
   if (ended()) {
     status->set_closures_failed(closures_failed_);
     status->set_closures_cancelled(closures_cancelled());
@@ -867,36 +865,13 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
   }
   status->set_updates_exact(ended() && updates_exact_);
   status->set_attempts(attempts_);
-  status->set_steps_done(steps_done_);
   status->set_epochs(functions_ ? 0 : id_.spec.training.epochs);
-  if (plan_ && !functions_ && steps_done_ > 0) {
-    // At an epoch's end the epoch is still that one until its evaluation is over.
-    const std::uint64_t closure =
-        phase_ == Phase::kTraining || folded_ == 0 ? folded_ : folded_ - 1;
-    status->set_epoch(std::min<std::uint64_t>(closure / plan_->closures_per_epoch() + 1,
-                                              id_.spec.training.epochs));
-  }
-  const bool paused = Paused();
-  status->set_examples_per_second(
-      ended() && training_seconds_ > 0
-          ? MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_)
-      : paused ? 0
-               : rate_);
-  status->set_loss(last_loss_);
-  double eta = -1;
-  if (plan_ && !functions_ && rate_ > 0 && !ended() && !paused) {
-    const double left = static_cast<double>(plan_->spec().train_examples) * plan_->spec().epochs -
-                        static_cast<double>(examples_done_);
-    eta = std::max(0.0, left) / rate_;
-  }
-  status->set_eta_seconds(ended() ? 0 : eta);
-  for (const v1::EpochRow& row : epoch_rows_) {
-    // The row of a barrier is shown once it is whole.
-    if (active() && row.epoch() == barrier_epochs_ && evaluated_epochs_ < barrier_epochs_ &&
-        plan_->eval_closures() > 0)
-      break;
-    *status->add_epoch_rows() = row;
-  }
+  epochs_.FillStatus({.active = active(),
+                      .ended = ended(),
+                      .training = phase_ == Phase::kTraining,
+                      .paused = Paused(),
+                      .planned = plan_ && !functions_},
+                     status);
   if (active()) FillBackoffs(status);
   std::map<std::string, v1::WorkerRow> rows = totals_.WorkerRows();
   for (const auto& [task, worker] : workers_) {

@@ -36,9 +36,9 @@
 #include "coordinator/closures/closure_book.h"
 #include "coordinator/closures/update_account.h"
 #include "coordinator/dashboard/report.h"
-#include "coordinator/jobs/curve.h"
 #include "coordinator/jobs/death_backoff.h"
 #include "coordinator/jobs/death_limit.h"
+#include "coordinator/jobs/epoch_account.h"
 #include "coordinator/jobs/event_log.h"
 #include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/poison.h"
@@ -281,11 +281,11 @@ class Job {
   const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
   std::string WaitingFor() const;
   void FillJobInfo(v1::JobInfo* info) const;
-  std::uint64_t steps_done() const { return steps_done_; }
+  std::uint64_t steps_done() const { return epochs_.steps_done(); }
   std::uint64_t open_closures() const { return book_ ? book_->InFlight() : 0; }
   // Closures that have ended behind one that has not: at most closures_behind_max, beyond which no
   // new one is granted.
-  std::uint64_t closures_behind() const { return unfolded_.size(); }
+  std::uint64_t closures_behind() const { return epochs_.waiting(); }
   // Since the newest checkpoint was written, or since the job began; nullopt: it makes none.
   std::optional<double> checkpoint_age_seconds() const;
   std::uint64_t TakeWindowRefusals() {
@@ -294,7 +294,8 @@ class Job {
   bool TakeEnd() { return ended() && !std::exchange(end_taken_, true); }  // true once
 
  private:
-  Job(JobHost* host, JobOptions options, Identity identity, bool restoring);
+  struct Restored {};  // Chooses the constructor of a job that the store has already.
+  Job(JobHost* host, JobOptions options, Identity identity, Restored);
 
   enum class Phase {
     kNone,
@@ -484,11 +485,9 @@ class Job {
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnAuxDone(Worker* worker, const v1::Done& done);
   void NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done);
-  struct Step;
-  static std::vector<Step> StepsOf(
-      const google::protobuf::RepeatedPtrField<v1::StepRecord>& records);
   void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
-                    double loss_sum, std::vector<Step> records, MonoTime now);
+                    double loss_sum, std::vector<EpochAccount::Step> steps,
+                    const EpochAccount::Context& context);
   // What workers are not believed without a check (job_trust.cc).
   std::string ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt,
                       v1::WorkKind kind) const;
@@ -501,7 +500,6 @@ class Job {
   bool UpdatesAgree();
   void FillTrust(v1::JobSnapshot* snapshot) const;
   void ReadTrust(const v1::JobSnapshot& snapshot);
-  void FoldClosures(MonoTime now);
   void OnFailed(TaskId task, const v1::Failed& failed);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool superseded);
@@ -614,13 +612,6 @@ class Job {
   void SayUnsaved();
   void LookForResume();
   void TakeUp(const ResumePoint& point, const Resumption& resumption);
-  void CountFormerSteps(const v1::Manifest& manifest, bool same_plan);
-  // A position in the plan as people count it: after the steps that former jobs took for the
-  // resumed epochs.
-  std::uint64_t ShownStep(std::uint64_t position) const {
-    return position + static_cast<std::uint64_t>(former_steps_apart_);
-  }
-  std::uint64_t StepsTotal() const { return ShownStep(plan_->steps()); }
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
 
@@ -684,7 +675,6 @@ class Job {
 
   // job_phases.cc
   void Advance();
-  std::uint64_t NextBarrier(std::uint64_t after) const;  // in epochs
   std::uint64_t TrainLimit() const;  // closures below it may be granted before the next barrier
   void BeginEvaluation();
   void FinishEvaluation();
@@ -701,19 +691,15 @@ class Job {
   void WriteJobFile();
   std::string ResultJson() const;
   ReportData MakeReport() const;
-  void StepLines(ClosureId closure, const std::vector<Step>& records);
   void EventLine(const v1::Event& event);
-  void EpochLine(const v1::EpochRow& row);
-  void EpochLinesUpTo(std::uint64_t epoch);  // each once, when nothing can change it any more
   std::string EndLine() const;
   void SetLinesLost();  // In result_json_, which was made before the last lines were given up.
-  void BeginRate();
+  EpochAccount::Context AccountContext();
+  void BeginRate() { epochs_.BeginRate(host_->Now()); }
   void SampleRate();
   bool Paused() const;  // new examples are not trained on now: repair, or somebody is waited for
-  std::uint64_t closures_succeeded() const { return succeeded_; }
   std::uint64_t closures_cancelled() const;
 
-  bool Line(const std::string& json, bool frequent = false);
   void FlushLines();
 
   JobHost* const host_;
@@ -726,7 +712,7 @@ class Job {
   bool touched_ = false;
   bool in_pump_ = false;
   bool never_started_ = false, end_taken_ = false;
-  MonoTime next_progress_{0}, next_close_{0}, next_sample_{0};
+  MonoTime next_progress_{0}, next_close_{0};
 
   EventLog events_;
   std::map<TaskId, Worker> workers_;
@@ -816,11 +802,9 @@ class Job {
   MonoTime window_full_at_{0};
   std::uint64_t window_refusals_ = 0;
   std::uint64_t attempts_ = 0;           // training attempts granted
-  std::uint64_t barrier_epochs_ = 0;     // epochs that end at the barrier worked towards
-  std::uint64_t evaluated_epochs_ = 0;   // barrier whose evaluation stands
   MonoTime evaluation_held_until_{0};    // failpoint
   std::uint64_t report_generation_ = 0;  // a report asked for before a rollback is void
-  std::uint64_t succeeded_ = 0, scheduled_ = 0, closures_failed_ = 0, reruns_ = 0;
+  std::uint64_t scheduled_ = 0, closures_failed_ = 0, reruns_ = 0;
   std::uint64_t updates_redone_ = 0;
   std::uint64_t closures_lost_ = 0, updates_lost_ = 0;  // as JobStatus says
 
@@ -851,54 +835,15 @@ class Job {
   std::vector<v1::RunFileInfo> exported_;    // read back
   std::optional<ResumePoint> resume_point_;  // while the plan is made
   std::optional<Resumption> resumption_;
-  IntervalSet resumed_;         // closures of a former job
   UpdateAccount account_;       // [38]
   bool updates_exact_ = false;  // as last compared
-  std::uint64_t resumed_examples_ = 0;
-  std::int64_t former_steps_apart_ =
-      0;  // of the resumed epochs: steps that they took, less steps that this plan has for them
   std::uint64_t shards_rolled_back_ = 0;
 
-  // What was measured. Folded in closure order.
-  struct Step {
-    std::uint64_t global_step = 0;
-    double loss = 0;
-    std::uint32_t examples = 0;
-  };
-  struct Counted {
-    std::uint64_t examples = 0, steps = 0;
-    double loss_sum = 0;
-    std::vector<Step> records;
-  };
-  std::map<std::uint64_t, Counted> unfolded_;
-  std::uint64_t folded_ = 0;  // closures folded so far
-  std::uint64_t steps_done_ = 0, examples_done_ = 0;
-  double last_loss_ = std::numeric_limits<double>::quiet_NaN();
-  struct Epoch {
-    std::uint64_t steps = 0, examples = 0;
-    std::uint64_t measured = 0;  // of the examples, those that loss_sum is of
-    double loss_sum = 0;
-  };
-  Epoch epoch_;  // being folded
-  MonoTime epoch_began_{0};
-  MonoTime evaluation_began_{0}, evaluation_in_epoch_{0};
-  double training_seconds_ = 0;
-  std::vector<v1::EpochRow> epoch_rows_;
-  std::uint64_t epoch_lines_ = 0;                // of them, those that metrics.jsonl has
-  std::map<std::string, double> final_metrics_;  // of the newest evaluation
-  std::map<std::string, std::int64_t> final_counts_;
-  double rate_ = 0;  // examples/s now
-  MonoTime rate_at_{0};
-  std::uint64_t rate_examples_ = 0;
-  Curve loss_curve_, rate_curve_;
-  double step_tokens_ = 0;
-  MonoTime tokens_at_{0};
-  std::uint64_t step_lines_dropped_ = 0;
+  EpochAccount epochs_;
   MetricsFile metrics_file_;
 
   // What a persistent store needs.
   bool resume_phase_ = false;          // restored: the phase begins once the window has closed
-  bool restoring_ = false;             // no lines, no events: they are in the notes
   std::unique_ptr<v1::JobNote> note_;  // null: nothing to note but
   std::string counted_;                // its closures, serialized
   std::unique_ptr<v1::CountedClosure> counting_;  // kept for its memory, like the next two

@@ -273,28 +273,7 @@ std::optional<v1::Manifest> Job::MakeManifest() const {
   *manifest.mutable_version() = client::ToProto(book_->durable().version);
   manifest.set_complete(snapshot::DoneSetsAreEqual(manifest));
   manifest.set_written_ms(host_->WallMillis());
-  for (const v1::EpochRow& row : epoch_rows_) {
-    const auto add = [&](const char* scope, const char* name, double value) {
-      if (!std::isfinite(value)) return;
-      v1::FinishedMetric* metric = manifest.add_metrics();
-      metric->set_scope(scope);
-      metric->set_epoch(row.epoch());
-      metric->set_global_step(plan_->steps() / plan_->spec().epochs * row.epoch());
-      metric->set_name(name);
-      metric->set_value(value);
-      metric->set_examples(std::string_view(scope) == "train" ? plan_->spec().train_examples
-                                                              : plan_message_.eval_examples());
-    };
-    add("train", "loss", row.train_loss());
-    add("train", kStepsMetric, static_cast<double>(row.steps()));
-    if (row.epoch() > evaluated_epochs_) continue;  // its evaluation does not stand yet
-    add("eval", "loss", row.eval_loss());
-    add("eval", "accuracy", row.eval_accuracy());
-    for (const auto& [name, value] :
-         std::map<std::string, double>(row.metrics().begin(), row.metrics().end()))
-      add("eval", name.c_str(), value);
-    if (row.counting_sum() != 0) add("eval", "count", static_cast<double>(row.counting_sum()));
-  }
+  epochs_.FillManifest(plan_message_.eval_examples(), &manifest);
   return manifest;
 }
 
@@ -613,7 +592,6 @@ void Job::LookForResume() {
 // What a former job has done counts as done; its losses of whole epochs are in the manifest, those
 // of a part of one are not known.
 void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
-  resumed_ = book_->durable().succeeded;
   TakeOverUpdates(point, resumption.same_plan);
   if (const IntervalSet& dead = book_->durable().dead; !dead.empty()) {
     // A training job's user cancels no closure: what its shards refuse are updates that were lost
@@ -624,81 +602,12 @@ void Job::TakeUp(const ResumePoint& point, const Resumption& resumption) {
                                dead.size(), dead.size() == 1 ? " closure is" : " closures are",
                                " not run again here: ", which));
   }
-  for (std::uint64_t at = 0;;) {
-    const auto c = resumed_.FirstAtLeast(at);
-    if (!c || *c >= plan_->closures()) break;
-    const plan::ClosureRange range = plan_->Closure(ClosureId(*c));
-    ++succeeded_;
-    steps_done_ += range.steps;
-    resumed_examples_ += range.end - range.begin;
-    at = *c + 1;
-  }
-  examples_done_ += resumed_examples_;
-  epoch_began_ = host_->Now();
-  // The lines of these epochs are written once the manifest's numbers are in them.
-  restoring_ = true;
-  FoldClosures(host_->Now());
-  restoring_ = false;
-  epoch_lines_ = 0;
-  CountFormerSteps(point.manifest, resumption.same_plan);
-  // They took this job no time: a speed is of what it does itself.
-  training_seconds_ = 0;
-  for (v1::EpochRow& row : epoch_rows_) {
-    row.set_seconds(0);
-    row.set_examples_per_second(std::nan(""));
-  }
-  std::set<std::uint64_t> evaluated;
-  for (const v1::FinishedMetric& metric : point.manifest.metrics()) {
-    if (metric.epoch() == 0 || metric.epoch() > epoch_rows_.size()) continue;
-    v1::EpochRow& row = epoch_rows_[metric.epoch() - 1];
-    if (metric.scope() == "train" && metric.name() == "loss") row.set_train_loss(metric.value());
-    if (metric.scope() != "eval") continue;
-    evaluated.insert(metric.epoch());
-    if (metric.name() == "loss") row.set_eval_loss(metric.value());
-    if (metric.name() == "accuracy") row.set_eval_accuracy(metric.value());
-    if (metric.name() != "loss" && metric.name() != "accuracy" && metric.name() != "count")
-      (*row.mutable_metrics())[metric.name()] = metric.value();
-    // Counts up to 2^53 stand in a double; anything beyond is no count of ours.
-    if (metric.name() == "count" && std::abs(metric.value()) < 0x1p53)
-      row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
-  }
-  // Barriers whose evaluation stands are behind us.
-  const std::uint64_t epochs = id_.spec.training.epochs;
-  while (barrier_epochs_ <= epoch_rows_.size() && evaluated_epochs_ < barrier_epochs_ &&
-         (evaluated.contains(barrier_epochs_) || plan_->eval_closures() == 0)) {
-    evaluated_epochs_ = barrier_epochs_;
-    if (barrier_epochs_ == epochs) break;
-    barrier_epochs_ = NextBarrier(barrier_epochs_);
-  }
-  if (evaluated_epochs_ == epochs && evaluated_epochs_ > 0) {
-    const v1::EpochRow& row = epoch_rows_[epochs - 1];
-    if (id_.spec.type == "counting") {
-      final_counts_["count"] = row.counting_sum();
-    } else {
-      if (std::isfinite(row.eval_loss())) final_metrics_["loss"] = row.eval_loss();
-      if (std::isfinite(row.eval_accuracy())) final_metrics_["accuracy"] = row.eval_accuracy();
-      for (const auto& [name, value] : row.metrics()) final_metrics_[name] = value;
-    }
-  }
-  EpochLinesUpTo(std::min<std::uint64_t>(epoch_rows_.size(), evaluated_epochs_));
+  epochs_.Resume(book_->durable().succeeded, book_->durable().dead, point.manifest,
+                 resumption.same_plan, AccountContext());
   checkpoint_.set_resumed_from(point.uri);
-  Event("state", absl::StrCat("resumed at step ", steps_done_, " of ", StepsTotal(), " from ",
-                              point.uri, ": ", resumption.text));
+  Event("state", absl::StrCat("resumed at step ", epochs_.steps_done(), " of ",
+                              epochs_.steps_total(), " from ", point.uri, ": ", resumption.text));
   SayNotReproducible("it goes on from a checkpoint, whose shards are of different moments");
-}
-
-// Of whole epochs that former jobs trained this plan says how many steps it would take itself. What
-// is shown is what they took.
-void Job::CountFormerSteps(const v1::Manifest& manifest, bool same_plan) {
-  std::vector<std::uint64_t> steps;
-  for (const v1::EpochRow& row : epoch_rows_) steps.push_back(row.steps());
-  steps = StepsOfEpochs(manifest, same_plan, std::move(steps));
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    former_steps_apart_ +=
-        static_cast<std::int64_t>(steps[i]) - static_cast<std::int64_t>(epoch_rows_[i].steps());
-    epoch_rows_[i].set_steps(steps[i]);
-  }
-  steps_done_ = ShownStep(steps_done_);
 }
 
 }  // namespace evergrad::coordinator

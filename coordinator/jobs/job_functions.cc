@@ -213,9 +213,7 @@ void Job::RecallForFunctions() {
 
 // What was counted, when it happens and when the journal is read.
 void Job::AddFunction(const v1::FunctionSucceeded& one) {
-  ++succeeded_;
-  steps_done_ += one.steps();
-  examples_done_ += one.examples();
+  epochs_.CountUnplanned(one.steps(), one.examples());
   totals_.CountClosure(one.worker(), one.steps(), one.examples());
 }
 

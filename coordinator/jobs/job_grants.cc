@@ -325,7 +325,8 @@ bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
                        " cannot take part, it is tried again from time to time: ", unfit.why));
     Touch();
   }
-  if (pinned_ == worker.identity && succeeded_ == 0) pinned_.clear();  // nothing has its bits
+  if (pinned_ == worker.identity && epochs_.succeeded() == 0)
+    pinned_.clear();  // nothing has its bits
   if (!NobodyFits()) return true;
   const bool repair =
       failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
@@ -342,8 +343,8 @@ bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
 // not ended: what has ended is summed in closure order and waits for it.
 void Job::UpdateNewLimit() {
   if (functions_) return book_->SetNewLimit(TrainLimit());
-  const std::uint64_t barrier = barrier_epochs_ * plan_->closures_per_epoch(),
-                      window = folded_ + options_.closures_behind_max;
+  const std::uint64_t barrier = epochs_.BarrierClosure(),
+                      window = epochs_.folded() + options_.closures_behind_max;
   book_->SetNewLimit(std::min(barrier, window));
   if (window_full_ && book_->next_new() < std::min(barrier, window)) window_full_ = false;
 }
@@ -431,8 +432,8 @@ void Job::PumpTraining() {
     const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task, !on_top);
     if (!granted && on_top) return;
     if (!granted) {
-      const std::uint64_t window = folded_ + options_.closures_behind_max;
-      if (book_->next_new() >= window && window < barrier_epochs_ * plan_->closures_per_epoch()) {
+      const std::uint64_t window = epochs_.folded() + options_.closures_behind_max;
+      if (book_->next_new() >= window && window < epochs_.BarrierClosure()) {
         if (!std::exchange(window_full_, true)) {
           window_full_at_ = now;
           window_said_ = false;
@@ -442,7 +443,7 @@ void Job::PumpTraining() {
         // the rest.
         if (!window_said_ && now - window_full_at_ >= kWindowSaidAfter) {
           window_said_ = true;
-          Event("warning", absl::StrCat("closure ", folded_,
+          Event("warning", absl::StrCat("closure ", epochs_.folded(),
                                         " has not ended while later ones have: no new one is "
                                         "granted until it does: window=",
                                         options_.closures_behind_max));
@@ -470,8 +471,7 @@ void Job::RecallForIdle() {
   if (id_.spec.strategy.deterministic) return;
   const MonoTime now = host_->Now();
   const bool all_granted =
-      book_->next_new() >=
-      std::min(plan_->closures(), barrier_epochs_ * plan_->closures_per_epoch());
+      book_->next_new() >= std::min(plan_->closures(), epochs_.BarrierClosure());
   std::size_t idle = 0, recalled = 0;
   for (const auto& [task, worker] : workers_) {
     idle += worker.held.empty() && Usable(worker, now) &&
@@ -659,7 +659,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     if (journals()) NoteCounted(worker->identity, closure, done);
     CountTouched(closure, done.has_touched() ? &done.touched() : nullptr);
     CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(),
-                 StepsOf(done.metrics().step_records()), now);
+                 EpochAccount::StepsOf(done.metrics().step_records()), AccountContext());
   }
   if (!result.record.empty()) AppendRecord(result.record, &turn_);
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
@@ -904,65 +904,13 @@ void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::
 }
 
 void Job::CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
-                       double loss_sum, std::vector<Step> records, MonoTime now) {
-  const plan::ClosureRange range = plan_->Closure(closure);
-  Counted counted;
-  counted.steps = range.steps;
-  counted.examples = std::min<std::uint64_t>(examples, range.end - range.begin);
-  counted.loss_sum = loss_sum;
-  counted.records = std::move(records);
-  ++succeeded_;
-  steps_done_ += counted.steps;
-  examples_done_ += counted.examples;
+                       double loss_sum, std::vector<EpochAccount::Step> steps,
+                       const EpochAccount::Context& context) {
+  const EpochAccount::Counted counted =
+      epochs_.Count(closure, examples, loss_sum, std::move(steps), book_->durable().dead, context);
   totals_.CountClosure(identity, counted.steps, counted.examples);
-  if (counted.examples > 0) last_loss_ = counted.loss_sum / static_cast<double>(counted.examples);
-  unfolded_.emplace(closure.value(), std::move(counted));
-  FoldClosures(now);
-  Touch();
-}
-
-// In closure order, so that sums of floats are the same whoever was faster.
-void Job::FoldClosures(MonoTime now) {
-  for (;;) {
-    Counted counted;  // of one that is dead: nothing
-    if (!unfolded_.empty() && unfolded_.begin()->first == folded_) {
-      counted = std::move(unfolded_.begin()->second);
-      unfolded_.erase(unfolded_.begin());
-    } else if (folded_ < plan_->closures() &&
-               resumed_.Contains(folded_)) {  // of a former job: nothing was measured
-      const plan::ClosureRange range = plan_->Closure(ClosureId(folded_));
-      epoch_.steps += range.steps;
-      epoch_.examples += range.end - range.begin;
-    } else if (folded_ >= plan_->closures() || !book_->durable().dead.Contains(folded_)) {
-      break;
-    }
-    StepLines(ClosureId(folded_), counted.records);
-    epoch_.steps += counted.steps;
-    epoch_.examples += counted.examples;
-    epoch_.measured += counted.examples;
-    epoch_.loss_sum += counted.loss_sum;
-    ++folded_;
-    if (folded_ % plan_->closures_per_epoch() != 0) continue;
-    const double seconds = std::max(
-        0.0, std::chrono::duration<double>(now - epoch_began_ - evaluation_in_epoch_).count());
-    training_seconds_ += seconds;
-    v1::EpochRow row;
-    row.set_epoch(folded_ / plan_->closures_per_epoch());
-    row.set_steps(epoch_.steps);
-    row.set_train_loss(epoch_.measured > 0 ? epoch_.loss_sum / static_cast<double>(epoch_.measured)
-                                           : std::nan(""));
-    row.set_eval_loss(std::nan(""));
-    row.set_eval_accuracy(std::nan(""));
-    row.set_seconds(seconds);
-    row.set_examples_per_second(MeasuredSpeed(epoch_.measured, seconds));
-    epoch_rows_.push_back(row);
-    epoch_ = Epoch{};
-    epoch_began_ = now;
-    evaluation_in_epoch_ = MonoTime{0};
-    if (row.epoch() != barrier_epochs_)
-      EpochLinesUpTo(row.epoch());  // else once its evaluation stands
-  }
   UpdateNewLimit();
+  Touch();
 }
 
 }  // namespace evergrad::coordinator

@@ -30,31 +30,7 @@ bool EndState(JobState state) {
          state == JobState::kCancelled;
 }
 
-void FillCurve(const Curve& curve, v1::JobCurve* out) {
-  for (const ReportPoint& point : curve.points()) {
-    out->add_x(point.x);
-    out->add_y(point.y);
-  }
-  out->set_seen(curve.seen());
-  out->set_stride(curve.stride());
-}
-
-void ReadCurve(const v1::JobCurve& in, Curve* curve) {
-  std::vector<ReportPoint> points;
-  for (int i = 0; i < std::min(in.x_size(), in.y_size()); ++i) points.push_back({in.x(i), in.y(i)});
-  curve->Restore(std::move(points), in.seen(), in.stride());
-}
-
 }  // namespace
-
-std::vector<Job::Step> Job::StepsOf(
-    const google::protobuf::RepeatedPtrField<v1::StepRecord>& records) {
-  std::vector<Step> steps;
-  steps.reserve(static_cast<std::size_t>(records.size()));
-  for (const v1::StepRecord& record : records)
-    steps.push_back({record.global_step(), record.loss(), record.examples()});
-  return steps;
-}
 
 // ---------------------------------------------------------------- writing
 
@@ -72,7 +48,7 @@ void Job::FillCounters(v1::JobCounters* counters) const {
   counters->set_updates_redone(updates_redone_);
   events_.FillCounters(counters);
   counters->set_other_deaths(death_limit_.deaths());
-  counters->set_step_lines_dropped(step_lines_dropped_);
+  epochs_.FillCounters(counters);
   counters->set_shards_rolled_back(shards_rolled_back_);
   counters->set_closures_lost(closures_lost_);
   counters->set_updates_lost(updates_lost_);
@@ -167,48 +143,9 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_has_plan(plan_.has_value() && phase_ != Phase::kDescribing);
   if (s->has_plan()) s->set_plan_fingerprint(plan_message_.fingerprint());
   if (s->has_plan()) s->set_partition_bytes_max(partition_bytes_max_);
-  s->set_barrier_epochs(barrier_epochs_);
-  s->set_evaluated_epochs(evaluated_epochs_);
   FillCounters(s->mutable_counters());
-  for (const auto& [closure, counted] : unfolded_) {
-    v1::CountedClosure* one = s->add_unfolded();
-    one->set_closure(closure);
-    one->set_examples(counted.examples);
-    one->set_loss_sum(counted.loss_sum);
-    for (const Step& step : counted.records) {
-      v1::StepRecord* record = one->add_step_records();
-      record->set_global_step(step.global_step);
-      record->set_loss(step.loss);
-      record->set_examples(step.examples);
-    }
-  }
-  s->set_folded(folded_);
-  s->set_succeeded(succeeded_);
-  s->set_steps_done(steps_done_);
-  s->set_examples_done(examples_done_);
-  s->set_last_loss(last_loss_);
-  s->mutable_epoch()->set_steps(epoch_.steps);
-  s->mutable_epoch()->set_examples(epoch_.examples);
-  s->mutable_epoch()->set_loss_sum(epoch_.loss_sum);
-  s->mutable_epoch()->set_measured(epoch_.measured);
-  s->set_epoch_began_mono_ns(epoch_began_.count());
-  s->set_evaluation_in_epoch_ns(evaluation_in_epoch_.count());
-  s->set_training_seconds(training_seconds_);
-  for (const v1::EpochRow& row : epoch_rows_) *s->add_epoch_rows() = row;
-  for (const auto& [name, value] : final_metrics_) {
-    v1::JobNamedValue* one = s->add_final_metrics();
-    one->set_name(name);
-    one->set_value(value);
-  }
-  for (const auto& [name, count] : final_counts_) {
-    v1::JobNamedValue* one = s->add_final_metrics();
-    one->set_name(name);
-    one->set_count(count);
-    one->set_is_count(true);
-  }
+  epochs_.Fill(s);
   totals_.Fill(s);
-  s->set_epoch_lines(epoch_lines_);
-  s->set_rate(rate_);
   s->set_never_started(never_started_);
   s->set_pinned(pinned_);
   s->set_pinned_compute(pinned_compute_);
@@ -216,8 +153,6 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   if (first_cause_) *s->mutable_first_cause() = *first_cause_;
   s->set_cause_is_users(cause_is_users_);
   s->set_closures_failed(closures_failed_);
-  FillCurve(loss_curve_, s->mutable_loss_curve());
-  FillCurve(rate_curve_, s->mutable_rate_curve());
   metrics_file_.Fill(state_ == JobState::kQueued, ended(), s);
   s->set_result_json(result_json_);
   for (const v1::ShardState& shard : final_.shards) *s->add_final_shards() = shard;
@@ -227,9 +162,6 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   s->set_weights_exported(weights_exported_);
   *s->mutable_checkpoint() = checkpoint_;
   s->set_checkpoints_off(checkpoints_off_);
-  *s->mutable_resumed() = client::ToProto(resumed_);
-  s->set_resumed_examples(resumed_examples_);
-  s->set_former_steps_apart(former_steps_apart_);
   if (functions_) functions_->Fill(s->mutable_functions());
   FillTrust(s);
 }
@@ -263,7 +195,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   std::unique_ptr<Job> job(new Job(host, options,
                                    Identity{uid, *std::move(parsed.spec), snapshot.yaml(),
                                             snapshot.runs_folder(), snapshot.grant_key()},
-                                   true));
+                                   Restored{}));
   if (absl::Status status = job->ReadSnapshot(snapshot, stored.state, &refusal); !status.ok())
     return named(status);
   MonoTime last(snapshot.counters().mono_ns());
@@ -278,7 +210,6 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   // again.
   const MonoTime now = host->Now();
   if (now < last) job->ShiftClock(now - last);
-  job->restoring_ = false;
   if (!refusal.empty()) job->ShowRefusal(refusal);
   job->window_open_ = job->active();  // until Resume and CloseWindow nothing moves
   if (!job->ended() && job->state_ != JobState::kQueued) job->metrics_file_.Resume();
@@ -293,7 +224,7 @@ void Job::ReadCounters(const v1::JobCounters& counters) {
   updates_redone_ = counters.updates_redone();
   events_.ReadCounters(counters);
   death_limit_.Restore(counters.other_deaths());
-  step_lines_dropped_ = counters.step_lines_dropped();
+  epochs_.ReadCounters(counters);
   shards_rolled_back_ = counters.shards_rolled_back();
   closures_lost_ = counters.closures_lost();
   updates_lost_ = counters.updates_lost();
@@ -313,6 +244,7 @@ absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s,
     built.message.set_fingerprint(s.plan_fingerprint());  // nothing is done by it any more
   }
   plan_ = std::move(built.plan);
+  epochs_.SetPlan(&*plan_);
   plan_message_ = std::move(built.message);
   shard_bytes_ = std::move(built.shard_bytes);
   server_bytes_ = built.server_bytes;
@@ -367,38 +299,9 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     if (!planned.ok() && !ended()) return absl::InvalidArgumentError(*refusal);
     if (planned.ok()) EG_RETURN_IF_ERROR(TakeOldPlan(*std::move(planned), s, state));
   }
-  barrier_epochs_ = s.barrier_epochs();
-  evaluated_epochs_ = s.evaluated_epochs();
   ReadCounters(s.counters());
-  for (const v1::CountedClosure& one : s.unfolded()) {
-    if (ended()) break;  // of a closure before them that has not ended nothing more comes
-    if (!plan_ || one.closure() >= plan_->closures())
-      return absl::InvalidArgumentError("a closure beyond the plan");
-    Counted& counted = unfolded_[one.closure()];
-    counted.steps = plan_->Closure(ClosureId(one.closure())).steps;
-    counted.examples = one.examples();
-    counted.loss_sum = one.loss_sum();
-    counted.records = StepsOf(one.step_records());
-  }
-  folded_ = s.folded();
-  succeeded_ = s.succeeded();
-  steps_done_ = s.steps_done();
-  examples_done_ = s.examples_done();
-  last_loss_ = s.last_loss();
-  epoch_ = {s.epoch().steps(), s.epoch().examples(), s.epoch().measured(), s.epoch().loss_sum()};
-  epoch_began_ = MonoTime(s.epoch_began_mono_ns());
-  evaluation_in_epoch_ = MonoTime(s.evaluation_in_epoch_ns());
-  training_seconds_ = s.training_seconds();
-  epoch_rows_.assign(s.epoch_rows().begin(), s.epoch_rows().end());
-  for (const v1::JobNamedValue& one : s.final_metrics()) {
-    if (one.is_count())
-      final_counts_[one.name()] = one.count();
-    else
-      final_metrics_[one.name()] = one.value();
-  }
+  EG_RETURN_IF_ERROR(epochs_.Read(s, ended()));
   totals_.Read(s);
-  epoch_lines_ = s.epoch_lines();
-  rate_ = s.rate();
   never_started_ = s.never_started();
   end_taken_ = ended();
   pinned_ = s.pinned();
@@ -407,8 +310,6 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   if (s.has_first_cause()) first_cause_ = s.first_cause();
   cause_is_users_ = s.cause_is_users();
   closures_failed_ = s.closures_failed();
-  ReadCurve(s.loss_curve(), &loss_curve_);
-  ReadCurve(s.rate_curve(), &rate_curve_);
   metrics_file_.Read(s);
   result_json_ = s.result_json();
   final_.complete = s.final_complete();
@@ -420,16 +321,13 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   weights_exported_ = s.weights_exported();
   checkpoint_ = s.checkpoint();
   checkpoints_off_ = s.checkpoints_off();
-  EG_ASSIGN_OR_RETURN(resumed_, client::FromProto(s.resumed()));
-  resumed_examples_ = s.resumed_examples();
-  former_steps_apart_ = s.former_steps_apart();
   ReadTrust(s);
   if (functions_) EG_RETURN_IF_ERROR(functions_->Read(s.functions()));
   return absl::OkStatus();
 }
 
 absl::Status Job::ReadNote(const v1::JobNote& note) {
-  const MonoTime now(note.counters().mono_ns());
+  const EpochAccount::Context context{MonoTime(note.counters().mono_ns())};
   for (const v1::CountedClosure& counted : note.counted()) {
     if (ended()) continue;  // its snapshot has the sums
     if (!plan_ || counted.closure() >= plan_->closures())
@@ -437,7 +335,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     CountTouched(ClosureId(counted.closure()),
                  counted.has_touched() ? &counted.touched() : nullptr);
     CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(),
-                 counted.loss_sum(), StepsOf(counted.step_records()), now);
+                 counted.loss_sum(), EpochAccount::StepsOf(counted.step_records()), context);
   }
   if (functions_ && note.has_functions()) {
     functions_->Apply(note.functions());
@@ -445,10 +343,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
   }
   EG_RETURN_IF_ERROR(events_.ReadNote(note));
   if (note.has_checkpoint()) checkpoint_ = note.checkpoint();
-  if (note.sampled()) {
-    rate_curve_.Add(note.sample_seconds(), note.sample_rate());
-    rate_ = note.sample_rate();
-  }
+  epochs_.ReadNote(note);
   metrics_file_.ReadNote(note);
   ReadCounters(note.counters());
   return absl::OkStatus();
@@ -458,7 +353,7 @@ void Job::ShiftClock(std::chrono::nanoseconds by) {
   submitted_at_ += by;
   started_at_ += by;
   ended_at_ += by;
-  epoch_began_ += by;
+  epochs_.ShiftClock(by);
 }
 
 // ---------------------------------------------------------------- the next life
@@ -487,7 +382,7 @@ void Job::Resume(Term term) {
     }
   }
   Event("restart", absl::StrCat("the coordinator was started again: term=", term.value(), ", ",
-                                succeeded_, " closures had succeeded"));
+                                epochs_.succeeded(), " closures had succeeded"));
 }
 
 void Job::ResumePhase() {

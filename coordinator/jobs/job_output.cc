@@ -4,8 +4,6 @@
 #include <cmath>
 #include <ctime>
 
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
@@ -16,22 +14,11 @@
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/speed.h"
+#include "coordinator/jobs/json_text.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr std::chrono::milliseconds kSampleEvery{500};
-
-// JSON has no NaN: what was not measured is null.
-Json Real(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-std::string Dump(const Json& json, int indent = -1) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
 
 // A dense shard's range, or what a slot has of all tables.
 std::uint64_t RowsOf(const v1::ShardState& shard) {
@@ -72,11 +59,6 @@ void Job::WriteJobFile() {
   });
 }
 
-// Whoever restores a job reads notes of what was written already.
-bool Job::Line(const std::string& json, bool frequent) {
-  return restoring_ || metrics_file_.Add(json, frequent);
-}
-
 // Lines go to the file once the journal has them, so that a restart knows what the file must hold.
 void Job::FlushLines() {
   if (state_ == JobState::kQueued) return;
@@ -94,112 +76,34 @@ void Job::EventLine(const v1::Event& event) {
   // Tasks come and go while the last files are written; what is read by programs ends with its end
   // line.
   if (phase_ >= Phase::kWriting) return;
-  Line(Dump(Json{{"kind", "event"},
-                 {"wall_ms", event.wall_ms()},
-                 {"event", event.kind()},
-                 {"text", event.text()}}));
-}
-
-void Job::EpochLine(const v1::EpochRow& row) {
-  Json json{{"kind", "epoch"},
-            {"wall_ms", host_->WallMillis()},
-            {"epoch", row.epoch()},
-            {"steps", row.steps()},
-            {"train_loss", Real(row.train_loss())},
-            {"eval_loss", Real(row.eval_loss())},
-            {"eval_accuracy", Real(row.eval_accuracy())},
-            {"seconds", Real(row.seconds())},
-            {"examples_per_second", Real(row.examples_per_second())}};
-  for (const auto& [name, value] : row.metrics()) json["eval_" + name] = Real(value);
-  if (row.epoch() == evaluated_epochs_) {
-    for (const auto& [name, count] : final_counts_) json[name] = count;
-  }
-  Line(Dump(json));
-}
-
-void Job::EpochLinesUpTo(std::uint64_t epoch) {
-  for (; epoch_lines_ < std::min<std::uint64_t>(epoch, epoch_rows_.size()); ++epoch_lines_)
-    EpochLine(epoch_rows_[epoch_lines_]);
+  metrics_file_.Add(Dump(Json{{"kind", "event"},
+                              {"wall_ms", event.wall_ms()},
+                              {"event", event.kind()},
+                              {"text", event.text()}}),
+                    false);
 }
 
 std::string Job::EndLine() const {
   return Dump(Json{{"kind", "end"},
                    {"wall_ms", ended_ms_},
                    {"state", std::string(JobStateName(ending_))},
-                   {"step_lines_dropped", step_lines_dropped_},
+                   {"step_lines_dropped", epochs_.step_lines_dropped()},
                    {"lines_lost", metrics_file_.lost()}});
-}
-
-// At most step_lines_per_second in the long run, so that a fast job does not write faster than
-// anybody reads.
-void Job::StepLines(ClosureId closure, const std::vector<Step>& records) {
-  if (records.empty()) return;
-  const MonoTime now = host_->Now();
-  step_tokens_ =
-      std::min<double>(options_.step_lines_burst,
-                       step_tokens_ + std::chrono::duration<double>(now - tokens_at_).count() *
-                                          options_.step_lines_per_second);
-  tokens_at_ = now;
-  const plan::ClosureRange range = plan_->Closure(closure);
-  for (const Step& record : records) {
-    if (record.global_step < range.first_global_step ||
-        record.global_step >= range.first_global_step + range.steps)
-      continue;
-    if (std::isfinite(record.loss))
-      loss_curve_.Add(static_cast<double>(ShownStep(record.global_step)), record.loss);
-    if (restoring_) continue;
-    if (step_tokens_ < 1) {
-      ++step_lines_dropped_;
-      continue;
-    }
-    step_tokens_ -= 1;
-    const bool kept = Line(Dump(Json{{"kind", "step"},
-                                     {"step", ShownStep(record.global_step)},
-                                     {"epoch", range.epoch + 1},
-                                     {"closure", closure.value()},
-                                     {"loss", Real(record.loss)},
-                                     {"examples", record.examples}}),
-                           true);
-    if (!kept) ++step_lines_dropped_;
-  }
 }
 
 bool Job::Paused() const {
   return phase_ == Phase::kTraining && book_ && (book_->RepairsPending() || !WaitingFor().empty());
 }
 
-void Job::BeginRate() {
-  rate_at_ = host_->Now();
-  rate_examples_ = examples_done_;
-  next_sample_ = rate_at_ + kSampleEvery;
+EpochAccount::Context Job::AccountContext() {
+  return {host_->Now(), host_->WallMillis(), &metrics_file_};
 }
 
-// Over the training time since the last sample. The end of a stretch of training takes the last
-// one, so that the shortest run has a point; samples weigh by their length, so that a short one at
-// the end says no more than it measured.
+// A stretch of repair, or of waiting, is no slow training: it would make the time that is left look
+// endless.
 void Job::SampleRate() {
-  // A stretch of repair, or of waiting, is no slow training: it would make the time that is left
-  // look endless.
-  if (examples_done_ == rate_examples_ && Paused()) return BeginRate();
-  const double seconds = std::chrono::duration<double>(host_->Now() - rate_at_).count();
-  if (seconds < kTimedSecondsMin) return;
-  const double instant = static_cast<double>(examples_done_ - rate_examples_) / seconds;
-  const double keep = std::pow(0.6, seconds / std::chrono::duration<double>(kSampleEvery).count());
-  BeginRate();
-  rate_ = rate_ == 0 ? instant : keep * rate_ + (1 - keep) * instant;
-  const double at = std::chrono::duration<double>(rate_at_ - started_at_).count();
-  rate_curve_.Add(at, rate_);
-  if (journals()) {
-    Note().set_sampled(true);
-    Note().set_sample_seconds(at);
-    Note().set_sample_rate(rate_);
-  }
-  Line(Dump(Json{{"kind", "rate"},
-                 {"seconds", at},
-                 {"examples_per_second", Real(rate_)},
-                 {"steps_done", steps_done_},
-                 {"closures_done", succeeded_}}),
-       true);
+  if (epochs_.NothingSinceSample() && Paused()) return BeginRate();
+  if (epochs_.SampleRate(started_at_, AccountContext()) && journals()) epochs_.FillNote(&Note());
 }
 
 std::string Job::ResultJson() const {
@@ -214,12 +118,12 @@ std::string Job::ResultJson() const {
   json["state"] = std::string(JobStateName(ending_));
   json["first_cause"] = first_cause_ ? CauseJson(*first_cause_) : Json(nullptr);
   Json metrics = Json::object();
-  for (const std::string& name : MetricsInOrder(id_.spec.model.metrics, final_metrics_))
-    metrics[name] = Real(final_metrics_.at(name));
-  for (const auto& [name, count] : final_counts_) metrics[name] = count;
+  const EpochAccount::Evaluation& evaluation = epochs_.evaluation();
+  for (const std::string& name : MetricsInOrder(id_.spec.model.metrics, evaluation.metrics))
+    metrics[name] = Real(evaluation.metrics.at(name));
+  for (const auto& [name, count] : evaluation.counts) metrics[name] = count;
   json["metrics"] = std::move(metrics);
-  json["examples_per_second"] =
-      Real(MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_));
+  json["examples_per_second"] = Real(epochs_.speed());
   json["tasks"] = Json::array();
   const auto add_tasks = [&](absl::string_view role, const std::vector<ReportTask>& tasks) {
     for (const ReportTask& task : tasks) {
@@ -231,7 +135,7 @@ std::string Job::ResultJson() const {
   };
   add_tasks("worker", totals_.Workers());
   add_tasks("ps_server", totals_.Servers(final_.shards, final_.servers));
-  json["closures"] = Json{{"succeeded", closures_succeeded()},
+  json["closures"] = Json{{"succeeded", epochs_.succeeded()},
                           {"failed", closures_failed_},
                           {"cancelled", closures_cancelled()},
                           {"attempts", attempts_}};
@@ -312,30 +216,14 @@ ReportData Job::MakeReport() const {
   if (first_cause_) data.first_cause = ErrorText(*first_cause_);
   data.submitted = WallText(submitted_ms_);
   data.seconds = std::chrono::duration<double>(ended_at_ - started_at_).count();
-  data.examples_per_second = MeasuredSpeed(examples_done_ - resumed_examples_, training_seconds_);
   data.metric_names = id_.spec.model.metrics;
-  data.metrics = final_metrics_;
-  data.steps = steps_done_;
-  data.closures_succeeded = closures_succeeded();
+  epochs_.FillReport(&data);
   data.closures_failed = closures_failed_;
   data.closures_cancelled = closures_cancelled();
   data.attempts = attempts_;
   data.reruns = reruns_;
   data.deaths = events_.deaths_total();
   data.duplicates_refused = totals_.duplicates_refused();
-  data.loss_by_step = loss_curve_.points();
-  data.rate_by_time = rate_curve_.points();
-  for (const v1::EpochRow& row : epoch_rows_) {
-    data.epochs.push_back({row.epoch(),
-                           row.steps(),
-                           row.train_loss(),
-                           row.eval_loss(),
-                           row.seconds(),
-                           row.examples_per_second(),
-                           {row.metrics().begin(), row.metrics().end()}});
-    if (std::isfinite(row.eval_accuracy()))
-      data.epochs.back().metrics["accuracy"] = row.eval_accuracy();
-  }
   data.workers = totals_.Workers();
   data.servers = totals_.Servers(final_.shards, final_.servers);
   for (std::size_t i = 0; i < final_.shards.size(); ++i) {
@@ -355,7 +243,7 @@ ReportData Job::MakeReport() const {
 }
 
 std::uint64_t Job::closures_cancelled() const {
-  const std::uint64_t ended = closures_succeeded() + closures_failed_;
+  const std::uint64_t ended = epochs_.succeeded() + closures_failed_;
   return scheduled_ > ended ? scheduled_ - ended : 0;
 }
 

@@ -12,20 +12,14 @@
 
 namespace evergrad::coordinator {
 
-std::uint64_t Job::NextBarrier(std::uint64_t after) const {
-  const std::uint64_t epochs = id_.spec.training.epochs,
-                      every = id_.spec.training.evaluate_every_epochs;
-  return every == 0 ? epochs : std::min(epochs, after + every);
-}
-
 std::uint64_t Job::TrainLimit() const {
-  return functions_ ? functions_->next() : barrier_epochs_ * plan_->closures_per_epoch();
+  return functions_ ? functions_->next() : epochs_.BarrierClosure();
 }
 
 // Goes on to the next phase if this one is over.
 void Job::Advance() {
   if (phase_ == Phase::kPlacing && AllShardsReady()) {
-    epoch_began_ = host_->Now();
+    epochs_.StartClock(host_->Now());
     SetState(JobState::kRunning);
     SetPhase(Phase::kTraining);
     if (!PersistWhole()) return;
@@ -36,14 +30,8 @@ void Job::Advance() {
   if (functions_ && !functions_->finish()) return;
   if (!book_->BarrierReached(TrainLimit()) || !AllShardsReady()) return;
   if (functions_) return BeginAux(Phase::kExporting, 1);
-  if (evaluated_epochs_ < barrier_epochs_ && plan_->eval_closures() > 0) {
-    BeginEvaluation();
-    return;
-  }
-  evaluated_epochs_ = barrier_epochs_;
-  if (barrier_epochs_ < id_.spec.training.epochs) {
-    EpochLinesUpTo(barrier_epochs_);  // the last one's may yet be measured again: at the end
-    barrier_epochs_ = NextBarrier(barrier_epochs_);
+  if (epochs_.EvaluationDue()) return BeginEvaluation();
+  if (epochs_.PassBarrier(AccountContext())) {
     UpdateNewLimit();
     PersistWhole();  // the lines of these epochs stand in no note
     return;
@@ -59,7 +47,7 @@ void Job::BeginEvaluation() {
         now + std::chrono::milliseconds(hit.action == fault::Action::kDelay ? hit.delay_ms : 50);
     return;
   }
-  evaluation_began_ = now;
+  epochs_.BeginEvaluation(now);
   BeginAux(Phase::kEvaluating, plan_->eval_closures());
 }
 
@@ -88,29 +76,16 @@ void Job::FinishEvaluation() {
   }
   aux_.clear();
   const bool counting = id_.spec.type == "counting";
-  final_metrics_.clear();
-  final_counts_.clear();
+  EpochAccount::Evaluation result;
   const double n = static_cast<double>(examples);
-  if (!counting && examples > 0) final_metrics_["loss"] = loss_sum / n;
+  if (!counting && examples > 0) result.metrics["loss"] = loss_sum / n;
   for (const auto& [name, sum] : sums) {
     if (counting && sum.is_integer())
-      final_counts_[name] = sum.count();
+      result.counts[name] = sum.count();
     else if (examples > 0)
-      final_metrics_[name] = Reduced(sum, n);
+      result.metrics[name] = Reduced(sum, n);
   }
-  evaluation_in_epoch_ += host_->Now() - evaluation_began_;
-  evaluated_epochs_ = barrier_epochs_;
-  if (barrier_epochs_ <= epoch_rows_.size()) {
-    v1::EpochRow& row = epoch_rows_[barrier_epochs_ - 1];
-    const auto loss = final_metrics_.find("loss"), accuracy = final_metrics_.find("accuracy");
-    if (loss != final_metrics_.end()) row.set_eval_loss(loss->second);
-    if (accuracy != final_metrics_.end()) row.set_eval_accuracy(accuracy->second);
-    if (!final_counts_.empty()) row.set_counting_sum(final_counts_.begin()->second);
-    row.clear_metrics();
-    for (const auto& [name, value] : final_metrics_) {
-      if (name != "loss" && name != "accuracy") (*row.mutable_metrics())[name] = value;
-    }
-  }
+  epochs_.FinishEvaluation(std::move(result), host_->Now());
   SetPhase(Phase::kTraining);  // Advance goes on from here.
   if (!PersistWhole()) return;
   ++revision_;
@@ -252,8 +227,8 @@ void Job::FinishJob() {
     if (functions_) closures_failed_ = functions_->failed();
     reruns_ = repairs_granted();
   }
-  EpochLinesUpTo(epoch_rows_.size());
-  Line(EndLine());
+  epochs_.WriteEpochLines(AccountContext());
+  metrics_file_.Add(EndLine(), false);
   result_json_ = ResultJson();
   if (!PersistWhole()) return;
   FlushLines();
@@ -287,7 +262,7 @@ void Job::WriteEnd(bool tables) {
     std::vector<Query> queries = std::move(queries_);
     queries_.clear();
     book_.reset();
-    unfolded_.clear();
+    epochs_.ForgetWaiting();
     assigned_.clear();
     unplaced_.clear();
     admitted_.clear();

@@ -25,7 +25,7 @@ constexpr std::size_t kWhyBytesMax = 500;
 // come back.
 bool Job::WantsSealedExport() const {
   return ending_ == JobState::kFailed && phase_ >= Phase::kSealing &&
-         phase_ <= Phase::kSealedExporting && book_ && placed_ && succeeded_ > 0;
+         phase_ <= Phase::kSealedExporting && book_ && placed_ && epochs_.succeeded() > 0;
 }
 
 bool Job::BeginSealedExport() {

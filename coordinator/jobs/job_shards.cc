@@ -26,6 +26,7 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
     return;
   }
   plan_ = std::move(built->plan);
+  epochs_.SetPlan(&*plan_);
   plan_message_ = std::move(built->message);
   shard_bytes_ = std::move(built->shard_bytes);
   described_ = described;
@@ -84,7 +85,7 @@ void Job::BeginPlan() {
   assigned_.assign(shard_bytes_.size(), false);
   assigned_from_.assign(shard_bytes_.size(), std::string());
   assign_failures_.assign(shard_bytes_.size(), 0);
-  barrier_epochs_ = NextBarrier(0);
+  epochs_.BeginPlan();
   if (resumption_) {
     AppendRecord(book_->ResumeFrom(resumption_->snapshots), &begun);
     TakeUp(*resume_point_, *resumption_);
@@ -255,8 +256,7 @@ void Job::AfterRollback(absl::string_view why) {
       phase_ != Phase::kSaving)
     return;
   Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
-  if (phase_ == Phase::kEvaluating) evaluation_in_epoch_ += host_->Now() - evaluation_began_;
-  evaluated_epochs_ = barrier_epochs_ - 1;
+  epochs_.VoidEvaluation(phase_ == Phase::kEvaluating, host_->Now());
   VoidAux();
   ++report_generation_;
   SetPhase(Phase::kTraining);

@@ -103,8 +103,8 @@ UpdateAccount::Finding Job::CompareUpdates() const {
         {state.shard(), NameOf(state), by_plan, state.updates_applied() + state.skips()});
   }
   const DurableState& durable = book_->durable();
-  return account_.Compare(*plan_, {durable.succeeded, durable.dead, resumed_, durable.lost},
-                          shards);
+  return account_.Compare(
+      *plan_, {durable.succeeded, durable.dead, epochs_.resumed(), durable.lost}, shards);
 }
 
 // The report of every shard is there. False: the job ends.
@@ -149,7 +149,7 @@ void Job::ReadTrust(const v1::JobSnapshot& s) {
     // Of a build that did not count: its slots are not compared, and what it took over is not
     // known.
     std::optional<UpdateAccount::Before> before;
-    if (!resumed_.empty())
+    if (!epochs_.resumed().empty())
       before = UpdateAccount::Before{std::nullopt, false, /*another_plan=*/true};
     return account_.Restore({}, /*unreported=*/s.has_plan(), std::move(before));
   }
