@@ -138,7 +138,7 @@ void EpochAccount::EndEpoch(const Context& context) {
 
 // ---------------------------------------------------------------- evaluation
 
-void EpochAccount::FinishEvaluation(Evaluation result, MonoTime now) {
+void EpochAccount::FinishEvaluation(EvaluationResult result, MonoTime now) {
   evaluation_ = std::move(result);
   evaluation_in_epoch_ += now - evaluation_began_;
   evaluated_ = barrier_;

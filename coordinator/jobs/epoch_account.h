@@ -33,6 +33,7 @@
 #include "common/time/clock.h"
 #include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/curve.h"
+#include "coordinator/jobs/evaluation.h"
 #include "coordinator/jobs/line_sink.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -69,11 +70,6 @@ class EpochAccount {
     std::int64_t wall_ms = 0;
     LineSink* lines = nullptr;
   };
-  // What an evaluation measured, by metric, the loss among them, or counted.
-  struct Evaluation {
-    std::map<std::string, double> metrics;
-    std::map<std::string, std::int64_t> counts;
-  };
   EpochAccount(const Options& options, MonoTime now);
 
   // --- the plan. It outlives the account and is known before anything is counted.
@@ -107,10 +103,10 @@ class EpochAccount {
 
   // --- evaluation. Its time is not the epoch's.
   void BeginEvaluation(MonoTime now) { evaluation_began_ = now; }
-  void FinishEvaluation(Evaluation result, MonoTime now);
+  void FinishEvaluation(EvaluationResult result, MonoTime now);
   // Values have changed: the newest evaluation does not stand. `under_way`: one had begun.
   void VoidEvaluation(bool under_way, MonoTime now);
-  const Evaluation& evaluation() const { return evaluation_; }  // The newest.
+  const EvaluationResult& evaluation() const { return evaluation_; }  // The newest.
 
   // --- speed: one sample each half second of training, and one at the end of each stretch of it
   void BeginRate(MonoTime now);
@@ -189,7 +185,7 @@ class EpochAccount {
   double training_seconds_ = 0;
   std::vector<v1::EpochRow> rows_;
   std::uint64_t epoch_lines_ = 0;  // Rows that metrics.jsonl has.
-  Evaluation evaluation_;
+  EvaluationResult evaluation_;
   double rate_ = 0;
   MonoTime rate_at_{0}, next_sample_{0};
   std::uint64_t rate_examples_ = 0;

@@ -102,7 +102,7 @@ void Job::Start() {
   next_close_ = next_progress_ = started_at_;
   WriteJobFile();
   SetState(JobState::kStarting);
-  BeginAux(Phase::kDescribing, functions_ ? 0 : 1);
+  BeginReading(Phase::kDescribing, functions_ ? 0 : 1);
   if (!PersistWhole()) return;
   Broadcast(JobMessage(*this), true, true);
   if (functions_) return OnDescribed(DescribeFunctions());  // the YAML says all
@@ -303,11 +303,9 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
       if (h.kind() != v1::TRAIN) {
         // It pushes nothing and has no proof: only what is current, of this worker and of this
         // life, goes on.
-        Aux* aux = FindAux(h.closure());
-        if (aux == nullptr || aux->done || attempt == Attempt{} || aux->attempt != attempt ||
-            of_another(aux->worker))
-          continue;
-        aux->worker = task;
+        ReadingRound::Closure* reading = reading_.Running(h.closure(), attempt);
+        if (reading == nullptr || of_another(reading->worker)) continue;
+        reading->worker = task;
         worker.held[attempt] = Held{ClosureId(h.closure()), h.kind(), host_->Now(), false};
         *registered->add_adopted() = h;
         continue;
@@ -367,7 +365,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
       workers_.erase(old);
     }
     if (book_) book_->ReleaseWorker(*former);
-    ReleaseAux(*former);
+    reading_.Release(*former);
   }
   if (told) {
     FillJobInfo(registered->mutable_job());
@@ -557,7 +555,7 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
                          released.size() == 1 ? " closure is" : " closures are", " granted again"));
     }
   }
-  ReleaseAux(task);
+  reading_.Release(task);
   Pump();
 }
 
@@ -658,16 +656,13 @@ void Job::GiveAwayShards(absl::string_view identity) {
 void Job::BeginAnew(Term term) {
   if (ended() || state_ == JobState::kQueued) return;
   window_open_ = true;
-  for (const auto& [task, worker] : workers_) ReleaseAux(task);
   workers_.clear();
   pause_said_ = false;  // whoever still waits will say so
   for (auto& [task, server] : servers_) {
     server.ready = false;
     server.away_since = host_->Now();
   }
-  for (Aux& aux : aux_) {
-    if (!aux.done) aux.attempt = Attempt{};
-  }
+  reading_.ReleaseAll();
   delayed_releases_.clear();
   moves_.clear();  // their sessions end
   moved_from_.clear();

@@ -43,6 +43,7 @@
 #include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/reach_rule.h"
+#include "coordinator/jobs/reading_round.h"
 #include "coordinator/jobs/section_limit.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/task_totals.h"
@@ -378,16 +379,6 @@ class Job {
     std::map<ShardId, std::string> unmovable;  // and why
     MonoTime moves_again{0};                   // none is begun before
   };
-  // Describe, evaluation and export closures: numbered apart, in no ledger.
-  struct Aux {
-    std::uint64_t closure = 0;
-    Attempt attempt;  // (0,0): not granted
-    TaskId worker;
-    std::uint32_t failures = 0, stalls = 0;
-    MonoTime not_before{0};
-    bool done = false;
-    v1::ClosureMetrics metrics;
-  };
   struct Query {
     std::uint64_t request = 0;
     bool digests = false;
@@ -445,7 +436,7 @@ class Job {
   // job_grants.cc
   void Pump();  // grants whatever can be granted, then looks whether a phase is over
   void PumpTraining();
-  void PumpAux();
+  void PumpReading();
   void RecallForIdle();
   // Asks for an attempt that has not begun; whoever runs it goes on.
   void RecallAttempt(Worker* worker, Attempt attempt, Held* held);
@@ -483,7 +474,7 @@ class Job {
   bool GrantHeldUp();  // failpoint coordinator.before_grant
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
-  void OnAuxDone(Worker* worker, const v1::Done& done);
+  void OnReadingDone(Worker* worker, const v1::Done& done);
   void NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done);
   void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
                     double loss_sum, std::vector<EpochAccount::Step> steps,
@@ -506,11 +497,8 @@ class Job {
   void SendSuperseded(
       TaskId task, ClosureId closure,
       Attempt attempt);  // an answer that nobody asked for: the attempt is taken away
-  void ReleaseAux(TaskId worker);
-  void VoidAux();  // what runs of it is superseded
-  Aux* FindAux(std::uint64_t closure);
-  Aux* HeldAux(TaskId worker, std::uint64_t closure, Attempt attempt);
-  void BeginAux(Phase phase, std::uint64_t count);
+  void VoidReading();    // what runs of it is superseded
+  void BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before = MonoTime{0});
   void OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat);
   void OnServerMissing(const std::string& identity);
   void GiveAwayShards(absl::string_view identity);
@@ -534,7 +522,7 @@ class Job {
   bool WantsSealedExport() const;
   bool BeginSealedExport();  // false: nothing is to be exported, or it cannot be, which is said
   void PumpSealedExport();
-  void SealedExportFailed(Aux* aux, const v1::Failed& failed);
+  void SealedExportFailed(ReadingRound::Closure* reading, const v1::Failed& failed);
   void GiveUpSealedExport(absl::string_view why);  // the job ends, as it would have
   void SayNotExported(absl::string_view why);
 
@@ -632,7 +620,7 @@ class Job {
                       std::uint64_t closure, const std::string& name, std::uint64_t bytes,
                       const absl::StatusOr<std::uint64_t>& taken);
   void DropReceiving();
-  void ExportHasNoRoom(Aux* aux, absl::string_view why);
+  void ExportHasNoRoom(ReadingRound::Closure* reading, absl::string_view why);
   void FinishExport(const v1::ExportResult& said, const std::string& worker);
   void StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t round,
                        const v1::ExportResult& result, const std::string& worker);
@@ -769,9 +757,7 @@ class Job {
   std::map<TaskId, ClosureBook::MapChange> admitted_;  // what to send to a server once it is Ready
 
   // Work.
-  std::vector<Aux> aux_;
-  std::size_t aux_first_ = 0, aux_done_ = 0;  // all before the first are done
-  std::uint64_t aux_round_ = 0;
+  ReadingRound reading_;
   std::map<std::uint64_t, std::uint32_t> failures_;  // by closure, in a row
   static constexpr std::uint32_t kSupersededMax = 8;
   std::map<std::uint64_t, std::uint32_t> superseded_;  // [37] by closure that has not succeeded

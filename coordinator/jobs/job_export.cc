@@ -72,7 +72,7 @@ absl::Status Job::OnRunFile(TaskId task, const v1::RunFileChunk& chunk) {
                                                    " offset=", chunk.offset(),
                                                    " of=", chunk.bytes()));
   const Attempt attempt = client::FromProto<Attempt>(chunk.attempt());
-  if (!exporting() || HeldAux(task, chunk.closure(), attempt) == nullptr) {
+  if (!exporting() || reading_.HeldBy(task, chunk.closure(), attempt) == nullptr) {
     host_->ForeignMessage(task, "RunFileChunk of an export that it does not hold");
     return absl::OkStatus();
   }
@@ -112,10 +112,10 @@ void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId fro
                          std::uint64_t closure, const std::string& name, std::uint64_t bytes,
                          const absl::StatusOr<std::uint64_t>& taken) {
   receiving->queued_bytes -= bytes;
-  Aux* aux = exporting() ? FindAux(closure) : nullptr;
-  if (receiving != receiving_ || aux == nullptr || aux->done || aux->attempt != receiving->attempt)
-    return;
-  if (aux->worker != from)
+  ReadingRound::Closure* reading =
+      exporting() ? reading_.Running(closure, receiving->attempt) : nullptr;
+  if (receiving != receiving_ || reading == nullptr) return;
+  if (reading->worker != from)
     return;  // it was sent in a former session, and in this one the file begins anew
   v1::CoordinatorMessage message;
   v1::RunFileAnswer* answer = message.mutable_run_file_answer();
@@ -128,11 +128,11 @@ void Job::OnRunFileTaken(const std::shared_ptr<Receiving>& receiving, TaskId fro
   } else {
     *answer->mutable_error() = client::ToErrorDetail(taken.status(), "coordinator");
     if (absl::IsResourceExhausted(taken.status()))
-      ExportHasNoRoom(aux,
+      ExportHasNoRoom(reading,
                       absl::StrCat("on host ", host_->HostName(), ": ", taken.status().message()));
     DropReceiving();
   }
-  host_->Send(aux->worker, message);
+  host_->Send(reading->worker, message);
 }
 
 // Files are closed and deleted where they are written.
@@ -146,10 +146,10 @@ void Job::DropReceiving() {
 }
 
 // A full disk is waited for: the job has its weights, only no place for them yet.
-void Job::ExportHasNoRoom(Aux* aux, absl::string_view why) {
+void Job::ExportHasNoRoom(ReadingRound::Closure* reading, absl::string_view why) {
   const MonoTime now = host_->Now();
   export_trouble_ = client::CleanText(why, kTextMax);
-  aux->not_before = now + RetryDelay(++export_waits_);
+  reading->not_before = now + RetryDelay(++export_waits_);
   Touch();
   if (export_trouble_said_at_ != MonoTime{0} && now - export_trouble_said_at_ < kTroubleSaidEvery)
     return;
@@ -159,7 +159,7 @@ void Job::ExportHasNoRoom(Aux* aux, absl::string_view why) {
 }
 
 void Job::FinishExport(const v1::ExportResult& said, const std::string& worker) {
-  aux_.clear();
+  reading_.Clear();
   DropReceiving();
   host_->OnFileThread([folder = id_.runs_folder] {
     RemoveHalfReceived(folder);
@@ -185,7 +185,7 @@ void Job::StepExportCheck(std::shared_ptr<RunFileCheck> check, std::uint64_t rou
   host_->OnFileThread([this, alive, check, round, result, worker]() -> std::function<void()> {
     const bool over = check->Step();
     return [this, alive, check, round, result, worker, over] {
-      if (alive.expired() || !exporting() || round != export_round_ || !aux_.empty())
+      if (alive.expired() || !exporting() || round != export_round_ || !reading_.empty())
         return;  // a shard was rolled back meanwhile
       if (!over) return StepExportCheck(check, round, result, worker);
       OnExportChecked(check->status(), result, worker);
@@ -203,7 +203,7 @@ void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& re
       Event("state", absl::StrCat("what worker/", worker, " on host ", far,
                                   " wrote to the runs folder cannot be read on host ", here,
                                   ", so it is sent: ", why));
-      BeginAux(phase_, 1);
+      BeginReading(phase_, 1);
     } else if (phase_ == Phase::kSealedExporting) {
       return GiveUpSealedExport(absl::StrCat("they cannot be read back on host ", here, ": ", why));
     } else {
@@ -211,8 +211,7 @@ void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& re
                                     ++export_failures_, " in a row): ", why));
       if (export_failures_ > options_.retries_max)
         return Fail(MakeError(status, "internal", "coordinator"), false);
-      BeginAux(Phase::kExporting, 1);
-      aux_[0].not_before = host_->Now() + RetryDelay(export_failures_);
+      BeginReading(Phase::kExporting, 1, host_->Now() + RetryDelay(export_failures_));
     }
     return Pump();
   }

@@ -18,10 +18,10 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::size_t kAuxAhead = 2;  // evaluation closures in hand: one running, one queued
+constexpr std::size_t kReadingAhead = 2;  // evaluation closures in hand: one running, one queued
 constexpr std::ptrdiff_t kRegrantsOnTop =
     2;  // of what waits to be run again, beyond a worker's limit
-constexpr std::uint64_t kAuxNumbers = 1ull << 62;  // describe attempts: far above those of any book
+constexpr std::uint64_t kDescribeNumbers = 1ull << 62;  // attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::chrono::seconds kWindowSaidAfter{5};
 constexpr std::chrono::milliseconds kIdleLong{100};
@@ -38,7 +38,7 @@ void Job::Pump() {
     TryPlace();
     Advance();
     if (phase_ == Phase::kTraining) functions_ ? PumpFunctions() : PumpTraining();
-    PumpAux();
+    PumpReading();
     PumpMoves();
   }
   in_pump_ = false;
@@ -93,7 +93,7 @@ void Job::ReleaseWorker(TaskId task) {
   workers_.erase(found);
   SayPauses(identity);
   if (book_) book_->ReleaseWorker(task);
-  ReleaseAux(task);
+  reading_.Release(task);
   Touch();
   Pump();
 }
@@ -103,7 +103,7 @@ std::uint32_t Job::useful_workers() const {
   if (!active() || grants_stopped()) return 0;
   if (id_.spec.strategy.deterministic) return 1;
   std::uint64_t useful = 1;
-  if (phase_ == Phase::kEvaluating) useful = aux_.size() - aux_done_;
+  if (phase_ == Phase::kEvaluating) useful = reading_.left();
   if (phase_ == Phase::kReporting || phase_ == Phase::kSaving) useful = 0;
   if (phase_ == Phase::kTraining && functions_) {
     useful =
@@ -220,7 +220,7 @@ void Job::TakeAway(Worker& worker) {
   const Attempt running = client::FromProto<Attempt>(worker.progress.running_attempt());
   std::optional<PoisonRule::Running> blamed;
   std::string what = "what it was given";
-  Aux* stalled_aux = nullptr;
+  ReadingRound::Closure* stalled = nullptr;
   for (const auto& [attempt, held] : worker.held) {
     SendSuperseded(worker.task, held.closure, attempt);
     if (held.kind == v1::TRAIN) {
@@ -232,11 +232,11 @@ void Job::TakeAway(Worker& worker) {
       if (book_) book_->ReleaseAttempt(held.closure, attempt);
       continue;
     }
-    Aux* aux = HeldAux(worker.task, held.closure.value(), attempt);
-    if (aux == nullptr) continue;
-    aux->attempt = Attempt{};
-    if (stalled_aux != nullptr && attempt != running) continue;
-    stalled_aux = aux;
+    ReadingRound::Closure* reading = reading_.HeldBy(worker.task, held.closure.value(), attempt);
+    if (reading == nullptr) continue;
+    reading->attempt = Attempt{};
+    if (stalled != nullptr && attempt != running) continue;
+    stalled = reading;
     what =
         absl::StrCat(v1::WorkKind_Name(held.kind), " closure ", held.closure.value() & 0xffffffffu);
   }
@@ -254,11 +254,11 @@ void Job::TakeAway(Worker& worker) {
   if (blamed)
     SayNotReproducible(absl::StrCat(what, " was taken away from worker/", worker.identity));
   Touch();
-  if (stalled_aux != nullptr && ++stalled_aux->stalls >= options_.poison_deaths) {
+  if (stalled != nullptr && ++stalled->stalls >= options_.poison_deaths) {
     Fail(MakeError(
              absl::DeadlineExceededError(absl::StrCat(
                  "work stood still again and again; raise step_timeout if it is only slow: work=",
-                 what, " times=", stalled_aux->stalls, " step_timeout_s=", seconds)),
+                 what, " times=", stalled->stalls, " step_timeout_s=", seconds)),
              "poison", absl::StrCat("worker/", worker.identity)),
          false);
   }
@@ -504,39 +504,13 @@ void Job::RecallForIdle() {
   }
 }
 
-void Job::BeginAux(Phase phase, std::uint64_t count) {
-  aux_.assign(count, Aux{});
-  ++aux_round_;
-  for (std::uint64_t i = 0; i < count; ++i) aux_[i].closure = (aux_round_ << 32) + i;
-  aux_first_ = 0;
-  aux_done_ = 0;
+void Job::BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before) {
+  reading_.Begin(closures, not_before);
   SetPhase(phase);
 }
 
-// The aux closure that `worker` was granted as `attempt`. Attempt (0,0) stands for "not granted":
-// nobody holds it.
-Job::Aux* Job::HeldAux(TaskId worker, std::uint64_t closure, Attempt attempt) {
-  Aux* aux = FindAux(closure);
-  return aux != nullptr && !aux->done && attempt != Attempt{} && aux->attempt == attempt &&
-                 aux->worker == worker
-             ? aux
-             : nullptr;
-}
-
-Job::Aux* Job::FindAux(std::uint64_t closure) {
-  const std::uint64_t index = closure & 0xffffffffu;
-  if (closure >> 32 != aux_round_ || index >= aux_.size()) return nullptr;
-  return &aux_[index];
-}
-
-void Job::ReleaseAux(TaskId worker) {
-  for (std::size_t i = aux_first_; i < aux_.size(); ++i) {
-    if (!aux_[i].done && aux_[i].worker == worker) aux_[i].attempt = Attempt{};
-  }
-}
-
-void Job::VoidAux() {
-  aux_.clear();
+void Job::VoidReading() {
+  reading_.Clear();
   for (auto& [task, worker] : workers_) {
     for (auto it = worker.held.begin(); it != worker.held.end();) {
       const auto here = it++;
@@ -547,7 +521,7 @@ void Job::VoidAux() {
   }
 }
 
-void Job::PumpAux() {
+void Job::PumpReading() {
   v1::WorkKind kind = v1::WORK_KIND_UNSPECIFIED;
   if (phase_ == Phase::kDescribing) kind = v1::DESCRIBE;
   if (phase_ == Phase::kEvaluating) kind = v1::EVALUATE;
@@ -555,20 +529,18 @@ void Job::PumpAux() {
   if (kind == v1::WORK_KIND_UNSPECIFIED) return;
   const MonoTime now = host_->Now();
   const Pin pin = PinnedWorker();
-  while (aux_first_ < aux_.size() && aux_[aux_first_].done) ++aux_first_;
-  for (std::size_t i = aux_first_; i < aux_.size(); ++i) {
-    Aux& aux = aux_[i];
-    if (aux.done || aux.attempt != Attempt{} || aux.not_before > now) continue;
+  while (ReadingRound::Closure* const reading = reading_.Waiting(now)) {
     Worker* best = nullptr;
     for (auto& [task, worker] : workers_) {
-      if (!Usable(worker) || worker.held.size() >= kAuxAhead || pin.Excludes(worker)) continue;
+      if (!Usable(worker) || worker.held.size() >= kReadingAhead || pin.Excludes(worker)) continue;
       if (best == nullptr || worker.held.size() < best->held.size()) best = &worker;
     }
     if (best == nullptr || GrantHeldUp()) return;
-    aux.attempt = book_ ? book_->NextAttempt()
-                        : Attempt{host_->term().value(), kAuxNumbers + host_->NextNumber()};
-    aux.worker = best->task;
-    SendGrant(*best, aux.closure, aux.attempt, kind, true, {});
+    reading->attempt = book_
+                           ? book_->NextAttempt()
+                           : Attempt{host_->term().value(), kDescribeNumbers + host_->NextNumber()};
+    reading->worker = best->task;
+    SendGrant(*best, reading->number, reading->attempt, kind, true, {});
     Touch();
   }
 }
@@ -619,7 +591,7 @@ absl::Status Job::OnDone(TaskId task, const v1::Done& done) {
   if (done.kind() == v1::TRAIN) {
     OnTrainDone(worker, done);
   } else {
-    OnAuxDone(worker, done);
+    OnReadingDone(worker, done);
   }
   return absl::OkStatus();
 }
@@ -695,23 +667,22 @@ void Job::EndTurn() {
   Pump();
 }
 
-void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
+void Job::OnReadingDone(Worker* worker, const v1::Done& done) {
   if (worker == nullptr) return;
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   turn_open_ = true;
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
   SetFit(*worker);
-  Aux* aux = active() ? HeldAux(worker->task, done.closure(), attempt) : nullptr;
+  ReadingRound::Closure* reading =
+      active() ? reading_.HeldBy(worker->task, done.closure(), attempt) : nullptr;
   const v1::WorkKind wanted = phase_ == Phase::kDescribing   ? v1::DESCRIBE
                               : phase_ == Phase::kEvaluating ? v1::EVALUATE
                                                              : v1::EXPORT;
-  const bool accepted = aux != nullptr && done.kind() == wanted &&
+  const bool accepted = reading != nullptr && done.kind() == wanted &&
                         (!grants_stopped() || phase_ == Phase::kSealedExporting);
   turn_answers_.push_back({worker->task, done.closure(), attempt, !accepted});
   if (accepted) {
-    aux->done = true;
-    aux->metrics = done.metrics();
-    ++aux_done_;
+    reading_.Accept(reading, done.metrics());
     death_backoff_.OnProgress(Role::kWorker, worker->identity);
     Touch();
     switch (done.kind()) {
@@ -720,8 +691,8 @@ void Job::OnAuxDone(Worker* worker, const v1::Done& done) {
         OnDescribed(done.describe());
         break;
       case v1::EVALUATE:
-        death_limit_.OnLeft(DeathLimit::Again::kEvaluation, aux_.size() - aux_done_);
-        if (aux_done_ == aux_.size()) FinishEvaluation();
+        death_limit_.OnLeft(DeathLimit::Again::kEvaluation, reading_.left());
+        if (reading_.left() == 0) FinishEvaluation();
         break;
       default:
         death_limit_.OnLeft(DeathLimit::Again::kExport, 0);
@@ -737,7 +708,8 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
   if (phase_ == Phase::kSealedExporting && failed.kind() == v1::EXPORT) {
-    if (Aux* aux = HeldAux(task, failed.closure(), attempt)) SealedExportFailed(aux, failed);
+    if (ReadingRound::Closure* reading = reading_.HeldBy(task, failed.closure(), attempt))
+      SealedExportFailed(reading, failed);
     return;
   }
   if (grants_stopped() &&
@@ -792,10 +764,10 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
     delayed_releases_.emplace(now + RetryDelay(failures), std::make_pair(closure, attempt));
     return;
   }
-  Aux* aux = HeldAux(task, failed.closure(), attempt);
-  if (aux == nullptr) return;
+  ReadingRound::Closure* reading = reading_.HeldBy(task, failed.closure(), attempt);
+  if (reading == nullptr) return;
   if (elsewhere) {
-    aux->attempt = Attempt{};
+    reading->attempt = Attempt{};
     return Pump();
   }
   if (failed.user_error()) {
@@ -804,19 +776,19 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   }
   if (failed.kind() == v1::EXPORT &&
       cause.code() == static_cast<int>(absl::StatusCode::kResourceExhausted)) {
-    aux->attempt = Attempt{};
-    return ExportHasNoRoom(aux, cause.message());
+    reading->attempt = Attempt{};
+    return ExportHasNoRoom(reading, cause.message());
   }
-  ++aux->failures;
+  ++reading->failures;
   Event("warning",
         absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker->identity, " (",
-                     aux->failures, " in a row): ", cause.message()));
-  if (aux->failures > options_.retries_max) {
+                     reading->failures, " in a row): ", cause.message()));
+  if (reading->failures > options_.retries_max) {
     Fail(std::move(cause), false);
     return;
   }
-  aux->attempt = Attempt{};
-  aux->not_before = now + RetryDelay(aux->failures);
+  reading->attempt = Attempt{};
+  reading->not_before = now + RetryDelay(reading->failures);
 }
 
 // [20b] It stays succeeded; what its targets lost with a server is not done again, and that is
@@ -873,9 +845,11 @@ void Job::OnDropped(TaskId task, const v1::AttemptDropped& dropped) {
       return;
   }
   const MonoTime now = host_->Now();
-  if (Aux* aux = HeldAux(task, dropped.closure(), attempt); aux != nullptr) {
-    aux->attempt = Attempt{};
-    aux->not_before = std::max(aux->not_before, handed_back ? now : now + options_.retry_min);
+  if (ReadingRound::Closure* reading = reading_.HeldBy(task, dropped.closure(), attempt);
+      reading != nullptr) {
+    reading->attempt = Attempt{};
+    reading->not_before =
+        std::max(reading->not_before, handed_back ? now : now + options_.retry_min);
   } else if (book_) {
     // What was called back, or given back by a leaving worker, can go elsewhere at once; else a
     // pause keeps a refusal from becoming a tight loop.

@@ -390,7 +390,7 @@ void Job::ResumePhase() {
   switch (phase_) {
     case Phase::kDescribing:
       if (functions_) return OnDescribed(DescribeFunctions());
-      BeginAux(Phase::kDescribing, 1);
+      BeginReading(Phase::kDescribing, 1);
       break;
     case Phase::kSealing:
       phase_ = Phase::kTraining;

@@ -118,7 +118,7 @@ std::string Job::ResultJson() const {
   json["state"] = std::string(JobStateName(ending_));
   json["first_cause"] = first_cause_ ? CauseJson(*first_cause_) : Json(nullptr);
   Json metrics = Json::object();
-  const EpochAccount::Evaluation& evaluation = epochs_.evaluation();
+  const EvaluationResult& evaluation = epochs_.evaluation();
   for (const std::string& name : MetricsInOrder(id_.spec.model.metrics, evaluation.metrics))
     metrics[name] = Real(evaluation.metrics.at(name));
   for (const auto& [name, count] : evaluation.counts) metrics[name] = count;

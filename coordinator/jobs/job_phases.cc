@@ -8,7 +8,6 @@
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/reduce_metric.h"
 
 namespace evergrad::coordinator {
 
@@ -29,14 +28,14 @@ void Job::Advance() {
   // shard is there.
   if (functions_ && !functions_->finish()) return;
   if (!book_->BarrierReached(TrainLimit()) || !AllShardsReady()) return;
-  if (functions_) return BeginAux(Phase::kExporting, 1);
+  if (functions_) return BeginReading(Phase::kExporting, 1);
   if (epochs_.EvaluationDue()) return BeginEvaluation();
   if (epochs_.PassBarrier(AccountContext())) {
     UpdateNewLimit();
     PersistWhole();  // the lines of these epochs stand in no note
     return;
   }
-  BeginAux(Phase::kExporting, 1);
+  BeginReading(Phase::kExporting, 1);
 }
 
 void Job::BeginEvaluation() {
@@ -48,44 +47,14 @@ void Job::BeginEvaluation() {
     return;
   }
   epochs_.BeginEvaluation(now);
-  BeginAux(Phase::kEvaluating, plan_->eval_closures());
+  BeginReading(Phase::kEvaluating, plan_->eval_closures());
 }
 
 void Job::FinishEvaluation() {
-  std::uint64_t examples = 0;
-  double loss_sum = 0;
-  std::map<std::string, v1::NamedSum> sums;
-  for (const Aux& aux : aux_) {  // in closure order
-    examples += aux.metrics.examples();
-    loss_sum += aux.metrics.loss_sum();
-    for (const v1::NamedSum& sum : aux.metrics.sums()) {
-      v1::NamedSum& total = sums[sum.name()];
-      total.set_is_integer(sum.is_integer());
-      // Whatever a worker says, the sum wraps and does not overflow.
-      total.set_count(static_cast<std::int64_t>(static_cast<std::uint64_t>(total.count()) +
-                                                static_cast<std::uint64_t>(sum.count())));
-      total.set_sum(total.sum() + sum.sum());
-      total.set_reduction(sum.reduction());
-      while (total.counts_size() < sum.counts_size()) total.add_counts(0);
-      for (int i = 0; i < sum.counts_size(); ++i) {
-        const std::uint64_t both =
-            static_cast<std::uint64_t>(total.counts(i)) + static_cast<std::uint64_t>(sum.counts(i));
-        total.set_counts(i, static_cast<std::int64_t>(both));
-      }
-    }
-  }
-  aux_.clear();
-  const bool counting = id_.spec.type == "counting";
-  EpochAccount::Evaluation result;
-  const double n = static_cast<double>(examples);
-  if (!counting && examples > 0) result.metrics["loss"] = loss_sum / n;
-  for (const auto& [name, sum] : sums) {
-    if (counting && sum.is_integer())
-      result.counts[name] = sum.count();
-    else if (examples > 0)
-      result.metrics[name] = Reduced(sum, n);
-  }
-  epochs_.FinishEvaluation(std::move(result), host_->Now());
+  EvaluationSum sum;
+  for (const ReadingRound::Closure& closure : reading_.closures()) sum.Add(closure.metrics);
+  reading_.Clear();
+  epochs_.FinishEvaluation(sum.Result(id_.spec.type == "counting"), host_->Now());
   SetPhase(Phase::kTraining);  // Advance goes on from here.
   if (!PersistWhole()) return;
   ++revision_;
@@ -126,7 +95,7 @@ void Job::Fail(v1::ErrorDetail cause, bool user) {
 
 void Job::BeginSeal(JobState ending) {
   ending_ = ending;
-  aux_.clear();
+  reading_.Clear();
   ++report_generation_;
   delayed_releases_.clear();
   assign_retries_.clear();

@@ -80,8 +80,10 @@ void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
     if (held.kind == v1::TRAIN) {
       trained = true;
       if (book_) book_->ReleaseAttempt(held.closure, attempt);
-    } else if (Aux* aux = HeldAux(worker.task, held.closure.value(), attempt); aux != nullptr) {
-      aux->attempt = Attempt{};
+    } else if (ReadingRound::Closure* reading =
+                   reading_.HeldBy(worker.task, held.closure.value(), attempt);
+               reading != nullptr) {
+      reading->attempt = Attempt{};
     }
   }
   worker.held.clear();

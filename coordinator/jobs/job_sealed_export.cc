@@ -41,19 +41,19 @@ bool Job::BeginSealedExport() {
   sealed_export_.worker_by = now + options_.seal_timeout;
   sealed_export_.by =
       now + kExportMax + std::chrono::seconds(server_bytes_ / kExportBytesPerSecond);
-  BeginAux(Phase::kSealedExporting, 1);
+  BeginReading(Phase::kSealedExporting, 1);
   PumpSealedExport();
   return true;
 }
 
 void Job::PumpSealedExport() {
-  if (phase_ != Phase::kSealedExporting || window_open_ || aux_.empty()) return;
+  if (phase_ != Phase::kSealedExporting || window_open_ || reading_.empty()) return;
   const MonoTime now = host_->Now();
   if (book_->durable().version != sealed_export_.version)
     return GiveUpSealedExport("a server lost its shards meanwhile");
   if (now >= sealed_export_.by) return GiveUpSealedExport("it took too long");
-  Aux& aux = aux_[0];
-  if (aux.attempt != Attempt{} || aux.not_before > now) return;
+  ReadingRound::Closure* const reading = reading_.Waiting(now);
+  if (reading == nullptr) return;
   Worker* best = nullptr;
   for (auto& [task, worker] : workers_) {
     if (best == nullptr && Usable(worker, now) && sealed_export_.refused_by.count(task) == 0)
@@ -70,30 +70,30 @@ void Job::PumpSealedExport() {
   host_->Send(best->task, message);
   FillMap(message.mutable_map());
   host_->Send(best->task, message);
-  aux.attempt = book_->NextAttempt();
-  aux.worker = best->task;
-  SendGrant(*best, aux.closure, aux.attempt, v1::EXPORT, true, {});
+  reading->attempt = book_->NextAttempt();
+  reading->worker = best->task;
+  SendGrant(*best, reading->number, reading->attempt, v1::EXPORT, true, {});
   Touch();
 }
 
 // Another worker may do better: each that finds an error of its own making is asked once.
-void Job::SealedExportFailed(Aux* aux, const v1::Failed& failed) {
+void Job::SealedExportFailed(ReadingRound::Closure* reading, const v1::Failed& failed) {
   v1::ErrorDetail cause = failed.cause();
   CleanCause(&cause);
   sealed_export_.why = cause.message().substr(0, kWhyBytesMax);
   if (failed.user_error() || failed.lack() != v1::NO_LACK) {
-    sealed_export_.refused_by.insert(aux->worker);
-  } else if (++aux->failures >= kMachineErrorsMax) {
+    sealed_export_.refused_by.insert(reading->worker);
+  } else if (++reading->failures >= kMachineErrorsMax) {
     return GiveUpSealedExport(sealed_export_.why);
   }
-  aux->attempt = Attempt{};
-  aux->not_before = host_->Now() + RetryDelay(aux->failures);
+  reading->attempt = Attempt{};
+  reading->not_before = host_->Now() + RetryDelay(reading->failures);
   PumpSealedExport();
 }
 
 void Job::GiveUpSealedExport(absl::string_view why) {
   SayNotExported(why);
-  VoidAux();
+  VoidReading();
   FinishJob();
 }
 

@@ -257,7 +257,7 @@ void Job::AfterRollback(absl::string_view why) {
     return;
   Event("rollback", absl::StrCat(PhaseName(phase_), " begins again: ", why));
   epochs_.VoidEvaluation(phase_ == Phase::kEvaluating, host_->Now());
-  VoidAux();
+  VoidReading();
   ++report_generation_;
   SetPhase(Phase::kTraining);
   PersistWhole();

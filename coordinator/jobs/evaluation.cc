@@ -1,0 +1,42 @@
+#include "coordinator/jobs/evaluation.h"
+
+#include "coordinator/jobs/reduce_metric.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+std::int64_t WrappingSum(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+}
+
+}  // namespace
+
+void EvaluationSum::Add(const v1::ClosureMetrics& metrics) {
+  examples_ += metrics.examples();
+  loss_sum_ += metrics.loss_sum();
+  for (const v1::NamedSum& sum : metrics.sums()) {
+    v1::NamedSum& total = sums_[sum.name()];
+    total.set_is_integer(sum.is_integer());
+    total.set_count(WrappingSum(total.count(), sum.count()));
+    total.set_sum(total.sum() + sum.sum());
+    total.set_reduction(sum.reduction());
+    while (total.counts_size() < sum.counts_size()) total.add_counts(0);
+    for (int i = 0; i < sum.counts_size(); ++i)
+      total.set_counts(i, WrappingSum(total.counts(i), sum.counts(i)));
+  }
+}
+
+EvaluationResult EvaluationSum::Result(bool counts_only) const {
+  EvaluationResult result;
+  const double n = static_cast<double>(examples_);
+  if (!counts_only && examples_ > 0) result.metrics["loss"] = loss_sum_ / n;
+  for (const auto& [name, sum] : sums_) {
+    if (counts_only && sum.is_integer())
+      result.counts[name] = sum.count();
+    else if (examples_ > 0)
+      result.metrics[name] = Reduced(sum, n);
+  }
+  return result;
+}
+
+}  // namespace evergrad::coordinator
