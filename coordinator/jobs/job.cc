@@ -76,6 +76,10 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       options_(options),
       id_(std::move(identity)),
       events_(options.events_max),
+      queries_(id_.uid,
+               [this](TaskId task, const v1::CoordinatorMessage& message) {
+                 host_->Send(task, message);
+               }),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
       reach_(options.reach_timeout),
@@ -434,7 +438,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
     }
     if (book_) book_->EndServerSession(*former);
     EndMovesOf(*former);
-    for (Query& query : queries_) query.waiting.erase(*former);
+    queries_.Forget(*former);
   }
   awaited_.erase(identity);
   servers_.insert_or_assign(task, std::move(server));
@@ -528,7 +532,7 @@ void Job::Ready(TaskId task) {
     }
   }
   // A query in progress may concern what it holds.
-  for (Query& query : queries_) AskServer(&query, task);
+  queries_.Ask(task);
   Pump();
 }
 
@@ -619,7 +623,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
   kept_from_.erase(task);
   if (book_) book_->EndServerSession(task);
   EndMovesOf(task);
-  for (Query& query : queries_) query.waiting.erase(task);
+  queries_.Forget(task);
   whole_due_ = true;
   OnDeath(Role::kPsServer, std::string(identity), reason, leaving, nullptr, host);
   GiveAwayShards(identity);
@@ -1001,12 +1005,9 @@ std::string Job::WaitingForRoom() const {
 
 // The final count: a server reads all that it holds for it.
 std::string Job::WaitingForReport() const {
-  std::map<std::string, std::size_t> left;
-  for (const Query& query : queries_) {
-    if (query.report != report_generation_) continue;
-    for (std::uint32_t p = 0; p < assigned_.size(); ++p)
-      left[book_->durable().map[p].server] += query.answers.count(p) == 0;
-  }
+  if (!book_) return "";
+  const std::map<std::string, std::size_t> left =
+      queries_.Missing(report_generation_, book_->durable().map);
   std::string text;
   for (const auto& [identity, shards] : left) {
     if (shards > 0 && text.size() < 500)

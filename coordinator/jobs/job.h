@@ -45,6 +45,7 @@
 #include "coordinator/jobs/reach_rule.h"
 #include "coordinator/jobs/reading_round.h"
 #include "coordinator/jobs/section_limit.h"
+#include "coordinator/jobs/shard_queries.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/task_totals.h"
 #include "coordinator/scheduler/grant_sizing.h"
@@ -272,11 +273,7 @@ class Job {
   void FillStatus(v1::JobStatus* status, std::uint64_t events_after) const;
   // Asks every owner now (running), or answers with the final report (ended). `done` may be called
   // at once.
-  struct ShardAnswer {
-    bool complete = false;
-    std::vector<v1::ShardState> shards;  // by shard number; those that did not answer are absent
-    std::vector<std::string> servers;    // identity, beside each
-  };
+  using ShardAnswer = ShardQueries::Answer;
   void QueryShards(bool digests, std::chrono::milliseconds timeout,
                    std::function<void(const ShardAnswer&)> done);
   const v1::Plan* plan_message() const { return plan_ ? &plan_message_ : nullptr; }
@@ -379,18 +376,6 @@ class Job {
     std::map<ShardId, std::string> unmovable;  // and why
     MonoTime moves_again{0};                   // none is begun before
   };
-  struct Query {
-    std::uint64_t request = 0;
-    bool digests = false;
-    MonoTime deadline{0};
-    // The job's own report, by its generation: it ends when it is complete or void. At its deadline
-    // those are asked who do not know of it.
-    std::optional<std::uint64_t> report;
-    std::set<TaskId> waiting;
-    std::map<std::uint32_t, std::pair<v1::ShardState, std::string>> answers;
-    std::function<void(const ShardAnswer&)> done;
-  };
-
   // job.cc
   void SetState(JobState state);
   void SetPhase(Phase phase);
@@ -543,9 +528,7 @@ class Job {
   void BeginQuery(bool digests, std::chrono::milliseconds timeout,
                   std::optional<std::uint64_t> report,
                   std::function<void(const ShardAnswer&)> done);
-  void AskServer(Query* query, TaskId task);
-  void AskForMissing(Query* query);
-  void FinishQuery(std::size_t index);
+  ShardQueries::Servers ReadyServers() const;
   void CheckQueries();
   std::string WaitingForServers() const;
   std::string WaitingForReport() const;
@@ -703,6 +686,7 @@ class Job {
   MonoTime next_progress_{0}, next_close_{0};
 
   EventLog events_;
+  ShardQueries queries_;
   std::map<TaskId, Worker> workers_;
   std::map<TaskId, Server> servers_;  // the newest registration of each identity, away or not
   TaskTotals totals_;
@@ -859,7 +843,6 @@ class Job {
   bool weights_exported_ = false;
   ShardAnswer final_;
   std::string result_json_;
-  std::vector<Query> queries_;
 
   // A functions job.
   std::unique_ptr<FunctionQueue> functions_;  // null: another type

@@ -228,8 +228,6 @@ void Job::WriteEnd(bool tables) {
     SendEnded(true, true);
     phase_ = Phase::kEnded;
     // What an ended job still answers is its status, its result and its final report.
-    std::vector<Query> queries = std::move(queries_);
-    queries_.clear();
     book_.reset();
     epochs_.ForgetWaiting();
     assigned_.clear();
@@ -248,7 +246,7 @@ void Job::WriteEnd(bool tables) {
     } else if (absl::Status removed = host_->store().Remove(id_.uid); !removed.ok()) {
       host_->StoreFailed(removed);
     }
-    for (Query& query : queries) query.done(final_);
+    queries_.FinishAll(final_);
   };
   host_->WriteFiles(id_.runs_folder, std::move(files), written);
 }

@@ -225,9 +225,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
     assign_failures_[shard.value()] = 0;
     if (moved_from_.erase(shard) > 0) {
       // Who was asked before it held this shard could not tell of it.
-      for (Query& query : queries_) {
-        if (query.answers.count(shard.value()) == 0) AskServer(&query, task);
-      }
+      queries_.Ask(task, shard);
     }
     Touch();
     Pump();
@@ -296,89 +294,33 @@ void Job::BeginQuery(bool digests, std::chrono::milliseconds timeout,
     done(final_);
     return;
   }
-  Query query;
-  query.report = report;
-  query.request = host_->NextNumber();
-  query.digests = digests;
-  query.deadline = host_->Now() + timeout;
-  query.done = std::move(done);
-  for (const auto& [task, server] : servers_) {
-    if (server.ready) AskServer(&query, task);
-  }
-  queries_.push_back(std::move(query));
+  queries_.Begin({host_->NextNumber(), digests, host_->Now() + timeout, report}, ReadyServers(),
+                 std::move(done));
 }
 
-void Job::AskServer(Query* query, TaskId task) {
-  v1::CoordinatorMessage message;
-  message.mutable_report_shards()->set_request_id(query->request);
-  message.mutable_report_shards()->set_job_uid(id_.uid.value());
-  message.mutable_report_shards()->set_digests(query->digests);
-  query->waiting.insert(task);
-  host_->Send(task, message);
-}
-
-// Who is here, has not told of a shard of its own, and owes no answer: it was not there when it was
-// asked, or did not hold the shard yet.
-void Job::AskForMissing(Query* query) {
-  std::set<std::string> missing;
-  for (std::uint32_t p = 0; p < assigned_.size(); ++p) {
-    if (query->answers.count(p) == 0) missing.insert(book_->durable().map[p].server);
-  }
+ShardQueries::Servers Job::ReadyServers() const {
+  ShardQueries::Servers ready;
   for (const auto& [task, server] : servers_) {
-    if (server.ready && query->waiting.count(task) == 0 && missing.count(server.identity) != 0)
-      AskServer(query, task);
+    if (server.ready) ready.emplace(task, server.identity);
   }
+  return ready;
 }
 
 void Job::OnShardReport(TaskId task, const v1::ShardReport& report) {
   const Server* server = FindServer(task);
   if (server == nullptr || !book_) return;
-  for (std::size_t i = 0; i < queries_.size(); ++i) {
-    Query& query = queries_[i];
-    if (query.request != report.request_id()) continue;
-    for (const v1::ShardState& state : report.shards()) {
-      if (state.job_uid() != id_.uid.value() || state.shard() >= assigned_.size()) continue;
-      const ShardOwner& owner = book_->durable().map[state.shard()];
-      if (owner.server != server->identity ||
-          owner.epoch != client::FromProto<ShardEpoch>(state.epoch()))
-        continue;
-      query.answers[state.shard()] = {state, server->identity};
-    }
-    if (!report.more()) query.waiting.erase(task);
-    if (query.report) Touch();  // what the job waits for
-    if (query.answers.size() == assigned_.size() ||
-        (query.waiting.empty() && phase_ == Phase::kSealedReporting))
-      FinishQuery(i);
-    return;
-  }
+  if (queries_.OnReport(task, server->identity, report, book_->durable().map,
+                        phase_ == Phase::kSealedReporting))
+    Touch();  // The job says which shards it waits for.
 }
 
-void Job::FinishQuery(std::size_t index) {
-  Query query = std::move(queries_[index]);
-  queries_.erase(queries_.begin() + static_cast<std::ptrdiff_t>(index));
-  ShardAnswer answer;
-  answer.complete = query.answers.size() == assigned_.size();
-  for (auto& [shard, found] : query.answers) {
-    answer.shards.push_back(std::move(found.first));
-    answer.servers.push_back(std::move(found.second));
-  }
-  query.done(answer);
-}
-
+// A server that sums many gigabytes takes its time: its answer to the final report is waited for as
+// long as it is there.
 void Job::CheckQueries() {
-  const MonoTime now = host_->Now();
-  for (std::size_t i = 0; i < queries_.size();) {
-    Query& query = queries_[i];
-    if (query.deadline > now) {
-      ++i;
-    } else if (query.report == report_generation_ && phase_ == Phase::kReporting) {
-      query.deadline = now + options_.report_timeout;
-      AskForMissing(&query);
-      ++i;
-    } else {
-      FinishQuery(i);  // May add a query behind.
-    }
-  }
+  if (queries_.empty() || !book_) return;
+  queries_.Check(host_->Now(),
+                 phase_ == Phase::kReporting ? std::optional(report_generation_) : std::nullopt,
+                 options_.report_timeout, ReadyServers(), book_->durable().map);
 }
 
 }  // namespace evergrad::coordinator

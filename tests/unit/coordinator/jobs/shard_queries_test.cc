@@ -1,0 +1,152 @@
+// Questions to the owners of the shards, without a job.
+#include "coordinator/jobs/shard_queries.h"
+
+#include <catch2/catch.hpp>
+
+#include "common/client/protocol.h"
+
+namespace evergrad::coordinator {
+namespace {
+
+using std::chrono::seconds;
+
+const TaskId kA(1), kB(2);
+constexpr JobUid kJob(9);
+
+struct Fixture {
+  std::vector<std::pair<TaskId, v1::CoordinatorMessage>> sent;
+  ShardQueries queries{kJob, [this](TaskId task, const v1::CoordinatorMessage& message) {
+                         sent.emplace_back(task, message);
+                       }};
+  ShardQueries::Servers servers{{kA, "a"}, {kB, "b"}};
+  // Two shards of a, one of b.
+  ShardQueries::Owners owners{Owner("a", 1), Owner("a", 1), Owner("b", 1)};
+  std::optional<ShardQueries::Answer> answer;
+  int answers = 0;
+
+  static ShardOwner Owner(const std::string& server, std::uint64_t epoch) {
+    ShardOwner owner;
+    owner.server = server;
+    owner.epoch = ShardEpoch{1, epoch};
+    return owner;
+  }
+  void Begin(ShardQueries::Question question) {
+    queries.Begin(question, servers, [this](const ShardQueries::Answer& a) {
+      answer = a;
+      ++answers;
+    });
+  }
+  // `task` reports these shards, as of the map's epochs.
+  bool Report(TaskId task, std::uint64_t request, std::vector<std::uint32_t> shards,
+              bool more = false, bool all_spoken_ends = false) {
+    v1::ShardReport report;
+    report.set_request_id(request);
+    report.set_more(more);
+    for (const std::uint32_t shard : shards) {
+      v1::ShardState* state = report.add_shards();
+      state->set_job_uid(kJob.value());
+      state->set_shard(shard);
+      if (shard < owners.size()) *state->mutable_epoch() = client::ToProto(owners[shard].epoch);
+    }
+    return queries.OnReport(task, servers.at(task), report, owners, all_spoken_ends);
+  }
+};
+
+TEST_CASE("every server is asked, and the answer is complete once each shard has come") {
+  Fixture f;
+  f.Begin({.request = 5, .digests = true, .deadline = seconds(10)});
+  REQUIRE(f.sent.size() == 2);
+  CHECK(f.sent[0].second.report_shards().request_id() == 5);
+  CHECK(f.sent[0].second.report_shards().digests());
+  f.Report(kB, 5, {2});
+  f.Report(kA, 5, {1}, /*more=*/true);
+  CHECK_FALSE(f.answer);
+  f.Report(kA, 5, {0});
+  REQUIRE(f.answer);
+  CHECK(f.answer->complete);
+  CHECK(f.answer->servers == std::vector<std::string>{"a", "a", "b"});
+  CHECK(f.queries.empty());
+}
+
+TEST_CASE("a shard counts only from its owner, in its present epoch, of this job and request") {
+  Fixture f;
+  f.Begin({.request = 5, .deadline = seconds(10)});
+  f.Report(kB, 5, {0, 1, 2, 7});
+  f.Report(kA, 6, {0, 1});
+  f.owners[0].epoch = ShardEpoch{1, 2};
+  f.Report(kA, 5, {1});
+  f.owners[0].epoch = ShardEpoch{1, 3};
+  f.queries.Check(seconds(10), std::nullopt, seconds(5), f.servers, f.owners);
+  REQUIRE(f.answer);
+  CHECK_FALSE(f.answer->complete);
+  REQUIRE(f.answer->shards.size() == 2);
+  CHECK(f.answer->shards[0].shard() == 1);
+  CHECK(f.answer->shards[1].shard() == 2);
+}
+
+TEST_CASE("a query ends at its deadline, and not before") {
+  Fixture f;
+  f.Begin({.request = 5, .deadline = seconds(10)});
+  f.queries.Check(seconds(9), std::nullopt, seconds(5), f.servers, f.owners);
+  CHECK(f.answers == 0);
+  f.queries.Check(seconds(10), std::nullopt, seconds(5), f.servers, f.owners);
+  CHECK(f.answers == 1);
+}
+
+TEST_CASE("a final report is asked on past its deadline, and only those who owe nothing") {
+  Fixture f;
+  f.Begin({.request = 5, .deadline = seconds(10), .report = 3});
+  CHECK(f.Report(kA, 5, {0}));  // It has ended its answer, and one of its shards is missing.
+  f.sent.clear();
+  f.queries.Check(seconds(10), 3, seconds(5), f.servers, f.owners);
+  REQUIRE(f.sent.size() == 1);
+  CHECK(f.sent[0].first == kA);
+  CHECK(f.queries.Missing(3, f.owners) == std::map<std::string, std::size_t>{{"a", 1}, {"b", 1}});
+  CHECK(f.queries.Missing(4, f.owners).empty());
+  CHECK(f.answers == 0);
+  f.queries.Check(seconds(15), 4, seconds(5), f.servers, f.owners);  // Void.
+  CHECK(f.answers == 1);
+}
+
+TEST_CASE("who is new is asked, by those queries that lack what it holds") {
+  Fixture f;
+  f.servers.erase(kB);
+  f.Begin({.request = 5, .deadline = seconds(10)});
+  f.Begin({.request = 6, .deadline = seconds(10)});
+  f.Report(kA, 5, {0, 1});
+  f.sent.clear();
+  f.queries.Ask(kB, ShardId(0));
+  REQUIRE(f.sent.size() == 1);
+  CHECK(f.sent[0].second.report_shards().request_id() == 6);
+  f.sent.clear();
+  f.queries.Ask(kB);
+  CHECK(f.sent.size() == 2);
+}
+
+TEST_CASE("of a sealed job a query ends once nobody owes it an answer") {
+  Fixture f;
+  f.Begin({.request = 5, .deadline = seconds(10)});
+  f.Report(kA, 5, {0}, false, /*all_spoken_ends=*/true);
+  CHECK(f.answers == 0);
+  f.queries.Forget(kB);
+  f.Report(kA, 5, {}, false, /*all_spoken_ends=*/true);
+  CHECK(f.answers == 1);
+}
+
+TEST_CASE("an answer may begin another query, and the end of the job answers all") {
+  Fixture f;
+  f.queries.Begin(
+      {.request = 5, .deadline = seconds(1)}, f.servers,
+      [&](const ShardQueries::Answer&) { f.Begin({.request = 6, .deadline = seconds(9)}); });
+  f.queries.Check(seconds(1), std::nullopt, seconds(5), f.servers, f.owners);
+  CHECK_FALSE(f.queries.empty());
+  ShardQueries::Answer last;
+  last.complete = true;
+  f.queries.FinishAll(last);
+  CHECK(f.queries.empty());
+  REQUIRE(f.answer);
+  CHECK(f.answer->complete);
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
