@@ -310,7 +310,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
         ReadingRound::Closure* reading = reading_.Running(h.closure(), attempt);
         if (reading == nullptr || of_another(reading->worker)) continue;
         reading->worker = task;
-        worker.held[attempt] = Held{ClosureId(h.closure()), h.kind(), host_->Now(), false};
+        worker.Take(attempt, Held{ClosureId(h.closure()), h.kind(), host_->Now()});
         *registered->add_adopted() = h;
         continue;
       }
@@ -334,7 +334,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     }
     if (book_ && !held.empty()) {
       for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(task, held)) {
-        worker.held[h.attempt] = Held{h.closure, v1::TRAIN, host_->Now(), false};
+        worker.Take(h.attempt, Held{h.closure, v1::TRAIN, host_->Now()});
         // Granted by a former life after its last word to the journal.
         if (h.attempt > attempts_known_ && h.attempt.term < host_->term().value() &&
             attempts_adopted_.insert(h.attempt).second) {

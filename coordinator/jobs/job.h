@@ -40,6 +40,8 @@
 #include "coordinator/jobs/death_limit.h"
 #include "coordinator/jobs/epoch_account.h"
 #include "coordinator/jobs/event_log.h"
+#include "coordinator/jobs/granter.h"
+#include "coordinator/jobs/job_worker.h"
 #include "coordinator/jobs/metrics_file.h"
 #include "coordinator/jobs/poison.h"
 #include "coordinator/jobs/reach_rule.h"
@@ -313,41 +315,8 @@ class Job {
   };
   static absl::string_view PhaseName(Phase phase);
 
-  struct Held {  // one attempt at one worker
-    ClosureId closure;
-    v1::WorkKind kind = v1::TRAIN;
-    MonoTime granted_at{0};
-    bool recalled = false;
-    std::uint64_t bytes = 0;  // of arguments
-    bool regrant = false;     // a repair, or requeued
-  };
-  struct Worker {
-    TaskId task;
-    std::string identity;
-    std::string host;
-    bool ready = false;        // Registered is on its way: grants may follow
-    bool silent = false;       // has said nothing since its Hello
-    bool called_back = false;  // for another job
-    bool leaving = false;
-    std::uint64_t process = 0;  // uid
-    std::string compute;  // build and settings: two workers of one `compute` give the same bits
-    std::set<std::string> functions;  // registered in it
-    MonoTime backoff_until{0};
-    MonoTime last_done{0};
-    ClosureRate rate;
-    std::map<Attempt, Held> held;
-    std::size_t recalled = 0;    // of those held
-    bool Drop(Attempt attempt);  // false: it was not held
-    v1::WorkerProgress progress;
-    MonoTime advanced_at{
-        0};  // its running attempt or step changed, an attempt ended, or it had nothing to do
-    bool stuck =
-        false;  // its work was taken away; it gets none until it says that it computes nothing
-    MonoTime aside_until{0};  // nor before
-    bool paused() const {
-      return progress.state() == "paused";
-    }  // its pushes wait for room at a server, and so it says
-  };
+  using Worker = JobWorker;
+  using Held = JobWorker::Held;
   // A worker's process that cannot take part: its device, its build, its data (v1::Lack). What it
   // was given goes to others; it is tried again, ever later, until it has ended something.
   struct Unfit {
@@ -419,10 +388,13 @@ class Job {
   MonoTime RetryDelay(std::uint32_t failures) const;
 
   // job_grants.cc
-  void Pump();  // grants whatever can be granted, then looks whether a phase is over
-  void PumpTraining();
+  void Pump();          // grants whatever can be granted, then looks whether a phase is over
+  class ClosureGrants;  // GrantPolicy of jobs whose closures are granted; and its two kinds.
+  class TrainingGrants;
+  class FunctionGrants;
+  void PumpClosures();
+  void CheckWindow(MonoTime now);
   void PumpReading();
-  void RecallForIdle();
   // Asks for an attempt that has not begun; whoever runs it goes on.
   void RecallAttempt(Worker* worker, Attempt attempt, Held* held);
   bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
@@ -453,7 +425,6 @@ class Job {
   std::string WaitingForAnswers() const;
 
   std::uint32_t LimitOf(const Worker& worker) const;
-  Worker* TakesRegrant(const Pin& pin);
   void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind,
                  bool all_targets, const std::set<ShardId>& targets, bool regrant = false);
   bool GrantHeldUp();  // failpoint coordinator.before_grant
@@ -623,8 +594,6 @@ class Job {
       const v1::FunctionsNote& note);  // applies it, and has it ride with the next Persist
   void CountFunction(const std::string& identity, ClosureId closure, const v1::Done& done);
   void AddFunction(const v1::FunctionSucceeded& one);
-  void PumpFunctions();
-  void RecallForFunctions();
   void FillCall(std::uint64_t closure, v1::Grant* grant) const;
   void FailFunction(ClosureId closure, v1::ErrorDetail cause);
   bool CancelFunctions(const IntervalSet& closures, v1::FunctionsNote* note);
@@ -687,7 +656,8 @@ class Job {
 
   EventLog events_;
   ShardQueries queries_;
-  std::map<TaskId, Worker> workers_;
+  JobWorkers workers_;
+  Granter granter_;
   std::map<TaskId, Server> servers_;  // the newest registration of each identity, away or not
   TaskTotals totals_;
 
@@ -716,8 +686,7 @@ class Job {
   bool turn_open_ = false;
   Record turn_;  // what they changed
   std::vector<TurnAnswer> turn_answers_;
-  std::vector<std::pair<std::size_t, Worker*>> wanting_;  // PumpTraining's; kept for its memory
-  std::vector<bool> assigned_;                            // by shard: its owner has said so
+  std::vector<bool> assigned_;  // by shard: its owner has said so
   std::vector<std::uint32_t> assign_failures_;
   std::set<ShardId> unplaced_;  // without an owner
   std::vector<std::string>

@@ -6,7 +6,6 @@
 // owner of a shard refuses it. Arguments are kept while a snapshot may still need the closure again
 // [33].
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,9 +24,6 @@ namespace {
 // Numbers that a life may have given out and a torn journal forgotten: servers may hold updates of
 // them. More than any tail that was not durable.
 constexpr std::uint64_t kLifeGap = 1u << 16;
-constexpr std::uint64_t kInHandBytesMax =
-    4u << 20;                                 // arguments at one worker, beyond its first closure
-constexpr std::ptrdiff_t kRegrantsOnTop = 2;  // of one worker
 constexpr std::chrono::milliseconds kRoundsApart{100};
 constexpr std::size_t kCancelMax = 65536;
 
@@ -98,117 +94,6 @@ void Job::FillCall(std::uint64_t closure, v1::Grant* grant) const {
   if (entry == nullptr) return;
   grant->set_function(entry->function);
   grant->set_arguments(entry->arguments);
-}
-
-void Job::PumpFunctions() {
-  // Who holds least comes first, among equals the oldest registration. What a worker holds is
-  // looked at once, not for each grant.
-  struct Wanting {
-    std::size_t held = 0;
-    std::uint64_t bytes = 0;
-    std::ptrdiff_t regrants = 0;
-    Worker* worker = nullptr;
-  };
-  std::vector<Wanting> all;
-  for (auto& [task, worker] : workers_) {
-    if (!Usable(worker) || worker.functions.empty()) continue;
-    Wanting& one = all.emplace_back(Wanting{worker.held.size(), 0, 0, &worker});
-    for (const auto& [attempt, held] : worker.held) {
-      one.bytes += held.bytes;
-      one.regrants += held.regrant;
-    }
-  }
-  const auto behind = [&](std::size_t a, std::size_t b) {
-    return all[a].held != all[b].held ? all[a].held > all[b].held
-                                      : all[a].worker->task > all[b].worker->task;
-  };
-  // As in training: what had been granted before comes on top of what a worker may hold.
-  bool held_up = false;
-  for (const bool on_top : {false, true}) {
-    if (held_up || (on_top && !book_->regrants_wait())) break;
-    const auto has_room = [&](const Wanting& one) {
-      if (one.held > 0 && one.bytes >= kInHandBytesMax) return false;
-      return on_top ? one.regrants < kRegrantsOnTop : one.held < LimitOf(*one.worker);
-    };
-    std::vector<std::size_t> heap(all.size());
-    std::iota(heap.begin(), heap.end(), std::size_t{0});
-    std::make_heap(heap.begin(), heap.end(), behind);
-    std::vector<const std::set<std::string>*> dry;  // nothing for who has these functions now
-    while (!heap.empty()) {
-      std::pop_heap(heap.begin(), heap.end(), behind);
-      Wanting& best = all[heap.back()];
-      Worker& worker = *best.worker;
-      const bool nothing =
-          std::any_of(dry.begin(), dry.end(),
-                      [&](const std::set<std::string>* of) { return *of == worker.functions; });
-      if (nothing || !has_room(best)) {
-        heap.pop_back();
-        continue;
-      }
-      if (held_up = GrantHeldUp(); held_up) break;
-      const std::uint64_t newest = book_->next_new();
-      const std::optional<ClosureBook::Granted> granted =
-          book_->NextGrant(worker.task, !on_top, [&](ClosureId c) {
-            const FunctionQueue::Entry* entry = functions_->Find(c.value());
-            return entry == nullptr || worker.functions.contains(entry->function);
-          });
-      if (!granted) {
-        dry.push_back(&worker.functions);
-        heap.pop_back();
-        continue;
-      }
-      if (functions_->Find(granted->closure.value()) == nullptr) {
-        LoseRepair(granted->closure, granted->attempt, "its arguments were given up");
-      } else {
-        ++attempts_;
-        attempt_high_ = granted->attempt;
-        Touch();
-        SendGrant(worker, granted->closure.value(), granted->attempt, v1::TRAIN,
-                  granted->all_targets, granted->targets,
-                  granted->repair || granted->closure.value() < newest);
-        const Held& held = worker.held.at(granted->attempt);
-        ++best.held;
-        best.bytes += held.bytes;
-        best.regrants += held.regrant;
-      }
-      std::push_heap(heap.begin(), heap.end(), behind);
-    }
-  }
-  RecallForFunctions();
-}
-
-// Who has nothing to do gets what another has not begun, if it has the function.
-void Job::RecallForFunctions() {
-  std::vector<const Worker*> idle;
-  std::size_t recalled = 0;
-  for (const auto& [task, worker] : workers_) {
-    if (Usable(worker) && worker.held.empty()) idle.push_back(&worker);
-    for (const auto& [attempt, held] : worker.held) recalled += held.recalled;
-  }
-  for (const Worker* taker : idle) {
-    if (recalled >= idle.size()) return;
-    Worker* donor = nullptr;
-    Attempt found;
-    std::size_t most = 1;
-    for (auto& [task, worker] : workers_) {
-      std::size_t kept = 0;
-      Attempt last;
-      for (const auto& [attempt, held] : worker.held) {
-        if (held.recalled || held.kind != v1::TRAIN) continue;
-        ++kept;
-        const FunctionQueue::Entry* entry = functions_->Find(held.closure.value());
-        if (kept > 1 && entry != nullptr && taker->functions.contains(entry->function))
-          last = attempt;
-      }
-      if (!worker.ready || kept <= most || last == Attempt{}) continue;
-      most = kept;
-      donor = &worker;
-      found = last;
-    }
-    if (donor == nullptr) continue;
-    RecallAttempt(donor, found, &donor->held[found]);
-    ++recalled;
-  }
 }
 
 // What was counted, when it happens and when the journal is read.

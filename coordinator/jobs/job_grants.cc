@@ -19,8 +19,6 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr std::size_t kReadingAhead = 2;  // evaluation closures in hand: one running, one queued
-constexpr std::ptrdiff_t kRegrantsOnTop =
-    2;  // of what waits to be run again, beyond a worker's limit
 constexpr std::uint64_t kDescribeNumbers = 1ull << 62;  // attempts: far above those of any book
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::chrono::seconds kWindowSaidAfter{5};
@@ -37,19 +35,11 @@ void Job::Pump() {
   if (!grants_stopped()) {
     TryPlace();
     Advance();
-    if (phase_ == Phase::kTraining) functions_ ? PumpFunctions() : PumpTraining();
+    if (phase_ == Phase::kTraining) PumpClosures();
     PumpReading();
     PumpMoves();
   }
   in_pump_ = false;
-}
-
-bool Job::Worker::Drop(Attempt attempt) {
-  const auto found = held.find(attempt);
-  if (found == held.end()) return false;
-  recalled -= found->second.recalled;
-  held.erase(found);
-  return true;
 }
 
 bool Job::Usable(const Worker& worker, MonoTime now) const {
@@ -241,8 +231,7 @@ void Job::TakeAway(Worker& worker) {
         absl::StrCat(v1::WorkKind_Name(held.kind), " closure ", held.closure.value() & 0xffffffffu);
   }
   const std::size_t attempts = worker.held.size();
-  worker.held.clear();
-  worker.recalled = 0;
+  worker.DropAll();
   worker.advanced_at = now;
   worker.stuck = worker.progress.computing();
   worker.aside_until = now + std::min(options_.aside_max, options_.step_timeout);
@@ -386,122 +375,118 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   if (functions_ && kind == v1::TRAIN) FillCall(closure, grant);
   grant->set_proof(ProofOf(worker, closure, attempt, kind));
   if (worker.held.empty()) worker.advanced_at = host_->Now();
-  worker.held[attempt] =
-      Held{ClosureId(closure), kind, host_->Now(), false, grant->arguments().size(), regrant};
+  worker.Take(attempt, Held{ClosureId(closure), kind, host_->Now(), false,
+                            grant->arguments().size(), regrant});
   host_->Send(worker.task, grant_);
 }
 
-// What had been granted before waits for no room in anybody's hand: that may be seconds away, and a
-// worker runs what it is given of it first. Two at a time come on top. Null: nobody takes one.
-Job::Worker* Job::TakesRegrant(const Pin& pin) {
-  Worker* best = nullptr;
-  for (auto& [task, worker] : workers_) {
-    if (!Usable(worker) || pin.Excludes(worker)) continue;
-    if (best != nullptr && worker.held.size() >= best->held.size()) continue;
-    if (std::count_if(worker.held.begin(), worker.held.end(),
-                      [](const auto& h) { return h.second.regrant; }) < kRegrantsOnTop)
-      best = &worker;
+// What training and functions have in common.
+class Job::ClosureGrants : public GrantPolicy {
+ public:
+  explicit ClosureGrants(Job* job) : job_(*job), now_(job->host_->Now()) {}
+  std::uint32_t LimitOf(const JobWorker& worker) override { return job_.LimitOf(worker); }
+  bool HeldUp() override { return job_.GrantHeldUp(); }
+  bool RegrantsWait() override { return job_.book_->regrants_wait(); }
+  void Recall(JobWorker& worker, Attempt attempt) override {
+    job_.RecallAttempt(&worker, attempt, &worker.held.at(attempt));
   }
-  return best;
-}
 
-void Job::PumpTraining() {
-  const Pin pin = PinnedWorker();
-  const MonoTime now = host_->Now();
-  // Who holds least comes first, among equals the oldest registration.
-  wanting_.clear();
-  for (auto& [task, worker] : workers_) {
-    if (Usable(worker, now) && !pin.Excludes(worker) && worker.held.size() < LimitOf(worker))
-      wanting_.emplace_back(worker.held.size(), &worker);
+ protected:
+  // `newest`: the first closure that had not been granted before this one was.
+  void Send(JobWorker& worker, const ClosureBook::Granted& granted, std::uint64_t newest) {
+    ++job_.attempts_;
+    job_.attempt_high_ = granted.attempt;
+    job_.Touch();
+    job_.SendGrant(worker, granted.closure.value(), granted.attempt, v1::TRAIN, granted.all_targets,
+                   granted.targets, granted.repair || granted.closure.value() < newest);
   }
-  const auto behind = [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : a.second->task > b.second->task;
-  };
-  std::make_heap(wanting_.begin(), wanting_.end(), behind);
-  for (;;) {
-    // A limit only falls while there is less to grant.
-    while (!wanting_.empty() && wanting_.front().first >= LimitOf(*wanting_.front().second)) {
-      std::pop_heap(wanting_.begin(), wanting_.end(), behind);
-      wanting_.pop_back();
-    }
-    const bool on_top = wanting_.empty();
-    if (on_top && !book_->regrants_wait()) return;
-    Worker* const best = on_top ? TakesRegrant(pin) : wanting_.front().second;
-    if (best == nullptr || GrantHeldUp()) return;
-    const std::uint64_t newest = book_->next_new();
-    const std::optional<ClosureBook::Granted> granted = book_->NextGrant(best->task, !on_top);
-    if (!granted && on_top) return;
+  Job& job_;
+  const MonoTime now_;
+};
+
+class Job::TrainingGrants final : public ClosureGrants {
+ public:
+  explicit TrainingGrants(Job* job) : ClosureGrants(job), pin_(job->PinnedWorker()) {}
+  bool MayTake(const JobWorker& worker) override {
+    return job_.Usable(worker, now_) && !pin_.Excludes(worker);
+  }
+  Given Grant(JobWorker& worker, bool new_ones) override {
+    const std::uint64_t newest = job_.book_->next_new();
+    const auto granted = job_.book_->NextGrant(worker.task, new_ones);
     if (!granted) {
-      const std::uint64_t window = epochs_.folded() + options_.closures_behind_max;
-      if (book_->next_new() >= window && window < epochs_.BarrierClosure()) {
-        if (!std::exchange(window_full_, true)) {
-          window_full_at_ = now;
-          window_said_ = false;
-          ++window_refusals_;
-        }
-        // For a moment that is how a fast cluster runs; for long it is one closure that holds up
-        // the rest.
-        if (!window_said_ && now - window_full_at_ >= kWindowSaidAfter) {
-          window_said_ = true;
-          Event("warning", absl::StrCat("closure ", epochs_.folded(),
-                                        " has not ended while later ones have: no new one is "
-                                        "granted until it does: window=",
-                                        options_.closures_behind_max));
-        }
-      }
-      break;
+      if (new_ones) job_.CheckWindow(now_);
+      return Given::kNothing;
     }
-    ++attempts_;
-    attempt_high_ = granted->attempt;
-    Touch();
-    SendGrant(*best, granted->closure.value(), granted->attempt, v1::TRAIN, granted->all_targets,
-              granted->targets, granted->repair || granted->closure.value() < newest);
-    if (on_top) continue;
-    std::pop_heap(wanting_.begin(), wanting_.end(), behind);
-    ++wanting_.back().first;
-    std::push_heap(wanting_.begin(), wanting_.end(), behind);
+    Send(worker, *granted, newest);
+    return Given::kGranted;
   }
-  RecallForIdle();
+  // Where more can be granted as soon as something ends, only a worker that has had nothing for a
+  // while is idle: words that cross what they call back cost more than they bring.
+  bool IsIdle(const JobWorker& worker) override {
+    const bool all_granted =
+        job_.book_->next_new() >= std::min(job_.plan_->closures(), job_.epochs_.BarrierClosure());
+    return job_.Usable(worker, now_) && (all_granted || now_ - worker.last_done >= kIdleLong);
+  }
+  bool CanRun(const JobWorker&, ClosureId) override { return true; }
+
+ private:
+  const Pin pin_;
+};
+
+// A worker gets only closures whose function it has.
+class Job::FunctionGrants final : public ClosureGrants {
+ public:
+  using ClosureGrants::ClosureGrants;
+  bool MayTake(const JobWorker& worker) override {
+    return job_.Usable(worker, now_) && !worker.functions.empty();
+  }
+  Given Grant(JobWorker& worker, bool new_ones) override {
+    const std::uint64_t newest = job_.book_->next_new();
+    const auto granted = job_.book_->NextGrant(worker.task, new_ones, [&](ClosureId c) {
+      const FunctionQueue::Entry* entry = job_.functions_->Find(c.value());
+      return entry == nullptr || worker.functions.contains(entry->function);
+    });
+    if (!granted) return Given::kNothingForIt;
+    if (job_.functions_->Find(granted->closure.value()) == nullptr)
+      job_.LoseRepair(granted->closure, granted->attempt, "its arguments were given up");
+    else
+      Send(worker, *granted, newest);
+    return Given::kGranted;
+  }
+  bool IsIdle(const JobWorker& worker) override { return job_.Usable(worker, now_); }
+  bool CanRun(const JobWorker& worker, ClosureId closure) override {
+    const FunctionQueue::Entry* entry = job_.functions_->Find(closure.value());
+    return entry != nullptr && worker.functions.contains(entry->function);
+  }
+};
+
+void Job::PumpClosures() {
+  if (functions_) {
+    FunctionGrants grants(this);
+    granter_.Grant(workers_, grants);
+    return Granter::Recall(workers_, grants);
+  }
+  TrainingGrants grants(this);
+  const bool nothing_left = granter_.Grant(workers_, grants) == Granter::Outcome::kNothingLeft;
+  if (nothing_left && !id_.spec.strategy.deterministic) Granter::Recall(workers_, grants);
 }
 
-// Nothing can be granted: who has nothing to do gets what another has not begun. Where more can be
-// granted as soon as something ends, only who has had nothing for a while: words that cross what
-// they call back cost more than they bring.
-void Job::RecallForIdle() {
-  if (id_.spec.strategy.deterministic) return;
-  const MonoTime now = host_->Now();
-  const bool all_granted =
-      book_->next_new() >= std::min(plan_->closures(), epochs_.BarrierClosure());
-  std::size_t idle = 0, recalled = 0;
-  for (const auto& [task, worker] : workers_) {
-    idle += worker.held.empty() && Usable(worker, now) &&
-            (all_granted || now - worker.last_done >= kIdleLong);
-    recalled += worker.recalled;
+// No new closure could be granted: is it because too many lie behind one that has not ended? For a
+// moment that is how a fast cluster runs; if it lasts, one closure holds up the rest.
+void Job::CheckWindow(MonoTime now) {
+  const std::uint64_t window = epochs_.folded() + options_.closures_behind_max;
+  if (book_->next_new() < window || window >= epochs_.BarrierClosure()) return;
+  if (!std::exchange(window_full_, true)) {
+    window_full_at_ = now;
+    window_said_ = false;
+    ++window_refusals_;
   }
-  if (recalled >= idle) return;
-  const auto less = [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first < b.first : a.second->task > b.second->task;
-  };
-  wanting_.clear();
-  for (auto& [task, worker] : workers_) {
-    const std::size_t kept = worker.held.size() - worker.recalled;
-    if (worker.ready && kept > 1) wanting_.emplace_back(kept, &worker);
-  }
-  std::make_heap(wanting_.begin(), wanting_.end(), less);
-  while (recalled < idle && !wanting_.empty()) {
-    std::pop_heap(wanting_.begin(), wanting_.end(), less);
-    Worker* const donor = wanting_.back().second;
-    if (--wanting_.back().first > 1)
-      std::push_heap(wanting_.begin(), wanting_.end(), less);
-    else
-      wanting_.pop_back();
-    for (auto it = donor->held.rbegin(); it != donor->held.rend(); ++it) {
-      if (it->second.recalled) continue;
-      RecallAttempt(donor, it->first, &it->second);
-      break;
-    }
-    ++recalled;
-  }
+  if (window_said_ || now - window_full_at_ < kWindowSaidAfter) return;
+  window_said_ = true;
+  Event("warning", absl::StrCat("closure ", epochs_.folded(),
+                                " has not ended while later ones have: no new one is granted "
+                                "until it does: window=",
+                                options_.closures_behind_max));
 }
 
 void Job::BeginReading(Phase phase, std::uint64_t closures, MonoTime not_before) {

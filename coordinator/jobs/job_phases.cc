@@ -110,8 +110,7 @@ void Job::BeginSeal(JobState ending) {
   // drop.
   SendEnded(true, false);
   for (auto& [task, worker] : workers_) {
-    worker.held.clear();
-    worker.recalled = 0;
+    worker.DropAll();
   }
   seal_deadline_ = host_->Now() + options_.seal_timeout;
   if (book_ && placed_) {

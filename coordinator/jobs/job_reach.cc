@@ -86,8 +86,7 @@ void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
       reading->attempt = Attempt{};
     }
   }
-  worker.held.clear();
-  worker.recalled = 0;
+  worker.DropAll();
   worker.advanced_at = host_->Now();
   worker.stuck = worker.progress.computing();
   worker.progress.clear_unreached();  // of the attempt that was taken away

@@ -1,0 +1,100 @@
+#include "coordinator/jobs/granter.h"
+
+#include <algorithm>
+
+namespace evergrad::coordinator {
+namespace {
+
+constexpr std::size_t kRegrantsOnTop = 2;            // Of one worker, beyond its limit.
+constexpr std::uint64_t kHeldBytesMax = 4ull << 20;  // Of arguments, beyond the first closure.
+
+bool HasSpace(const JobWorker& worker, bool on_top, GrantPolicy& policy) {
+  if (!worker.held.empty() && worker.held_bytes >= kHeldBytesMax) return false;
+  return on_top ? worker.regrants < kRegrantsOnTop : worker.held.size() < policy.LimitOf(worker);
+}
+
+// The attempt that `donor` would begin last, beside its first, of those that `taker` can run;
+// (0,0): none. `kept` counts what it has and was not asked back.
+Attempt LastFor(const JobWorker& taker, const JobWorker& donor, GrantPolicy& policy,
+                std::size_t* kept) {
+  Attempt last;
+  *kept = 0;
+  for (const auto& [attempt, held] : donor.held) {
+    if (held.recalled || held.kind != v1::TRAIN) continue;
+    if (++*kept > 1 && policy.CanRun(taker, held.closure)) last = attempt;
+  }
+  return last;
+}
+
+}  // namespace
+
+Granter::Outcome Granter::Grant(JobWorkers& workers, GrantPolicy& policy) {
+  const auto behind = [](const Candidate& a, const Candidate& b) {
+    return a.first != b.first ? a.first > b.first : a.second->task > b.second->task;
+  };
+  bool nothing_left = false;
+  for (const bool on_top : {false, true}) {
+    if (on_top && !policy.RegrantsWait()) break;
+    candidates_.clear();
+    for (auto& [task, worker] : workers) {
+      if (policy.MayTake(worker) && HasSpace(worker, on_top, policy))
+        candidates_.emplace_back(worker.held.size(), &worker);
+    }
+    std::make_heap(candidates_.begin(), candidates_.end(), behind);
+    std::vector<const JobWorker*> got_nothing;
+    while (!candidates_.empty()) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), behind);
+      JobWorker& worker = *candidates_.back().second;
+      const bool nothing =
+          std::any_of(got_nothing.begin(), got_nothing.end(),
+                      [&](const JobWorker* other) { return other->functions == worker.functions; });
+      if (nothing || !HasSpace(worker, on_top, policy)) {
+        candidates_.pop_back();
+        continue;
+      }
+      if (policy.HeldUp()) return Outcome::kHeldUp;
+      switch (policy.Grant(worker, !on_top)) {
+        case GrantPolicy::Given::kGranted:
+          candidates_.back().first = worker.held.size();
+          std::push_heap(candidates_.begin(), candidates_.end(), behind);
+          break;
+        case GrantPolicy::Given::kNothingForIt:
+          nothing_left |= !on_top;
+          got_nothing.push_back(&worker);
+          candidates_.pop_back();
+          break;
+        case GrantPolicy::Given::kNothing: return on_top ? Outcome::kFull : Outcome::kNothingLeft;
+      }
+    }
+  }
+  return nothing_left ? Outcome::kNothingLeft : Outcome::kFull;
+}
+
+void Granter::Recall(JobWorkers& workers, GrantPolicy& policy) {
+  std::vector<const JobWorker*> idle;
+  std::size_t recalled = 0;
+  for (const auto& [task, worker] : workers) {
+    if (worker.held.empty() && policy.IsIdle(worker)) idle.push_back(&worker);
+    recalled += worker.recalled;
+  }
+  for (const JobWorker* taker : idle) {
+    if (recalled >= idle.size()) return;
+    JobWorker* donor = nullptr;
+    Attempt given;
+    std::size_t most = 1;
+    for (auto& [task, worker] : workers) {
+      if (!worker.ready || worker.held.size() - worker.recalled <= most) continue;
+      std::size_t kept = 0;
+      const Attempt last = LastFor(*taker, worker, policy, &kept);
+      if (kept <= most || last == Attempt{}) continue;
+      most = kept;
+      donor = &worker;
+      given = last;
+    }
+    if (donor == nullptr) continue;
+    policy.Recall(*donor, given);
+    ++recalled;
+  }
+}
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,54 @@
+// Who gets the next closure, and who gives back one that it has not begun. The same for all kinds
+// of jobs; what differs between them is a GrantPolicy. Pure; the control executor's.
+//
+// Closures go to the worker that holds least, among equals to the oldest registration, up to the
+// limit of each. Closures that had been granted before do not wait for a limit, which may be
+// seconds away: up to two of them come on top, and a worker runs them first.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "coordinator/jobs/job_worker.h"
+
+namespace evergrad::coordinator {
+
+class GrantPolicy {
+ public:
+  enum class Given {
+    kGranted,       // Or settled in another way: the next closure may be asked for.
+    kNothingForIt,  // Nor for any worker that has the same functions.
+    kNothing        // Nor for any other worker.
+  };
+  virtual ~GrantPolicy() = default;
+  virtual bool MayTake(const JobWorker& worker) = 0;  // Whether it gets anything now.
+  // Attempts that it may hold; falls only while there is less to grant.
+  virtual std::uint32_t LimitOf(const JobWorker& worker) = 0;
+  virtual bool HeldUp() = 0;        // Nobody gets anything now.
+  virtual bool RegrantsWait() = 0;  // Closures that had been granted before may wait.
+  // Grants `worker` its next closure; `new_ones`: also one that nobody has had.
+  virtual Given Grant(JobWorker& worker, bool new_ones) = 0;
+
+  virtual bool IsIdle(const JobWorker& worker) = 0;  // It waits for what another has not begun.
+  virtual bool CanRun(const JobWorker& worker, ClosureId closure) = 0;
+  virtual void Recall(JobWorker& worker, Attempt attempt) = 0;
+};
+
+class Granter {
+ public:
+  enum class Outcome { kHeldUp, kFull, kNothingLeft };
+  // Grants what can be granted. kNothingLeft: some worker could take more, and there is nothing.
+  Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
+  // Idle workers get what others have not begun: it is asked back from whoever holds most, one
+  // closure for each idle worker. What was asked back before and has not come counts.
+  static void Recall(JobWorkers& workers, GrantPolicy& policy);
+
+ private:
+  using Candidate = std::pair<std::size_t, JobWorker*>;  // What it holds; kept for its memory.
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace evergrad::coordinator
