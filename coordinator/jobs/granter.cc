@@ -52,7 +52,7 @@ Granter::Outcome Granter::Grant(JobWorkers& workers, GrantPolicy& policy) {
         candidates_.pop_back();
         continue;
       }
-      if (policy.HeldUp()) return Outcome::kHeldUp;
+      if (policy.Blocked()) return Outcome::kBlocked;
       switch (policy.Grant(worker, !on_top)) {
         case GrantPolicy::Given::kGranted:
           candidates_.back().first = worker.held.size();

@@ -27,7 +27,7 @@ class GrantPolicy {
   virtual bool MayTake(const JobWorker& worker) = 0;  // Whether it gets anything now.
   // Attempts that it may hold; falls only while there is less to grant.
   virtual std::uint32_t LimitOf(const JobWorker& worker) = 0;
-  virtual bool HeldUp() = 0;        // Nobody gets anything now.
+  virtual bool Blocked() = 0;       // Nobody gets anything now.
   virtual bool RegrantsWait() = 0;  // Closures that had been granted before may wait.
   // Grants `worker` its next closure; `new_ones`: also one that nobody has had.
   virtual Given Grant(JobWorker& worker, bool new_ones) = 0;
@@ -39,7 +39,7 @@ class GrantPolicy {
 
 class Granter {
  public:
-  enum class Outcome { kHeldUp, kFull, kNothingLeft };
+  enum class Outcome { kBlocked, kFull, kNothingLeft };
   // Grants what can be granted. kNothingLeft: some worker could take more, and there is nothing.
   Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
   // Idle workers get what others have not begun: it is asked back from whoever holds most, one

@@ -82,6 +82,7 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
                }),
       poison_({options.poison_deaths, options.together}),
       death_backoff_(options.death_backoff),
+      unfit_(options.aside_max),
       reach_(options.reach_timeout),
       epochs_({id_.spec.training.epochs, id_.spec.training.evaluate_every_epochs,
                id_.spec.type == "counting", options.curve_points_max, options.step_lines_burst,
@@ -363,8 +364,8 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
         worker.stuck = old->second.stuck;
         worker.aside_until = old->second.aside_until;
       } else {
-        NoteLeft(old->second);
-        unfit_.erase(old->second.process);
+        RememberFitWorker(old->second);
+        unfit_.Forget(old->second.process);
       }
       workers_.erase(old);
     }
@@ -376,7 +377,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
     if (book_) FillMap(registered->mutable_map());
   }
   workers_.insert_or_assign(task, std::move(worker));
-  if (former) SayPauses(identity);
+  if (former) TellPauses(identity);
   Touch();
 }
 
@@ -536,7 +537,7 @@ void Job::Ready(TaskId task) {
   Pump();
 }
 
-void Job::NoteLeft(const Worker& worker) {
+void Job::RememberFitWorker(const Worker& worker) {
   if (UnfitOf(worker) == nullptr && totals_.HasCountedClosures(worker.identity))
     fit_left_ = host_->Now();
 }
@@ -546,11 +547,11 @@ void Job::OnWorkerGone(TaskId task, absl::string_view reason, bool leaving) {
   if (found == workers_.end()) return;
   Worker worker = std::move(found->second);
   workers_.erase(found);
-  NoteLeft(worker);
-  unfit_.erase(worker.process);
+  RememberFitWorker(worker);
+  unfit_.Forget(worker.process);
   OnDeath(Role::kWorker, worker.identity, reason, leaving, &worker, worker.host);
   totals_.ForgetIdleWorker(worker.identity);
-  SayPauses(worker.identity);
+  TellPauses(worker.identity);
   if (book_) {
     const std::vector<ClosureId> released = book_->ReleaseWorker(task);
     if (!released.empty() && !grants_stopped()) {
@@ -752,7 +753,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     } else {
       worker->progress.clear_waiting_for();
     }
-    SayPauses();
+    TellPauses();
     totals_.ReportWorker(worker->identity, said);
   }
   if (Server* server = FindServer(task); server != nullptr && heartbeat.has_server()) {
@@ -774,7 +775,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
 
 // What a worker's pushes wait for lasts: until rows go, or another job does. Said when it begins
 // and when it is over, not at each moment between.
-void Job::SayPauses(absl::string_view gone) {
+void Job::TellPauses(absl::string_view gone) {
   if (!active()) return;
   const Worker* waits = nullptr;
   for (const auto& [task, worker] : workers_) {
@@ -884,7 +885,7 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
                                                                       : worker.progress.state());
     row.set_closure(worker.progress.running_closure());
     *row.mutable_unreached() = worker.progress.unreached();
-    if (const Unfit* unfit = UnfitOf(worker);
+    if (const UnfitWorkers::Record* unfit = UnfitOf(worker);
         unfit != nullptr && unfit->unreached && row.unreached().empty())
       *row.add_unreached() = *unfit->unreached;
   }
@@ -931,7 +932,7 @@ std::string Job::WaitingFor() const {
     bool ready = false, usable = false;
     std::string stalled, unfit;
     for (const auto& [task, worker] : workers_) {
-      const Unfit* const of = UnfitOf(worker);
+      const UnfitWorkers::Record* const of = UnfitOf(worker);
       ready |= worker.ready && !worker.leaving;
       usable |= Usable(worker) && of == nullptr;
       if (of != nullptr && worker.ready && !worker.leaving && unfit.size() < 500)
@@ -956,9 +957,9 @@ std::string Job::WaitingFor() const {
                 : stalled.empty()
                     ? absl::StrCat("workers: ", WaitingForBackoffs())
                     : absl::StrCat("workers: set aside after standing still: ", stalled);
-    else if (pin_waits_)
-      workers = absl::StrCat("workers: a deterministic job goes on with worker/", pinned_,
-                             " or one of its build and settings: ", pinned_compute_);
+    else if (pin_.waits())
+      workers = absl::StrCat("workers: a deterministic job goes on with worker/", pin_.identity(),
+                             " or one of its build and settings: ", pin_.compute());
     else if (functions_ && phase_ == Phase::kTraining)
       workers = WaitingForFunction();
   }

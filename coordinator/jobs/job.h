@@ -50,6 +50,8 @@
 #include "coordinator/jobs/shard_queries.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/task_totals.h"
+#include "coordinator/jobs/unfit_workers.h"
+#include "coordinator/jobs/worker_pin.h"
 #include "coordinator/scheduler/grant_sizing.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -225,7 +227,7 @@ class Job {
   // of use. nullopt: any worker is.
   std::optional<std::set<std::string>> wanted_functions() const;
   // A worker's process that has said that it cannot take part, and is not tried again yet.
-  bool IsUnfit(std::uint64_t process) const { return IsUnfit(process, host_->Now()); }
+  bool IsUnfit(std::uint64_t process) const { return unfit_.IsAside(process, host_->Now()); }
   void SetWorkersElsewhere(std::uint32_t workers) {
     workers_elsewhere_ = workers;
   }  // who serve other jobs; for what is told
@@ -317,16 +319,6 @@ class Job {
 
   using Worker = JobWorker;
   using Held = JobWorker::Held;
-  // A worker's process that cannot take part: its device, its build, its data (v1::Lack). What it
-  // was given goes to others; it is tried again, ever later, until it has ended something.
-  struct Unfit {
-    v1::Lack lack = v1::NO_LACK;
-    std::string why;
-    std::optional<v1::UnreachedServer> unreached = std::nullopt;  // REACH: the server
-    bool fit = false;  // it has ended something since: what is wrong with it is not told twice
-    std::uint32_t times = 0;  // since then
-    MonoTime again_at{0};
-  };
   struct Server {
     TaskId task;
     std::string identity;
@@ -399,12 +391,12 @@ class Job {
   void RecallAttempt(Worker* worker, Attempt attempt, Held* held);
   bool Usable(const Worker& worker) const { return Usable(worker, host_->Now()); }
   bool Usable(const Worker& worker, MonoTime now) const;
-  bool IsUnfit(std::uint64_t process, MonoTime now) const;
-  const Unfit* UnfitOf(const Worker& worker) const;  // null: as far as is known it can take part
-  void SetFit(const Worker& worker);
+  const UnfitWorkers::Record* UnfitOf(const Worker& worker) const {
+    return unfit_.Of(worker.process);
+  }
   bool NobodyFits() const;
-  bool SetUnfit(Worker& worker, const v1::Failed& failed);
-  void NoteLeft(const Worker& worker);  // before what is known of its process is forgotten
+  bool SetAside(Worker& worker, const v1::Failed& failed);
+  void RememberFitWorker(const Worker& worker);  // before what is known of its process is forgotten
   struct Pin {
     bool on = false;           // a deterministic job:
     Worker* worker = nullptr;  // the only one that gets work; null: nobody may
@@ -427,7 +419,7 @@ class Job {
   std::uint32_t LimitOf(const Worker& worker) const;
   void SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::WorkKind kind,
                  bool all_targets, const std::set<ShardId>& targets, bool regrant = false);
-  bool GrantHeldUp();  // failpoint coordinator.before_grant
+  bool GrantsBlocked();  // failpoint coordinator.before_grant
   absl::Status OnDone(TaskId task, const v1::Done& done);
   void OnTrainDone(Worker* worker, const v1::Done& done);
   void OnReadingDone(Worker* worker, const v1::Done& done);
@@ -505,7 +497,7 @@ class Job {
   std::string WaitingForReport() const;
   std::string WaitingForRoom() const;
   std::string WaitingForStore() const;
-  void SayPauses(absl::string_view gone = "");  // `gone`: who has just been taken off workers_
+  void TellPauses(absl::string_view gone = "");  // `gone`: who has just been taken off workers_
 
   // job_moves.cc
   struct ShardMove {
@@ -553,7 +545,7 @@ class Job {
   void BeginSealedSaving();
   void SayUnsaved();
   void LookForResume();
-  void TakeUp(const ResumePoint& point, const Resumption& resumption);
+  void ResumeFrom(const ResumePoint& point, const Resumption& resumption);
   bool SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause);
   void SayRollback(const std::string& why, const ClosureBook::MapChange& change);
 
@@ -597,7 +589,7 @@ class Job {
   void FillCall(std::uint64_t closure, v1::Grant* grant) const;
   void FailFunction(ClosureId closure, v1::ErrorDetail cause);
   bool CancelFunctions(const IntervalSet& closures, v1::FunctionsNote* note);
-  void LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why);
+  void GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why);
   void BeginFunctionsLife(
       Record* begun);  // LEDGER line 18: numbers that a torn journal may have given out are dead
   void CheckClosing();
@@ -727,9 +719,8 @@ class Job {
       kept_from_;  // servers that back off: what they were to hold, until they are Ready
   std::optional<MonoTime>
       fit_left_;  // the last worker that could do this job went, or this life began
-  std::map<std::uint64_t, Unfit> unfit_;  // by process
-  std::string pinned_, pinned_compute_;  // deterministic: whose work it is, and what makes its bits
-  bool pin_waits_ = false, pin_wait_said_ = false;  // nobody may do it now
+  UnfitWorkers unfit_;
+  WorkerPin pin_;
   bool pause_said_ =
       false;  // that a worker's pushes wait for room, and not yet that none does any more
   std::optional<MonoTime> pause_said_at_;

@@ -23,8 +23,6 @@ constexpr std::uint64_t kDescribeNumbers = 1ull << 62;  // attempts: far above t
 constexpr std::size_t kDeferredMax = 1u << 16;
 constexpr std::chrono::seconds kWindowSaidAfter{5};
 constexpr std::chrono::milliseconds kIdleLong{100};
-constexpr std::chrono::milliseconds kUnfitAtFirst{1000}, kUnfitKept{600'000};
-constexpr std::size_t kUnfitBytesMax = 1000;
 constexpr std::uint64_t kLostNamedMax = 8;  // closures that an event names
 
 }  // namespace
@@ -45,7 +43,7 @@ void Job::Pump() {
 bool Job::Usable(const Worker& worker, MonoTime now) const {
   return worker.ready && !worker.silent && !worker.called_back && !worker.leaving &&
          !worker.stuck && worker.backoff_until <= now && worker.aside_until <= now &&
-         !IsUnfit(worker.process, now);
+         !unfit_.IsAside(worker.process, now);
 }
 
 // ---------------------------------------------------------------- beside other jobs
@@ -81,7 +79,7 @@ void Job::ReleaseWorker(TaskId task) {
   if (found == workers_.end()) return;
   const std::string identity = found->second.identity;
   workers_.erase(found);
-  SayPauses(identity);
+  TellPauses(identity);
   if (book_) book_->ReleaseWorker(task);
   reading_.Release(task);
   Touch();
@@ -128,46 +126,12 @@ std::optional<std::set<std::string>> Job::wanted_functions() const {
   return wanted;
 }
 
-// P9: one worker does all the work, the oldest registration at first. When it cannot, one whose
-// numbers are the same does; any other would end with other bits, so the job waits for one of the
-// two, and says so.
 Job::Pin Job::PinnedWorker() {
   if (!id_.spec.strategy.deterministic) return {};
-  Worker *holder = nullptr, *equal = nullptr;
-  for (auto& [task, worker] : workers_) {
-    const bool same = pinned_.empty() || worker.compute == pinned_compute_;
-    if (worker.identity == pinned_ && same) holder = &worker;
-    if (equal == nullptr && same && Usable(worker)) equal = &worker;
-  }
-  pin_waits_ = false;
-  if (holder != nullptr && (Usable(*holder) || !holder->held.empty())) return {true, holder};
-  if (equal != nullptr) {
-    if (pinned_.empty()) {
-      pinned_compute_ = equal->compute;
-    } else if (equal->identity != pinned_) {
-      Event("state", absl::StrCat("deterministic: worker/", equal->identity,
-                                  " does the work from here on instead of worker/", pinned_,
-                                  ", which cannot; their build and settings are the same"));
-    }
-    pinned_ = equal->identity;
-    return {true, equal};
-  }
-  if (pinned_.empty()) return {true, nullptr};
-  if (!pin_wait_said_) {
-    Event("warning",
-          absl::StrCat(
-              "deterministic: worker/", pinned_, " cannot work now (",
-              holder == nullptr             ? "it is gone, or came back with other settings"
-              : holder->leaving             ? "it leaves"
-              : holder->stuck               ? "it stands still"
-              : UnfitOf(*holder) != nullptr ? "it cannot take part"
-              : holder->ready               ? "it is set aside or backs off for a while"
-                                            : "it is away",
-              "), and no other worker has its build and settings: the job waits for one that has: ",
-              pinned_compute_));
-  }
-  pin_waits_ = pin_wait_said_ = true;
-  return {true, nullptr};
+  return {true,
+          pin_.Choose(
+              workers_, unfit_, [this](const Worker& worker) { return Usable(worker); },
+              [this](absl::string_view kind, const std::string& text) { Event(kind, text); })};
 }
 
 void Job::SayNotReproducible(const std::string& why) {
@@ -255,26 +219,6 @@ void Job::TakeAway(Worker& worker) {
 
 // ---------------------------------------------------------------- workers that cannot take part
 
-bool Job::IsUnfit(std::uint64_t process, MonoTime now) const {
-  if (unfit_.empty()) return false;
-  const auto found = unfit_.find(process);
-  return found != unfit_.end() && now < found->second.again_at;
-}
-
-const Job::Unfit* Job::UnfitOf(const Worker& worker) const {
-  const auto found = unfit_.find(worker.process);
-  return found == unfit_.end() || found->second.fit ? nullptr : &found->second;
-}
-
-void Job::SetFit(const Worker& worker) {
-  if (unfit_.empty()) return;
-  if (const auto found = unfit_.find(worker.process); found != unfit_.end()) {
-    found->second.fit = true;
-    found->second.times = 0;
-    found->second.again_at = host_->Now();  // kept for kUnfitKept
-  }
-}
-
 // Of the workers that are here, and nobody serves another job. Of one that registers just now
 // nothing is known.
 bool Job::NobodyFits() const {
@@ -285,46 +229,36 @@ bool Job::NobodyFits() const {
          });
 }
 
-// False: nobody here can do it, and what it failed of is to be judged as the user's error that it
-// then is. That is so while nobody has described the job, for a function, whose caller is to be
-// told, and for a repair whose input is gone [33], once who left lately has had the time in which a
-// server may come back; whatever else waits for a worker that can, who may be away as anybody may.
-bool Job::SetUnfit(Worker& worker, const v1::Failed& failed) {
+// The worker is set aside. Returns false if no connected worker can run the job; the caller then
+// treats the failure as a user error. That is so while nobody has described the job, for a
+// function, whose caller is to be told, and for a repair whose input is gone [33], once a worker
+// that left has had as long as a server has to come back. Everything else waits for a worker that
+// can run it.
+bool Job::SetAside(Worker& worker, const v1::Failed& failed) {
   const MonoTime now = host_->Now();
-  std::erase_if(unfit_, [&](const auto& one) {
-    return now > one.second.again_at + kUnfitKept && one.first != worker.process;
-  });
-  Unfit& unfit = unfit_[worker.process];
-  const bool news = unfit.lack != failed.lack();
-  unfit.fit = false;
-  if (news || unfit.again_at <= now) {
-    unfit.again_at =
-        now + std::min<std::chrono::milliseconds>(
-                  options_.aside_max, kUnfitAtFirst * (1u << std::min(unfit.times, 10u)));
-    ++unfit.times;
-    unfit.lack = failed.lack();
-    unfit.why = client::CleanText(failed.cause().message(), kUnfitBytesMax);
+  const UnfitWorkers::Change change =
+      unfit_.Add(worker.process, failed.lack(), failed.cause().message(), now);
+  if (change.aside) {
     for (auto& [attempt, held] : worker.held) {
       if (!held.recalled) RecallAttempt(&worker, attempt, &held);
     }
   }
-  if (news) {
-    Event("warning",
-          absl::StrCat("worker/", worker.identity,
-                       " cannot take part, it is tried again from time to time: ", unfit.why));
+  if (change.news) {
+    Event("warning", absl::StrCat("worker/", worker.identity,
+                                  " cannot take part, it is tried again from time to time: ",
+                                  unfit_.Of(worker.process)->why));
     Touch();
   }
-  if (pinned_ == worker.identity && epochs_.succeeded() == 0)
-    pinned_.clear();  // nothing has its bits
+  if (epochs_.succeeded() == 0) pin_.Release(worker.identity);  // Nothing has its bits.
   if (!NobodyFits()) return true;
   const bool repair =
       failed.kind() == v1::TRAIN && !failed.all_targets() && failed.lack() == v1::INPUT;
   if (plan_ && !functions_ && !repair) return true;
   if (plan_ && !functions_ && fit_left_ && now < *fit_left_ + options_.server_lost_after) {
-    unfit.again_at = std::min<MonoTime>(unfit.again_at, *fit_left_ + options_.server_lost_after);
+    unfit_.TryAgainBy(worker.process, *fit_left_ + options_.server_lost_after);
     return true;
   }
-  unfit.again_at = now;  // the next one is judged at once, too
+  unfit_.TryAgainBy(worker.process, now);  // The next failure is judged at once, too.
   return false;
 }
 
@@ -346,7 +280,7 @@ std::uint32_t Job::LimitOf(const Worker& worker) const {
                        static_cast<std::uint32_t>(workers_.size()));
 }
 
-bool Job::GrantHeldUp() {
+bool Job::GrantsBlocked() {
   if (!host_->StoreTrouble().empty()) return true;  // what cannot be journaled is not begun
   const MonoTime now = host_->Now();
   if (now < grants_held_until_) return true;
@@ -385,7 +319,7 @@ class Job::ClosureGrants : public GrantPolicy {
  public:
   explicit ClosureGrants(Job* job) : job_(*job), now_(job->host_->Now()) {}
   std::uint32_t LimitOf(const JobWorker& worker) override { return job_.LimitOf(worker); }
-  bool HeldUp() override { return job_.GrantHeldUp(); }
+  bool Blocked() override { return job_.GrantsBlocked(); }
   bool RegrantsWait() override { return job_.book_->regrants_wait(); }
   void Recall(JobWorker& worker, Attempt attempt) override {
     job_.RecallAttempt(&worker, attempt, &worker.held.at(attempt));
@@ -448,7 +382,7 @@ class Job::FunctionGrants final : public ClosureGrants {
     });
     if (!granted) return Given::kNothingForIt;
     if (job_.functions_->Find(granted->closure.value()) == nullptr)
-      job_.LoseRepair(granted->closure, granted->attempt, "its arguments were given up");
+      job_.GiveUpRepair(granted->closure, granted->attempt, "its arguments were given up");
     else
       Send(worker, *granted, newest);
     return Given::kGranted;
@@ -520,7 +454,7 @@ void Job::PumpReading() {
       if (!Usable(worker) || worker.held.size() >= kReadingAhead || pin.Excludes(worker)) continue;
       if (best == nullptr || worker.held.size() < best->held.size()) best = &worker;
     }
-    if (best == nullptr || GrantHeldUp()) return;
+    if (best == nullptr || GrantsBlocked()) return;
     reading->attempt = book_
                            ? book_->NextAttempt()
                            : Attempt{host_->term().value(), kDescribeNumbers + host_->NextNumber()};
@@ -624,7 +558,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     worker->Drop(attempt);
   }
   worker->last_done = worker->advanced_at = now;
-  SetFit(*worker);
+  unfit_.SetFit(worker->process, host_->Now());
   if (result.counted) {
     death_limit_.OnFirstSuccess();
     servers_served_ = true;
@@ -657,7 +591,7 @@ void Job::OnReadingDone(Worker* worker, const v1::Done& done) {
   const Attempt attempt = client::FromProto<Attempt>(done.attempt());
   turn_open_ = true;
   if (worker->Drop(attempt)) worker->advanced_at = host_->Now();
-  SetFit(*worker);
+  unfit_.SetFit(worker->process, host_->Now());
   ReadingRound::Closure* reading =
       active() ? reading_.HeldBy(worker->task, done.closure(), attempt) : nullptr;
   const v1::WorkKind wanted = phase_ == Phase::kDescribing   ? v1::DESCRIBE
@@ -700,7 +634,7 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   if (grants_stopped() &&
       !(ending_ == JobState::kFailed && failed.user_error() && failed.lack() == v1::NO_LACK))
     return;
-  const bool elsewhere = failed.lack() != v1::NO_LACK && SetUnfit(*worker, failed);
+  const bool elsewhere = failed.lack() != v1::NO_LACK && SetAside(*worker, failed);
   v1::ErrorDetail cause = failed.cause();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
   CleanCause(&cause);
@@ -724,12 +658,12 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
       if (current->second.all_targets)
         FailFunction(closure, std::move(cause));
       else
-        LoseRepair(closure, attempt, ErrorText(cause));
+        GiveUpRepair(closure, attempt, ErrorText(cause));
       return Pump();
     }
     if (failed.user_error() && !current->second.all_targets &&
         id_.spec.training.on_lost_updates == "report") {
-      LoseRepair(closure, attempt, ErrorText(cause));
+      GiveUpRepair(closure, attempt, ErrorText(cause));
       return Pump();
     }
     if (failed.user_error()) {
@@ -778,7 +712,7 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
 
 // [20b] It stays succeeded; what its targets lost with a server is not done again, and that is
 // said.
-void Job::LoseRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
+void Job::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why) {
   const auto& lost = book_->durable().lost;
   const bool lost_before = std::any_of(lost.begin(), lost.end(), [&](const IntervalSet& of) {
     return of.Contains(closure.value());

@@ -147,8 +147,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   epochs_.Fill(s);
   totals_.Fill(s);
   s->set_never_started(never_started_);
-  s->set_pinned(pinned_);
-  s->set_pinned_compute(pinned_compute_);
+  pin_.Fill(s);
   events_.Fill(s);
   if (first_cause_) *s->mutable_first_cause() = *first_cause_;
   s->set_cause_is_users(cause_is_users_);
@@ -304,8 +303,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   totals_.Read(s);
   never_started_ = s.never_started();
   end_taken_ = ended();
-  pinned_ = s.pinned();
-  pinned_compute_ = s.pinned_compute();
+  pin_.Read(s);
   EG_RETURN_IF_ERROR(events_.Read(s));
   if (s.has_first_cause()) first_cause_ = s.first_cause();
   cause_is_users_ = s.cause_is_users();

@@ -94,9 +94,8 @@ void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
   lack.set_lack(v1::REACH);
   lack.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),
                                                  "; its work goes to workers that can"));
-  SetUnfit(worker, lack);
-  if (const auto unfit = unfit_.find(worker.process); unfit != unfit_.end())
-    unfit->second.unreached = from;
+  SetAside(worker, lack);
+  unfit_.SetUnreached(worker.process, from);
   if (trained)
     SayNotReproducible(absl::StrCat("the work of worker/", worker.identity, " was passed on"));
   Touch();

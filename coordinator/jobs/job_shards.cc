@@ -88,7 +88,7 @@ void Job::BeginPlan() {
   epochs_.BeginPlan();
   if (resumption_) {
     AppendRecord(book_->ResumeFrom(resumption_->snapshots), &begun);
-    TakeUp(*resume_point_, *resumption_);
+    ResumeFrom(*resume_point_, *resumption_);
     resumption_.reset();
     resume_point_.reset();
   }

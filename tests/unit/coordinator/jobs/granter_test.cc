@@ -15,7 +15,7 @@ class Policy final : public GrantPolicy {
  public:
   bool MayTake(const JobWorker& worker) override { return worker.ready; }
   std::uint32_t LimitOf(const JobWorker&) override { return limit; }
-  bool HeldUp() override { return held_up; }
+  bool Blocked() override { return blocked; }
   bool RegrantsWait() override { return !again.empty(); }
   Given Grant(JobWorker& worker, bool new_ones) override {
     for (std::deque<std::string>* queue : {&again, &fresh}) {
@@ -43,7 +43,7 @@ class Policy final : public GrantPolicy {
 
   std::deque<std::string> again, fresh;
   std::uint32_t limit = 2;
-  bool held_up = false, functions = false;
+  bool blocked = false, functions = false;
   std::uint64_t attempts = 0, bytes = 0, wanted = 0;
   std::vector<std::uint64_t> order;  // Tasks, as they were granted to.
   std::vector<std::pair<std::uint64_t, std::uint64_t>> recalled;
@@ -84,8 +84,8 @@ TEST_CASE("who may not take anything gets nothing, and the rest is told that not
 TEST_CASE("while grants are held up nobody gets anything") {
   Fixture f(1);
   f.policy.fresh.assign(1, "");
-  f.policy.held_up = true;
-  CHECK(f.granter.Grant(f.workers, f.policy) == Granter::Outcome::kHeldUp);
+  f.policy.blocked = true;
+  CHECK(f.granter.Grant(f.workers, f.policy) == Granter::Outcome::kBlocked);
   CHECK(f.policy.order.empty());
 }
 

@@ -1,0 +1,82 @@
+// Workers that cannot take part, without a job.
+#include "coordinator/jobs/unfit_workers.h"
+
+#include <catch2/catch.hpp>
+
+namespace evergrad::coordinator {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr std::uint64_t kProcess = 5;
+
+TEST_CASE("a worker is set aside for 1, 2, 4 … s, and a repeat meanwhile changes nothing") {
+  UnfitWorkers unfit(seconds(3));
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(0)));
+  UnfitWorkers::Change change = unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(0));
+  CHECK(change.news);
+  CHECK(change.aside);
+  CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(999)));
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(1)));
+  change = unfit.Add(kProcess, v1::DEVICE, "no GPU", std::chrono::milliseconds(500));
+  CHECK_FALSE(change.news);
+  CHECK_FALSE(change.aside);
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(1)));
+  change = unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(1));
+  CHECK_FALSE(change.news);
+  CHECK(change.aside);
+  CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(2999)));
+  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(3));
+  CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(5999)));  // At most 3 s.
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(6)));
+}
+
+TEST_CASE("another lack is news, also while the worker is set aside") {
+  UnfitWorkers unfit(seconds(60));
+  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(0));
+  const UnfitWorkers::Change change = unfit.Add(kProcess, v1::INPUT, "no file\n", seconds(0));
+  CHECK(change.news);
+  CHECK(change.aside);
+  REQUIRE(unfit.Of(kProcess) != nullptr);
+  CHECK(unfit.Of(kProcess)->lack == v1::INPUT);
+  CHECK(unfit.Of(kProcess)->why.find('\n') == std::string::npos);
+}
+
+TEST_CASE("a worker that has ended something is fit, and the same lack is no news again") {
+  UnfitWorkers unfit(seconds(60));
+  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(0));
+  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(2));
+  unfit.SetFit(kProcess, seconds(3));
+  CHECK(unfit.Of(kProcess) == nullptr);
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(3)));
+  const UnfitWorkers::Change change = unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(4));
+  CHECK_FALSE(change.news);
+  CHECK(change.aside);
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(5)));  // It begins with a second again.
+}
+
+TEST_CASE("after ten minutes, and when its process is gone, nothing is known of it") {
+  UnfitWorkers unfit(seconds(1));
+  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(0));
+  unfit.Add(6, v1::DEVICE, "no GPU", seconds(602));
+  CHECK(unfit.Of(kProcess) == nullptr);
+  unfit.Forget(6);
+  CHECK(unfit.Of(6) == nullptr);
+}
+
+TEST_CASE("it can be tried again earlier, not later, and the server it cannot reach is kept") {
+  UnfitWorkers unfit(seconds(60));
+  unfit.Add(kProcess, v1::REACH, "", seconds(0));
+  unfit.TryAgainBy(kProcess, seconds(9));
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(1)));
+  unfit.TryAgainBy(kProcess, seconds(0));
+  CHECK_FALSE(unfit.IsAside(kProcess, seconds(0)));
+  v1::UnreachedServer server;
+  server.set_server("s");
+  unfit.SetUnreached(kProcess, server);
+  REQUIRE(unfit.Of(kProcess)->unreached);
+  CHECK(unfit.Of(kProcess)->unreached->server() == "s");
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
