@@ -2,11 +2,12 @@
 // second one is taken in. Pure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "coordinator/dashboard/report.h"
+#include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 
@@ -25,14 +26,21 @@ class Curve {
     points_.push_back({x, y});
   }
   const std::vector<ReportPoint>& points() const { return points_; }
-  std::uint64_t seen() const { return seen_; }
-  std::uint64_t stride() const { return stride_; }
-  // As it was: what points(), seen() and stride() gave.
-  void Restore(std::vector<ReportPoint> points, std::uint64_t seen, std::uint64_t stride) {
-    points_ = std::move(points);
-    if (points_.size() > points_max_) points_.resize(points_max_);
-    seen_ = seen;
-    stride_ = stride == 0 ? 1 : stride;
+  // The journal.
+  void Fill(v1::JobCurve* out) const {
+    for (const ReportPoint& point : points_) {
+      out->add_x(point.x);
+      out->add_y(point.y);
+    }
+    out->set_seen(seen_);
+    out->set_stride(stride_);
+  }
+  void Read(const v1::JobCurve& in) {
+    points_.clear();
+    const int points = std::min({in.x_size(), in.y_size(), static_cast<int>(points_max_)});
+    for (int i = 0; i < points; ++i) points_.push_back({in.x(i), in.y(i)});
+    seen_ = in.seen();
+    stride_ = in.stride() == 0 ? 1 : in.stride();
   }
 
  private:

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/json_text.h"
@@ -15,42 +16,115 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::chrono::milliseconds kSampleEvery{500};
-
 double Seconds(MonoTime span) { return std::chrono::duration<double>(span).count(); }
 
-void FillCurve(const Curve& curve, v1::JobCurve* out) {
-  for (const ReportPoint& point : curve.points()) {
-    out->add_x(point.x);
-    out->add_y(point.y);
-  }
-  out->set_seen(curve.seen());
-  out->set_stride(curve.stride());
+Json EpochJson(const v1::EpochRow& row, std::int64_t wall_ms) {
+  Json json{{"kind", "epoch"},
+            {"wall_ms", wall_ms},
+            {"epoch", row.epoch()},
+            {"steps", row.steps()},
+            {"train_loss", Real(row.train_loss())},
+            {"eval_loss", Real(row.eval_loss())},
+            {"eval_accuracy", Real(row.eval_accuracy())},
+            {"seconds", Real(row.seconds())},
+            {"examples_per_second", Real(row.examples_per_second())}};
+  for (const auto& [name, value] : row.metrics()) json["eval_" + name] = Real(value);
+  return json;
 }
 
-void ReadCurve(const v1::JobCurve& in, Curve* curve) {
-  std::vector<ReportPoint> points;
-  for (int i = 0; i < std::min(in.x_size(), in.y_size()); ++i) points.push_back({in.x(i), in.y(i)});
-  curve->Restore(std::move(points), in.seen(), in.stride());
+// What the row of an evaluated epoch says of its evaluation, and the other way round.
+void FillRow(const EvaluationResult& evaluation, v1::EpochRow* row) {
+  if (!evaluation.counts.empty()) row->set_counting_sum(evaluation.counts.begin()->second);
+  row->clear_metrics();
+  for (const auto& [name, value] : evaluation.metrics) {
+    if (name == "loss")
+      row->set_eval_loss(value);
+    else if (name == "accuracy")
+      row->set_eval_accuracy(value);
+    else
+      (*row->mutable_metrics())[name] = value;
+  }
+}
+
+EvaluationResult EvaluationOf(const v1::EpochRow& row, bool counts_only) {
+  EvaluationResult result;
+  if (counts_only) {
+    result.counts["count"] = row.counting_sum();
+    return result;
+  }
+  if (std::isfinite(row.eval_loss())) result.metrics["loss"] = row.eval_loss();
+  if (std::isfinite(row.eval_accuracy())) result.metrics["accuracy"] = row.eval_accuracy();
+  for (const auto& [name, value] : row.metrics()) result.metrics[name] = value;
+  return result;
+}
+
+// Puts what the manifest says of them into the rows. Returns the epochs that it has an evaluation
+// of.
+std::set<std::uint64_t> ReadFormerMetrics(const v1::Manifest& manifest,
+                                          std::vector<v1::EpochRow>* rows) {
+  std::set<std::uint64_t> evaluated;
+  for (const v1::FinishedMetric& metric : manifest.metrics()) {
+    if (metric.epoch() == 0 || metric.epoch() > rows->size()) continue;
+    v1::EpochRow& row = (*rows)[metric.epoch() - 1];
+    if (metric.scope() == "train" && metric.name() == "loss") row.set_train_loss(metric.value());
+    if (metric.scope() != "eval") continue;
+    evaluated.insert(metric.epoch());
+    if (metric.name() == "loss") {
+      row.set_eval_loss(metric.value());
+    } else if (metric.name() == "accuracy") {
+      row.set_eval_accuracy(metric.value());
+    } else if (metric.name() != "count") {
+      (*row.mutable_metrics())[metric.name()] = metric.value();
+    } else if (std::abs(metric.value()) < 0x1p53) {
+      // Counts up to 2^53 stand in a double; anything beyond is no count of ours.
+      row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
+    }
+  }
+  return evaluated;
+}
+
+// One epoch of a manifest; `evaluated`: its evaluation stands.
+void FillMetrics(const v1::EpochRow& row, bool evaluated, const plan::Plan& plan,
+                 std::uint64_t eval_examples, v1::Manifest* manifest) {
+  const auto add = [&](const char* scope, const std::string& name, double value) {
+    if (!std::isfinite(value)) return;
+    v1::FinishedMetric* metric = manifest->add_metrics();
+    metric->set_scope(scope);
+    metric->set_epoch(row.epoch());
+    metric->set_global_step(plan.steps() / plan.spec().epochs * row.epoch());
+    metric->set_name(name);
+    metric->set_value(value);
+    metric->set_examples(std::string_view(scope) == "train" ? plan.spec().train_examples
+                                                            : eval_examples);
+  };
+  add("train", "loss", row.train_loss());
+  add("train", kStepsMetric, static_cast<double>(row.steps()));
+  if (!evaluated) return;
+  add("eval", "loss", row.eval_loss());
+  add("eval", "accuracy", row.eval_accuracy());
+  for (const auto& [name, value] :
+       std::map<std::string, double>(row.metrics().begin(), row.metrics().end()))
+    add("eval", name, value);
+  if (row.counting_sum() != 0) add("eval", "count", static_cast<double>(row.counting_sum()));
+}
+
+void FillClosure(std::uint64_t number, std::uint64_t examples, double loss_sum,
+                 const std::vector<TrainedStep>& steps, v1::CountedClosure* one) {
+  one->set_closure(number);
+  one->set_examples(examples);
+  one->set_loss_sum(loss_sum);
+  for (const TrainedStep& step : steps) {
+    v1::StepRecord* record = one->add_step_records();
+    record->set_global_step(step.global_step);
+    record->set_loss(step.loss);
+    record->set_examples(step.examples);
+  }
 }
 
 }  // namespace
 
-std::vector<EpochAccount::Step> EpochAccount::StepsOf(
-    const google::protobuf::RepeatedPtrField<v1::StepRecord>& records) {
-  std::vector<Step> steps;
-  steps.reserve(static_cast<std::size_t>(records.size()));
-  for (const v1::StepRecord& record : records)
-    steps.push_back({record.global_step(), record.loss(), record.examples()});
-  return steps;
-}
-
 EpochAccount::EpochAccount(const Options& options, MonoTime now)
-    : options_(options),
-      loss_curve_(options.curve_points_max),
-      rate_curve_(options.curve_points_max),
-      step_tokens_(options.step_lines_burst),
-      tokens_at_(now) {}
+    : options_(options), step_lines_(options.step_lines, now) {}
 
 std::uint64_t EpochAccount::NextBarrier(std::uint64_t after) const {
   return options_.evaluate_every == 0 ? options_.epochs
@@ -68,7 +142,7 @@ bool EpochAccount::PassBarrier(const Context& context) {
 // ---------------------------------------------------------------- closures
 
 EpochAccount::Counted EpochAccount::Count(ClosureId closure, std::uint64_t examples,
-                                          double loss_sum, std::vector<Step> steps,
+                                          double loss_sum, std::vector<TrainedStep> steps,
                                           const IntervalSet& dead, const Context& context) {
   const plan::ClosureRange range = plan_->Closure(closure);
   const Counted counted{range.steps, std::min<std::uint64_t>(examples, range.end - range.begin)};
@@ -107,7 +181,9 @@ bool EpochAccount::FoldNext(const IntervalSet& dead, const Context& context) {
   } else if (!dead.Contains(folded_)) {
     return false;
   }
-  StepLines(ClosureId(folded_), closure.records, context);
+  if (!closure.steps_trained.empty())
+    step_lines_.Write(ClosureId(folded_), plan_->Closure(ClosureId(folded_)), former_steps_apart_,
+                      closure.steps_trained, context.now, context.lines);
   epoch_.steps += closure.steps;
   epoch_.examples += closure.examples;
   epoch_.measured += closure.examples;
@@ -143,51 +219,12 @@ void EpochAccount::FinishEvaluation(EvaluationResult result, MonoTime now) {
   evaluation_in_epoch_ += now - evaluation_began_;
   evaluated_ = barrier_;
   if (barrier_ > rows_.size()) return;
-  v1::EpochRow& row = rows_[barrier_ - 1];
-  if (!evaluation_.counts.empty()) row.set_counting_sum(evaluation_.counts.begin()->second);
-  row.clear_metrics();
-  for (const auto& [name, value] : evaluation_.metrics) {
-    if (name == "loss")
-      row.set_eval_loss(value);
-    else if (name == "accuracy")
-      row.set_eval_accuracy(value);
-    else
-      (*row.mutable_metrics())[name] = value;
-  }
+  FillRow(evaluation_, &rows_[barrier_ - 1]);
 }
 
 void EpochAccount::VoidEvaluation(bool under_way, MonoTime now) {
   if (under_way) evaluation_in_epoch_ += now - evaluation_began_;
   evaluated_ = barrier_ - 1;
-}
-
-// ---------------------------------------------------------------- speed
-
-void EpochAccount::BeginRate(MonoTime now) {
-  rate_at_ = now;
-  rate_examples_ = examples_done_;
-  next_sample_ = rate_at_ + kSampleEvery;
-}
-
-// Samples weigh by their length, so that a short one at the end of a stretch of training says no
-// more than it measured, and the shortest run has a point.
-bool EpochAccount::SampleRate(MonoTime began, const Context& context) {
-  const double seconds = Seconds(context.now - rate_at_);
-  if (seconds < kTimedSecondsMin) return false;
-  const double instant = static_cast<double>(examples_done_ - rate_examples_) / seconds;
-  const double keep = std::pow(0.6, seconds / std::chrono::duration<double>(kSampleEvery).count());
-  BeginRate(context.now);
-  rate_ = rate_ == 0 ? instant : keep * rate_ + (1 - keep) * instant;
-  sampled_seconds_ = Seconds(rate_at_ - began);
-  rate_curve_.Add(sampled_seconds_, rate_);
-  if (context.lines == nullptr) return true;
-  context.lines->Add(Dump(Json{{"kind", "rate"},
-                               {"seconds", sampled_seconds_},
-                               {"examples_per_second", Real(rate_)},
-                               {"steps_done", steps_done_},
-                               {"closures_done", succeeded_}}),
-                     true);
-  return true;
 }
 
 double EpochAccount::speed() const {
@@ -217,7 +254,7 @@ void EpochAccount::Resume(const IntervalSet& done, const IntervalSet& dead,
     row.set_seconds(0);
     row.set_examples_per_second(std::nan(""));
   }
-  const std::set<std::uint64_t> evaluated = ReadFormerMetrics(manifest);
+  const std::set<std::uint64_t> evaluated = ReadFormerMetrics(manifest, &rows_);
   // Barriers whose evaluation stands are passed.
   while (barrier_ <= rows_.size() && evaluated_ < barrier_ &&
          (evaluated.contains(barrier_) || plan_->eval_closures() == 0)) {
@@ -225,7 +262,8 @@ void EpochAccount::Resume(const IntervalSet& done, const IntervalSet& dead,
     if (barrier_ == options_.epochs) break;
     barrier_ = NextBarrier(barrier_);
   }
-  if (evaluated_ == options_.epochs && evaluated_ > 0) TakeEvaluationFromRow(rows_.back());
+  if (evaluated_ == options_.epochs && evaluated_ > 0)
+    evaluation_ = EvaluationOf(rows_.back(), options_.counts_only);
   EpochLinesUpTo(evaluated_, context);
 }
 
@@ -243,53 +281,11 @@ void EpochAccount::CountFormerSteps(const v1::Manifest& manifest, bool same_plan
   steps_done_ = ShownStep(steps_done_);
 }
 
-// Returns the epochs that the manifest has an evaluation of.
-std::set<std::uint64_t> EpochAccount::ReadFormerMetrics(const v1::Manifest& manifest) {
-  std::set<std::uint64_t> evaluated;
-  for (const v1::FinishedMetric& metric : manifest.metrics()) {
-    if (metric.epoch() == 0 || metric.epoch() > rows_.size()) continue;
-    v1::EpochRow& row = rows_[metric.epoch() - 1];
-    if (metric.scope() == "train" && metric.name() == "loss") row.set_train_loss(metric.value());
-    if (metric.scope() != "eval") continue;
-    evaluated.insert(metric.epoch());
-    if (metric.name() == "loss") {
-      row.set_eval_loss(metric.value());
-    } else if (metric.name() == "accuracy") {
-      row.set_eval_accuracy(metric.value());
-    } else if (metric.name() != "count") {
-      (*row.mutable_metrics())[metric.name()] = metric.value();
-    } else if (std::abs(metric.value()) < 0x1p53) {
-      // Counts up to 2^53 stand in a double; anything beyond is no count of ours.
-      row.set_counting_sum(static_cast<std::int64_t>(metric.value()));
-    }
-  }
-  return evaluated;
-}
-
-void EpochAccount::TakeEvaluationFromRow(const v1::EpochRow& row) {
-  if (options_.counts_only) {
-    evaluation_.counts["count"] = row.counting_sum();
-    return;
-  }
-  if (std::isfinite(row.eval_loss())) evaluation_.metrics["loss"] = row.eval_loss();
-  if (std::isfinite(row.eval_accuracy())) evaluation_.metrics["accuracy"] = row.eval_accuracy();
-  for (const auto& [name, value] : row.metrics()) evaluation_.metrics[name] = value;
-}
-
 // ---------------------------------------------------------------- lines and views
 
 void EpochAccount::EpochLine(const v1::EpochRow& row, const Context& context) {
   if (context.lines == nullptr) return;
-  Json json{{"kind", "epoch"},
-            {"wall_ms", context.wall_ms},
-            {"epoch", row.epoch()},
-            {"steps", row.steps()},
-            {"train_loss", Real(row.train_loss())},
-            {"eval_loss", Real(row.eval_loss())},
-            {"eval_accuracy", Real(row.eval_accuracy())},
-            {"seconds", Real(row.seconds())},
-            {"examples_per_second", Real(row.examples_per_second())}};
-  for (const auto& [name, value] : row.metrics()) json["eval_" + name] = Real(value);
+  Json json = EpochJson(row, context.wall_ms);
   if (row.epoch() == evaluated_) {
     for (const auto& [name, count] : evaluation_.counts) json[name] = count;
   }
@@ -300,41 +296,6 @@ void EpochAccount::EpochLine(const v1::EpochRow& row, const Context& context) {
 void EpochAccount::EpochLinesUpTo(std::uint64_t epoch, const Context& context) {
   for (; epoch_lines_ < std::min<std::uint64_t>(epoch, rows_.size()); ++epoch_lines_)
     EpochLine(rows_[epoch_lines_], context);
-}
-
-// At most step_lines_per_second in the long run, so that a fast job does not write faster than
-// anybody reads.
-void EpochAccount::StepLines(ClosureId closure, const std::vector<Step>& records,
-                             const Context& context) {
-  if (records.empty()) return;
-  if (context.lines != nullptr) {
-    step_tokens_ = std::min<double>(
-        options_.step_lines_burst,
-        step_tokens_ + Seconds(context.now - tokens_at_) * options_.step_lines_per_second);
-    tokens_at_ = context.now;
-  }
-  const plan::ClosureRange range = plan_->Closure(closure);
-  for (const Step& record : records) {
-    if (record.global_step < range.first_global_step ||
-        record.global_step >= range.first_global_step + range.steps)
-      continue;
-    const std::uint64_t shown = ShownStep(record.global_step);
-    if (std::isfinite(record.loss)) loss_curve_.Add(static_cast<double>(shown), record.loss);
-    if (context.lines == nullptr) continue;
-    if (step_tokens_ < 1) {
-      ++step_lines_dropped_;
-      continue;
-    }
-    step_tokens_ -= 1;
-    const bool kept = context.lines->Add(Dump(Json{{"kind", "step"},
-                                                   {"step", shown},
-                                                   {"epoch", range.epoch + 1},
-                                                   {"closure", closure.value()},
-                                                   {"loss", Real(record.loss)},
-                                                   {"examples", record.examples}}),
-                                         true);
-    if (!kept) ++step_lines_dropped_;
-  }
 }
 
 void EpochAccount::FillStatus(const View& view, v1::JobStatus* status) const {
@@ -350,13 +311,13 @@ void EpochAccount::FillStatus(const View& view, v1::JobStatus* status) const {
   }
   status->set_examples_per_second(view.ended && training_seconds_ > 0 ? speed()
                                   : view.paused                       ? 0
-                                                                      : rate_);
+                                                                      : view.rate);
   status->set_loss(last_loss_);
   double eta = view.ended ? 0 : -1;
-  if (view.planned && rate_ > 0 && !view.ended && !view.paused) {
+  if (view.planned && view.rate > 0 && !view.ended && !view.paused) {
     const double left = static_cast<double>(plan_->spec().train_examples) * plan_->spec().epochs -
                         static_cast<double>(examples_done_);
-    eta = std::max(0.0, left) / rate_;
+    eta = std::max(0.0, left) / view.rate;
   }
   status->set_eta_seconds(eta);
   for (const v1::EpochRow& row : rows_) {
@@ -371,8 +332,7 @@ void EpochAccount::FillReport(ReportData* report) const {
   report->metrics = evaluation_.metrics;
   report->steps = steps_done_;
   report->closures_succeeded = succeeded_;
-  report->loss_by_step = loss_curve_.points();
-  report->rate_by_time = rate_curve_.points();
+  report->loss_by_step = step_lines_.curve().points();
   for (const v1::EpochRow& row : rows_) {
     report->epochs.push_back({row.epoch(),
                               row.steps(),
@@ -387,28 +347,8 @@ void EpochAccount::FillReport(ReportData* report) const {
 }
 
 void EpochAccount::FillManifest(std::uint64_t eval_examples, v1::Manifest* manifest) const {
-  for (const v1::EpochRow& row : rows_) {
-    const auto add = [&](const char* scope, const char* name, double value) {
-      if (!std::isfinite(value)) return;
-      v1::FinishedMetric* metric = manifest->add_metrics();
-      metric->set_scope(scope);
-      metric->set_epoch(row.epoch());
-      metric->set_global_step(plan_->steps() / plan_->spec().epochs * row.epoch());
-      metric->set_name(name);
-      metric->set_value(value);
-      metric->set_examples(std::string_view(scope) == "train" ? plan_->spec().train_examples
-                                                              : eval_examples);
-    };
-    add("train", "loss", row.train_loss());
-    add("train", kStepsMetric, static_cast<double>(row.steps()));
-    if (row.epoch() > evaluated_) continue;  // Its evaluation does not stand yet.
-    add("eval", "loss", row.eval_loss());
-    add("eval", "accuracy", row.eval_accuracy());
-    for (const auto& [name, value] :
-         std::map<std::string, double>(row.metrics().begin(), row.metrics().end()))
-      add("eval", name.c_str(), value);
-    if (row.counting_sum() != 0) add("eval", "count", static_cast<double>(row.counting_sum()));
-  }
+  for (const v1::EpochRow& row : rows_)
+    FillMetrics(row, row.epoch() <= evaluated_, *plan_, eval_examples, manifest);
 }
 
 // ---------------------------------------------------------------- the journal
@@ -416,18 +356,9 @@ void EpochAccount::FillManifest(std::uint64_t eval_examples, v1::Manifest* manif
 void EpochAccount::Fill(v1::JobSnapshot* s) const {
   s->set_barrier_epochs(barrier_);
   s->set_evaluated_epochs(evaluated_);
-  for (const auto& [number, closure] : waiting_) {
-    v1::CountedClosure* one = s->add_unfolded();
-    one->set_closure(number);
-    one->set_examples(closure.examples);
-    one->set_loss_sum(closure.loss_sum);
-    for (const Step& step : closure.records) {
-      v1::StepRecord* record = one->add_step_records();
-      record->set_global_step(step.global_step);
-      record->set_loss(step.loss);
-      record->set_examples(step.examples);
-    }
-  }
+  for (const auto& [number, closure] : waiting_)
+    FillClosure(number, closure.examples, closure.loss_sum, closure.steps_trained,
+                s->add_unfolded());
   s->set_folded(folded_);
   s->set_succeeded(succeeded_);
   s->set_steps_done(steps_done_);
@@ -441,28 +372,16 @@ void EpochAccount::Fill(v1::JobSnapshot* s) const {
   s->set_evaluation_in_epoch_ns(evaluation_in_epoch_.count());
   s->set_training_seconds(training_seconds_);
   for (const v1::EpochRow& row : rows_) *s->add_epoch_rows() = row;
-  for (const auto& [name, value] : evaluation_.metrics) {
-    v1::JobNamedValue* one = s->add_final_metrics();
-    one->set_name(name);
-    one->set_value(value);
-  }
-  for (const auto& [name, count] : evaluation_.counts) {
-    v1::JobNamedValue* one = s->add_final_metrics();
-    one->set_name(name);
-    one->set_count(count);
-    one->set_is_count(true);
-  }
+  evaluation_.Fill(s);
   s->set_epoch_lines(epoch_lines_);
-  s->set_rate(rate_);
-  FillCurve(loss_curve_, s->mutable_loss_curve());
-  FillCurve(rate_curve_, s->mutable_rate_curve());
+  step_lines_.curve().Fill(s->mutable_loss_curve());
   *s->mutable_resumed() = client::ToProto(resumed_);
   s->set_resumed_examples(resumed_examples_);
   s->set_former_steps_apart(former_steps_apart_);
 }
 
 void EpochAccount::FillCounters(v1::JobCounters* counters) const {
-  counters->set_step_lines_dropped(step_lines_dropped_);
+  counters->set_step_lines_dropped(step_lines_.dropped());
 }
 
 absl::Status EpochAccount::Read(const v1::JobSnapshot& s, bool ended) {
@@ -485,36 +404,17 @@ absl::Status EpochAccount::Read(const v1::JobSnapshot& s, bool ended) {
   evaluation_in_epoch_ = MonoTime(s.evaluation_in_epoch_ns());
   training_seconds_ = s.training_seconds();
   rows_.assign(s.epoch_rows().begin(), s.epoch_rows().end());
-  for (const v1::JobNamedValue& one : s.final_metrics()) {
-    if (one.is_count())
-      evaluation_.counts[one.name()] = one.count();
-    else
-      evaluation_.metrics[one.name()] = one.value();
-  }
+  evaluation_.Read(s);
   epoch_lines_ = s.epoch_lines();
-  rate_ = s.rate();
-  ReadCurve(s.loss_curve(), &loss_curve_);
-  ReadCurve(s.rate_curve(), &rate_curve_);
+  step_lines_.curve().Read(s.loss_curve());
   EG_ASSIGN_OR_RETURN(resumed_, client::FromProto(s.resumed()));
   resumed_examples_ = s.resumed_examples();
   former_steps_apart_ = s.former_steps_apart();
   return absl::OkStatus();
 }
 
-void EpochAccount::FillNote(v1::JobNote* note) const {
-  note->set_sampled(true);
-  note->set_sample_seconds(sampled_seconds_);
-  note->set_sample_rate(rate_);
-}
-
-void EpochAccount::ReadNote(const v1::JobNote& note) {
-  if (!note.sampled()) return;
-  rate_ = note.sample_rate();
-  rate_curve_.Add(note.sample_seconds(), rate_);
-}
-
 void EpochAccount::ReadCounters(const v1::JobCounters& counters) {
-  step_lines_dropped_ = counters.step_lines_dropped();
+  step_lines_.set_dropped(counters.step_lines_dropped());
 }
 
 }  // namespace evergrad::coordinator

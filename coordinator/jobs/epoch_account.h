@@ -1,5 +1,5 @@
-// The account of a job's work: which closures have succeeded, what came of each epoch, how far
-// training may go before the next evaluation, and how fast it goes.
+// The account of a job's work: which closures have succeeded, what came of each epoch, and how far
+// training may go before the next evaluation.
 //
 //   Count ─▶ waits for the closures before it ─▶ folded in closure order ─▶ a row for each epoch
 //
@@ -13,18 +13,14 @@
 // clock. A speed or a loss that was not measured is NaN.
 //
 // No clock, no I/O; the lines of metrics.jsonl go to the sink that the call brings. Not
-// thread-safe: the control executor's. Bounds: curve_points_max, and as many closures that wait as
+// thread-safe: the control executor's. Bounds: the curve's, and as many closures that wait as
 // the caller lets lie behind one that has not ended (waiting()).
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <set>
-#include <string>
 #include <vector>
-
-#include <google/protobuf/repeated_ptr_field.h>
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
@@ -32,17 +28,15 @@
 #include "common/plan/plan.h"
 #include "common/time/clock.h"
 #include "coordinator/dashboard/report.h"
-#include "coordinator/jobs/curve.h"
 #include "coordinator/jobs/evaluation.h"
 #include "coordinator/jobs/line_sink.h"
+#include "coordinator/jobs/step_lines.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 #include "evergrad/v1/snapshot.pb.h"
 
 namespace evergrad::v1 {
-class CountedClosure;
 class JobCounters;
-class JobNote;
 class JobSnapshot;
 }  // namespace evergrad::v1
 
@@ -53,16 +47,8 @@ class EpochAccount {
   struct Options {
     std::uint64_t epochs = 1, evaluate_every = 0;  // 0: only the last epoch is evaluated
     bool counts_only = false;  // An evaluation counts, and measures no loss (counting jobs).
-    std::uint32_t curve_points_max = 4000;
-    std::uint32_t step_lines_burst = 20000, step_lines_per_second = 500;
+    StepLines::Options step_lines = {};
   };
-  struct Step {
-    std::uint64_t global_step = 0;
-    double loss = 0;
-    std::uint32_t examples = 0;
-  };
-  static std::vector<Step> StepsOf(
-      const google::protobuf::RepeatedPtrField<v1::StepRecord>& records);
   // When something happens, and where its lines go; null: they are not written, because the journal
   // is read, which has them.
   struct Context {
@@ -90,13 +76,14 @@ class EpochAccount {
   };
   // A closure has succeeded for the first time. `dead` closures never end, and are passed over when
   // folding. Returns what counts: the plan's steps, and no more examples than the plan has.
-  Counted Count(ClosureId closure, std::uint64_t examples, double loss_sum, std::vector<Step> steps,
-                const IntervalSet& dead, const Context& context);
+  Counted Count(ClosureId closure, std::uint64_t examples, double loss_sum,
+                std::vector<TrainedStep> steps, const IntervalSet& dead, const Context& context);
   // The same of a closure that is in no plan (functions).
   void CountUnplanned(std::uint64_t steps, std::uint64_t examples);
   void StartClock(MonoTime now) { epoch_began_ = now; }  // Training begins.
   std::uint64_t succeeded() const { return succeeded_; }
   std::uint64_t steps_done() const { return steps_done_; }
+  std::uint64_t examples_done() const { return examples_done_; }
   std::uint64_t folded() const { return folded_; }  // All closures below it have ended.
   std::uint64_t waiting() const { return waiting_.size(); }
   void ForgetWaiting() { waiting_.clear(); }  // The job has ended.
@@ -108,12 +95,6 @@ class EpochAccount {
   void VoidEvaluation(bool under_way, MonoTime now);
   const EvaluationResult& evaluation() const { return evaluation_; }  // The newest.
 
-  // --- speed: one sample each half second of training, and one at the end of each stretch of it
-  void BeginRate(MonoTime now);
-  bool SampleDue(MonoTime now) const { return now >= next_sample_; }
-  bool NothingSinceSample() const { return examples_done_ == rate_examples_; }
-  // `began`: when the job did. False: too little time has passed for a sample.
-  bool SampleRate(MonoTime began, const Context& context);
   double speed() const;  // Over all training of this job, in examples a second.
 
   // --- resuming: what former jobs did counts as done
@@ -126,12 +107,13 @@ class EpochAccount {
 
   // --- lines and views
   void WriteEpochLines(const Context& context) { EpochLinesUpTo(rows_.size(), context); }
-  std::uint64_t step_lines_dropped() const { return step_lines_dropped_; }
+  std::uint64_t step_lines_dropped() const { return step_lines_.dropped(); }
   struct View {
     bool active = false, ended = false;
     bool training = false;  // In the phase of that name.
     bool paused = false;    // No new examples are trained on: the speed is 0, the end unknown.
     bool planned = false;   // Its closures are a plan's.
+    double rate = 0;        // Examples a second, as trained now.
   };
   void FillStatus(const View& view, v1::JobStatus* status) const;
   void FillReport(ReportData* report) const;
@@ -142,8 +124,6 @@ class EpochAccount {
   void Fill(v1::JobSnapshot* snapshot) const;
   void FillCounters(v1::JobCounters* counters) const;
   absl::Status Read(const v1::JobSnapshot& snapshot, bool ended);
-  void FillNote(v1::JobNote* note) const;  // The newest sample.
-  void ReadNote(const v1::JobNote& note);  // Its sample; its closures are counted by the caller.
   void ReadCounters(const v1::JobCounters& counters);
   void ShiftClock(std::chrono::nanoseconds by) { epoch_began_ += by; }
 
@@ -151,7 +131,7 @@ class EpochAccount {
   struct Closure {
     std::uint64_t examples = 0, steps = 0;
     double loss_sum = 0;
-    std::vector<Step> records;
+    std::vector<TrainedStep> steps_trained;
   };
   struct Epoch {
     std::uint64_t steps = 0, examples = 0;
@@ -164,10 +144,7 @@ class EpochAccount {
   void EndEpoch(const Context& context);
   void EpochLine(const v1::EpochRow& row, const Context& context);
   void EpochLinesUpTo(std::uint64_t epoch, const Context& context);
-  void StepLines(ClosureId closure, const std::vector<Step>& records, const Context& context);
   void CountFormerSteps(const v1::Manifest& manifest, bool same_plan);
-  std::set<std::uint64_t> ReadFormerMetrics(const v1::Manifest& manifest);
-  void TakeEvaluationFromRow(const v1::EpochRow& row);
   // A position in the plan as people count it: behind the steps that former jobs took.
   std::uint64_t ShownStep(std::uint64_t position) const {
     return position + static_cast<std::uint64_t>(former_steps_apart_);
@@ -186,14 +163,7 @@ class EpochAccount {
   std::vector<v1::EpochRow> rows_;
   std::uint64_t epoch_lines_ = 0;  // Rows that metrics.jsonl has.
   EvaluationResult evaluation_;
-  double rate_ = 0;
-  MonoTime rate_at_{0}, next_sample_{0};
-  std::uint64_t rate_examples_ = 0;
-  double sampled_seconds_ = 0;  // Of the newest sample, since the job began.
-  Curve loss_curve_, rate_curve_;
-  double step_tokens_;  // Lines of steps that may be written now.
-  MonoTime tokens_at_;
-  std::uint64_t step_lines_dropped_ = 0;
+  StepLines step_lines_;
   IntervalSet resumed_;
   std::uint64_t resumed_examples_ = 0;
   // Of the resumed epochs: the steps that former jobs took, less the steps that this plan has.

@@ -1,6 +1,7 @@
 #include "coordinator/jobs/evaluation.h"
 
 #include "coordinator/jobs/reduce_metric.h"
+#include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {
 namespace {
@@ -10,6 +11,29 @@ std::int64_t WrappingSum(std::int64_t a, std::int64_t b) {
 }
 
 }  // namespace
+
+void EvaluationResult::Fill(v1::JobSnapshot* snapshot) const {
+  for (const auto& [name, value] : metrics) {
+    v1::JobNamedValue* one = snapshot->add_final_metrics();
+    one->set_name(name);
+    one->set_value(value);
+  }
+  for (const auto& [name, count] : counts) {
+    v1::JobNamedValue* one = snapshot->add_final_metrics();
+    one->set_name(name);
+    one->set_count(count);
+    one->set_is_count(true);
+  }
+}
+
+void EvaluationResult::Read(const v1::JobSnapshot& snapshot) {
+  for (const v1::JobNamedValue& one : snapshot.final_metrics()) {
+    if (one.is_count())
+      counts[one.name()] = one.count();
+    else
+      metrics[one.name()] = one.value();
+  }
+}
 
 void EvaluationSum::Add(const v1::ClosureMetrics& metrics) {
   examples_ += metrics.examples();

@@ -8,11 +8,18 @@
 
 #include "evergrad/v1/session.pb.h"
 
+namespace evergrad::v1 {
+class JobSnapshot;
+}  // namespace evergrad::v1
+
 namespace evergrad::coordinator {
 
 struct EvaluationResult {
   std::map<std::string, double> metrics;       // By name, `loss` among them; NaN: not defined.
   std::map<std::string, std::int64_t> counts;  // Of an evaluation that counts.
+
+  void Fill(v1::JobSnapshot* snapshot) const;
+  void Read(const v1::JobSnapshot& snapshot);
 };
 
 class EvaluationSum {

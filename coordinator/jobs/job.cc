@@ -84,10 +84,12 @@ Job::Job(JobHost* host, JobOptions options, Identity identity, Restored)
       death_backoff_(options.death_backoff),
       unfit_(options.aside_max),
       reach_(options.reach_timeout),
-      epochs_({id_.spec.training.epochs, id_.spec.training.evaluate_every_epochs,
-               id_.spec.type == "counting", options.curve_points_max, options.step_lines_burst,
-               options.step_lines_per_second},
+      epochs_({id_.spec.training.epochs,
+               id_.spec.training.evaluate_every_epochs,
+               id_.spec.type == "counting",
+               {options.step_lines_burst, options.step_lines_per_second, options.curve_points_max}},
               host->Now()),
+      rate_(options.curve_points_max),
       metrics_file_(host, id_.runs_folder, [this](absl::string_view kind, const std::string& text) {
         Event(kind, text);
       }) {
@@ -173,7 +175,7 @@ void Job::Tick() {
     OnServerMissing(identity);
   }
   if (ended()) return;
-  if (phase_ == Phase::kTraining && epochs_.SampleDue(now)) SampleRate();
+  if (phase_ == Phase::kTraining && rate_.IsDue(now)) SampleRate();
   TickCheckpoints(now);
   if (ended()) return;
   FlushLines();
@@ -870,7 +872,8 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
                       .ended = ended(),
                       .training = phase_ == Phase::kTraining,
                       .paused = Paused(),
-                      .planned = plan_ && !functions_},
+                      .planned = plan_ && !functions_,
+                      .rate = rate_.rate()},
                      status);
   if (active()) FillBackoffs(status);
   std::map<std::string, v1::WorkerRow> rows = totals_.WorkerRows();

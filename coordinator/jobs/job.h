@@ -50,6 +50,7 @@
 #include "coordinator/jobs/shard_queries.h"
 #include "coordinator/jobs/state_store.h"
 #include "coordinator/jobs/task_totals.h"
+#include "coordinator/jobs/training_rate.h"
 #include "coordinator/jobs/unfit_workers.h"
 #include "coordinator/jobs/worker_pin.h"
 #include "coordinator/scheduler/grant_sizing.h"
@@ -425,7 +426,7 @@ class Job {
   void OnReadingDone(Worker* worker, const v1::Done& done);
   void NoteCounted(const std::string& identity, ClosureId closure, const v1::Done& done);
   void CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
-                    double loss_sum, std::vector<EpochAccount::Step> steps,
+                    double loss_sum, std::vector<TrainedStep> steps,
                     const EpochAccount::Context& context);
   // What workers are not believed without a check (job_trust.cc).
   std::string ProofOf(const Worker& worker, std::uint64_t closure, Attempt attempt,
@@ -627,7 +628,7 @@ class Job {
   std::string EndLine() const;
   void SetLinesLost();  // In result_json_, which was made before the last lines were given up.
   EpochAccount::Context AccountContext();
-  void BeginRate() { epochs_.BeginRate(host_->Now()); }
+  void BeginRate() { rate_.Begin(host_->Now(), epochs_.examples_done()); }
   void SampleRate();
   bool Paused() const;  // new examples are not trained on now: repair, or somebody is waited for
   std::uint64_t closures_cancelled() const;
@@ -770,6 +771,7 @@ class Job {
   std::uint64_t shards_rolled_back_ = 0;
 
   EpochAccount epochs_;
+  TrainingRate rate_;
   MetricsFile metrics_file_;
 
   // What a persistent store needs.

@@ -550,7 +550,7 @@ void Job::OnTrainDone(Worker* worker, const v1::Done& done) {
     if (journals()) NoteCounted(worker->identity, closure, done);
     CountTouched(closure, done.has_touched() ? &done.touched() : nullptr);
     CountClosure(worker->identity, closure, done.metrics().examples(), done.metrics().loss_sum(),
-                 EpochAccount::StepsOf(done.metrics().step_records()), AccountContext());
+                 StepsOf(done.metrics().step_records()), AccountContext());
   }
   if (!result.record.empty()) AppendRecord(result.record, &turn_);
   if (const auto held = worker->held.find(attempt); held != worker->held.end()) {
@@ -797,7 +797,7 @@ void Job::NoteCounted(const std::string& identity, ClosureId closure, const v1::
 }
 
 void Job::CountClosure(const std::string& identity, ClosureId closure, std::uint64_t examples,
-                       double loss_sum, std::vector<EpochAccount::Step> steps,
+                       double loss_sum, std::vector<TrainedStep> steps,
                        const EpochAccount::Context& context) {
   const EpochAccount::Counted counted =
       epochs_.Count(closure, examples, loss_sum, std::move(steps), book_->durable().dead, context);

@@ -145,6 +145,7 @@ void Job::FillSnapshot(v1::JobSnapshot* s) const {
   if (s->has_plan()) s->set_partition_bytes_max(partition_bytes_max_);
   FillCounters(s->mutable_counters());
   epochs_.Fill(s);
+  rate_.Fill(s);
   totals_.Fill(s);
   s->set_never_started(never_started_);
   pin_.Fill(s);
@@ -300,6 +301,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
   }
   ReadCounters(s.counters());
   EG_RETURN_IF_ERROR(epochs_.Read(s, ended()));
+  rate_.Read(s);
   totals_.Read(s);
   never_started_ = s.never_started();
   end_taken_ = ended();
@@ -333,7 +335,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
     CountTouched(ClosureId(counted.closure()),
                  counted.has_touched() ? &counted.touched() : nullptr);
     CountClosure(counted.worker(), ClosureId(counted.closure()), counted.examples(),
-                 counted.loss_sum(), EpochAccount::StepsOf(counted.step_records()), context);
+                 counted.loss_sum(), StepsOf(counted.step_records()), context);
   }
   if (functions_ && note.has_functions()) {
     functions_->Apply(note.functions());
@@ -341,7 +343,7 @@ absl::Status Job::ReadNote(const v1::JobNote& note) {
   }
   EG_RETURN_IF_ERROR(events_.ReadNote(note));
   if (note.has_checkpoint()) checkpoint_ = note.checkpoint();
-  epochs_.ReadNote(note);
+  rate_.ReadNote(note);
   metrics_file_.ReadNote(note);
   ReadCounters(note.counters());
   return absl::OkStatus();

@@ -102,8 +102,15 @@ EpochAccount::Context Job::AccountContext() {
 // A stretch of repair, or of waiting, is no slow training: it would make the time that is left look
 // endless.
 void Job::SampleRate() {
-  if (epochs_.NothingSinceSample() && Paused()) return BeginRate();
-  if (epochs_.SampleRate(started_at_, AccountContext()) && journals()) epochs_.FillNote(&Note());
+  if (epochs_.examples_done() == rate_.examples() && Paused()) return BeginRate();
+  if (!rate_.Sample(started_at_, host_->Now(), epochs_.examples_done())) return;
+  if (journals()) rate_.FillNote(&Note());
+  metrics_file_.Add(Dump(Json{{"kind", "rate"},
+                              {"seconds", rate_.at_seconds()},
+                              {"examples_per_second", Real(rate_.rate())},
+                              {"steps_done", epochs_.steps_done()},
+                              {"closures_done", epochs_.succeeded()}}),
+                    true);
 }
 
 std::string Job::ResultJson() const {
@@ -218,6 +225,7 @@ ReportData Job::MakeReport() const {
   data.seconds = std::chrono::duration<double>(ended_at_ - started_at_).count();
   data.metric_names = id_.spec.model.metrics;
   epochs_.FillReport(&data);
+  data.rate_by_time = rate_.curve().points();
   data.closures_failed = closures_failed_;
   data.closures_cancelled = closures_cancelled();
   data.attempts = attempts_;

@@ -1,4 +1,4 @@
-// Counts, folds, barriers, speed and lines of a job, without a job.
+// Counts, folds, barriers and lines of a job, without a job.
 #include "coordinator/jobs/epoch_account.h"
 
 #include <catch2/catch.hpp>
@@ -42,7 +42,7 @@ struct Fixture {
   }
   EpochAccount::Context At(MonoTime now) { return {now, 77, &lines}; }
   void Count(std::uint64_t c, MonoTime now, double loss_sum = 8, std::uint64_t examples = 8) {
-    std::vector<EpochAccount::Step> steps;
+    std::vector<TrainedStep> steps;
     for (std::uint64_t s = 2 * c; s < 2 * c + 2; ++s) steps.push_back({s, loss_sum / 8, 4});
     account.Count(ClosureId(c), examples, loss_sum, steps, dead, At(now));
   }
@@ -164,39 +164,15 @@ TEST_CASE("what an evaluation counts stands in its epoch's row and line") {
   CHECK(f.Status().epoch_rows(0).counting_sum() == 14);
 }
 
-TEST_CASE("lines of steps are limited in the long run, and those left out are counted") {
-  Fixture f({.epochs = 3, .step_lines_burst = 3, .step_lines_per_second = 1});
-  f.Count(0, milliseconds(1));
-  f.Count(1, milliseconds(2));
-  CHECK(f.lines.OfKind("step").size() == 3);
-  CHECK(f.account.step_lines_dropped() == 1);
-  f.Count(2, seconds(10));
-  CHECK(f.lines.OfKind("step").size() == 5);
-  f.lines.full = true;
-  f.Count(3, seconds(20));
-  CHECK(f.account.step_lines_dropped() == 3);
-}
-
-TEST_CASE("the speed is smoothed by the length of its samples, and a moment is no sample") {
+TEST_CASE("the time that is left follows from the speed, and is unknown while nothing is trained") {
   Fixture f;
-  f.account.BeginRate(seconds(1));
-  CHECK_FALSE(f.account.SampleDue(milliseconds(1400)));
-  CHECK(f.account.SampleDue(milliseconds(1500)));
-  CHECK(f.account.NothingSinceSample());
-  f.Count(0, milliseconds(1500));
-  CHECK_FALSE(f.account.NothingSinceSample());
-  CHECK_FALSE(f.account.SampleRate(seconds(1), f.At(milliseconds(1005))));
-  REQUIRE(f.account.SampleRate(seconds(1), f.At(milliseconds(1500))));
-  CHECK(f.Status().examples_per_second() == 16.0);
-  REQUIRE(f.account.SampleRate(seconds(1), f.At(milliseconds(2000))));
-  CHECK(f.Status().examples_per_second() == Approx(0.6 * 16));
-  CHECK(f.lines.OfKind("rate").size() == 2);
-  CHECK(f.lines.OfKind("rate")[1]["seconds"] == 1.0);
-  // 40 of 48 examples are left.
-  CHECK(f.Status().eta_seconds() == Approx(40 / 9.6));
-  CHECK(
-      f.Status({.active = true, .training = true, .paused = true, .planned = true}).eta_seconds() ==
-      -1);
+  f.Count(0, seconds(2));
+  EpochAccount::View view{.active = true, .training = true, .planned = true, .rate = 16};
+  CHECK(f.Status(view).examples_per_second() == 16);
+  CHECK(f.Status(view).eta_seconds() == 2.5);  // 40 of 48 examples are left.
+  view.paused = true;
+  CHECK(f.Status(view).examples_per_second() == 0);
+  CHECK(f.Status(view).eta_seconds() == -1);
 }
 
 TEST_CASE("what former jobs did counts as done, takes no time and has their numbers") {
@@ -234,21 +210,16 @@ TEST_CASE("what former jobs did counts as done, takes no time and has their numb
 
 TEST_CASE("an account comes back from a snapshot and what was counted after it, to the bit") {
   Fixture f;
-  f.account.BeginRate(seconds(1));
   for (const std::uint64_t c : {0, 2, 1}) f.Count(c, milliseconds(2100), 0.1 * (1 + c));
   v1::JobSnapshot snapshot;
   f.account.Fill(&snapshot);
   f.account.FillCounters(snapshot.mutable_counters());
-  v1::JobNote note;
   f.Count(3, milliseconds(2700), 0.3);
-  REQUIRE(f.account.SampleRate(seconds(1), f.At(milliseconds(2700))));
-  f.account.FillNote(&note);
 
   Fixture back;
   REQUIRE(back.account.Read(snapshot, /*ended=*/false).ok());
-  std::vector<EpochAccount::Step> steps{{6, 0.3 / 8, 4}, {7, 0.3 / 8, 4}};
+  std::vector<TrainedStep> steps{{6, 0.3 / 8, 4}, {7, 0.3 / 8, 4}};
   back.account.Count(ClosureId(3), 8, 0.3, steps, back.dead, {milliseconds(2700)});
-  back.account.ReadNote(note);
   CHECK(back.lines.all.empty());
   v1::JobSnapshot was, is;
   f.account.Fill(&was);

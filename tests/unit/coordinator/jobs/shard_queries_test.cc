@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::seconds;
 
-const TaskId kA(1), kB(2);
+const TaskId kServerA(1), kServerB(2);
 constexpr JobUid kJob(9);
 
 struct Fixture {
@@ -18,7 +18,7 @@ struct Fixture {
   ShardQueries queries{kJob, [this](TaskId task, const v1::CoordinatorMessage& message) {
                          sent.emplace_back(task, message);
                        }};
-  ShardQueries::Servers servers{{kA, "a"}, {kB, "b"}};
+  ShardQueries::Servers servers{{kServerA, "a"}, {kServerB, "b"}};
   // Two shards of a, one of b.
   ShardQueries::Owners owners{Owner("a", 1), Owner("a", 1), Owner("b", 1)};
   std::optional<ShardQueries::Answer> answer;
@@ -58,10 +58,10 @@ TEST_CASE("every server is asked, and the answer is complete once each shard has
   REQUIRE(f.sent.size() == 2);
   CHECK(f.sent[0].second.report_shards().request_id() == 5);
   CHECK(f.sent[0].second.report_shards().digests());
-  f.Report(kB, 5, {2});
-  f.Report(kA, 5, {1}, /*more=*/true);
+  f.Report(kServerB, 5, {2});
+  f.Report(kServerA, 5, {1}, /*more=*/true);
   CHECK_FALSE(f.answer);
-  f.Report(kA, 5, {0});
+  f.Report(kServerA, 5, {0});
   REQUIRE(f.answer);
   CHECK(f.answer->complete);
   CHECK(f.answer->servers == std::vector<std::string>{"a", "a", "b"});
@@ -71,10 +71,10 @@ TEST_CASE("every server is asked, and the answer is complete once each shard has
 TEST_CASE("a shard counts only from its owner, in its present epoch, of this job and request") {
   Fixture f;
   f.Begin({.request = 5, .deadline = seconds(10)});
-  f.Report(kB, 5, {0, 1, 2, 7});
-  f.Report(kA, 6, {0, 1});
+  f.Report(kServerB, 5, {0, 1, 2, 7});
+  f.Report(kServerA, 6, {0, 1});
   f.owners[0].epoch = ShardEpoch{1, 2};
-  f.Report(kA, 5, {1});
+  f.Report(kServerA, 5, {1});
   f.owners[0].epoch = ShardEpoch{1, 3};
   f.queries.Check(seconds(10), std::nullopt, seconds(5), f.servers, f.owners);
   REQUIRE(f.answer);
@@ -96,11 +96,11 @@ TEST_CASE("a query ends at its deadline, and not before") {
 TEST_CASE("a final report is asked on past its deadline, and only those who owe nothing") {
   Fixture f;
   f.Begin({.request = 5, .deadline = seconds(10), .report = 3});
-  CHECK(f.Report(kA, 5, {0}));  // It has ended its answer, and one of its shards is missing.
+  CHECK(f.Report(kServerA, 5, {0}));  // It has ended its answer, and one of its shards is missing.
   f.sent.clear();
   f.queries.Check(seconds(10), 3, seconds(5), f.servers, f.owners);
   REQUIRE(f.sent.size() == 1);
-  CHECK(f.sent[0].first == kA);
+  CHECK(f.sent[0].first == kServerA);
   CHECK(f.queries.Missing(3, f.owners) == std::map<std::string, std::size_t>{{"a", 1}, {"b", 1}});
   CHECK(f.queries.Missing(4, f.owners).empty());
   CHECK(f.answers == 0);
@@ -110,26 +110,26 @@ TEST_CASE("a final report is asked on past its deadline, and only those who owe 
 
 TEST_CASE("who is new is asked, by those queries that lack what it holds") {
   Fixture f;
-  f.servers.erase(kB);
+  f.servers.erase(kServerB);
   f.Begin({.request = 5, .deadline = seconds(10)});
   f.Begin({.request = 6, .deadline = seconds(10)});
-  f.Report(kA, 5, {0, 1});
+  f.Report(kServerA, 5, {0, 1});
   f.sent.clear();
-  f.queries.Ask(kB, ShardId(0));
+  f.queries.Ask(kServerB, ShardId(0));
   REQUIRE(f.sent.size() == 1);
   CHECK(f.sent[0].second.report_shards().request_id() == 6);
   f.sent.clear();
-  f.queries.Ask(kB);
+  f.queries.Ask(kServerB);
   CHECK(f.sent.size() == 2);
 }
 
 TEST_CASE("of a sealed job a query ends once nobody owes it an answer") {
   Fixture f;
   f.Begin({.request = 5, .deadline = seconds(10)});
-  f.Report(kA, 5, {0}, false, /*all_spoken_ends=*/true);
+  f.Report(kServerA, 5, {0}, false, /*all_spoken_ends=*/true);
   CHECK(f.answers == 0);
-  f.queries.Forget(kB);
-  f.Report(kA, 5, {}, false, /*all_spoken_ends=*/true);
+  f.queries.Forget(kServerB);
+  f.Report(kServerA, 5, {}, false, /*all_spoken_ends=*/true);
   CHECK(f.answers == 1);
 }
 

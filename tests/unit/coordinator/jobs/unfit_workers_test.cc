@@ -13,27 +13,27 @@ constexpr std::uint64_t kProcess = 5;
 TEST_CASE("a worker is set aside for 1, 2, 4 … s, and a repeat meanwhile changes nothing") {
   UnfitWorkers unfit(seconds(3));
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(0)));
-  UnfitWorkers::Change change = unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(0));
+  UnfitWorkers::Change change = unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
   CHECK(change.news);
   CHECK(change.aside);
   CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(999)));
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(1)));
-  change = unfit.Add(kProcess, v1::DEVICE, "no GPU", std::chrono::milliseconds(500));
+  change = unfit.Add(kProcess, v1::ABILITY, "no GPU", std::chrono::milliseconds(500));
   CHECK_FALSE(change.news);
   CHECK_FALSE(change.aside);
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(1)));
-  change = unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(1));
+  change = unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(1));
   CHECK_FALSE(change.news);
   CHECK(change.aside);
   CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(2999)));
-  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(3));
+  unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(3));
   CHECK(unfit.IsAside(kProcess, std::chrono::milliseconds(5999)));  // At most 3 s.
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(6)));
 }
 
 TEST_CASE("another lack is news, also while the worker is set aside") {
   UnfitWorkers unfit(seconds(60));
-  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(0));
+  unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
   const UnfitWorkers::Change change = unfit.Add(kProcess, v1::INPUT, "no file\n", seconds(0));
   CHECK(change.news);
   CHECK(change.aside);
@@ -44,12 +44,12 @@ TEST_CASE("another lack is news, also while the worker is set aside") {
 
 TEST_CASE("a worker that has ended something is fit, and the same lack is no news again") {
   UnfitWorkers unfit(seconds(60));
-  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(0));
-  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(2));
+  unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
+  unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(2));
   unfit.SetFit(kProcess, seconds(3));
   CHECK(unfit.Of(kProcess) == nullptr);
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(3)));
-  const UnfitWorkers::Change change = unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(4));
+  const UnfitWorkers::Change change = unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(4));
   CHECK_FALSE(change.news);
   CHECK(change.aside);
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(5)));  // It begins with a second again.
@@ -57,8 +57,8 @@ TEST_CASE("a worker that has ended something is fit, and the same lack is no new
 
 TEST_CASE("after ten minutes, and when its process is gone, nothing is known of it") {
   UnfitWorkers unfit(seconds(1));
-  unfit.Add(kProcess, v1::DEVICE, "no GPU", seconds(0));
-  unfit.Add(6, v1::DEVICE, "no GPU", seconds(602));
+  unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
+  unfit.Add(6, v1::ABILITY, "no GPU", seconds(602));
   CHECK(unfit.Of(kProcess) == nullptr);
   unfit.Forget(6);
   CHECK(unfit.Of(6) == nullptr);

@@ -95,7 +95,7 @@ TEST_CASE("each reason why the worker cannot work has its words") {
              Contains("it is away"));
   CHECK_THAT(reason([](Fixture& f) {
                f.workers.at(TaskId(1)).ready = false;
-               f.unfit.Add(1, v1::DEVICE, "no GPU", MonoTime{0});
+               f.unfit.Add(1, v1::ABILITY, "no GPU", MonoTime{0});
              }),
              Contains("it cannot take part"));
 }

@@ -1,0 +1,58 @@
+// The steps of accepted closures, as lines of metrics.jsonl and as the curve of the loss. Pure; the
+// control executor's.
+//
+// At most `per_second` lines in the long run and `burst` at once, so that a fast job does not write
+// faster than anybody reads; what is left out, or has no space in the sink, is counted.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <google/protobuf/repeated_ptr_field.h>
+
+#include "common/base/ids.h"
+#include "common/plan/plan.h"
+#include "common/time/clock.h"
+#include "coordinator/jobs/curve.h"
+#include "coordinator/jobs/line_sink.h"
+#include "evergrad/v1/session.pb.h"
+
+namespace evergrad::coordinator {
+
+struct TrainedStep {
+  std::uint64_t global_step = 0;
+  double loss = 0;
+  std::uint32_t examples = 0;
+};
+std::vector<TrainedStep> StepsOf(const google::protobuf::RepeatedPtrField<v1::StepRecord>& records);
+
+class StepLines {
+ public:
+  struct Options {
+    std::uint32_t burst = 20000, per_second = 500;
+    std::uint32_t curve_points_max = 4000;
+  };
+  StepLines(const Options& options, MonoTime now)
+      : options_(options),
+        tokens_(options.burst),
+        tokens_at_(now),
+        curve_(options.curve_points_max) {}
+
+  // Steps that are not of `range`, which is the closure's, are left out. `steps_before`: what is
+  // added to a position in the plan to make the number that is shown. `lines` null: only the curve.
+  void Write(ClosureId closure, const plan::ClosureRange& range, std::int64_t steps_before,
+             const std::vector<TrainedStep>& steps, MonoTime now, LineSink* lines);
+  std::uint64_t dropped() const { return dropped_; }
+  void set_dropped(std::uint64_t lines) { dropped_ = lines; }  // From the journal.
+  const Curve& curve() const { return curve_; }
+  Curve& curve() { return curve_; }
+
+ private:
+  const Options options_;
+  double tokens_;  // Lines that may be written now.
+  MonoTime tokens_at_;
+  std::uint64_t dropped_ = 0;
+  Curve curve_;
+};
+
+}  // namespace evergrad::coordinator

@@ -1,0 +1,57 @@
+// The speed of a job.
+#include "coordinator/jobs/training_rate.h"
+
+#include <catch2/catch.hpp>
+
+namespace evergrad::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST_CASE("the speed is smoothed by the length of its samples, and a moment is no sample") {
+  TrainingRate rate(100);
+  rate.Begin(seconds(1), 0);
+  CHECK_FALSE(rate.IsDue(milliseconds(1499)));
+  CHECK(rate.IsDue(milliseconds(1500)));
+  CHECK_FALSE(rate.Sample(seconds(1), milliseconds(1005), 8));
+  REQUIRE(rate.Sample(seconds(1), milliseconds(1500), 8));
+  CHECK(rate.rate() == 16);
+  CHECK(rate.examples() == 8);
+  REQUIRE(rate.Sample(seconds(1), milliseconds(2000), 8));
+  CHECK(rate.rate() == Approx(0.6 * 16));
+  REQUIRE(rate.Sample(seconds(1), milliseconds(3000), 8));
+  CHECK(rate.rate() == Approx(0.6 * 0.6 * 0.6 * 16));
+  REQUIRE(rate.curve().points().size() == 3);
+  CHECK(rate.curve().points()[2].x == 2);
+}
+
+TEST_CASE("time that is left out by beginning anew makes nothing slower") {
+  TrainingRate rate(100);
+  rate.Begin(seconds(1), 0);
+  rate.Begin(seconds(100), 0);
+  REQUIRE(rate.Sample(seconds(1), seconds(101), 16));
+  CHECK(rate.rate() == 16);
+}
+
+TEST_CASE("the rate and its curve come back from a snapshot and the notes after it") {
+  TrainingRate rate(100);
+  rate.Begin(seconds(1), 0);
+  rate.Sample(seconds(1), seconds(2), 16);
+  v1::JobSnapshot snapshot;
+  rate.Fill(&snapshot);
+  v1::JobNote note;
+  rate.Sample(seconds(1), seconds(3), 17);
+  rate.FillNote(&note);
+  TrainingRate back(100);
+  back.Read(snapshot);
+  back.ReadNote(note);
+  back.ReadNote(v1::JobNote());  // It has no sample.
+  v1::JobSnapshot was, is;
+  rate.Fill(&was);
+  back.Fill(&is);
+  CHECK(is.SerializeAsString() == was.SerializeAsString());
+}
+
+}  // namespace
+}  // namespace evergrad::coordinator
