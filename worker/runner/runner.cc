@@ -29,6 +29,7 @@
 #include "worker/runner/export_files.h"
 #include "worker/runner/failpoint_site.h"
 #include "worker/runner/lack.h"
+#include "worker/runner/session_messages.h"
 #include "worker/runner/upload.h"
 
 namespace evergrad::worker {
@@ -49,53 +50,6 @@ constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
 constexpr MonoTime kTroubleSaidEvery =
     std::chrono::seconds(60);     // of a full disk, which is tried again and again
 constexpr int kStreamsAhead = 2;  // closures whose input is open beside the running one's
-
-v1::WorkKind ToProto(WorkKind kind) {
-  switch (kind) {
-    case WorkKind::kTrain: return v1::TRAIN;
-    case WorkKind::kEvaluate: return v1::EVALUATE;
-    case WorkKind::kDescribe: return v1::DESCRIBE;
-    case WorkKind::kExport: return v1::EXPORT;
-  }
-  return v1::WORK_KIND_UNSPECIFIED;
-}
-std::optional<WorkKind> KindOf(v1::WorkKind kind) {
-  switch (kind) {
-    case v1::TRAIN: return WorkKind::kTrain;
-    case v1::EVALUATE: return WorkKind::kEvaluate;
-    case v1::DESCRIBE: return WorkKind::kDescribe;
-    case v1::EXPORT: return WorkKind::kExport;
-    default: return std::nullopt;
-  }
-}
-const char* StateName(WorkKind kind) {
-  switch (kind) {
-    case WorkKind::kTrain: return "running";
-    case WorkKind::kEvaluate: return "evaluating";
-    case WorkKind::kDescribe: return "describing";
-    case WorkKind::kExport: return "exporting";
-  }
-  return "";
-}
-// The fields that name a piece of work are the same in five messages.
-template <class Message>
-void Name(const Work& work, Message* to) {
-  to->set_job_uid(work.job.value());
-  to->set_closure(work.closure.value());
-  *to->mutable_attempt() = ToProto(work.attempt);
-}
-template <class Message>
-void NameWhole(const Work& work, Message* to) {
-  Name(work, to);
-  to->set_kind(ToProto(work.kind));
-  to->set_all_targets(work.all_targets);
-  for (const ShardId shard : work.targets) to->add_targets(shard.value());
-}
-
-std::string ClosureName(const Work& work) {
-  if (work.kind != WorkKind::kEvaluate) return work.closure.ToString();
-  return absl::StrCat("eval ", work.closure.value() >> 32, "/", work.closure.value() & 0xffffffff);
-}
 
 }  // namespace
 
@@ -371,32 +325,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void SetMap(const v1::ShardMap& proto) {
-    ShardMap map;
-    map.job = JobUid(proto.job_uid());
-    map.version = FromProto<MapVersion>(proto.version());
-    if (!job || map.job != job->uid) return;
-    if (book.map().job == map.job && map.version < book.map().version) return;
-    std::map<std::string, v1::Endpoint> fresh_endpoints;
+    if (!job || job->uid.value() != proto.job_uid()) return;
+    if (book.map().job == job->uid && FromProto<MapVersion>(proto.version()) < book.map().version)
+      return;
+    absl::StatusOr<PlacedShards> placed = PlacedShardsOf(proto);
+    if (!placed.ok()) return env.logger->Error(placed.status().message(), About());
     std::vector<std::string> addresses;
-    map.shards.resize(static_cast<std::size_t>(proto.shards_size()));
-    for (const v1::ShardLocation& location : proto.shards()) {
-      if (location.shard() >= map.shards.size()) {
-        env.logger->Error(absl::StrCat("shard map with a shard out of range, ignored: shards=",
-                                       map.shards.size(), " got=", location.shard()),
-                          About());
-        return;
-      }
-      map.shards[location.shard()] = {FromProto<ShardEpoch>(location.epoch()),
-                                      FromProto<MapVersion>(location.start()),
-                                      location.server_identity()};
-      if (!location.server_identity().empty() &&
-          fresh_endpoints.try_emplace(location.server_identity(), location.endpoint()).second) {
-        fresh_endpoints[location.server_identity()].set_server(location.server_identity());
-        addresses.push_back(location.endpoint().address());
-      }
-    }
-    endpoints = std::move(fresh_endpoints);
-    book.OnMap(std::move(map));
+    for (const auto& [server, endpoint] : placed->endpoints)
+      addresses.push_back(endpoint.address());
+    endpoints = std::move(placed->endpoints);
+    book.OnMap(std::move(placed->map));
     env.client->Retain(addresses);
     if (run && run->exchange) run->exchange->OnMap();
     SchedulePump();
@@ -440,14 +378,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       if (!adopted.contains(FromProto<Attempt>(attempt.attempt())) ||
           book.Holds(FromProto<Attempt>(attempt.attempt())))
         continue;
-      Work work;
-      work.job = JobUid(attempt.job_uid());
-      work.closure = ClosureId(attempt.closure());
-      work.attempt = FromProto<Attempt>(attempt.attempt());
-      work.kind = KindOf(attempt.kind()).value_or(WorkKind::kTrain);
-      work.all_targets = attempt.all_targets();
-      for (const std::uint32_t shard : attempt.targets()) work.targets.insert(ShardId(shard));
-      SendDropped(work, "dropped since the Hello");
+      SendDropped(WorkOf(attempt), "dropped since the Hello");
     }
     for (const DoneReport& report : book.Unanswered()) {
       const auto it = done_messages.find(report.work.attempt);
@@ -479,19 +410,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void OnGrant(const v1::Grant& grant) {
     const auto kind = KindOf(grant.kind());
-    Work work;
-    work.job = JobUid(grant.job_uid());
-    work.closure = ClosureId(grant.closure());
-    work.attempt = FromProto<Attempt>(grant.attempt());
-    work.kind = kind.value_or(WorkKind::kTrain);
-    work.all_targets = grant.all_targets();
-    work.first = grant.first();
-    work.proof = grant.proof();
-    work.granted_to = identity;
-    for (const std::uint32_t shard : grant.targets()) work.targets.insert(ShardId(shard));
-    if (!grant.function().empty())
-      work.function =
-          std::make_shared<const FunctionWork>(FunctionWork{grant.function(), grant.arguments()});
+    const Work work = WorkOf(grant, identity);
     if (!kind)
       return SendDropped(
           work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
@@ -563,7 +482,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason),
         About(work));
     v1::TaskMessage message;
-    Name(work, message.mutable_dropped());
+    FillAttempt(work, message.mutable_dropped());
     message.mutable_dropped()->set_reason(std::string(reason));
     message.mutable_dropped()->set_superseded(superseded_by.has_value());
     if (superseded_by) message.mutable_dropped()->set_shard(superseded_by->value());
@@ -599,7 +518,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           About(work));
     }
     v1::TaskMessage message;
-    NameWhole(work, message.mutable_failed());
+    FillWork(work, message.mutable_failed());
     *message.mutable_failed()->mutable_cause() =
         client::ToErrorDetail(status, absl::StrCat("worker/", identity));
     message.mutable_failed()->set_user_error(user);
@@ -1587,7 +1506,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       file.set_bytes(chunk.bytes());
       file.set_sha256(chunk.sha256());
     }
-    Name(run->work, &chunk);
+    FillAttempt(run->work, &chunk);
     v1::TaskMessage message;
     *message.mutable_run_file() = std::move(chunk);
     Send(std::move(message));  // without a session: the file begins anew in the next one
@@ -1648,7 +1567,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     env.logger->Debug(absl::StrCat("attempt ends: attempt=", run->work.attempt.ToString()),
                       About());
     v1::Done done;
-    NameWhole(run->work, &done);
+    FillWork(run->work, &done);
     switch (run->work.kind) {
       case WorkKind::kTrain:
       case WorkKind::kEvaluate: {
@@ -1893,7 +1812,7 @@ void Runner::FillHello(v1::Hello* hello) const {
   std::uint64_t bytes = hello->ByteSizeLong() + kDoneOverheadBytes;
   for (const AttemptBook::Held& held : impl_->book.HeldForHello()) {
     v1::HeldAttempt attempt;
-    NameWhole(held.work, &attempt);
+    FillWork(held.work, &attempt);
     *attempt.mutable_v1() = client::ToProto(held.v1);
     attempt.set_proof(held.work.proof);
     attempt.set_granted_to(held.work.granted_to);

@@ -1,0 +1,53 @@
+// Converts between the messages of the coordinator's session and the runner's types. Pure, and
+// without threads. Messages are not trusted: a value that does not fit is an InvalidArgument.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/client/protocol.h"
+#include "evergrad/v1/session.pb.h"
+#include "worker/runner/attempt_book.h"
+
+namespace evergrad::worker {
+
+v1::WorkKind ToProto(WorkKind kind);
+// nullopt: a kind that this build does not know.
+std::optional<WorkKind> KindOf(v1::WorkKind kind);
+// The worker's state in heartbeats while it does such work: "running", "evaluating", …
+const char* StateName(WorkKind kind);
+// The closure in log lines: its number, or "eval EPOCH/NUMBER".
+std::string ClosureName(const Work& work);
+
+// Both read a kind that this build does not know as kTrain; the caller asks KindOf.
+Work WorkOf(const v1::HeldAttempt& attempt);
+// `granted_to`: the identity of this worker at the time of the grant.
+Work WorkOf(const v1::Grant& grant, const std::string& granted_to);
+
+// Fills job, closure and attempt.
+template <class Message>
+void FillAttempt(const Work& work, Message* to) {
+  to->set_job_uid(work.job.value());
+  to->set_closure(work.closure.value());
+  *to->mutable_attempt() = client::ToProto(work.attempt);
+}
+// Fills these three, the kind and the targets.
+template <class Message>
+void FillWork(const Work& work, Message* to) {
+  FillAttempt(work, to);
+  to->set_kind(ToProto(work.kind));
+  to->set_all_targets(work.all_targets);
+  for (const ShardId shard : work.targets) to->add_targets(shard.value());
+}
+
+// A shard map, and the endpoints of its servers by their identities.
+struct PlacedShards {
+  ShardMap map;
+  std::map<std::string, v1::Endpoint> endpoints;
+};
+// InvalidArgument: a shard's number is not below the number of shards.
+absl::StatusOr<PlacedShards> PlacedShardsOf(const v1::ShardMap& proto);
+
+}  // namespace evergrad::worker
