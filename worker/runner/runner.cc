@@ -13,7 +13,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/check.h"
-#include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/client/log_lines.h"
 #include "common/client/protocol.h"
@@ -29,7 +28,9 @@
 #include "worker/runner/export_files.h"
 #include "worker/runner/failpoint_site.h"
 #include "worker/runner/lack.h"
+#include "worker/runner/runner_metrics.h"
 #include "worker/runner/session_messages.h"
+#include "worker/runner/step_log.h"
 #include "worker/runner/upload.h"
 
 namespace evergrad::worker {
@@ -140,61 +141,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         backend(std::make_shared<ComputeBackend>(BackendOptions{
             options.device, options.threads, options.bind_threads, options.cuda_library})),
         reader({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
-        attempts_limit(*env.registry, "evergrad_worker_queued_attempts",
-                       "Attempts granted ahead and not begun",
-                       static_cast<double>(AttemptBook::kQueuedMax)),
-        records_limit(*env.registry, "evergrad_worker_step_records",
-                      "Step records between two heartbeats; refused: the oldest is dropped",
-                      options.step_records_max),
-        data_limit(*env.registry, "evergrad_worker_data_bytes",
-                   "Largest data source in memory; a larger one than the limit is refused",
-                   static_cast<double>(options.data_bytes_max)),
-        steps_total(
-            env.registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
-        examples_total(env.registry->GetCounter("evergrad_worker_examples_total",
-                                                "Examples of training steps")),
-        done_total(env.registry->GetCounter("evergrad_worker_attempts_done_total",
-                                            "Attempts that ended with Done")),
-        dropped_total(env.registry->GetCounter("evergrad_worker_attempts_dropped_total",
-                                               "Attempts dropped or handed back")),
-        failed_total(env.registry->GetCounter("evergrad_worker_attempts_failed_total",
-                                              "Attempts that ended with Failed")),
-        skips_total(
-            env.registry->GetCounter("evergrad_worker_skips_total",
-                                     "Updates pushed as SKIP because a value was not finite")),
-        loss_gauge(env.registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")),
+        metrics(env.registry, options.step_records_max, options.data_bytes_max),
         loss_scale_gauge(env.registry->GetGauge(
             "evergrad_worker_loss_scale",
             "What the last step's losses were multiplied by (mixed_float16)")),
         overflows_total(env.registry->GetCounter(
             "evergrad_worker_loss_scale_overflows_total",
             "Steps whose update was skipped because the loss scale was too large")) {
-    static constexpr const char* kAnswers[] = {"applied",     "duplicate", "stale",
-                                               "superseded",  "refused",   "busy",
-                                               "over_budget", "invalid",   "transport"};
-    for (int i = 0; i < 9; ++i) {
-      counters.answers[i] =
-          &env.registry->GetCounter("evergrad_worker_push_answers_total",
-                                    "Answers to push sections", {{"answer", kAnswers[i]}});
-    }
-    env.registry->AddCallbackGauges("evergrad_worker_serves_job",
-                                    "1 for the job that the worker serves; none: it waits for one",
-                                    [serves = serves] {
-                                      metrics::Registry::Samples samples;
-                                      MutexLock lock(&serves->mu);
-                                      if (!serves->job.empty())
-                                        samples.emplace_back(serves->job, 1);
-                                      return samples;
-                                    });
     AddDeviceMetrics();
-    counters.pulls_values = &env.registry->GetCounter(
-        "evergrad_worker_pull_answers_total", "Answers to pull sections", {{"answer", "values"}});
-    counters.pulls_unchanged =
-        &env.registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections",
-                                  {{"answer", "unchanged"}});
-    counters.resends =
-        &env.registry->GetCounter("evergrad_worker_sections_resent_total",
-                                  "Sections sent again after a refusal or a failure");
   }
 
   // `f` on the control executor, later; from any thread.
@@ -239,15 +193,6 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // ------------------------------------------------------------------ jobs and maps
 
-  struct Serves {  // for the metrics
-    Mutex mu;
-    metrics::Labels job ABSL_GUARDED_BY(mu);
-  };
-  void SayServes(metrics::Labels labels) {
-    MutexLock lock(&serves->mu);
-    serves->job = std::move(labels);
-  }
-
   void SetJob(const v1::JobInfo& info) {
     const JobUid uid(info.job_uid());
     if (job && job->uid != uid) EndJob(job->uid, "replaced");
@@ -258,7 +203,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       device->loss_scale = 0;
       device->overflows = 0;
       const client::ParameterClient::Stats stats = env.client->stats();
-      SayServes({{"job", info.name()}, {"job_uid", JobUidString(uid)}});
+      metrics.ShowServedJob(info.name(), uid);
       job->bytes_before = stats.bytes_sent + stats.bytes_received;
       job->name = info.name();
       job->seed = info.seed();
@@ -273,7 +218,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                                : AttemptBook::OverBudget::kFail);
         job->compute = std::make_shared<ComputeJob>(
             job->spec, job->seed, backend, DataOptions{options.data_bytes_max, options.data_roots},
-            &data_limit);
+            &metrics.data);
         if (job->counting() && !options.allow_counting) {
           job->spec_error =
               WithLack(Lack::kAbility,
@@ -318,9 +263,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     // What the compute thread made, it takes apart.
     env.compute->Post([compute = std::move(job->compute)] {});
     job.reset();
-    SayServes({});
+    metrics.ShowServedJob("", {});
     endpoints.clear();
-    step_records.clear();
+    step_log.Clear();
     env.client->Retain({});
   }
 
@@ -367,7 +312,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       env.logger->Info(absl::StrCat("attempt not adopted by the coordinator, dropped: attempt=",
                                     attempt.ToString()),
                        About());
-      dropped_total.Add();
+      metrics.dropped.Add();
       Forget(attempt);
     }
     if (registered.has_map()) SetMap(registered.map());
@@ -419,7 +364,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (draining) return SendDropped(work, "draining");
     if (!book.OnGrant(work)) {
       if (book.Holds(work.attempt)) return;  // a repeat
-      attempts_limit.refused.Add();
+      metrics.attempts.refused.Add();
       return SendDropped(
           work, absl::StrCat("too many attempts wait here: limit=", AttemptBook::kQueuedMax));
     }
@@ -476,7 +421,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void SendDropped(const Work& work, absl::string_view reason,
                    std::optional<ShardId> superseded_by = std::nullopt,
                    log::Level level = log::Level::kInfo) {
-    dropped_total.Add();
+    metrics.dropped.Add();
     env.logger->Write(
         level,
         absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason),
@@ -504,7 +449,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // The attempt ends here; without a session nobody hears of it, and the coordinator misses it in
   // the next Hello.
   void Fail(const Work& work, const absl::Status& status) {
-    failed_total.Add();
+    metrics.failed.Add();
     const bool user = BlameOf(status) == Blame::kUser;
     const Lack lack = LackOf(status);
     if (lack != Lack::kNone) {
@@ -553,7 +498,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void Pump() {
-    attempts_limit.current.Set(static_cast<double>(book.queued()));
+    metrics.attempts.current.Set(static_cast<double>(book.queued()));
     while (!run) {
       const Work* next = draining ? nullptr : book.NextToBegin();
       if (next == nullptr || !job) {
@@ -794,7 +739,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     environment.endpoints = &endpoints;
     environment.failpoints = env.failpoints;
     environment.clock = env.clock;
-    environment.counters = counters;
+    environment.counters = metrics.exchange;
     environment.room = room;
     environment.job = job->uid;
     environment.registration = registration;
@@ -1154,7 +1099,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                        " times as large, are beyond float16; the next ones are halved: closure=",
                        run->work.closure.value(), " step=", step),
           About());
-      skips_total.Add();
+      metrics.skips.Add();
       skip_reason = "overflow";
       if (!std::isfinite(done->result.loss_sum)) done->result.loss_sum = 0;
     } else if (!done->result.finite || !done->overflowed.empty()) {
@@ -1174,7 +1119,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                            : "")));
       if (!options.skip_not_finite) return Fail(run->work, status);
       env.logger->Warning(absl::StrCat("update skipped: ", status.message()), About());
-      skips_total.Add();
+      metrics.skips.Add();
       skip_reason = done->result.finite ? "overflow" : "nan";
       if (!done->result.finite) done->result.loss_sum = 0;
     }
@@ -1261,15 +1206,15 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       if (!options.skip_not_finite) return Fail(run->work, AboutFunction(status));
       env.logger->Warning(absl::StrCat("update skipped: ", AboutFunction(status).message()),
                           About());
-      skips_total.Add();
+      metrics.skips.Add();
       skip_reason = done->finite ? "overflow" : "nan";
     }
     run->metrics.set_examples(run->metrics.examples() + outcome.examples);
     run->metrics.set_steps(run->metrics.steps() + 1);
     ++job->steps;
     job->examples += outcome.examples;
-    steps_total.Add();
-    examples_total.Add(outcome.examples);
+    metrics.steps.Add();
+    metrics.examples.Add(outcome.examples);
     std::vector<ShardId> shards;
     for (const std::uint32_t variable : outcome.pushed) {
       for (const ShardId shard : job->layout->variables()[variable].shards) {
@@ -1321,18 +1266,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     record.set_loss(loss);
     record.set_examples(static_cast<std::uint32_t>(size));
     *run->metrics.add_step_records() = record;
-    if (step_records.size() >= options.step_records_max) {
-      step_records.erase(step_records.begin());
-      records_limit.refused.Add();
-    }
-    step_records.push_back(std::move(record));
-    records_limit.current.Set(static_cast<double>(step_records.size()));
-    last_loss = loss;
-    loss_gauge.Set(loss);
+    step_log.Add(std::move(record));
+    metrics.loss.Set(loss);
     ++job->steps;
     job->examples += size;
-    steps_total.Add();
-    examples_total.Add(size);
+    metrics.steps.Add();
+    metrics.examples.Add(size);
   }
 
   void PushStep(const std::vector<ShardId>& dense, const std::shared_ptr<GradientBuffer>& gradients,
@@ -1618,7 +1557,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (report.work.kind == WorkKind::kTrain && pulled_ahead &&
         *pulled_ahead == book.map().version && run->exchange->PullsDone(run->steps + 1))
       job->fresh = pulled_ahead;
-    done_total.Add();
+    metrics.done.Add();
     AbortRun();
     const v1::Done& kept = done_messages[report.work.attempt] = std::move(done);
     if (send) SendDone(kept);
@@ -1729,7 +1668,6 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       progress.set_job_stint(stint);
       progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - job->bytes_before);
     }
-    progress.set_loss(last_loss);
     if (backend->staging_refused() > 0 && !std::exchange(staging_refused, true))
       env.logger->Warning(
           "no page-locked memory: batches and what comes from the servers are copied once more on "
@@ -1743,9 +1681,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                           About());
     }
     if (use) FillDevice(*use, *device, progress.mutable_device());
-    for (v1::StepRecord& record : step_records) *progress.add_steps_log() = std::move(record);
-    step_records.clear();
-    records_limit.current.Set(0);
+    step_log.MoveTo(&progress);
     return progress;
   }
 
@@ -1760,23 +1696,21 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   };
   AttemptBook book;
   BatchReader reader;
+  RunnerMetrics metrics;
+  StepLog step_log{options.step_records_max, &metrics.step_records};
   UniqueIds unique_ids;
   std::optional<Job> job;
   std::uint64_t stint = 0;  // how often a job has begun here
   const std::shared_ptr<Device> device = std::make_shared<Device>();  // likewise
-  const std::shared_ptr<Serves> serves =
-      std::make_shared<Serves>();  // shared with the registry, which outlives this
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;
   std::map<Attempt, v1::Done> done_messages;  // of book.Unanswered(): the same attempts
   std::map<Attempt, std::uint64_t> stream_of;
   std::set<std::uint64_t> streams;
-  std::vector<v1::StepRecord> step_records;
   std::string identity, waiting_for;
   v1::Stamp registration;
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
-  double last_loss = 0;
   MonoTime step_begun{0};       // when the step that is computed was handed to the compute thread
   std::uint64_t computing = 0;  // handed to the compute thread (or about to be) and not back
   bool staging_refused = false, graphs_crowded = false;  // was said
@@ -1784,13 +1718,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
 
-  metrics::Limit attempts_limit, records_limit, data_limit;
-  metrics::Counter &steps_total, &examples_total, &done_total, &dropped_total, &failed_total,
-      &skips_total;
-  metrics::Gauge& loss_gauge;
   metrics::Gauge& loss_scale_gauge;
   metrics::Counter& overflows_total;
-  Exchange::Counters counters;
 };
 
 Runner::Runner(Environment environment, Options options)

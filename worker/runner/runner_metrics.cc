@@ -1,0 +1,80 @@
+#include "worker/runner/runner_metrics.h"
+
+#include <iterator>
+
+#include "common/base/mutex.h"
+
+namespace evergrad::worker {
+namespace {
+
+Exchange::Counters ExchangeCounters(metrics::Registry* registry) {
+  static constexpr const char* kAnswers[] = {"applied",     "duplicate", "stale",
+                                             "superseded",  "refused",   "busy",
+                                             "over_budget", "invalid",   "transport"};
+  Exchange::Counters counters;
+  static_assert(std::size(kAnswers) == std::extent_v<decltype(counters.answers)>);
+  for (std::size_t i = 0; i < std::size(kAnswers); ++i)
+    counters.answers[i] =
+        &registry->GetCounter("evergrad_worker_push_answers_total", "Answers to push sections",
+                              {{"answer", kAnswers[i]}});
+  const auto pulls = [&](const char* answer) {
+    return &registry->GetCounter("evergrad_worker_pull_answers_total", "Answers to pull sections",
+                                 {{"answer", answer}});
+  };
+  counters.pulls_values = pulls("values");
+  counters.pulls_unchanged = pulls("unchanged");
+  counters.resends = &registry->GetCounter("evergrad_worker_sections_resent_total",
+                                           "Sections sent again after a refusal or a failure");
+  return counters;
+}
+
+}  // namespace
+
+struct RunnerMetrics::ServedJob {
+  Mutex mu;
+  metrics::Labels labels ABSL_GUARDED_BY(mu);  // empty without a job
+};
+
+RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_records_max,
+                             std::uint64_t data_bytes_max)
+    : attempts(*registry, "evergrad_worker_queued_attempts",
+               "Attempts granted ahead and not begun",
+               static_cast<double>(AttemptBook::kQueuedMax)),
+      step_records(*registry, "evergrad_worker_step_records",
+                   "Step records between two heartbeats; refused: the oldest is dropped",
+                   static_cast<double>(step_records_max)),
+      data(*registry, "evergrad_worker_data_bytes",
+           "Largest data source in memory; a larger one than the limit is refused",
+           static_cast<double>(data_bytes_max)),
+      steps(registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
+      examples(
+          registry->GetCounter("evergrad_worker_examples_total", "Examples of training steps")),
+      done(registry->GetCounter("evergrad_worker_attempts_done_total",
+                                "Attempts that ended with Done")),
+      dropped(registry->GetCounter("evergrad_worker_attempts_dropped_total",
+                                   "Attempts dropped or handed back")),
+      failed(registry->GetCounter("evergrad_worker_attempts_failed_total",
+                                  "Attempts that ended with Failed")),
+      skips(registry->GetCounter("evergrad_worker_skips_total",
+                                 "Updates pushed as SKIP because a value was not finite")),
+      loss(registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")),
+      exchange(ExchangeCounters(registry)),
+      served_job_(std::make_shared<ServedJob>()) {
+  registry->AddCallbackGauges("evergrad_worker_serves_job",
+                              "1 for the job that the worker serves; none: it waits for one",
+                              [served = served_job_] {
+                                metrics::Registry::Samples samples;
+                                MutexLock lock(&served->mu);
+                                if (!served->labels.empty())
+                                  samples.emplace_back(served->labels, 1);
+                                return samples;
+                              });
+}
+
+void RunnerMetrics::ShowServedJob(const std::string& name, JobUid uid) {
+  MutexLock lock(&served_job_->mu);
+  served_job_->labels.clear();
+  if (!name.empty()) served_job_->labels = {{"job", name}, {"job_uid", JobUidString(uid)}};
+}
+
+}  // namespace evergrad::worker
