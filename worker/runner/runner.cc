@@ -24,6 +24,7 @@
 #include "worker/runner/attempt_book.h"
 #include "worker/runner/compute_job.h"
 #include "worker/runner/counting.h"
+#include "worker/runner/device_report.h"
 #include "worker/runner/exchange.h"
 #include "worker/runner/export_files.h"
 #include "worker/runner/failpoint_site.h"
@@ -142,14 +143,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
             options.device, options.threads, options.bind_threads, options.cuda_library})),
         reader({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
         metrics(env.registry, options.step_records_max, options.data_bytes_max),
-        loss_scale_gauge(env.registry->GetGauge(
-            "evergrad_worker_loss_scale",
-            "What the last step's losses were multiplied by (mixed_float16)")),
-        overflows_total(env.registry->GetCounter(
-            "evergrad_worker_loss_scale_overflows_total",
-            "Steps whose update was skipped because the loss scale was too large")) {
-    AddDeviceMetrics();
-  }
+        device(backend, env.registry) {}
 
   // `f` on the control executor, later; from any thread.
   template <class F>
@@ -200,8 +194,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       job.emplace();
       job->uid = uid;
       ++stint;
-      device->loss_scale = 0;
-      device->overflows = 0;
+      device.BeginJob();
       const client::ParameterClient::Stats stats = env.client->stats();
       metrics.ShowServedJob(info.name(), uid);
       job->bytes_before = stats.bytes_sent + stats.bytes_received;
@@ -953,121 +946,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
   }
 
-  // ------------------------------------------------------------------ what a device measures
-
-  struct Device {  // for the metrics, beside what the backend says
-    std::atomic<std::uint64_t> ahead{0}, waits{0};
-    std::atomic<double> wait_seconds{0};
-    // Of the present job; 0 where its losses are not scaled.
-    std::atomic<float> loss_scale{0};
-    std::atomic<std::uint64_t> overflows{0};
-  };
-
   // A device that waits for servers, a batch or its host between two steps does nothing.
   void CountWait() {
     if (env.clock == nullptr || !job->step_ended) return;
-    device->waits.fetch_add(1);
-    device->wait_seconds =
-        device->wait_seconds + std::chrono::duration<double>(
-                                   env.clock->Now() - *std::exchange(job->step_ended, std::nullopt))
-                                   .count();
+    const MonoTime idle = env.clock->Now() - *std::exchange(job->step_ended, std::nullopt);
+    device.AddWait(std::chrono::duration<double>(idle).count());
   }
-
-  static void FillDevice(const DeviceUse& use, const Device& beside, v1::DeviceProgress* to) {
-    to->set_name(use.name);
-    to->set_memory_used(use.memory.used);
-    to->set_memory_peak(use.memory.peak);
-    to->set_memory_reserved(use.memory.reserved);
-    to->set_memory_free(use.memory.free);
-    to->set_measured_steps(use.measured);
-    to->set_in_seconds(use.in);
-    to->set_kernel_seconds(use.kernels);
-    to->set_out_seconds(use.out);
-    to->set_stalled_seconds(use.stalled);
-    to->set_waits(beside.waits);
-    to->set_wait_seconds(beside.wait_seconds);
-    to->set_batches_ahead(beside.ahead);
-    const double measured = use.kernels + use.stalled + beside.wait_seconds;
-    if (use.utilization) {
-      to->set_utilization(*use.utilization);
-      to->set_utilization_from("nvml");
-    } else if (measured > 0) {
-      to->set_utilization(use.kernels / measured);
-      to->set_utilization_from("kernels");
-    }
-    to->set_steps_eager(use.eager);
-    to->set_graph_captures(use.captures);
-    to->set_graph_replays(use.replays);
-    for (const auto& [reason, count] : use.recaptures)
-      (*to->mutable_graph_recaptures())[reason] = count;
-    to->set_loss_scale(beside.loss_scale);
-    to->set_loss_scale_overflows(beside.overflows);
-  }
-
-  // Without a device there are no samples, only the names' headers.
-  void AddDeviceMetrics() {
-    using metrics::Labels;
-    using Samples = metrics::Registry::Samples;
-    const auto number = [](const auto& n) { return static_cast<double>(n); };
-    env.registry->AddCallbackGauges(
-        {{"evergrad_worker_device_memory_bytes",
-          "Memory of the device: used and at most used by arrays, reserved for them, free"},
-         {"evergrad_worker_device_memory_fragmentation_ratio",
-          "Of the device's memory that is kept for reuse, the share that is not in its largest "
-          "piece"},
-         {"evergrad_worker_device_seconds",
-          "Time so far in copies to the device (in), kernels, copies from it (out), waiting in "
-          "steps (stalled) and between them (wait)"},
-         {"evergrad_worker_device_utilization_ratio",
-          "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
-         {"evergrad_worker_device_steps",
-          "Steps so far, by how they were asked for, the eager ones without room for a graph "
-          "(crowded), and those whose batch was there before they "
-          "began (ahead)"},
-         {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"},
-         {"evergrad_worker_device_in_bytes",
-          "Bytes copied to the device so far: from page-locked memory (direct), or copied into it "
-          "first by the thread that computes (staged)"},
-         {"evergrad_worker_device_staging_refused",
-          "Times that there was no page-locked memory for a batch, or for what comes from servers "
-          "or goes to them"}},
-        [weak = std::weak_ptr<ComputeBackend>(backend), device = device,
-         number]() -> std::vector<Samples> {
-          const auto compute = weak.lock();  // the registry outlives it
-          const std::optional<DeviceUse> use = compute == nullptr ? std::nullopt : compute->use();
-          if (!use) return {};
-          v1::DeviceProgress d;
-          FillDevice(*use, *device, &d);
-          Samples busy, recaptures;
-          if (!d.utilization_from().empty())
-            busy.emplace_back(Labels{{"from", d.utilization_from()}}, d.utilization());
-          for (const auto& [reason, count] : d.graph_recaptures())
-            recaptures.emplace_back(Labels{{"reason", reason}}, number(count));
-          return {{{Labels{{"kind", "used"}}, number(d.memory_used())},
-                   {Labels{{"kind", "peak"}}, number(d.memory_peak())},
-                   {Labels{{"kind", "reserved"}}, number(d.memory_reserved())},
-                   {Labels{{"kind", "free"}}, number(d.memory_free())}},
-                  {{Labels{}, use->memory.fragmentation}},
-                  {{Labels{{"part", "in"}}, d.in_seconds()},
-                   {Labels{{"part", "kernels"}}, d.kernel_seconds()},
-                   {Labels{{"part", "out"}}, d.out_seconds()},
-                   {Labels{{"part", "stalled"}}, d.stalled_seconds()},
-                   {Labels{{"part", "wait"}}, d.wait_seconds()}},
-                  busy,
-                  {{Labels{{"how", "measured"}}, number(d.measured_steps())},
-                   {Labels{{"how", "eager"}}, number(d.steps_eager())},
-                   {Labels{{"how", "captured"}}, number(d.graph_captures())},
-                   {Labels{{"how", "replayed"}}, number(d.graph_replays())},
-                   {Labels{{"how", "crowded"}}, number(use->crowded)},
-                   {Labels{{"how", "ahead"}}, number(d.batches_ahead())}},
-                  recaptures,
-                  {{Labels{{"how", "direct"}}, number(use->in_bytes - use->staged_bytes)},
-                   {Labels{{"how", "staged"}}, number(use->staged_bytes)}},
-                  {{Labels{}, number(compute->staging_refused())}}};
-        });
-  }
-
-  // ------------------------------------------------------------------ still a training step
 
   // The room for this step's push is asked for shortly before it is expected to be computed: the
   // grant is there in time, and the server does not hold room for a computation.
@@ -1090,9 +974,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
               absl::StatusOr<ComputeJob::Step> done) {
     const std::uint32_t step = run->next_step;
     if (!done.ok()) return FailStep(done.status());
-    if (done->ahead) device->ahead.fetch_add(1);
+    device.AddStep(*done);
     std::string skip_reason;
-    if (done->loss_scale > 0) ShowLossScale(*done);
     if (done->too_large) {
       env.logger->Info(
           absl::StrCat("update skipped: its gradients, ", done->loss_scale,
@@ -1153,15 +1036,6 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
                   }
                   self.PushStep(shards, gradients, row_push, global_step, skip_reason);
                 }));
-  }
-
-  // Of jobs whose losses are scaled.
-  void ShowLossScale(const ComputeJob::Step& step) {
-    loss_scale_gauge.Set(step.loss_scale);
-    device->loss_scale = step.loss_scale;
-    if (!step.too_large) return;
-    overflows_total.Add();
-    device->overflows.fetch_add(1);
   }
 
   // ------------------------------------------------------------------ a step of a user's function
@@ -1668,19 +1542,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       progress.set_job_stint(stint);
       progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - job->bytes_before);
     }
-    if (backend->staging_refused() > 0 && !std::exchange(staging_refused, true))
-      env.logger->Warning(
-          "no page-locked memory: batches and what comes from the servers are copied once more on "
-          "their way to the device",
-          About());
-    const std::optional<DeviceUse> use = backend->use();
-    if (use && use->crowded > 0 && !std::exchange(graphs_crowded, true)) {
-      env.logger->Warning(absl::StrCat("steps have more shapes than graphs are kept for, those of "
-                                       "the others are asked for call by call: graphs=",
-                                       use->graphs, " captures=", use->captures),
-                          About());
-    }
-    if (use) FillDevice(*use, *device, progress.mutable_device());
+    device.WarnOnce(env.logger, About());
+    device.Fill(&progress);
     step_log.MoveTo(&progress);
     return progress;
   }
@@ -1697,11 +1560,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   AttemptBook book;
   BatchReader reader;
   RunnerMetrics metrics;
+  DeviceReport device;
   StepLog step_log{options.step_records_max, &metrics.step_records};
   UniqueIds unique_ids;
   std::optional<Job> job;
   std::uint64_t stint = 0;  // how often a job has begun here
-  const std::shared_ptr<Device> device = std::make_shared<Device>();  // likewise
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;
   std::map<Attempt, v1::Done> done_messages;  // of book.Unanswered(): the same attempts
@@ -1713,13 +1576,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   MonoTime step_begun{0};       // when the step that is computed was handed to the compute thread
   std::uint64_t computing = 0;  // handed to the compute thread (or about to be) and not back
-  bool staging_refused = false, graphs_crowded = false;  // was said
   std::optional<MonoTime> no_room_said_at;
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
-
-  metrics::Gauge& loss_scale_gauge;
-  metrics::Counter& overflows_total;
 };
 
 Runner::Runner(Environment environment, Options options)

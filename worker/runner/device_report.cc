@@ -1,0 +1,175 @@
+#include "worker/runner/device_report.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace evergrad::worker {
+
+// Counted here, beside what the backend measures.
+struct DeviceReport::Counts {
+  std::atomic<std::uint64_t> batches_ahead{0}, waits{0};
+  std::atomic<double> wait_seconds{0};
+  // These two belong to the present job; 0 where its losses are not scaled.
+  std::atomic<float> loss_scale{0};
+  std::atomic<std::uint64_t> overflows{0};
+
+  void Fill(const DeviceUse& use, v1::DeviceProgress* to) const {
+    to->set_name(use.name);
+    to->set_memory_used(use.memory.used);
+    to->set_memory_peak(use.memory.peak);
+    to->set_memory_reserved(use.memory.reserved);
+    to->set_memory_free(use.memory.free);
+    to->set_measured_steps(use.measured);
+    to->set_in_seconds(use.in);
+    to->set_kernel_seconds(use.kernels);
+    to->set_out_seconds(use.out);
+    to->set_stalled_seconds(use.stalled);
+    to->set_waits(waits);
+    to->set_wait_seconds(wait_seconds);
+    to->set_batches_ahead(batches_ahead);
+    const double measured = use.kernels + use.stalled + wait_seconds;
+    if (use.utilization) {
+      to->set_utilization(*use.utilization);
+      to->set_utilization_from("nvml");
+    } else if (measured > 0) {
+      to->set_utilization(use.kernels / measured);
+      to->set_utilization_from("kernels");
+    }
+    to->set_steps_eager(use.eager);
+    to->set_graph_captures(use.captures);
+    to->set_graph_replays(use.replays);
+    for (const auto& [reason, count] : use.recaptures)
+      (*to->mutable_graph_recaptures())[reason] = count;
+    to->set_loss_scale(loss_scale);
+    to->set_loss_scale_overflows(overflows);
+  }
+};
+
+namespace {
+
+using metrics::Labels;
+using Samples = metrics::Registry::Samples;
+
+const std::vector<metrics::Registry::Named>& GaugeNames() {
+  static const auto* const names = new std::vector<metrics::Registry::Named>{
+      {"evergrad_worker_device_memory_bytes",
+       "Memory of the device: used and at most used by arrays, reserved for them, free"},
+      {"evergrad_worker_device_memory_fragmentation_ratio",
+       "Of the device's memory that is kept for reuse, the share that is not in its largest "
+       "piece"},
+      {"evergrad_worker_device_seconds",
+       "Time so far in copies to the device (in), kernels, copies from it (out), waiting in "
+       "steps (stalled) and between them (wait)"},
+      {"evergrad_worker_device_utilization_ratio",
+       "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
+      {"evergrad_worker_device_steps",
+       "Steps so far, by how they were asked for, the eager ones without room for a graph "
+       "(crowded), and those whose batch was there before they "
+       "began (ahead)"},
+      {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"},
+      {"evergrad_worker_device_in_bytes",
+       "Bytes copied to the device so far: from page-locked memory (direct), or copied into it "
+       "first by the thread that computes (staged)"},
+      {"evergrad_worker_device_staging_refused",
+       "Times that there was no page-locked memory for a batch, or for what comes from servers "
+       "or goes to them"}};
+  return *names;
+}
+
+// In the order of GaugeNames().
+std::vector<Samples> GaugeSamples(const DeviceUse& use, const v1::DeviceProgress& d,
+                                  std::uint64_t staging_refused) {
+  const auto number = [](const auto& n) { return static_cast<double>(n); };
+  Samples utilization, recaptures;
+  if (!d.utilization_from().empty())
+    utilization.emplace_back(Labels{{"from", d.utilization_from()}}, d.utilization());
+  for (const auto& [reason, count] : d.graph_recaptures())
+    recaptures.emplace_back(Labels{{"reason", reason}}, number(count));
+  return {{{Labels{{"kind", "used"}}, number(d.memory_used())},
+           {Labels{{"kind", "peak"}}, number(d.memory_peak())},
+           {Labels{{"kind", "reserved"}}, number(d.memory_reserved())},
+           {Labels{{"kind", "free"}}, number(d.memory_free())}},
+          {{Labels{}, use.memory.fragmentation}},
+          {{Labels{{"part", "in"}}, d.in_seconds()},
+           {Labels{{"part", "kernels"}}, d.kernel_seconds()},
+           {Labels{{"part", "out"}}, d.out_seconds()},
+           {Labels{{"part", "stalled"}}, d.stalled_seconds()},
+           {Labels{{"part", "wait"}}, d.wait_seconds()}},
+          utilization,
+          {{Labels{{"how", "measured"}}, number(d.measured_steps())},
+           {Labels{{"how", "eager"}}, number(d.steps_eager())},
+           {Labels{{"how", "captured"}}, number(d.graph_captures())},
+           {Labels{{"how", "replayed"}}, number(d.graph_replays())},
+           {Labels{{"how", "crowded"}}, number(use.crowded)},
+           {Labels{{"how", "ahead"}}, number(d.batches_ahead())}},
+          recaptures,
+          {{Labels{{"how", "direct"}}, number(use.in_bytes - use.staged_bytes)},
+           {Labels{{"how", "staged"}}, number(use.staged_bytes)}},
+          {{Labels{}, number(staging_refused)}}};
+}
+
+}  // namespace
+
+DeviceReport::DeviceReport(std::shared_ptr<ComputeBackend> backend, metrics::Registry* registry)
+    : backend_(std::move(backend)),
+      counts_(std::make_shared<Counts>()),
+      loss_scale_(
+          registry->GetGauge("evergrad_worker_loss_scale",
+                             "What the last step's losses were multiplied by (mixed_float16)")),
+      overflows_(registry->GetCounter(
+          "evergrad_worker_loss_scale_overflows_total",
+          "Steps whose update was skipped because the loss scale was too large")) {
+  registry->AddCallbackGauges(GaugeNames(),
+                              [weak = std::weak_ptr<ComputeBackend>(backend_),
+                               counts = counts_]() -> std::vector<Samples> {
+                                const auto compute = weak.lock();
+                                if (compute == nullptr) return {};
+                                const std::optional<DeviceUse> use = compute->use();
+                                if (!use) return {};
+                                v1::DeviceProgress progress;
+                                counts->Fill(*use, &progress);
+                                return GaugeSamples(*use, progress, compute->staging_refused());
+                              });
+}
+
+void DeviceReport::BeginJob() {
+  counts_->loss_scale = 0;
+  counts_->overflows = 0;
+}
+
+void DeviceReport::AddStep(const ComputeJob::Step& step) {
+  if (step.ahead) counts_->batches_ahead.fetch_add(1);
+  if (step.loss_scale <= 0) return;  // the job's losses are not scaled
+  loss_scale_.Set(step.loss_scale);
+  counts_->loss_scale = step.loss_scale;
+  if (!step.too_large) return;
+  overflows_.Add();
+  counts_->overflows.fetch_add(1);
+}
+
+void DeviceReport::AddWait(double seconds) {
+  counts_->waits.fetch_add(1);
+  counts_->wait_seconds = counts_->wait_seconds + seconds;
+}
+
+void DeviceReport::Fill(v1::WorkerProgress* progress) const {
+  if (const std::optional<DeviceUse> use = backend_->use())
+    counts_->Fill(*use, progress->mutable_device());
+}
+
+void DeviceReport::WarnOnce(log::Logger* logger, const log::Context& context) {
+  if (backend_->staging_refused() > 0 && !std::exchange(warned_of_staging_, true))
+    logger->Warning(
+        "no page-locked memory: batches and what comes from the servers are copied once more on "
+        "their way to the device",
+        context);
+  const std::optional<DeviceUse> use = backend_->use();
+  if (use && use->crowded > 0 && !std::exchange(warned_of_graphs_, true))
+    logger->Warning(absl::StrCat("steps have more shapes than graphs are kept for, those of "
+                                 "the others are asked for call by call: graphs=",
+                                 use->graphs, " captures=", use->captures),
+                    context);
+}
+
+}  // namespace evergrad::worker
