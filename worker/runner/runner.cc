@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "worker/data/batch_reader.h"
 #include "worker/runner/attempt_book.h"
 #include "worker/runner/compute_job.h"
+#include "worker/runner/compute_queue.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/device_report.h"
 #include "worker/runner/exchange.h"
@@ -162,19 +164,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         f(*self, std::forward<decltype(arguments)>(arguments)...);
     };
   }
-  // `work` on the compute executor, then `then` on the control executor with its result, if the run
-  // is still the one.
+  // `work` runs on the compute executor, and `then`, with its result, on the control executor if
+  // the run is still the one.
   template <class W, class T>
   void Compute(W work, T then) {
-    auto after = IfRun(std::move(then));
-    ++computing;
-    env.compute->Post([weak = weak_from_this(), control = env.control, work = std::move(work),
-                       after = std::move(after)]() mutable {
-      auto result = std::make_shared<decltype(work())>(work());
-      control->Post([weak, after = std::move(after), result]() mutable {
-        if (const auto self = weak.lock()) --self->computing;
-        after(*std::move(result));
-      });
+    compute.Run(std::move(work), [after = IfRun(std::move(then))](auto result) mutable {
+      after(std::move(result));
     });
   }
 
@@ -254,7 +249,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     for (const std::uint64_t stream : std::exchange(streams, {})) reader.Close(stream);
     stream_of.clear();  // the next job's attempts have the same numbers
     // What the compute thread made, it takes apart.
-    env.compute->Post([compute = std::move(job->compute)] {});
+    compute.Post([compute = std::move(job->compute)] {});
     job.reset();
     metrics.ShowServedJob("", {});
     endpoints.clear();
@@ -605,34 +600,31 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void OpenInput(const Work& work, ComputeJob::Needs needs) {
     job->opening = true;
-    ++computing;
     needs = {needs.train || job->opened.train, needs.eval || job->opened.eval,
              needs.graph || job->opened.graph};
-    AtFailpoint(
-        env.failpoints, "worker.open_data", env.control,
-        [weak = weak_from_this(), uid = job->uid, compute = job->compute, attempt = work.attempt,
-         needs, anew = std::exchange(job->reopen, false)](absl::Status hit) {
-          const auto self = weak.lock();
-          if (self == nullptr) return;
-          if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
-          self->env.compute->Post(
-              [weak, control = self->env.control, uid, compute, attempt, needs, anew] {
-                if (anew) compute->CloseData();
-                // A Status changes threads whole: its two owners would meet in a library that
-                // ThreadSanitizer does not see into.
-                const auto status = std::make_shared<absl::Status>(compute->Open(needs));
-                control->Post([weak, uid, attempt, needs, status, train = compute->train(),
-                               eval = compute->eval()] {
-                  if (const auto alive = weak.lock())
-                    alive->OnOpened(uid, attempt, needs, *status, train, eval);
+    AtFailpoint(env.failpoints, "worker.open_data", env.control,
+                [weak = weak_from_this(), uid = job->uid, attempt = work.attempt, needs,
+                 anew = std::exchange(job->reopen, false)](absl::Status hit) {
+                  const auto self = weak.lock();
+                  if (self == nullptr || !self->job || self->job->uid != uid) return;
+                  if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
+                  self->compute.Run(
+                      [compute = self->job->compute, needs, anew] {
+                        if (anew) compute->CloseData();
+                        absl::Status status = compute->Open(needs);
+                        return std::tuple(std::move(status), compute->train(), compute->eval());
+                      },
+                      [weak, uid, attempt, needs](auto opened) {
+                        auto& [status, train, eval] = opened;
+                        if (const auto alive = weak.lock())
+                          alive->OnOpened(uid, attempt, needs, status, std::move(train),
+                                          std::move(eval));
+                      });
                 });
-              });
-        });
   }
 
   void OnOpened(JobUid uid, Attempt attempt, ComputeJob::Needs needs, const absl::Status& status,
                 std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> eval) {
-    --computing;
     if (!job || job->uid != uid) return;
     job->opening = false;
     if (env.clock != nullptr) job->opened_at = env.clock->Now();
@@ -836,7 +828,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void BringAhead() {
     if (!job->compute->on_device()) return;
     run->next->Put(run->batch);
-    env.compute->Post([compute = job->compute, next = run->next, which = run->batch.get()] {
+    compute.Post([compute = job->compute, next = run->next, which = run->batch.get()] {
       if (auto batch = next->Take(which)) compute->BringAhead(std::move(batch));
     });
   }
@@ -1442,7 +1434,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const Attempt attempt = run->work.attempt;
     pulled_ahead.reset();
     if (run->cancelled) run->cancelled->store(true);
-    if (run->call) env.compute->Post([call = std::move(run->call)] {});
+    if (run->call) compute.Post([call = std::move(run->call)] {});
     run.reset();
     Forget(attempt);
     CheckDrained();
@@ -1507,7 +1499,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   v1::WorkerProgress Progress() {
     v1::WorkerProgress progress;
     progress.set_state("idle");
-    progress.set_computing(computing > 0);
+    progress.set_computing(compute.busy() || (job && job->opening));
     progress.set_waiting_for(waiting_for);
     if (run) {
       progress.set_state(
@@ -1554,9 +1546,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // What comes from servers or is read from files lands where the device reads it. Exchanges have
   // it, too, and are not the backend's last owners.
   const Room room = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
-    const auto compute = weak.lock();
-    return compute == nullptr ? tensor::AlignedBuffer() : compute->Stage(bytes);
+    const auto made = weak.lock();
+    return made == nullptr ? tensor::AlignedBuffer() : made->Stage(bytes);
   };
+  ComputeQueue compute{env.control, env.compute};
   AttemptBook book;
   BatchReader reader;
   RunnerMetrics metrics;
@@ -1574,8 +1567,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   v1::Stamp registration;
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
-  MonoTime step_begun{0};       // when the step that is computed was handed to the compute thread
-  std::uint64_t computing = 0;  // handed to the compute thread (or about to be) and not back
+  MonoTime step_begun{0};  // when the step that is computed was handed to the compute thread
   std::optional<MonoTime> no_room_said_at;
   bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
   std::function<void()> on_drained;
