@@ -27,6 +27,7 @@
 #include "worker/runner/compute_queue.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/device_report.h"
+#include "worker/runner/drain.h"
 #include "worker/runner/exchange.h"
 #include "worker/runner/export_files.h"
 #include "worker/runner/failpoint_site.h"
@@ -146,6 +147,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         reader({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
         metrics(env.registry, options.step_records_max, options.data_bytes_max),
         device(backend, env.registry) {}
+
+  // Once the runner is shared, because the drain holds it weakly.
+  void Init() {
+    drain = std::make_shared<worker::Drain>(worker::Drain::Environment{
+        env.control, options.drain_done_max, options.drain_alone_max, [weak = weak_from_this()] {
+          if (const auto self = weak.lock()) self->GiveUpRun();
+        }});
+  }
 
   // `f` on the control executor, later; from any thread.
   template <class F>
@@ -275,13 +284,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // ------------------------------------------------------------------ messages
 
-  void OnLost() {
-    session = false;
-    if (draining) DrainAlone();
-  }
-
   void OnRegistered(const v1::Registered& registered) {
-    session = true;
+    drain->SetSession(true);
     const Term term(registered.term());
     highest_term = std::max(highest_term, registered.term());
     life_id = registered.life_id();
@@ -349,7 +353,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
     if (!job || job->uid != work.job) return SendDropped(work, "the job is not known here");
     if (kind == WorkKind::kExport) job->export_order = grant.export_order();
-    if (draining) return SendDropped(work, "draining");
+    if (drain->begun()) return SendDropped(work, "draining");
     if (!book.OnGrant(work)) {
       if (book.Holds(work.attempt)) return;  // a repeat
       metrics.attempts.refused.Add();
@@ -383,7 +387,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // Who is wanted elsewhere does not wait for room: that may last until the other job has ended.
   bool GiveBackPaused() {
-    if (!run->exchange || run->finishing || !(run->recalled || draining) ||
+    if (!run->exchange || run->finishing || !(run->recalled || drain->begun()) ||
         !run->exchange->WaitsForRoom())
       return false;
     GiveUpRun(run->recalled ? "recalled while its pushes waited for room" : "draining");
@@ -488,7 +492,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void Pump() {
     metrics.attempts.current.Set(static_cast<double>(book.queued()));
     while (!run) {
-      const Work* next = draining ? nullptr : book.NextToBegin();
+      const Work* next = drain->begun() ? nullptr : book.NextToBegin();
       if (next == nullptr || !job) {
         if (job) job->fresh.reset(), job->step_ended.reset();  // what follows was not waited for
         waiting_for = "";
@@ -776,7 +780,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       return;
     }
     if (run->paused || run->busy) return;
-    if (draining && run->settled_steps == run->next_step && run->next_step < run->steps) {
+    if (drain->begun() && run->settled_steps == run->next_step && run->next_step < run->steps) {
       SendDropped(run->work, "draining");
       book.Drop(run->work.attempt);
       return AbortRun();
@@ -1448,10 +1452,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // ------------------------------------------------------------------ leaving
 
-  void Drain(std::function<void()> done) {
-    if (draining) return;
-    draining = true;
-    on_drained = std::move(done);
+  void BeginDrain(std::function<void()> done) {
+    if (!drain->Begin(std::move(done))) return;
     for (const AttemptBook::Held& held : book.HeldForHello()) {
       if (!held.begun) Recall(held.work.attempt, "draining");
     }
@@ -1461,7 +1463,6 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       env.control->PostAfter(options.drain_step_max, IfRun([](Impl& self) { self.GiveUpRun(); }));
       Advance();
     }
-    if (!session) DrainAlone();
     CheckDrained();
   }
 
@@ -1472,29 +1473,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     AbortRun();
   }
 
-  // Everybody may have been told to end at the same moment: with no session left, what the running
-  // step still waits for and what is done but not acknowledged has nobody to be told to. A step
-  // whose servers live settles within this time by itself.
-  void DrainAlone() {
-    env.control->PostAfter(options.drain_alone_max, [weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (self == nullptr || self->session) return;
-      self->GiveUpRun();
-      if (self->on_drained) std::exchange(self->on_drained, nullptr)();
-    });
-  }
-
-  void CheckDrained() {
-    if (!draining || run || !on_drained) return;
-    const auto finish = [](Impl& self) {
-      if (self.on_drained) std::exchange(self.on_drained, nullptr)();
-    };
-    if (book.Unanswered().empty()) return PostControl(finish);
-    if (std::exchange(drain_timer, true)) return;
-    env.control->PostAfter(options.drain_done_max, [weak = weak_from_this(), finish] {
-      if (const auto self = weak.lock()) finish(*self);
-    });
-  }
+  void CheckDrained() { drain->Check(run.has_value(), !book.Unanswered().empty()); }
 
   v1::WorkerProgress Progress() {
     v1::WorkerProgress progress;
@@ -1569,12 +1548,14 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
   MonoTime step_begun{0};  // when the step that is computed was handed to the compute thread
   std::optional<MonoTime> no_room_said_at;
-  bool pump_scheduled = false, draining = false, drain_timer = false, session = false;
-  std::function<void()> on_drained;
+  bool pump_scheduled = false;
+  std::shared_ptr<worker::Drain> drain;  // from Init on; shared with its own callbacks
 };
 
 Runner::Runner(Environment environment, Options options)
-    : impl_(std::make_shared<Impl>(std::move(environment), std::move(options))) {}
+    : impl_(std::make_shared<Impl>(std::move(environment), std::move(options))) {
+  impl_->Init();
+}
 Runner::~Runner() = default;
 
 void Runner::SetIdentity(const std::string& identity) { impl_->identity = identity; }
@@ -1605,9 +1586,9 @@ void Runner::FillHello(v1::Hello* hello) const {
 }
 
 void Runner::OnRegistered(const v1::Registered& registered) { impl_->OnRegistered(registered); }
-void Runner::OnLost() { impl_->OnLost(); }
+void Runner::OnLost() { impl_->drain->SetSession(false); }
 void Runner::OnMessage(const v1::CoordinatorMessage& message) { impl_->OnMessage(message); }
 v1::WorkerProgress Runner::Progress() { return impl_->Progress(); }
-void Runner::Drain(std::function<void()> done) { impl_->Drain(std::move(done)); }
+void Runner::Drain(std::function<void()> done) { impl_->BeginDrain(std::move(done)); }
 
 }  // namespace evergrad::worker
