@@ -23,6 +23,7 @@
 #include "common/random/philox.h"
 #include "worker/data/batch_reader.h"
 #include "worker/runner/attempt_book.h"
+#include "worker/runner/attempt_reports.h"
 #include "worker/runner/compute_job.h"
 #include "worker/runner/compute_queue.h"
 #include "worker/runner/counting.h"
@@ -47,9 +48,6 @@ constexpr std::size_t kNamedExamplesMax = 8;
 // So long before a step is expected to end its push is announced: longer than a round trip through
 // a busy host.
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
-constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the batch around it
-constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
-static_assert(client::kHeldAttemptsMax == 2 * (AttemptBook::kQueuedMax + 1));
 constexpr std::size_t kWaitingForBytesMax = 1024;
 constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
 constexpr MonoTime kTroubleSaidEvery =
@@ -187,8 +185,6 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     return {job && job->uid == work.job ? job->name : "", ClosureName(work)};
   }
 
-  bool Send(v1::TaskMessage message) { return env.send(std::move(message)); }
-
   // ------------------------------------------------------------------ jobs and maps
 
   void SetJob(const v1::JobInfo& info) {
@@ -250,8 +246,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   void EndJob(JobUid uid, absl::string_view state) {
     book.DropJob(uid);
-    std::erase_if(done_messages,
-                  [&](const auto& entry) { return entry.second.job_uid() == uid.value(); });
+    reports.ForgetJob(uid);
     SyncRun();
     if (!job || job->uid != uid) return;
     env.logger->Info(absl::StrCat("job ended: state=", state), About());
@@ -317,11 +312,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         continue;
       SendDropped(WorkOf(attempt), "dropped since the Hello");
     }
-    for (const DoneReport& report : book.Unanswered()) {
-      const auto it = done_messages.find(report.work.attempt);
-      EG_CHECK(it != done_messages.end());
-      SendDone(it->second);
-    }
+    for (const DoneReport& report : book.Unanswered()) SendDone(report.work.attempt);
     RestartUpload();
     SchedulePump();
   }
@@ -404,8 +395,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void OnReadLogs(const v1::ReadLogs& request) {
-    client::AnswerReadLogs(*env.logger, request,
-                           [this](v1::TaskMessage message) { Send(std::move(message)); });
+    client::AnswerReadLogs(*env.logger, request, env.send);
   }
 
   // ------------------------------------------------------------------ what is told
@@ -413,56 +403,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void SendDropped(const Work& work, absl::string_view reason,
                    std::optional<ShardId> superseded_by = std::nullopt,
                    log::Level level = log::Level::kInfo) {
-    metrics.dropped.Add();
-    env.logger->Write(
-        level,
-        absl::StrCat("attempt given back: attempt=", work.attempt.ToString(), " reason=", reason),
-        About(work));
-    v1::TaskMessage message;
-    FillAttempt(work, message.mutable_dropped());
-    message.mutable_dropped()->set_reason(std::string(reason));
-    message.mutable_dropped()->set_superseded(superseded_by.has_value());
-    if (superseded_by) message.mutable_dropped()->set_shard(superseded_by->value());
-    Send(std::move(message));
+    reports.SendDropped(work, {std::string(reason), superseded_by, level}, About(work));
   }
 
-  // Behind what was measured up to now: a job may be over before the next heartbeat is due.
-  // False: without a session it is sent again in the next one; nothing else can be the matter,
-  // Report has measured it.
-  bool SendDone(const v1::Done& done) {
-    v1::TaskMessage beat;
-    *beat.mutable_heartbeat()->mutable_worker() = Progress();
-    Send(std::move(beat));
-    v1::TaskMessage message;
-    *message.mutable_done() = done;
-    return Send(std::move(message));
-  }
+  void SendDone(Attempt attempt) { reports.SendDone(attempt, Progress()); }
 
-  // The attempt ends here; without a session nobody hears of it, and the coordinator misses it in
-  // the next Hello.
   void Fail(const Work& work, const absl::Status& status) {
-    metrics.failed.Add();
-    const bool user = BlameOf(status) == Blame::kUser;
-    const Lack lack = LackOf(status);
-    if (lack != Lack::kNone) {
-      env.logger->Warning(
-          absl::StrCat("handed back, this worker cannot take part in the job: ", status.message()),
-          About(work));
-    } else {
-      env.logger->Error(
-          absl::StrCat(user ? "closure failed by the user's making: " : "closure failed: ",
-                       status.message()),
-          About(work));
-    }
-    v1::TaskMessage message;
-    FillWork(work, message.mutable_failed());
-    *message.mutable_failed()->mutable_cause() =
-        client::ToErrorDetail(status, absl::StrCat("worker/", identity));
-    message.mutable_failed()->set_user_error(user);
-    message.mutable_failed()->set_lack(lack == Lack::kAbility ? v1::ABILITY
-                                       : lack == Lack::kInput ? v1::INPUT
-                                                              : v1::NO_LACK);
-    Send(std::move(message));
+    reports.SendFailed(work, status, identity, About(work));
     book.Drop(work.attempt);
     Forget(work.attempt);
     SyncRun();
@@ -471,7 +418,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
 
   // Nothing of an attempt remains but what the book holds.
   void Forget(Attempt attempt) {
-    done_messages.erase(attempt);
+    reports.Forget(attempt);
     const auto it = stream_of.find(attempt);
     if (it == stream_of.end()) return;
     reader.Close(it->second);
@@ -1318,7 +1265,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     FillAttempt(run->work, &chunk);
     v1::TaskMessage message;
     *message.mutable_run_file() = std::move(chunk);
-    Send(std::move(message));  // without a session: the file begins anew in the next one
+    env.send(std::move(message));  // without a session: the file begins anew in the next one
   }
 
   void OnRunFileAnswer(const v1::RunFileAnswer& answer) {
@@ -1407,20 +1354,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       case WorkKind::kDescribe: *done.mutable_describe() = std::move(run->describe); break;
       case WorkKind::kExport: *done.mutable_export_() = std::move(run->exported); break;
     }
-    // Kept and resent until answered, it would stay for ever: what cannot be sent ends the attempt,
-    // and the job with it.
-    const std::uint64_t bytes = done.ByteSizeLong() + kDoneOverheadBytes;
-    if (bytes > options.message_bytes_max) {
-      const std::string hint =
-          run->work.kind == WorkKind::kDescribe
-              ? "; a model with fewer variables or shorter names describes itself in less"
-              : "";
-      return Fail(run->work, UserError(absl::ResourceExhaustedError(
-                                 absl::StrCat("the report of a closure is too large for a message",
-                                              hint, ": kind=", v1::WorkKind_Name(done.kind()),
-                                              " closure=", ClosureName(run->work), " bytes=", bytes,
-                                              " limit=", options.message_bytes_max))));
-    }
+    // A Done that cannot be sent would be kept for ever. It ends the attempt, and the job with it.
+    if (const absl::Status size = reports.CheckSize(run->work, done); !size.ok())
+      return Fail(run->work, size);
     const DoneReport report = book.Finish();
     *done.mutable_v0() = ToProto(report.v0);
     *done.mutable_v1() = ToProto(report.v1);
@@ -1429,8 +1365,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       job->fresh = pulled_ahead;
     metrics.done.Add();
     AbortRun();
-    const v1::Done& kept = done_messages[report.work.attempt] = std::move(done);
-    if (send) SendDone(kept);
+    reports.KeepDone(report.work.attempt, std::move(done));
+    if (send) SendDone(report.work.attempt);
   }
 
   // Lets go of the run, whatever the book says of its attempt.
@@ -1533,13 +1469,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   BatchReader reader;
   RunnerMetrics metrics;
   DeviceReport device;
+  AttemptReports reports{{env.send, env.logger, &metrics, options.message_bytes_max}};
   StepLog step_log{options.step_records_max, &metrics.step_records};
   UniqueIds unique_ids;
   std::optional<Job> job;
   std::uint64_t stint = 0;  // how often a job has begun here
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;
-  std::map<Attempt, v1::Done> done_messages;  // of book.Unanswered(): the same attempts
   std::map<Attempt, std::uint64_t> stream_of;
   std::set<std::uint64_t> streams;
   std::string identity, waiting_for;
@@ -1567,22 +1503,7 @@ void Runner::FillHello(v1::Hello* hello) const {
     for (const std::string& name : impl_->env.functions->names()) hello->add_functions(name);
   }
   hello->set_life_id(impl_->life_id);
-  // A Hello that does not fit into a message would be refused at every dial. What it leaves out
-  // (the last to be begun) is not adopted, so it is dropped here and granted again by the
-  // coordinator [26].
-  std::uint64_t bytes = hello->ByteSizeLong() + kDoneOverheadBytes;
-  for (const AttemptBook::Held& held : impl_->book.HeldForHello()) {
-    v1::HeldAttempt attempt;
-    FillWork(held.work, &attempt);
-    *attempt.mutable_v1() = client::ToProto(held.v1);
-    attempt.set_proof(held.work.proof);
-    attempt.set_granted_to(held.work.granted_to);
-    bytes += attempt.ByteSizeLong() + kHeldOverheadBytes;
-    if (bytes > impl_->options.message_bytes_max ||
-        hello->attempts_size() == client::kHeldAttemptsMax)
-      break;
-    *hello->add_attempts() = std::move(attempt);
-  }
+  FillHeld(impl_->book.HeldForHello(), impl_->options.message_bytes_max, hello);
 }
 
 void Runner::OnRegistered(const v1::Registered& registered) { impl_->OnRegistered(registered); }
