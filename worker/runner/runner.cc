@@ -6,24 +6,19 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/client/log_lines.h"
 #include "common/client/protocol.h"
-#include "common/config/job_spec.h"
-#include "common/data_formats/data_format.h"
-#include "common/plan/plan.h"
 #include "common/random/philox.h"
-#include "worker/data/batch_reader.h"
 #include "worker/runner/attempt_book.h"
 #include "worker/runner/attempt_reports.h"
+#include "worker/runner/batch_streams.h"
 #include "worker/runner/compute_job.h"
 #include "worker/runner/compute_queue.h"
 #include "worker/runner/counting.h"
@@ -32,7 +27,8 @@
 #include "worker/runner/exchange.h"
 #include "worker/runner/export_files.h"
 #include "worker/runner/failpoint_site.h"
-#include "worker/runner/lack.h"
+#include "worker/runner/input_opener.h"
+#include "worker/runner/job_context.h"
 #include "worker/runner/runner_metrics.h"
 #include "worker/runner/session_messages.h"
 #include "worker/runner/step_log.h"
@@ -49,48 +45,15 @@ constexpr std::size_t kNamedExamplesMax = 8;
 // a busy host.
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 constexpr std::size_t kWaitingForBytesMax = 1024;
-constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
 constexpr MonoTime kTroubleSaidEvery =
-    std::chrono::seconds(60);     // of a full disk, which is tried again and again
-constexpr int kStreamsAhead = 2;  // closures whose input is open beside the running one's
+    std::chrono::seconds(60);  // of a full disk, which is tried again and again
 
 }  // namespace
 
 struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
-  struct Job {
-    Job() {}  // not defaulted: clang 14 does not see a nested class with initializers as
-              // constructible before Impl ends
-    JobUid uid;
-    std::string name, runs_folder;
-    std::uint64_t seed = 0;
-    std::shared_ptr<const config::JobSpec> spec;
-    std::string data_fingerprint;  // of the plan; "": it says nothing
-    absl::Status spec_error,
-        plan_error = absl::FailedPreconditionError("work was granted before its plan was known");
-    std::shared_ptr<const plan::Plan> plan;
-    std::shared_ptr<const Layout> layout;
-    std::shared_ptr<PullCache>
-        cache;  // shared with nobody but the layout's life: replaced together with it
-    std::shared_ptr<ComputeJob> compute;  // used on the compute executor
-    ComputeJob::Needs opened;
-    bool opening = false, reopen = false;
-    MonoTime opened_at{0};
-    // Set once opened.
-    std::shared_ptr<const Dataset> train, eval;
-    v1::ExportOrder export_order;     // as the newest grant of an export says
-    std::optional<MapVersion> fresh;  // every shard was pulled with the last push, under this map
-    std::uint64_t steps = 0, examples = 0;
-    std::uint64_t bytes_before =
-        0;                  // sent and received by this process when it began to serve the job
-    MonoTime step_time{0};  // of the last training step, until its gradients were here
-    std::optional<MonoTime>
-        step_ended;  // the last training step's, if nothing else was computed since
-    bool counting() const { return spec != nullptr && spec->type == "counting"; }
-    bool functions() const { return spec != nullptr && spec->type == "functions"; }
-    bool reads_data() const { return !counting() && !functions(); }
-  };
   struct Run {
-    Run() {}  // as Job
+    Run() {}  // not defaulted: clang 14 does not see a nested class with initializers as
+              // constructible before Impl ends
     Work work;
     std::uint64_t number = 0;  // of this run: what comes late for another one is ignored
     std::uint32_t steps = 0;
@@ -142,9 +105,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
         options(std::move(o)),
         backend(std::make_shared<ComputeBackend>(BackendOptions{
             options.device, options.threads, options.bind_threads, options.cuda_library})),
-        reader({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
         metrics(env.registry, options.step_records_max, options.data_bytes_max),
-        device(backend, env.registry) {}
+        device(backend, env.registry),
+        streams({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry) {}
 
   // Once the runner is shared, because the drain holds it weakly.
   void Init() {
@@ -180,80 +143,48 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     });
   }
 
-  log::Context About() const { return {job ? job->name : "", run ? ClosureName(run->work) : ""}; }
+  log::Context About() const { return {job ? job->name() : "", run ? ClosureName(run->work) : ""}; }
   log::Context About(const Work& work) const {
-    return {job && job->uid == work.job ? job->name : "", ClosureName(work)};
+    return {job && job->uid() == work.job ? job->name() : "", ClosureName(work)};
   }
 
   // ------------------------------------------------------------------ jobs and maps
 
   void SetJob(const v1::JobInfo& info) {
     const JobUid uid(info.job_uid());
-    if (job && job->uid != uid) EndJob(job->uid, "replaced");
-    if (!job) {
-      job.emplace();
-      job->uid = uid;
-      ++stint;
-      device.BeginJob();
-      const client::ParameterClient::Stats stats = env.client->stats();
-      metrics.ShowServedJob(info.name(), uid);
-      job->bytes_before = stats.bytes_sent + stats.bytes_received;
-      job->name = info.name();
-      job->seed = info.seed();
-      config::ParseOptions parse;
-      parse.file_name = "job.yaml";  // as the run's folder has it
-      parse.submission = true;
-      config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
-      if (parsed.spec) {
-        job->spec = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
-        book.SetOverBudget(job->spec->training.on_over_budget == "pause"
-                               ? AttemptBook::OverBudget::kPause
-                               : AttemptBook::OverBudget::kFail);
-        job->compute = std::make_shared<ComputeJob>(
-            job->spec, job->seed, backend, DataOptions{options.data_bytes_max, options.data_roots},
-            &metrics.data);
-        if (job->counting() && !options.allow_counting) {
-          job->spec_error =
-              WithLack(Lack::kAbility,
-                       absl::FailedPreconditionError("counting jobs run only on daemons started "
-                                                     "with --failpoints: spec.type=counting"));
-        }
-      } else {
-        const std::string first =
-            parsed.mistakes.empty() ? "no mistake named" : parsed.mistakes.front().ToString();
-        job->spec_error =
-            WithLack(Lack::kAbility, absl::InvalidArgumentError(absl::StrCat(
-                                         "the job's YAML cannot be read by this worker: ", first)));
-      }
-      env.logger->Info(absl::StrCat("job known: type=", job->spec ? job->spec->type : "?"),
-                       About());
-    }
-    job->runs_folder = info.runs_folder();
-    if (info.has_plan() && job->plan == nullptr) SetPlan(info.plan());
-  }
-
-  void SetPlan(const v1::Plan& proto) {
-    auto plan = plan::Plan::Create(client::PlanSpecOf(proto));
-    auto layout = Layout::FromPlan(proto);
-    job->plan_error = plan.ok() ? layout.status() : plan.status();
-    job->data_fingerprint = proto.data_fingerprint();
-    if (!job->plan_error.ok()) return;
-    job->plan = std::make_shared<const plan::Plan>(*std::move(plan));
-    job->layout = std::make_shared<const Layout>(*std::move(layout));
-    job->cache = std::make_shared<PullCache>(job->layout, room);
-    if (run && run->work.kind != WorkKind::kDescribe) AbortRun();
+    if (job && job->uid() != uid) EndJob(job->uid(), "replaced");
+    if (job) return job->Learn(info);
+    ++stint;
+    device.BeginJob();
+    metrics.ShowServedJob(info.name(), uid);
+    const client::ParameterClient::Stats stats = env.client->stats();
+    bytes_before_job = stats.bytes_sent + stats.bytes_received;
+    job = std::make_unique<JobContext>(
+        info, JobContext::Environment{backend,
+                                      {options.data_bytes_max, options.data_roots},
+                                      &metrics.data,
+                                      options.allow_counting,
+                                      room});
+    if (job->spec() != nullptr)
+      book.SetOverBudget(job->pauses_over_budget() ? AttemptBook::OverBudget::kPause
+                                                   : AttemptBook::OverBudget::kFail);
+    input = std::make_shared<InputOpener>(
+        InputOpener::Environment{env.control, &compute, env.failpoints, env.clock}, job->compute(),
+        [this](Attempt attempt, const absl::Status& status) { OnOpened(attempt, status); });
+    env.logger->Info(absl::StrCat("job known: type=", job->spec() ? job->spec()->type : "?"),
+                     About());
   }
 
   void EndJob(JobUid uid, absl::string_view state) {
     book.DropJob(uid);
     reports.ForgetJob(uid);
     SyncRun();
-    if (!job || job->uid != uid) return;
+    if (!job || job->uid() != uid) return;
     env.logger->Info(absl::StrCat("job ended: state=", state), About());
-    for (const std::uint64_t stream : std::exchange(streams, {})) reader.Close(stream);
-    stream_of.clear();  // the next job's attempts have the same numbers
-    // What the compute thread made, it takes apart.
-    compute.Post([compute = std::move(job->compute)] {});
+    streams.CloseAll();  // the next job's attempts have the same numbers
+    input.reset();
+    // What the compute executor made ends there.
+    compute.Post([made = job->TakeCompute()] {});
     job.reset();
     metrics.ShowServedJob("", {});
     endpoints.clear();
@@ -262,8 +193,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void SetMap(const v1::ShardMap& proto) {
-    if (!job || job->uid.value() != proto.job_uid()) return;
-    if (book.map().job == job->uid && FromProto<MapVersion>(proto.version()) < book.map().version)
+    if (!job || job->uid().value() != proto.job_uid()) return;
+    if (book.map().job == job->uid() && FromProto<MapVersion>(proto.version()) < book.map().version)
       return;
     absl::StatusOr<PlacedShards> placed = PlacedShardsOf(proto);
     if (!placed.ok()) return env.logger->Error(placed.status().message(), About());
@@ -288,11 +219,11 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (registered.has_job()) {
       SetJob(registered.job());
     } else if (job) {
-      EndJob(job->uid, "unknown to the coordinator");
+      EndJob(job->uid(), "unknown to the coordinator");
     }
     std::set<Attempt> adopted;
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
-      if (job && attempt.job_uid() == job->uid.value())
+      if (job && attempt.job_uid() == job->uid().value())
         adopted.insert(FromProto<Attempt>(attempt.attempt()));
     }
     for (const Attempt attempt : book.OnRegistered(term, adopted)) {
@@ -342,7 +273,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!kind)
       return SendDropped(
           work, absl::StrCat("unknown kind of work: kind=", static_cast<int>(grant.kind())));
-    if (!job || job->uid != work.job) return SendDropped(work, "the job is not known here");
+    if (!job || job->uid() != work.job) return SendDropped(work, "the job is not known here");
     if (kind == WorkKind::kExport) job->export_order = grant.export_order();
     if (drain->begun()) return SendDropped(work, "draining");
     if (!book.OnGrant(work)) {
@@ -355,7 +286,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void OnRecall(const v1::Recall& recall) {
-    if (!job || job->uid.value() != recall.job_uid()) return;
+    if (!job || job->uid().value() != recall.job_uid()) return;
     Recall(FromProto<Attempt>(recall.attempt()), "recalled");
     SchedulePump();
   }
@@ -386,7 +317,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   }
 
   void OnDoneAnswer(const v1::DoneAnswer& answer) {
-    if (!job || job->uid.value() != answer.job_uid()) return;
+    if (!job || job->uid().value() != answer.job_uid()) return;
     const auto attempt = FromProto<Attempt>(answer.attempt());
     if (book.OnDoneAnswer(attempt, answer.superseded())) Forget(attempt);
     SyncRun();
@@ -419,11 +350,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // Nothing of an attempt remains but what the book holds.
   void Forget(Attempt attempt) {
     reports.Forget(attempt);
-    const auto it = stream_of.find(attempt);
-    if (it == stream_of.end()) return;
-    reader.Close(it->second);
-    streams.erase(it->second);
-    stream_of.erase(it);
+    streams.Close(attempt);
   }
 
   // ------------------------------------------------------------------ one attempt after another
@@ -441,7 +368,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     while (!run) {
       const Work* next = drain->begun() ? nullptr : book.NextToBegin();
       if (next == nullptr || !job) {
-        if (job) job->fresh.reset(), job->step_ended.reset();  // what follows was not waited for
+        if (job)
+          job->pulled_ahead.reset(), job->step_ended.reset();  // what follows was not waited for
         waiting_for = "";
         CheckDrained();
         return;
@@ -458,174 +386,28 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
   }
 
-  ComputeJob::Needs NeedsOf(WorkKind kind) const {
-    if (job->functions()) return {};
-    switch (kind) {
-      case WorkKind::kTrain: return {true, false, true};
-      case WorkKind::kEvaluate: return {false, true, true};
-      case WorkKind::kDescribe: return {true, true, true};
-      case WorkKind::kExport:
-        return {NeedsTrain(job->spec->data.fields), false, false};  // vocabularies are made of it
-    }
-    return {};
-  }
-
-  // [33] Other contents would be trained on in the place of those that the plan was made of.
-  absl::Status CheckData(const Work& work, const ComputeJob::Needs& needs) const {
-    if (!job->reads_data()) return absl::OkStatus();
-    const auto differ = [](const std::string& how) {
-      return WithLack(Lack::kInput, absl::FailedPreconditionError(absl::StrCat(
-                                        "data changed since the plan was made: ", how)));
-    };
-    const auto fits = [&](const std::shared_ptr<const Dataset>& data, std::uint64_t want,
-                          const char* which) {
-      const std::uint64_t got = data == nullptr ? 0 : data->examples();
-      return got == want
-                 ? absl::OkStatus()
-                 : differ(absl::StrCat("source=", which, " want=", want, " examples got=", got));
-    };
-    if (needs.train) {
-      EG_RETURN_IF_ERROR(fits(job->train, job->plan->spec().train_examples, "train"));
-      if (const std::string got = job->train->Fingerprint();
-          !job->data_fingerprint.empty() && got != job->data_fingerprint) {
-        const auto line = [](const std::string& text) {
-          return absl::StrReplaceAll(text, {{"\n", ", "}});
-        };
-        std::string where;
-        if (work.closure.value() < job->plan->closures()) {
-          const plan::ClosureRange range = job->plan->Closure(work.closure);
-          where = absl::StrCat(" closure=", work.closure.value(), " epoch=", range.epoch + 1,
-                               " examples=[", range.begin, ",", range.end, ")");
-        }
-        const auto& source = job->spec->data.train;
-        return differ(absl::StrCat("file=", source ? config::FirstFile(*source) : "", where,
-                                   " want=", line(job->data_fingerprint), " got=", line(got)));
-      }
-    }
-    return needs.eval ? fits(job->eval, job->plan->spec().eval_examples, "eval") : absl::OkStatus();
-  }
-
-  // Whether `work` can begin now; an error is its end.
+  // Whether `work` can begin now. An error ends it.
   absl::StatusOr<bool> Prepare(const Work& work) {
-    EG_RETURN_IF_ERROR(job->spec_error);
-    if (work.kind != WorkKind::kDescribe) EG_RETURN_IF_ERROR(job->plan_error);
-    const ComputeJob::Needs needs = NeedsOf(work.kind);
-    if (!job->opened.Covers(needs)) {
-      if (!job->opening) OpenInput(work, needs);
+    EG_RETURN_IF_ERROR(job->Check(work.kind));
+    if (!input->Open(job->NeedsOf(work.kind), work.attempt)) {
       waiting_for = "its input";
       return false;
     }
     if (work.kind == WorkKind::kDescribe) return true;
-    if (absl::Status status = CheckData(work, needs); !status.ok()) {
-      // Whoever puts the right data in their place is to be believed: they are read again, once a
-      // second at most.
-      if (env.clock == nullptr || env.clock->Now() - job->opened_at >= kReopenAfter) {
-        job->opened.train = job->opened.eval = false;
-        job->train = job->eval = nullptr;  // nothing is read ahead from what is not the plan's
-        job->reopen = true;
-      }
-      return status;
-    }
-    if (work.kind == WorkKind::kTrain && work.closure.value() >= job->plan->closures()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("closure beyond the plan: closures=", job->plan->closures(),
-                       " got=", work.closure.value()));
-    }
-    if (work.kind == WorkKind::kEvaluate &&
-        (work.closure.value() & 0xffffffff) >= job->plan->eval_closures()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("evaluation closure beyond the plan: closures=", job->plan->eval_closures(),
-                       " got=", work.closure.value() & 0xffffffff));
-    }
-    for (const ShardId shard : work.targets) {
-      if (shard.value() >= job->layout->shard_count())
-        return absl::InvalidArgumentError(absl::StrCat(
-            "target beyond the plan: shards=", job->layout->shard_count(), " got=", shard.value()));
-    }
-    if (book.map().job != job->uid || book.map().shards.size() != job->layout->shard_count()) {
+    EG_RETURN_IF_ERROR(input->CheckData(*job, work));
+    EG_RETURN_IF_ERROR(job->CheckPlanHas(work));
+    if (book.map().job != job->uid() || book.map().shards.size() != job->layout()->shard_count()) {
       waiting_for = "the shard map";
       return false;
     }
     return true;
   }
 
-  void OpenInput(const Work& work, ComputeJob::Needs needs) {
-    job->opening = true;
-    needs = {needs.train || job->opened.train, needs.eval || job->opened.eval,
-             needs.graph || job->opened.graph};
-    AtFailpoint(env.failpoints, "worker.open_data", env.control,
-                [weak = weak_from_this(), uid = job->uid, attempt = work.attempt, needs,
-                 anew = std::exchange(job->reopen, false)](absl::Status hit) {
-                  const auto self = weak.lock();
-                  if (self == nullptr || !self->job || self->job->uid != uid) return;
-                  if (!hit.ok()) return self->OnOpened(uid, attempt, needs, hit, nullptr, nullptr);
-                  self->compute.Run(
-                      [compute = self->job->compute, needs, anew] {
-                        if (anew) compute->CloseData();
-                        absl::Status status = compute->Open(needs);
-                        return std::tuple(std::move(status), compute->train(), compute->eval());
-                      },
-                      [weak, uid, attempt, needs](auto opened) {
-                        auto& [status, train, eval] = opened;
-                        if (const auto alive = weak.lock())
-                          alive->OnOpened(uid, attempt, needs, status, std::move(train),
-                                          std::move(eval));
-                      });
-                });
-  }
-
-  void OnOpened(JobUid uid, Attempt attempt, ComputeJob::Needs needs, const absl::Status& status,
-                std::shared_ptr<const Dataset> train, std::shared_ptr<const Dataset> eval) {
-    if (!job || job->uid != uid) return;
-    job->opening = false;
-    if (env.clock != nullptr) job->opened_at = env.clock->Now();
-    if (status.ok()) {
-      job->opened = needs;
-      job->train = std::move(train);
-      job->eval = std::move(eval);
-    } else if (const Work* next = book.NextToBegin();
-               next != nullptr && next->attempt == attempt && !run) {
-      const Work work = *next;
-      Fail(work, status);
-    }
+  void OnOpened(Attempt attempt, const absl::Status& status) {
+    const Work* const next = book.NextToBegin();
+    if (!status.ok() && next != nullptr && next->attempt == attempt && !run)
+      Fail(Work(*next), status);
     SchedulePump();
-  }
-
-  // Opens the streams of `work` and of the next few, so that their first batches are read
-  // meanwhile.
-  void OpenStreams(const Work& work) {
-    if (!job->reads_data()) return;
-    OpenStream(work);
-    int ahead = 0;
-    for (const AttemptBook::Held& held : book.HeldForHello()) {
-      if (held.begun || held.work.kind != WorkKind::kTrain ||
-          held.work.closure.value() >= job->plan->closures())
-        continue;
-      if (job->train == nullptr || ++ahead > kStreamsAhead) break;
-      OpenStream(held.work);
-    }
-  }
-  void OpenStream(const Work& work) {
-    if (stream_of.contains(work.attempt)) return;
-    const std::uint64_t stream = ++last_stream;
-    if (work.kind == WorkKind::kTrain) {
-      reader.Open(stream, job->train, job->plan->Closure(work.closure).steps,
-                  [plan = job->plan, c = work.closure](std::uint32_t u) {
-                    return plan->Batch(c, UpdateIndex(u));
-                  });
-    } else {
-      const plan::ClosureRange range = job->plan->EvalClosure(work.closure.value() & 0xffffffff);
-      const std::uint64_t size = job->plan->spec().eval_batch_size;
-      reader.Open(stream, job->eval, range.steps, [range, size](std::uint32_t n) {
-        std::vector<std::uint64_t> indices;
-        for (std::uint64_t i = range.begin + n * size;
-             i < std::min(range.end, range.begin + (n + 1) * size); ++i)
-          indices.push_back(i);
-        return indices;
-      });
-    }
-    stream_of[work.attempt] = stream;
-    streams.insert(stream);
   }
 
   void Start(const Work& work) {
@@ -643,13 +425,13 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       const FunctionWork& wanted = work.function == nullptr ? kNothing : *work.function;
       auto call = sdk::FunctionCall::Make(env.functions == nullptr ? kNone : *env.functions,
                                           wanted.function, wanted.arguments, work.closure.value(),
-                                          job->seed, run->cancelled);
+                                          job->seed(), run->cancelled);
       if (!call.ok()) return Fail(work, call.status());
       run->call = *std::move(call);
     }
     if (work.kind == WorkKind::kDescribe) {
       env.logger->Info("describing the job", About());
-      return Compute([compute = job->compute] { return compute->Describe(); },
+      return Compute([compute = job->compute()] { return compute->Describe(); },
                      [](Impl& self, absl::StatusOr<v1::DescribeResult> result) {
                        if (!result.ok()) return self.Fail(self.run->work, result.status());
                        self.run->describe = *std::move(result);
@@ -658,26 +440,27 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     if (work.kind == WorkKind::kTrain) {
       // Of a function, more than it may have, until its last step is known.
-      run->steps = run->call ? kUpdatesPerClosureMax + 1 : job->plan->Closure(work.closure).steps;
+      run->steps = run->call ? kUpdatesPerClosureMax + 1 : job->plan()->Closure(work.closure).steps;
     } else if (work.kind == WorkKind::kEvaluate) {
-      const plan::ClosureRange range = job->plan->EvalClosure(work.closure.value() & 0xffffffff);
+      const plan::ClosureRange range = job->EvalRange(work);
       run->steps = job->counting() ? 1 : range.steps;
       run->begin = range.begin;
       run->end = range.end;
     }
-    if (work.kind != WorkKind::kExport) OpenStreams(work);
+    if (work.kind != WorkKind::kExport && job->reads_data())
+      streams.Open(*job, *input, work, book.HeldForHello());
 
     Exchange::Environment environment;
     environment.executor = env.control;
     environment.client = env.client;
     environment.book = &book;
-    environment.cache = job->cache.get();
+    environment.cache = job->cache();
     environment.endpoints = &endpoints;
     environment.failpoints = env.failpoints;
     environment.clock = env.clock;
     environment.counters = metrics.exchange;
     environment.room = room;
-    environment.job = job->uid;
+    environment.job = job->uid();
     environment.registration = registration;
     environment.deadline = options.call_deadline;
     environment.backoff_min = options.backoff_min;
@@ -695,9 +478,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     events.on_failed =
         IfRun([](Impl& self, absl::Status status) { self.Fail(self.run->work, status); });
     run->exchange =
-        std::make_shared<Exchange>(std::move(environment), job->layout, work, std::move(events));
-    const bool fresh = work.kind == WorkKind::kTrain && job->fresh == book.map().version;
-    job->fresh.reset();
+        std::make_shared<Exchange>(std::move(environment), job->layout(), work, std::move(events));
+    const bool fresh = work.kind == WorkKind::kTrain && job->pulled_ahead == book.map().version;
+    job->pulled_ahead.reset();
     if (fresh) {
       run->exchange->HavePulls(1);
     } else {
@@ -707,7 +490,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     Advance();
   }
 
-  std::uint64_t pipeline() const { return job->spec->strategy.pipeline; }
+  std::uint64_t pipeline() const { return job->spec()->strategy.pipeline; }
 
   // The next thing that can be done for the running attempt, if anything.
   void Advance() {
@@ -754,11 +537,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // For the step after the one that has its batch.
   void AskBatch() {
     if (std::exchange(run->batch_asked, true)) return;
-    const auto stream = stream_of.find(run->work.attempt);
-    EG_CHECK(stream != stream_of.end());
     // From the reader's thread, or from this one: a turn of its own either way.
-    reader.Next(stream->second, [weak = weak_from_this(), control = env.control,
-                                 number = run->number](absl::StatusOr<ReadyBatch> batch) {
+    streams.Next(run->work.attempt, [weak = weak_from_this(), control = env.control,
+                                     number = run->number](absl::StatusOr<ReadyBatch> batch) {
       auto shared = std::make_shared<absl::StatusOr<ReadyBatch>>(std::move(batch));
       control->Post([weak, number, shared] {
         const auto self = weak.lock();
@@ -777,9 +558,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // To a device the batch goes now: while it still computes the step before, or the servers are
   // waited for.
   void BringAhead() {
-    if (!job->compute->on_device()) return;
+    if (!job->compute()->on_device()) return;
     run->next->Put(run->batch);
-    compute.Post([compute = job->compute, next = run->next, which = run->batch.get()] {
+    compute.Post([compute = job->compute(), next = run->next, which = run->batch.get()] {
       if (auto batch = next->Take(which)) compute->BringAhead(std::move(batch));
     });
   }
@@ -787,7 +568,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // The rows of tables that the batch reads are pulled with the dense values of its step, or as
   // soon as it is known which they are.
   absl::Status AskRows() {
-    EG_ASSIGN_OR_RETURN(run->rows, job->compute->RowsOf(*run->batch, job->layout, &unique_ids));
+    EG_ASSIGN_OR_RETURN(run->rows,
+                        job->compute()->RowsOf(*run->batch, job->layout(), &job->unique_ids));
     if (run->rows == nullptr) return absl::OkStatus();
     ++run->rows_number;
     run->exchange->WantRows(run->rows_number, run->rows->slots,
@@ -798,7 +580,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // Those of `batch`, with their values, for the compute thread.
   std::shared_ptr<ComputeJob::BatchRows> TakeRows() {
     if (run->rows) {
-      run->rows->as_pulled = job->compute->on_device();
+      run->rows->as_pulled = job->compute()->on_device();
       run->rows->values =
           run->exchange->TakeRows(run->rows_number, /*widen=*/!run->rows->as_pulled);
     }
@@ -839,17 +621,18 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (job->counting()) {
       auto counted = std::make_shared<ReadyBatch>();
       counted->update = update.value();
-      counted->examples = job->plan->Batch(run->work.closure, update);
+      counted->examples = job->plan()->Batch(run->work.closure, update);
       counted->size = static_cast<std::int64_t>(counted->examples.size());
       batch = std::move(counted);
     }
     const std::shared_ptr<ComputeJob::BatchRows> rows =
-        job->counting() && job->layout->slots() > 0
-            ? job->compute->CountedRows(run->work.closure.value(), update.value(), job->layout)
+        job->counting() && job->layout()->slots() > 0
+            ? job->compute()->CountedRows(run->work.closure.value(), update.value(), job->layout())
             : TakeRows();
     // With tables the next batch is asked for now: which rows it reads must be known when this
     // step's push leaves. With a device, too: cores are idle.
-    if ((rows || job->compute->on_device()) && job->reads_data() && run->next_step + 1 < run->steps)
+    if ((rows || job->compute()->on_device()) && job->reads_data() &&
+        run->next_step + 1 < run->steps)
       AskBatch();
     // pipeline 1: the second pull leaves beside the first step; later ones ride with the push
     // before last.
@@ -858,16 +641,16 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
       run->exchange->Flush();
     }
     const std::uint64_t dropout_key = random::KeyOf(
-        job->seed, absl::StrCat("dropout/", run->work.closure.value(), "/", update.value()));
+        job->seed(), absl::StrCat("dropout/", run->work.closure.value(), "/", update.value()));
     // What was pulled is taken in the turn that hands it to the compute thread: a run that is let
     // go in between leaves it in the cache, whose next pull would else be answered `unchanged` for
     // values that nobody has.
     auto begin = [batch, rows, dropout_key](Impl& self) {
-      auto pulled = std::make_shared<std::vector<PulledShard>>(self.job->cache->Take());
+      auto pulled = std::make_shared<std::vector<PulledShard>>(self.job->cache()->Take());
       self.CountWait();
       self.Compute(
-          [compute = self.job->compute, layout = self.job->layout, pulled, batch, rows, dropout_key,
-           next = self.run->next]() -> absl::StatusOr<ComputeJob::Step> {
+          [compute = self.job->compute(), layout = self.job->layout(), pulled, batch, rows,
+           dropout_key, next = self.run->next]() -> absl::StatusOr<ComputeJob::Step> {
             EG_RETURN_IF_ERROR(compute->UseLayout(layout));
             compute->Absorb(std::move(*pulled));
             return compute->Train(*batch, rows.get(), dropout_key, next.get());
@@ -881,8 +664,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           });
       self.AnnounceStep(*batch);
     };
-    if (job->counting() && job->spec->counting.step_ms > 0) {
-      env.control->PostAfter(std::chrono::milliseconds(job->spec->counting.step_ms),
+    if (job->counting() && job->spec()->counting.step_ms > 0) {
+      env.control->PostAfter(std::chrono::milliseconds(job->spec()->counting.step_ms),
                              IfRun(std::move(begin)));
     } else {
       begin(*this);
@@ -899,7 +682,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // The room for this step's push is asked for shortly before it is expected to be computed: the
   // grant is there in time, and the server does not hold room for a computation.
   void AnnounceStep(const ReadyBatch& batch) {
-    if (env.clock == nullptr || job->counting() || job->layout->slots() > 0)
+    if (env.clock == nullptr || job->counting() || job->layout()->slots() > 0)
       return;  // of rows nobody knows yet which shards they are of
     step_begun = env.clock->Now();
     auto shards = Touch(batch);
@@ -965,7 +748,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           row_push.parts.push_back(&part);
       }
     }
-    const std::uint64_t global_step = job->plan->GlobalStep(run->work.closure, UpdateIndex(step));
+    const std::uint64_t global_step = job->plan()->GlobalStep(run->work.closure, UpdateIndex(step));
     Measure(batch, done->result, global_step);
     AtFailpoint(env.failpoints, "worker.before_push", env.control,
                 IfRun([shards = *std::move(shards), row_push = std::move(row_push),
@@ -984,9 +767,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // ------------------------------------------------------------------ a step of a user's function
 
   void ComputeFunction() {
-    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
+    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache()->Take());
     Compute(
-        [compute = job->compute, layout = job->layout, pulled,
+        [compute = job->compute(), layout = job->layout(), pulled,
          call = run->call]() -> absl::StatusOr<ComputeJob::FunctionStep> {
           EG_RETURN_IF_ERROR(compute->UseLayout(layout));
           compute->Absorb(std::move(*pulled));
@@ -1034,12 +817,12 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     metrics.examples.Add(outcome.examples);
     std::vector<ShardId> shards;
     for (const std::uint32_t variable : outcome.pushed) {
-      for (const ShardId shard : job->layout->variables()[variable].shards) {
+      for (const ShardId shard : job->layout()->variables()[variable].shards) {
         if (run->work.all_targets || run->work.targets.contains(shard)) shards.push_back(shard);
       }
     }
     const std::uint64_t global_step =
-        job->plan->GlobalStep(run->work.closure, UpdateIndex(run->next_step));
+        job->plan()->GlobalStep(run->work.closure, UpdateIndex(run->next_step));
     AtFailpoint(env.failpoints, "worker.before_push", env.control,
                 IfRun([shards = std::move(shards), gradients = std::move(done->gradients),
                        skip_reason, global_step](Impl& self, absl::Status status) {
@@ -1062,9 +845,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   absl::StatusOr<std::vector<ShardId>> Touch(const ReadyBatch& batch) const {
     std::vector<ShardId> shards;
     if (job->counting()) {
-      EG_ASSIGN_OR_RETURN(shards, CountingTouch(*job->layout, batch.examples));
+      EG_ASSIGN_OR_RETURN(shards, CountingTouch(*job->layout(), batch.examples));
     } else {
-      for (std::uint32_t i = 0; i < job->layout->dense_shards(); ++i) shards.push_back(ShardId(i));
+      for (std::uint32_t i = 0; i < job->layout()->dense_shards(); ++i)
+        shards.push_back(ShardId(i));
     }
     if (!run->work.all_targets)
       std::erase_if(shards, [&](ShardId shard) { return !run->work.targets.contains(shard); });
@@ -1119,7 +903,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (ahead <= run->steps) {
       run->exchange->WantPulls(ahead);
     } else if (run->next_step == run->steps && AnotherTrainQueued() && !run->call &&
-               job->layout->slots() == 0) {
+               job->layout()->slots() == 0) {
       // A function reads what was there when it began, or later; which rows the next closure reads
       // is not known yet.
       run->exchange->WantPulls(run->steps + 1);
@@ -1142,10 +926,10 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   void EvaluateBatch() {
     run->busy = true;
     job->step_ended.reset();
-    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
+    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache()->Take());
     if (job->counting()) {
       return Compute(
-          [compute = job->compute, layout = job->layout, pulled, begin = run->begin,
+          [compute = job->compute(), layout = job->layout(), pulled, begin = run->begin,
            end = run->end]() -> absl::StatusOr<std::int64_t> {
             EG_RETURN_IF_ERROR(compute->UseLayout(layout));
             compute->Absorb(std::move(*pulled));
@@ -1162,7 +946,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     const std::shared_ptr<ComputeJob::BatchRows> rows = TakeRows();
     if (run->next_step + 1 < run->steps) AskBatch();
     Compute(
-        [compute = job->compute, layout = job->layout, pulled, batch, rows,
+        [compute = job->compute(), layout = job->layout(), pulled, batch, rows,
          next = run->next]() -> absl::StatusOr<StepResult> {
           EG_RETURN_IF_ERROR(compute->UseLayout(layout));
           compute->Absorb(std::move(*pulled));
@@ -1197,9 +981,9 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   // at a time.
   void Export() {
     run->busy = true;
-    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache->Take());
+    auto pulled = std::make_shared<std::vector<PulledShard>>(job->cache()->Take());
     Compute(
-        [compute = job->compute, layout = job->layout, pulled, folder = job->runs_folder,
+        [compute = job->compute(), layout = job->layout(), pulled, folder = job->runs_folder(),
          order = job->export_order]() -> absl::StatusOr<ExportBegun> {
           EG_RETURN_IF_ERROR(compute->UseLayout(layout));
           compute->Absorb(std::move(*pulled));
@@ -1216,7 +1000,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           self.run->exported.set_host(self.options.host);
           if (!begun->sent) {
             for (const v1::RunFileInfo& file : begun->written) {
-              self.run->exported.add_files(absl::StrCat(self.job->runs_folder, "/", file.name()));
+              self.run->exported.add_files(absl::StrCat(self.job->runs_folder(), "/", file.name()));
               *self.run->exported.add_exported() = file;
             }
             return self.Finish();
@@ -1243,7 +1027,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     if (!next) return;
     run->reading = true;
     Compute(
-        [compute = job->compute, sending = run->sending, reader = run->reader, next = *next] {
+        [compute = job->compute(), sending = run->sending, reader = run->reader, next = *next] {
           v1::RunFileChunk chunk;
           reader->Read(sending->files[next.file], next.offset, next.bytes, next.last, &chunk);
           return chunk;
@@ -1338,7 +1122,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
           sum.set_is_integer(true);
           sum.set_count(run->count);
         } else {
-          FillSums(job->spec->model.metrics, run->measured, run->work.kind == WorkKind::kEvaluate,
+          FillSums(job->spec()->model.metrics, run->measured, run->work.kind == WorkKind::kEvaluate,
                    &run->metrics);
         }
         *done.mutable_metrics() = std::move(run->metrics);
@@ -1362,7 +1146,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     *done.mutable_v1() = ToProto(report.v1);
     if (report.work.kind == WorkKind::kTrain && pulled_ahead &&
         *pulled_ahead == book.map().version && run->exchange->PullsDone(run->steps + 1))
-      job->fresh = pulled_ahead;
+      job->pulled_ahead = pulled_ahead;
     metrics.done.Add();
     AbortRun();
     reports.KeepDone(report.work.attempt, std::move(done));
@@ -1414,7 +1198,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   v1::WorkerProgress Progress() {
     v1::WorkerProgress progress;
     progress.set_state("idle");
-    progress.set_computing(compute.busy() || (job && job->opening));
+    progress.set_computing(compute.busy() || (input && input->opening()));
     progress.set_waiting_for(waiting_for);
     if (run) {
       progress.set_state(
@@ -1435,8 +1219,7 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     }
     if (!progress.waiting_for().empty() && !run) progress.set_state("waiting");
     if (job) {
-      progress.set_steps(job->steps);
-      progress.set_examples(job->examples);
+      job->FillProgress(&progress);
     }
     // A heartbeat that does not fit into a message is none, and the lease ends: what a server says
     // in it is bounded.
@@ -1445,9 +1228,8 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
     progress.set_bytes_sent(stats.bytes_sent);
     progress.set_bytes_received(stats.bytes_received);
     if (job) {
-      progress.set_job_uid(job->uid.value());
       progress.set_job_stint(stint);
-      progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - job->bytes_before);
+      progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - bytes_before_job);
     }
     device.WarnOnce(env.logger, About());
     device.Fill(&progress);
@@ -1466,22 +1248,21 @@ struct Runner::Impl : std::enable_shared_from_this<Runner::Impl> {
   };
   ComputeQueue compute{env.control, env.compute};
   AttemptBook book;
-  BatchReader reader;
   RunnerMetrics metrics;
   DeviceReport device;
   AttemptReports reports{{env.send, env.logger, &metrics, options.message_bytes_max}};
   StepLog step_log{options.step_records_max, &metrics.step_records};
-  UniqueIds unique_ids;
-  std::optional<Job> job;
-  std::uint64_t stint = 0;  // how often a job has begun here
+  BatchStreams streams;
+  std::unique_ptr<JobContext> job;     // null: no job is served
+  std::shared_ptr<InputOpener> input;  // of `job`; shared with its own callbacks
+  std::uint64_t bytes_before_job = 0;  // sent and received by this process before `job`
+  std::uint64_t stint = 0;             // how often a job has begun here
   std::optional<Run> run;
   std::map<std::string, v1::Endpoint> endpoints;
-  std::map<Attempt, std::uint64_t> stream_of;
-  std::set<std::uint64_t> streams;
   std::string identity, waiting_for;
   v1::Stamp registration;
   std::optional<MapVersion> pulled_ahead;  // map under which the last push also pulled
-  std::uint64_t highest_term = 0, life_id = 0, last_stream = 0, last_run = 0;
+  std::uint64_t highest_term = 0, life_id = 0, last_run = 0;
   MonoTime step_begun{0};  // when the step that is computed was handed to the compute thread
   std::optional<MonoTime> no_room_said_at;
   bool pump_scheduled = false;

@@ -1,0 +1,43 @@
+// The batches of each attempt, read ahead on the thread of worker/data: a stream of batches for
+// the attempt that begins and for the next few, so that their first batches are read meanwhile.
+// Control executor, but for the callback of Next.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "common/metrics/metrics.h"
+#include "worker/data/batch_reader.h"
+#include "worker/runner/attempt_book.h"
+#include "worker/runner/input_opener.h"
+#include "worker/runner/job_context.h"
+
+namespace evergrad::worker {
+
+class BatchStreams {
+ public:
+  // `registry` outlives the streams.
+  BatchStreams(BatchReader::Options options, metrics::Registry* registry)
+      : reader_(std::move(options), registry) {}
+
+  // Opens the stream of `work` (training or evaluation), and those of the first training closures
+  // among `held` that have not begun. A stream that is open stays as it is.
+  void Open(const JobContext& job, const InputOpener& input, const Work& work,
+            const std::vector<AttemptBook::Held>& held);
+  // The next batch of an attempt whose stream is open: BatchReader::Next.
+  void Next(Attempt attempt, BatchReader::Taken taken);
+  // Closes the stream of an attempt, if there is one.
+  void Close(Attempt attempt);
+  void CloseAll();
+
+ private:
+  void OpenOne(const JobContext& job, const InputOpener& input, const Work& work);
+
+  BatchReader reader_;
+  std::map<Attempt, BatchReader::StreamId> open_;
+  BatchReader::StreamId last_ = 0;
+};
+
+}  // namespace evergrad::worker

@@ -1,0 +1,71 @@
+// Opens the input of one job (data sets, model) before an attempt begins, and checks that the data
+// are those that the plan was made from [LEDGER 33].
+//
+// Control executor; the opening itself runs on the compute executor and resumes on the control
+// executor. An opener that ends meanwhile is not called any more.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "common/fault/failpoints.h"
+#include "common/runtime/executor.h"
+#include "common/time/clock.h"
+#include "worker/data/dataset.h"
+#include "worker/runner/attempt_book.h"
+#include "worker/runner/compute_job.h"
+#include "worker/runner/compute_queue.h"
+#include "worker/runner/job_context.h"
+
+namespace evergrad::worker {
+
+class InputOpener : public std::enable_shared_from_this<InputOpener> {
+ public:
+  // All outlive the opener; `failpoints` and `clock` may be null.
+  struct Environment {
+    runtime::Executor* control = nullptr;
+    ComputeQueue* compute = nullptr;
+    fault::Failpoints* failpoints = nullptr;
+    const Clock* clock = nullptr;
+  };
+  // The opening that began for this attempt has ended, well or not.
+  using OnOpened = std::function<void(Attempt, const absl::Status&)>;
+
+  InputOpener(Environment environment, std::shared_ptr<ComputeJob> compute, OnOpened on_opened);
+
+  // True once all of this is open. Otherwise an opening for `attempt` begins, unless one is under
+  // way, and its end is told to `on_opened`. After an error the next call tries again.
+  bool Open(const ComputeJob::Needs& needs, Attempt attempt);
+  bool opening() const { return opening_; }
+
+  // An input error of this worker (Lack::kInput) if what is open differs from the plan's data. The
+  // data are then opened anew by the next Open, once a second at most, because somebody may put
+  // the right ones in their place.
+  absl::Status CheckData(const JobContext& job, const Work& work);
+
+  // Null where not open.
+  const std::shared_ptr<const Dataset>& train() const { return train_; }
+  const std::shared_ptr<const Dataset>& eval() const { return eval_; }
+
+ private:
+  struct Input {
+    absl::Status status;
+    std::shared_ptr<const Dataset> train, eval;
+  };
+  void Opened(const ComputeJob::Needs& needs, Attempt attempt, Input input);
+
+  const Environment env_;
+  const std::shared_ptr<ComputeJob> compute_;  // shared with the job and the compute executor
+  const OnOpened on_opened_;
+  ComputeJob::Needs opened_;
+  bool opening_ = false, close_first_ = false;
+  MonoTime opened_at_{0};
+  std::shared_ptr<const Dataset> train_, eval_;  // shared with compute_ and the batch reader
+};
+
+// The check of InputOpener::CheckData; pure. `train` and `eval` may be null.
+absl::Status CompareWithPlan(const JobContext& job, const Work& work, const Dataset* train,
+                             const Dataset* eval);
+
+}  // namespace evergrad::worker
