@@ -72,10 +72,10 @@ absl::Status AttemptReports::CheckSize(const Work& work, const v1::Done& done) c
       work.kind == WorkKind::kDescribe
           ? "; a model with fewer variables or shorter names describes itself in less"
           : "";
-  return UserError(absl::ResourceExhaustedError(absl::StrCat(
-      "the report of a closure is too large for a message", hint,
-      ": kind=", v1::WorkKind_Name(done.kind()), " closure=", ClosureName(work), " bytes=", bytes,
-      " limit=", env_.message_bytes_max)));
+  return UserError(absl::ResourceExhaustedError(
+      absl::StrCat("the report of a closure is too large for a message", hint,
+                   ": kind=", v1::WorkKind_Name(done.kind()), " closure=", ClosureName(work),
+                   " bytes=", bytes, " limit=", env_.message_bytes_max)));
 }
 
 void AttemptReports::SendDone(Attempt attempt, v1::WorkerProgress progress) {

@@ -10,7 +10,6 @@
 #include "common/client/protocol.h"
 #include "common/client/wire_type.h"
 #include "common/optimizers/registry.h"
-#include "common/plan/counting_rows.h"
 #include "common/tensor/convert.h"
 #include "worker/backend/precision.h"
 #include "worker/runner/counting.h"
@@ -96,6 +95,11 @@ void ComputeBackend::TakeUse() {
   if (use && use_ && !ask)
     use->utilization = use_->utilization, use->memory.free = use_->memory.free;
   use_ = std::move(use);
+}
+
+void AddMetrics(const std::vector<MetricSum>& step, std::vector<MetricSum>* total) {
+  total->resize(step.size());
+  for (std::size_t m = 0; m < step.size(); ++m) (*total)[m].Add(step[m]);
 }
 
 void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured,
@@ -322,10 +326,14 @@ void ComputeJob::Absorb(std::vector<PulledShard> pulled) {
   weights_->Absorb(std::move(pulled));
 }
 
+absl::Status ComputeJob::CheckWeights() const {
+  if (weights_ && weights_->complete()) return absl::OkStatus();
+  return absl::InternalError("a step without all of its weights");
+}
+
 absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights(
     std::vector<tensor::AlignedBuffer>* widened) const {
-  if (!weights_ || !weights_->complete())
-    return absl::InternalError("a step without all of its weights");
+  EG_RETURN_IF_ERROR(CheckWeights());
   return weights_->Spans(widened);
 }
 
@@ -340,8 +348,7 @@ static_assert(static_cast<int>(tensor::WireType::kFloat32) == static_cast<int>(E
 }  // namespace
 
 absl::StatusOr<std::vector<AnyIn>> ComputeJob::StepWeights() const {
-  if (!weights_ || !weights_->complete())
-    return absl::InternalError("a step without all of its weights");
+  EG_RETURN_IF_ERROR(CheckWeights());
   std::vector<AnyIn> weights;
   for (const TypedSpan& span : weights_->Held())
     weights.emplace_back(span.data, span.elements, ElementOf(span.type));
@@ -469,24 +476,6 @@ std::string Overflow(const Layout& layout, int variable, int table) {
 
 }  // namespace
 
-std::shared_ptr<ComputeJob::BatchRows> ComputeJob::CountedRows(
-    std::uint64_t closure, std::uint32_t update,
-    const std::shared_ptr<const Layout>& layout) const {
-  std::vector<plan::CountingRows> drawn;
-  std::vector<std::span<const std::int64_t>> ids;
-  for (std::uint32_t t = 0; t < layout->tables().size(); ++t)
-    drawn.push_back(plan::CountingRowsOf(closure, update, t, layout->tables()[t].dimension,
-                                         spec_->counting.table_ids));
-  for (const plan::CountingRows& table : drawn) ids.emplace_back(table.ids);
-  auto rows = std::make_shared<BatchRows>();
-  rows->slots = std::make_shared<const SlotRows>(layout, ids);
-  if (rows->slots->parts().empty()) return nullptr;
-  rows->values = rows->slots->MakeRows();
-  for (std::size_t t = 0; t < drawn.size(); ++t)
-    std::copy(drawn[t].values.begin(), drawn[t].values.end(), rows->values[t].floats().begin());
-  return rows;
-}
-
 std::shared_ptr<GradientBuffer> ComputeJob::MakeGradients(Backend& backend) const {
   if (backend.host_memory()) return std::make_shared<GradientBuffer>(layout_);
   std::vector<tensor::AlignedBuffer> buffers;
@@ -515,14 +504,6 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
                                                    std::uint64_t dropout_key, NextBatch* next) {
   EG_ASSIGN_OR_RETURN(const std::vector<AnyIn> weights, StepWeights());
   Step step;
-  if (spec_->type == "counting") {
-    step.gradients = CountingGradient(layout_, batch.examples);
-    if (rows != nullptr)
-      step.row_gradients =
-          std::make_shared<std::vector<tensor::AlignedBuffer>>(std::move(rows->values));
-    ToWire(rows, &step);
-    return step;
-  }
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
   const bool wire = !backend->host_memory();  // its gradients are narrowed over there
   backend->SetReproducible(spec_->strategy.deterministic);
@@ -602,13 +583,6 @@ absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const B
       steps_->Evaluate(weights, ValuesOf(rows, *layout_), inputs, Bringing(next));
   backend_->TakeUse();
   return result;
-}
-
-absl::StatusOr<std::int64_t> ComputeJob::EvaluateCounting(std::uint64_t begin,
-                                                          std::uint64_t end) const {
-  std::vector<tensor::AlignedBuffer> widened;
-  EG_ASSIGN_OR_RETURN(const auto weights, Weights(&widened));
-  return CountingSum(*layout_, weights, begin, end);
 }
 
 absl::StatusOr<ComputeJob::Exported> ComputeJob::Export() const {

@@ -83,6 +83,8 @@ class NextBatch {
       ABSL_GUARDED_BY(mu_);  // shared with the run and the compute thread; two at most
 };
 
+// Adds what a step measured to a closure's sums, both in the order of the model's metrics.
+void AddMetrics(const std::vector<MetricSum>& step, std::vector<MetricSum>* total);
 // What a closure measured, in the order of the model's metrics, as the coordinator adds it up. A
 // metric of many counts only `with_counts`.
 void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured,
@@ -138,6 +140,11 @@ class ComputeJob {
   // The weights are cut as `layout` says from now on. Internal: its variables are not the graph's.
   absl::Status UseLayout(std::shared_ptr<const Layout> layout);
   void Absorb(std::vector<PulledShard> pulled);
+  // Internal: weights were not absorbed for every shard.
+  absl::Status CheckWeights() const;
+  // The weights in float32, after this check; those held in another type are put into `widened`.
+  absl::StatusOr<std::vector<std::span<const float>>> Weights(
+      std::vector<tensor::AlignedBuffer>* widened) const;
   // Asks for the copies of a batch to the device, rows of tables left out, before the step that it
   // is for; nothing on the CPU. A mistake in it is that step's.
   void BringAhead(std::shared_ptr<const ReadyBatch> batch);
@@ -147,13 +154,8 @@ class ComputeJob {
   absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch,
                                                     const std::shared_ptr<const Layout>& layout,
                                                     UniqueIds* scratch) const;
-  // Of a counting job: the rows that update (closure, update) pushes, with the gradients in the
-  // place of values; null without tables, or without rows.
-  std::shared_ptr<BatchRows> CountedRows(std::uint64_t closure, std::uint32_t update,
-                                         const std::shared_ptr<const Layout>& layout) const;
-  // `rows`: RowsOf's of this batch with their values, or CountedRows', which are used up; null
-  // without tables. `next`, of this and of Evaluate: whose batch is brought over while the device
-  // computes; may be null.
+  // `rows`: RowsOf's of this batch with their values; null without tables. `next`, of this and of
+  // Evaluate: whose batch is brought over while the device computes; may be null.
   absl::StatusOr<Step> Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key,
                              NextBatch* next = nullptr);
   // The next step of a user's function; gradients only of what it pushed.
@@ -167,7 +169,6 @@ class ComputeJob {
   absl::StatusOr<FunctionStep> RunFunction(sdk::FunctionCall& call);
   absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch, const BatchRows* rows,
                                       NextBatch* next = nullptr);
-  absl::StatusOr<std::int64_t> EvaluateCounting(std::uint64_t begin, std::uint64_t end) const;
   // The files of an export, good until the next Absorb: dense variables (none where there are only
   // tables), vocabularies of the training data.
   struct Exported {
@@ -178,9 +179,6 @@ class ComputeJob {
   absl::StatusOr<Exported> Export() const;
 
  private:
-  // Float32; what is not held so is put into `widened`.
-  absl::StatusOr<std::vector<std::span<const float>>> Weights(
-      std::vector<tensor::AlignedBuffer>* widened) const;
   absl::StatusOr<std::vector<AnyIn>> StepWeights() const;
   // Where the backend leaves them on its way to the servers: one copy at most.
   std::shared_ptr<GradientBuffer> MakeGradients(Backend& backend) const;

@@ -68,6 +68,8 @@ absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
   return std::vector<ShardId>(touched.begin(), touched.end());
 }
 
+namespace {
+
 std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout,
                                                  const std::vector<std::uint64_t>& examples) {
   const int samples = layout->Find(kCountingSamples), updates = layout->Find(kCountingUpdates);
@@ -80,6 +82,37 @@ std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Lay
   }
   for (float& count : gradient->variable(static_cast<std::uint32_t>(updates))) count = 1.0f;
   return gradient;
+}
+
+// Null slots: the update has no rows.
+void CountRows(const std::shared_ptr<const Layout>& layout, std::uint64_t closure,
+               std::uint32_t update, std::uint64_t table_ids, CountedStep* step) {
+  std::vector<plan::CountingRows> drawn;
+  std::vector<std::span<const std::int64_t>> ids;
+  for (std::uint32_t t = 0; t < layout->tables().size(); ++t)
+    drawn.push_back(
+        plan::CountingRowsOf(closure, update, t, layout->tables()[t].dimension, table_ids));
+  for (const plan::CountingRows& table : drawn) ids.emplace_back(table.ids);
+  auto slots = std::make_shared<const SlotRows>(layout, ids);
+  if (slots->parts().empty()) return;
+  step->row_gradients = slots->MakeRows();
+  for (std::size_t t = 0; t < drawn.size(); ++t)
+    std::copy(drawn[t].values.begin(), drawn[t].values.end(),
+              step->row_gradients[t].floats().begin());
+  slots->ToWire(&step->row_gradients);
+  step->slots = std::move(slots);
+}
+
+}  // namespace
+
+CountedStep CountStepOf(const std::shared_ptr<const Layout>& layout,
+                        const std::vector<std::uint64_t>& examples, std::uint64_t closure,
+                        std::uint32_t update, std::uint64_t table_ids) {
+  CountedStep step;
+  step.gradients = CountingGradient(layout, examples);
+  step.gradients->ToWire();
+  if (layout->slots() > 0) CountRows(layout, closure, update, table_ids, &step);
+  return step;
 }
 
 absl::StatusOr<std::int64_t> CountingSum(const Layout& layout,

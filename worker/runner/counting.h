@@ -23,6 +23,7 @@
 #include "common/plan/counting_rows.h"
 #include "evergrad/v1/session.pb.h"
 #include "worker/params/layout.h"
+#include "worker/params/slot_rows.h"
 #include "worker/params/weights.h"
 
 namespace evergrad::worker {
@@ -37,9 +38,16 @@ v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t s
 // not a counting job's layout, an example that it has no row for.
 absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples);
-// EG_CHECK: as CountingTouch checked it.
-std::shared_ptr<GradientBuffer> CountingGradient(const std::shared_ptr<const Layout>& layout,
-                                                 const std::vector<std::uint64_t>& examples);
+// What update (closure, update) pushes, in wire types: +1 to dense shards, and the integers of its
+// rows of tables. EG_CHECK: as CountingTouch checked it.
+struct CountedStep {
+  std::shared_ptr<GradientBuffer> gradients;
+  std::shared_ptr<const SlotRows> slots;  // null without rows
+  std::vector<tensor::AlignedBuffer> row_gradients;
+};
+CountedStep CountStepOf(const std::shared_ptr<const Layout>& layout,
+                        const std::vector<std::uint64_t>& examples, std::uint64_t closure,
+                        std::uint32_t update, std::uint64_t table_ids);
 // Of rows [begin, end) of counting/samples. InvalidArgument: rows that it does not have.
 absl::StatusOr<std::int64_t> CountingSum(const Layout& layout,
                                          const std::vector<std::span<const float>>& weights,

@@ -120,17 +120,17 @@ DeviceReport::DeviceReport(std::shared_ptr<ComputeBackend> backend, metrics::Reg
       overflows_(registry->GetCounter(
           "evergrad_worker_loss_scale_overflows_total",
           "Steps whose update was skipped because the loss scale was too large")) {
-  registry->AddCallbackGauges(GaugeNames(),
-                              [weak = std::weak_ptr<ComputeBackend>(backend_),
-                               counts = counts_]() -> std::vector<Samples> {
-                                const auto compute = weak.lock();
-                                if (compute == nullptr) return {};
-                                const std::optional<DeviceUse> use = compute->use();
-                                if (!use) return {};
-                                v1::DeviceProgress progress;
-                                counts->Fill(*use, &progress);
-                                return GaugeSamples(*use, progress, compute->staging_refused());
-                              });
+  registry->AddCallbackGauges(
+      GaugeNames(),
+      [weak = std::weak_ptr<ComputeBackend>(backend_), counts = counts_]() -> std::vector<Samples> {
+        const auto compute = weak.lock();
+        if (compute == nullptr) return {};
+        const std::optional<DeviceUse> use = compute->use();
+        if (!use) return {};
+        v1::DeviceProgress progress;
+        counts->Fill(*use, &progress);
+        return GaugeSamples(*use, progress, compute->staging_refused());
+      });
 }
 
 void DeviceReport::BeginJob() {

@@ -14,7 +14,7 @@ namespace evergrad::worker {
 class Drain : public std::enable_shared_from_this<Drain> {
  public:
   struct Environment {
-    runtime::Executor* control = nullptr;  // outlives the drain
+    runtime::Executor* control = nullptr;         // outlives the drain
     std::chrono::milliseconds answers_max{0};     // waiting for answers
     std::chrono::milliseconds no_session_max{0};  // going on without a session
     std::function<void()> give_up;                // ends the running attempt, if there is one

@@ -38,7 +38,7 @@ absl::Status CompareFingerprint(const JobContext& job, const Work& work, const D
                          " examples=[", range.begin, ",", range.end, ")");
   }
   const auto& source = job.spec()->data.train;
-  const std::string file = !source ? "" : source->format == "idx" ? source->images : source->path;
+  const std::string file = source ? config::FirstFile(*source) : "";
   return Differs(absl::StrCat("file=", file, where, " want=", line(want), " got=", line(got)));
 }
 

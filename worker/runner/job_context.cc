@@ -13,10 +13,7 @@ std::uint64_t EvalNumber(const Work& work) { return work.closure.value() & 0xfff
 }  // namespace
 
 JobContext::JobContext(const v1::JobInfo& info, Environment environment)
-    : env_(std::move(environment)),
-      uid_(info.job_uid()),
-      name_(info.name()),
-      seed_(info.seed()) {
+    : env_(std::move(environment)), uid_(info.job_uid()), name_(info.name()), seed_(info.seed()) {
   Read(info);
   Learn(info);
 }
@@ -35,12 +32,11 @@ void JobContext::Read(const v1::JobInfo& info) {
     return;
   }
   spec_ = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
-  compute_ =
-      std::make_shared<ComputeJob>(spec_, seed_, env_.backend, env_.data, env_.data_limit);
+  compute_ = std::make_shared<ComputeJob>(spec_, seed_, env_.backend, env_.data, env_.data_limit);
   if (counting() && !env_.allow_counting)
-    spec_error_ = WithLack(Lack::kAbility,
-                           absl::FailedPreconditionError("counting jobs run only on daemons started "
-                                                         "with --failpoints: spec.type=counting"));
+    spec_error_ = WithLack(
+        Lack::kAbility, absl::FailedPreconditionError("counting jobs run only on daemons started "
+                                                      "with --failpoints: spec.type=counting"));
 }
 
 void JobContext::Learn(const v1::JobInfo& info) {
@@ -78,9 +74,8 @@ absl::Status JobContext::Check(WorkKind kind) const {
 
 absl::Status JobContext::CheckPlanHas(const Work& work) const {
   if (work.kind == WorkKind::kTrain && work.closure.value() >= plan_->closures())
-    return absl::InvalidArgumentError(
-        absl::StrCat("closure beyond the plan: closures=", plan_->closures(),
-                     " got=", work.closure.value()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "closure beyond the plan: closures=", plan_->closures(), " got=", work.closure.value()));
   if (work.kind == WorkKind::kEvaluate && EvalNumber(work) >= plan_->eval_closures())
     return absl::InvalidArgumentError(
         absl::StrCat("evaluation closure beyond the plan: closures=", plan_->eval_closures(),

@@ -37,8 +37,7 @@ struct RunnerMetrics::ServedJob {
 
 RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_records_max,
                              std::uint64_t data_bytes_max)
-    : attempts(*registry, "evergrad_worker_queued_attempts",
-               "Attempts granted ahead and not begun",
+    : attempts(*registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun",
                static_cast<double>(AttemptBook::kQueuedMax)),
       step_records(*registry, "evergrad_worker_step_records",
                    "Step records between two heartbeats; refused: the oldest is dropped",

@@ -32,8 +32,8 @@ TEST_CASE("work runs on the compute executor, and resumes with its result on the
   CHECK(compute.RunReady() == 3);
   CHECK(queue.busy());  // until both have resumed
   CHECK(control.RunReady() == 2);
-  CHECK(order == std::vector<std::string>{"compute a", "compute b", "post", "resume a busy",
-                                          "resume b"});
+  CHECK(order ==
+        std::vector<std::string>{"compute a", "compute b", "post", "resume a busy", "resume b"});
   CHECK_FALSE(queue.busy());
 }
 

@@ -124,7 +124,8 @@ TEST_CASE("work needs a job that can be read, and, except for a describe, a plan
   Work work = Training(0);
   work.all_targets = false;
   work.targets = {ShardId(1)};
-  CHECK_THAT(std::string(opening.job.CheckPlanHas(work).message()), Catch::Contains("shards=1 got=1"));
+  CHECK_THAT(std::string(opening.job.CheckPlanHas(work).message()),
+             Catch::Contains("shards=1 got=1"));
   work.kind = WorkKind::kEvaluate;
   CHECK_THAT(std::string(opening.job.CheckPlanHas(work).message()), Catch::Contains("evaluation"));
 

@@ -1,0 +1,145 @@
+// One granted attempt, from its beginning to its end: the interface that the runner drives, and
+// what the kinds of work have in common. There is one file per kind: training_run, function_run,
+// counting_run (these three are updates, update_run.h), evaluation_run, describe_run, export_run.
+//
+//   Start ─▶ OnExchange … (values pulled, pushes settled) ─▶ a result of the compute executor ─▶ …
+//         └▶ OnFileAnswer, OnSession (export)                                        │
+//   owner's ReportDone, Fail or GiveUp ◀─────────────────────────────────────────────┘
+//
+// Everything here is on the control executor. Work for the compute executor goes through Compute,
+// and its continuation is on the control executor again. Continuations are guarded: they do nothing
+// once the attempt has ended. An attempt ends when the owner lets go of it (Cancel), which happens
+// inside the owner's ReportDone, Fail and GiveUp: after one of these calls a run returns at once.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/fault/failpoints.h"
+#include "common/log/log.h"
+#include "common/runtime/executor.h"
+#include "evergrad/v1/session.pb.h"
+#include "worker/runner/attempt_book.h"
+#include "worker/runner/attempt_reports.h"
+#include "worker/runner/compute_queue.h"
+#include "worker/runner/exchange.h"
+#include "worker/runner/failpoint_site.h"
+#include "worker/runner/job_context.h"
+#include "worker/runner/session_messages.h"
+
+namespace evergrad::worker {
+
+// The runner, as its running attempt sees it. Each call ends the attempt.
+class AttemptOwner {
+ public:
+  virtual ~AttemptOwner() = default;
+  // Reports Done. Not `send_now`: the report is kept and leaves in the next session.
+  virtual void ReportDone(bool send_now) = 0;
+  virtual void Fail(const absl::Status& status) = 0;
+  // As Fail, for an error of the compute executor, whose device may be lost with it.
+  virtual void FailCompute(const absl::Status& status) = 0;
+  virtual void GiveUp(const AttemptReports::Dropped& dropped) = 0;
+};
+
+class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
+ public:
+  // All outlive the run; `failpoints` may be null.
+  struct Environment {
+    AttemptOwner* owner = nullptr;
+    JobContext* job = nullptr;
+    AttemptBook* book = nullptr;
+    ComputeQueue* compute = nullptr;
+    runtime::Executor* control = nullptr;
+    log::Logger* logger = nullptr;
+    fault::Failpoints* failpoints = nullptr;
+    const Clock* clock = nullptr;  // may be null
+    Exchange::Environment exchange;
+  };
+  AttemptRun(const Environment& environment, Work work)
+      : env_(environment), work_(std::move(work)) {}
+  virtual ~AttemptRun() = default;
+  AttemptRun(const AttemptRun&) = delete;
+  AttemptRun& operator=(const AttemptRun&) = delete;
+
+  const Work& work() const { return work_; }
+
+  // --- called by the runner, which holds the run during the call
+  // Once, after AttemptBook::Begin.
+  virtual void Start() = 0;
+  virtual void OnMap();
+  // A new session: messages of the former one may be lost.
+  virtual void OnSession() {}
+  virtual void OnFileAnswer(const v1::RunFileAnswer&) {}
+  // The coordinator wants the attempt back. It continues all the same, unless it waits for a
+  // server's budget.
+  void Recall();
+  // The worker leaves: an update ends after its running step, `step_max` from now at the latest;
+  // other work is given up at once, unless its report is on its way.
+  virtual void Drain(std::chrono::milliseconds step_max);
+  // Lets go of what the run holds elsewhere.
+  virtual void Cancel() {}
+
+  void FillProgress(v1::WorkerProgress* progress) const;
+  // The part of Done that is of this kind of work; called once, at the end.
+  virtual void FillDone(v1::Done* done) = 0;
+  // The report was made: the book holds it, and the run ends.
+  virtual void OnReported() {}
+
+ protected:
+  // What a heartbeat says of the progress: it rises while the attempt advances.
+  virtual std::uint32_t Progressed() const { return 0; }
+  // Values were pulled or pushes settled: the next thing that can be done is done.
+  virtual void OnExchange() {}
+
+  // Continuations of this attempt: `f`, unless the attempt has ended. `f` may use `this`.
+  template <class F>
+  auto IfRunning(F f) {
+    return [weak = weak_from_this(), f = std::move(f)](auto&&... arguments) mutable {
+      if (const auto self = weak.lock()) f(std::forward<decltype(arguments)>(arguments)...);
+    };
+  }
+  // `work` runs on the compute executor, and `then`, with its result, on the control executor.
+  template <class W, class Then>
+  void Compute(W work, Then then) {
+    env_.compute->Run(std::move(work), IfRunning(std::move(then)));
+  }
+  // `then` runs on the control executor: here and now, or later where the failpoint delays. Its
+  // error ends the attempt.
+  template <class Then>
+  void PassFailpoint(absl::string_view name, Then then) {
+    AtFailpoint(env_.failpoints, name, env_.control,
+                IfRunning([this, then = std::move(then)](const absl::Status& hit) mutable {
+                  if (!hit.ok()) return env_.owner->Fail(hit);
+                  then();
+                }));
+  }
+
+  // The exchange with the servers, whose events are this run's. The first pull of all dense values
+  // leaves now; a training closure may have it from the attempt before.
+  void OpenExchange();
+  // The attempt is done: passes the failpoint and reports.
+  void Finish();
+  bool finishing() const { return finishing_; }
+  // Gives the attempt back if it waits for a server's budget while the worker is wanted elsewhere:
+  // the wait may last until the other job has ended. True: it was given back.
+  bool GiveBackIfPaused();
+  log::Context About() const { return {env_.job->name(), ClosureName(work_)}; }
+
+  const Environment env_;
+  const Work work_;
+  std::shared_ptr<Exchange> exchange_;  // shared with its own callbacks; null for a describe
+  bool draining_ = false;
+
+ private:
+  bool recalled_ = false, finishing_ = false;
+};
+
+// `status` with the step that it is about; a user's error stays one.
+absl::Status AboutStep(const absl::Status& status, ClosureId closure, std::uint32_t step);
+
+}  // namespace evergrad::worker

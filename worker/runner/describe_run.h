@@ -1,0 +1,20 @@
+// Describes a job to the coordinator: examples, variables and fingerprint, as the plan needs them.
+// One computation, without an exchange.
+#pragma once
+
+#include "worker/runner/attempt_run.h"
+
+namespace evergrad::worker {
+
+class DescribeRun final : public AttemptRun {
+ public:
+  using AttemptRun::AttemptRun;
+
+  void Start() override;
+  void FillDone(v1::Done* done) override { *done->mutable_describe() = std::move(description_); }
+
+ private:
+  v1::DescribeResult description_;
+};
+
+}  // namespace evergrad::worker

@@ -1,0 +1,38 @@
+// A closure of a functions job: each step is one call of the user's function, and pushes what it
+// pushed. How many steps there are is known with the last one.
+//
+// The call is used on the compute executor, and ends there, because it holds the user's objects.
+#pragma once
+
+#include "worker/runner/update_run.h"
+
+namespace evergrad::worker {
+
+class FunctionRun final : public UpdateRun {
+ public:
+  // `functions` may be null (none are registered) and outlives the run.
+  FunctionRun(const Environment& environment, Work work, const Measures& measures,
+              const sdk::Registry* functions, bool skip_not_finite);
+
+  void Start() override;
+  void Cancel() override;
+  void FillDone(v1::Done* done) override;
+
+ private:
+  void ComputeStep() override;
+  // A function reads what the servers hold when it begins, or newer values.
+  bool MayPullAhead() const override { return false; }
+  void OnStep(absl::StatusOr<ComputeJob::FunctionStep> step);
+  // "" or the reason to skip the update; the user's error, unless such steps are skipped.
+  absl::StatusOr<std::string> CheckFinite(const ComputeJob::FunctionStep& step);
+  absl::Status AboutFunction(const absl::Status& status) const;
+
+  const sdk::Registry* const functions_;
+  const bool skip_not_finite_;
+  std::shared_ptr<sdk::FunctionCall> call_;  // shared with the compute executor
+  const std::shared_ptr<std::atomic<bool>> cancelled_ =
+      std::make_shared<std::atomic<bool>>(false);  // shared with the call
+  std::string result_;
+};
+
+}  // namespace evergrad::worker

@@ -1,0 +1,48 @@
+// A closure of a training job: each step computes the gradients of one batch.
+//
+// A gradient that is not finite, or that its wire type cannot represent, is a user's error, or a
+// skipped update if `skip_not_finite` is set. A step whose loss scale was too large is always
+// skipped.
+#pragma once
+
+#include "worker/runner/batch_feed.h"
+#include "worker/runner/device_report.h"
+#include "worker/runner/update_run.h"
+
+namespace evergrad::worker {
+
+class TrainingRun final : public UpdateRun {
+ public:
+  struct Options {
+    BatchStreams* streams = nullptr;  // outlives the run; the stream of the work is open
+    DeviceReport* device = nullptr;   // outlives the run
+    bool skip_not_finite = false;
+  };
+  TrainingRun(const Environment& environment, Work work, const Measures& measures,
+              const Options& options)
+      : UpdateRun(environment, work, measures, environment.job->plan()->Closure(work.closure).steps),
+        options_(options) {}
+
+  void Start() override;
+  void FillDone(v1::Done* done) override;
+
+ private:
+  bool InputReady() override;
+  void ComputeStep() override;
+  void OnStep(const BatchFeed::Taken& taken, absl::StatusOr<ComputeJob::Step> step);
+
+  void CountWaitOfDevice();
+  void AnnounceLater();
+  // The reason to skip the update, "" if it is pushed. A step that is skipped adds nothing to a sum
+  // that would make it not finite. The user's error, unless such steps are skipped.
+  absl::StatusOr<std::string> CheckFinite(const ReadyBatch& batch, ComputeJob::Step* step);
+  absl::Status NotFinite(const ReadyBatch& batch, const ComputeJob::Step& step) const;
+  std::vector<ShardId> DenseTargets() const;
+
+  const Options options_;
+  std::shared_ptr<BatchFeed> feed_;  // shared with its own callbacks
+  MonoTime step_begun_{0};           // when the step was handed to the compute executor
+  std::vector<MetricSum> measured_;  // in the order of the model's metrics
+};
+
+}  // namespace evergrad::worker

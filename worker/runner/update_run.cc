@@ -1,0 +1,172 @@
+#include "worker/runner/update_run.h"
+
+#include <algorithm>
+
+namespace evergrad::worker {
+
+void UpdateRun::Start() {
+  OpenExchange();
+  OnExchange();
+}
+
+void UpdateRun::OnExchange() {
+  if (finishing() || GiveBackIfPaused() || !CountSettledSteps() || paused_ || computing_) return;
+  const bool settled = settled_steps_ == next_step_;
+  if (draining_ && settled && next_step_ < steps_)
+    return env_.owner->GiveUp({.reason = "draining"});
+  if (next_step_ == steps_) {
+    if (settled && env_.book->MayFinish(true)) Finish();
+    return;
+  }
+  if (InputReady() && exchange_->PullsDone(next_step_ + 1)) BeginStep();
+}
+
+// False: the failpoint behind a push was passed or waits, and has continued by itself.
+bool UpdateRun::CountSettledSteps() {
+  while (!paused_ && settled_steps_ < next_step_ &&
+         env_.book->Unsettled(UpdateIndex(settled_steps_)).empty()) {
+    ++settled_steps_;
+    if (env_.failpoints == nullptr || !env_.failpoints->AnyArmed()) continue;
+    paused_ = true;
+    PassFailpoint("worker.after_push", [this] {
+      paused_ = false;
+      OnExchange();
+    });
+    return false;
+  }
+  return true;
+}
+
+void UpdateRun::BeginStep() {
+  computing_ = true;
+  AtFailpoint(env_.failpoints, "worker.step", env_.control,
+              IfRunning([this](const absl::Status& hit) {
+                if (!hit.ok())
+                  return env_.owner->Fail(AboutStep(hit, work_.closure, next_step_));
+                ComputeStep();
+              }));
+}
+
+void UpdateRun::PullForSecondStep() {
+  if (pipeline() != 1 || next_step_ > 0 || steps_ <= 1) return;
+  exchange_->WantPulls(2);
+  exchange_->Flush();
+}
+
+void UpdateRun::PushUpdate(Update update) {
+  PassFailpoint("worker.before_push", [this, update = std::move(update)] {
+    if (next_step_ == 0)
+      env_.logger->Debug(absl::StrCat("first push of an attempt leaves: attempt=",
+                                      work_.attempt.ToString()),
+                         About());
+    PushStep(update);
+  });
+}
+
+std::vector<Exchange::Gradient> UpdateRun::GradientsOf(const Update& update) const {
+  const bool skipped = !update.skip_reason.empty();
+  std::vector<Exchange::Gradient> gradients;
+  gradients.reserve(update.dense.size() + update.parts.size());
+  for (const ShardId shard : update.dense)
+    gradients.push_back({shard, skipped ? tensor::SharedBytes{}
+                                        : GradientBuffer::Slice(update.gradients, shard)});
+  for (const SlotRows::Part* part : update.parts) {
+    if (skipped) {
+      gradients.push_back({part->shard, {}});
+      continue;
+    }
+    const std::span<const std::byte> bytes(update.row_gradients->data() + part->first_byte,
+                                           part->bytes);
+    gradients.push_back({part->shard, {update.row_gradients, bytes}, update.slots, part});
+  }
+  return gradients;
+}
+
+void UpdateRun::PushStep(const Update& update) {
+  const UpdateIndex index(next_step_);
+  std::vector<Exchange::Gradient> gradients = GradientsOf(update);
+  std::vector<ShardId> shards;
+  for (const Exchange::Gradient& gradient : gradients) shards.push_back(gradient.shard);
+  env_.book->Expect(index, shards);
+  exchange_->Push(index, env_.job->plan()->GlobalStep(work_.closure, index), std::move(gradients),
+                  update.skip_reason);
+  ++next_step_;
+  // The values of step next_step_ + pipeline leave with this push.
+  const std::uint64_t pulls = next_step_ + pipeline() + 1;
+  if (pulls <= steps_) {
+    exchange_->WantPulls(pulls);
+  } else if (next_step_ == steps_ && AnotherQueued() && MayPullAhead()) {
+    exchange_->WantPulls(steps_ + 1);
+    pulled_ahead_ = env_.book->map().version;
+  }
+  exchange_->Flush();
+  EndStep();
+}
+
+void UpdateRun::EndStep() {
+  computing_ = false;
+  OnExchange();
+}
+
+bool UpdateRun::AnotherQueued() const {
+  for (const AttemptBook::Held& held : env_.book->HeldForHello()) {
+    if (!held.begun) return held.work.kind == WorkKind::kTrain;
+  }
+  return false;
+}
+
+void UpdateRun::OnReported() {
+  if (pulled_ahead_ && *pulled_ahead_ == env_.book->map().version &&
+      exchange_->PullsDone(steps_ + 1))
+    env_.job->pulled_ahead = pulled_ahead_;
+}
+
+std::vector<ShardId> UpdateRun::Targets(std::vector<ShardId> shards) const {
+  std::erase_if(shards, [this](ShardId shard) { return !IsTarget(shard); });
+  return shards;
+}
+
+// On the control executor, because the compute executor has the next step to do.
+void UpdateRun::AddGradientsOfRows(const std::shared_ptr<const SlotRows>& slots,
+                                   const std::vector<tensor::AlignedBuffer>& gradients,
+                                   Update* update) const {
+  update->slots = slots;
+  update->row_gradients =
+      std::make_shared<const tensor::AlignedBuffer>(slots->Gather(gradients));
+  for (const SlotRows::Part& part : slots->parts()) {
+    if (IsTarget(part.shard)) update->parts.push_back(&part);
+  }
+}
+
+void UpdateRun::CountStep(std::uint64_t examples) {
+  metrics_.set_examples(metrics_.examples() + examples);
+  metrics_.set_steps(metrics_.steps() + 1);
+  ++env_.job->steps;
+  env_.job->examples += examples;
+  measures_.metrics->steps.Add();
+  measures_.metrics->examples.Add(examples);
+}
+
+void UpdateRun::RecordStep(std::uint64_t examples, double loss_sum) {
+  CountStep(examples);
+  metrics_.set_loss_sum(metrics_.loss_sum() + loss_sum);
+  const double loss = loss_sum / static_cast<double>(std::max<std::uint64_t>(examples, 1));
+  v1::StepRecord record;
+  record.set_global_step(env_.job->plan()->GlobalStep(work_.closure, UpdateIndex(next_step_)));
+  record.set_loss(loss);
+  record.set_examples(static_cast<std::uint32_t>(examples));
+  *metrics_.add_step_records() = record;
+  measures_.steps->Add(std::move(record));
+  measures_.metrics->loss.Set(loss);
+}
+
+void UpdateRun::FillTouchedLess(v1::Done* done) const {
+  if (!work_.all_targets) return;
+  v1::TouchedLess& touched = *done->mutable_touched();
+  for (const auto& [shard, updates] : env_.book->TouchedLess()) {
+    touched.add_shards(shard);
+    touched.add_updates(updates);
+  }
+}
+
+}  // namespace evergrad::worker
