@@ -25,8 +25,9 @@ class AttemptFactory {
   };
   explicit AttemptFactory(Environment environment) : env_(std::move(environment)) {}
 
-  // `job` can do such work (JobContext::Check), and outlives the run. `registration`: of this worker
-  // in the session. For training and evaluations that read data, the stream of `work` is open.
+  // `job` can do such work (JobContext::Check), and outlives the run. `registration`: of this
+  // worker in the session. For training and evaluations that read data, the stream of `work` is
+  // open.
   std::shared_ptr<AttemptRun> Make(const Work& work, JobContext* job,
                                    const v1::Stamp& registration);
 

@@ -48,8 +48,8 @@ void AttemptRun::OpenExchange() {
                         .superseded_by = superseded_by});
   });
   events.on_failed = IfRunning([this](const absl::Status& status) { env_.owner->Fail(status); });
-  exchange_ = std::make_shared<Exchange>(env_.exchange, env_.job->layout(), work_,
-                                         std::move(events));
+  exchange_ =
+      std::make_shared<Exchange>(env_.exchange, env_.job->layout(), work_, std::move(events));
   const std::optional<MapVersion> ahead = std::exchange(env_.job->pulled_ahead, std::nullopt);
   if (work_.kind == WorkKind::kTrain && ahead == env_.book->map().version)
     return exchange_->HavePulls(1);

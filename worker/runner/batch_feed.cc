@@ -44,8 +44,8 @@ void BatchFeed::CopyToDevice() {
 
 // Rows are pulled with the dense values of their step, or as soon as they are known.
 absl::Status BatchFeed::AskRows() {
-  EG_ASSIGN_OR_RETURN(rows_, env_.job->compute()->RowsOf(*batch_, env_.job->layout(),
-                                                         &env_.job->unique_ids));
+  EG_ASSIGN_OR_RETURN(
+      rows_, env_.job->compute()->RowsOf(*batch_, env_.job->layout(), &env_.job->unique_ids));
   if (rows_ == nullptr) return absl::OkStatus();
   ++rows_pulls_;
   env_.exchange->WantRows(rows_pulls_, rows_->slots, pulls_each_step_ ? rows_pulls_ : 1);

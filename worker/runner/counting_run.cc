@@ -111,8 +111,7 @@ class CountingEvaluation final : public AttemptRun {
 }  // namespace
 
 std::shared_ptr<AttemptRun> MakeCountingRun(const AttemptRun::Environment& environment,
-                                            const Work& work,
-                                            const UpdateRun::Measures& measures) {
+                                            const Work& work, const UpdateRun::Measures& measures) {
   if (work.kind == WorkKind::kTrain)
     return std::make_shared<CountingTraining>(environment, work, measures);
   return std::make_shared<CountingEvaluation>(environment, work);

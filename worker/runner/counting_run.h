@@ -7,7 +7,6 @@ namespace evergrad::worker {
 
 // A training or an evaluation closure. An evaluation sums up the counts of its examples.
 std::shared_ptr<AttemptRun> MakeCountingRun(const AttemptRun::Environment& environment,
-                                            const Work& work,
-                                            const UpdateRun::Measures& measures);
+                                            const Work& work, const UpdateRun::Measures& measures);
 
 }  // namespace evergrad::worker

@@ -55,10 +55,10 @@ class ExportRun final : public AttemptRun {
   const Options options_;
   bool exporting_ = false, reading_ = false;
   v1::ExportResult result_;
-  std::optional<Upload> upload_;  // once the files are being sent
+  std::optional<Upload> upload_;                          // once the files are being sent
   std::shared_ptr<const ComputeJob::Exported> exported_;  // shared with the compute executor
   const std::shared_ptr<ExportReader> reader_ =
-      std::make_shared<ExportReader>();         // used on the compute executor
+      std::make_shared<ExportReader>();          // used on the compute executor
   std::map<std::string, v1::RunFileInfo> sent_;  // files whose last part was sent
 };
 

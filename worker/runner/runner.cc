@@ -20,6 +20,7 @@
 #include "worker/runner/compute_queue.h"
 #include "worker/runner/device_report.h"
 #include "worker/runner/drain.h"
+#include "worker/runner/heartbeat.h"
 #include "worker/runner/input_opener.h"
 #include "worker/runner/job_context.h"
 #include "worker/runner/runner_metrics.h"
@@ -30,8 +31,6 @@ namespace evergrad::worker {
 namespace {
 
 using client::FromProto;
-
-constexpr std::size_t kWaitingForBytesMax = 1024;
 
 }  // namespace
 
@@ -47,6 +46,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         metrics(env.registry, options.step_records_max, options.data_bytes_max),
         step_log(options.step_records_max, &metrics.step_records),
         device(backend, env.registry),
+        heartbeat(env.client, &device, &step_log, env.logger),
         streams({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
         reports({env.send, env.logger, &metrics, options.message_bytes_max}) {}
   // Once the runner is shared, because the drain holds it weakly.
@@ -98,11 +98,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     const JobUid uid(info.job_uid());
     if (job && job->uid() != uid) EndJob(job->uid(), "replaced");
     if (job) return job->Learn(info);
-    ++stint;
+    heartbeat.BeginJob();
     device.BeginJob();
     metrics.ShowServedJob(info.name(), uid);
-    const client::ParameterClient::Stats stats = env.client->stats();
-    bytes_before_job = stats.bytes_sent + stats.bytes_received;
     job = std::make_unique<JobContext>(
         info, JobContext::Environment{backend,
                                       {options.data_bytes_max, options.data_roots},
@@ -400,34 +398,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   void CheckDrained() { drain->Check(run != nullptr, !book.Unanswered().empty()); }
 
   v1::WorkerProgress Progress() {
-    v1::WorkerProgress progress;
-    progress.set_state("idle");
-    progress.set_computing(compute.busy() || (input && input->opening()));
-    progress.set_waiting_for(waiting_for);
-    if (run) {
-      run->FillProgress(&progress);
-    } else if (const Work* next = book.NextToBegin(); next != nullptr) {
-      // Between two closures (a Done is sent there) the worker is not idle. Without a running
-      // attempt no death is blamed on the next one.
-      progress.set_state(StateName(next->kind));
-      progress.set_running_closure(next->closure.value());
-    }
-    if (!run && !waiting_for.empty()) progress.set_state("waiting");
-    // A heartbeat that does not fit into a message is none, and the lease ends: the servers' words
-    // in it are bounded.
-    progress.set_waiting_for(client::CleanText(progress.waiting_for(), kWaitingForBytesMax));
-    const client::ParameterClient::Stats stats = env.client->stats();
-    progress.set_bytes_sent(stats.bytes_sent);
-    progress.set_bytes_received(stats.bytes_received);
-    if (job) {
-      job->FillProgress(&progress);
-      progress.set_job_stint(stint);
-      progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - bytes_before_job);
-    }
-    device.WarnOnce(env.logger, About());
-    device.Fill(&progress);
-    step_log.MoveTo(&progress);
-    return progress;
+    return heartbeat.Take({compute.busy() || (input && input->opening()), waiting_for, job.get(),
+                           run.get(), book.NextToBegin(), About()});
   }
 
   const Environment env;
@@ -443,6 +415,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   RunnerMetrics metrics;
   StepLog step_log;
   DeviceReport device;
+  Heartbeat heartbeat;
   AttemptBook book;
   BatchStreams streams;
   AttemptReports reports;
@@ -455,8 +428,6 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   std::string identity, waiting_for;
   v1::Stamp registration;
   std::uint64_t highest_term = 0, life_id = 0;
-  std::uint64_t stint = 0;             // how often a job has begun here
-  std::uint64_t bytes_before_job = 0;  // sent and received by this process before `job`
   bool pump_scheduled = false;
 };
 

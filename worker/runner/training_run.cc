@@ -42,9 +42,8 @@ void TrainingRun::ComputeStep() {
   // the servers are waited for.
   if ((taken.rows || compute->on_device()) && next_step() + 1 < steps()) feed_->Ask();
   PullForSecondStep();
-  const std::uint64_t dropout_key =
-      random::KeyOf(env_.job->seed(),
-                    absl::StrCat("dropout/", work_.closure.value(), "/", next_step()));
+  const std::uint64_t dropout_key = random::KeyOf(
+      env_.job->seed(), absl::StrCat("dropout/", work_.closure.value(), "/", next_step()));
   auto pulled = std::make_shared<std::vector<PulledShard>>(env_.job->cache()->Take());
   CountWaitOfDevice();
   Compute(
@@ -67,8 +66,7 @@ void TrainingRun::ComputeStep() {
 // A device does nothing while it waits for servers, a batch or its host between two steps.
 void TrainingRun::CountWaitOfDevice() {
   if (env_.clock == nullptr || !env_.job->step_ended) return;
-  const MonoTime idle =
-      env_.clock->Now() - *std::exchange(env_.job->step_ended, std::nullopt);
+  const MonoTime idle = env_.clock->Now() - *std::exchange(env_.job->step_ended, std::nullopt);
   options_.device->AddWait(std::chrono::duration<double>(idle).count());
 }
 
@@ -79,11 +77,10 @@ void TrainingRun::AnnounceLater() {
   if (env_.clock == nullptr || env_.job->layout()->slots() > 0) return;
   step_begun_ = env_.clock->Now();
   const bool pulls = next_step() + pipeline() + 2 <= steps() || AnotherQueued();
-  env_.control->PostAfter(
-      std::max<MonoTime>(env_.job->step_time - kAnnouncedAhead, MonoTime{0}),
-      IfRunning([this, shards = DenseTargets(), pulls, step = next_step()] {
-        if (Computes(step)) exchange_->Announce(shards, pulls);
-      }));
+  env_.control->PostAfter(std::max<MonoTime>(env_.job->step_time - kAnnouncedAhead, MonoTime{0}),
+                          IfRunning([this, shards = DenseTargets(), pulls, step = next_step()] {
+                            if (Computes(step)) exchange_->Announce(shards, pulls);
+                          }));
 }
 
 std::vector<ShardId> TrainingRun::DenseTargets() const {
@@ -98,8 +95,7 @@ absl::Status TrainingRun::NotFinite(const ReadyBatch& batch, const ComputeJob::S
   const std::vector<std::uint64_t>& examples = batch.examples;
   const std::vector<std::uint64_t> named(
       examples.begin(),
-      examples.begin() +
-          static_cast<std::ptrdiff_t>(std::min(examples.size(), kNamedExamplesMax)));
+      examples.begin() + static_cast<std::ptrdiff_t>(std::min(examples.size(), kNamedExamplesMax)));
   return UserError(absl::OutOfRangeError(absl::StrCat(
       step.result.finite
           ? absl::StrCat("gradient is beyond the range of its wire type: ", step.overflowed, " ")
@@ -133,8 +129,7 @@ absl::StatusOr<std::string> TrainingRun::CheckFinite(const ReadyBatch& batch,
     }
   }
   measures_.metrics->skips.Add();
-  for (MetricSum& metric : result.metrics)
-    metric.sum = std::isfinite(metric.sum) ? metric.sum : 0;
+  for (MetricSum& metric : result.metrics) metric.sum = std::isfinite(metric.sum) ? metric.sum : 0;
   return reason;
 }
 

@@ -20,7 +20,8 @@ class TrainingRun final : public UpdateRun {
   };
   TrainingRun(const Environment& environment, Work work, const Measures& measures,
               const Options& options)
-      : UpdateRun(environment, work, measures, environment.job->plan()->Closure(work.closure).steps),
+      : UpdateRun(environment, work, measures,
+                  environment.job->plan()->Closure(work.closure).steps),
         options_(options) {}
 
   void Start() override;

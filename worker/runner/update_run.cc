@@ -41,8 +41,7 @@ void UpdateRun::BeginStep() {
   computing_ = true;
   AtFailpoint(env_.failpoints, "worker.step", env_.control,
               IfRunning([this](const absl::Status& hit) {
-                if (!hit.ok())
-                  return env_.owner->Fail(AboutStep(hit, work_.closure, next_step_));
+                if (!hit.ok()) return env_.owner->Fail(AboutStep(hit, work_.closure, next_step_));
                 ComputeStep();
               }));
 }
@@ -56,9 +55,9 @@ void UpdateRun::PullForSecondStep() {
 void UpdateRun::PushUpdate(Update update) {
   PassFailpoint("worker.before_push", [this, update = std::move(update)] {
     if (next_step_ == 0)
-      env_.logger->Debug(absl::StrCat("first push of an attempt leaves: attempt=",
-                                      work_.attempt.ToString()),
-                         About());
+      env_.logger->Debug(
+          absl::StrCat("first push of an attempt leaves: attempt=", work_.attempt.ToString()),
+          About());
     PushStep(update);
   });
 }
@@ -68,8 +67,8 @@ std::vector<Exchange::Gradient> UpdateRun::GradientsOf(const Update& update) con
   std::vector<Exchange::Gradient> gradients;
   gradients.reserve(update.dense.size() + update.parts.size());
   for (const ShardId shard : update.dense)
-    gradients.push_back({shard, skipped ? tensor::SharedBytes{}
-                                        : GradientBuffer::Slice(update.gradients, shard)});
+    gradients.push_back(
+        {shard, skipped ? tensor::SharedBytes{} : GradientBuffer::Slice(update.gradients, shard)});
   for (const SlotRows::Part* part : update.parts) {
     if (skipped) {
       gradients.push_back({part->shard, {}});
@@ -131,8 +130,7 @@ void UpdateRun::AddGradientsOfRows(const std::shared_ptr<const SlotRows>& slots,
                                    const std::vector<tensor::AlignedBuffer>& gradients,
                                    Update* update) const {
   update->slots = slots;
-  update->row_gradients =
-      std::make_shared<const tensor::AlignedBuffer>(slots->Gather(gradients));
+  update->row_gradients = std::make_shared<const tensor::AlignedBuffer>(slots->Gather(gradients));
   for (const SlotRows::Part& part : slots->parts()) {
     if (IsTarget(part.shard)) update->parts.push_back(&part);
   }

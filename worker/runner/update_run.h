@@ -66,9 +66,7 @@ class UpdateRun : public AttemptRun {
   // A training closure waits behind this one.
   bool AnotherQueued() const;
 
-  bool IsTarget(ShardId shard) const {
-    return work_.all_targets || work_.targets.contains(shard);
-  }
+  bool IsTarget(ShardId shard) const { return work_.all_targets || work_.targets.contains(shard); }
   // Those of `shards` that are targets of this attempt.
   std::vector<ShardId> Targets(std::vector<ShardId> shards) const;
   void AddGradientsOfRows(const std::shared_ptr<const SlotRows>& slots,
@@ -98,10 +96,10 @@ class UpdateRun : public AttemptRun {
   std::vector<Exchange::Gradient> GradientsOf(const Update& update) const;
 
   std::uint32_t steps_;
-  std::uint32_t next_step_ = 0;      // steps computed so far
-  std::uint32_t settled_steps_ = 0;  // settled, and past worker.after_push
-  bool computing_ = false;           // a step is computed, or is on its way to be pushed
-  bool paused_ = false;              // worker.after_push delays
+  std::uint32_t next_step_ = 0;             // steps computed so far
+  std::uint32_t settled_steps_ = 0;         // settled, and past worker.after_push
+  bool computing_ = false;                  // a step is computed, or is on its way to be pushed
+  bool paused_ = false;                     // worker.after_push delays
   std::optional<MapVersion> pulled_ahead_;  // the map under which the last push also pulled
 };
 

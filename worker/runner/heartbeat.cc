@@ -1,0 +1,47 @@
+#include "worker/runner/heartbeat.h"
+
+namespace evergrad::worker {
+namespace {
+
+constexpr std::size_t kWaitingForBytesMax = 1024;
+
+}  // namespace
+
+void Heartbeat::BeginJob() {
+  ++stint_;
+  const client::ParameterClient::Stats stats = client_->stats();
+  bytes_before_job_ = stats.bytes_sent + stats.bytes_received;
+}
+
+v1::WorkerProgress Heartbeat::Take(const Present& present) {
+  v1::WorkerProgress progress;
+  progress.set_state("idle");
+  progress.set_computing(present.computing);
+  progress.set_waiting_for(present.waiting_for);
+  if (present.run != nullptr) {
+    present.run->FillProgress(&progress);
+  } else if (present.next != nullptr) {
+    // Between two closures (a Done is sent there) the worker is not idle. Without a running attempt
+    // no death is blamed on the next one.
+    progress.set_state(StateName(present.next->kind));
+    progress.set_running_closure(present.next->closure.value());
+  }
+  if (present.run == nullptr && !present.waiting_for.empty()) progress.set_state("waiting");
+  // A heartbeat that does not fit into a message is none, and the lease ends: the servers' words in
+  // it are bounded.
+  progress.set_waiting_for(client::CleanText(progress.waiting_for(), kWaitingForBytesMax));
+  const client::ParameterClient::Stats stats = client_->stats();
+  progress.set_bytes_sent(stats.bytes_sent);
+  progress.set_bytes_received(stats.bytes_received);
+  if (present.job != nullptr) {
+    present.job->FillProgress(&progress);
+    progress.set_job_stint(stint_);
+    progress.set_job_bytes(stats.bytes_sent + stats.bytes_received - bytes_before_job_);
+  }
+  device_->WarnOnce(logger_, present.about);
+  device_->Fill(&progress);
+  steps_->MoveTo(&progress);
+  return progress;
+}
+
+}  // namespace evergrad::worker
