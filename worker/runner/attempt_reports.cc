@@ -4,8 +4,8 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
-#include "worker/runner/lack.h"
 #include "worker/runner/session_messages.h"
+#include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
 namespace {
@@ -14,11 +14,11 @@ constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the batch arou
 constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
 static_assert(client::kHeldAttemptsMax == 2 * (AttemptBook::kQueuedMax + 1));
 
-v1::Lack ToProto(Lack lack) {
-  switch (lack) {
-    case Lack::kNone: return v1::NO_LACK;
-    case Lack::kAbility: return v1::ABILITY;
-    case Lack::kInput: return v1::INPUT;
+v1::Lack ToProto(Shortfall shortfall) {
+  switch (shortfall) {
+    case Shortfall::kNone: return v1::NO_LACK;
+    case Shortfall::kAbility: return v1::ABILITY;
+    case Shortfall::kInput: return v1::INPUT;
   }
   return v1::NO_LACK;
 }
@@ -45,8 +45,8 @@ void AttemptReports::SendFailed(const Work& work, const absl::Status& status,
                                 const std::string& identity, const log::Context& about) {
   env_.metrics->failed.Add();
   const bool user = BlameOf(status) == Blame::kUser;
-  const Lack lack = LackOf(status);
-  if (lack != Lack::kNone) {
+  const Shortfall shortfall = ShortfallOf(status);
+  if (shortfall != Shortfall::kNone) {
     env_.logger->Warning(
         absl::StrCat("handed back, this worker cannot take part in the job: ", status.message()),
         about);
@@ -61,7 +61,7 @@ void AttemptReports::SendFailed(const Work& work, const absl::Status& status,
   FillWork(work, &failed);
   *failed.mutable_cause() = client::ToErrorDetail(status, absl::StrCat("worker/", identity));
   failed.set_user_error(user);
-  failed.set_lack(ToProto(lack));
+  failed.set_lack(ToProto(shortfall));
   env_.send(std::move(message));
 }
 

@@ -43,8 +43,8 @@ class AttemptReports {
 
   // A user's error if `done` could never be sent, because it is larger than a message may be.
   absl::Status CheckSize(const Work& work, const v1::Done& done) const;
-  // Keeps `done` for SendDone, behind a heartbeat with what was measured up to now: a job may be
-  // over before the next heartbeat is due.
+  // Keeps `done` for SendDone, which sends it behind a heartbeat: a job may be over before
+  // the next heartbeat is due.
   void KeepDone(Attempt attempt, v1::Done done) { done_[attempt] = std::move(done); }
   void SendDone(Attempt attempt, v1::WorkerProgress progress);  // EG_CHECK: it is kept
   void Forget(Attempt attempt) { done_.erase(attempt); }

@@ -1,5 +1,5 @@
 // One granted attempt, from its beginning to its end: the interface that the runner drives, and
-// what the kinds of work have in common. There is one file per kind: training_run, function_run,
+// the common part of all kinds of work. There is one file per kind: training_run, function_run,
 // counting_run (these three are updates, update_run.h), evaluation_run, describe_run, export_run.
 //
 //   Start ─▶ OnExchange … (values pulled, pushes settled) ─▶ a result of the compute executor ─▶ …
@@ -81,7 +81,7 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   // The worker leaves: an update ends after its running step, `step_max` from now at the latest;
   // other work is given up at once, unless its report is on its way.
   virtual void Drain(std::chrono::milliseconds step_max);
-  // Lets go of what the run holds elsewhere.
+  // Releases the objects that the run shares with other threads.
   virtual void Cancel() {}
 
   void FillProgress(v1::WorkerProgress* progress) const;
@@ -91,9 +91,9 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   virtual void OnReported() {}
 
  protected:
-  // What a heartbeat says of the progress: it rises while the attempt advances.
+  // A number for heartbeats that rises while the attempt advances.
   virtual std::uint32_t Progressed() const { return 0; }
-  // Values were pulled or pushes settled: the next thing that can be done is done.
+  // Values were pulled or pushes settled. Begins the next possible thing.
   virtual void OnExchange() {}
 
   // Continuations of this attempt: `f`, unless the attempt has ended. `f` may use `this`.

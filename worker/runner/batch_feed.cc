@@ -38,7 +38,7 @@ void BatchFeed::CopyToDevice() {
   if (!compute->on_device()) return;
   next_->Put(batch_);
   env_.compute->Post([compute, next = next_, which = batch_.get()] {
-    if (auto batch = next->Take(which)) compute->BringAhead(std::move(batch));
+    if (auto batch = next->Take(which)) compute->CopyAhead(std::move(batch));
   });
 }
 

@@ -14,7 +14,7 @@
 #include "worker/backend/precision.h"
 #include "worker/runner/counting.h"
 #include "worker/runner/export_files.h"
-#include "worker/runner/lack.h"
+#include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
 namespace {
@@ -39,15 +39,15 @@ absl::Status OptimizersError(const config::JobSpec& spec, absl::string_view word
       absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words)));
 }
 
-// Lack::kAbility: this worker's device does not compute in it.
+// Shortfall::kAbility: this worker's device does not compute in it.
 absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
   const std::string& name = spec.training.precision;
   const std::optional<Precision> precision = ParsePrecision(name);
   const absl::Status can =
       precision ? backend.CheckPrecision(*precision) : absl::InvalidArgumentError("no such policy");
   if (can.ok()) return *precision;
-  return WithLack(
-      Lack::kAbility,
+  return WithShortfall(
+      Shortfall::kAbility,
       absl::FailedPreconditionError(absl::StrCat(
           "this worker's device cannot compute in the job's precision: training.precision=", name,
           " device=", backend.name(), ": ", can.message())));
@@ -140,7 +140,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(
     // The file is not here. What is in it would be wrong elsewhere, too.
     const bool here =
         absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
-    return here ? WithLack(Lack::kInput, status) : status;
+    return here ? WithShortfall(Shortfall::kInput, status) : status;
   }
   std::unique_ptr<Dataset> data = *std::move(opened);
   data_limit_->current.Set(
@@ -446,7 +446,7 @@ void ComputeJob::ForgetAhead() {
   ahead_.reset();
 }
 
-void ComputeJob::BringAhead(std::shared_ptr<const ReadyBatch> batch) {
+void ComputeJob::CopyAhead(std::shared_ptr<const ReadyBatch> batch) {
   if (!steps_ || !on_device()) return;
   ForgetAhead();
   absl::StatusOr<Batch> inputs = InputsOf(*batch, &labels_[1 - labels_side_]);
@@ -456,10 +456,10 @@ void ComputeJob::BringAhead(std::shared_ptr<const ReadyBatch> batch) {
   steps_->BringAhead(ahead_inputs_);
 }
 
-HostStep::Meanwhile ComputeJob::Bringing(NextBatch* next) {
+HostStep::Meanwhile ComputeJob::CopyingNext(NextBatch* next) {
   if (next == nullptr || !on_device()) return nullptr;
   return [this, next] {
-    if (auto batch = next->Take(nullptr)) BringAhead(std::move(batch));
+    if (auto batch = next->Take(nullptr)) CopyAhead(std::move(batch));
   };
 }
 
@@ -529,7 +529,7 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   const std::uint64_t ahead = steps_->brought_ahead();
   EG_ASSIGN_OR_RETURN(step.result,
                       steps_->TrainStep(weights, ValuesOf(rows, *layout_), inputs, dropout_key,
-                                        gradients, row_spans, Bringing(next)));
+                                        gradients, row_spans, CopyingNext(next)));
   step.ahead = steps_->brought_ahead() > ahead;
   step.too_large =
       loss_scale_ && loss_scale_->After(step.result.finite) == LossScale::Verdict::kSkip;
@@ -580,7 +580,7 @@ absl::StatusOr<StepResult> ComputeJob::Evaluate(const ReadyBatch& batch, const B
   backend->SetTf32(precision_ == Precision::kTf32);
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
   absl::StatusOr<StepResult> result =
-      steps_->Evaluate(weights, ValuesOf(rows, *layout_), inputs, Bringing(next));
+      steps_->Evaluate(weights, ValuesOf(rows, *layout_), inputs, CopyingNext(next));
   backend_->TakeUse();
   return result;
 }

@@ -145,9 +145,9 @@ class ComputeJob {
   // The weights in float32, after this check; those held in another type are put into `widened`.
   absl::StatusOr<std::vector<std::span<const float>>> Weights(
       std::vector<tensor::AlignedBuffer>* widened) const;
-  // Asks for the copies of a batch to the device, rows of tables left out, before the step that it
-  // is for; nothing on the CPU. A mistake in it is that step's.
-  void BringAhead(std::shared_ptr<const ReadyBatch> batch);
+  // Starts the copies of a batch to the device before its step, rows of tables left out. Does
+  // nothing on the CPU. An error in the batch is returned by its step.
+  void CopyAhead(std::shared_ptr<const ReadyBatch> batch);
   bool on_device() const { return backend_->on_device(); }  // any thread
   // Which rows of tables the batch reads; null when the model has none. Once open, on any thread,
   // beside a step of another batch.
@@ -192,7 +192,7 @@ class ComputeJob {
   // spans.
   absl::StatusOr<Batch> StepInputs(const ReadyBatch& batch);
   void ForgetAhead();
-  HostStep::Meanwhile Bringing(NextBatch* next);
+  HostStep::Meanwhile CopyingNext(NextBatch* next);
   std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
   // Of gradients in float32, where they lie.
   void ToWire(const BatchRows* rows, Step* step) const;

@@ -50,7 +50,7 @@ class ComputeQueue {
  private:
   runtime::Executor* const control_;
   runtime::Executor* const compute_;
-  // Changed on the control executor. Shared with what is posted, which may outlive the queue.
+  // Changed on the control executor. Shared with the posted tasks, which may outlive the queue.
   const std::shared_ptr<std::uint64_t> under_way_ = std::make_shared<std::uint64_t>(0);
 };
 

@@ -38,8 +38,8 @@ v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t s
 // not a counting job's layout, an example that it has no row for.
 absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples);
-// What update (closure, update) pushes, in wire types: +1 to dense shards, and the integers of its
-// rows of tables. EG_CHECK: as CountingTouch checked it.
+// The values that update (closure, update) pushes, in wire types: +1 to dense shards, and the
+// integers of its rows of tables. EG_CHECK: as CountingTouch checked it.
 struct CountedStep {
   std::shared_ptr<GradientBuffer> gradients;
   std::shared_ptr<const SlotRows> slots;  // null without rows

@@ -1,4 +1,4 @@
-// What is known about the use of the worker's device: for heartbeats, metrics and two warnings.
+// Reports the use of the worker's device: in heartbeats, metrics and two warnings.
 // A backend without a device (the CPU) is reported as nothing; the metrics then have names and no
 // samples.
 //

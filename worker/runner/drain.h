@@ -1,6 +1,7 @@
 // The worker's leave: it waits for the running attempt, then a bounded time for the coordinator's
 // answers to finished attempts, then calls `done`. Without a session nobody can answer, so that
-// after another bounded time what still runs is given up and `done` is called. Control executor.
+// after another bounded time the running attempt is given up and `done` is called. Control
+// executor.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// A closure of a functions job: each step is one call of the user's function, and pushes what it
-// pushed. How many steps there are is known with the last one.
+// A closure of a functions job: each step is one call of the user's function, and pushes the
+// gradients that the function pushed. The number of steps is known with the last one.
 //
 // The call is used on the compute executor, and ends there, because it holds the user's objects.
 #pragma once
@@ -20,7 +20,7 @@ class FunctionRun final : public UpdateRun {
 
  private:
   void ComputeStep() override;
-  // A function reads what the servers hold when it begins, or newer values.
+  // A function reads values that are as new as its beginning, or newer.
   bool MayPullAhead() const override { return false; }
   void OnStep(absl::StatusOr<ComputeJob::FunctionStep> step);
   // "" or the reason to skip the update; the user's error, unless such steps are skipped.

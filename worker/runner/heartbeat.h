@@ -24,7 +24,7 @@ class Heartbeat {
   // Traffic counts as the job's from here on.
   void BeginJob();
 
-  // What the runner does at present; the pointers are null where there is nothing of the kind.
+  // The runner at present; the pointers are null where there is nothing of the kind.
   struct Present {
     bool computing = false;
     std::string waiting_for;          // between two attempts

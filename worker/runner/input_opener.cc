@@ -7,7 +7,7 @@
 #include "common/base/status.h"
 #include "common/data_formats/data_format.h"
 #include "worker/runner/failpoint_site.h"
-#include "worker/runner/lack.h"
+#include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
 namespace {
@@ -15,8 +15,8 @@ namespace {
 constexpr MonoTime kReopenAfter = std::chrono::seconds(1);
 
 absl::Status Differs(const std::string& how) {
-  return WithLack(Lack::kInput, absl::FailedPreconditionError(
-                                    absl::StrCat("data changed since the plan was made: ", how)));
+  return WithShortfall(Shortfall::kInput, absl::FailedPreconditionError(absl::StrCat(
+                                              "data changed since the plan was made: ", how)));
 }
 
 absl::Status CompareExamples(const char* source, std::uint64_t want, const Dataset* data) {

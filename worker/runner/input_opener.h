@@ -39,8 +39,8 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
   bool Open(const ComputeJob::Needs& needs, Attempt attempt);
   bool opening() const { return opening_; }
 
-  // An input error of this worker (Lack::kInput) if what is open differs from the plan's data. The
-  // data are then opened anew by the next Open, once a second at most, because somebody may put
+  // An input error of this worker (Shortfall::kInput) if the open data differ from the plan's.
+  // The data are then opened anew by the next Open, once a second at most, because somebody may put
   // the right ones in their place.
   absl::Status CheckData(const JobContext& job, const Work& work);
 

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/client/protocol.h"
-#include "worker/runner/lack.h"
+#include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
 namespace {
@@ -26,17 +26,18 @@ void JobContext::Read(const v1::JobInfo& info) {
   if (!parsed.spec) {
     const std::string first =
         parsed.mistakes.empty() ? "no mistake named" : parsed.mistakes.front().ToString();
-    spec_error_ =
-        WithLack(Lack::kAbility, absl::InvalidArgumentError(absl::StrCat(
-                                     "the job's YAML cannot be read by this worker: ", first)));
+    spec_error_ = WithShortfall(Shortfall::kAbility,
+                                absl::InvalidArgumentError(absl::StrCat(
+                                    "the job's YAML cannot be read by this worker: ", first)));
     return;
   }
   spec_ = std::make_shared<const config::JobSpec>(*std::move(parsed.spec));
   compute_ = std::make_shared<ComputeJob>(spec_, seed_, env_.backend, env_.data, env_.data_limit);
   if (counting() && !env_.allow_counting)
-    spec_error_ = WithLack(
-        Lack::kAbility, absl::FailedPreconditionError("counting jobs run only on daemons started "
-                                                      "with --failpoints: spec.type=counting"));
+    spec_error_ =
+        WithShortfall(Shortfall::kAbility,
+                      absl::FailedPreconditionError("counting jobs run only on daemons started "
+                                                    "with --failpoints: spec.type=counting"));
 }
 
 void JobContext::Learn(const v1::JobInfo& info) {

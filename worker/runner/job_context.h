@@ -1,5 +1,5 @@
-// What the control executor knows of the job that the worker serves: its specification, its plan,
-// and the state that passes from one attempt to the next. Control executor only, but for `compute`,
+// The job that the worker serves, for the control executor: its specification, its plan, and the
+// state that passes from one attempt to the next. Control executor only, but for `compute`,
 // whose methods belong to the compute executor.
 //
 // A job that this worker cannot read, and a plan that does not fit together, are kept as errors
@@ -50,7 +50,7 @@ class JobContext {
     return spec_ != nullptr && spec_->training.on_over_budget == "pause";
   }
 
-  // What `work` needs to be open.
+  // The input that such work needs.
   ComputeJob::Needs NeedsOf(WorkKind kind) const;
   // Whether work of this kind is possible at all: the job can be read, and, except for a describe,
   // has a plan.
@@ -71,7 +71,7 @@ class JobContext {
   PullCache* cache() const { return cache_.get(); }
   // Of the training data that the plan was made from; "" if the plan does not say.
   const std::string& data_fingerprint() const { return data_fingerprint_; }
-  // Shared with what the compute executor runs. The last owner is on the compute executor
+  // Shared with the tasks of the compute executor. The last owner is on the compute executor
   // (TakeCompute). Null if the job cannot be read.
   const std::shared_ptr<ComputeJob>& compute() const { return compute_; }
   std::shared_ptr<ComputeJob> TakeCompute() { return std::move(compute_); }

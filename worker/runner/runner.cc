@@ -34,8 +34,8 @@ using client::FromProto;
 
 }  // namespace
 
-// The router: what the coordinator says goes to the part that it concerns, and one attempt after
-// another is made and started.
+// The router: passes each message of the coordinator to the part that it concerns, and starts one
+// attempt after another.
 struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::Impl> {
   Impl(Environment e, Options o)
       : env(std::move(e)),
@@ -125,7 +125,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     env.logger->Info(absl::StrCat("job ended: state=", state), About());
     streams.CloseAll();  // the next job's attempts have the same numbers
     input.reset();
-    // What the compute executor made ends there.
+    // Objects of the compute executor are destroyed there.
     compute.Post([made = job->TakeCompute()] {});
     job.reset();
     metrics.ShowServedJob("", {});
@@ -299,7 +299,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     }
   }
 
-  // What `work` waits for, "" if it can begin now. An error ends it.
+  // The thing that `work` waits for, "" if it can begin now. An error ends it.
   absl::StatusOr<std::string> MissingFor(const Work& work) {
     EG_RETURN_IF_ERROR(job->Check(work.kind));
     if (!input->Open(job->NeedsOf(work.kind), work.attempt)) return "its input";

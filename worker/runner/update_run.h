@@ -1,6 +1,6 @@
-// What training closures have in common, whatever computes their steps: values are pulled, a step
-// is computed, its gradients are pushed, and the closure is done once every push is settled. The
-// derived run computes the steps: training_run, function_run, counting_run.
+// The common part of all training closures, independent of how steps are computed: values are
+// pulled, a step is computed, its gradients are pushed, and the closure is done once every push is
+// settled. The derived run computes the steps: training_run, function_run, counting_run.
 //
 //   OnExchange ─▶ BeginStep ─▶ ComputeStep ──▶ (compute executor) ──▶ PushStep ─▶ OnExchange …
 //   all on the control executor, but for ──────┘                  └─ one hop, back to it
@@ -33,7 +33,7 @@ class UpdateRun : public AttemptRun {
             std::uint32_t steps)
       : AttemptRun(environment, std::move(work)), measures_(measures), steps_(steps) {}
 
-  // What one step pushes: to dense shards, and to slots of tables.
+  // The update that one step pushes: to dense shards, and to slots of tables.
   struct Update {
     std::vector<ShardId> dense;
     std::shared_ptr<GradientBuffer> gradients;
@@ -43,8 +43,8 @@ class UpdateRun : public AttemptRun {
     std::string skip_reason;                   // not "": the step is skipped, and pushes no values
   };
 
-  // Whether the next step has what it needs beside the pulled values; otherwise this is asked for,
-  // and OnExchange is called once it is there.
+  // Whether the next step has its input beside the pulled values. Otherwise asks for the input, and
+  // OnExchange is called once it is there.
   virtual bool InputReady() { return true; }
   // Computes step next_step(), and then pushes it with PushUpdate. The attempt may also end, or
   // EndSteps.

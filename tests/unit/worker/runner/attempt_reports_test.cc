@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/base/status.h"
-#include "worker/runner/lack.h"
+#include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
 namespace {
@@ -53,7 +53,8 @@ TEST_CASE("Failed says whose error it is, and what this worker lacks") {
   Reports r;
   r.reports.SendFailed(SomeWork(), absl::InternalError("a"), "4", {});
   r.reports.SendFailed(SomeWork(), UserError(absl::InternalError("b")), "4", {});
-  r.reports.SendFailed(SomeWork(), WithLack(Lack::kInput, absl::NotFoundError("c")), "4", {});
+  r.reports.SendFailed(SomeWork(), WithShortfall(Shortfall::kInput, absl::NotFoundError("c")), "4",
+                       {});
   REQUIRE(r.sent.size() == 3);
   CHECK_FALSE(r.sent[0].failed().user_error());
   CHECK(r.sent[0].failed().lack() == v1::NO_LACK);

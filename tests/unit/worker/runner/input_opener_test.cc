@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
 #include "worker/runner/batch_streams.h"
-#include "worker/runner/lack.h"
+#include "worker/runner/shortfall.h"
 
 namespace evergrad::worker {
 namespace {
@@ -131,8 +131,8 @@ TEST_CASE("work needs a job that can be read, and, except for a describe, a plan
 
   Opening unreadable("kind: [");
   CHECK(unreadable.job.spec() == nullptr);
-  CHECK(LackOf(unreadable.job.Check(WorkKind::kDescribe)) == Lack::kAbility);
-  CHECK(LackOf(Opening(kCounting).job.Check(WorkKind::kDescribe)) == Lack::kAbility);
+  CHECK(ShortfallOf(unreadable.job.Check(WorkKind::kDescribe)) == Shortfall::kAbility);
+  CHECK(ShortfallOf(Opening(kCounting).job.Check(WorkKind::kDescribe)) == Shortfall::kAbility);
   const Opening counting(kCounting, true);
   CHECK(counting.job.Check(WorkKind::kDescribe).ok());
   CHECK(counting.job.counting());
@@ -182,7 +182,7 @@ TEST_CASE("data other than the plan's are an input error, and opened anew once a
   CHECK_FALSE(opening.Open(Training(0)));
   opening.Run();
   const absl::Status status = opening.opener->CheckData(opening.job, Training(0));
-  CHECK(LackOf(status) == Lack::kInput);
+  CHECK(ShortfallOf(status) == Shortfall::kInput);
   CHECK_THAT(std::string(status.message()),
              Catch::Contains("source=train want=41 examples got=40"));
   CHECK(opening.Open(Training(0)));  // a moment ago
@@ -200,7 +200,7 @@ TEST_CASE("data of another fingerprint are named with the closure that they are 
   CHECK_FALSE(opening.Open(Training(1)));
   opening.Run();
   const absl::Status status = opening.opener->CheckData(opening.job, Training(1));
-  CHECK(LackOf(status) == Lack::kInput);
+  CHECK(ShortfallOf(status) == Shortfall::kInput);
   CHECK_THAT(std::string(status.message()), Catch::Contains("closure=1 epoch=1 examples=[16,32)") &&
                                                 Catch::Contains("want=first, second got="));
   opening.Plan(40, "");  // the plan that is known stays
