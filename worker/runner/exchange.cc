@@ -254,9 +254,70 @@ void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
   }
 }
 
+std::uint64_t Exchange::MarkSent(Item& item, std::uint32_t shard) {
+  if (item.tries > 0) Count(env_.counters.resends);
+  item.state = State::kInFlight;
+  item.serial = ++serial_;
+  item.sent_version = env_.book->map().version;
+  item.sent_to = env_.book->map().shards[shard];
+  return item.serial;
+}
+
+// The rows of tables that a section is about.
+template <class Section>
+void Exchange::NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::Part& part,
+                        Section* section, Payloads* payloads) const {
+  const auto tables = rows->tables(part), counts = rows->table_rows(part);
+  section->mutable_tables()->Add(tables.begin(), tables.end());
+  section->mutable_table_rows()->Add(counts.begin(), counts.end());
+  payloads->ids.back() = SlotRows::Ids(rows, part);
+  payloads->any_ids = true;
+}
+
+void Exchange::FillPush(const PushKey& key, v1::PushSection* section, Payloads* payloads) const {
+  const PushItem& item = pushes_.at(key);
+  const ShardId shard(key.second);
+  const bool skipped = !item.skip_reason.empty();
+  section->set_shard(key.second);
+  *section->mutable_epoch() = ToProto(env_.book->map().shards[key.second].epoch);
+  section->set_closure(closure_.value());
+  section->set_update(key.first);
+  *section->mutable_attempt() = ToProto(attempt_);
+  section->set_kind(skipped ? v1::SKIP
+                    : item.part == nullptr && layout_->variable_of(shard).moving_average
+                        ? v1::MOVING_AVERAGE
+                        : v1::GRADIENT);
+  section->set_skip_reason(item.skip_reason);
+  section->set_global_step(item.global_step);
+  section->set_codec(v1::CODEC_NONE);
+  payloads->bytes.push_back(item.bytes);
+  payloads->ids.emplace_back();
+  if (item.part != nullptr) {
+    section->set_dtype(ToProto(item.part->wire));
+    section->set_rows(item.part->rows);
+    return NameRows(item.rows, *item.part, section, payloads);
+  }
+  // A skipped push to a slot names neither rows nor their type.
+  const ShardSlice& slice = layout_->slice(shard);
+  if (!layout_->is_slot(shard)) section->set_dtype(ToProto(slice.wire));
+  section->set_rows(skipped ? 0 : slice.rows());
+}
+
+void Exchange::FillPull(const PullKey& key, v1::PullSection* section, Payloads* payloads) const {
+  const PullItem& pull = pulls_.at(key);
+  section->set_shard(key.second);
+  *section->mutable_epoch() = ToProto(env_.book->map().shards[key.second].epoch);
+  payloads->ids.emplace_back();
+  if (pull.part != nullptr)
+    return NameRows(row_pulls_.at(key.first).rows, *pull.part, section, payloads);
+  const PullCache::Held& held = env_.cache->held(ShardId(key.second));
+  section->set_has(held.has);
+  *section->mutable_have_start() = ToProto(held.start);
+  section->set_have_vlsn(held.vlsn);
+}
+
 void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushes,
                     const std::vector<PullKey>& pulls, bool is_part) {
-  const ShardMap& map = env_.book->map();
   auto request = std::make_shared<Request>();
   request->server = server;
   request->part = is_part;
@@ -271,75 +332,18 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
     *grant.mutable_attempt() = ToProto(attempt_);
     grant.set_mac(proof_);
   }
-  std::vector<tensor::SharedBytes> payloads, ids;
-  bool any_ids = false;
-  const auto name_rows = [&](const SlotRows& rows, const SlotRows::Part& part, auto* section) {
-    any_ids = true;
-    const auto tables = rows.tables(part), counts = rows.table_rows(part);
-    section->mutable_tables()->Add(tables.begin(), tables.end());
-    section->mutable_table_rows()->Add(counts.begin(), counts.end());
-  };
-  const auto mark = [&](Item& item, std::uint32_t shard) {
-    if (item.tries > 0) Count(env_.counters.resends);
-    item.state = State::kInFlight;
-    item.serial = ++serial_;
-    item.sent_version = map.version;
-    item.sent_to = map.shards[shard];
-    return item.serial;
-  };
+  Payloads payloads;
   for (const PushKey& key : pushes) {
-    PushItem& item = pushes_.at(key);
-    v1::PushSection& section = *header.add_pushes();
-    section.set_shard(key.second);
-    *section.mutable_epoch() = ToProto(map.shards[key.second].epoch);
-    section.set_closure(closure_.value());
-    section.set_update(key.first);
-    *section.mutable_attempt() = ToProto(attempt_);
-    section.set_kind(!item.skip_reason.empty() ? v1::SKIP
-                     : item.part == nullptr &&
-                             layout_->variable_of(ShardId(key.second)).moving_average
-                         ? v1::MOVING_AVERAGE
-                         : v1::GRADIENT);
-    section.set_skip_reason(item.skip_reason);
-    section.set_global_step(item.global_step);
-    section.set_codec(v1::CODEC_NONE);
-    ids.emplace_back();
-    if (item.part != nullptr) {
-      section.set_dtype(ToProto(item.part->wire));
-      section.set_rows(item.part->rows);
-      name_rows(*item.rows, *item.part, &section);
-      ids.back() = SlotRows::Ids(item.rows, *item.part);
-    } else {
-      const ShardSlice& slice =
-          layout_->slice(ShardId(key.second));  // of a slot, whose SKIP names no rows: nothing
-      if (!layout_->is_slot(ShardId(key.second))) section.set_dtype(ToProto(slice.wire));
-      section.set_rows(item.skip_reason.empty() ? slice.rows() : 0);
-    }
-    payloads.push_back(item.bytes);
-    request->pushes.emplace_back(key, mark(item, key.second));
+    FillPush(key, header.add_pushes(), &payloads);
+    request->pushes.emplace_back(key, MarkSent(pushes_.at(key), key.second));
   }
   std::uint64_t response_bytes = 0;
   for (const PullKey& key : pulls) {
-    const std::uint32_t shard = key.second;
-    PullItem& pull = pulls_.at(key);
-    v1::PullSection& section = *header.add_pulls();
-    section.set_shard(shard);
-    *section.mutable_epoch() = ToProto(map.shards[shard].epoch);
-    ids.emplace_back();
-    if (pull.part != nullptr) {
-      const std::shared_ptr<const SlotRows>& rows = row_pulls_.at(key.first).rows;
-      name_rows(*rows, *pull.part, &section);
-      ids.back() = SlotRows::Ids(rows, *pull.part);
-    } else {
-      const PullCache::Held& held = env_.cache->held(ShardId(shard));
-      section.set_has(held.has);
-      *section.mutable_have_start() = ToProto(held.start);
-      section.set_have_vlsn(held.vlsn);
-    }
+    FillPull(key, header.add_pulls(), &payloads);
     response_bytes += SizeOfPull(key).response_bytes;
-    request->pulls.push_back({key, mark(pull, shard), pulls_wanted_});
+    request->pulls.push_back({key, MarkSent(pulls_.at(key), key.second), pulls_wanted_});
   }
-  if (!any_ids) ids.clear();
+  if (!payloads.any_ids) payloads.ids.clear();
   client::ParameterClient::Announced announced;
   if (!pushes.empty()) {
     if (auto node = announced_.extract(server)) announced = std::move(node.mapped());
@@ -349,7 +353,7 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
   // The answer comes on a transport's thread, or on this one before Send returns: always a turn of
   // its own.
   env_.client->Send(
-      env_.endpoints->at(server), std::move(header), std::move(payloads), response_bytes,
+      env_.endpoints->at(server), std::move(header), std::move(payloads.bytes), response_bytes,
       env_.deadline,
       [weak = weak_from_this(), executor = env_.executor,
        request](absl::StatusOr<client::ParameterClient::Answer> answer) {
@@ -359,7 +363,7 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
           if (const auto self = weak.lock()) self->OnAnswer(request, shared);
         });
       },
-      std::move(announced), std::move(ids));
+      std::move(announced), std::move(payloads.ids));
 }
 
 void Exchange::WaitOrBackoff(Item& item, MapVersion version) {
@@ -393,18 +397,25 @@ void Exchange::OnAnswer(
   }
   hard_errors_ = 0;
   last_error_.clear();
+  Retry retry;
+  std::set<std::uint32_t> unsettled;
+  if (!TakePushAnswers(*request, header, &retry, &unsettled)) return;
+  if (const absl::Status status = TakePullAnswers(*request, answer, unsettled, &retry);
+      !status.ok())
+    return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request->server)));
+  BackOff(retry);
+  Continue(/*pushed=*/!request->pushes.empty());
+}
 
-  std::vector<PushKey> later_pushes;
-  std::vector<PullKey> later_pulls;
-  std::uint32_t busy_after_ms = 0;
-  std::set<std::uint32_t> unsettled;  // shards whose push in this request is not settled
-  for (std::size_t i = 0; i < request->pushes.size(); ++i) {
-    const auto& [key, serial] = request->pushes[i];
+bool Exchange::TakePushAnswers(const Request& request, const v1::ResponseHeader& header,
+                               Retry* retry, std::set<std::uint32_t>* unsettled) {
+  for (std::size_t i = 0; i < request.pushes.size(); ++i) {
+    const auto& [key, serial] = request.pushes[i];
     const v1::PushResult& result = header.pushes(static_cast<int>(i));
     const auto it = pushes_.find(key);
     if (it == pushes_.end()) continue;  // settled by another copy
     if (it->second.serial != serial) {  // sent again meanwhile, to another owner
-      unsettled.insert(key.second);
+      unsettled->insert(key.second);
       continue;
     }
     const PushAnswer push_answer = AnswerOf(result.answer());
@@ -416,7 +427,7 @@ void Exchange::OnAnswer(
       pushes_.erase(it);
       continue;
     }
-    unsettled.insert(key.second);
+    unsettled->insert(key.second);
     it->second.no_room.clear();
     switch (disposition.next) {
       case Next::kSettled: break;
@@ -424,40 +435,50 @@ void Exchange::OnAnswer(
       case Next::kBackoff:
         it->second.state = State::kBackoff;
         it->second.serial = ++serial_;
-        later_pushes.push_back(key);
+        retry->pushes.push_back(key);
         if (push_answer == PushAnswer::kOverBudget)
-          it->second.no_room = absl::StrCat("ps_server/", request->server, ": ", result.message());
+          it->second.no_room = absl::StrCat("ps_server/", request.server, ": ", result.message());
         if (push_answer == PushAnswer::kBusy)
-          busy_after_ms =
-              std::max(busy_after_ms, std::min(result.busy_after_ms(), kBusyAfterMsMax));
+          retry->busy_after_ms =
+              std::max(retry->busy_after_ms, std::min(result.busy_after_ms(), kBusyAfterMsMax));
         break;
       case Next::kDropAttempt:
-        return events_.on_dropped(push_answer == PushAnswer::kSuperseded
-                                      ? std::optional(ShardId(key.second))
-                                      : std::nullopt);
-      case Next::kFail:
-        if (push_answer == PushAnswer::kOverBudget) {
-          return events_.on_failed(
-              WithOrigin(UserError(absl::ResourceExhaustedError(absl::StrCat(
-                             "no room at ps_server/", request->server, ": ", result.message(),
-                             " closure=", closure_.value(), " update=", key.first,
-                             "; give the servers more room (--memory-bytes-max; bytes_max of the "
-                             "table), more servers, let rows go (evict: lru, "
-                             "ttl_steps, admit_after), or let the job wait "
-                             "(training.on_over_budget: pause)"))),
-                         absl::StrCat("ps_server/", request->server)));
-        }
-        return events_.on_failed(WithOrigin(
-            absl::InternalError(absl::StrCat(
-                "push refused by the server: answer=", v1::PushAnswer_Name(result.answer()),
-                " closure=", closure_.value(), " update=", key.first, " shard=", key.second,
-                " message=", result.message())),
-            absl::StrCat("ps_server/", request->server)));
+        events_.on_dropped(push_answer == PushAnswer::kSuperseded
+                               ? std::optional(ShardId(key.second))
+                               : std::nullopt);
+        return false;
+      case Next::kFail: events_.on_failed(PushError(request.server, key, result)); return false;
     }
   }
-  for (std::size_t i = 0; i < request->pulls.size(); ++i) {
-    const Request::Pull& sent = request->pulls[i];
-    const v1::PullResult& result = header.pulls(static_cast<int>(i));
+  return true;
+}
+
+absl::Status Exchange::PushError(const std::string& server, const PushKey& key,
+                                 const v1::PushResult& result) const {
+  const std::string origin = absl::StrCat("ps_server/", server);
+  if (AnswerOf(result.answer()) == PushAnswer::kOverBudget)
+    return WithOrigin(
+        UserError(absl::ResourceExhaustedError(absl::StrCat(
+            "no room at ", origin, ": ", result.message(), " closure=", closure_.value(),
+            " update=", key.first,
+            "; give the servers more room (--memory-bytes-max; bytes_max of the table), more "
+            "servers, let rows go (evict: lru, ttl_steps, admit_after), or let the job wait "
+            "(training.on_over_budget: pause)"))),
+        origin);
+  return WithOrigin(absl::InternalError(absl::StrCat(
+                        "push refused by the server: answer=", v1::PushAnswer_Name(result.answer()),
+                        " closure=", closure_.value(), " update=", key.first, " shard=", key.second,
+                        " message=", result.message())),
+                    origin);
+}
+
+absl::Status Exchange::TakePullAnswers(
+    const Request& request,
+    const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
+    const std::set<std::uint32_t>& unsettled, Retry* retry) {
+  for (std::size_t i = 0; i < request.pulls.size(); ++i) {
+    const Request::Pull& sent = request.pulls[i];
+    const v1::PullResult& result = (*answer)->header->pulls(static_cast<int>(i));
     const auto it = pulls_.find(sent.key);
     if (it == pulls_.end() || it->second.serial != sent.serial) continue;
     PullItem& pull = it->second;
@@ -466,36 +487,37 @@ void Exchange::OnAnswer(
     if (unsettled.contains(sent.key.second)) continue;  // asked again together with the push
     if (result.answer() == v1::PULL_STALE) {
       WaitOrBackoff(pull, FromProto<MapVersion>(result.version()));
-      if (pull.state == State::kBackoff) later_pulls.push_back(sent.key);
+      if (pull.state == State::kBackoff) retry->pulls.push_back(sent.key);
       continue;
     }
-    absl::Status problem;
-    if (result.answer() != v1::VALUES && result.answer() != v1::UNCHANGED) {
-      problem = absl::InternalError(absl::StrCat(
-          "pull refused by the server: shard=", sent.key.second, " message=", result.message()));
-    } else if (const v1::DType want =
-                   ToProto(pull.part != nullptr ? pull.part->wire
-                                                : layout_->slice(ShardId(sent.key.second)).wire);
-               result.dtype() != want) {
-      problem = absl::InternalError(
-          absl::StrCat("values of another wire type: shard=", sent.key.second,
-                       " want=", v1::DType_Name(want), " got=", v1::DType_Name(result.dtype())));
-    } else {
-      Count(result.answer() == v1::VALUES ? env_.counters.pulls_values
-                                          : env_.counters.pulls_unchanged);
-      problem = pull.part == nullptr ? AcceptDense(&pull, sent, result, answer, i)
-                                     : AcceptRows(sent, got.payloads[i]);
-    }
-    if (!problem.ok())
-      return events_.on_failed(WithOrigin(problem, absl::StrCat("ps_server/", request->server)));
+    EG_RETURN_IF_ERROR(CheckPull(pull, sent, result));
+    Count(result.answer() == v1::VALUES ? env_.counters.pulls_values
+                                        : env_.counters.pulls_unchanged);
+    EG_RETURN_IF_ERROR(pull.part == nullptr ? AcceptDense(&pull, sent, result, answer, i)
+                                            : AcceptRows(sent, (*answer)->payloads[i]));
   }
-  if (!later_pushes.empty() || !later_pulls.empty())
-    Backoff(std::move(later_pushes), std::move(later_pulls), busy_after_ms);
+  return absl::OkStatus();
+}
 
+absl::Status Exchange::CheckPull(const PullItem& pull, const Request::Pull& sent,
+                                 const v1::PullResult& result) const {
+  const ShardId shard(sent.key.second);
+  if (result.answer() != v1::VALUES && result.answer() != v1::UNCHANGED)
+    return absl::InternalError(absl::StrCat("pull refused by the server: shard=", shard.value(),
+                                            " message=", result.message()));
+  const v1::DType want =
+      ToProto(pull.part != nullptr ? pull.part->wire : layout_->slice(shard).wire);
+  if (result.dtype() == want) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("values of another wire type: shard=", shard.value(),
+                                          " want=", v1::DType_Name(want),
+                                          " got=", v1::DType_Name(result.dtype())));
+}
+
+void Exchange::Continue(bool pushed) {
   const bool more = std::any_of(pushes_.begin(), pushes_.end(), [](const auto& entry) {
     return entry.second.state == State::kReady;
   });
-  if (more && !request->pushes.empty() && Sequential()) {
+  if (more && pushed && Sequential()) {
     AtFailpoint(env_.failpoints, "worker.between_pushes", env_.executor,
                 [weak = weak_from_this()](absl::Status status) {
                   const auto alive = weak.lock();
@@ -562,8 +584,7 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
   const bool hard = !IsRetryable(status) && status.code() != absl::StatusCode::kCancelled;
   if (hard && ++hard_errors_ >= kHardErrorsMax)
     return events_.on_failed(WithOrigin(status, absl::StrCat("ps_server/", request.server)));
-  std::vector<PushKey> pushes;
-  std::vector<PullKey> pulls;
+  Retry retry;
   for (const auto& [key, serial] : request.pushes) {
     const auto it = pushes_.find(key);
     if (it == pushes_.end() || it->second.serial != serial) continue;
@@ -575,30 +596,29 @@ void Exchange::OnCallFailed(const Request& request, const absl::Status& status) 
     it->second.state = State::kBackoff;
     it->second.no_room.clear();
     it->second.serial = ++serial_;
-    pushes.push_back(key);
+    retry.pushes.push_back(key);
   }
   for (const Request::Pull& sent : request.pulls) {
     const auto it = pulls_.find(sent.key);
     if (it == pulls_.end() || it->second.serial != sent.serial) continue;
     it->second.state = State::kBackoff;
     it->second.serial = ++serial_;
-    pulls.push_back(sent.key);
+    retry.pulls.push_back(sent.key);
   }
-  Backoff(std::move(pushes), std::move(pulls), 0);
+  BackOff(retry);
   Flush();
 }
 
-void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls,
-                       std::uint32_t busy_after_ms) {
+void Exchange::BackOff(const Retry& retry) {
   std::uint32_t tries = 0;
   std::vector<std::pair<PushKey, std::uint64_t>> push_serials;
   std::vector<std::pair<PullKey, std::uint64_t>> pull_serials;
-  for (const PushKey& key : pushes) {
+  for (const PushKey& key : retry.pushes) {
     PushItem& item = pushes_.at(key);
     tries = std::max(tries, item.tries++);
     push_serials.emplace_back(key, item.serial);
   }
-  for (const PullKey& key : pulls) {
+  for (const PullKey& key : retry.pulls) {
     PullItem& item = pulls_.at(key);
     tries = std::max(tries, item.tries++);
     pull_serials.emplace_back(key, item.serial);
@@ -607,7 +627,7 @@ void Exchange::Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls,
   const auto doubled = env_.backoff_min * (1 << std::min(tries, 16u));
   const auto delay = std::max<std::chrono::milliseconds>(
       std::min<std::chrono::milliseconds>(doubled, env_.backoff_max),
-      std::chrono::milliseconds(busy_after_ms));
+      std::chrono::milliseconds(retry.busy_after_ms));
   env_.executor->PostAfter(delay, [weak = weak_from_this(), push_serials = std::move(push_serials),
                                    pull_serials = std::move(pull_serials)] {
     const auto self = weak.lock();

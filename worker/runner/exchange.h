@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -175,13 +176,48 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   bool SendGroup(const std::string& server, const Group& group);
   void Send(const std::string& server, const std::vector<PushKey>& pushes,
             const std::vector<PullKey>& pulls, bool is_part);
+  // The parts of a request beside its header: a payload for each push, ids of rows for each
+  // section.
+  struct Payloads {
+    std::vector<tensor::SharedBytes> bytes, ids;
+    bool any_ids = false;
+  };
+  void FillPush(const PushKey& key, v1::PushSection* section, Payloads* payloads) const;
+  void FillPull(const PullKey& key, v1::PullSection* section, Payloads* payloads) const;
+  template <class Section>
+  void NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::Part& part,
+                Section* section, Payloads* payloads) const;
+  // Returns the serial of the item's present state.
+  std::uint64_t MarkSent(Item& item, std::uint32_t shard);
   SectionSize SizeOfPush(const PushKey& key) const;
   SectionSize SizeOfPull(const PullKey& key) const;
   // What a section of `shard` holds, in the words of the job file.
   std::string NameOf(std::uint32_t shard) const;
   // The user's error that a section is larger than what `server` takes.
   absl::Status NeverFits(const std::string& server, const SectionSize& section) const;
-  // What a pull brought; an error ends the attempt.
+  // Sections that are sent again after a delay, of at least `busy_after_ms`.
+  struct Retry {
+    std::vector<PushKey> pushes;
+    std::vector<PullKey> pulls;
+    std::uint32_t busy_after_ms = 0;
+  };
+  // The answers to the pushes of a request. `unsettled`: the shards whose push is not settled.
+  // False: an event has ended the attempt.
+  bool TakePushAnswers(const Request& request, const v1::ResponseHeader& header, Retry* retry,
+                       std::set<std::uint32_t>* unsettled);
+  absl::Status PushError(const std::string& server, const PushKey& key,
+                         const v1::PushResult& result) const;
+  // The answers to the pulls of a request; an error ends the attempt.
+  absl::Status TakePullAnswers(
+      const Request& request,
+      const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
+      const std::set<std::uint32_t>& unsettled, Retry* retry);
+  absl::Status CheckPull(const PullItem& pull, const Request::Pull& sent,
+                         const v1::PullResult& result) const;
+  // Sends the sections that are ready, and reports the progress. `pushed`: a push was answered,
+  // behind which worker.between_pushes lies.
+  void Continue(bool pushed);
+  // Takes the values of a pull; an error ends the attempt.
   absl::Status AcceptDense(
       PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
       const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
@@ -190,8 +226,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void OnAnswer(const std::shared_ptr<Request>& request,
                 const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer);
   void OnCallFailed(const Request& request, const absl::Status& status);
-  void Backoff(std::vector<PushKey> pushes, std::vector<PullKey> pulls,
-               std::uint32_t busy_after_ms);
+  void BackOff(const Retry& retry);
   void WaitOrBackoff(Item& item, MapVersion version);
 
   const Environment env_;
