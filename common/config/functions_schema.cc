@@ -5,6 +5,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/checked_math.h"
 #include "common/config/job_schema.h"
+#include "common/layers/initializers.h"
 
 namespace evergrad::config {
 namespace {
@@ -61,16 +62,8 @@ const Table<FunctionVariable>& VariableTable() {
                                   return std::optional<Node>(MakeList(std::move(dims)));
                                 }};
     shape.example = "[64, 8]";
-    Key<FunctionVariable> initializer{"initializer",
-                                      InitializerType(),
-                                      "first values",
-                                      false,
-                                      [](Reader& r, const Node& n, FunctionVariable* t) {
-                                        ReadInitializer(r, n, "initializer", &t->initializer);
-                                      },
-                                      [](const FunctionVariable& t) {
-                                        return std::optional<Node>(WriteInitializer(t.initializer));
-                                      }};
+    Key<FunctionVariable> initializer = InitializerKey<FunctionVariable>(
+        "initializer", &FunctionVariable::initializer, "first values");
     Key<FunctionVariable> optimizer{
         "optimizer",
         "mapping",

@@ -22,8 +22,6 @@ const Table<CountingSpec>& CountingTable();
 const Table<FunctionsSpec>& FunctionsTable();
 const Table<CheckpointSpec>& CheckpointTable();
 const Table<ResourcesSpec>& ResourcesTable();
-const Variant<LayerSpec>& LayerVariant();
-const Variant<LossSpec>& LossVariant();
 const Variant<optimizers::Settings>& OptimizerVariant();
 const Variant<PartitionerSpec>& PartitionerVariant();
 Key<JobSpec> OptimizerKey();
@@ -37,38 +35,6 @@ const Table<JobSpec>& FunctionsJobTable();
 // Of the type of a job that was read.
 const Table<JobSpec>& JobTableOf(const JobSpec& spec);
 
-// `he_normal`, or `{type: constant, value: 0.5}`.
-std::string InitializerType();
-void ReadInitializer(Reader& reader, const Node& node, const std::string& key,
-                     InitializerSpec* spec);
-Node WriteInitializer(const InitializerSpec& spec);
-// `kernel_regularizer: {l2: 0.01}`.
-template <class T>
-Key<T> RegularizerKey(std::string name, double T::*member, std::string help) {
-  return {name,
-          "mapping {l2: number of at least 0}",
-          std::move(help),
-          false,
-          [=](Reader& r, const Node& n, T* t) {
-            static const RealBounds bounds{0, 1e6, false, false};
-            struct Regularizer {
-              double l2 = 0;
-            };
-            static const Table<Regularizer> table{
-                "a regularizer",
-                {Required(RealNumber<Regularizer>("l2", &Regularizer::l2, bounds, ""))},
-                {"l1", "type"}};
-            Regularizer regularizer;
-            table.Read(r, n, &regularizer);
-            t->*member = regularizer.l2;
-          },
-          [=](const T& t) {
-            if (t.*member == 0) return std::optional<Node>();
-            Node map;
-            Append(&map, "l2", MakePlain(FormatReal(t.*member)));
-            return std::optional<Node>(std::move(map));
-          }};
-}
 // Reports the rules between an optimizer's values that the mapping `node` breaks.
 void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings);
 

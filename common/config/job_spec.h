@@ -15,56 +15,12 @@
 
 #include "absl/status/statusor.h"
 #include "common/data_formats/data_spec.h"
+#include "common/layers/layer_spec.h"
 #include "common/optimizers/settings.h"
 #include "common/schema/location.h"
 
 namespace evergrad::config {
 
-struct InitializerSpec {
-  std::string type;      // zeros | ones | constant | glorot_uniform | he_normal | truncated_normal
-  double value = 0;      // constant
-  double stddev = 0.05;  // truncated_normal
-  friend bool operator==(const InitializerSpec&, const InitializerSpec&) = default;
-};
-struct LayerSpec {
-  std::string name, type;
-  std::vector<std::string> inputs;  // names of layers or model inputs; never empty after parsing
-                                    // (default: the layer above)
-  std::string dtype;                // float32: whatever training.precision says; "": as that says
-  // dense
-  std::uint64_t units = 0;
-  bool use_bias = true;
-  // conv2d
-  std::uint64_t filters = 0;
-  std::uint64_t kernel_h = 0, kernel_w = 0, stride_h = 1, stride_w = 1;
-  std::string padding = "valid";  // valid | same
-  // max_pooling2d (strides default to the pool size)
-  std::uint64_t pool_h = 2, pool_w = 2;
-  // activation: of dense and conv2d, or the layer `activation` itself
-  std::string activation = "linear";  // linear | relu | tanh | sigmoid | softmax
-  // dropout
-  double rate = 0;
-  std::optional<std::uint64_t> seed;
-  // embedding
-  std::string table;              // of ModelSpec::tables
-  std::string combiner = "none";  // none | sum | mean | sqrtn
-  std::string weights;            // a model input; "": all ones
-  // dot
-  bool normalize = false;
-  // batch_normalization, layer_normalization
-  double epsilon = 1e-3;
-  bool center = true, scale = true;  // whether beta, gamma are learned
-  InitializerSpec gamma_initializer{"ones"}, beta_initializer{"zeros"};
-  double gamma_l2 = 0, beta_l2 = 0;
-  // batch_normalization
-  double momentum = 0.99;  // of the moving mean and variance
-  InitializerSpec moving_mean_initializer{"zeros"}, moving_variance_initializer{"ones"};
-  InitializerSpec kernel_initializer{"glorot_uniform"}, bias_initializer{"zeros"};
-  double kernel_l2 = 0,
-         bias_l2 = 0;  // {kernel,bias}_regularizer: l2 * sum of squares is added to the loss
-  Location where;
-  friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
-};
 // An embedding table, shared by the embedding layers that name it.
 struct TableSpec {
   std::string name;
@@ -84,13 +40,6 @@ struct InputSpec {
   std::vector<std::uint64_t> shape;  // of one example; empty: one number
   Location where;
   friend bool operator==(const InputSpec&, const InputSpec&) = default;
-};
-struct LossSpec {
-  std::string type;  // sparse_categorical_crossentropy | binary_crossentropy | mean_squared_error
-  bool from_logits = false;
-  std::string output, labels;  // layer name; field name
-  Location where;
-  friend bool operator==(const LossSpec&, const LossSpec&) = default;
 };
 struct ModelSpec {
   std::vector<InputSpec> inputs;

@@ -1,9 +1,13 @@
 #include "common/config/job_schema.h"
 
 #include <algorithm>
-#include <map>
 
 #include "absl/strings/str_split.h"
+#include "common/layers/initializers.h"
+#include "common/layers/layer_descriptor.h"
+#include "common/layers/losses.h"
+#include "common/layers/metrics.h"
+#include "common/layers/named.h"
 
 namespace evergrad::config {
 namespace {
@@ -73,12 +77,10 @@ Key<ModelSpec> LayersKey() {
         }
         for (const Node& item : n.items) {
           LayerSpec layer;
-          LayerVariant().Read(
-              r, item,
-              &layer);  // of an unknown type: its name still counts, layers below may read it
-          // Keras: a pool moves by its own size unless told otherwise.
-          if (layer.type == "max_pooling2d" && item.Find("strides") == nullptr)
-            layer.stride_h = layer.pool_h, layer.stride_w = layer.pool_w;
+          // The name of a layer of an unknown type is kept: layers below may read it.
+          LayerVariant().Read(r, item, &layer);
+          const LayerDescriptor* const found = FindLayer(layer.type);
+          if (found != nullptr && found->complete != nullptr) found->complete(item, &layer);
           layer.where = item.where();
           t->layers.push_back(std::move(layer));
         }
@@ -89,52 +91,7 @@ Key<ModelSpec> LayersKey() {
         return items.empty() ? std::nullopt : std::optional<Node>(MakeList(std::move(items)));
       }};
   key.explain_inner = [](std::string* out, const std::string& indent) {
-    // A chain that is a valid model and has each type once.
-    const std::map<std::string, std::map<std::string, std::string>> examples = {
-        {"conv2d",
-         {{"name", "conv1"}, {"filters", "16"}, {"kernel_size", "3"}, {"input", "image"}}},
-        {"batch_normalization", {{"name", "norm1"}, {"input", "conv1"}}},
-        {"max_pooling2d", {{"name", "pool1"}, {"strides", "[2, 2]"}, {"input", "norm1"}}},
-        {"flatten", {{"name", "flat"}, {"input", "pool1"}}},
-        {"dense", {{"name", "hidden"}, {"units", "64"}, {"input", "flat"}}},
-        {"layer_normalization", {{"name", "norm2"}, {"input", "hidden"}}},
-        {"activation", {{"name", "act"}, {"activation", "relu"}, {"input", "norm2"}}},
-        {"dropout", {{"name", "drop"}, {"rate", "0.2"}, {"input", "act"}}}};
-    for (const char* type : {"conv2d", "batch_normalization", "max_pooling2d", "flatten", "dense",
-                             "layer_normalization", "activation", "dropout"}) {
-      Variant<LayerSpec>::Case c = *LayerVariant().Find(type);
-      absl::StrAppend(out, indent, "-\n", indent, "  # the kind of layer (one of ",
-                      absl::StrJoin(LayerVariant().Types(), ", "), "; required)\n", indent,
-                      "  type: ", type, "\n");
-      for (Key<LayerSpec>& k : c.table.keys)
-        if (const auto found = examples.at(type).find(k.name); found != examples.at(type).end())
-          k.example = found->second;
-      c.table.Explain(c.defaults, indent + "  ", out);
-    }
-    // Those of ids and of several inputs, and a pooling of everything, would make no model of
-    // images: shown, commented out.
-    const std::map<std::string, std::map<std::string, std::string>> others = {
-        {"global_average_pooling2d", {{"name", "pool2"}, {"input", "conv1"}}},
-        {"embedding",
-         {{"name", "user"},
-          {"table", "users"},
-          {"weights", "user_weights"},
-          {"input", "[user_id]"}}},
-        {"concatenate", {{"name", "features"}, {"input", "[user, item]"}}},
-        {"add", {{"name", "sum"}, {"input", "[wide, deep]"}}},
-        {"dot", {{"name", "score"}, {"input", "[user, item]"}}},
-        {"factorization_machine", {{"name", "fm"}, {"input", "[user, item]"}}}};
-    for (const char* type : {"global_average_pooling2d", "embedding", "concatenate", "add", "dot",
-                             "factorization_machine"}) {
-      Variant<LayerSpec>::Case c = *LayerVariant().Find(type);
-      std::string text = absl::StrCat("-\n  type: ", type, "\n");
-      for (Key<LayerSpec>& k : c.table.keys)
-        if (const auto found = others.at(type).find(k.name); found != others.at(type).end())
-          k.example = found->second;
-      c.table.Explain(c.defaults, "  ", &text);
-      const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-      for (const std::string& line : lines) absl::StrAppend(out, indent, "# ", line, "\n");
-    }
+    ExplainLayers(indent, out);
     absl::StrAppend(out, indent, "- {name: logits, type: dense, units: 10, input: drop}\n");
   };
   return key;
@@ -194,49 +151,35 @@ Key<ModelSpec> LossesKey() {
   return key;
 }
 
-const std::vector<std::string> kMetrics = {"accuracy", "binary_accuracy", "auc",
-                                           "root_mean_squared_error"};
-
 const Table<TableSpec>& EmbeddingTableTable() {
-  static const Table<TableSpec> table = [] {
-    Key<TableSpec> initializer{
-        "initializer",
-        InitializerType(),
-        "of a row's first values, a function of the job's seed, the table's name and the id",
-        false,
-        [](Reader& r, const Node& n, TableSpec* t) {
-          ReadInitializer(r, n, "initializer", &t->initializer);
-        },
-        [](const TableSpec& t) { return std::optional<Node>(WriteInitializer(t.initializer)); }};
-    return Table<TableSpec>{
-        "an embedding table",
-        {Required(
-             Integer<TableSpec>(
-                 "dimension", &TableSpec::dimension, 1, kRowFloatsMax,
-                 absl::StrCat("elements of a row; with what the optimizer keeps of it at most ",
-                              kRowFloatsMax)),
-             "16"),
-         initializer,
-         RegularizerKey<TableSpec>("embeddings_regularizer", &TableSpec::l2,
-                                   "l2 times the sum of the squares of the rows that a batch reads "
-                                   "(each once) is added to the loss"),
-         Integer<TableSpec>(
-             "admit_after", &TableSpec::admit_after, 1, 1u << 30,
-             "an id gets a row with this push to it; until then it reads default_row"),
-         RealNumber<TableSpec>(
-             "default_row", &TableSpec::default_row, {-3e38, 3e38, false, false},
-             "each element of what an id reads that is not admitted yet; with admit_after above 1"),
-         Integer<TableSpec>(
-             "ttl_steps", &TableSpec::ttl_steps, 0, 1ull << 48,
-             "a row that so many steps of the plan did not push to is dropped; 0: never"),
-         ByteSize<TableSpec>(
-             "bytes_max", &TableSpec::bytes_max, 0, 1ull << 50,
-             "of its rows and index, on all servers together; 0: the servers' own limit alone"),
-         Choice<TableSpec>("evict", &TableSpec::evict, {"none", "lru"}, {"lfu", "random"}, "table.",
-                           "at the limit: rows that were not pushed to for longest give way, or "
-                           "pushes are refused")},
-        {"ttl", "optimizer", "dtype", "combiner", "partitions", "embeddings_initializer"}};
-  }();
+  static const Table<TableSpec> table{
+      "an embedding table",
+      {Required(Integer<TableSpec>(
+                    "dimension", &TableSpec::dimension, 1, kRowFloatsMax,
+                    absl::StrCat("elements of a row; with what the optimizer keeps of it at most ",
+                                 kRowFloatsMax)),
+                "16"),
+       InitializerKey<TableSpec>(
+           "initializer", &TableSpec::initializer,
+           "of a row's first values, a function of the job's seed, the table's name and the id"),
+       RegularizerKey<TableSpec>("embeddings_regularizer", &TableSpec::l2,
+                                 "l2 times the sum of the squares of the rows that a batch reads "
+                                 "(each once) is added to the loss"),
+       Integer<TableSpec>("admit_after", &TableSpec::admit_after, 1, 1u << 30,
+                          "an id gets a row with this push to it; until then it reads default_row"),
+       RealNumber<TableSpec>(
+           "default_row", &TableSpec::default_row, {-3e38, 3e38, false, false},
+           "each element of what an id reads that is not admitted yet; with admit_after above 1"),
+       Integer<TableSpec>(
+           "ttl_steps", &TableSpec::ttl_steps, 0, 1ull << 48,
+           "a row that so many steps of the plan did not push to is dropped; 0: never"),
+       ByteSize<TableSpec>(
+           "bytes_max", &TableSpec::bytes_max, 0, 1ull << 50,
+           "of its rows and index, on all servers together; 0: the servers' own limit alone"),
+       Choice<TableSpec>("evict", &TableSpec::evict, {"none", "lru"}, {"lfu", "random"}, "table.",
+                         "at the limit: rows that were not pushed to for longest give way, or "
+                         "pushes are refused")},
+      {"ttl", "optimizer", "dtype", "combiner", "partitions", "embeddings_initializer"}};
   return table;
 }
 
@@ -291,83 +234,47 @@ Key<ModelSpec> TablesKey() {
   return key;
 }
 
+void ReadMetric(Reader& r, const Node& item, std::vector<std::string>* metrics) {
+  const auto v = r.Text(item, "metrics");
+  if (!v) return;
+  const auto entry = std::find_if(Metrics().begin(), Metrics().end(),
+                                  [&](const MetricDescriptor& m) { return m.name == *v; });
+  const auto meant =
+      std::find_if(Metrics().begin(), Metrics().end(),
+                   [&](const MetricDescriptor& m) { return !v->empty() && m.nickname == *v; });
+  const std::vector<std::string> names = NamesOf(Metrics(), true);
+  if (entry == Metrics().end())
+    r.Report(item.where(), absl::StrCat("`metrics`: expected one of ", absl::StrJoin(names, ", "),
+                                        ", got ", item.Describe(),
+                                        meant == Metrics().end()
+                                            ? Suggestion(*v, names)
+                                            : absl::StrCat("; did you mean `", meant->name, "`?")));
+  else if (!entry->built)
+    r.Report(item.where(), absl::StrCat("not built yet: metric `", *v, "`"));
+  else if (std::find(metrics->begin(), metrics->end(), *v) != metrics->end())
+    r.Report(item.where(), absl::StrCat("`metrics`: ", *v, " is given twice"));
+  else
+    metrics->push_back(*v);
+}
+
 Key<ModelSpec> MetricsKey() {
-  return {
-      "metrics",
-      absl::StrCat("list of: ", absl::StrJoin(kMetrics, ", ")),
-      "measured at each evaluation; the mean loss always is",
-      false,
-      [](Reader& r, const Node& n, ModelSpec* t) {
-        if (!r.IsList(n, "metrics", "names")) return;
-        static const NotBuilt kMetricsNotBuilt = {
-            "precision", "recall",  "mean_absolute_error", "mean_squared_error", "top_k_accuracy",
-            "f1",        "log_loss"};
-        for (const Node& item : n.items) {
-          const auto v = r.Text(item, "metrics");
-          if (!v) continue;
-          if (std::find(kMetricsNotBuilt.begin(), kMetricsNotBuilt.end(), *v) !=
-              kMetricsNotBuilt.end())
-            r.Report(item.where(), absl::StrCat("not built yet: metric `", *v, "`"));
-          else if (std::find(kMetrics.begin(), kMetrics.end(), *v) == kMetrics.end())
-            r.Report(item.where(),
-                     absl::StrCat("`metrics`: expected one of ", absl::StrJoin(kMetrics, ", "),
-                                  ", got ", item.Describe(),
-                                  *v == "rmse" ? "; did you mean `root_mean_squared_error`?"
-                                               : Suggestion(*v, kMetrics)));
-          else if (std::find(t->metrics.begin(), t->metrics.end(), *v) != t->metrics.end())
-            r.Report(item.where(), absl::StrCat("`metrics`: ", *v, " is given twice"));
-          else
-            t->metrics.push_back(*v);
-        }
-      },
-      [](const ModelSpec& t) {
-        std::vector<Node> items;
-        for (const std::string& metric : t.metrics) items.push_back(MakeText(metric));
-        return std::optional<Node>(MakeList(std::move(items)));
-      },
-      "[accuracy]"};
+  return {"metrics",
+          absl::StrCat("list of: ", absl::StrJoin(NamesOf(Metrics(), true), ", ")),
+          "measured at each evaluation; the mean loss always is",
+          false,
+          [](Reader& r, const Node& n, ModelSpec* t) {
+            if (!r.IsList(n, "metrics", "names")) return;
+            for (const Node& item : n.items) ReadMetric(r, item, &t->metrics);
+          },
+          [](const ModelSpec& t) {
+            std::vector<Node> items;
+            for (const std::string& metric : t.metrics) items.push_back(MakeText(metric));
+            return std::optional<Node>(MakeList(std::move(items)));
+          },
+          "[accuracy]"};
 }
 
 }  // namespace
-
-const Variant<LossSpec>& LossVariant() {
-  static const Variant<LossSpec> variant = [] {
-    Variant<LossSpec> v{"a loss",
-                        "type",
-                        &LossSpec::type,
-                        {},
-                        {"categorical_crossentropy", "hinge", "huber", "mean_absolute_error",
-                         "kl_divergence", "cosine_similarity", "poisson", "sampled_softmax"},
-                        ""};
-    auto add = [&](std::string type, bool logits) {
-      Table<LossSpec> table{
-          absl::StrCat("the loss ", type),
-          {},
-          {"weight", "label_smoothing", "reduction", "class_weight", "ignore_class"}};
-      if (logits)
-        table.keys.push_back(
-            Flag<LossSpec>("from_logits", &LossSpec::from_logits,
-                           "whether the output is logits rather than probabilities"));
-      Key<LossSpec> output = PlainText<LossSpec>("output", &LossSpec::output,
-                                                 "the layer that it reads; left out: the last");
-      output.type = "name of a layer";
-      Key<LossSpec> labels = PlainText<LossSpec>("labels", &LossSpec::labels,
-                                                 "the field of the data that it compares with");
-      labels.type = "name of a field";
-      table.keys.push_back(output);
-      table.keys.push_back(labels);
-      LossSpec defaults;
-      defaults.type = type;
-      defaults.labels = "label";
-      v.cases.push_back({type, table, defaults});
-    };
-    add("sparse_categorical_crossentropy", true);
-    add("binary_crossentropy", true);
-    add("mean_squared_error", false);
-    return v;
-  }();
-  return variant;
-}
 
 const Table<ModelSpec>& ModelTable() {
   static const Table<ModelSpec> table{

@@ -1,0 +1,34 @@
+#include "common/layers/activations.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/layers/named.h"
+
+namespace evergrad::config {
+
+const std::vector<ActivationDescriptor>& Activations() {
+  static const std::vector<ActivationDescriptor> table = {{"linear"},
+                                                          {"relu"},
+                                                          {"tanh"},
+                                                          {"sigmoid"},
+                                                          {"softmax"},
+                                                          {"gelu", false},
+                                                          {"elu", false},
+                                                          {"selu", false},
+                                                          {"swish", false},
+                                                          {"softplus", false},
+                                                          {"leaky_relu", false},
+                                                          {"exponential", false},
+                                                          {"hard_sigmoid", false},
+                                                          {"softsign", false}};
+  return table;
+}
+
+absl::Status CheckActivation(absl::string_view name) {
+  if (FindBuilt(Activations(), name) != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown activation `", name, "`; one of ",
+                   absl::StrJoin(NamesOf(Activations(), true), ", ")));
+}
+
+}  // namespace evergrad::config

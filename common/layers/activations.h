@@ -1,0 +1,23 @@
+// The table of activation functions. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace evergrad::config {
+
+struct ActivationDescriptor {
+  std::string name;
+  bool built = true;
+};
+
+// In the order of messages and of the reference.
+const std::vector<ActivationDescriptor>& Activations();
+
+// InvalidArgument, with the known names, unless `name` is an activation that is built.
+absl::Status CheckActivation(absl::string_view name);
+
+}  // namespace evergrad::config

@@ -1,0 +1,29 @@
+// Layers that combine inputs of one shape element by element, and give that shape.
+#include "absl/strings/str_cat.h"
+#include "common/layers/families.h"
+#include "common/layers/shape_rules.h"
+
+namespace evergrad::config {
+namespace {
+
+absl::StatusOr<LayerShapes> InferElementwise(const LayerSpec& spec, const LayerInputs& inputs) {
+  for (const tensor::Shape& input : inputs.shapes)
+    if (input != inputs.shapes[0])
+      return ShapeError(spec,
+                        absl::StrCat("needs inputs of one shape, got ", ShapeList(inputs.shapes)));
+  return LayerShapes{inputs.shapes[0]};
+}
+
+}  // namespace
+
+std::vector<LayerDescriptor> ElementwiseLayers() {
+  return {{.type = "add",
+           .article = "an",
+           .keras = "Add",
+           .inputs = {2, InputCount::kAny},
+           .infer = &InferElementwise,
+           .example = {{"name", "sum"}, {"input", "[wide, deep]"}}},
+          {.type = "multiply"}};
+}
+
+}  // namespace evergrad::config

@@ -1,0 +1,67 @@
+// embedding reads ids of shape () or (n) and gives a row of its table for each id, or one row that
+// combines those of an example.
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+#include "common/layers/families.h"
+#include "common/layers/shape_rules.h"
+
+namespace evergrad::config {
+namespace {
+
+const std::vector<std::string> kCombiners = {"none", "sum", "mean", "sqrtn"};
+
+absl::StatusOr<LayerShapes> InferEmbedding(const LayerSpec& spec, const LayerInputs& inputs) {
+  std::uint64_t ids = 0;
+  for (const tensor::Shape& input : inputs.shapes) {
+    if (input.rank() > 1)
+      return ShapeError(
+          spec, absl::StrCat("needs ids of shape () or (n), got ", ShapeList(inputs.shapes)));
+    ids += input.elements();
+  }
+  if (std::find(kCombiners.begin(), kCombiners.end(), spec.combiner) == kCombiners.end())
+    return absl::InvalidArgumentError(absl::StrCat("unknown combiner `", spec.combiner,
+                                                   "`; one of ", absl::StrJoin(kCombiners, ", ")));
+  const bool combines = spec.combiner != "none";
+  if (inputs.weights) {
+    if (!combines) return absl::InvalidArgumentError("weights need a combiner: sum, mean or sqrtn");
+    if (inputs.shapes.size() != 1 || inputs.shapes[0] != *inputs.weights)
+      return absl::InvalidArgumentError(absl::StrCat(
+          "weights need one input of ids, of their shape: weights=", inputs.weights->ToString(),
+          " ids=", ShapeList(inputs.shapes)));
+  }
+  std::vector<std::uint64_t> dims = {inputs.dimension};
+  if (!combines && (inputs.shapes.size() > 1 || inputs.shapes[0].rank() == 1))
+    dims.insert(dims.begin(), ids);
+  EG_ASSIGN_OR_RETURN(tensor::Shape output, CheckedShape("its output", std::move(dims)));
+  return LayerShapes{std::move(output)};
+}
+
+}  // namespace
+
+std::vector<LayerDescriptor> EmbeddingLayers() {
+  Key<LayerSpec> weights =
+      PlainText<LayerSpec>("weights", &LayerSpec::weights, "of each id in its bag; left out: 1");
+  weights.type = "name of a model input";
+  return {
+      {.type = "embedding",
+       .article = "an",
+       .keras = "Embedding",
+       .keys = {Required(PlainText<LayerSpec>("table", &LayerSpec::table,
+                                              "of model.tables, where its settings are")),
+                Choice<LayerSpec>("combiner", &LayerSpec::combiner, kCombiners, {"max", "concat"},
+                                  "embedding.",
+                                  "what is made of the rows of an example's ids; none: [n, "
+                                  "dimension], or [dimension] of one id of shape []. A negative id "
+                                  "is padding: zeros, and no part of a bag"),
+                std::move(weights)},
+       .inputs = {1, InputCount::kAny},
+       .reads_ids = true,
+       .infer = &InferEmbedding,
+       .example = {{"name", "user"},
+                   {"table", "users"},
+                   {"weights", "user_weights"},
+                   {"input", "[user_id]"}}}};
+}
+
+}  // namespace evergrad::config

@@ -1,0 +1,67 @@
+// All that the project knows of a layer type but its computation: the keys of a job file, the
+// number of inputs, the shape rule with the variables, and an example for the reference.
+//
+// Layers() enumerates the types: the schema, the reference, the messages that list types, the
+// worker's layers and the tests read it. Pure; built at the first use, immutable from then on.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/layers/layer_shapes.h"
+#include "common/layers/layer_spec.h"
+#include "common/schema/schema.h"
+
+namespace evergrad::config {
+
+struct InputCount {
+  static constexpr std::size_t kAny = std::numeric_limits<std::size_t>::max();
+  std::size_t min = 1, max = 1;
+};
+
+// A shape rule may rely on the number of inputs, and on a rank of at most 8.
+using ShapeRule = absl::StatusOr<LayerShapes> (*)(const LayerSpec& spec, const LayerInputs& inputs);
+
+struct LayerDescriptor {
+  std::string type;
+  std::string article;  // "a" or "an"
+  std::string keras;    // the class that Keras' summary prints: "Conv2D"
+  // Beside name, input and dtype, which every layer has.
+  std::vector<Key<LayerSpec>> keys = {};
+  NotBuilt keys_not_built = {};
+  // The layer moves no data and computes nothing, so that it has no dtype.
+  bool is_view = false;
+  InputCount inputs = {};
+  bool reads_ids = false;     // from model inputs alone; else it reads real numbers
+  ShapeRule infer = nullptr;  // null: the type is not built yet
+  // Values of keys in the reference, where a default does not do.
+  std::map<std::string, std::string> example = {};
+  // The position in the reference's own model, from 1 on; 0: the reference shows the layer as a
+  // comment.
+  int reference_position = 0;
+  // Called after reading, where a default depends on another key. May be null.
+  void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
+};
+
+// In the order of messages and of the reference.
+const std::vector<LayerDescriptor>& Layers();
+// nullptr: there is no such type.
+const LayerDescriptor* FindLayer(absl::string_view type);
+std::vector<std::string> LayerTypes();
+
+// How layers are read, written and explained.
+const Variant<LayerSpec>& LayerVariant();
+// Appends one example of each type, as a list of layers. Those in the reference's own model are
+// a valid chain from the input `image`; the others follow as comments.
+void ExplainLayers(const std::string& indent, std::string* out);
+
+// "a dot layer reads two inputs, got 3"; OK where the number fits.
+absl::Status CheckInputCount(const LayerDescriptor& layer, std::size_t inputs);
+
+}  // namespace evergrad::config

@@ -1,0 +1,31 @@
+// Lists of names from a table whose entries have a `name` and say whether it is `built`.
+//
+// A name that is not built is known to users of other frameworks; the reader refuses it with the
+// words "not built yet". Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace evergrad::config {
+
+// The names of the entries that are built, or of those that are not, in the table's order.
+template <class T>
+std::vector<std::string> NamesOf(const std::vector<T>& table, bool built) {
+  std::vector<std::string> names;
+  for (const T& entry : table)
+    if (entry.built == built) names.push_back(entry.name);
+  return names;
+}
+
+// The entry that is built and has this name, or nullptr. The result points into `table`.
+template <class T>
+const T* FindBuilt(const std::vector<T>& table, absl::string_view name) {
+  for (const T& entry : table)
+    if (entry.built && entry.name == name) return &entry;
+  return nullptr;
+}
+
+}  // namespace evergrad::config

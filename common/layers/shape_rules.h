@@ -1,0 +1,45 @@
+// The common parts of the shape rules: checked shapes, sliding windows, texts of shapes. Pure.
+//
+// Shapes are of one example; a batch puts its size in front. Errors are InvalidArgument without
+// the place and the layer, which the caller puts in front.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/layers/layer_spec.h"
+#include "common/tensor/tensor.h"
+
+namespace evergrad::config {
+
+// The most elements of one array: positions in it have 31 bits (worker/backend/backend.h).
+inline constexpr std::uint64_t kArrayElementsMax = (std::uint64_t{1} << 31) - 1;
+
+// "(3, 4), (4)"
+std::string ShapeList(const std::vector<tensor::Shape>& shapes);
+
+// The shape of these dimensions; an error names `what` ("its kernel") where it has more than
+// kArrayElementsMax elements or cannot be.
+absl::StatusOr<tensor::Shape> CheckedShape(absl::string_view what, std::vector<std::uint64_t> dims);
+
+// One axis of a sliding window, by TensorFlow's rules: `valid` gives
+// floor((in - window) / stride) + 1 outputs; `same` gives ceil(in / stride) and puts the larger
+// half of the padding at the end.
+struct WindowAxis {
+  std::int64_t out = 0, pad_before = 0, pad_after = 0;
+};
+struct Window {
+  WindowAxis h, w;
+};
+// The window of a convolution or a pool over `input` (height, width, channels), with the padding of
+// `spec`. `key` and `noun` name the window in errors ("kernel_size", "kernel"). Checks that window
+// and stride are at least 1 and fit.
+absl::StatusOr<Window> SlideWindow(const LayerSpec& spec, const tensor::Shape& input,
+                                   std::uint64_t window_h, std::uint64_t window_w,
+                                   absl::string_view key, absl::string_view noun);
+
+}  // namespace evergrad::config
