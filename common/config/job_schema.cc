@@ -17,6 +17,18 @@ Key<JobSpec> TypeKey() {
 
 }  // namespace
 
+const Node* At(const Node& root, std::initializer_list<const char*> path) {
+  const Node* node = &root;
+  for (const char* key : path)
+    if (node != nullptr) node = node->Find(key);
+  return node;
+}
+
+Location KeyPlace(const Node* map, const char* key, const Location& otherwise) {
+  const Node* node = map == nullptr ? nullptr : map->Find(key);
+  return node == nullptr ? otherwise : node->where();
+}
+
 const Table<ResourcesSpec>& ResourcesTable() {
   static const Table<ResourcesSpec> table{
       "spec.resources",

@@ -1,6 +1,8 @@
 // The tables of the job file, one source file per section. Private to this room.
 #pragma once
 
+#include <initializer_list>
+
 #include "common/config/job_spec.h"
 #include "common/schema/names.h"
 #include "common/schema/schema.h"
@@ -34,6 +36,11 @@ const Table<JobSpec>& CountingJobTable();
 const Table<JobSpec>& FunctionsJobTable();
 // Of the type of a job that was read.
 const Table<JobSpec>& JobTableOf(const JobSpec& spec);
+
+// The node at the end of these keys, or nullptr.
+const Node* At(const Node& root, std::initializer_list<const char*> path);
+// The place of a key of `map`, or `otherwise` where `map` does not have it (or is nullptr).
+Location KeyPlace(const Node* map, const char* key, const Location& otherwise);
 
 // Reports the rules between an optimizer's values that the mapping `node` breaks.
 void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings);

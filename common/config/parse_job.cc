@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -12,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/config/job_schema.h"
 #include "common/config/job_spec.h"
+#include "common/config/model_rules.h"
 #include "common/config/places.h"
 #include "common/data_formats/data_format.h"
 #include "common/data_formats/typed_field.h"
@@ -159,212 +159,6 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
   table.Read(*reader, *metadata, spec);
 }
 
-const Node* At(const Node& root, std::initializer_list<const char*> path) {
-  const Node* node = &root;
-  for (const char* key : path)
-    if (node != nullptr) node = node->Find(key);
-  return node;
-}
-
-// Where a layer's or a loss's key stands; the mapping itself when it is not given.
-Location KeyPlace(const Node* map, const char* key, const Location& otherwise) {
-  const Node* node = map == nullptr ? nullptr : map->Find(key);
-  return node == nullptr ? otherwise : node->where();
-}
-
-void CheckModel(const Node& root, Reader* reader, JobSpec* spec) {
-  ModelSpec& model = spec->model;
-  std::vector<std::string> readable, inputs, fields = {"image"}, label_fields = {"label"};
-  const bool fields_known = spec->data.train && !spec->data.train->format.empty();
-  const bool layers_known = std::all_of(model.layers.begin(), model.layers.end(),
-                                        [](const LayerSpec& layer) { return !layer.type.empty(); });
-  if (fields_known && spec->data.train->format != "idx") {
-    fields.clear();
-    for (const FieldSpec& field : spec->data.fields) fields.push_back(field.name);
-    label_fields = fields;
-  }
-  for (const InputSpec& input : model.inputs) {
-    readable.push_back(input.name);
-    inputs.push_back(input.name);
-    if (!fields_known || std::find(fields.begin(), fields.end(), input.name) != fields.end())
-      continue;
-    for (const Entry& entry : At(root, {"spec", "model", "inputs"})->entries)
-      if (entry.key == input.name)
-        reader->Report(entry.where(),
-                       absl::StrCat("model input `", input.name,
-                                    "` names no field of the data that can be read: expected ",
-                                    absl::StrJoin(fields, ", "), Suggestion(input.name, fields)));
-  }
-  std::vector<std::string> tables;
-  for (const TableSpec& table : model.tables) {
-    tables.push_back(table.name);
-    const Node* node = At(root, {"spec", "model", "tables"})->Find(table.name);
-    if (layers_known &&
-        std::none_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& l) {
-          return l.type == "embedding" && l.table == table.name;
-        }))
-      reader->Report(table.where,
-                     absl::StrCat("table `", table.name, "`: no embedding layer reads it"));
-    if (table.admit_after <= 1 && table.default_row != 0 && node->Find("default_row") != nullptr)
-      reader->Report(node->Find("default_row")->where(),
-                     "`default_row` needs an `admit_after` above 1: else every id has a row");
-  }
-  // What the data makes of a field, where that is known: integers are ids of embeddings, real
-  // numbers what all other layers read.
-  const auto kind_of = [&](const std::string& input) -> std::optional<ValueKind> {
-    if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() || !fields_known)
-      return std::nullopt;
-    if (spec->data.train->format == "idx") return ValueKind::kReal;
-    const auto field = std::find_if(spec->data.fields.begin(), spec->data.fields.end(),
-                                    [&](const FieldSpec& f) { return f.name == input; });
-    if (field == spec->data.fields.end() || field->type.empty()) return std::nullopt;
-    if (spec->data.train->format == "synthetic")
-      return field->type == "ids"     ? std::optional(ValueKind::kInteger)
-             : field->type == "float" ? std::optional(ValueKind::kReal)
-                                      : std::nullopt;
-    const auto kind = KindOfField(*field);
-    return kind.ok() ? std::optional(*kind) : std::nullopt;
-  };
-  const auto check_kind = [&](const LayerSpec& layer, const std::string& input, ValueKind wanted,
-                              const Location& where) {
-    const auto kind = kind_of(input);
-    if (!kind || *kind == wanted) return;
-    reader->Report(
-        where,
-        wanted == ValueKind::kInteger
-            ? absl::StrCat("an embedding reads ids, and the field `", input,
-                           "` has real numbers (float32): expected integers")
-            : absl::StrCat(layer.type == "embedding"
-                               ? "weights are"
-                               : absl::StrCat("a layer of type ", layer.type, " reads"),
-                           " real numbers, and the field `", input,
-                           "` has integers; a transform `scale: 1` makes real numbers of them"));
-  };
-  const Node* layers = At(root, {"spec", "model", "layers"});
-  std::map<std::string, int> lines;
-  std::set<std::string> all;
-  for (const LayerSpec& layer : model.layers) all.insert(layer.name);
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    LayerSpec& layer = model.layers[i];
-    const Node* node = layers != nullptr && i < layers->items.size() ? &layers->items[i] : nullptr;
-    if (layer.inputs.empty() && (node == nullptr || node->Find("input") == nullptr)) {
-      if (i > 0)
-        layer.inputs = {model.layers[i - 1].name};
-      else if (model.inputs.size() == 1)
-        layer.inputs = {model.inputs[0].name};
-      else if (!model.inputs.empty() && !layer.type.empty())
-        reader->Report(layer.where, "the first layer needs `input`: the model has several inputs");
-    }
-    const bool merges = layer.type == "concatenate" || layer.type == "add" || layer.type == "dot" ||
-                        layer.type == "factorization_machine";
-    if (layer.type == "dot" && layer.inputs.size() != 2)
-      reader->Report(KeyPlace(node, "input", layer.where),
-                     absl::StrCat("a dot layer reads two inputs, got ", layer.inputs.size()));
-    if (layer.type == "add" && layer.inputs.size() < 2)
-      reader->Report(
-          KeyPlace(node, "input", layer.where),
-          absl::StrCat("an add layer reads at least two inputs, got ", layer.inputs.size()));
-    if (layer.type == "embedding") {
-      for (const std::string& input : layer.inputs)
-        if (std::find(inputs.begin(), inputs.end(), input) == inputs.end() && all.count(input) != 0)
-          reader->Report(KeyPlace(node, "input", layer.where),
-                         absl::StrCat("an embedding reads ids, which only model inputs have: `",
-                                      input, "` is a layer"));
-      if (std::find(tables.begin(), tables.end(), layer.table) == tables.end())
-        reader->Report(KeyPlace(node, "table", layer.where),
-                       absl::StrCat("no table `", layer.table.substr(0, 60), "` in model.tables",
-                                    Suggestion(layer.table, tables)));
-      if (!layer.weights.empty() &&
-          std::find(inputs.begin(), inputs.end(), layer.weights) == inputs.end())
-        reader->Report(KeyPlace(node, "weights", layer.where),
-                       absl::StrCat("no model input `", layer.weights.substr(0, 60), "`",
-                                    Suggestion(layer.weights, inputs)));
-      if (!layer.weights.empty() && layer.combiner == "none")
-        reader->Report(KeyPlace(node, "weights", layer.where),
-                       "`weights` need a combiner: sum, mean or sqrtn");
-      if (!layer.weights.empty())
-        check_kind(layer, layer.weights, ValueKind::kReal, KeyPlace(node, "weights", layer.where));
-    }
-    for (const std::string& input : layer.inputs) {
-      if (layer.type.empty()) break;
-      check_kind(layer, input, layer.type == "embedding" ? ValueKind::kInteger : ValueKind::kReal,
-                 KeyPlace(node, "input", layer.where));
-    }
-    if (layer.inputs.size() > 1 && !merges && layer.type != "embedding" && !layer.type.empty())
-      reader->Report(
-          KeyPlace(node, "input", layer.where),
-          absl::StrCat("a ", layer.type, " layer reads one input, got ", layer.inputs.size()));
-    for (const std::string& input : layer.inputs) {
-      if (input.empty() || std::find(readable.begin(), readable.end(), input) != readable.end())
-        continue;
-      if (node == nullptr || node->Find("input") == nullptr)
-        continue;  // the layer above is at fault, and named
-      const Location where = KeyPlace(node, "input", layer.where);
-      if (input == layer.name)
-        reader->Report(where, absl::StrCat("layer `", layer.name, "` reads itself"));
-      else if (all.count(input) != 0)
-        reader->Report(
-            where, absl::StrCat("layer `", input, "` stands below: a layer reads layers above it"));
-      else
-        reader->Report(where, absl::StrCat("no layer or model input `", input.substr(0, 60), "`",
-                                           Suggestion(input, readable)));
-    }
-    if (layer.name.empty()) continue;
-    const Location name_place = KeyPlace(node, "name", layer.where);
-    const bool is_input =
-        std::any_of(model.inputs.begin(), model.inputs.end(),
-                    [&](const InputSpec& input) { return input.name == layer.name; });
-    const auto [first, fresh] = lines.emplace(layer.name, name_place.line);
-    if (is_input)
-      reader->Report(name_place,
-                     absl::StrCat("layer `", layer.name, "` has the name of a model input"));
-    else if (!fresh)
-      reader->Report(name_place, absl::StrCat("duplicate layer name `", layer.name,
-                                              "`: first given on line ", first->second));
-    else
-      readable.push_back(layer.name);
-  }
-  const Node* losses = At(root, {"spec", "model", "losses"});
-  for (std::size_t i = 0; i < model.losses.size(); ++i) {
-    LossSpec& loss = model.losses[i];
-    const Node* node = losses == nullptr ? nullptr
-                       : losses->kind == Node::Kind::kSequence
-                           ? (i < losses->items.size() ? &losses->items[i] : nullptr)
-                           : losses;
-    if (loss.output.empty() && !model.layers.empty()) loss.output = model.layers.back().name;
-    if (!loss.output.empty() && all.count(loss.output) == 0)
-      reader->Report(
-          KeyPlace(node, "output", loss.where),
-          absl::StrCat("`output`: no layer `", loss.output.substr(0, 60), "`",
-                       Suggestion(loss.output, std::vector<std::string>(all.begin(), all.end()))));
-    if (fields_known &&
-        std::find(label_fields.begin(), label_fields.end(), loss.labels) == label_fields.end())
-      reader->Report(
-          KeyPlace(node, "labels", loss.where),
-          absl::StrCat("`labels`: no field `", loss.labels.substr(0, 60),
-                       "` that can be a label: expected ", absl::StrJoin(label_fields, ", "),
-                       Suggestion(loss.labels, label_fields)));
-    for (const std::string& metric : model.metrics) {
-      const Node* metrics = At(root, {"spec", "model", "metrics"});
-      if (loss.type.empty()) break;
-      const bool error = metric == "root_mean_squared_error",
-                 binary = metric == "auc" || metric == "binary_accuracy";
-      if (loss.type == "mean_squared_error" && !error)
-        reader->Report(
-            metrics->where(),
-            absl::StrCat("the metric ", metric, " needs classes: the loss is mean_squared_error"));
-      else if (loss.type != "mean_squared_error" && error)
-        reader->Report(metrics->where(),
-                       absl::StrCat("the metric ", metric,
-                                    " needs the loss mean_squared_error, it is ", loss.type));
-      else if (loss.type != "binary_crossentropy" && binary)
-        reader->Report(metrics->where(),
-                       absl::StrCat("the metric ", metric,
-                                    " needs the loss binary_crossentropy, it is ", loss.type));
-    }
-  }
-}
-
 // Sources of one format, fields as they have them, and the evaluation data that a split makes.
 void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   const Node* const data = At(root, {"spec", "data"});
@@ -448,6 +242,29 @@ void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
     ReadFields(*reader, *data, &spec->data);
 }
 
+// `spec.type`, or the type that was nearly written. False: it cannot be told which type it is.
+bool ReadType(const Node& body, Reader* reader, JobSpec* spec) {
+  static const std::vector<std::string> kTypes = {"training", "functions", "counting"};
+  static const NotBuilt kTypesNotBuilt = {"prediction", "python", "tuning"};
+  const Node* const type = body.Find("type");
+  if (type == nullptr) return true;
+  const auto text = reader->Text(*type, "type");
+  if (!text) return false;
+  if (std::find(kTypesNotBuilt.begin(), kTypesNotBuilt.end(), *text) != kTypesNotBuilt.end()) {
+    reader->Report(type->where(), absl::StrCat("not built yet: spec.type `", *text, "`"));
+    return false;
+  }
+  if (std::find(kTypes.begin(), kTypes.end(), *text) == kTypes.end()) {
+    reader->Report(type->where(),
+                   absl::StrCat("`type`: expected training, functions or counting, got ",
+                                type->Describe(), Suggestion(*text, kTypes)));
+    spec->type = NearestName(*text, kTypes);
+    return !spec->type.empty();
+  }
+  spec->type = *text;
+  return true;
+}
+
 std::vector<DataPath> DataPaths(const Node& root, const JobSpec& spec) {
   std::vector<DataPath> paths;
   const std::pair<const char*, const std::optional<SourceSpec>*> sources[] = {
@@ -496,27 +313,7 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
   } else if (reader.IsMap(*body, "spec")) {
     for (const char* key : {"data", "checkpoint"})
       if (Node* node = body->Find(key)) ExpandAll(node, options.environment, &reader);
-    bool known = true;
-    if (const Node* type = body->Find("type")) {
-      const auto text = reader.Text(*type, "type");
-      static const std::vector<std::string> kTypes = {"training", "functions", "counting"};
-      static const NotBuilt kTypesNotBuilt = {"prediction", "python", "tuning"};
-      if (!text) {
-        known = false;
-      } else if (std::find(kTypesNotBuilt.begin(), kTypesNotBuilt.end(), *text) !=
-                 kTypesNotBuilt.end()) {
-        reader.Report(type->where(), absl::StrCat("not built yet: spec.type `", *text, "`"));
-        known = false;
-      } else if (std::find(kTypes.begin(), kTypes.end(), *text) == kTypes.end()) {
-        reader.Report(type->where(),
-                      absl::StrCat("`type`: expected training, functions or counting, got ",
-                                   type->Describe(), Suggestion(*text, kTypes)));
-        spec.type = NearestName(*text, kTypes);  // what was meant, for the rest
-        known = !spec.type.empty();
-      } else {
-        spec.type = *text;
-      }
-    }
+    const bool known = ReadType(*body, &reader, &spec);
     if (!known) {
       JudgeJob(*body, &reader, &spec);
     } else {
