@@ -11,4 +11,9 @@ namespace evergrad::config {
 // `root` is the job file that `spec` was read from.
 void CheckModel(const Node& root, Reader* reader, JobSpec* spec);
 
+// Reports layers and losses whose shapes do not fit, at their lines. The job has no other mistake:
+// a value that was refused would lead to shapes that nobody asked for. Once a layer is refused,
+// those that read it are not judged.
+void CheckShapes(const JobSpec& spec, Reader* reader);
+
 }  // namespace evergrad::config

@@ -332,9 +332,12 @@ ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options) {
       spec.checkpoint.directory = Resolve(spec.checkpoint.directory, options.base_folder);
     }
   }
+  if (result.mistakes.empty()) {
+    if (options.submission) ReadPlaces(yaml, &spec);
+    if (spec.type == "training") CheckShapes(spec, &reader);
+  }
   SortMistakes(options.file_name, &result.mistakes);
   if (!result.mistakes.empty()) return result;
-  if (options.submission) ReadPlaces(yaml, &spec);
   result.paths = DataPaths(*root, spec);
   result.spec = std::move(spec);
   return result;

@@ -408,8 +408,9 @@ absl::StatusOr<json> Mlp(const Options& options) {
   std::string yaml = absl::StrCat(
       "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: mlp}\nspec:\n"
       "  data: {train: {format: synthetic, examples: 8}, fields: {x: {type: float, size: ",
-      options.width, "}, y: {type: label}}, batch_size: 8}\n  model:\n    inputs: {x: {shape: [",
-      options.width, "]}}\n    layers:\n");
+      options.width, "}, y: {type: float, size: ", options.width,
+      "}}, batch_size: 8}\n  model:\n    inputs: {x: {shape: [", options.width,
+      "]}}\n    layers:\n");
   for (std::int64_t i = 0; i < options.layers; ++i)
     absl::StrAppend(&yaml, "      - {name: dense", i, ", type: dense, units: ", options.width,
                     ", activation: relu", i == 0 ? ", input: x" : "", "}\n");

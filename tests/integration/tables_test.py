@@ -719,8 +719,8 @@ spec:
 
 
 class Mistakes(Tables):
-    """What only a worker or the plan can find: said where it stands, and the cluster takes the next
-    job."""
+    """Mistakes that the submission finds, or only a worker or the plan: each is said where it stands,
+    and the cluster takes the next job."""
 
     def test_mistakes_in_layers_data_and_optimizers_name_the_place(self):
         with Cluster(support.BIN, servers=1, workers=1).up() as c:
@@ -749,11 +749,17 @@ class Mistakes(Tables):
                 "{name: logit, type: dense, units: 1}",
                 "{name: logit, type: dense, units: 1}\n      - {name: twice, type: add, input: [bag, logit]}",
             )
-            message = cause("layer", bad, head + row)[1]
-            place = re.match(
-                r"(.*/layer\.yaml):(\d+):\d+: layer `twice`: add needs inputs of one shape", message
+            refused = c.psctl(
+                "job",
+                "submit",
+                support.write(os.path.join(c.folder, "layer.yaml"), bad),
+                expect=2,
             )
-            self.assertTrue(place, message)
+            place = re.search(
+                r"(\S*layer\.yaml):(\d+):\d+: layer `twice`: add needs inputs of one shape",
+                refused.stderr,
+            )
+            self.assertTrue(place, refused.stderr)
             with open(place.group(1)) as f:
                 self.assertIn("name: twice", f.readlines()[int(place.group(2)) - 1])
             self.assertIn(

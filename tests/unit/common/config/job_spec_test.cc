@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "common/layers/layer_descriptor.h"
 #include "common/optimizers/registry.h"
 #include "common/schema/yaml_tree.h"
 #include "tests/support/paths.h"
@@ -748,13 +749,12 @@ TEST_CASE("an unknown or unbuilt type does not hide the mistakes in its body") {
   // Almost a type: read as that one, missing keys included.
   CHECK(
       RefusalWith("{name: logits, type: dense, units: 10", "{name: logits, type: dens, unit: 10") ==
-      "job.yaml:18:9: missing key `units` in a dense layer: expected integer from 1 to 16777216\n"
-      "job.yaml:18:30: `type` of a layer: expected one of dense, conv2d, max_pooling2d, "
-      "global_average_pooling2d, batch_normalization, "
-      "layer_normalization, flatten, activation, dropout, embedding, concatenate, add, dot, "
-      "factorization_machine, got `dens`; did you mean "
-      "`dense`?\n"
-      "job.yaml:18:36: unknown key `unit` in a dense layer; did you mean `units`?");
+      absl::StrCat("job.yaml:18:9: missing key `units` in a dense layer: expected integer from 1 "
+                   "to 16777216\n"
+                   "job.yaml:18:30: `type` of a layer: expected one of ",
+                   absl::StrJoin(LayerTypes(), ", "),
+                   ", got `dens`; did you mean `dense`?\n"
+                   "job.yaml:18:36: unknown key `unit` in a dense layer; did you mean `units`?"));
   // Not built: what every layer with such a key would refuse. Its own keys are not judged.
   const std::string lstm = RefusalWith(
       "type: flatten", "type: lstm, units: -3, name2: x, return_sequences: 5, activation: rellu");
@@ -1055,7 +1055,7 @@ TEST_CASE("the loss reads the last layer and the label unless told otherwise") {
   const JobSpec spec =
       Parse(absl::StrReplaceAll(kCnn, {{"losses: [{type: sparse_categorical_crossentropy, "
                                         "from_logits: true, output: logits, labels: label}]",
-                                        "losses: {type: mean_squared_error}"},
+                                        "losses: {type: sparse_categorical_crossentropy}"},
                                        {"metrics: [accuracy]", "metrics: []"}}));
   REQUIRE(spec.model.losses.size() == 1);
   CHECK(spec.model.losses[0].output == "logits");

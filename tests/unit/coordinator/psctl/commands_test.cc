@@ -608,7 +608,7 @@ struct CsvJob {
            "data:\n" +
            data +
            "    fields: {x: {column: 0, type: float}, y: {column: 1, type: float}}\n"
-           "  model: {inputs: {x: {shape: []}}, layers: [{name: d, type: dense, units: 1}], "
+           "  model: {inputs: {x: {shape: [1]}}, layers: [{name: d, type: dense, units: 1}], "
            "losses: {type: mean_squared_error, labels: y}}\n"
            "  optimizer: {type: sgd}\n";
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -266,18 +267,21 @@ TEST_CASE(
   CHECK(apart->memory().used == 0);
 }
 
-// What a worker says of a job that its user wrote as `yaml` in my.yaml and submitted.
-std::string RefusalOfSubmitted(const std::string& yaml) {
+// The refusal of a job that its user wrote as `yaml` in my.yaml: at its submission, else by the
+// worker. `change` stands for a submitter that checks less than the coordinator.
+std::string RefusalOfSubmitted(const std::string& yaml,
+                               const std::function<void(config::JobSpec&)>& change = {}) {
   config::ParseOptions written;
   written.file_name = "my.yaml";
-  const config::ParsedJob parsed = config::ParseJob(yaml, written);
+  config::ParsedJob parsed = config::ParseJob(yaml, written);
   for (const auto& mistake : parsed.mistakes) UNSCOPED_INFO(mistake.ToString());
   REQUIRE(parsed.spec);
+  if (change) change(*parsed.spec);
   config::ParseOptions received;
   received.file_name = "job.yaml";
   received.submission = true;
   config::ParsedJob again = config::ParseJob(config::EmitSubmission(*parsed.spec), received);
-  REQUIRE(again.spec);
+  if (!again.spec) return again.mistakes[0].ToString();
   metrics::Registry registry;
   metrics::Limit limit(registry, "data", "", 1);
   ComputeJob job(std::make_shared<const config::JobSpec>(*std::move(again.spec)), 1,
@@ -321,7 +325,8 @@ spec:
                         const std::string& out) {
     return absl::StrReplaceAll(yaml, {{"SMALL", small}, {"INPUT", input}, {"OUT", out}});
   };
-  CHECK_THAT(RefusalOfSubmitted(with("5", "3", "1")),
+  CHECK_THAT(RefusalOfSubmitted(with("7", "3", "1"),
+                                [](config::JobSpec& spec) { spec.model.layers[1].units = 5; }),
              Catch::StartsWith("my.yaml:21:9: layer `clash`: "));
   CHECK_THAT(RefusalOfSubmitted(with("7", "4", "1")),
              Catch::StartsWith(
@@ -331,7 +336,9 @@ spec:
           with("7", "3", "1"), {{"  optimizer: {type: sgd}\n",
                                  "  optimizers:\n    - {match: \"big/*\", type: sgd}\n"}})),
       Catch::StartsWith("my.yaml:8:5: no entry of `optimizers` matches: variable=small/kernel"));
-  CHECK_THAT(RefusalOfSubmitted(with("7", "3", "2")), Catch::StartsWith("my.yaml:10:7: "));
+  CHECK_THAT(RefusalOfSubmitted(with("7", "3", "1"),
+                                [](config::JobSpec& spec) { spec.model.layers[3].units = 2; }),
+             Catch::StartsWith("my.yaml:10:7: loss `mean_squared_error`: output `out` (2) wants"));
 }
 
 }  // namespace
