@@ -117,7 +117,8 @@ class GraphImpl final : public Graph {
   absl::Status AddLayer(const config::LayerSpec& spec, const std::vector<config::LayerSpec>& all);
   absl::StatusOr<std::size_t> FindValue(const config::LayerSpec& spec, const std::string& source,
                                         const std::vector<config::LayerSpec>& all) const;
-  absl::StatusOr<std::unique_ptr<Layer>> MakeEmbedding(const config::LayerSpec& spec, Node* node);
+  // The inputs of an embedding: ids, perhaps their weights, and its table, which `node` gets, too.
+  absl::StatusOr<config::LayerInputs> ReadIds(const config::LayerSpec& spec, Node* node);
   // The model input is read as `dtype`; LayerError where another layer reads it otherwise.
   absl::Status ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype);
   absl::Status AddLoss(const config::LossSpec& spec, const config::ModelSpec& model);
@@ -296,19 +297,23 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec,
     EG_ASSIGN_OR_RETURN(const std::size_t value, FindValue(spec, source, all));
     node.inputs.push_back(value);
   }
-  std::unique_ptr<Layer> layer;
+  config::LayerInputs given;
   if (spec.type == "embedding") {
     if (!spec.weights.empty()) {
       EG_ASSIGN_OR_RETURN(node.weights, FindValue(spec, spec.weights, all));
     }
-    EG_ASSIGN_OR_RETURN(layer, MakeEmbedding(spec, &node));
+    EG_ASSIGN_OR_RETURN(given, ReadIds(spec, &node));
   } else {
-    std::vector<tensor::Shape> shapes;
     for (const std::size_t input : node.inputs) {
       EG_RETURN_IF_ERROR(ReadAs(spec, input, tensor::DType::kFloat32));
-      shapes.push_back(values_[input].shape);
+      given.shapes.push_back(values_[input].shape);
     }
-    EG_ASSIGN_OR_RETURN(layer, MakeLayer(spec, shapes));
+  }
+  EG_ASSIGN_OR_RETURN(std::unique_ptr<Layer> layer, MakeLayer(spec, given));
+  if (spec.type == "embedding") {
+    node.embedding = static_cast<Embedding*>(layer.get());
+    node.ids_before = table_ids_[node.table];
+    table_ids_[node.table] += node.embedding->ids_per_example();
   }
   variables_.insert(variables_.end(), layer->variables().begin(), layer->variables().end());
   Value value{spec.name, layer->output_shape(), values_[node.inputs[0]].storage,
@@ -358,35 +363,29 @@ absl::Status GraphImpl::ReadAs(const config::LayerSpec& spec, std::size_t value,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Layer>> GraphImpl::MakeEmbedding(const config::LayerSpec& spec,
-                                                                Node* node) {
-  std::vector<tensor::Shape> shapes;
+absl::StatusOr<config::LayerInputs> GraphImpl::ReadIds(const config::LayerSpec& spec, Node* node) {
+  config::LayerInputs given;
   for (const std::size_t input : node->inputs) {
     if (input >= inputs_.size())
       return LayerError(spec, absl::StrCat("embedding reads ids, which only model inputs have: `",
                                            values_[input].name, "` is a layer"));
     EG_RETURN_IF_ERROR(ReadAs(spec, input, tensor::DType::kInt64));
-    shapes.push_back(values_[input].shape);
+    given.shapes.push_back(values_[input].shape);
   }
   if (node->weights) {
     if (*node->weights >= inputs_.size())
       return LayerError(spec, absl::StrCat("weights are a model input: `",
                                            values_[*node->weights].name, "` is a layer"));
     EG_RETURN_IF_ERROR(ReadAs(spec, *node->weights, tensor::DType::kFloat32));
+    given.weights = values_[*node->weights].shape;
   }
   const auto table = std::find_if(tables_.begin(), tables_.end(),
                                   [&](const config::TableSpec& t) { return t.name == spec.table; });
   if (table == tables_.end())
     return LayerError(spec, absl::StrCat("no table `", spec.table, "` in model.tables"));
-  EG_ASSIGN_OR_RETURN(
-      std::unique_ptr<Embedding> embedding,
-      Embedding::Make(spec, shapes, node->weights ? &values_[*node->weights].shape : nullptr,
-                      table->dimension));
-  node->embedding = embedding.get();
   node->table = static_cast<std::size_t>(table - tables_.begin());
-  node->ids_before = table_ids_[node->table];
-  table_ids_[node->table] += embedding->ids_per_example();
-  return std::unique_ptr<Layer>(std::move(embedding));
+  given.dimension = table->dimension;
+  return given;
 }
 
 absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::ModelSpec& model) {
@@ -419,7 +418,8 @@ absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::Mode
 
 absl::Status GraphImpl::AddMetrics(const config::ModelSpec& model) {
   for (const std::string& name : model.metrics) {
-    EG_ASSIGN_OR_RETURN(const Metric metric, MakeMetric(name, model.losses[0], losses_[0].loss));
+    EG_ASSIGN_OR_RETURN(const Metric metric,
+                        MakeMetric(name, model.losses[0], values_[losses_[0].value].shape));
     losses_[0].loss.accuracy = losses_[0].loss.accuracy || metric.type == MetricType::kAccuracy;
     metrics_.push_back(metric);
   }

@@ -1,9 +1,26 @@
 #include "worker/graph/metrics.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/layers/metrics.h"
+#include "common/layers/named.h"
 
 namespace evergrad::worker {
+namespace {
+
+// Every metric that common/layers says is built; its table checks the name first.
+MetricType MetricTypeOf(absl::string_view name) {
+  if (name == "accuracy" || name == "binary_accuracy") return MetricType::kAccuracy;
+  if (name == "auc") return MetricType::kAuc;
+  EG_CHECK(name == "root_mean_squared_error");
+  return MetricType::kRootMeanSquaredError;
+}
+
+}  // namespace
 
 void MetricSum::Add(const MetricSum& other) {
   count += other.count;
@@ -13,32 +30,14 @@ void MetricSum::Add(const MetricSum& other) {
 }
 
 absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec,
-                                  const Loss& loss) {
-  const auto undefined = [&](absl::string_view why) {
-    return LossError(spec, absl::StrCat("metric `", name, "` ", why));
-  };
-  if (name == "accuracy" || name == "binary_accuracy") {
-    if (loss.type == LossType::kMeanSquaredError) return undefined("is not defined for it");
-    if (name == "binary_accuracy" && loss.type != LossType::kBinaryCrossentropy)
-      return undefined("is not defined for it; did you mean `accuracy`?");
-    if (loss.label_elements() != 1)
-      return undefined(absl::StrCat("needs one label an example; output `", spec.output, "` wants ",
-                                    loss.label_elements()));
-    return Metric{name, MetricType::kAccuracy};
-  }
-  if (name == "auc") {
-    if (loss.type != LossType::kBinaryCrossentropy)
-      return undefined("is not defined for it; it needs binary_crossentropy");
-    return Metric{name, MetricType::kAuc};
-  }
-  if (name == "root_mean_squared_error") {
-    if (loss.type != LossType::kMeanSquaredError)
-      return undefined("is not defined for it; it needs mean_squared_error");
-    return Metric{name, MetricType::kRootMeanSquaredError};
-  }
-  return UserError(absl::InvalidArgumentError(
-      absl::StrCat("unknown metric `", name,
-                   "`; one of accuracy, binary_accuracy, auc, root_mean_squared_error")));
+                                  const tensor::Shape& output) {
+  const std::vector<std::string> names = config::NamesOf(config::Metrics(), true);
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    return UserError(absl::InvalidArgumentError(
+        absl::StrCat("unknown metric `", name, "`; one of ", absl::StrJoin(names, ", "))));
+  if (const absl::Status defined = config::CheckMetric(name, spec, output); !defined.ok())
+    return LossError(spec, defined.message());
+  return Metric{name, MetricTypeOf(name)};
 }
 
 }  // namespace evergrad::worker

@@ -27,9 +27,9 @@ struct MetricSum {
   void Add(const MetricSum& other);
 };
 
-// Reads `name` against the loss whose output and labels it is of. UserError where it is not
+// Reads `name` against the loss whose output, of this shape, it measures. UserError where it is not
 // defined.
 absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec,
-                                  const Loss& loss);
+                                  const tensor::Shape& output);
 
 }  // namespace evergrad::worker

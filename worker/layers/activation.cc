@@ -1,5 +1,4 @@
 // An activation as a layer of its own. Softmax is over the last axis.
-#include "common/base/status.h"
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {
@@ -7,11 +6,12 @@ namespace {
 
 class ActivationLayer final : public Layer {
  public:
-  ActivationLayer(const config::LayerSpec& spec, const tensor::Shape& input, Activation activation)
-      : Layer(spec, "Activation", input, input),
-        activation_(activation),
-        columns_(input.rank() == 0 ? 1 : static_cast<std::int64_t>(input.dims().back())),
-        rows_per_example_(static_cast<std::int64_t>(input.elements()) / columns_) {}
+  explicit ActivationLayer(const LayerPlan& plan)
+      : Layer(plan),
+        activation_(ActivationOf(plan.spec)),
+        columns_(plan.input().rank() == 0 ? 1
+                                          : static_cast<std::int64_t>(plan.input().dims().back())),
+        rows_per_example_(static_cast<std::int64_t>(plan.input().elements()) / columns_) {}
 
   void Forward(const Pass& pass, const std::vector<AnyIn>&, AnyIn x, AnyOut y) override {
     pass.backend.ActivationForward(activation_, pass.batch * rows_per_example_, columns_, x, y);
@@ -30,10 +30,6 @@ class ActivationLayer final : public Layer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeActivation(const config::LayerSpec& spec,
-                                                      const tensor::Shape& input) {
-  EG_ASSIGN_OR_RETURN(const Activation activation, ParseActivation(spec));
-  return std::make_unique<ActivationLayer>(spec, input, activation);
-}
+std::vector<LayerMaker> ActivationMakers() { return {{"activation", &MakeOf<ActivationLayer>}}; }
 
 }  // namespace evergrad::worker

@@ -1,8 +1,4 @@
 // Inputs side by side along the last axis; all other axes agree.
-#include <algorithm>
-
-#include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {
@@ -10,13 +6,12 @@ namespace {
 
 class Concatenate final : public MergeLayer {
  public:
-  Concatenate(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs,
-              tensor::Shape output)
-      : MergeLayer(spec, "Concatenate", inputs[0], std::move(output)),
+  explicit Concatenate(const LayerPlan& plan)
+      : MergeLayer(plan),
         rows_per_example_(
-            static_cast<std::int64_t>(output_shape().elements() / output_shape().dims().back())),
-        columns_(static_cast<std::int64_t>(output_shape().dims().back())) {
-    for (const tensor::Shape& input : inputs) {
+            static_cast<std::int64_t>(plan.output().elements() / plan.output().dims().back())),
+        columns_(static_cast<std::int64_t>(plan.output().dims().back())) {
+    for (const tensor::Shape& input : plan.inputs.shapes) {
       begins_.push_back(begins_.empty() ? 0 : begins_.back() + widths_.back());
       widths_.push_back(static_cast<std::int64_t>(input.dims().back()));
     }
@@ -40,23 +35,6 @@ class Concatenate final : public MergeLayer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeConcatenate(const config::LayerSpec& spec,
-                                                       const std::vector<tensor::Shape>& inputs) {
-  std::vector<std::uint64_t> dims = inputs[0].dims();
-  for (const tensor::Shape& input : inputs) {
-    if (input.rank() < 1)
-      return LayerError(spec, absl::StrCat("concatenate needs inputs of rank 1 or more, got ",
-                                           ShapeList(inputs)));
-    if (input.rank() != dims.size() ||
-        !std::equal(dims.begin(), dims.end() - 1, input.dims().begin()))
-      return LayerError(
-          spec, absl::StrCat("concatenate needs inputs that agree in all axes but the last, got ",
-                             ShapeList(inputs)));
-  }
-  dims.back() = 0;
-  for (const tensor::Shape& input : inputs) dims.back() += input.dims().back();
-  EG_ASSIGN_OR_RETURN(tensor::Shape output, CheckedShape(spec, "its output", std::move(dims)));
-  return std::make_unique<Concatenate>(spec, inputs, std::move(output));
-}
+std::vector<LayerMaker> ConcatenateMakers() { return {{"concatenate", &MakeOf<Concatenate>}}; }
 
 }  // namespace evergrad::worker

@@ -4,7 +4,6 @@
 // The mask is a function of (step's key, layer's name, layer's seed, element), never of who
 // computes the step: a retried closure draws the same one.
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 #include "common/random/philox.h"
 #include "worker/layers/layer.h"
 
@@ -13,10 +12,11 @@ namespace {
 
 class Dropout final : public Layer {
  public:
-  Dropout(const config::LayerSpec& spec, const tensor::Shape& input)
-      : Layer(spec, "Dropout", input, input),
-        rate_(spec.rate),
-        stream_(spec.seed ? absl::StrCat(spec.name, "#", *spec.seed) : spec.name) {}
+  explicit Dropout(const LayerPlan& plan)
+      : Layer(plan),
+        rate_(plan.spec.rate),
+        stream_(plan.spec.seed ? absl::StrCat(plan.spec.name, "#", *plan.spec.seed)
+                               : plan.spec.name) {}
 
   std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const override {
     return random::KeyOf(dropout_key, stream_);
@@ -45,11 +45,6 @@ class Dropout final : public Layer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const config::LayerSpec& spec,
-                                                   const tensor::Shape& input) {
-  if (!(spec.rate >= 0 && spec.rate < 1))
-    return LayerError(spec, absl::StrCat("rate must be in [0, 1): rate=", spec.rate));
-  return std::make_unique<Dropout>(spec, input);
-}
+std::vector<LayerMaker> DropoutMakers() { return {{"dropout", &MakeOf<Dropout>}}; }
 
 }  // namespace evergrad::worker

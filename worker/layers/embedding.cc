@@ -1,53 +1,30 @@
 #include "worker/layers/embedding.h"
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status.h"
+#include "common/base/check.h"
 
 namespace evergrad::worker {
+namespace {
 
-Embedding::Embedding(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs,
-                     tensor::Shape output, std::uint32_t dimension, Combiner combiner)
-    : MergeLayer(spec, "Embedding", inputs[0], std::move(output)),
-      dimension_(dimension),
-      combiner_(combiner) {
-  for (const tensor::Shape& input : inputs) {
+Combiner CombinerOf(const config::LayerSpec& spec) {
+  if (spec.combiner == "none") return Combiner::kNone;
+  if (spec.combiner == "sum") return Combiner::kSum;
+  if (spec.combiner == "mean") return Combiner::kMean;
+  EG_CHECK(spec.combiner == "sqrtn");  // the shape rule has checked the name
+  return Combiner::kSqrtN;
+}
+
+}  // namespace
+
+Embedding::Embedding(const LayerPlan& plan)
+    : MergeLayer(plan),
+      dimension_(static_cast<std::int64_t>(plan.inputs.dimension)),
+      combiner_(CombinerOf(plan.spec)) {
+  for (const tensor::Shape& input : plan.inputs.shapes) {
     widths_.push_back(static_cast<std::int64_t>(input.elements()));
     ids_ += static_cast<std::size_t>(input.elements());
   }
 }
 
-absl::StatusOr<std::unique_ptr<Embedding>> Embedding::Make(const config::LayerSpec& spec,
-                                                           const std::vector<tensor::Shape>& inputs,
-                                                           const tensor::Shape* weights,
-                                                           std::uint32_t dimension) {
-  std::uint64_t ids = 0;
-  for (const tensor::Shape& input : inputs) {
-    if (input.rank() > 1)
-      return LayerError(
-          spec, absl::StrCat("embedding needs ids of shape () or (n), got ", ShapeList(inputs)));
-    ids += input.elements();
-  }
-  const Combiner combiner = spec.combiner == "none"   ? Combiner::kNone
-                            : spec.combiner == "sum"  ? Combiner::kSum
-                            : spec.combiner == "mean" ? Combiner::kMean
-                                                      : Combiner::kSqrtN;
-  if (combiner == Combiner::kSqrtN && spec.combiner != "sqrtn")
-    return LayerError(spec, absl::StrCat("unknown combiner `", spec.combiner,
-                                         "`; one of none, sum, mean, sqrtn"));
-  if (weights != nullptr) {
-    if (combiner == Combiner::kNone)
-      return LayerError(spec, "weights need a combiner: sum, mean or sqrtn");
-    if (inputs.size() != 1 || inputs[0] != *weights)
-      return LayerError(spec,
-                        absl::StrCat("weights need one input of ids, of their shape: weights=",
-                                     weights->ToString(), " ids=", ShapeList(inputs)));
-  }
-  std::vector<std::uint64_t> dims = {dimension};
-  if (combiner == Combiner::kNone && (inputs.size() > 1 || inputs[0].rank() == 1))
-    dims.insert(dims.begin(), ids);
-  EG_ASSIGN_OR_RETURN(tensor::Shape output, CheckedShape(spec, "its output", std::move(dims)));
-  return std::unique_ptr<Embedding>(
-      new Embedding(spec, inputs, std::move(output), dimension, combiner));
-}
+std::vector<LayerMaker> EmbeddingMakers() { return {{"embedding", &MakeOf<Embedding>}}; }
 
 }  // namespace evergrad::worker

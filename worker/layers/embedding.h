@@ -19,12 +19,8 @@ namespace evergrad::worker {
 // Its rows come from outside, so the graph calls Gather and Scatter and never Forward and Backward.
 class Embedding final : public MergeLayer {
  public:
-  // `inputs` are the shapes of its ids. LayerError: shapes beyond rank 1, `weights` (the shape of
-  // the input that holds them) that fit no bag.
-  static absl::StatusOr<std::unique_ptr<Embedding>> Make(const config::LayerSpec& spec,
-                                                         const std::vector<tensor::Shape>& inputs,
-                                                         const tensor::Shape* weights,
-                                                         std::uint32_t dimension);
+  // The plan's inputs are the shapes of its ids.
+  explicit Embedding(const LayerPlan& plan);
 
   std::size_t ids_per_example() const { return ids_; }
   // position: [inputs][batch][elements of the input], kAbsent for padding; rows: [ids, dimension];
@@ -40,8 +36,6 @@ class Embedding final : public MergeLayer {
   }
 
  private:
-  Embedding(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs,
-            tensor::Shape output, std::uint32_t dimension, Combiner combiner);
   EmbeddingShape Of(const Pass& pass) const { return {pass.batch, dimension_, widths_, combiner_}; }
 
   const std::int64_t dimension_;

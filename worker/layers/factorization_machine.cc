@@ -1,8 +1,6 @@
 // The second-order term of a factorization machine (Rendle, "Factorization Machines", ICDM 2010,
 // lemma 3.1): the sum of the scalar products of all pairs of vectors, in linear time: 0.5 * sum
 // over d of ((sum over f of v[f,d])^2 - sum over f of v[f,d]^2).
-#include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {
@@ -10,9 +8,8 @@ namespace {
 
 class FactorizationMachine final : public MergeLayer {
  public:
-  FactorizationMachine(const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs)
-      : MergeLayer(spec, "FactorizationMachine", inputs[0], tensor::Shape{1}),
-        dimension_(static_cast<std::int64_t>(inputs[0].dims().back())) {}
+  explicit FactorizationMachine(const LayerPlan& plan)
+      : MergeLayer(plan), dimension_(static_cast<std::int64_t>(plan.input().dims().back())) {}
 
   Computes computes() const override { return Computes::kFloat32; }
   absl::Status Reserve(Backend& backend, std::int64_t batch) override {
@@ -42,21 +39,8 @@ class FactorizationMachine final : public MergeLayer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeFactorizationMachine(
-    const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs) {
-  std::uint64_t fields = 0;
-  for (const tensor::Shape& input : inputs) {
-    if ((input.rank() != 1 && input.rank() != 2) || input.dims().back() != inputs[0].dims().back())
-      return LayerError(spec, absl::StrCat("factorization_machine needs vectors of one size, as "
-                                           "inputs (dimension) or (fields, dimension); got ",
-                                           ShapeList(inputs)));
-    fields += input.rank() == 1 ? 1 : input[0];
-  }
-  if (fields < 2)
-    return LayerError(
-        spec, absl::StrCat("factorization_machine needs at least two vectors an example, got ",
-                           ShapeList(inputs)));
-  return std::make_unique<FactorizationMachine>(spec, inputs);
+std::vector<LayerMaker> FactorizationMachineMakers() {
+  return {{"factorization_machine", &MakeOf<FactorizationMachine>}};
 }
 
 }  // namespace evergrad::worker

@@ -7,8 +7,7 @@ namespace {
 
 class Flatten final : public Layer {
  public:
-  Flatten(const config::LayerSpec& spec, const tensor::Shape& input)
-      : Layer(spec, "Flatten", input, tensor::Shape{input.elements()}) {}
+  using Layer::Layer;
   bool is_view() const override { return true; }
   void Forward(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyOut) override { EG_CHECK(false); }
   void Backward(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyIn, AnyOut, AnyOut,
@@ -19,9 +18,6 @@ class Flatten final : public Layer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const config::LayerSpec& spec,
-                                                   const tensor::Shape& input) {
-  return std::make_unique<Flatten>(spec, input);
-}
+std::vector<LayerMaker> FlattenMakers() { return {{"flatten", &MakeOf<Flatten>}}; }
 
 }  // namespace evergrad::worker

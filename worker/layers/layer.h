@@ -1,11 +1,11 @@
-// A layer: the shape that it makes of its input's, its variables, and forward and backward over one
-// batch.
+// The computation of a layer: forward and backward over one batch.
 //
-// One file per type; MakeLayer knows them all. A layer takes one input or several (merges()) and
-// gives one output. It holds no weights and no activations: the graph hands them in, and they are
-// in the backend's memory: a layer asks for primitives and looks at nothing. What it keeps between
-// Forward and Backward (pooling's argmax) is there too, and makes it usable from one thread at a
-// time. Shapes are of one example; a batch puts its size in front.
+// common/layers knows the types, their inputs, output shapes and variables; here each family of
+// types has a file that computes them. A layer takes one input or several (merges()) and gives one
+// output. It holds neither weights nor activations: the graph hands them in. They are in the
+// backend's memory, so that a layer calls primitives and looks at no element. Its own state between
+// Forward and Backward (pooling's argmax) is in that memory, too, which makes a layer usable from
+// one thread at a time. Shapes are of one example; a batch puts its size in front.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/config/job_spec.h"
+#include "common/layers/layer_shapes.h"
 #include "common/tensor/tensor.h"
 #include "worker/backend/backend.h"
 
@@ -55,14 +55,20 @@ struct Pass {
   std::span<const std::uint64_t> key;  // what StepKey said of this step, in the backend's memory
 };
 
+// The spec of a layer, its inputs, and the shapes that common/layers infers of them.
+struct LayerPlan {
+  const config::LayerSpec& spec;
+  const config::LayerInputs& inputs;
+  const config::LayerShapes& shapes;
+  absl::string_view keras;  // the name of the class that Keras prints: "Conv2D"
+
+  const tensor::Shape& input() const { return inputs.shapes[0]; }
+  const tensor::Shape& output() const { return shapes.output; }
+};
+
 class Layer {
  public:
-  Layer(const config::LayerSpec& spec, absl::string_view type, tensor::Shape input,
-        tensor::Shape output)
-      : name_(spec.name),
-        type_(type),
-        input_shape_(std::move(input)),
-        output_shape_(std::move(output)) {}
+  explicit Layer(const LayerPlan& plan);
   virtual ~Layer() = default;
 
   const std::string& name() const { return name_; }
@@ -97,17 +103,6 @@ class Layer {
   virtual void Unmerge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyIn y, AnyIn dy,
                        std::size_t input, AnyOut dx);
 
- protected:
-  void AddVariable(absl::string_view suffix, tensor::Shape shape,
-                   const config::InitializerSpec& initializer, std::uint64_t fan_in,
-                   std::uint64_t fan_out, double l2);
-  // "kernel", which products read.
-  void AddKernel(tensor::Shape shape, const config::InitializerSpec& initializer,
-                 std::uint64_t fan_in, std::uint64_t fan_out, double l2);
-  // Of `channels` numbers, which steps move by `momentum` (Variable::momentum).
-  void AddMovingAverage(absl::string_view suffix, std::uint64_t channels,
-                        const config::InitializerSpec& initializer, double momentum);
-
  private:
   const std::string name_, type_;
   const tensor::Shape input_shape_, output_shape_;
@@ -115,37 +110,23 @@ class Layer {
 };
 
 // UserError naming the layer, the shapes and what was expected; with file:line:column when the spec
-// knows it. Of every type but embedding (embedding.h), which needs its table.
+// knows it.
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec,
-                                                 const std::vector<tensor::Shape>& inputs);
+                                                 const config::LayerInputs& inputs);
 
-// The maker of each type; MakeLayer's table.
-absl::StatusOr<std::unique_ptr<Layer>> MakeDense(const config::LayerSpec& spec,
-                                                 const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeConv2d(const config::LayerSpec& spec,
-                                                  const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeMaxPooling2d(const config::LayerSpec& spec,
-                                                        const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeGlobalAveragePooling2d(const config::LayerSpec& spec,
-                                                                  const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeBatchNormalization(const config::LayerSpec& spec,
-                                                              const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeLayerNormalization(const config::LayerSpec& spec,
-                                                              const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeFlatten(const config::LayerSpec& spec,
-                                                   const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeActivation(const config::LayerSpec& spec,
-                                                      const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeDropout(const config::LayerSpec& spec,
-                                                   const tensor::Shape& input);
-absl::StatusOr<std::unique_ptr<Layer>> MakeConcatenate(const config::LayerSpec& spec,
-                                                       const std::vector<tensor::Shape>& inputs);
-absl::StatusOr<std::unique_ptr<Layer>> MakeAdd(const config::LayerSpec& spec,
-                                               const std::vector<tensor::Shape>& inputs);
-absl::StatusOr<std::unique_ptr<Layer>> MakeDot(const config::LayerSpec& spec,
-                                               const std::vector<tensor::Shape>& inputs);
-absl::StatusOr<std::unique_ptr<Layer>> MakeFactorizationMachine(
-    const config::LayerSpec& spec, const std::vector<tensor::Shape>& inputs);
+// A type of common/layers, and what makes a layer of it from a plan that fits.
+struct LayerMaker {
+  absl::string_view type;
+  std::unique_ptr<Layer> (*make)(const LayerPlan& plan);
+};
+template <class T>
+std::unique_ptr<Layer> MakeOf(const LayerPlan& plan) {
+  return std::make_unique<T>(plan);
+}
+// The makers of each family of common/layers/layer_families.inc.
+#define EVERGRAD_LAYER_FAMILY(name) std::vector<LayerMaker> name##Makers();
+#include "common/layers/layer_families.inc"
+#undef EVERGRAD_LAYER_FAMILY
 
 // A layer of several inputs: the calls for one are never made.
 class MergeLayer : public Layer {
@@ -157,27 +138,11 @@ class MergeLayer : public Layer {
                 AnyOut dx, const std::vector<Out>& gradients) final;
 };
 
-// "(3, 4), (4)"
-std::string ShapeList(const std::vector<tensor::Shape>& shapes);
 // "job.yaml:12:9: layer `conv1`: TEXT"
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
-// linear | relu | tanh | sigmoid | softmax; LayerError otherwise.
-absl::StatusOr<Activation> ParseActivation(const config::LayerSpec& spec);
+// One of config::Activations(); the shape rule has checked the name.
+Activation ActivationOf(const config::LayerSpec& spec);
 // Grows `memory` to `bytes`; what was there is lost. ResourceExhausted, naming the layer, when that
 // cannot be.
 absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory);
-// Elements of one example, refused above kElementsMax.
-absl::StatusOr<tensor::Shape> CheckedShape(const config::LayerSpec& spec, absl::string_view what,
-                                           std::vector<std::uint64_t> dims);
-
-// The axis of a sliding window: output size and padding as TensorFlow computes them.
-struct WindowAxis {
-  std::int64_t out = 0, pad_before = 0, pad_after = 0;
-};
-// `valid` gives floor((in - window) / stride) + 1; `same` gives ceil(in / stride), padding more at
-// the end. window <= in for `valid`.
-WindowAxis SlideWindow(std::int64_t in, std::int64_t window, std::int64_t stride, bool same);
-// LayerError unless spec.padding is valid or same.
-absl::StatusOr<bool> PaddingIsSame(const config::LayerSpec& spec);
-
 }  // namespace evergrad::worker

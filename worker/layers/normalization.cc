@@ -8,8 +8,6 @@
 // squares by rows - 1) to the moving one; other inputs that of the batch.
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {
@@ -17,15 +15,15 @@ namespace {
 
 class Normalization : public Layer {
  public:
-  Normalization(const config::LayerSpec& spec, absl::string_view type, const tensor::Shape& input)
-      : Layer(spec, type, input, input),
-        epsilon_(spec.epsilon),
-        columns_(static_cast<std::int64_t>(input.dims().back())),
-        rows_per_example_(static_cast<std::int64_t>(input.elements()) / columns_) {
-    const std::uint64_t columns = input.dims().back();
-    if (spec.scale) gamma_ = Add("gamma", columns, spec.gamma_initializer, spec.gamma_l2);
-    if (spec.center) beta_ = Add("beta", columns, spec.beta_initializer, spec.beta_l2);
-  }
+  explicit Normalization(const LayerPlan& plan)
+      : Layer(plan),
+        epsilon_(plan.spec.epsilon),
+        columns_(static_cast<std::int64_t>(plan.input().dims().back())),
+        rows_per_example_(static_cast<std::int64_t>(plan.input().elements()) / columns_),
+        gamma_(plan.spec.scale ? 0 : -1),
+        beta_(!plan.spec.center ? -1
+              : plan.spec.scale ? 1
+                                : 0) {}
 
  protected:
   In Gamma(const std::vector<AnyIn>& weights) const {
@@ -56,26 +54,16 @@ class Normalization : public Layer {
   }
 
  private:
-  int Add(absl::string_view suffix, std::uint64_t columns,
-          const config::InitializerSpec& initializer, double l2) {
-    AddVariable(suffix, {columns}, initializer, columns, columns, l2);
-    return static_cast<int>(variables().size()) - 1;
-  }
-  int gamma_ = -1, beta_ = -1;  // positions in variables()
-  Memory moments_;              // means, then variances
+  const int gamma_, beta_;  // positions in variables(); -1: not learned
+  Memory moments_;          // means, then variances
 };
 
 class BatchNormalization final : public Normalization {
  public:
-  BatchNormalization(const config::LayerSpec& spec, const tensor::Shape& input)
-      : Normalization(spec, "BatchNormalization", input),
-        of_population_(input.rank() == 3),
-        moving_mean_(variables().size()) {
-    AddMovingAverage("moving_mean", input.dims().back(), spec.moving_mean_initializer,
-                     spec.momentum);
-    AddMovingAverage("moving_variance", input.dims().back(), spec.moving_variance_initializer,
-                     spec.momentum);
-  }
+  explicit BatchNormalization(const LayerPlan& plan)
+      : Normalization(plan),
+        of_population_(plan.input().rank() == 3),
+        moving_mean_(variables().size() - 2) {}
 
   absl::Status Reserve(Backend& backend, std::int64_t) override {
     return ReserveMoments(backend, columns_);
@@ -110,8 +98,7 @@ class BatchNormalization final : public Normalization {
 
 class LayerNormalization final : public Normalization {
  public:
-  LayerNormalization(const config::LayerSpec& spec, const tensor::Shape& input)
-      : Normalization(spec, "LayerNormalization", input) {}
+  using Normalization::Normalization;
 
   absl::Status Reserve(Backend& backend, std::int64_t batch) override {
     return ReserveMoments(backend, batch * rows_per_example_);
@@ -129,28 +116,11 @@ class LayerNormalization final : public Normalization {
   }
 };
 
-absl::Status CheckInput(const config::LayerSpec& spec, const tensor::Shape& input) {
-  if (input.rank() < 1)
-    return LayerError(spec, absl::StrCat(spec.type, " needs an input of rank 1 or more, got ()"));
-  if (!(spec.epsilon > 0))
-    return LayerError(spec, absl::StrCat("epsilon must be above 0: epsilon=", spec.epsilon));
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Layer>> MakeBatchNormalization(const config::LayerSpec& spec,
-                                                              const tensor::Shape& input) {
-  EG_RETURN_IF_ERROR(CheckInput(spec, input));
-  if (!(spec.momentum >= 0 && spec.momentum < 1))
-    return LayerError(spec, absl::StrCat("momentum must be in [0, 1): momentum=", spec.momentum));
-  return std::make_unique<BatchNormalization>(spec, input);
-}
-
-absl::StatusOr<std::unique_ptr<Layer>> MakeLayerNormalization(const config::LayerSpec& spec,
-                                                              const tensor::Shape& input) {
-  EG_RETURN_IF_ERROR(CheckInput(spec, input));
-  return std::make_unique<LayerNormalization>(spec, input);
+std::vector<LayerMaker> NormalizationMakers() {
+  return {{"batch_normalization", &MakeOf<BatchNormalization>},
+          {"layer_normalization", &MakeOf<LayerNormalization>}};
 }
 
 }  // namespace evergrad::worker

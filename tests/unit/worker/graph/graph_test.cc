@@ -10,7 +10,9 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/layers/layer_descriptor.h"
 #include "common/random/philox.h"
 #include "tests/support/paths.h"
 #include "tests/unit/worker/backend/cuda/emulated_library.h"
@@ -262,10 +264,8 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
        [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", -0.1)); }},
       {"layer `d`: rate must be in [0, 1): rate=nan",
        [](auto& m) { m.layers.insert(m.layers.begin(), DropoutSpec("d", "x", std::nan(""))); }},
-      {"layer `a`: unknown type `lstm`; one of dense, conv2d, max_pooling2d, "
-       "global_average_pooling2d, batch_normalization, layer_normalization, "
-       "flatten, activation, dropout, embedding, concatenate, add, dot, "
-       "factorization_machine",
+      {absl::StrCat("layer `a`: unknown type `lstm`; one of ",
+                    absl::StrJoin(config::LayerTypes(), ", ")),
        [](auto& m) { m.layers[0].type = "lstm"; }},
       {"layer `a`: its input `y` is neither a layer nor a model input",
        [](auto& m) { m.layers[0].inputs = {"y"}; }},
@@ -275,7 +275,7 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
       {"layer `a`: its input `a` is not above it; a layer may only name layers above it and model "
        "inputs",
        [](auto& m) { m.layers[0].inputs = {"a"}; }},
-      {"layer `b`: dense takes one input, got 2: a, x",
+      {"layer `b`: a dense layer reads one input, got 2",
        [](auto& m) {
          m.layers[1].inputs = {"a", "x"};
        }},

@@ -117,7 +117,7 @@ TEST_CASE("a model whose tables and inputs do not fit is the user's error") {
              }),
              Catch::Contains("dot needs two vectors of one size, got (2), (1)"));
   CHECK_THAT(refusal([](Model& m) { m.layers[3].inputs = {"u"}; }),
-             Catch::Contains("dot takes two inputs, got 1"));
+             Catch::Contains("a dot layer reads two inputs, got 1"));
   CHECK_THAT(refusal([](Model& m) {
                m.layers[3].type = "add", m.layers[3].inputs = {"u", "o"};
              }),
