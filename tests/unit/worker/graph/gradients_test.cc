@@ -4,7 +4,12 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
+#include <set>
 
+#include "common/layers/activations.h"
+#include "common/layers/layer_descriptor.h"
+#include "common/layers/losses.h"
+#include "common/layers/named.h"
 #include "common/random/philox.h"
 #include "tests/unit/worker/backend/fixtures/contract_fixture.h"
 #include "tests/unit/worker/graph/reference_fixture.h"
@@ -15,250 +20,6 @@ namespace evergrad::worker {
 namespace {
 
 using namespace test;
-
-struct Case {
-  std::string name;
-  config::ModelSpec model;
-  std::int64_t classes = 0;  // labels are 0..classes-1; 0: real targets in (0, 1)
-};
-
-config::ModelSpec Model(std::vector<config::InputSpec> inputs,
-                        std::vector<config::LayerSpec> layers,
-                        std::vector<config::LossSpec> losses) {
-  config::ModelSpec model;
-  model.inputs = std::move(inputs), model.layers = std::move(layers),
-  model.losses = std::move(losses);
-  return model;
-}
-
-config::LayerSpec WithoutBias(config::LayerSpec spec) {
-  spec.use_bias = false;
-  return spec;
-}
-
-std::vector<Case> Cases() {
-  const auto sparse = [](const char* output) {
-    return LossOf("sparse_categorical_crossentropy", output, true);
-  };
-  std::vector<Case> cases;
-  cases.push_back(
-      {"mlp of odd sizes, relu",
-       Model({{"x", {7}}}, {DenseSpec("a", "x", 5, "relu"), DenseSpec("b", "a", 3)}, {sparse("b")}),
-       3});
-  cases.push_back(
-      {"softmax and probabilities",
-       Model({{"x", {6}}}, {DenseSpec("a", "x", 5, "tanh"), DenseSpec("b", "a", 4, "softmax")},
-             {LossOf("sparse_categorical_crossentropy", "b")}),
-       4});
-  cases.push_back(
-      {"sigmoid and binary",
-       Model({{"x", {5}}}, {DenseSpec("a", "x", 3, "sigmoid"), DenseSpec("b", "a", 1, "sigmoid")},
-             {LossOf("binary_crossentropy", "b")}),
-       2});
-  cases.push_back(
-      {"binary from logits, soft targets, three outputs",
-       Model({{"x", {5}}}, {DenseSpec("a", "x", 3)}, {LossOf("binary_crossentropy", "a", true)}),
-       0});
-  cases.push_back({"mean squared error, no bias",
-                   Model({{"x", {4}}}, {WithoutBias(DenseSpec("a", "x", 3))},
-                         {LossOf("mean_squared_error", "a")}),
-                   0});
-  cases.push_back({"conv valid, pool, flatten",
-                   Model({{"x", {9, 7, 2}}},
-                         {Conv2dSpec("c", "x", 3, 3, 2, 1, 1, "valid", "relu"),
-                          MaxPooling2dSpec("p", "c", 2, 2, 2, 2), FlattenSpec("f", "p"),
-                          DenseSpec("d", "f", 4)},
-                         {sparse("d")}),
-                   4});
-  cases.push_back({"conv same with strides, asymmetric padding, overlapping pool same",
-                   Model({{"x", {6, 7, 3}}},
-                         {Conv2dSpec("c", "x", 5, 3, 2, 2, 1, "same", "tanh"),
-                          MaxPooling2dSpec("p", "c", 3, 3, 2, 2, "same"), FlattenSpec("f", "p"),
-                          DenseSpec("d", "f", 3)},
-                         {sparse("d")}),
-                   3});
-  cases.push_back({"two convs, the second through the first, even kernel same",
-                   Model({{"x", {5, 6, 1}}},
-                         {Conv2dSpec("c1", "x", 4, 2, 2, 1, 1, "same", "sigmoid"),
-                          WithoutBias(Conv2dSpec("c2", "c1", 3, 4, 4, 3, 2, "same")),
-                          FlattenSpec("f", "c2"), DenseSpec("d", "f", 3)},
-                         {sparse("d")}),
-                   3});
-  cases.push_back({"conv 1x1 with stride larger than kernel, softmax over channels",
-                   Model({{"x", {5, 5, 3}}},
-                         {Conv2dSpec("c", "x", 4, 1, 1, 2, 3, "valid", "softmax"),
-                          FlattenSpec("f", "c"), DenseSpec("d", "f", 2)},
-                         {LossOf("mean_squared_error", "d")}),
-                   0});
-  cases.push_back({"pool with gaps between windows, 17 channels",
-                   Model({{"x", {7, 8, 1}}},
-                         {Conv2dSpec("c", "x", 17, 2, 3), MaxPooling2dSpec("p", "c", 2, 1, 3, 2),
-                          FlattenSpec("f", "p"), DenseSpec("d", "f", 3)},
-                         {sparse("d")}),
-                   3});
-  cases.push_back({"dense over the last axis, one label a position",
-                   Model({{"x", {2, 3, 4}}},
-                         {DenseSpec("a", "x", 5, "relu"), DenseSpec("b", "a", 3)}, {sparse("b")}),
-                   3});
-  cases.push_back({"activation layers",
-                   Model({{"x", {6}}},
-                         {DenseSpec("a", "x", 5), ActivationSpec("t", "a", "tanh"),
-                          DenseSpec("b", "t", 4), ActivationSpec("r", "b", "relu"),
-                          DenseSpec("c", "r", 4), ActivationSpec("g", "c", "sigmoid"),
-                          ActivationSpec("l", "g", "linear"), ActivationSpec("s", "l", "softmax")},
-                         {LossOf("sparse_categorical_crossentropy", "s")}),
-                   4});
-  cases.push_back({"dropout between and before variables",
-                   Model({{"x", {9}}},
-                         {DropoutSpec("e", "x", 0.2), DenseSpec("a", "e", 8, "tanh"),
-                          DropoutSpec("o", "a", 0.5), DenseSpec("b", "o", 3)},
-                         {sparse("b")}),
-                   3});
-  cases.push_back(
-      {"fan-out: a trunk feeds two heads, a view and its source are both used",
-       Model(
-           {{"x", {6, 6, 2}}},
-           {Conv2dSpec("trunk", "x", 3, 3, 3, 1, 1, "valid", "tanh"), FlattenSpec("flat", "trunk"),
-            DenseSpec("head1", "flat", 3), MaxPooling2dSpec("pool", "trunk", 2, 2, 2, 2),
-            FlattenSpec("flat2", "pool"), DenseSpec("mid", "flat2", 4, "sigmoid"),
-            DenseSpec("head2", "mid", 3), DenseSpec("head3", "mid", 3, "softmax")},
-           {sparse("head1"), sparse("head2"), LossOf("sparse_categorical_crossentropy", "head3")}),
-       3});
-  const auto wide = [](config::LayerSpec spec) {
-    spec.dtype = "float32";
-    return spec;
-  };
-  cases.push_back(
-      {"layers of float32 between, before and beside others",
-       Model({{"x", {6, 6, 2}}},
-             {wide(Conv2dSpec("trunk", "x", 4, 3, 3, 1, 1, "valid", "tanh")),
-              Conv2dSpec("narrow", "trunk", 4, 3, 3, 1, 1, "same", "tanh"),
-              wide(Conv2dSpec("wide", "narrow", 4, 1, 1, 1, 1, "same", "sigmoid")),
-              wide(MergeSpec("sum", "add", {"narrow", "wide", "trunk"})),
-              MaxPooling2dSpec("pool", "sum", 2, 2, 2, 2), FlattenSpec("flat", "pool"),
-              wide(DenseSpec("mid", "flat", 4, "sigmoid")), wide(DenseSpec("head", "mid", 3))},
-             {sparse("head")}),
-       3});
-  cases.push_back({"two inputs, one head each",
-                   Model({{"x", {3}}, {"z", {4}}}, {DenseSpec("a", "x", 3), DenseSpec("b", "z", 3)},
-                         {sparse("a"), sparse("b")}),
-                   3});
-  cases.push_back({"two losses on one output",
-                   Model({{"x", {3}}}, {DenseSpec("a", "x", 2, "sigmoid")},
-                         {LossOf("mean_squared_error", "a"), LossOf("binary_crossentropy", "a")}),
-                   0});
-  const auto with_tables = [](std::vector<config::TableSpec> tables, config::ModelSpec model) {
-    model.tables = std::move(tables);
-    return model;
-  };
-  const auto regular = [](config::LayerSpec spec) {
-    spec.kernel_l2 = 0.03, spec.bias_l2 = 0.5;
-    return spec;
-  };
-  cases.push_back(
-      {"l2 of kernels and biases",
-       Model({{"x", {3}}}, {regular(DenseSpec("a", "x", 4, "tanh")), DenseSpec("b", "a", 2)},
-             {sparse("b")}),
-       2});
-  // What only shifts the input of a batch normalization has no gradient: nothing to compare with.
-  config::LayerSpec without_beta = PlainSpec("n", "batch_normalization", "x");
-  without_beta.center = false, without_beta.gamma_l2 = 0.1;
-  cases.push_back({"batch normalization of vectors, first and in the middle",
-                   Model({{"x", {4}}},
-                         {without_beta, WithoutBias(DenseSpec("a", "n", 5)),
-                          PlainSpec("m", "batch_normalization", "a"),
-                          ActivationSpec("r", "m", "tanh"), DenseSpec("b", "r", 3)},
-                         {sparse("b")}),
-                   3});
-  config::LayerSpec bare = PlainSpec("m", "batch_normalization", "c2");
-  bare.center = bare.scale = false;
-  bare.epsilon = 0.2;
-  cases.push_back(
-      {"batch normalization of images between convolutions, without gamma and beta; global average "
-       "pooling",
-       Model({{"x", {5, 4, 2}}},
-             {WithoutBias(Conv2dSpec("c", "x", 3, 3, 3, 1, 1, "same")),
-              PlainSpec("n", "batch_normalization", "c"), ActivationSpec("r", "n", "tanh"),
-              WithoutBias(Conv2dSpec("c2", "r", 3, 1, 1)), bare, MergeSpec("s", "add", {"m", "r"}),
-              PlainSpec("g", "global_average_pooling2d", "s"), DenseSpec("d", "g", 3)},
-             {sparse("d")}),
-       3});
-  config::LayerSpec only_gamma = PlainSpec("n", "layer_normalization", "a"),
-                    only_beta = PlainSpec("o", "layer_normalization", "t");
-  only_gamma.center = false, only_gamma.gamma_l2 = 0.2;
-  only_beta.scale = false, only_beta.beta_l2 = 0.3, only_beta.epsilon = 0.05;
-  cases.push_back({"layer normalization over the last axis, each part alone",
-                   Model({{"x", {2, 4}}},
-                         {DenseSpec("a", "x", 5), only_gamma, ActivationSpec("t", "n", "tanh"),
-                          only_beta, DenseSpec("b", "o", 4),
-                          PlainSpec("p", "layer_normalization", "b"), DenseSpec("c", "p", 2)},
-                         {sparse("c")}),
-                   2});
-  cases.push_back(
-      {"concatenate, add and dot of layers and inputs, one of them twice",
-       Model({{"x", {4}}, {"z", {3}}},
-             {DenseSpec("a", "x", 3, "tanh"), DenseSpec("b", "z", 3),
-              MergeSpec("sum", "add", {"a", "b", "a"}), MergeSpec("dot", "dot", {"a", "sum"}),
-              MergeSpec("all", "concatenate", {"sum", "dot", "z", "b"}), DenseSpec("c", "all", 3)},
-             {sparse("c")}),
-       3});
-  cases.push_back({"concatenate along the last of two axes, and of a view",
-                   Model({{"x", {2, 3}}},
-                         {DenseSpec("a", "x", 4, "tanh"), DenseSpec("b", "x", 2),
-                          MergeSpec("ab", "concatenate", {"a", "b"}), FlattenSpec("f", "ab"),
-                          FlattenSpec("g", "a"), MergeSpec("fg", "concatenate", {"f", "g"}),
-                          DenseSpec("c", "fg", 2)},
-                         {sparse("c")}),
-                   2});
-  config::LayerSpec cosine = MergeSpec("cosine", "dot", {"a", "b"});
-  cosine.normalize = true;
-  cases.push_back(
-      {"dot of unit vectors",
-       Model({{"x", {4}}}, {DenseSpec("a", "x", 3), DenseSpec("b", "x", 3, "tanh"), cosine},
-             {LossOf("mean_squared_error", "cosine")}),
-       0});
-  cases.push_back(
-      {"factorization machine over a list of vectors and a matrix",
-       Model({{"x", {4}}, {"z", {2, 3}}},
-             {DenseSpec("a", "x", 5, "tanh"), DenseSpec("m", "z", 5), DenseSpec("b", "x", 5),
-              MergeSpec("fm", "factorization_machine", {"a", "m", "b"})},
-             {LossOf("binary_crossentropy", "fm", true)}),
-       2});
-  cases.push_back(
-      {"embeddings: matrix factorization with biases and l2",
-       with_tables(
-           {TableOf("users", 4, 0.05), TableOf("movies", 4), TableOf("biases", 1, 0.3)},
-           Model({{"user", {}}, {"movie", {}}},
-                 {EmbeddingSpec("u", "users", {"user"}), EmbeddingSpec("m", "movies", {"movie"}),
-                  EmbeddingSpec("ub", "biases", {"user"}), EmbeddingSpec("mb", "biases", {"movie"}),
-                  MergeSpec("um", "dot", {"u", "m"}), MergeSpec("s", "add", {"um", "ub", "mb"})},
-                 {LossOf("mean_squared_error", "s")})),
-       0});
-  cases.push_back({"embeddings: DeepFM, one table read by two layers of other shapes",
-                   with_tables({TableOf("factors", 3, 0.01), TableOf("weights", 1)},
-                               Model({{"f", {5}}, {"more", {2}}},
-                                     {EmbeddingSpec("linear", "weights", {"f", "more"}, "sum"),
-                                      EmbeddingSpec("v", "factors", {"f"}),
-                                      EmbeddingSpec("w", "factors", {"more", "f"}),
-                                      MergeSpec("fm", "factorization_machine", {"v", "w"}),
-                                      FlattenSpec("flat", "w"), DenseSpec("h", "flat", 4, "tanh"),
-                                      DenseSpec("deep", "h", 1),
-                                      MergeSpec("logit", "add", {"linear", "fm", "deep"})},
-                                     {LossOf("binary_crossentropy", "logit", true)})),
-                   2});
-  for (const char* combiner : {"sum", "mean", "sqrtn"}) {
-    cases.push_back({std::string("embeddings: bags with and without weights, ") + combiner,
-                     with_tables({TableOf("t", 3)},
-                                 Model({{"ids", {4}}, {"w", {4}}},
-                                       {EmbeddingSpec("plain", "t", {"ids"}, combiner),
-                                        EmbeddingSpec("weighted", "t", {"ids"}, combiner, "w"),
-                                        MergeSpec("both", "concatenate", {"plain", "weighted"}),
-                                        DenseSpec("d", "both", 2)},
-                                       {sparse("d")})),
-                     2});
-  }
-  return cases;
-}
 
 // Numbers in (-1, 1), a function of the key and the position.
 std::vector<double> Draw(std::uint64_t key, std::size_t n) {
@@ -277,7 +38,23 @@ struct Tolerance {
 };
 constexpr Tolerance kNarrowTolerance = {2e-2, 2e-2, 0.1, 5e-4};
 
-void Check(const Case& c, std::int64_t size, Backend& backend, Precision precision,
+// The shape rules of common/layers give what the float64 forward gives.
+void CheckShapes(const config::ModelSpec& model, const ReferenceResult& reference) {
+  for (const config::LayerSpec& layer : model.layers) {
+    INFO(layer.name);
+    config::LayerInputs inputs;
+    for (const std::string& input : layer.inputs)
+      inputs.shapes.emplace_back(reference.shapes.at(input));
+    if (!layer.weights.empty()) inputs.weights = tensor::Shape(reference.shapes.at(layer.weights));
+    for (const config::TableSpec& table : model.tables)
+      if (table.name == layer.table) inputs.dimension = table.dimension;
+    const auto inferred = config::InferLayer(layer, inputs);
+    REQUIRE(inferred.ok());
+    CHECK(inferred->output.dims() == reference.shapes.at(layer.name));
+  }
+}
+
+void Check(const GradientCase& c, std::int64_t size, Backend& backend, Precision precision,
            float loss_scale, const Tolerance& tolerance) {
   INFO(c.name << ", batch " << size << ", on " << backend.name() << ", "
               << NameOf(ElementOf(precision)) << ", loss scale " << loss_scale);
@@ -362,6 +139,7 @@ void Check(const Case& c, std::int64_t size, Backend& backend, Precision precisi
   CHECK(step->finite);
   const ReferenceResult reference = ReferenceForward(c.model, weights, batch, true, kDropoutKey);
   CHECK(step->loss_sum == Approx(reference.loss_sum).epsilon(tolerance.loss));
+  CheckShapes(c.model, reference);
 
   for (std::size_t v = 0; v < weights.size(); ++v) {
     double worst = 0, scale = 0, length = 0, difference = 0;
@@ -425,7 +203,7 @@ void Check(const Case& c, std::int64_t size, Backend& backend, Precision precisi
       Approx(ReferenceForward(c.model, weights, batch, false, 0).loss_sum).epsilon(tolerance.loss));
 }
 
-void Check(const Case& c, std::int64_t size, Backend& backend,
+void Check(const GradientCase& c, std::int64_t size, Backend& backend,
            Precision precision = Precision::kFloat32, float loss_scale = 1) {
   Check(c, size, backend, precision, loss_scale,
         ElementOf(precision) == Element::kFloat32 ? Tolerance() : kNarrowTolerance);
@@ -447,7 +225,7 @@ std::unique_ptr<Backend> Gpu() {
 
 TEST_CASE("gradients of whole models equal central differences") {
   const auto gpu = Gpu();
-  for (const Case& c : Cases()) {
+  for (const GradientCase& c : GradientCases()) {
     for (const std::int64_t size : {5, 1})
       if (gpu != nullptr) Check(c, size, *gpu);
   }
@@ -459,7 +237,7 @@ TEST_CASE(
   const auto gpu = Gpu();
   for (const Precision precision : {Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
     if (gpu == nullptr || !gpu->CheckPrecision(precision).ok()) continue;
-    for (Case c : Cases()) {
+    for (GradientCase c : GradientCases()) {
       for (const float scale : {1.0f, 1024.0f}) Check(c, 5, *gpu, precision, scale);
       for (config::LayerSpec& layer : c.model.layers)
         layer.dtype = layer.type == "flatten" ? "" : "float32";
@@ -470,23 +248,42 @@ TEST_CASE(
 
 #else
 
+TEST_CASE("every layer type, activation and loss of common/layers has a gradient case") {
+  std::set<std::string> layers, activations, losses;
+  for (const GradientCase& c : GradientCases()) {
+    for (const config::LayerSpec& layer : c.model.layers)
+      layers.insert(layer.type), activations.insert(layer.activation);
+    for (const config::LossSpec& loss : c.model.losses) losses.insert(loss.type);
+  }
+  const auto check = [](const std::vector<std::string>& names, const std::set<std::string>& have) {
+    for (const std::string& name : names) {
+      INFO("GradientCases() has no model with `" << name << "`");
+      CHECK(have.count(name) == 1);
+    }
+  };
+  check(config::LayerTypes(), layers);
+  check(config::NamesOf(config::Activations(), true), activations);
+  check(config::NamesOf(config::Losses(), true), losses);
+}
+
 TEST_CASE("gradients equal central differences of a float64 forward") {
-  for (const Case& c : Cases()) {
+  for (const GradientCase& c : GradientCases()) {
     for (const std::int64_t size : {5, 1}) Check(c, size, **MakeBackend({"cpu", 1}));
   }
 }
 
 TEST_CASE("gradients equal central differences on two threads") {
-  for (const Case& c : Cases()) Check(c, 3, **MakeBackend({"cpu", 2}));
+  for (const GradientCase& c : GradientCases()) Check(c, 3, **MakeBackend({"cpu", 2}));
 }
 
 TEST_CASE("gradients equal central differences where the host cannot look at what is computed") {
-  for (const Case& c : Cases()) Check(c, 4, *std::make_unique<ApartBackend>(ApartOptions()));
+  for (const GradientCase& c : GradientCases())
+    Check(c, 4, *std::make_unique<ApartBackend>(ApartOptions()));
 }
 
 TEST_CASE(
     "gradients equal central differences by the GPU's backend and kernels on an emulated device") {
-  for (const Case& c : Cases()) Check(c, 4, **MakeBackend(EmulatedGpu()));
+  for (const GradientCase& c : GradientCases()) Check(c, 4, **MakeBackend(EmulatedGpu()));
 }
 
 // On every backend that has them. A scale of the losses is in no result.
@@ -502,7 +299,7 @@ TEST_CASE(
   for (const auto& make : backends) {
     for (const Precision precision : {Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
       if (!make()->CheckPrecision(precision).ok()) continue;
-      for (const Case& c : Cases()) {
+      for (const GradientCase& c : GradientCases()) {
         Check(c, 5, *make(), precision);
         Check(c, 5, *make(), precision, 1024);
       }
@@ -520,7 +317,7 @@ TEST_CASE("layers of dtype float32 compute in float32 in mixed precision, too") 
   for (const auto& make : backends) {
     for (const Precision precision : {Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
       if (!make()->CheckPrecision(precision).ok()) continue;
-      for (Case c : Cases()) {
+      for (GradientCase c : GradientCases()) {
         for (config::LayerSpec& layer : c.model.layers)
           layer.dtype = layer.type == "flatten" ? "" : "float32";
         Check(c, 4, *make(), precision, 1, Tolerance());
@@ -530,7 +327,8 @@ TEST_CASE("layers of dtype float32 compute in float32 in mixed precision, too") 
 }
 
 TEST_CASE("a scale of the losses is in no float32 gradient") {
-  for (const Case& c : Cases()) Check(c, 4, **MakeBackend({"cpu", 1}), Precision::kFloat32, 32768);
+  for (const GradientCase& c : GradientCases())
+    Check(c, 4, **MakeBackend({"cpu", 1}), Precision::kFloat32, 32768);
 }
 
 #endif

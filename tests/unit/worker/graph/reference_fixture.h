@@ -25,6 +25,8 @@ struct ReferenceResult {
   std::int64_t correct = 0;
   std::map<std::string, std::vector<double>>
       moving;  // what a step in training hands to moving averages, by variable
+  // Of one example, by the name of the input or layer.
+  std::map<std::string, std::vector<std::uint64_t>> shapes;
 };
 
 // Weights as the plan lists them. Dropout draws its masks when `training`.
@@ -32,6 +34,15 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model,
                                  const std::vector<std::vector<double>>& weights,
                                  const ReferenceBatch& batch, bool training,
                                  std::uint64_t dropout_key);
+
+// Models that together have every layer type, activation and loss.
+struct GradientCase {
+  std::string name;
+  config::ModelSpec model;
+  std::int64_t classes = 0;  // labels are 0..classes-1; 0: real targets in (0, 1)
+};
+
+std::vector<GradientCase> GradientCases();
 
 // Specs by hand, with the parser's defaults.
 config::LayerSpec DenseSpec(const std::string& name, const std::string& input, std::uint64_t units,
