@@ -403,6 +403,8 @@ class Backend {
   // y = inputs[0] + inputs[1] + …, added in this order. At least one; the list is host memory;
   // inputs may be one and the same.
   virtual void Sum(std::span<const AnyIn> inputs, AnyOut y) = 0;
+  // y[i] = a[i] * b[i]. In place is allowed: y == a. a and b may be one and the same.
+  virtual void Multiply(AnyIn a, AnyIn b, AnyOut y) = 0;
   // y[r, y_begin + c] = x[r, x_begin + c] for r < rows, c < width; rows of x_columns and y_columns.
   // The rest of y is not touched.
   virtual void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns,

@@ -220,6 +220,9 @@ class CpuBackend final : public Backend {
   void Sum(std::span<const AnyIn> inputs, AnyOut y) override {
     Guard("sum", [&] { cpu::Sum(threads_, inputs, y); });
   }
+  void Multiply(AnyIn a, AnyIn b, AnyOut y) override {
+    Guard("multiply", [&] { cpu::Multiply(threads_, a, b, y); });
+  }
   void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns,
                    std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
                    std::int64_t y_begin) override {

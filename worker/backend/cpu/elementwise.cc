@@ -283,6 +283,21 @@ void Sum(int threads, std::span<const AnyIn> inputs, AnyOut y) {
               });
 }
 
+void Multiply(int threads, AnyIn a, AnyIn b, AnyOut y) {
+  ParallelFor(threads, static_cast<std::int64_t>(y.size()), kElementsPerPart,
+              [&](std::int64_t begin, std::int64_t end) {
+                WideIn wide_a(a), wide_b(b);
+                WideOut wide_out(y);
+                ForPieces(y.is_float32(), begin, end, [&](std::int64_t at, std::int64_t count) {
+                  const float* const x = wide_a.Load(at, count);
+                  const float* const z = wide_b.Load(at, count);
+                  float* const out = wide_out.At(at, count);
+                  for (std::int64_t i = 0; i < count; ++i) out[i] = x[i] * z[i];
+                  wide_out.Store();
+                });
+              });
+}
+
 void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x,
                  std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
                  std::int64_t y_begin) {

@@ -24,6 +24,8 @@ void Copy(int threads, AnyIn x, AnyOut y);
 void Scale(int threads, float factor, In x, Out y);
 void AddScaled(int threads, float factor, AnyIn x, AnyOut y);
 void Sum(int threads, std::span<const AnyIn> inputs, AnyOut y);
+// y may be a.
+void Multiply(int threads, AnyIn a, AnyIn b, AnyOut y);
 void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x,
                  std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
                  std::int64_t y_begin);

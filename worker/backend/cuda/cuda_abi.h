@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define EG_CUDA_ABI_VERSION 6u
+#define EG_CUDA_ABI_VERSION 7u
 #define EG_CUDA_ENTRY "evergrad_cuda_api"
 
 enum EgCudaKind {

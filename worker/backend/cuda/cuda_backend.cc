@@ -545,6 +545,9 @@ class CudaBackendImpl final : public CudaBackend {
       Compute(a);
     }
   }
+  void Multiply(AnyIn a, AnyIn b, AnyOut y) override {
+    Compute(EgMultiply{Size(y), a.data(), b.data(), y.data(), ToC(y.type()), 0});
+  }
   void CopyColumns(std::int64_t rows, std::int64_t width, AnyIn x, std::int64_t x_columns,
                    std::int64_t x_begin, AnyOut y, std::int64_t y_columns,
                    std::int64_t y_begin) override {

@@ -80,6 +80,13 @@ typedef struct EgSum {
   void* y;
   int32_t x_type, y_type;
 } EgSum; /* y = before + inputs[0] + …, added in this order; `before` may be y */
+typedef struct EgMultiply {
+  int64_t n;
+  const void* a;
+  const void* b;
+  void* y;
+  int32_t type, reserved;
+} EgMultiply; /* y may be a */
 typedef struct EgCopyColumns {
   int64_t rows, width, x_columns, x_begin, y_columns, y_begin;
   const void* x;
@@ -299,7 +306,7 @@ typedef struct EgNotFinite {
 // clang-format off
 #define EG_OPS(X) \
   X(EG_OP_ACTIVATE, EgActivate) X(EG_OP_ACTIVATE_BACK, EgActivateBack) X(EG_OP_SOFTMAX, EgSoftmax) X(EG_OP_SOFTMAX_BACK, EgSoftmaxBack) \
-  X(EG_OP_DROPOUT, EgDropout) X(EG_OP_ZERO, EgZero) X(EG_OP_CAST, EgCast) X(EG_OP_SCALE, EgScale) X(EG_OP_SUM, EgSum) \
+  X(EG_OP_DROPOUT, EgDropout) X(EG_OP_ZERO, EgZero) X(EG_OP_CAST, EgCast) X(EG_OP_SCALE, EgScale) X(EG_OP_SUM, EgSum) X(EG_OP_MULTIPLY, EgMultiply) \
   X(EG_OP_COPY_COLUMNS, EgCopyColumns) X(EG_OP_TRANSPOSE, EgTranspose) X(EG_OP_PAD, EgPad) \
   X(EG_OP_BIAS_ACTIVATE, EgBiasActivate) X(EG_OP_COLUMN_SUMS, EgColumnSums) X(EG_OP_BATCH_NORM, EgBatchNorm) X(EG_OP_BATCH_NORM_INFERENCE, EgBatchNormInference) \
   X(EG_OP_BATCH_NORM_BACK, EgBatchNormBack) X(EG_OP_LAYER_NORM, EgLayerNorm) X(EG_OP_LAYER_NORM_BACK, EgLayerNormBack) \

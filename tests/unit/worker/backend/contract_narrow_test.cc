@@ -248,6 +248,9 @@ std::vector<NarrowCase> NarrowCases() {
                          r.backend.Sum(std::span(inputs).first(count), sum);
                          r.Show("sum", sum);
                        }
+                       Array product = r.Out16(n);
+                       r.backend.Multiply(a, b, product);
+                       r.Show("product", product);
                      }});
   }
   cases.push_back({"copies of columns", [](Run& r) {

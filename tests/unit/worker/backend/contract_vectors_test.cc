@@ -18,7 +18,7 @@ const std::vector<std::size_t>& Sizes() {
   return sizes;
 }
 
-TEST_CASE("copy, scale, add and sum equal their definitions, bit for bit") {
+TEST_CASE("copy, scale, add, sum and multiply equal their definitions, bit for bit") {
   ForEachBackend([](Backend& backend) {
     for (const std::size_t n : Sizes()) {
       const auto a = Draw(1, n), b = Draw(2, n), c = Draw(3, n);
@@ -50,6 +50,16 @@ TEST_CASE("copy, scale, add and sum equal their definitions, bit for bit") {
         }
         CHECK(SameBits(y, want));
       }
+      y = Poison(n);
+      backend.Multiply(a, b, y);
+      for (std::size_t i = 0; i < n; ++i) want[i] = a[i] * b[i];
+      CHECK(SameBits(y, want));
+      y = a;  // in place
+      backend.Multiply(y, b, y);
+      CHECK(SameBits(y, want));
+      backend.Multiply(a, a, y);
+      for (std::size_t i = 0; i < n; ++i) want[i] = a[i] * a[i];
+      CHECK(SameBits(y, want));
       backend.Zero(std::as_writable_bytes(std::span(y)));
       CHECK(SameBits(y, std::vector<float>(n)));
     }

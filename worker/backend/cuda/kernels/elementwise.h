@@ -108,6 +108,9 @@ struct AddScaledF {
   float factor;
   EG_HD float operator()(const float* x, float y) const { return y + factor * x[0]; }
 };
+struct MultiplyF {
+  EG_HD float operator()(const float* x, float) const { return x[0] * x[1]; }
+};
 
 // One pass that reads each input once; of more than travel in one launch the sum so far lies in
 // memory as float32, 8 bytes an element and launch more.

@@ -127,6 +127,11 @@ std::int32_t By(L& l, const EgSum& a) {
 }
 EG_BY_TYPES(EgSum)
 template <typename T, typename L>
+std::int32_t By(L& l, const EgMultiply& a) {
+  return Elementwise<2, false>(l, a.n, MultiplyF{}, {As<T>(a.a), As<T>(a.b)}, As<T>(a.y));
+}
+EG_BY_TYPE(EgMultiply)
+template <typename T, typename L>
 std::int32_t By(L& l, const EgCopyColumns& a) {
   constexpr std::int64_t kWide = kAccess<T>;
   const auto whole = [](std::int64_t n) { return n % kWide == 0; };

@@ -308,6 +308,8 @@ std::vector<float> AllOf(std::int64_t rows, std::int64_t columns, std::size_t of
   sum.before = before.at();
   Launch(l, sum);
   keep(z);
+  Launch(l, EgMultiply{all, x.at(), dy.at(), z.at(), kType, 0});
+  keep(z);
   const std::uint64_t key = 5;
   Launch(l, EgDropout{all, 0.25, &key, x.at(), y.at(), kType, 0});
   keep(y);
