@@ -23,7 +23,12 @@ std::vector<LayerDescriptor> ElementwiseLayers() {
            .inputs = {2, InputCount::kAny},
            .infer = &InferElementwise,
            .example = {{"name", "sum"}, {"input", "[wide, deep]"}}},
-          {.type = "multiply"}};
+          {.type = "multiply",
+           .article = "a",
+           .keras = "Multiply",
+           .inputs = {2, InputCount::kAny},
+           .infer = &InferElementwise,
+           .example = {{"name", "product"}, {"input", "[user, item]"}}}};
 }
 
 }  // namespace evergrad::config

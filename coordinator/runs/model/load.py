@@ -636,6 +636,7 @@ LAYERS = {
     "dropout": lambda layer, w, x: x,
     "concatenate": lambda layer, w, *inputs: numpy.concatenate(inputs, axis=-1),
     "add": lambda layer, w, *inputs: sum(inputs[1:], inputs[0]),
+    "multiply": lambda layer, w, *inputs: math.prod(inputs[1:], start=inputs[0]),
     "dot": dot,
     "factorization_machine": factorization_machine,
 }

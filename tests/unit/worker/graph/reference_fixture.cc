@@ -257,6 +257,11 @@ ReferenceResult ReferenceForward(const config::ModelSpec& model,
       for (std::size_t i = 1; i < layer.inputs.size(); ++i)
         for (std::size_t e = 0; e < y.data.size(); ++e)
           y.data[e] += values.at(layer.inputs[i]).data[e];
+    } else if (layer.type == "multiply") {
+      y = x;
+      for (std::size_t i = 1; i < layer.inputs.size(); ++i)
+        for (std::size_t e = 0; e < y.data.size(); ++e)
+          y.data[e] *= values.at(layer.inputs[i]).data[e];
     } else if (layer.type == "dot") {
       y.shape = {1};
       const std::size_t width = x.shape[0];
@@ -539,6 +544,13 @@ std::vector<GradientCase> GradientCases() {
                           DenseSpec("c", "fg", 2)},
                          {sparse("c")}),
                    2});
+  cases.push_back({"multiply two and three inputs, one of them twice",
+                   Model({{"x", {2, 3}}},
+                         {DenseSpec("a", "x", 4, "tanh"), DenseSpec("b", "x", 4),
+                          MergeSpec("ab", "multiply", {"a", "b"}),
+                          MergeSpec("aba", "multiply", {"a", "ab", "a"}), DenseSpec("c", "aba", 3)},
+                         {sparse("c")}),
+                   3});
   config::LayerSpec cosine = MergeSpec("cosine", "dot", {"a", "b"});
   cosine.normalize = true;
   cases.push_back(
