@@ -683,7 +683,8 @@ TEST_CASE("every optimizer of the registry is read with its defaults, its bounds
                                     "initial_accumulator_value: 0, epsilon: 1e-8}",
                                     "type: " + type + "}"}});
     REQUIRE(csv.find("type: " + type + "}") != std::string::npos);
-    const optimizers::Settings& read = *OptimizerFor(Parse(csv), "emb/words");
+    const JobSpec spec = Parse(csv);
+    const optimizers::Settings& read = *OptimizerFor(spec, "emb/words");
     CHECK(read == descriptor.defaults);
     for (const optimizers::Parameter& parameter : descriptor.parameters) {
       INFO(parameter.member.name);
