@@ -283,97 +283,9 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   worker.process = hello.process_uid();
   worker.compute = absl::StrCat(hello.build_id(), " ", hello.compute());
   worker.functions.insert(hello.functions().begin(), hello.functions().end());
-  // What another living worker holds is not this one's to take over by saying so.
-  const auto of_another = [&](TaskId holder) {
-    const Worker* other = FindWorker(holder);
-    if (other == nullptr || other->identity == identity) return false;
-    host_->ForeignMessage(task, "an attempt in its Hello");
-    return true;
-  };
-  // [35] Nor what nobody granted it. A job of a build that drew no key has no proofs.
-  const auto proved = [&](const v1::HeldAttempt& h, Attempt attempt) {
-    if (id_.grant_key.empty() || grants::ProofFits(h.proof(), id_.grant_key, id_.uid,
-                                                   ClosureId(h.closure()), attempt, h.granted_to()))
-      return true;
-    host_->ForeignMessage(task, "an attempt in its Hello that was not granted");
-    return false;
-  };
   const bool told = active() && phase_ < Phase::kSealing;
-  if (told) {
-    // Line 26: adopt what is still needed, under the new registration; then release what the old
-    // one had and nobody adopted.
-    std::vector<ClosureBook::HeldAttempt> held;
-    std::map<Attempt, const v1::HeldAttempt*> said;  // of training; an attempt is one closure's
-    for (const v1::HeldAttempt& h : hello.attempts()) {
-      if (h.job_uid() != id_.uid.value()) continue;
-      const Attempt attempt = client::FromProto<Attempt>(h.attempt());
-      if (h.kind() != v1::TRAIN) {
-        // It pushes nothing and has no proof: only what is current, of this worker and of this
-        // life, goes on.
-        ReadingRound::Closure* reading = reading_.Running(h.closure(), attempt);
-        if (reading == nullptr || of_another(reading->worker)) continue;
-        reading->worker = task;
-        worker.Take(attempt, Held{ClosureId(h.closure()), h.kind(), host_->Now()});
-        *registered->add_adopted() = h;
-        continue;
-      }
-      if (functions_ && h.closure() >= functions_->next())
-        continue;  // of a schedule() that the journal forgot
-      if (!said.try_emplace(attempt, &h).second) continue;
-      if (book_) {
-        const auto current = book_->current().find(ClosureId(h.closure()));
-        if (current != book_->current().end() && current->second.attempt == attempt &&
-            of_another(current->second.worker))
-          continue;
-      }
-      ClosureBook::HeldAttempt one;
-      one.closure = ClosureId(h.closure());
-      one.attempt = attempt;
-      one.all_targets = h.all_targets();
-      for (const std::uint32_t p : h.targets()) one.targets.insert(ShardId(p));
-      one.v1 = client::FromProto<MapVersion>(h.v1());
-      one.proved = proved(h, attempt);
-      held.push_back(std::move(one));
-    }
-    if (book_ && !held.empty()) {
-      for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(task, held)) {
-        worker.Take(h.attempt, Held{h.closure, v1::TRAIN, host_->Now()});
-        // Granted by a former life after its last word to the journal.
-        if (h.attempt > attempts_known_ && h.attempt.term < host_->term().value() &&
-            attempts_adopted_.insert(h.attempt).second) {
-          ++attempts_;
-          attempt_high_ = std::max(attempt_high_, h.attempt);
-        }
-        granted_before_ = std::max(granted_before_, h.closure.value() + 1);
-        v1::HeldAttempt& adopted = *registered->add_adopted();
-        adopted = *said.at(h.attempt);
-        adopted.clear_proof();  // it has it
-        adopted.clear_granted_to();
-      }
-    }
-  }
-  if (former) {
-    if (auto old = workers_.find(*former); old != workers_.end()) {
-      if (former_died) {
-        OnDeath(Role::kWorker, identity, "a newer process has its identity", false, &old->second,
-                old->second.host);
-        worker.backoff_until =
-            std::max(worker.backoff_until, death_backoff_.Until(Role::kWorker, identity));
-      }
-      worker.rate = old->second.rate;
-      if (worker.process == old->second.process) {
-        worker.progress = old->second.progress;  // until it says more
-        worker.stuck = old->second.stuck;
-        worker.aside_until = old->second.aside_until;
-      } else {
-        RememberFitWorker(old->second);
-        unfit_.Forget(old->second.process);
-      }
-      workers_.erase(old);
-    }
-    if (book_) book_->ReleaseWorker(*former);
-    reading_.Release(*former);
-  }
+  if (told) AdoptAttempts(hello, &worker, registered);
+  if (former) ReplaceFormer(*former, former_died, &worker);
   if (told) {
     FillJobInfo(registered->mutable_job());
     if (book_) FillMap(registered->mutable_map());
@@ -381,6 +293,100 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   workers_.insert_or_assign(task, std::move(worker));
   if (former) TellPauses(identity);
   Touch();
+}
+
+// What another living worker holds is not this one's to take over by saying so.
+bool Job::IsOfAnother(TaskId holder, const Worker& worker) {
+  const Worker* other = FindWorker(holder);
+  if (other == nullptr || other->identity == worker.identity) return false;
+  host_->ForeignMessage(worker.task, "an attempt in its Hello");
+  return true;
+}
+
+// [35] Nor is what nobody granted it. A job of a build that drew no key has no proofs.
+bool Job::IsProved(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker) {
+  if (id_.grant_key.empty() ||
+      grants::ProofFits(held.proof(), id_.grant_key, id_.uid, ClosureId(held.closure()), attempt,
+                        held.granted_to()))
+    return true;
+  host_->ForeignMessage(worker.task, "an attempt in its Hello that was not granted");
+  return false;
+}
+
+// Line 26: the worker goes on with what is still needed of what it holds.
+void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* registered) {
+  std::vector<ClosureBook::HeldAttempt> held;
+  std::map<Attempt, const v1::HeldAttempt*> said;  // Of training; an attempt is one closure's.
+  for (const v1::HeldAttempt& h : hello.attempts()) {
+    if (h.job_uid() != id_.uid.value()) continue;
+    const Attempt attempt = client::FromProto<Attempt>(h.attempt());
+    if (h.kind() != v1::TRAIN) {
+      // It pushes nothing and has no proof: only what is current, of this worker and of this life,
+      // goes on.
+      ReadingRound::Closure* reading = reading_.Running(h.closure(), attempt);
+      if (reading == nullptr || IsOfAnother(reading->worker, *worker)) continue;
+      reading->worker = worker->task;
+      worker->Take(attempt, Held{ClosureId(h.closure()), h.kind(), host_->Now()});
+      *registered->add_adopted() = h;
+      continue;
+    }
+    if (functions_ && h.closure() >= functions_->next())
+      continue;  // Of a schedule() that the journal forgot.
+    if (!said.try_emplace(attempt, &h).second) continue;
+    if (book_) {
+      const auto current = book_->current().find(ClosureId(h.closure()));
+      if (current != book_->current().end() && current->second.attempt == attempt &&
+          IsOfAnother(current->second.worker, *worker))
+        continue;
+    }
+    ClosureBook::HeldAttempt& one = held.emplace_back();
+    one.closure = ClosureId(h.closure());
+    one.attempt = attempt;
+    one.all_targets = h.all_targets();
+    for (const std::uint32_t p : h.targets()) one.targets.insert(ShardId(p));
+    one.v1 = client::FromProto<MapVersion>(h.v1());
+    one.proved = IsProved(h, attempt, *worker);
+  }
+  if (!book_ || held.empty()) return;
+  for (const ClosureBook::HeldAttempt& h : book_->RegisterWorker(worker->task, held)) {
+    worker->Take(h.attempt, Held{h.closure, v1::TRAIN, host_->Now()});
+    // Granted by a former life after its last word to the journal.
+    if (h.attempt > attempts_known_ && h.attempt.term < host_->term().value() &&
+        attempts_adopted_.insert(h.attempt).second) {
+      ++attempts_;
+      attempt_high_ = std::max(attempt_high_, h.attempt);
+    }
+    granted_before_ = std::max(granted_before_, h.closure.value() + 1);
+    v1::HeldAttempt& adopted = *registered->add_adopted();
+    adopted = *said.at(h.attempt);
+    adopted.clear_proof();  // It has the proof.
+    adopted.clear_granted_to();
+  }
+}
+
+// `worker` registers in the place of `former`, whose attempts are released unless they were
+// adopted.
+void Job::ReplaceFormer(TaskId former, bool former_died, Worker* worker) {
+  if (auto old = workers_.find(former); old != workers_.end()) {
+    if (former_died) {
+      OnDeath(Role::kWorker, worker->identity, "a newer process has its identity", false,
+              &old->second, old->second.host);
+      worker->backoff_until =
+          std::max(worker->backoff_until, death_backoff_.Until(Role::kWorker, worker->identity));
+    }
+    worker->rate = old->second.rate;
+    if (worker->process == old->second.process) {
+      worker->progress = old->second.progress;  // Until it says more.
+      worker->stuck = old->second.stuck;
+      worker->aside_until = old->second.aside_until;
+    } else {
+      RememberFitWorker(old->second);
+      unfit_.Forget(old->second.process);
+    }
+    workers_.erase(old);
+  }
+  if (book_) book_->ReleaseWorker(former);
+  reading_.Release(former);
 }
 
 absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
@@ -876,6 +882,25 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
                       .rate = rate_.rate()},
                      status);
   if (active()) FillBackoffs(status);
+  FillWorkers(status);
+  events_.FillStatus(events_after, status);
+  status->set_result_json(ended() ? result_json_ : "");
+  status->set_weights_exported(weights_exported_);
+  status->set_submitted_ms(submitted_ms_);
+  status->set_started_ms(started_ms_);
+  status->set_ended_ms(ended_ms_);
+  status->set_closures_rerun(book_ ? repairs_granted() : reruns_);
+  status->set_updates_redone(updates_redone_);
+  status->set_shards_rolled_back(shards_rolled_back_);
+  status->set_closures_lost(closures_lost_);
+  status->set_updates_lost(updates_lost_);
+  if (checkpoints() || checkpoint_.number() != 0 || !checkpoint_.trouble().empty()) {
+    *status->mutable_checkpoint() = checkpoint_;
+    if (checkpoint_.uri().empty()) status->mutable_checkpoint()->set_uri(CheckpointFolder());
+  }
+}
+
+void Job::FillWorkers(v1::JobStatus* status) const {
   std::map<std::string, v1::WorkerRow> rows = totals_.WorkerRows();
   for (const auto& [task, worker] : workers_) {
     v1::WorkerRow& row = rows[worker.identity];
@@ -893,21 +918,6 @@ void Job::FillStatus(v1::JobStatus* status, std::uint64_t events_after) const {
       *row.add_unreached() = *unfit->unreached;
   }
   for (auto& [identity, row] : rows) *status->add_workers() = row;
-  events_.FillStatus(events_after, status);
-  status->set_result_json(ended() ? result_json_ : "");
-  status->set_weights_exported(weights_exported_);
-  status->set_submitted_ms(submitted_ms_);
-  status->set_started_ms(started_ms_);
-  status->set_ended_ms(ended_ms_);
-  status->set_closures_rerun(book_ ? repairs_granted() : reruns_);
-  status->set_updates_redone(updates_redone_);
-  status->set_shards_rolled_back(shards_rolled_back_);
-  status->set_closures_lost(closures_lost_);
-  status->set_updates_lost(updates_lost_);
-  if (checkpoints() || checkpoint_.number() != 0 || !checkpoint_.trouble().empty()) {
-    *status->mutable_checkpoint() = checkpoint_;
-    if (checkpoint_.uri().empty()) status->mutable_checkpoint()->set_uri(CheckpointFolder());
-  }
 }
 
 std::string Job::WaitingForStore() const {

@@ -346,6 +346,12 @@ class Job {
   bool Persist(const Record& record);  // with what the turn has changed and what is to be noted;
                                        // false: the store failed, send nothing
 
+  bool IsOfAnother(TaskId holder, const Worker& worker);
+  bool IsProved(const v1::HeldAttempt& held, Attempt attempt, const Worker& worker);
+  void AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* registered);
+  void ReplaceFormer(TaskId former, bool former_died, Worker* worker);
+  void FillWorkers(v1::JobStatus* status) const;
+
   // job_journal.cc
   bool journals() const { return host_->store().persistent(); }
   bool PersistWhole();  // everything, in place of all records so far; false as above
@@ -441,6 +447,10 @@ class Job {
   void FillTrust(v1::JobSnapshot* snapshot) const;
   void ReadTrust(const v1::JobSnapshot& snapshot);
   void OnFailed(TaskId task, const v1::Failed& failed);
+  void OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
+                        v1::ErrorDetail cause);
+  void OnReadingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
+                       v1::ErrorDetail cause);
   void OnDropped(TaskId task, const v1::AttemptDropped& dropped);
   void AnswerDone(TaskId task, std::uint64_t closure, Attempt attempt, bool superseded);
   void SendSuperseded(

@@ -638,52 +638,62 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   v1::ErrorDetail cause = failed.cause();
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("worker/", worker->identity));
   CleanCause(&cause);
-  const MonoTime now = host_->Now();
-  if (failed.kind() == v1::TRAIN) {
-    if (!book_) return;
-    const ClosureId closure(failed.closure());
-    const auto current = book_->current().find(closure);
-    if (current == book_->current().end() || current->second.attempt != attempt)
-      return;  // of a closure that has moved on
-    if (current->second.worker != task)
-      return host_->ForeignMessage(task, "Failed of another's attempt");
-    if (elsewhere) {
-      book_->ReleaseAttempt(closure, attempt);
-      return Pump();
-    }
-    if (functions_ && (failed.user_error() || failures_[closure.value()] >= options_.retries_max)) {
-      // The job goes on: the user is told by the next call. Lost work that cannot be run again is
-      // told, too (20b).
-      failures_.erase(closure.value());
-      if (current->second.all_targets)
-        FailFunction(closure, std::move(cause));
-      else
-        GiveUpRepair(closure, attempt, ErrorText(cause));
-      return Pump();
-    }
-    if (failed.user_error() && !current->second.all_targets &&
-        id_.spec.training.on_lost_updates == "report") {
+  if (failed.kind() == v1::TRAIN)
+    OnTrainingFailed(*worker, failed, elsewhere, std::move(cause));
+  else
+    OnReadingFailed(*worker, failed, elsewhere, std::move(cause));
+}
+
+// `elsewhere`: the worker cannot take part, and another one gets what it could not do.
+void Job::OnTrainingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
+                           v1::ErrorDetail cause) {
+  const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
+  if (!book_) return;
+  const ClosureId closure(failed.closure());
+  const auto current = book_->current().find(closure);
+  if (current == book_->current().end() || current->second.attempt != attempt)
+    return;  // of a closure that has moved on
+  if (current->second.worker != worker.task)
+    return host_->ForeignMessage(worker.task, "Failed of another's attempt");
+  if (elsewhere) {
+    book_->ReleaseAttempt(closure, attempt);
+    return Pump();
+  }
+  if (functions_ && (failed.user_error() || failures_[closure.value()] >= options_.retries_max)) {
+    // The job goes on: the user is told by the next call. Lost work that cannot be run again is
+    // told, too (20b).
+    failures_.erase(closure.value());
+    if (current->second.all_targets)
+      FailFunction(closure, std::move(cause));
+    else
       GiveUpRepair(closure, attempt, ErrorText(cause));
-      return Pump();
-    }
-    if (failed.user_error()) {
-      closures_failed_ = current->second.all_targets ? 1 : 0;
-      Fail(std::move(cause), true);
-      return;
-    }
-    const std::uint32_t failures = ++failures_[closure.value()];
-    Event("warning",
-          absl::StrCat("closure ", closure.value(), " failed on worker/", worker->identity, " (",
-                       failures, " in a row): ", cause.message()));
-    if (failures > options_.retries_max) {
-      closures_failed_ = 1;
-      Fail(std::move(cause), false);
-      return;
-    }
-    delayed_releases_.emplace(now + RetryDelay(failures), std::make_pair(closure, attempt));
+    return Pump();
+  }
+  if (failed.user_error() && !current->second.all_targets &&
+      id_.spec.training.on_lost_updates == "report") {
+    GiveUpRepair(closure, attempt, ErrorText(cause));
+    return Pump();
+  }
+  if (failed.user_error()) {
+    closures_failed_ = current->second.all_targets ? 1 : 0;
+    Fail(std::move(cause), true);
     return;
   }
-  ReadingRound::Closure* reading = reading_.HeldBy(task, failed.closure(), attempt);
+  const std::uint32_t failures = ++failures_[closure.value()];
+  Event("warning", absl::StrCat("closure ", closure.value(), " failed on worker/", worker.identity,
+                                " (", failures, " in a row): ", cause.message()));
+  if (failures > options_.retries_max) {
+    closures_failed_ = 1;
+    Fail(std::move(cause), false);
+    return;
+  }
+  delayed_releases_.emplace(host_->Now() + RetryDelay(failures), std::make_pair(closure, attempt));
+}
+
+void Job::OnReadingFailed(const Worker& worker, const v1::Failed& failed, bool elsewhere,
+                          v1::ErrorDetail cause) {
+  const Attempt attempt = client::FromProto<Attempt>(failed.attempt());
+  ReadingRound::Closure* reading = reading_.HeldBy(worker.task, failed.closure(), attempt);
   if (reading == nullptr) return;
   if (elsewhere) {
     reading->attempt = Attempt{};
@@ -700,14 +710,14 @@ void Job::OnFailed(TaskId task, const v1::Failed& failed) {
   }
   ++reading->failures;
   Event("warning",
-        absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker->identity, " (",
+        absl::StrCat(v1::WorkKind_Name(failed.kind()), " failed on worker/", worker.identity, " (",
                      reading->failures, " in a row): ", cause.message()));
   if (reading->failures > options_.retries_max) {
     Fail(std::move(cause), false);
     return;
   }
   reading->attempt = Attempt{};
-  reading->not_before = now + RetryDelay(reading->failures);
+  reading->not_before = host_->Now() + RetryDelay(reading->failures);
 }
 
 // [20b] It stays succeeded; what its targets lost with a server is not done again, and that is
