@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/field_kind.h"
 #include "common/config/job_schema.h"
+#include "common/data_formats/data_format.h"
 #include "common/layers/layer_descriptor.h"
 #include "common/layers/losses.h"
 #include "common/layers/metrics.h"
@@ -139,16 +139,17 @@ class ModelCheck {
   // not say which of the two the field has.
   std::optional<ValueKind> KindOfInput(const std::string& input) const {
     if (!Contains(inputs_, input) || !fields_known_) return std::nullopt;
-    if (spec_.data.train->format == "idx") return ValueKind::kReal;
+    const DataFormat* const format = FindDataFormat(spec_.data.train->format);
+    if (format == nullptr) return std::nullopt;
     const auto field = std::find_if(spec_.data.fields.begin(), spec_.data.fields.end(),
                                     [&](const FieldSpec& f) { return f.name == input; });
+    if (!format->own_fields.empty()) {  // a job need not say anything about such a field
+      FieldSpec own;
+      own.name = input;
+      return format->kind(field == spec_.data.fields.end() ? own : *field);
+    }
     if (field == spec_.data.fields.end() || field->type.empty()) return std::nullopt;
-    if (spec_.data.train->format == "synthetic")
-      return field->type == "ids"     ? std::optional(ValueKind::kInteger)
-             : field->type == "float" ? std::optional(ValueKind::kReal)
-                                      : std::nullopt;
-    const auto kind = KindOfField(*field);
-    return kind.ok() ? std::optional(*kind) : std::nullopt;
+    return format->kind(*field);
   }
 
   void CheckKind(const LayerSpec& layer, const std::string& input, ValueKind wanted,

@@ -14,7 +14,6 @@
 #include "common/config/model_rules.h"
 #include "common/config/places.h"
 #include "common/data_formats/data_format.h"
-#include "common/data_formats/typed_field.h"
 #include "common/optimizers/registry.h"
 #include "common/schema/yaml_tree.h"
 

@@ -20,7 +20,7 @@ Key<FieldSpec> SizeKey() {
   key.write = [write = key.write](const FieldSpec& t) {
     return t.size == 0 ? std::optional<Node>() : write(t);
   };
-  key.default_text = "0";
+  key.default_text = std::string(1, '0');  // GCC 12 warns of a literal here (-Wrestrict)
   return key;
 }
 
