@@ -32,7 +32,7 @@ Json EpochJson(const v1::EpochRow& row, std::int64_t wall_ms) {
   return json;
 }
 
-// What the row of an evaluated epoch says of its evaluation, and the other way round.
+// Puts an evaluation into the row of its epoch, and reads it from there.
 void FillRow(const EvaluationResult& evaluation, v1::EpochRow* row) {
   if (!evaluation.counts.empty()) row->set_counting_sum(evaluation.counts.begin()->second);
   row->clear_metrics();
@@ -267,8 +267,8 @@ void EpochAccount::Resume(const IntervalSet& done, const IntervalSet& dead,
   EpochLinesUpTo(evaluated_, context);
 }
 
-// This plan says how many steps it would take itself for the epochs that former jobs trained; what
-// is shown is what those took.
+// This plan says how many steps it would take itself for the epochs that former jobs trained; the
+// steps that those took are shown.
 void EpochAccount::CountFormerSteps(const v1::Manifest& manifest, bool same_plan) {
   std::vector<std::uint64_t> steps;
   for (const v1::EpochRow& row : rows_) steps.push_back(row.steps());

@@ -66,8 +66,8 @@ class EpochAccount {
   // Closures below it lie before the barrier.
   std::uint64_t BarrierClosure() const { return barrier_ * plan_->closures_per_epoch(); }
   bool EvaluationDue() const { return evaluated_ < barrier_ && plan_->eval_closures() > 0; }
-  // The barrier is reached and needs no evaluation any more. True: training goes on to the next
-  // one. False: it was the last.
+  // The barrier is reached and needs no evaluation any more. True: training continues to the
+  // next one. False: it was the last.
   bool PassBarrier(const Context& context);
 
   // --- closures
@@ -97,7 +97,7 @@ class EpochAccount {
 
   double speed() const;  // Over all training of this job, in examples a second.
 
-  // --- resuming: what former jobs did counts as done
+  // --- resuming: the work of former jobs counts as done
   // `done`: closures that they ended. Losses and metrics of whole epochs are in the manifest; those
   // of a part of an epoch are not known. Their time is not this job's.
   void Resume(const IntervalSet& done, const IntervalSet& dead, const v1::Manifest& manifest,
@@ -166,7 +166,7 @@ class EpochAccount {
   StepLines step_lines_;
   IntervalSet resumed_;
   std::uint64_t resumed_examples_ = 0;
-  // Of the resumed epochs: the steps that former jobs took, less the steps that this plan has.
+  // The steps that former jobs took for the resumed epochs, less the steps that this plan has.
   std::int64_t former_steps_apart_ = 0;
 };
 

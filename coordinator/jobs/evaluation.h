@@ -1,5 +1,5 @@
-// What an evaluation says: the sums that its closures report, added in their order and reduced to
-// one number for each metric. Pure.
+// The result of an evaluation: the sums that its closures report, added in their order and reduced
+// to one number for each metric. Pure.
 #pragma once
 
 #include <cstdint>

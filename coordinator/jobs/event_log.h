@@ -1,5 +1,5 @@
-// What has happened to a job, for the people who follow it: the newest events, numbered from 1, and
-// the deaths of its tasks. Pure; the control executor's.
+// The history of a job, for people: the newest events, numbered from 1, and the deaths of its
+// tasks. Pure; the control executor's.
 //
 // At most `events_max` of each are kept: the oldest event goes first, and of the deaths the first
 // are kept, because they are the ones that explain the others. All deaths are counted.

@@ -1,5 +1,6 @@
-// Who gets the next closure, and who gives back one that it has not begun. The same for all kinds
-// of jobs; what differs between them is a GrantPolicy. Pure; the control executor's.
+// Decides which worker gets the next closure, and which one gives back a closure that it has not
+// begun. The rules are the same for all kinds of jobs; a GrantPolicy holds the differences. Pure;
+// the control executor's.
 //
 // Closures go to the worker that holds least, among equals to the oldest registration, up to the
 // limit of each. Closures that had been granted before do not wait for a limit, which may be
@@ -42,13 +43,13 @@ class Granter {
   enum class Outcome { kBlocked, kFull, kNothingLeft };
   // Grants what can be granted. kNothingLeft: some worker could take more, and there is nothing.
   Outcome Grant(JobWorkers& workers, GrantPolicy& policy);
-  // Idle workers get what others have not begun: it is asked back from whoever holds most, one
-  // closure for each idle worker. What was asked back before and has not come counts.
+  // Idle workers get closures that others have not begun: one for each idle worker is asked back
+  // from the worker that holds most. Closures that were asked back before and have not come count.
   static void Recall(JobWorkers& workers, GrantPolicy& policy);
 
  private:
-  using Candidate = std::pair<std::size_t, JobWorker*>;  // What it holds; kept for its memory.
-  std::vector<Candidate> candidates_;
+  using Candidate = std::pair<std::size_t, JobWorker*>;  // Attempts that the worker holds.
+  std::vector<Candidate> candidates_;                    // Kept for its memory.
 };
 
 }  // namespace evergrad::coordinator

@@ -295,7 +295,7 @@ void Job::AdmitWorker(TaskId task, const std::string& identity, MonoTime backoff
   Touch();
 }
 
-// What another living worker holds is not this one's to take over by saying so.
+// A worker cannot take over the attempt of another living worker by claiming it.
 bool Job::IsOfAnother(TaskId holder, const Worker& worker) {
   const Worker* other = FindWorker(holder);
   if (other == nullptr || other->identity == worker.identity) return false;
@@ -313,7 +313,7 @@ bool Job::IsProved(const v1::HeldAttempt& held, Attempt attempt, const Worker& w
   return false;
 }
 
-// Line 26: the worker goes on with what is still needed of what it holds.
+// Line 26: the worker keeps those of its attempts that are still needed.
 void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* registered) {
   std::vector<ClosureBook::HeldAttempt> held;
   std::map<Attempt, const v1::HeldAttempt*> said;  // Of training; an attempt is one closure's.
@@ -321,8 +321,8 @@ void Job::AdoptAttempts(const v1::Hello& hello, Worker* worker, v1::Registered* 
     if (h.job_uid() != id_.uid.value()) continue;
     const Attempt attempt = client::FromProto<Attempt>(h.attempt());
     if (h.kind() != v1::TRAIN) {
-      // It pushes nothing and has no proof: only what is current, of this worker and of this life,
-      // goes on.
+      // It pushes nothing and has no proof: only the current attempt, of this worker and of this
+      // life, is kept.
       ReadingRound::Closure* reading = reading_.Running(h.closure(), attempt);
       if (reading == nullptr || IsOfAnother(reading->worker, *worker)) continue;
       reading->worker = worker->task;

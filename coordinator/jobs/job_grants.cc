@@ -314,7 +314,7 @@ void Job::SendGrant(Worker& worker, std::uint64_t closure, Attempt attempt, v1::
   host_->Send(worker.task, grant_);
 }
 
-// What training and functions have in common.
+// The common part of training and functions.
 class Job::ClosureGrants : public GrantPolicy {
  public:
   explicit ClosureGrants(Job* job) : job_(*job), now_(job->host_->Now()) {}

@@ -1,4 +1,4 @@
-// A worker as a job sees it: who it is, what it says of itself, and which attempts it holds.
+// A worker as a job sees it: its identity, its own reports, and the attempts that it holds.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct JobWorker {
   // It says that its pushes wait for space at a server.
   bool paused() const { return progress.state() == "paused"; }
 
-  // What it holds. Changed by the methods below, which keep the sums.
+  // Its attempts. They are changed by the methods below, which keep the sums.
   std::map<Attempt, Held> held;
   std::size_t recalled = 0, regrants = 0;  // Of those held.
   std::uint64_t held_bytes = 0;            // Of all of them.

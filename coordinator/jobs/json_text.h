@@ -10,7 +10,7 @@ namespace evergrad::coordinator {
 
 using Json = nlohmann::ordered_json;
 
-// JSON has no NaN: what was not measured is null.
+// JSON has no NaN: a value that was not measured is null.
 inline Json Real(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 // `indent` -1: on one line. Bytes that are not UTF-8 are replaced.

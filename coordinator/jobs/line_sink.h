@@ -1,4 +1,4 @@
-// Takes the lines of a job's metrics.jsonl, whoever makes them.
+// Takes the lines of a job's metrics.jsonl.
 #pragma once
 
 #include <string>

@@ -84,8 +84,8 @@ class MetricsFile final : public LineSink {
   void Read(const v1::JobSnapshot& snapshot);
   void ReadNote(const v1::JobNote& note);
   void ReadCounters(const v1::JobCounters& counters);
-  // After the last ReadNote of a job that goes on: its committed lines are durable, and it is not
-  // known how many of them are in the file.
+  // After the last ReadNote of a job that has not ended: its committed lines are durable, and it is
+  // not known how many of them are in the file.
   void Resume();
 
  private:

@@ -28,7 +28,7 @@ class ReadingRound {
     v1::ClosureMetrics metrics;
   };
 
-  // Another round begins; what is on its way of the former one is void.
+  // Another round begins; answers to the former one are void.
   void Begin(std::uint64_t closures, MonoTime not_before) {
     Clear();
     closures_.resize(closures);

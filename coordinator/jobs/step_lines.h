@@ -2,7 +2,8 @@
 // control executor's.
 //
 // At most `per_second` lines in the long run and `burst` at once, so that a fast job does not write
-// faster than anybody reads; what is left out, or has no space in the sink, is counted.
+// faster than anybody reads. Lines that are left out, or for which the sink has no space, are
+// counted.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,8 @@ class StepLines {
         tokens_at_(now),
         curve_(options.curve_points_max) {}
 
-  // Steps that are not of `range`, which is the closure's, are left out. `steps_before`: what is
-  // added to a position in the plan to make the number that is shown. `lines` null: only the curve.
+  // Steps that are not of `range`, which is the closure's, are left out. `steps_before` is added
+  // to a position in the plan to make the number that is shown. `lines` null: only the curve.
   void Write(ClosureId closure, const plan::ClosureRange& range, std::int64_t steps_before,
              const std::vector<TrainedStep>& steps, MonoTime now, LineSink* lines);
   std::uint64_t dropped() const { return dropped_; }

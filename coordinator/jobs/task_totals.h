@@ -1,8 +1,8 @@
-// What each task has done for a job, by identity and over all of its processes, and where each
-// server was last. Pure; the control executor's.
+// The work of each task for a job, by identity and over all of its processes, and the last address
+// of each server. Pure; the control executor's.
 //
-// Two kinds of numbers: what counted for the job (a worker's steps and examples, once per closure),
-// and what the processes say of themselves (tally.h), repeated work included.
+// There are two kinds of numbers: those that counted for the job (a worker's steps and examples,
+// once per closure), and those that the processes report (tally.h), which include repeated work.
 #pragma once
 
 #include <cstdint>

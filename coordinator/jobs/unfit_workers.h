@@ -36,13 +36,13 @@ class UnfitWorkers {
 
   struct Change {
     bool news = false;   // It lacks something else than before, or lacked nothing.
-    bool aside = false;  // Its time begins anew: what it holds goes to others.
+    bool aside = false;  // Its time begins anew: its attempts go to others.
   };
   // It could not do what it was given. A repeat while it is set aside changes nothing.
   Change Add(std::uint64_t process, v1::Lack lack, std::string why, MonoTime now);
   void SetUnreached(std::uint64_t process, const v1::UnreachedServer& server);
   void TryAgainBy(std::uint64_t process,
-                  MonoTime at);                      // Of one that was added: no later than `at`.
+                  MonoTime at);                      // No later than `at`; the process was added.
   void SetFit(std::uint64_t process, MonoTime now);  // It has ended something.
   void Forget(std::uint64_t process) { records_.erase(process); }  // It is gone.
 

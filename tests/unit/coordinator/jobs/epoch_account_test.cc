@@ -154,7 +154,7 @@ TEST_CASE("an evaluation that does not stand any more is due again, and its time
   CHECK(f.Status({.ended = true, .planned = true}).epoch_rows(2).seconds() == 1.0);
 }
 
-TEST_CASE("what an evaluation counts stands in its epoch's row and line") {
+TEST_CASE("the count of an evaluation stands in its epoch's row and line") {
   Fixture f({.epochs = 3, .evaluate_every = 1, .counts_only = true});
   for (std::uint64_t c = 0; c < 2; ++c) f.Count(c, seconds(2));
   f.account.BeginEvaluation(seconds(2));
@@ -175,7 +175,7 @@ TEST_CASE("the time that is left follows from the speed, and is unknown while no
   CHECK(f.Status(view).eta_seconds() == -1);
 }
 
-TEST_CASE("what former jobs did counts as done, takes no time and has their numbers") {
+TEST_CASE("the work of former jobs counts as done, takes no time and has their numbers") {
   Fixture f;
   v1::Manifest manifest;
   const auto add = [&](const char* scope, std::uint32_t epoch, const char* name, double value) {

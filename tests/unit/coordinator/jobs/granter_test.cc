@@ -1,4 +1,4 @@
-// Who gets the next closure and who gives one back, without a job.
+// Grants and recalls, without a job.
 #include "coordinator/jobs/granter.h"
 
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Closures by number; each needs a function ("" is any worker's). What is in `again` had been
+// Closures by number; each needs a function ("" is any worker's). The closures in `again` had been
 // granted before.
 class Policy final : public GrantPolicy {
  public:
@@ -73,7 +73,8 @@ TEST_CASE("the worker that holds least comes first, among equals the oldest regi
   CHECK(f.policy.order == std::vector<std::uint64_t>{2, 3, 1, 2, 3});
 }
 
-TEST_CASE("who may not take anything gets nothing, and the rest is told that nothing is left") {
+TEST_CASE(
+    "a worker that may not take anything gets nothing, and the outcome says that nothing is left") {
   Fixture f(2);
   f.At(1).ready = false;
   f.policy.fresh.assign(1, "");
@@ -111,7 +112,8 @@ TEST_CASE("beyond the first closure a worker holds no more than 4 MiB of argumen
   CHECK(f.At(1).held_bytes == 6u << 20);
 }
 
-TEST_CASE("what nobody of the same functions can run is looked for once, and others go on") {
+TEST_CASE(
+    "a closure that nobody of the same functions can run is looked for once, and others continue") {
   Fixture f(3);
   f.policy.functions = true;
   f.At(1).functions = {"a"};

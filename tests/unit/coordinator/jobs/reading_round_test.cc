@@ -43,7 +43,8 @@ TEST_CASE("only the newest attempt counts, and only from the worker that runs it
   CHECK(round.Running(number, kFirst) != nullptr);
   round.Release(kA);
   CHECK(round.Running(number, kFirst) == nullptr);
-  CHECK(round.Running(number, Attempt{}) == nullptr);  // What is not granted runs nowhere.
+  CHECK(round.Running(number, Attempt{}) ==
+        nullptr);  // A closure that is not granted runs nowhere.
   Grant(&round, kB, kSecond);
   CHECK(round.HeldBy(kB, number, kSecond) != nullptr);
   round.ReleaseAll();

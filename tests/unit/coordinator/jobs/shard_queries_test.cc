@@ -108,7 +108,7 @@ TEST_CASE("a final report is asked on past its deadline, and only those who owe 
   CHECK(f.answers == 1);
 }
 
-TEST_CASE("who is new is asked, by those queries that lack what it holds") {
+TEST_CASE("a new server is asked, by those queries that lack its shards") {
   Fixture f;
   f.servers.erase(kServerB);
   f.Begin({.request = 5, .deadline = seconds(10)});

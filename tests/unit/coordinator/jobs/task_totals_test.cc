@@ -1,4 +1,4 @@
-// What the tasks of a job have done, without a job.
+// The work of the tasks of a job, without a job.
 #include "coordinator/jobs/task_totals.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ v1::Endpoint At(const std::string& address) {
   return endpoint;
 }
 
-TEST_CASE("what counted and what a worker says of itself are different numbers") {
+TEST_CASE("the closures that counted and the reports of a worker are different numbers") {
   TaskTotals totals;
   CHECK(totals.BeginWorker("w", 1));
   CHECK_FALSE(totals.BeginWorker("w", 1));
