@@ -8,7 +8,7 @@
   2  build and every test, as ./evergrad test does
   3  for the rooms that have changed since the commit in .ci/checked, in what is left of 70 minutes:
   clang's thread-safety errors, clang-tidy, unit
-     tests under AddressSanitizer and UBSan
+     tests and the corpora of fuzz targets under AddressSanitizer and UBSan
 
 Step 3 begins when 1 and 2 have passed. Its checks without time are listed as not done, and so is a
 command that is cut off at the end of the 70
@@ -42,6 +42,7 @@ ROLES = ("common", "coordinator", "ps_server", "worker")
 # Changed, they change every room.
 EVERYWHERE = ("protos/", "cmake/", "tests/support/", "CMakeLists.txt", "CMakePresets.json")
 SOURCES = (".cc", ".h", ".cu", ".cuh", ".inc", ".c", "CMakeLists.txt")
+FUZZ_TARGETS = "tests/fuzz/CMakeLists.txt"
 FINDINGS_SHOWN = 30
 PASSED, FAILED, NOT_DONE = "passed", "failed", "not done"
 
@@ -187,7 +188,8 @@ class Ci:
         )
 
     def test_programs(self, room, rooms):
-        """{ctest's prefix: target} of a room's unit tests."""
+        """{beginning of ctest's names: target} of a room's unit tests and of the fuzz targets that
+        replay their corpora for it."""
         found = {}
         for path in self.files():
             if (
@@ -198,7 +200,14 @@ class Ci:
             ):
                 with open(os.path.join(self.root, path)) as f:
                     for name in re.findall(r"eg_tests\(ROOM (\S+?)[\s)]", f.read()):
-                        found[name] = name.replace("/", "_") + "_test"
+                        found[name + ": "] = name.replace("/", "_") + "_test"
+        listed = os.path.join(self.root, FUZZ_TARGETS)
+        if os.path.exists(listed):
+            with open(listed) as f:
+                targets = re.findall(r"^eg_fuzz\(NAME (\S+) ROOMS (.*?) DEPS", f.read(), re.M)
+            for name, its_rooms in targets:
+                if room in its_rooms.split():
+                    found["fuzz: %s replays" % name] = "fuzz_" + name
         return found
 
     def compiled(self, preset, room, rooms):
@@ -354,7 +363,7 @@ class Ci:
                 ["ninja", "-C", "build/asan", "-k", "0", "-j", str(self.jobs), *targets],
                 timeout=self.left(),
             ):
-                prefix = "^(%s): " % "|".join(map(re.escape, sorted(programs[room])))
+                prefix = "^(%s)" % "|".join(map(re.escape, sorted(programs[room])))
                 self.step(
                     name + ": tests",
                     [

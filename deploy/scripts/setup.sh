@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the project needs from Debian 12's packages: `setup.sh` to build and train, `setup.sh test` to test as well,
-# `setup.sh lint` for the clang tools. Does nothing when all is there. Without root it prints the one apt line and ends with 2.
+# `setup.sh lint` for the clang tools, `setup.sh fuzz` for the fuzz targets. Does nothing when all is there. Without root it
+# prints the one apt line and ends with 2.
 set -euo pipefail
 
 packages=(
@@ -16,7 +17,8 @@ case ${1:-} in
   '') ;;
   test) packages+=(python3-numpy pyflakes3 openssl iproute2 iptables procps patchelf binutils) ;;
   lint) packages+=(black clang-14 clang-format-14 clang-tidy-14 codespell pyflakes3 universal-ctags) ;;
-  *) echo "setup.sh: unknown set: $1 (want: nothing, test or lint)" >&2; exit 2 ;;
+  fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
+  *) echo "setup.sh: unknown set: $1 (want: nothing, test, lint or fuzz)" >&2; exit 2 ;;
 esac
 
 missing=()

@@ -5,6 +5,7 @@ checks that find too little time.
   ci_test.py
 """
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ FILES = {
     "tests/unit/common/fs/CMakeLists.txt": "eg_tests(ROOM common/fs)\n",
     "tests/unit/worker/data/CMakeLists.txt": "eg_tests(ROOM worker/data DEPS x)\n",
     "tests/unit/worker/daemon/CMakeLists.txt": "eg_tests(ROOM worker/daemon)\n",
+    "tests/fuzz/CMakeLists.txt": "eg_fuzz(NAME paths ROOMS common/fs worker DEPS common_fs)\n",
     ".gitignore": "/build/\n",
     "evergrad": TOOL,
     "deploy/scripts/setup.sh": TOOL,
@@ -91,10 +93,21 @@ class Rooms(unittest.TestCase):
         rooms = ci.rooms_of(here.files())
         self.assertIn("common/base", rooms)
         self.assertEqual(
-            here.test_programs("common/base", rooms), {"common/base": "common_base_test"}
+            here.test_programs("common/base", rooms), {"common/base: ": "common_base_test"}
         )
-        # Every unit test belongs to some room.
-        named = {name for room in rooms for name in here.test_programs(room, rooms)}
+        self.assertEqual(
+            here.test_programs("common/wire", rooms)["fuzz: data_frames replays"],
+            "fuzz_data_frames",
+        )
+        # Every unit test and every fuzz target belongs to some room.
+        programs = {name for room in rooms for name in here.test_programs(room, rooms)}
+        with open(os.path.join(here.root, ci.FUZZ_TARGETS)) as f:
+            targets = re.findall(r"^eg_fuzz\(NAME (\S+)", f.read(), re.M)
+        self.assertEqual(
+            {name[len("fuzz: ") : -len(" replays")] for name in programs if name[:5] == "fuzz:"},
+            set(targets),
+        )
+        named = {name[: -len(": ")] for name in programs if name[:5] != "fuzz:"}
         every = subprocess.run(
             ["git", "grep", "-hoP", r"eg_tests\(ROOM \K[^\s)]+", "--", "tests/unit"],
             cwd=HERE + "/../..",
@@ -180,9 +193,10 @@ class Runs(unittest.TestCase):
                 "ninja -C build/thread-safety -k 0 -j 2 common/fs/disk.o tests/disk_test.o",
                 "clang-tidy-14 -p build/thread-safety --quiet common/fs/disk.cc",
                 "cmake --preset asan --log-level=WARNING",
-                "ninja -C build/asan -t commands common_fs_test",
-                "ninja -C build/asan -k 0 -j 2 common_fs_test",
-                "ctest --test-dir build/asan --output-on-failure --no-tests=error -j 2 -R ^(common/fs): ",
+                "ninja -C build/asan -t commands common_fs_test fuzz_paths",
+                "ninja -C build/asan -k 0 -j 2 common_fs_test fuzz_paths",
+                "ctest --test-dir build/asan --output-on-failure --no-tests=error -j 2"
+                " -R ^(common/fs:\\ |fuzz:\\ paths\\ replays)",
             ],
         )
         self.assertIn("1 of 5 rooms have changed since", said)
@@ -344,7 +358,9 @@ class Runs(unittest.TestCase):
         self.checked()
         said, commands = self.run_ci(0, dry=True)
         self.assertEqual(commands, [])
-        self.assertRegex(said, r"   common/fs +thread-safety, clang-tidy, asan: common_fs_test\n")
+        self.assertRegex(
+            said, r"   common/fs +thread-safety, clang-tidy, asan: common_fs_test fuzz_paths\n"
+        )
         self.assertIn("in what is left of 70 min 00 s", said)
         self.assertIn("no limit", self.run_ci(0, dry=True, full=True)[0])
 

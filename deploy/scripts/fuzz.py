@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Runs fuzz targets that are built in build/fuzz (./evergrad fuzz).
+
+  fuzz.py [TARGET] [SECONDS]
+
+One target or all of them, one after another, for SECONDS each (60 by default). A target starts
+from its seeds and from the inputs that earlier runs kept (build/fuzz/corpus/TARGET). For
+each one a line says how many inputs were executed, what they cover (libFuzzer's counters of edges
+and features) and where a finding lies: build/fuzz/findings/TARGET/. Ends with 0 when there is no
+finding, with 1 when there is one, with 2 when a target cannot be run.
+"""
+import os
+import re
+import subprocess
+import sys
+
+SECONDS = 60
+# tests/fuzz/replay_main.cc has the same limit.
+RSS_MB, ALLOCATION_MB, SECONDS_EACH, INPUT_BYTES = 2048, 512, 10, 65536
+
+
+def targets_of(folder):
+    """{name: folders of seeds}, as CMake has written it."""
+    try:
+        with open(os.path.join(folder, "fuzz_targets.txt")) as f:
+            lines = [line.rstrip("\n").split("\t") for line in f]
+    except FileNotFoundError:
+        return {}
+    return {line[0]: line[1:] for line in lines if line[0]}
+
+
+def figures_of(log):
+    """(executions, edges, features) of libFuzzer's output; the last line with figures counts."""
+    executions = re.findall(r"^stat::number_of_executed_units:\s+(\d+)", log, re.M)
+    status = re.findall(r"^#(\d+)\s.*?\bcov: (\d+) ft: (\d+)", log, re.M)
+    last = status[-1] if status else ("0", "0", "0")
+    return int(executions[-1] if executions else last[0]), int(last[1]), int(last[2])
+
+
+def run(folder, name, seeds, seconds, say=print):
+    """Whether the target has ended without a finding."""
+    corpus = os.path.join(folder, "corpus", name)
+    findings = os.path.join(folder, "findings", name)
+    for needed in (corpus, findings):
+        os.makedirs(needed, exist_ok=True)
+    before = set(os.listdir(findings))
+    process = subprocess.run(
+        [
+            os.path.join(folder, "bin", "fuzz_" + name),
+            "-max_total_time=%d" % seconds,
+            "-timeout=%d" % SECONDS_EACH,
+            "-rss_limit_mb=%d" % RSS_MB,
+            "-malloc_limit_mb=%d" % ALLOCATION_MB,
+            "-max_len=%d" % INPUT_BYTES,
+            "-print_final_stats=1",
+            "-artifact_prefix=%s/" % findings,
+            corpus,
+            *seeds,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+    )
+    with open(os.path.join(findings, "log"), "w") as f:
+        f.write(process.stdout)
+    executions, edges, features = figures_of(process.stdout)
+    say(
+        "%-16s executions %d  edges %d  features %d%s"
+        % (name, executions, edges, features, "" if process.returncode == 0 else "  FAILED")
+    )
+    if process.returncode == 0:
+        return True
+    for found in sorted(set(os.listdir(findings)) - before - {"log"}):
+        say("  finding: %s" % os.path.relpath(os.path.join(findings, found)))
+    for line in re.findall(
+        r"^(?:.*invariant broken.*|.*runtime error: .*|==\d+==\s*ERROR: .*|SUMMARY: .*)$",
+        process.stdout,
+        re.M,
+    )[:6]:
+        say("  " + line)
+    say("  log: %s" % os.path.relpath(os.path.join(findings, "log")))
+    return False
+
+
+def main():
+    folder = os.path.join(
+        os.path.dirname(os.path.abspath(__file__)), "..", "..", "build", "fuzz"
+    )
+    folder = os.path.normpath(folder)
+    known = targets_of(folder)
+    arguments = sys.argv[1:]
+    seconds = SECONDS
+    if arguments and re.fullmatch("[1-9][0-9]*", arguments[-1]):
+        seconds = int(arguments.pop())
+    if len(arguments) > 1 or (arguments and arguments[0] not in known):
+        sys.stderr.write(
+            "fuzz.py: want: [TARGET] [SECONDS], got: %s; targets: %s\n"
+            % (" ".join(sys.argv[1:]), " ".join(sorted(known)) or "none is built")
+        )
+        return 2
+    chosen = arguments or list(known)
+    if not chosen:
+        sys.stderr.write("fuzz.py: no targets in %s\n" % folder)
+        return 2
+    results = [run(folder, name, known[name], seconds) for name in chosen]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

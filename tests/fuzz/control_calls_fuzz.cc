@@ -1,0 +1,33 @@
+// Fed with Control calls to a coordinator that trains a job: the method, then the request's bytes.
+// Property: each call is answered exactly once, the coordinator serves on, and another one can
+// begin on its journal.
+#include "tests/fuzz/coordinator_stage.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/session_steps.h"
+
+namespace evergrad::fuzz {
+namespace {
+
+void Take(Input& input, CoordinatorStage& stage) {
+  const std::size_t step = input.Choice(kCallSteps);
+  if (step == kTimeStep) {
+    stage.Advance(std::chrono::milliseconds(input.Number<std::uint16_t>() % 8192));
+    return;
+  }
+  const absl::string_view method =
+      step == kNamedStep ? input.Piece() : absl::string_view(kControlMethods[step]);
+  (void)stage.Call(method, std::string(input.Piece()));
+}
+
+}  // namespace
+}  // namespace evergrad::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  evergrad::fuzz::Input input(data, size);
+  evergrad::fuzz::CoordinatorStage stage;
+  while (!input.done()) evergrad::fuzz::Take(input, stage);
+  // Calls that wait are answered at their deadlines, the others when the stage closes.
+  stage.Advance(std::chrono::seconds(30));
+  stage.CheckAlive();
+  return 0;
+}

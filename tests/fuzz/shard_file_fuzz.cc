@@ -1,0 +1,96 @@
+// Fed with one byte that says whether checksums are made right, then with the bytes of a shard
+// file, which is verified, looked at and restored as a shard of the job that the seeds are of.
+// Property: a verified file has the ledger that a look at it shows, and a shard restored from it
+// has the file's digests, as does the file that is written of a restored dense shard.
+#include "common/base/check.h"
+#include "common/snapshot/shard_file.h"
+#include "ps_server/shard/shard.h"
+#include "ps_server/snapshot/cut_file.h"
+#include "tests/fuzz/input.h"
+#include "tests/fuzz/snapshot_seal.h"
+
+namespace evergrad::ps_server {
+namespace {
+
+constexpr char kUri[] = "file:///shard";
+
+// The two shards of tests/golden/snapshot.
+ShardSettings DenseShard() {
+  ShardSettings settings;
+  settings.job = JobUid(0x0123456789abcdef);
+  settings.shard = ShardId(0);
+  settings.variable = "dense/kernel";
+  settings.variable_shape = tensor::Shape{12, 3};
+  settings.row_end = 6;
+  settings.optimizer.type = "counting";
+  return settings;
+}
+ShardSettings SlotShard() {
+  ShardSettings settings;
+  settings.job = JobUid(0x0123456789abcdef);
+  settings.shard = ShardId(1);
+  settings.variable = "slot 1 of 128";
+  storage::TableSettings table;
+  table.name = "embedding";
+  table.dimension = 2;
+  table.optimizer.type = "counting";
+  settings.slot = SlotSettings{1, 128, {table}};
+  return settings;
+}
+
+void CheckRestore(fs::FileSystem& files, const ShardSettings& settings,
+                  const snapshot::ShardFileReport& report) {
+  RestoreOptions options;
+  options.source.files = &files;
+  options.source.uri = kUri;
+  options.source.file_job = settings.job;
+  options.source.plan_fingerprint = report.header.plan_fingerprint();
+  options.settings = settings;
+  options.epoch = {9, 9};
+  options.start = {9, 9};
+  const auto shard = RestoreShard(options);
+  if (!shard.ok()) return;
+  EG_CHECK(report.verified);
+  EG_CHECK((*shard)->lsn() == report.header.lsn());
+  EG_CHECK((*shard)->Digest() == report.value_digest);
+  EG_CHECK((*shard)->SlotDigest() == report.slot_digest);
+  if (settings.slot) return;  // its rows are cut on a server's executor
+
+  CutTarget target;
+  target.files = &files;
+  target.folder = "file:///written";
+  target.plan_fingerprint = report.header.plan_fingerprint();
+  const auto written = WriteCut((*shard)->Cut(), target);
+  EG_CHECK_MSG(written.ok(), std::string(written.status().message()));
+  const auto again = snapshot::VerifyShardFile(files, fs::JoinUri(target.folder, written->file));
+  EG_CHECK_MSG(again.ok(), std::string(again.status().message()));
+  EG_CHECK(again->value_digest == report.value_digest && again->slot_digest == report.slot_digest);
+  EG_CHECK(again->done == report.done && again->open_closures == report.open_closures);
+}
+
+void CheckFile(const std::string& bytes) {
+  fs::MemoryFileSystem files;
+  EG_CHECK(fs::WriteWhole(files, kUri, bytes).ok());
+  const auto whole = snapshot::VerifyShardFile(files, kUri);
+  const auto look = snapshot::DescribeShardFile(files, kUri);
+  if (whole.ok()) {
+    EG_CHECK_MSG(look.ok(), std::string(look.status().message()));
+    EG_CHECK(whole->done == look->done && whole->refused == look->refused);
+    EG_CHECK(whole->open == look->open && whole->bytes == look->bytes);
+  }
+  const snapshot::ShardFileReport report = whole.ok() ? *whole : snapshot::ShardFileReport();
+  CheckRestore(files, DenseShard(), report);
+  CheckRestore(files, SlotShard(), report);
+}
+
+}  // namespace
+}  // namespace evergrad::ps_server
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  evergrad::fuzz::Input input(data, size);
+  const bool seal = input.Choice(2) == 1;
+  std::string file(input.Rest());
+  if (seal) evergrad::fuzz::SealShardFile(file);
+  evergrad::ps_server::CheckFile(file);
+  return 0;
+}
