@@ -84,28 +84,29 @@ def run(folder, name, seeds, seconds, say=print):
     return False
 
 
+def chosen_of(arguments, known):
+    """(targets, seconds) of the command line; None when it names no target or no number."""
+    seconds, left = SECONDS, list(arguments)
+    if left and re.fullmatch("[1-9][0-9]*", left[-1]):
+        seconds = int(left.pop())
+    if len(left) > 1 or any(name not in known for name in left):
+        return None
+    return left or list(known), seconds
+
+
 def main():
-    folder = os.path.join(
-        os.path.dirname(os.path.abspath(__file__)), "..", "..", "build", "fuzz"
-    )
-    folder = os.path.normpath(folder)
+    here = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.normpath(os.path.join(here, "..", "..", "build", "fuzz"))
     known = targets_of(folder)
-    arguments = sys.argv[1:]
-    seconds = SECONDS
-    if arguments and re.fullmatch("[1-9][0-9]*", arguments[-1]):
-        seconds = int(arguments.pop())
-    if len(arguments) > 1 or (arguments and arguments[0] not in known):
+    chosen = chosen_of(sys.argv[1:], known)
+    if not known or chosen is None:
         sys.stderr.write(
             "fuzz.py: want: [TARGET] [SECONDS], got: %s; targets: %s\n"
-            % (" ".join(sys.argv[1:]), " ".join(sorted(known)) or "none is built")
+            % (" ".join(sys.argv[1:]) or "nothing", " ".join(sorted(known)) or "none is built")
         )
         return 2
-    chosen = arguments or list(known)
-    if not chosen:
-        sys.stderr.write("fuzz.py: no targets in %s\n" % folder)
-        return 2
-    results = [run(folder, name, known[name], seconds) for name in chosen]
-    return 0 if all(results) else 1
+    names, seconds = chosen
+    return 0 if all([run(folder, name, known[name], seconds) for name in names]) else 1
 
 
 if __name__ == "__main__":

@@ -52,9 +52,7 @@ class Client {
         announced_.push_back(next_++);
         return absl::OkStatus();
       }
-      case ClientStep::kAbandon:
-        session_.Abandon(input.Number());
-        return absl::OkStatus();
+      case ClientStep::kAbandon: session_.Abandon(input.Number()); return absl::OkStatus();
       case ClientStep::kLinkDown:
         session_.OnLinkDown(absl::UnavailableError("cut"), now_);
         return absl::OkStatus();
@@ -76,16 +74,16 @@ class Client {
   void Call(std::uint64_t id, std::size_t bytes, std::uint64_t response_bytes_max) {
     auto owner = std::make_shared<std::string>(bytes, 'r');
     ++called_;
-    session_.Call(id, {{{owner, fuzz::BytesOf(*owner)}}}, Options(response_bytes_max),
-                  [this, response_bytes_max, done = false](auto result) mutable {
-                    EG_CHECK(!done);
-                    done = true;
-                    ++ended_;
-                    if (result.ok())
-                      EG_CHECK(result->bytes.size() <=
-                               response_bytes_max + wire::kAnswerHeaderBytesMax);
-                  },
-                  now_);
+    session_.Call(
+        id, {{{owner, fuzz::BytesOf(*owner)}}}, Options(response_bytes_max),
+        [this, response_bytes_max, done = false](auto result) mutable {
+          EG_CHECK(!done);
+          done = true;
+          ++ended_;
+          if (result.ok())
+            EG_CHECK(result->bytes.size() <= response_bytes_max + wire::kAnswerHeaderBytesMax);
+        },
+        now_);
   }
   ClientSession::Options SessionOptions() {
     ClientSession::Options options;

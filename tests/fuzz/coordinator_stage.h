@@ -15,6 +15,7 @@
 #include "common/fs/file_system.h"
 #include "common/runtime/executor.h"
 #include "coordinator/service/control_plane.h"
+#include "tests/fuzz/quiet.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad::fuzz {
@@ -51,7 +52,8 @@ class CountingResponder final : public transport::UnaryResponder {
   }
 
  private:
-  const std::shared_ptr<std::vector<absl::StatusOr<std::string>>> answers_;  // shared with the stage
+  const std::shared_ptr<std::vector<absl::StatusOr<std::string>>>
+      answers_;  // shared with the stage
   bool answered_ = false;
 };
 
@@ -116,8 +118,7 @@ class CoordinatorStage {
   // The answer of the call, or an error while the call waits for something.
   absl::StatusOr<std::string> Call(absl::string_view method, std::string request) {
     const std::size_t before = answers_->size();
-    handlers_.unary({}, method, std::move(request),
-                    std::make_unique<CountingResponder>(answers_));
+    handlers_.unary({}, method, std::move(request), std::make_unique<CountingResponder>(answers_));
     Run();
     if (answers_->size() == before) return absl::UnavailableError("not answered yet");
     return answers_->back();

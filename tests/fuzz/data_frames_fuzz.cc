@@ -32,8 +32,7 @@ tensor::AlignedBuffer Flat(const std::vector<tensor::SharedBytes>& pieces) {
 }
 void CheckInside(std::span<const std::byte> frame, std::span<const std::byte> part) {
   if (part.empty()) return;
-  EG_CHECK(part.data() >= frame.data() &&
-           part.data() + part.size() <= frame.data() + frame.size());
+  EG_CHECK(part.data() >= frame.data() && part.data() + part.size() <= frame.data() + frame.size());
 }
 std::vector<tensor::SharedBytes> Shared(const Payloads& payloads) {
   std::vector<tensor::SharedBytes> shared;
@@ -56,8 +55,11 @@ void CheckRequest(std::span<const std::byte> frame) {
   for (const auto payload : request->payloads) CheckInside(frame, payload);
   for (const auto list : ids) CheckInside(frame, list);
 
+  v1::RequestHeader header = *request->header;
+  for (v1::PushSection& push : *header.mutable_pushes()) push.clear_ids();
+  for (v1::PullSection& pull : *header.mutable_pulls()) pull.clear_ids();
   const tensor::AlignedBuffer built =
-      Flat(BuildRequest(*request->header, Shared(request->payloads), Shared(ids)));
+      Flat(BuildRequest(&header, Shared(request->payloads), Shared(ids)));
   const absl::StatusOr<Request> again = ParseRequest(View(built));
   EG_CHECK_MSG(again.ok(), std::string(again.status().message()));
   for (std::size_t i = 0; i < request->payloads.size(); ++i)

@@ -5,6 +5,7 @@
 #include "coordinator/store/record_codec.h"
 #include "evergrad/v1/journal.pb.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/quiet.h"
 #include "tests/unit/coordinator/jobs/job_fixture.h"
 
 namespace evergrad::coordinator {

@@ -3,6 +3,7 @@
 #include "common/base/check.h"
 #include "common/snapshot/manifest.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/quiet.h"
 #include "tests/fuzz/snapshot_seal.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

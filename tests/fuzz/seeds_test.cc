@@ -61,18 +61,20 @@ std::string Gzip(const std::string& text) {
 TEST_CASE("seeds of job files are the smallest of each type and one with every mistake") {
   const std::string head = "apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\n";
   Seed("job_yaml", "counting",
-       head + "metadata: {name: c}\nspec:\n  type: counting\n  counting: {examples: 8, shards: 2}\n"
-              "  data: {batch_size: 4, shuffle: {seed: 7}}\n  training: {epochs: 1}\n");
+       head +
+           "metadata: {name: c}\nspec:\n  type: counting\n  counting: {examples: 8, shards: 2}\n"
+           "  data: {batch_size: 4, shuffle: {seed: 7}}\n  training: {epochs: 1}\n");
   Seed("job_yaml", "anchors",
        head + "metadata: &a {name: c}\nspec: {<<: *a, type: counting, type: functions}\n");
   Seed("job_yaml", "environment",
-       head + "metadata: {name: e}\nspec:\n  data:\n    train: {format: csv, path: "
-              "\"$${X}/${EVERGRAD_DATA}/${NO:-there}.csv\"}\n"
-              "    fields: {x: {column: 0, type: float}, y: {column: 1, type: int}}\n"
-              "    batch_size: 4\n  model:\n    inputs: {x: {shape: []}}\n    layers:\n"
-              "      - {name: d, type: dense, units: 1, input: x}\n"
-              "    losses: {type: mean_squared_error, output: d, labels: y}\n"
-              "  optimizer: {type: sgd, learning_rate: 0.1}\n  training: {epochs: 1}\n");
+       head +
+           "metadata: {name: e}\nspec:\n  data:\n    train: {format: csv, path: "
+           "\"$${X}/${EVERGRAD_DATA}/${NO:-there}.csv\"}\n"
+           "    fields: {x: {column: 0, type: float}, y: {column: 1, type: int}}\n"
+           "    batch_size: 4\n  model:\n    inputs: {x: {shape: []}}\n    layers:\n"
+           "      - {name: d, type: dense, units: 1, input: x}\n"
+           "    losses: {type: mean_squared_error, output: d, labels: y}\n"
+           "  optimizer: {type: sgd, learning_rate: 0.1}\n  training: {epochs: 1}\n");
 }
 
 TEST_CASE("seeds of idx files are images with their labels, plain and packed") {
@@ -207,23 +209,22 @@ TEST_CASE("seeds of server streams are small and announced requests, cancelled a
                     .With<std::uint16_t>(500)
                     .Send()
                     .Send());
-  seed("announced", StreamSteps()
-                        .Message(announce)
-                        .Send()
-                        .Message({.kind = MessageKind::kRequest,
-                                  .request_id = 2,
-                                  .frame_bytes = 8192,
-                                  .bytes = 4096},
-                                 part)
-                        .Time(100)
-                        .Message({.kind = MessageKind::kRequest,
-                                  .request_id = 2,
-                                  .frame_bytes = 8192,
-                                  .offset = 4096,
-                                  .bytes = 4096},
-                                 part)
-                        .Do(ServerStep::kFail)
-                        .Send());
+  seed("announced",
+       StreamSteps()
+           .Message(announce)
+           .Send()
+           .Message(
+               {.kind = MessageKind::kRequest, .request_id = 2, .frame_bytes = 8192, .bytes = 4096},
+               part)
+           .Time(100)
+           .Message({.kind = MessageKind::kRequest,
+                     .request_id = 2,
+                     .frame_bytes = 8192,
+                     .offset = 4096,
+                     .bytes = 4096},
+                    part)
+           .Do(ServerStep::kFail)
+           .Send());
   seed("taken_back", StreamSteps()
                          .Message(announce)
                          .Do(ServerStep::kOther)
@@ -248,8 +249,7 @@ TEST_CASE("seeds of server streams are small and announced requests, cancelled a
                    .With<std::uint16_t>(20000)
                    .Send());
   const auto ping = wire::EncodeStreamHeader({.kind = MessageKind::kPing});
-  seed("ping", StreamSteps().Bytes(
-                   {reinterpret_cast<const char*>(ping.data()), ping.size()}));
+  seed("ping", StreamSteps().Bytes({reinterpret_cast<const char*>(ping.data()), ping.size()}));
 }
 
 TEST_CASE("seeds of client streams are calls answered, granted, refused and cut off") {
@@ -264,19 +264,18 @@ TEST_CASE("seeds of client streams are calls answered, granted, refused and cut 
     Seed("client_stream", name, steps.bytes());
   };
   const std::string answer(100, 'a');
-  seed("answered", call(StreamSteps().Message(hello), 100, 1000)
-                       .Send()
-                       .Message({.kind = MessageKind::kAnswer,
-                                 .request_id = 1,
-                                 .frame_bytes = 200,
-                                 .bytes = 100},
-                                answer)
-                       .Message({.kind = MessageKind::kAnswer,
-                                 .request_id = 1,
-                                 .frame_bytes = 200,
-                                 .offset = 100,
-                                 .bytes = 100},
-                                answer));
+  seed("answered",
+       call(StreamSteps().Message(hello), 100, 1000)
+           .Send()
+           .Message(
+               {.kind = MessageKind::kAnswer, .request_id = 1, .frame_bytes = 200, .bytes = 100},
+               answer)
+           .Message({.kind = MessageKind::kAnswer,
+                     .request_id = 1,
+                     .frame_bytes = 200,
+                     .offset = 100,
+                     .bytes = 100},
+                    answer));
   seed("granted", call(StreamSteps().Message(hello), 100000, 100000)
                       .Send()
                       .Message({.kind = MessageKind::kGrant,
@@ -286,13 +285,13 @@ TEST_CASE("seeds of client streams are calls answered, granted, refused and cut 
                       .Send()
                       .Message({.kind = MessageKind::kError, .request_id = 1}, "why")
                       .Do(ClientStep::kLinkDown));
-  seed("lane", call(StreamSteps().Message(hello).Send().Message({.kind = MessageKind::kLane}),
-                    60000, 100)
-                   .Send()
-                   .Do(ClientStep::kLane)
-                   .With<std::uint16_t>(8)
-                   .With<std::uint64_t>(1000)
-                   .Send());
+  seed("lane",
+       call(StreamSteps().Message(hello).Send().Message({.kind = MessageKind::kLane}), 60000, 100)
+           .Send()
+           .Do(ClientStep::kLane)
+           .With<std::uint16_t>(8)
+           .With<std::uint64_t>(1000)
+           .Send());
   seed("ticket", StreamSteps()
                      .Message(hello)
                      .Do(ClientStep::kAnnounce)
@@ -639,16 +638,18 @@ TEST_CASE("seeds of journal rows are a job at three moments") {
   coordinator::FakeCluster cluster({}, {.persistent = true});
   const auto rows = [&] { return RowsOf(*cluster.host.memory.LoadJob(cluster.job->uid())); };
   Seed("journal", "submitted", rows());
+  cluster.hold = [](const coordinator::FakeWorker&, const v1::Grant& grant) {
+    return grant.kind() == v1::TRAIN;
+  };
   cluster.AddServer("0");
-  cluster.AddWorker("0");
+  coordinator::FakeWorker& worker = cluster.AddWorker("0");
   cluster.job->Start();
-  std::size_t trained = 0;
-  cluster.Run([&] {
-    trained = cluster.trained.size();
-    return trained >= 3;
-  });
-  REQUIRE(trained >= 3);
+  REQUIRE(cluster.Run([&] { return worker.held.size() >= 2; }));
+  cluster.Finish(worker, v1::Grant(worker.held.front()));
+  cluster.Deliver();
   Seed("journal", "training", rows());
+  cluster.hold = [](const coordinator::FakeWorker&, const v1::Grant&) { return false; };
+  cluster.FinishHeld(worker);
   REQUIRE(cluster.RunToEnd());
   Seed("journal", "ended", rows());
   coordinator::Record record;
@@ -660,8 +661,7 @@ TEST_CASE("seeds of journal rows are a job at three moments") {
   record.snapshot_remove[0].insert("file:///runs/x/shard-0");
   v1::JournalEntry entry;
   coordinator::EncodeRecord(record, entry.mutable_record());
-  Seed("journal", "record",
-       Output().Piece("").Piece("").Piece(entry.SerializeAsString()).bytes());
+  Seed("journal", "record", Output().Piece("").Piece("").Piece(entry.SerializeAsString()).bytes());
 }
 
 }  // namespace

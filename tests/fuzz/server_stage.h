@@ -12,6 +12,7 @@
 #include "common/client/protocol.h"
 #include "common/fs/file_system.h"
 #include "ps_server/service/control.h"
+#include "tests/fuzz/quiet.h"
 #include "tests/unit/ps_server/service/service_fixture.h"
 
 namespace evergrad::fuzz {
@@ -107,8 +108,8 @@ class ServerStage {
     while (control_executor_.Run() + lanes_[0].Run() + lanes_[1].Run() > 0) {
     }
   }
-  // Waits until the restorer has finished the orders before this call. The snapshot writer may still
-  // be busy.
+  // Waits until the restorer has finished the orders before this call. The snapshot writer may
+  // still be busy.
   void Settle() {
     Run();
     auto done = std::make_shared<runtime::Event>();

@@ -104,11 +104,11 @@ class Fed {
 
   MonoTime now_{std::chrono::seconds(1)};
   fuzz::LaneMemory memory_{kRing};
-  const std::shared_ptr<Budget> budget_ = std::make_shared<Budget>(
-      CreditCore::Options{.budget_bytes_max = kBudget,
-                          .small_reserve_bytes_max = kSmall,
-                          .peer_small_bytes_max = kSmall / 2},
-      [] {});
+  const std::shared_ptr<Budget> budget_ =
+      std::make_shared<Budget>(CreditCore::Options{.budget_bytes_max = kBudget,
+                                                   .small_reserve_bytes_max = kSmall,
+                                                   .peer_small_bytes_max = kSmall / 2},
+                               [] {});
   std::unique_ptr<ServerSession> session_;
   std::deque<ServerSession::Ready> ready_;
   const std::uint64_t other_ = budget_->Join("other");

@@ -1,12 +1,14 @@
 // Fed with one byte that says whether checksums are made right, then with the bytes of a shard
 // file, which is verified, looked at and restored as a shard of the job that the seeds are of.
-// Property: a verified file has the ledger that a look at it shows, and a shard restored from it
-// has the file's digests, as does the file that is written of a restored dense shard.
+// Property: a verified file has the ledger that a look at it shows; a shard restored from it has
+// the file's digest of values, and the file written of a restored dense shard has all of its
+// digests.
 #include "common/base/check.h"
 #include "common/snapshot/shard_file.h"
 #include "ps_server/shard/shard.h"
 #include "ps_server/snapshot/cut_file.h"
 #include "tests/fuzz/input.h"
+#include "tests/fuzz/quiet.h"
 #include "tests/fuzz/snapshot_seal.h"
 
 namespace evergrad::ps_server {
@@ -53,8 +55,10 @@ void CheckRestore(fs::FileSystem& files, const ShardSettings& settings,
   EG_CHECK(report.verified);
   EG_CHECK((*shard)->lsn() == report.header.lsn());
   EG_CHECK((*shard)->Digest() == report.value_digest);
+  // A table drops counters that its settings do not need, and the digest of slots is of them, too.
+  // Its rows are cut on a server's executor.
+  if (settings.slot) return;
   EG_CHECK((*shard)->SlotDigest() == report.slot_digest);
-  if (settings.slot) return;  // its rows are cut on a server's executor
 
   CutTarget target;
   target.files = &files;

@@ -35,7 +35,9 @@ inline void SealShardFile(std::string& file) {
   using namespace snapshot;
   const std::span<std::byte> all = Writable(file);
   if (all.size() < kPreambleBytes + kTrailerBytes) return;
-  const auto aligned = [](std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+  const auto aligned = [](std::uint64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
   const std::uint64_t end = all.size() - kTrailerBytes;
   const std::uint64_t header = Load<std::uint32_t>(all, 16);
   if (header <= end - kPreambleBytes)

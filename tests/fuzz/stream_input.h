@@ -18,7 +18,17 @@ namespace evergrad::fuzz {
 
 enum class ServerStep { kBytes, kMessage, kTime, kSend, kAnswer, kFail, kLane, kOther };
 inline constexpr std::size_t kServerSteps = 8;
-enum class ClientStep { kBytes, kMessage, kTime, kSend, kCall, kAnnounce, kAbandon, kLinkDown, kLane };
+enum class ClientStep {
+  kBytes,
+  kMessage,
+  kTime,
+  kSend,
+  kCall,
+  kAnnounce,
+  kAbandon,
+  kLinkDown,
+  kLane
+};
 inline constexpr std::size_t kClientSteps = 9;
 
 // Request ids are few, so that messages meet. Sizes are of 32 bits; `bytes` is what follows.

@@ -1,0 +1,11 @@
+// Silences protobuf, which writes a line for each string that is not UTF-8.
+#pragma once
+
+#include <google/protobuf/stubs/logging.h>
+
+namespace evergrad::fuzz {
+
+inline google::protobuf::LogHandler* const kFormerLogHandler =
+    google::protobuf::SetLogHandler(nullptr);
+
+}  // namespace evergrad::fuzz
