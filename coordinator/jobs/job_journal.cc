@@ -299,6 +299,8 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     if (!planned.ok() && !ended()) return absl::InvalidArgumentError(*refusal);
     if (planned.ok()) EG_RETURN_IF_ERROR(TakeOldPlan(*std::move(planned), s, state));
   }
+  if (active() && (phase_ == Phase::kPlacing || phase_ == Phase::kTraining) && !book_)
+    return absl::InvalidArgumentError(absl::StrCat("no plan in phase ", s.phase()));
   ReadCounters(s.counters());
   EG_RETURN_IF_ERROR(epochs_.Read(s, ended()));
   rate_.Read(s);

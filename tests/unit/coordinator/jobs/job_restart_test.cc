@@ -341,6 +341,23 @@ TEST_CASE("a job that cannot be taken up is named") {
   CHECK_THAT(std::string(status.message()), Contains("job=0000000000abcdef"));
 }
 
+TEST_CASE("a journal row of a job in training without a plan is refused, and names the job") {
+  FakeCluster c({}, {.jobs_max = 8, .persistent = true});
+  c.hold = [](const FakeWorker&, const v1::Grant& g) { return g.kind() == v1::TRAIN; };
+  AddTasks(c);
+  REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
+  StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
+  v1::JobSnapshot snapshot;
+  REQUIRE(snapshot.ParseFromString(stored.snapshot));
+  REQUIRE(snapshot.phase() == "training");
+  snapshot.set_has_plan(false);
+  stored.snapshot = snapshot.SerializeAsString();
+  stored.notes.clear();
+  const absl::Status status = Job::Restore(&c.host, c.options, c.job->uid(), stored).status();
+  CHECK_THAT(std::string(status.message()), Contains("job=0000000000abcdef"));
+  CHECK_THAT(std::string(status.message()), Contains("no plan in phase training"));
+}
+
 TEST_CASE(
     "a version that makes another plan of a job shows it if it has ended, and else names it") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
