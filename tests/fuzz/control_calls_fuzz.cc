@@ -1,6 +1,7 @@
 // Fed with Control calls to a coordinator that trains a job: the method, then the request's bytes.
 // Property: each call is answered exactly once, the coordinator serves on, and another one can
 // begin on its journal.
+#include "tests/fuzz/control_methods.h"
 #include "tests/fuzz/coordinator_stage.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/session_steps.h"
@@ -9,13 +10,14 @@ namespace evergrad::fuzz {
 namespace {
 
 void Take(Input& input, CoordinatorStage& stage) {
-  const std::size_t step = input.Choice(kCallSteps);
-  if (step == kTimeStep) {
+  const std::size_t step = input.Choice(kCallSteps + ControlMethods());
+  if (step == static_cast<std::size_t>(CallStep::kTime)) {
     stage.Advance(std::chrono::milliseconds(input.Number<std::uint16_t>() % 8192));
     return;
   }
-  const absl::string_view method =
-      step == kNamedStep ? input.Piece() : absl::string_view(kControlMethods[step]);
+  const std::string method = step == static_cast<std::size_t>(CallStep::kNamed)
+                                 ? std::string(input.Piece())
+                                 : MethodPath(step - kCallSteps);
   (void)stage.Call(method, std::string(input.Piece()));
 }
 

@@ -15,6 +15,7 @@
 #include "common/fs/file_system.h"
 #include "common/runtime/executor.h"
 #include "coordinator/service/control_plane.h"
+#include "tests/fuzz/control_methods.h"
 #include "tests/fuzz/quiet.h"
 #include "tests/support/temp_folder.h"
 
@@ -74,8 +75,7 @@ class CoordinatorStage {
     Say(worker_, heartbeat);
     v1::SubmitJobRequest submit;
     submit.set_yaml(kYaml);
-    v1::SubmitJobResponse submitted;
-    EG_CHECK(submitted.ParseFromString(*Call(client::kSubmitJob, submit.SerializeAsString())));
+    EG_CHECK(Call(submit).ok());
     for (int turn = 0; turn < 20; ++turn) {
       for (const v1::CoordinatorMessage& down : At(server_).stream->Take()) Serve(down);
       for (const v1::CoordinatorMessage& down : At(worker_).stream->Take()) Work(down);
@@ -123,6 +123,10 @@ class CoordinatorStage {
     if (answers_->size() == before) return absl::UnavailableError("not answered yet");
     return answers_->back();
   }
+  template <class Request>
+  absl::StatusOr<std::string> Call(const Request& request) {
+    return Call(MethodPath(MethodOf<Request>()), request.SerializeAsString());
+  }
   void Advance(std::chrono::nanoseconds by) {
     control_->Advance(by);
     Run();
@@ -136,10 +140,10 @@ class CoordinatorStage {
   void CheckAlive() {
     Advance(std::chrono::seconds(1));
     v1::ListTasksResponse tasks;
-    const auto listed = Call(client::kListTasks, "");
+    const auto listed = Call(v1::ListTasksRequest());
     EG_CHECK(listed.ok() && tasks.ParseFromString(*listed));
     v1::ListJobsResponse jobs;
-    const auto answered = Call(client::kListJobs, "");
+    const auto answered = Call(v1::ListJobsRequest());
     EG_CHECK(answered.ok() && jobs.ParseFromString(*answered));
     EG_CHECK(jobs.jobs_size() > 0);
     Close();

@@ -82,7 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   source.quoting = (settings & 4) == 0;
   source.header = (settings & 8) != 0;
   worker::CheckRecords(source.path, source.separator, source.quoting);
-  const auto opened = worker::OpenCsv(source, fields, nullptr, {.bytes_max = fuzz::kDataBytesMax});
+  const auto opened =
+      worker::OpenDataset(source, fields, nullptr, {.bytes_max = fuzz::kDataBytesMax});
   if (opened.ok()) fuzz::CheckDataset(**opened);
   return 0;
 }

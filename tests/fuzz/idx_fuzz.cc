@@ -11,7 +11,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   config::SourceSpec source;
   source.images = images.path();
   source.labels = labels.path();
-  const auto opened = worker::OpenIdx(source, {}, {.bytes_max = fuzz::kDataBytesMax});
+  source.format = "idx";
+  const auto opened = worker::OpenDataset(source, {}, nullptr, {.bytes_max = fuzz::kDataBytesMax});
   if (opened.ok()) fuzz::CheckDataset(**opened);
   return 0;
 }

@@ -552,12 +552,10 @@ TEST_CASE("seeds of task sessions are what a worker, a server and a newcomer say
            Output().Choice(static_cast<int>(SessionStep::kPeer)).Choice(4).Piece("\xff").bytes());
 }
 
-template <class Message>
-std::string Call(const char* method, const Message& request) {
-  const auto found = std::find_if(kControlMethods.begin(), kControlMethods.end(),
-                                  [&](const char* one) { return std::string(one) == method; });
+template <class Request>
+std::string Call(const Request& request) {
   return Output()
-      .Choice(static_cast<int>(found - kControlMethods.begin()))
+      .Choice(static_cast<int>(kCallSteps + MethodOf<Request>()))
       .Piece(request.SerializeAsString())
       .bytes();
 }
@@ -585,13 +583,10 @@ TEST_CASE("seeds of Control calls are one of each method") {
   v1::ReadRunFileRequest file;
   file.set_job(CoordinatorStage::kJobName);
   Seed("control_calls", "job",
-       Call(client::kGetJob, get) + Call(client::kListJobs, v1::ListJobsRequest()) +
-           Call(client::kCancelJob, cancel) + Call(client::kListRunFiles, files) +
-           Call(client::kReadRunFile, file));
+       Call(get) + Call(v1::ListJobsRequest()) + Call(cancel) + Call(files) + Call(file));
   Seed("control_calls", "tasks",
-       Call(client::kListTasks, v1::ListTasksRequest()) + Call(client::kListVariables, variables) +
-           Call(client::kReadTaskLogs, logs) + Call(client::kDrainTask, drain) +
-           Call(client::kGetClusterInfo, v1::GetClusterInfoRequest()));
+       Call(v1::ListTasksRequest()) + Call(variables) + Call(logs) + Call(drain) +
+           Call(v1::GetClusterInfoRequest()));
   v1::ScheduleClosureRequest schedule;
   schedule.set_job("calls");
   schedule.set_function("f");
@@ -608,14 +603,11 @@ TEST_CASE("seeds of Control calls are one of each method") {
   v1::ReleaseResultsRequest release;
   release.set_job("calls");
   Seed("control_calls", "functions",
-       Call(client::kSubmitJob, submit) + Call(client::kCancelJob, cancel) +
-           Call(client::kScheduleClosure, schedule) + Call(client::kJoinClosures, join) +
-           Call(client::kClosuresDone, done) + Call(client::kFetchResult, fetch) +
-           Call(client::kCancelClosures, stop) + Call(client::kReleaseResults, release) +
-           Call(client::kFinishJob, finish));
+       Call(submit) + Call(cancel) + Call(schedule) + Call(join) + Call(done) + Call(fetch) +
+           Call(stop) + Call(release) + Call(finish));
   Seed("control_calls", "unknown",
        Output()
-           .Choice(static_cast<int>(kNamedStep))
+           .Choice(static_cast<int>(CallStep::kNamed))
            .Piece("/evergrad.v1.Control/None")
            .Piece("")
            .bytes());

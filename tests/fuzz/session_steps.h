@@ -2,10 +2,7 @@
 // seeds.
 #pragma once
 
-#include <array>
 #include <cstddef>
-
-#include "common/client/protocol.h"
 
 namespace evergrad::fuzz {
 
@@ -18,15 +15,8 @@ inline constexpr std::size_t kOrderSteps = 6;
 enum class RequestStep { kFrame, kBuilt };
 inline constexpr std::size_t kRequestSteps = 2;
 
-inline constexpr std::array kControlMethods = {
-    client::kSubmitJob,      client::kGetJob,         client::kListJobs,
-    client::kCancelJob,      client::kListTasks,      client::kListVariables,
-    client::kReadTaskLogs,   client::kGetClusterInfo, client::kDrainTask,
-    client::kListRunFiles,   client::kReadRunFile,    client::kScheduleClosure,
-    client::kJoinClosures,   client::kClosuresDone,   client::kFetchResult,
-    client::kCancelClosures, client::kReleaseResults, client::kFinishJob};
-// Choices behind the methods: time passes, the bytes that follow are a method's name.
-inline constexpr std::size_t kTimeStep = kControlMethods.size(), kNamedStep = kTimeStep + 1,
-                             kCallSteps = kNamedStep + 1;
+// The numbers behind these are those of the methods (control_methods.h).
+enum class CallStep { kTime, kNamed };
+inline constexpr std::size_t kCallSteps = 2;
 
 }  // namespace evergrad::fuzz

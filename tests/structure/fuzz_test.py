@@ -53,9 +53,7 @@ class Fuzz(unittest.TestCase):
 
     def test_a_run_shows_its_figures_and_has_limits(self):
         self.assertTrue(self.run_target())
-        self.assertEqual(
-            self.lines, ["%-16s executions 100  edges 12  features 34" % "a"]
-        )
+        self.assertEqual(self.lines, ["%-16s executions 100  edges 12  features 34" % "a"])
         with open(self.said) as f:
             arguments = f.read().splitlines()
         for wanted in ("-max_total_time=7", "-rss_limit_mb=2048", "-timeout=10"):
