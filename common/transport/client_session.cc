@@ -170,6 +170,7 @@ void ClientSession::OnLinkDown(const absl::Status& why, MonoTime) {
   state_ = State::kDown;
   down_ = why;
   outbox_.Clear();
+  pong_queued_ = false;
   sent_.clear();
   offered_.reset();
   lane_.Close();
@@ -214,7 +215,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
     case MessageKind::kAnswer: return OnAnswer(header, payload, now);
     case MessageKind::kError: OnError(header, payload); return absl::OkStatus();
     case MessageKind::kPing:
-      outbox_.AddControl({.kind = MessageKind::kPong});
+      if (!std::exchange(pong_queued_, true)) outbox_.AddControl({.kind = MessageKind::kPong});
       return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
     case MessageKind::kLane: return OnLane(header, payload);
@@ -286,6 +287,7 @@ void ClientSession::OnError(const wire::StreamHeader& header, MessageView payloa
 
 std::optional<Outbox::Message> ClientSession::NextMessage() {
   auto message = lane_.Next(outbox_);
+  if (message && message->header.kind == MessageKind::kPong) pong_queued_ = false;
   if (!message || message->header.kind != MessageKind::kRequest) return message;
   const std::uint64_t id = message->header.request_id;
   if (sent_.empty() || sent_.back() != id) sent_.push_back(id);

@@ -127,6 +127,7 @@ class ClientSession {
   LanePort lane_;
   std::optional<OfferedLane> offered_;  // Until the server has said what it makes of it.
   Liveness liveness_;
+  bool pong_queued_ = false;  // One PONG answers all PINGs before it.
   PendingMap pending_;
   std::set<std::pair<MonoTime, std::uint64_t>> checks_;  // when to look whether a call is due
   std::vector<std::uint64_t> sent_;  // calls of which NextMessage has given parts since OnSent

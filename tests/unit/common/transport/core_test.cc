@@ -705,6 +705,33 @@ TEST_CASE("before the link is up calls wait for it, and once it has gone down th
   CHECK(done[1].message() == "cut");
 }
 
+TEST_CASE("a client that cannot send answers many PINGs with one PONG, again after a lost link") {
+  Pair pair;
+  const auto ping = [&] {
+    const auto header = wire::EncodeStreamHeader({.kind = MessageKind::kPing});
+    const std::span<const std::byte> message(header);
+    REQUIRE(pair.client.OnMessage({&message, 1}, pair.now).ok());
+  };
+  const auto pongs = [&] {
+    int count = 0;
+    while (const auto message = pair.client.NextMessage())
+      count += message->header.kind == MessageKind::kPong;
+    return count;
+  };
+  pair.Settle();
+  for (int i = 0; i < 1000; ++i) ping();
+  CHECK(pongs() == 1);
+  ping();
+  pair.client.OnLinkDown(absl::UnavailableError("cut"), pair.now);
+  CHECK(pongs() == 0);
+  const auto hello = wire::EncodeStreamHeader(
+      {.kind = MessageKind::kHello, .frame_bytes = 1u << 20, .response_bytes_max = 1u << 20});
+  const std::span<const std::byte> message(hello);
+  REQUIRE(pair.client.OnMessage({&message, 1}, pair.now).ok());
+  ping();
+  CHECK(pongs() == 1);
+}
+
 TEST_CASE(
     "a call ends when nothing of it has moved for its deadline, and not while it is sent or "
     "answered") {
