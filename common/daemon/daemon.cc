@@ -1,5 +1,7 @@
 #include "common/daemon/daemon.h"
 
+#include <google/protobuf/stubs/logging.h>
+
 #include <csignal>
 #include <cstdio>
 #include <utility>
@@ -84,6 +86,9 @@ std::optional<int> Daemon::Start(int argc, const char* const* argv) {
   // Before the first allocation of size and before any thread: the settings of the allocator hold
   // for what comes after.
   transport::TuneAllocator();
+  // Protobuf writes a line to stderr for each string that is not UTF-8, with which any peer could
+  // fill the disk. The code that parses a message reports a failure itself.
+  google::protobuf::SetLogHandler(nullptr);
   runtime::SignalWaiter::Install();
   auto outcome = table_.Parse(argc, argv);
   if (!outcome.ok()) {

@@ -1,0 +1,22 @@
+// The start of a daemon's process, before its role begins.
+#include "common/daemon/daemon.h"
+
+#include <google/protobuf/stubs/logging.h>
+
+#include <catch2/catch.hpp>
+
+#include "common/daemon/exit_codes.h"
+
+namespace evergrad::daemon {
+namespace {
+
+TEST_CASE("a peer's strings that are not UTF-8 write nothing to a daemon's stderr") {
+  Daemon daemon(Role::kWorker, "test");
+  const char* const arguments[] = {"evergrad-worker", "--version"};
+  CHECK(daemon.Start(2, arguments) == std::optional<int>(kExitOk));
+  // Null stands for the handler that drops everything.
+  CHECK(google::protobuf::SetLogHandler(nullptr) == nullptr);
+}
+
+}  // namespace
+}  // namespace evergrad::daemon
