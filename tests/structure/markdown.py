@@ -20,7 +20,6 @@ EXCEPTIONS = (
     "common/config/README.md",
     "coordinator/jobs/README.md",
     "coordinator/service/README.md",
-    "ps_server/optimizer/README.md",
     "worker/data/README.md",
     "worker/layers/README.md",
 )
