@@ -247,7 +247,7 @@ TEST_CASE("an entry of wire_dtype that fits no variable is a user's mistake") {
 
 TEST_CASE("an entry of optimizers that fits no variable is a user's mistake") {
   config::JobSpec spec = Spec();
-  spec.optimizers = {spec.optimizer, spec.optimizer};
+  spec.optimizers.assign(2, config::OptimizerRule{spec.optimizer, ""});
   spec.optimizers[0].match = "dnse/*";
   const auto built = BuildPlan(spec, Described());
   REQUIRE_FALSE(built.ok());
