@@ -230,9 +230,9 @@ TEST_CASE("the example of a jsonl source in docs/data.md is valid") {
       absl::StrCat("apiVersion: evergrad.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\n"
                    "spec:\n  ",
                    absl::StrReplaceAll(data, {{"\n", "\n  "}}),
-                   "model: {inputs: {age: {shape: []}, pixels: {shape: [4]}}, layers: [{name: c, "
-                   "type: concatenate, input: [age, pixels]}, {name: d, type: dense, units: 1, "
-                   "activation: sigmoid}], losses: {type: binary_crossentropy, labels: income}}\n"
+                   "model: {inputs: {pixels: {shape: [4]}}, layers: [{name: d, type: dense, "
+                   "units: 1, activation: sigmoid}], losses: {type: binary_crossentropy, "
+                   "labels: income}}\n"
                    "  optimizer: {type: sgd}\n"),
       {.file_name = "job.yaml", .base_folder = "/jobs"});
   CHECK(Errors(job) == "");
