@@ -42,7 +42,7 @@ const DataFormat& JsonlFormat() {
                  {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
                           "one JSON object per line; relative paths are taken from the job file's "
                           "folder",
-                          "\"${EVERGRAD_DATA:-../data}/people.jsonl.gz\""),
+                          "people.jsonl.gz"),
                   MissingKey(), SplitKey()},
                  SourceKeysNotBuilt()},
       .files = {{"path", &SourceSpec::path}},
