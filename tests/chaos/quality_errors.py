@@ -27,7 +27,7 @@ ERRORS = {
     ),
     "moving-average-stays": (
         "resnet-12k",
-        "ps_server/optimizer/optimizer.cc",
+        "ps_server/optimizer/rules.h",
         "w = w - (w - g) * one_minus_momentum;",
         "w = w - (w - g) * 0.0f * one_minus_momentum;",
     ),
@@ -45,13 +45,13 @@ ERRORS = {
     ),
     "adagrad-without-root": (
         "deepfm",
-        "ps_server/optimizer/optimizer.cc",
+        "ps_server/optimizer/rules.h",
         "w = w - rate * g / (std::sqrt(a) + epsilon);",
         "w = w - rate * g / (a + epsilon);",
     ),
     "adam-without-second-moment": (
         "adult",
-        "ps_server/optimizer/optimizer.cc",
+        "ps_server/optimizer/rules.h",
         "w = w - rate * m / (std::sqrt(v) + epsilon);",
         "w = w - rate * m;",
     ),

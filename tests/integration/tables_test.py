@@ -770,6 +770,7 @@ class Mistakes(Tables):
                         "optimizer: {type: adagrad, learning_rate: 0.05}",
                         "optimizers: [{match: vecters, type: adagrad}, {type: sgd}]",
                     ),
+                    head + row,
                 )[1],
             )
             self.assertIn(
