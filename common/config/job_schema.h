@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 
+#include "absl/strings/str_split.h"
 #include "common/config/job_spec.h"
 #include "common/schema/names.h"
 #include "common/schema/schema.h"
@@ -41,6 +42,41 @@ const Table<JobSpec>& JobTableOf(const JobSpec& spec);
 const Node* At(const Node& root, std::initializer_list<const char*> path);
 // The place of a key of `map`, or `otherwise` where `map` does not have it (or is nullptr).
 Location KeyPlace(const Node* map, const char* key, const Location& otherwise);
+
+// `match` of an entry that applies to the variables and tables whose names fit a pattern. T has a
+// member `match`.
+template <class T>
+Key<T> MatchKey() {
+  Key<T> key = PlainText<T>("match", &T::match, "", "\"emb/*\"");
+  key.read = [](Reader& r, const Node& n, T* t) {
+    const auto text = r.Text(n, "match");
+    if (text && text->empty())
+      r.Report(n.where(), "`match`: expected a pattern like `emb/*`, got nothing");
+    if (text) t->match = *text;
+  };
+  return key;
+}
+
+// Writes the keys of each type of `variant` into the reference: those of the type `shown` as they
+// are, those of the other types as comments. `what` is what `type` names ("the formula").
+template <class T>
+void ExplainAlternatives(const Variant<T>& variant, absl::string_view what, absl::string_view shown,
+                         const std::string& indent, std::string* out) {
+  for (const auto& c : variant.cases) {
+    std::string text;
+    absl::StrAppend(&text, indent, "# ", what, " (one of ", absl::StrJoin(variant.Types(), ", "),
+                    "; required)\n", indent, "type: ", c.type, "\n");
+    c.table.Explain(c.defaults, indent, &text);
+    if (c.type == shown) {
+      *out += text;
+      continue;
+    }
+    absl::StrAppend(out, indent, "# or\n");
+    const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
+    for (const std::string& line : lines)
+      absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
+  }
+}
 
 // Reports the rules between an optimizer's values that the mapping `node` breaks.
 void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings);

@@ -1,7 +1,6 @@
 // The keys `optimizer` and `optimizers`, made from the descriptors of common/optimizers.
 #include <type_traits>
 
-#include "absl/strings/str_split.h"
 #include "common/config/job_schema.h"
 #include "common/optimizers/registry.h"
 
@@ -24,18 +23,6 @@ Key<T> NumberKey(const optimizers::Parameter& parameter) {
   return key;
 }
 
-Key<OptimizerRule> MatchKey() {
-  Key<OptimizerRule> match =
-      PlainText<OptimizerRule>("match", &OptimizerRule::match, "", "\"emb/*\"");
-  match.read = [](Reader& r, const Node& n, OptimizerRule* t) {
-    const auto text = r.Text(n, "match");
-    if (text && text->empty())
-      r.Report(n.where(), "`match`: expected a pattern like `emb/*`, got nothing");
-    if (text) t->match = *text;
-  };
-  return match;
-}
-
 // T: optimizers::Settings, or OptimizerRule, whose first key is `match`.
 template <class T>
 Variant<T> VariantOf(std::string what) {
@@ -45,7 +32,7 @@ Variant<T> VariantOf(std::string what) {
     const std::string& type = descriptor.defaults.type;
     Table<T> table{absl::StrCat("the optimizer ", type), {}, optimizers::KeysNotBuilt()};
     if constexpr (std::is_same_v<T, OptimizerRule>)
-      table.keys.push_back(MatchKey());
+      table.keys.push_back(MatchKey<OptimizerRule>());
     else
       table.not_built.push_back("match");
     for (const optimizers::Parameter& parameter : descriptor.parameters)
@@ -98,21 +85,7 @@ Key<JobSpec> OptimizerKey() {
       }};
   key.needed = "required, unless `optimizers` stands in for it";
   key.explain_inner = [](std::string* out, const std::string& indent) {
-    for (const auto& c : OptimizerVariant().cases) {
-      std::string text;
-      absl::StrAppend(&text, indent, "# the formula (one of ",
-                      absl::StrJoin(OptimizerVariant().Types(), ", "), "; required)\n", indent,
-                      "type: ", c.type, "\n");
-      c.table.Explain(c.defaults, indent, &text);
-      if (c.type == "adam") {
-        *out += text;
-        continue;
-      }
-      absl::StrAppend(out, indent, "# or\n");
-      const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-      for (const std::string& line : lines)
-        absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
-    }
+    ExplainAlternatives(OptimizerVariant(), "the formula", "adam", indent, out);
   };
   return key;
 }

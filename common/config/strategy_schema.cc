@@ -1,7 +1,5 @@
 #include "common/config/job_schema.h"
 
-#include "absl/strings/str_split.h"
-
 namespace evergrad::config {
 namespace {
 
@@ -62,21 +60,7 @@ const Table<StrategySpec>& StrategyTable() {
           return std::optional<Node>(PartitionerVariant().Write(t.partitioner));
         }};
     partitioner.explain_inner = [](std::string* out, const std::string& indent) {
-      for (const auto& c : PartitionerVariant().cases) {
-        std::string text;
-        absl::StrAppend(&text, indent, "# the rule (one of ",
-                        absl::StrJoin(PartitionerVariant().Types(), ", "), "; required)\n", indent,
-                        "type: ", c.type, "\n");
-        c.table.Explain(c.defaults, indent, &text);
-        if (c.type == "min_size") {
-          *out += text;
-          continue;
-        }
-        absl::StrAppend(out, indent, "# or\n");
-        const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
-        for (const std::string& line : lines)
-          absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
-      }
+      ExplainAlternatives(PartitionerVariant(), "the rule", "min_size", indent, out);
     };
     return Table<StrategySpec>{
         "spec.strategy",

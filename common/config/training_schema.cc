@@ -63,13 +63,6 @@ void ReadWireType(Reader& r, const Node& n, absl::string_view key, std::string* 
 
 const Table<WireRule>& WireRuleTable() {
   static const Table<WireRule> table = [] {
-    Key<WireRule> match = PlainText<WireRule>("match", &WireRule::match, "", "\"emb/*\"");
-    match.read = [](Reader& r, const Node& n, WireRule* t) {
-      const auto text = r.Text(n, "match");
-      if (text && text->empty())
-        r.Report(n.where(), "`match`: expected a pattern like `emb/*`, got nothing");
-      if (text) t->match = *text;
-    };
     Key<WireRule> dtype{
         "dtype",
         absl::StrCat("one of ", absl::StrJoin(kWireTypes, ", ")),
@@ -77,7 +70,7 @@ const Table<WireRule>& WireRuleTable() {
         true,
         [](Reader& r, const Node& n, WireRule* t) { ReadWireType(r, n, "dtype", &t->dtype); },
         [](const WireRule& t) { return std::optional<Node>(MakePlain(t.dtype)); }};
-    return Table<WireRule>{"an entry of `wire_dtype`", {match, dtype}, {}};
+    return Table<WireRule>{"an entry of `wire_dtype`", {MatchKey<WireRule>(), dtype}, {}};
   }();
   return table;
 }

@@ -16,6 +16,7 @@
 #include "common/daemon/option_table.h"
 #include "common/fs/file.h"
 #include "common/schema/yaml_tree.h"
+#include "coordinator/psctl/cluster_folder.h"
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/control_client.h"
 #include "coordinator/psctl/fetch.h"
@@ -338,11 +339,7 @@ absl::Status CountWorkers(Context& context, RunOptions* options) {
   options->cluster.folder =
       absl::StrCat(AbsolutePath(context, options->runs), "/.local-", ::getpid());
   context.handles_signals->store(true);
-  const auto workers =
-      CountGpus(options->cluster, *context.clock, [&](std::chrono::milliseconds wait) {
-        const auto happening = context.inbox->Take(wait);
-        return !(happening && happening->signal != 0);
-      });
+  const auto workers = CountGpus(options->cluster, *context.clock, Pause(context));
   if (!workers.ok()) {
     std::error_code ignored;
     std::filesystem::remove_all(options->cluster.folder, ignored);
