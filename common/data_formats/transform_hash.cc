@@ -23,12 +23,8 @@ const TransformType& HashTransform() {
       .takes = TransformType::Takes::kNames,
       .gives = [](const Transform&, ValueKind) { return ValueKind::kInteger; },
       .settings_example = "{buckets: 1000}",
-      .read =
-          [](Reader& r, const Node& n, Transform* t) {
-            const std::size_t before = r.count();
-            SettingsTable().Read(r, n, t);
-            return r.count() == before;
-          },
+      .read = [](Reader& r, const Node& n,
+                 Transform* t) { return ReadSettings(SettingsTable(), r, n, t); },
       .write =
           [](const Transform& t) {
             Node settings;

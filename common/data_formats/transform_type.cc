@@ -141,6 +141,13 @@ Key<FieldSpec> TransformsKey(std::vector<std::string> allowed) {
           }};
 }
 
+bool ReadSettings(const Table<Transform>& table, Reader& reader, const Node& node,
+                  Transform* transform) {
+  const std::size_t before = reader.count();
+  table.Read(reader, node, transform);
+  return reader.count() == before;
+}
+
 bool ReadNumber(Reader& reader, const Node& node, Transform* transform) {
   const auto value = reader.Real(node, transform->type);
   if (value) transform->value = *value;

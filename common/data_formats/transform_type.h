@@ -56,6 +56,9 @@ Key<FieldSpec> TransformsKey(std::vector<std::string> allowed);
 
 // ---- parts of descriptors
 
+// Settings that are a mapping. Returns false after it has reported a mistake.
+bool ReadSettings(const Table<Transform>& table, Reader& reader, const Node& node,
+                  Transform* transform);
 // Settings that are one number, `scale: 0.5`, in Transform::value.
 bool ReadNumber(Reader& reader, const Node& node, Transform* transform);
 Node WriteNumber(const Transform& transform);

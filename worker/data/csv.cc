@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/schema/scalar.h"
 #include "worker/data/csv_records.h"
+#include "worker/data/file_error.h"
 #include "worker/data/openers.h"
 #include "worker/data/typed_dataset.h"
 
@@ -75,8 +76,7 @@ class CsvReader {
 
  private:
   absl::Status Bad(absl::string_view text) const {
-    return UserError(absl::InvalidArgumentError(
-        absl::StrCat("bad record: ", source_.path, ":", records_->line(), ": ", text)));
+    return BadRecord(source_.path, records_->line(), text);
   }
 
   absl::Status FindPositions() {

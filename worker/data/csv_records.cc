@@ -5,13 +5,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "worker/data/file_error.h"
 
 namespace evergrad::worker {
-namespace {
-
-constexpr std::size_t kReadBytes = 256 * 1024;
-
-}  // namespace
+namespace {}  // namespace
 
 CsvRecords::CsvRecords(std::string separator, bool quoting, std::unique_ptr<DataFile> file)
     : separator_(std::move(separator)), quoting_(quoting), file_(std::move(file)) {}
@@ -29,18 +26,12 @@ absl::StatusOr<std::unique_ptr<CsvRecords>> CsvRecords::Open(const std::string& 
 }
 
 absl::Status CsvRecords::Bad(std::uint64_t line, absl::string_view text) const {
-  return UserError(absl::InvalidArgumentError(
-      absl::StrCat("bad record: ", file_->path(), ":", line, ": ", text)));
+  return BadRecord(file_->path(), line, text);
 }
 
 absl::Status CsvRecords::Fill() {
-  buffer_.erase(0, begin_);
+  EG_ASSIGN_OR_RETURN(end_, file_->Refill(begin_, &buffer_));
   begin_ = 0;
-  const std::size_t held = buffer_.size();
-  buffer_.resize(held + kReadBytes);
-  EG_ASSIGN_OR_RETURN(const std::size_t got, file_->Read(buffer_.data() + held, kReadBytes));
-  buffer_.resize(held + got);
-  end_ = got < kReadBytes;
   return absl::OkStatus();
 }
 

@@ -116,6 +116,16 @@ absl::StatusOr<std::size_t> DataFile::ReadStored(char* to, std::size_t bytes) {
   }
 }
 
+absl::StatusOr<bool> DataFile::Refill(std::size_t used, std::string* buffer) {
+  constexpr std::size_t kReadBytes = 256 * 1024;
+  buffer->erase(0, used);
+  const std::size_t held = buffer->size();
+  buffer->resize(held + kReadBytes);
+  EG_ASSIGN_OR_RETURN(const std::size_t got, Read(buffer->data() + held, kReadBytes));
+  buffer->resize(held + got);
+  return got < kReadBytes;
+}
+
 absl::StatusOr<std::size_t> DataFile::Read(void* to, std::size_t bytes) {
   std::size_t done = 0;
   while (done < bytes) {

@@ -28,6 +28,9 @@ class DataFile {
   // members one after another, and zeros behind the last, as gzip has it; other bytes there, a
   // checksum that does not match and an end in the middle are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
+  // For readers of text: drops the first `used` bytes of `buffer` and appends the next 256 KiB of
+  // the file. The result is true when the buffer holds the rest of the file.
+  absl::StatusOr<bool> Refill(std::size_t used, std::string* buffer);
 
   const std::string& path() const { return path_; }
   bool packed() const { return stream_ != nullptr; }

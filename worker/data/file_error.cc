@@ -31,4 +31,9 @@ absl::Status FileError(absl::string_view verb, const std::string& path, int erro
   }
 }
 
+absl::Status BadRecord(const std::string& path, std::uint64_t line, absl::string_view text) {
+  return UserError(
+      absl::InvalidArgumentError(absl::StrCat("bad record: ", path, ":", line, ": ", text)));
+}
+
 }  // namespace evergrad::worker

@@ -13,6 +13,7 @@
 #include "common/base/escape.h"
 #include "common/base/status.h"
 #include "common/schema/scalar.h"
+#include "worker/data/file_error.h"
 #include "worker/data/openers.h"
 #include "worker/data/typed_dataset.h"
 
@@ -21,14 +22,9 @@ namespace {
 
 using config::ValueKind;
 
-constexpr std::size_t kReadBytes = 256 * 1024, kLineBytesMax = 1u << 20;
+constexpr std::size_t kLineBytesMax = 1u << 20;
 constexpr int kDepthMax = 64;
 constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
-
-absl::Status BadLine(const std::string& path, std::uint64_t line, absl::string_view text) {
-  return UserError(
-      absl::InvalidArgumentError(absl::StrCat("bad record: ", path, ":", line, ": ", text)));
-}
 
 // The lines of a file, which end with LF or CRLF. A byte order mark at the start is skipped.
 class Lines {
@@ -43,8 +39,8 @@ class Lines {
       const std::size_t end = buffer_.find('\n', from);
       const bool found = end != std::string::npos;
       if ((found ? end : buffer_.size()) - begin_ > kLineBytesMax)
-        return BadLine(file_->path(), number_ + 1,
-                       absl::StrCat("longer than ", kLineBytesMax, " bytes"));
+        return BadRecord(file_->path(), number_ + 1,
+                         absl::StrCat("longer than ", kLineBytesMax, " bytes"));
       if (found || (at_end_ && begin_ < buffer_.size())) {
         *line = absl::string_view(buffer_).substr(begin_, found ? end - begin_ : end);
         begin_ = found ? end + 1 : buffer_.size();
@@ -54,24 +50,14 @@ class Lines {
       }
       if (at_end_) return false;
       from = buffer_.size() - begin_;
-      EG_RETURN_IF_ERROR(Fill());
+      EG_ASSIGN_OR_RETURN(at_end_, file_->Refill(begin_, &buffer_));
+      begin_ = 0;
     }
   }
   std::uint64_t number() const { return number_; }  // of the last line, from 1
   const DataFile& file() const { return *file_; }
 
  private:
-  absl::Status Fill() {
-    buffer_.erase(0, begin_);
-    begin_ = 0;
-    const std::size_t held = buffer_.size();
-    buffer_.resize(held + kReadBytes);
-    EG_ASSIGN_OR_RETURN(const std::size_t got, file_->Read(buffer_.data() + held, kReadBytes));
-    buffer_.resize(held + got);
-    at_end_ = got < kReadBytes;
-    return absl::OkStatus();
-  }
-
   const std::unique_ptr<DataFile> file_;
   std::string buffer_;
   std::size_t begin_ = 0;  // of the next line
@@ -252,7 +238,7 @@ class JsonlReader {
       if (!more) break;
       if (line.find_first_not_of(" \t\r") == absl::string_view::npos) continue;
       if (const absl::Status parsed = handler.Parse(line); !parsed.ok())
-        return BadLine(source_.path, lines_.number(), parsed.message());
+        return BadRecord(source_.path, lines_.number(), parsed.message());
       if (builder_.Takes(row++)) EG_RETURN_IF_ERROR(AddExample());
     }
     return builder_.End(lines_.file(), Warnings());
