@@ -61,23 +61,6 @@ class Example:
     def reached(self, value):
         return value <= self.line if self.lower_is_better else value >= self.line
 
-    def train(self, seed, bin_folder, data, runs):
-        """result.json, or a text that says how psctl ended."""
-        command = [os.path.join(bin_folder, "psctl"), "job", "run"]
-        command += [os.path.join(ROOT, "configs", "examples", self.name + ".yaml")]
-        command += ["--local", "--workers", "2", "--servers", "2", "--runs", runs]
-        for setting in ("spec.training.seed=%d" % seed, *self.settings):
-            command += ["--set", setting]
-        environment = dict(os.environ, EVERGRAD_DATA=os.path.abspath(data))
-        ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment
-        )
-        if ended.returncode != 0:
-            tail = (ended.stdout[-3000:], ended.stderr[-3000:])
-            return "psctl ended with %d\n%s\n%s" % (ended.returncode, *tail)
-        with open(glob.glob(os.path.join(runs, "*", "result.json"))[0]) as f:
-            return json.load(f)
-
     def run(self, bin_folder, data, runs):
         """True, False, or None when its data is not there. One seed; where it falls short, two
         more, and the median of the three decides."""
@@ -87,10 +70,16 @@ class Example:
         begun, values = time.monotonic(), []
         for seeds in ((1,), (2, 3)):
             for seed in seeds:
-                folder = os.path.join(runs, "%s-%d" % (self.name, seed))
-                result = self.train(seed, bin_folder, data, folder)
-                if isinstance(result, str):
-                    print("FAILED %s: %s" % (self.name, result))
+                result = train(
+                    self.name,
+                    "configs/examples/%s.yaml" % self.name,
+                    (2, 2),
+                    ("spec.training.seed=%d" % seed, *self.settings),
+                    bin_folder,
+                    data,
+                    os.path.join(runs, "%s-%d" % (self.name, seed)),
+                )
+                if result is None:
                     return False
                 values.append(result["metrics"][self.metric])
             if self.reached(statistics.median(values)):
@@ -138,14 +127,17 @@ EXAMPLES = [
 
 def run(case, bin_folder, data, runs):
     """True, False, or None when its data is not there."""
-    name, _, data_set, workers, servers, line, seeds, more = case
+    name, job, data_set, workers, servers, line, seeds, more = case
     if not os.path.exists(os.path.join(data, data_set, "train-images-idx3-ubyte.gz")):
         print("skipped: %s: no %s in %s (./evergrad data)" % (name, data_set, data))
         return None
     results, problems = [], []
     for count in (seeds, more):
         for seed in range(len(results) + 1, len(results) + count + 1):
-            result = train(case, seed, bin_folder, data, os.path.join(runs, "%s-%d" % (name, seed)))
+            settings = ["spec.data.shuffle.seed=%d" % seed, "spec.training.seed=%d" % seed]
+            settings += data_settings(data, data_set)
+            folder = os.path.join(runs, "%s-%d" % (name, seed))
+            result = train(name, job, (workers, servers), settings, bin_folder, data, folder)
             if result is None:
                 return False
             results.append(result)
@@ -195,46 +187,33 @@ def run(case, bin_folder, data, runs):
 
 
 def data_settings(data, data_set):
-    folder, settings = os.path.join(data, data_set), []
-    for part, prefix in (("train", "train"), ("eval", "t10k")):
+    """Settings that name the four files of a data set."""
+    folder = os.path.abspath(os.path.join(data, data_set))
+    return [
+        "spec.data.%s.%s=%s"
+        % (part, kind, json.dumps(os.path.join(folder, "%s-%s" % (prefix, suffix))))
+        for part, prefix in (("train", "train"), ("eval", "t10k"))
         for kind, suffix in (
             ("images", "images-idx3-ubyte.gz"),
             ("labels", "labels-idx1-ubyte.gz"),
-        ):
-            settings += [
-                "--set",
-                "spec.data.%s.%s=%s"
-                % (
-                    part,
-                    kind,
-                    json.dumps(os.path.abspath(os.path.join(folder, "%s-%s" % (prefix, suffix)))),
-                ),
-            ]
-    return settings
-
-
-def train(case, seed, bin_folder, data, runs):
-    """One job on a local cluster of its own; result.json, or None when psctl did not end with 0."""
-    name, job, data_set, workers, servers = case[:5]
-    command = [
-        os.path.join(bin_folder, "psctl"),
-        "job",
-        "run",
-        os.path.join(ROOT, job),
-        "--local",
-        "--workers",
-        str(workers),
-        "--servers",
-        str(servers),
-        "--runs",
-        runs,
-        "--set",
-        "spec.data.shuffle.seed=%d" % seed,
-        "--set",
-        "spec.training.seed=%d" % seed,
+        )
     ]
-    command += data_settings(data, data_set)
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+
+
+def set_options(settings):
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def train(name, job, cluster, settings, bin_folder, data, runs):
+    """One job on a local cluster of its own, of (workers, servers); result.json, or None after it has
+    printed how psctl ended."""
+    command = [os.path.join(bin_folder, "psctl"), "job", "run", os.path.join(ROOT, job), "--local"]
+    command += ["--workers", str(cluster[0]), "--servers", str(cluster[1]), "--runs", runs]
+    command += set_options(settings)
+    environment = dict(os.environ, EVERGRAD_DATA=os.path.abspath(data))
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment
+    )
     if ended.returncode != 0:
         print(
             "FAILED %s: psctl ended with %d\n%s\n%s"
@@ -262,9 +241,7 @@ def kills(count, seed, bin_folder, data):
                 "job",
                 "submit",
                 os.path.join(ROOT, "configs/quickstart.yaml"),
-                "--set",
-                "spec.checkpoint={every: 5s}",
-                *data_settings(data, "fashion-mnist")
+                *set_options(["spec.checkpoint={every: 5s}", *data_settings(data, "fashion-mnist")])
             )
 
             def job():
