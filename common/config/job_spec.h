@@ -96,8 +96,8 @@ struct TrainingSpec {
 // change from one submission to the next.
 struct CheckpointSpec {
   bool on = true;      // false: `checkpoint: off`
-  bool given = false;  // the job file has the section: what cannot be saved fails the job,
-                       // otherwise it goes on without and says so
+  bool given = false;  // the job file has the section: the job fails if it cannot be saved;
+                       // without the section it continues and reports that it is not saved
   std::chrono::milliseconds every{60000};
   std::uint32_t keep = 3;  // manifests
   bool resume = false;     // go on from the newest manifest of an earlier job of this name

@@ -142,8 +142,8 @@ const Table<TrainingSpec>& TrainingTable() {
                             "and what products read of the weights are of 16 bits, as Keras' "
                             "policies of these names (mixed_float16 scales its losses by "
                             "itself); tf32: float32, but GPUs may round what products read to 10 "
-                            "bits. A worker whose device has it not gets none of the job; "
-                            "where none has it the job fails"),
+                            "bits. A worker whose device lacks the precision gets no work of the "
+                            "job; the job fails if no device has it"),
        WireTypeKey()},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks",
        "validation_split"}};

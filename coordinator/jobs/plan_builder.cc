@@ -137,8 +137,8 @@ std::string Fingerprint(const config::JobSpec& spec, const v1::Plan& plan,
   for (v1::TableSpec& table : *same.mutable_tables()) {
     table.mutable_optimizer()->clear_learning_rate();
     table.clear_wire_dtype();
-    table.clear_bytes_max();  // how much room there is makes no other plan: a job that had too
-                              // little goes on with more
+    table.clear_bytes_max();  // a limit of memory is no part of the plan: a job that reached it
+                              // can be resumed with a higher one
   }
   config::JobSpec model = spec;
   model.optimizer.learning_rate = 1;

@@ -125,8 +125,8 @@ class EmbeddingTable {
   EmbeddingTable(const EmbeddingTable&) = delete;
   EmbeddingTable& operator=(const EmbeddingTable&) = delete;
 
-  // ids.size() x dimension floats to `out`, in the order of the ids, an id that is there twice
-  // twice. An id without a row reads its initial value, f(seed, table name, id), or `default_row`
+  // ids.size() x dimension floats to `out`, in the order of the ids; a duplicate id is written
+  // again. An id without a row reads its initial value, f(seed, table name, id), or `default_row`
   // when ids wait for their admission. Changes nothing. `wire`: converted to it (tensor/convert.h);
   // `out` may then lie at any address.
   void Read(std::span<const std::int64_t> ids, float* out) const {
