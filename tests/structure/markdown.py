@@ -15,14 +15,6 @@ import sys
 import repository
 
 LINE_MAX, ROW_MAX = 100, 200
-# Pages that are being rewritten. One without a long line has to leave the list.
-EXCEPTIONS = (
-    "common/config/README.md",
-    "coordinator/jobs/README.md",
-    "coordinator/service/README.md",
-    "worker/data/README.md",
-    "worker/layers/README.md",
-)
 MARK = re.compile(r"\s*(?:(?:[-*+>]|\d+[.)])\s+)*")
 # Neither has a place where a line may end.
 WHOLE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)|!?\[[^\]]*\]\([^)]*\)")
@@ -55,17 +47,13 @@ def findings(text):
     return found
 
 
-def check(texts, exceptions):
+def check(texts):
     """What to print of {path: text}: each is one failure."""
-    said = []
-    for path, text in sorted(texts.items()):
-        found = findings(text)
-        if path not in exceptions:
-            said += ["%s:%d: %s" % (path, number, what) for number, what in found]
-        elif not found:
-            said.append("%s: has no long line: take it off EXCEPTIONS in markdown.py" % path)
-    said += ["%s: listed in EXCEPTIONS and not there" % e for e in exceptions if e not in texts]
-    return said
+    return [
+        "%s:%d: %s" % (path, number, what)
+        for path, text in sorted(texts.items())
+        for number, what in findings(text)
+    ]
 
 
 def self_test():
@@ -89,12 +77,8 @@ def self_test():
     for text, want in cases:
         assert len(findings(text)) == want, (text, findings(text))
     assert findings("text\n\n" + long) == [(3, "line: columns=105 max=100")]
-    assert check({"a.md": long, "b.md": long}, ("b.md",)) == ["a.md:1: line: columns=105 max=100"]
-    assert check({"b.md": "short"}, ("b.md", "c.md")) == [
-        "b.md: has no long line: take it off EXCEPTIONS in markdown.py",
-        "c.md: listed in EXCEPTIONS and not there",
-    ]
-    print("each kind of long line is seen, and so is an exception that is not needed")
+    assert check({"b.md": long, "a.md": "short"}) == ["b.md:1: line: columns=105 max=100"]
+    print("each kind of long line is seen")
     return 0
 
 
@@ -106,7 +90,7 @@ def main():
     for path in repository.files(".", (".md",)):
         with open(path, encoding="utf-8") as f:
             texts[path] = f.read()
-    said = check(texts, EXCEPTIONS)
+    said = check(texts)
     for line in said:
         print(line)
     print("%d long lines in %d pages" % (len(said), len(texts)))
