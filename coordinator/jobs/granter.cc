@@ -72,23 +72,26 @@ Granter::Outcome Granter::Grant(JobWorkers& workers, GrantPolicy& policy) {
 
 void Granter::Recall(JobWorkers& workers, GrantPolicy& policy) {
   std::vector<const JobWorker*> idle;
+  std::vector<JobWorker*> donors;  // workers with more than the attempt that they run
   std::size_t recalled = 0;
-  for (const auto& [task, worker] : workers) {
+  for (auto& [task, worker] : workers) {
     if (worker.held.empty() && policy.IsIdle(worker)) idle.push_back(&worker);
+    if (worker.ready && worker.held.size() - worker.recalled > 1) donors.push_back(&worker);
     recalled += worker.recalled;
   }
+  if (donors.empty()) return;
   for (const JobWorker* taker : idle) {
     if (recalled >= idle.size()) return;
     JobWorker* donor = nullptr;
     Attempt given;
     std::size_t most = 1;
-    for (auto& [task, worker] : workers) {
-      if (!worker.ready || worker.held.size() - worker.recalled <= most) continue;
+    for (JobWorker* worker : donors) {
+      if (worker->held.size() - worker->recalled <= most) continue;
       std::size_t kept = 0;
-      const Attempt last = LastFor(*taker, worker, policy, &kept);
+      const Attempt last = LastFor(*taker, *worker, policy, &kept);
       if (kept <= most || last == Attempt{}) continue;
       most = kept;
-      donor = &worker;
+      donor = worker;
       given = last;
     }
     if (donor == nullptr) continue;
