@@ -8,7 +8,7 @@
 #include "common/daemon/this_host.h"
 #include "common/fs/host.h"
 #include "common/time/clock.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "coordinator/config.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/state_store.h"

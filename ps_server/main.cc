@@ -12,7 +12,7 @@
 #include "common/fs/roots.h"
 #include "common/random/philox.h"
 #include "common/time/clock.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "ps_server/config.h"
 #include "ps_server/server.h"
 

@@ -12,7 +12,7 @@
 #include "common/fs/host.h"
 #include "common/random/philox.h"
 #include "common/time/clock.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "worker/backend/backend.h"
 #include "worker/backend/cpu/cpu_backend.h"
 #include "worker/config.h"

@@ -13,7 +13,7 @@
 #include "common/random/philox.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "evergrad/v1/api.pb.h"
 
 namespace evergrad::closures {

@@ -13,8 +13,8 @@
 #include "common/daemon/notice_file.h"
 #include "common/daemon/version.h"
 #include "common/fs/file.h"
-#include "common/transport/grpc_transport.h"
-#include "common/transport/tls_files.h"
+#include "common/transport/grpc/grpc_transport.h"
+#include "common/transport/tls/tls_files.h"
 
 namespace evergrad::daemon {
 namespace {

@@ -10,7 +10,7 @@
 #include <iostream>
 
 #include "common/runtime/executor.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "coordinator/psctl/context.h"
 
 extern char** environ;

@@ -12,7 +12,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "tests/bench/parties.h"
 #include "tests/bench/shard_server.h"
 

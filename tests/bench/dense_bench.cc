@@ -24,7 +24,7 @@
 #include "common/base/mutex.h"
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "coordinator/psctl/cert.h"
 #include "tests/bench/parties.h"
 #include "tests/bench/shard_server.h"

@@ -37,7 +37,7 @@
 #include "common/client/protocol.h"
 #include "common/grants/grant_proof.h"
 #include "common/tensor/convert.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "ps_server/service/shard_host.h"
 #include "tests/bench/figures.h"
 

@@ -38,7 +38,7 @@
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
 #include "common/sharding/slots.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "tests/bench/figures.h"
 #include "tests/bench/parties.h"
 #include "tests/bench/plain_table.h"

@@ -37,7 +37,7 @@
 #include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
 #include "tests/bench/figures.h"

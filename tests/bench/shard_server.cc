@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "common/base/check.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 
 namespace evergrad::bench {
 

@@ -24,7 +24,7 @@
 #include "common/fs/file_system.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "ps_server/service/shard_host.h"
 #include "ps_server/snapshot/snapshot_writer.h"
 #include "tests/bench/figures.h"

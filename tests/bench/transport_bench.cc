@@ -8,7 +8,7 @@
 
 #include "common/base/mutex.h"
 #include "common/runtime/executor.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "common/transport/transport.h"
 #include "tests/bench/parties.h"
 #include "tests/support/temp_folder.h"

@@ -24,7 +24,7 @@
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "evergrad/v1/api.pb.h"
 #include "tests/support/grant_holder.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "common/runtime/executor.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "tests/support/grant_holder.h"
 
 int main(int argc, char** argv) {

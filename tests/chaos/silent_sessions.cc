@@ -17,7 +17,7 @@
 #include "common/client/protocol.h"
 #include "common/random/philox.h"
 #include "common/runtime/executor.h"
-#include "common/transport/grpc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
 #include "evergrad/v1/session.pb.h"
 
 namespace {

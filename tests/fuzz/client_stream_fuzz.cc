@@ -2,7 +2,7 @@
 // Property: every call ends exactly once, with no more bytes than it reserved, at the latest when
 // the session is closed.
 #include "common/base/check.h"
-#include "common/transport/client_session.h"
+#include "common/transport/session/client_session.h"
 #include "tests/fuzz/stream_input.h"
 
 namespace evergrad::transport {

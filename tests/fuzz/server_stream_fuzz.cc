@@ -4,7 +4,7 @@
 #include <deque>
 
 #include "common/base/check.h"
-#include "common/transport/server_session.h"
+#include "common/transport/session/server_session.h"
 #include "tests/fuzz/stream_input.h"
 
 namespace evergrad::transport {

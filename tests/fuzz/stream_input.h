@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/transport/lane.h"
+#include "common/transport/lane/lane.h"
 #include "common/transport/pieces.h"
 #include "common/wire/stream_message.h"
 #include "tests/fuzz/input.h"

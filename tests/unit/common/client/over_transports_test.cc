@@ -9,8 +9,8 @@
 #include "common/client/parameter_client.h"
 #include "common/client/protocol.h"
 #include "common/client/session_client.h"
-#include "common/transport/grpc_transport.h"
-#include "common/transport/inproc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
+#include "common/transport/inproc/inproc_transport.h"
 #include "common/wire/data_frame.h"
 
 namespace evergrad::client {

@@ -11,7 +11,7 @@
 #include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/closures/cluster_coordinator.h"
-#include "common/transport/inproc_transport.h"
+#include "common/transport/inproc/inproc_transport.h"
 #include "evergrad/v1/api.pb.h"
 
 namespace evergrad::closures {

@@ -1,6 +1,6 @@
 // The lane by itself: its rings over any memory, moved by hand and by two threads, and the memory
 // that a hostile peer may offer or write into.
-#include "common/transport/lane.h"
+#include "common/transport/lane/lane.h"
 
 #include <catch2/catch.hpp>
 
@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "common/runtime/executor.h"
-#include "common/transport/lane_memory.h"
-#include "common/transport/message_reader.h"
-#include "common/transport/reassembly.h"
+#include "common/transport/frames/message_reader.h"
+#include "common/transport/frames/reassembly.h"
+#include "common/transport/lane/lane_memory.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/common/transport/transport_fixture.h"
 

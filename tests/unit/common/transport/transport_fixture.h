@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
-#include "common/transport/grpc_transport.h"
-#include "common/transport/inproc_transport.h"
+#include "common/transport/grpc/grpc_transport.h"
+#include "common/transport/inproc/inproc_transport.h"
 #include "common/transport/transport.h"
 
 namespace evergrad::transport::test {

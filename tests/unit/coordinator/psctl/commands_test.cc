@@ -19,7 +19,7 @@
 #include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/config/job_spec.h"
-#include "common/transport/inproc_transport.h"
+#include "common/transport/inproc/inproc_transport.h"
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/text_table.h"
 #include "tests/support/paths.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/client/protocol.h"
-#include "common/transport/inproc_transport.h"
+#include "common/transport/inproc/inproc_transport.h"
 #include "coordinator/psctl/control_client.h"
 
 namespace evergrad::psctl {

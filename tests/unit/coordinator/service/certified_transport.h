@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/mutex.h"
-#include "common/transport/inproc_transport.h"
+#include "common/transport/inproc/inproc_transport.h"
 
 namespace evergrad::coordinator {
 

@@ -19,7 +19,7 @@
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
-#include "common/transport/inproc_transport.h"
+#include "common/transport/inproc/inproc_transport.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/state_store.h"
 #include "tests/support/temp_folder.h"

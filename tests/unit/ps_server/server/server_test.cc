@@ -12,7 +12,7 @@
 #include "common/client/protocol.h"
 #include "common/random/philox.h"
 #include "common/runtime/executor.h"
-#include "common/transport/inproc_transport.h"
+#include "common/transport/inproc/inproc_transport.h"
 #include "ps_server/server.h"
 #include "ps_server/service/lifeline.h"
 #include "tests/support/skip.h"

@@ -1,0 +1,70 @@
+#include "common/transport/grpc/grpc_transport.h"
+
+#include <absl/base/internal/sysinfo.h>
+#include <grpc/support/log.h>
+#include <malloc.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "common/transport/grpc/grpc_client.h"
+#include "common/transport/grpc/grpc_server.h"
+#include "common/transport/streams/data_stream.h"
+
+namespace evergrad::transport {
+namespace {
+
+class GrpcTransport final : public Transport {
+ public:
+  explicit GrpcTransport(fault::Failpoints* failpoints) : failpoints_(failpoints) {}
+  ~GrpcTransport() override {
+    home_.loop()->AwaitFlushed();
+    home_.loop()->Shutdown();
+  }
+
+  absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
+                                                 Handlers handlers) override {
+    return ListenGrpc(&home_, options, std::move(handlers), failpoints_);
+  }
+  absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address,
+                                                const ChannelOptions& options) override {
+    return DialGrpc(home_.loop(), pool_, address, options, failpoints_);
+  }
+
+ private:
+  fault::Failpoints* const failpoints_;
+  GrpcHome home_;
+  const std::shared_ptr<BufferPool> pool_ =
+      std::make_shared<BufferPool>(kClientPoolBytesMax);  // Shared with the answers that are out.
+};
+
+// gRPC 1.51 looks at `errno` of connect() only after further work, which takes locks. The first
+// lock of a process that has to wait makes Abseil read the number of CPUs and their frequency from
+// /sys. Where those files are missing (the frequency nearly everywhere, the number in a bare
+// chroot), a connection under way was then reported as "No such file or directory" and dropped.
+// Abseil reads both once, so it reads them here.
+void ReadCpuFactsBeforeFirstConnection() {
+  absl::base_internal::NumCPUs();
+  absl::base_internal::NominalCPUFrequency();
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) {
+  ReadCpuFactsBeforeFirstConnection();
+  // What matters comes back in statuses; what gRPC prints, strangers at the port could fill the
+  // disk with. But its last words before it aborts the process are kept.
+  gpr_set_log_function([](gpr_log_func_args* line) {
+    if (std::strstr(line->message, "assertion failed") != nullptr)
+      std::fprintf(stderr, "gRPC: %s:%d: %s\n", line->file, line->line, line->message);
+  });
+  return std::make_unique<GrpcTransport>(failpoints);
+}
+
+void TuneAllocator() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  mallopt(M_ARENA_MAX, 2);
+}
+
+}  // namespace evergrad::transport

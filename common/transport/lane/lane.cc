@@ -1,0 +1,157 @@
+#include "common/transport/lane/lane.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/checked_math.h"
+
+namespace evergrad::transport {
+namespace {
+
+std::uint64_t InRing(std::uint64_t bytes) { return RoundUp(bytes, wire::kLaneAlignment); }
+
+// The numbers are read and written by another process.
+std::atomic_ref<std::uint64_t> Shared(std::uint64_t* number) {
+  return std::atomic_ref<std::uint64_t>(*number);
+}
+
+// ThreadSanitizer knows no fences. It has nothing to see here either: the two sides map the memory
+// at two addresses.
+void Fence([[maybe_unused]] std::memory_order order) {
+#if !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(order);
+#endif
+}
+
+}  // namespace
+
+absl::Status CheckLaneOption(std::uint64_t ring_bytes) {
+  if (ring_bytes % kLaneRingUnit == 0 && ring_bytes <= kLaneRingBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("lane_ring_bytes is not a multiple of ",
+                                                 kLaneRingUnit, " up to ", kLaneRingBytesMax,
+                                                 ": got=", ring_bytes));
+}
+
+Lane::Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side side)
+    : memory_(std::move(memory)),
+      ring_bytes_(ring_bytes),
+      piece_bytes_max_(std::min(ring_bytes / 4, wire::kMessagePayloadBytesMax)),
+      out_(side == Side::kClient ? 0 : 1),
+      in_(1 - out_),
+      out_ring_(memory_.get() + wire::kLaneControlBytes +
+                static_cast<std::uint64_t>(out_) * ring_bytes),
+      in_ring_(memory_.get() + wire::kLaneControlBytes +
+               static_cast<std::uint64_t>(in_) * ring_bytes) {
+  EG_CHECK(ring_bytes > 0 && ring_bytes % kLaneRingUnit == 0 && ring_bytes <= kLaneRingBytesMax);
+}
+
+absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
+  const std::uint64_t need = InRing(bytes);
+  const auto taken_ref = Shared(Number(wire::LaneTakenAt(out_)));
+  const auto wake_ref = Shared(Number(wire::LaneWakeAt(out_)));
+  for (const bool again : {false, true}) {
+    // Both sides write one number and then read the other's, in one order for all: either we see
+    // the room or the peer our wish.
+    const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
+    if (taken > written_ || taken < peer_taken_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the lane's reader claims what it cannot have taken: taken=", taken,
+                       " before=", peer_taken_, " written=", written_));
+    }
+    peer_taken_ = taken;
+    if (need <= ring_bytes_ - (written_ - taken)) {
+      if (std::exchange(asked_, false)) wake_ref.store(0, std::memory_order_relaxed);
+      return true;
+    }
+    // Half of the ring at a time: a wake-up costs more than it takes to copy a piece.
+    if (again) break;
+    asked_ = true;
+    wake_ref.store(written_ - std::min(ring_bytes_ - need, ring_bytes_ / 2),
+                   std::memory_order_seq_cst);
+  }
+  return false;
+}
+
+void Lane::Write(std::span<const tensor::SharedBytes> pieces) {
+  std::uint64_t at = written_ % ring_bytes_, bytes = 0;
+  for (const auto& piece : pieces) {
+    const std::uint64_t first = std::min<std::uint64_t>(piece.bytes.size(), ring_bytes_ - at);
+    if (first > 0) std::memcpy(out_ring_ + at, piece.bytes.data(), first);
+    if (first < piece.bytes.size())
+      std::memcpy(out_ring_, piece.bytes.data() + first, piece.bytes.size() - first);
+    at = (at + piece.bytes.size()) % ring_bytes_;
+    bytes += piece.bytes.size();
+  }
+  written_ += InRing(bytes);
+  // The header that follows through the stream is what tells the peer: a system call lies between.
+  Fence(std::memory_order_release);
+}
+
+absl::StatusOr<MessageView> Lane::Read(std::uint64_t bytes) {
+  if (bytes > ring_bytes_)
+    return absl::InvalidArgumentError(
+        absl::StrCat("piece larger than the lane: bytes=", bytes, " ring_bytes=", ring_bytes_));
+  Fence(std::memory_order_acquire);
+  const std::uint64_t at = taken_ % ring_bytes_;
+  const std::uint64_t first = std::min(bytes, ring_bytes_ - at);
+  views_ = {std::span(in_ring_ + at, first), std::span(in_ring_, bytes - first)};
+  return MessageView(views_.data(), first < bytes ? 2 : 1);
+}
+
+bool Lane::Release(std::uint64_t bytes) {
+  taken_ += InRing(bytes);
+  Shared(Number(wire::LaneTakenAt(in_))).store(taken_, std::memory_order_seq_cst);
+  const auto wake_ref = Shared(Number(wire::LaneWakeAt(in_)));
+  const std::uint64_t wake = wake_ref.load(std::memory_order_seq_cst);
+  if (wake == 0 || wake > taken_) return false;
+  wake_ref.store(0, std::memory_order_relaxed);  // If it was set anew meanwhile: the peer looks
+                                                 // again when it is told.
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------
+
+void LanePort::Close() {
+  lane_ = nullptr;
+  status_ = absl::OkStatus();
+  room_queued_ = false;
+}
+
+std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
+  if (!status_.ok()) return std::nullopt;
+  if (lane_ == nullptr || outbox.next_frame_left() < kLaneBytesMin) {
+    auto message = outbox.Next();
+    if (message && message->header.kind == wire::MessageKind::kRoom) room_queued_ = false;
+    return message;
+  }
+  // Frames are in order of what is left of them: those behind this one want the lane too.
+  const std::uint64_t bytes = std::min(outbox.next_frame_left(), lane_->piece_bytes_max());
+  const auto room = lane_->HasRoom(bytes);
+  if (!room.ok()) status_ = room.status();
+  if (!room.ok() || !*room) return std::nullopt;
+  auto message = outbox.Next(bytes, wire::kInLane);
+  lane_->Write(std::span(message->pieces).subspan(1));
+  message->pieces.resize(1);
+  return message;
+}
+
+absl::StatusOr<MessageView> LanePort::Payload(const wire::StreamHeader& header,
+                                              MessageView behind) {
+  if (!header.in_lane()) return behind;
+  if (lane_ == nullptr)
+    return absl::InvalidArgumentError(
+        absl::StrCat("payload in a lane that was not agreed on: request=", header.request_id));
+  return lane_->Read(header.bytes);
+}
+
+void LanePort::Done(const wire::StreamHeader& header, Outbox& outbox) {
+  if (!header.in_lane() || lane_ == nullptr) return;
+  if (lane_->Release(header.bytes) && !std::exchange(room_queued_, true))
+    outbox.AddControl({.kind = wire::MessageKind::kRoom});
+}
+
+}  // namespace evergrad::transport

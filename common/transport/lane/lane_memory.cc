@@ -1,0 +1,166 @@
+#include "common/transport/lane/lane_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace evergrad::transport {
+namespace {
+
+// With these the peer can neither make the memory shorter, which would kill us at the next touch,
+// nor take the seals off.
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::size_t kMagicAt = 0, kRingBytesAt = 8;
+
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() {
+    if (fd_ >= 0) close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+std::string Error(absl::string_view what) { return absl::StrCat(what, ": ", std::strerror(errno)); }
+
+// Every page at once: no fault later.
+std::shared_ptr<std::byte> Map(int fd, std::uint64_t bytes) {
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  return std::shared_ptr<std::byte>(static_cast<std::byte*>(mapped),
+                                    [bytes](std::byte* memory) { munmap(memory, bytes); });
+}
+
+// All zeros when the system does not say.
+std::array<std::byte, 16> BootId() {
+  std::array<std::byte, 16> id{};
+  const File file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  char text[37] = {};
+  if (file.fd() < 0 || read(file.fd(), text, 36) != 36) return id;
+  std::size_t digits = 0;
+  for (const char c : absl::string_view(text, 36)) {
+    const bool number = c >= '0' && c <= '9', letter = c >= 'a' && c <= 'f';
+    if ((!number && !letter) || digits == 32) continue;
+    id[digits / 2] = id[digits / 2] << 4 | std::byte(number ? c - '0' : c - 'a' + 10);
+    ++digits;
+  }
+  return id;
+}
+
+std::uint64_t PidNamespace() {
+  struct stat info {};
+  return stat("/proc/self/ns/pid", &info) == 0 ? info.st_ino : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes) {
+  const std::uint64_t bytes = LaneMemoryBytes(ring_bytes);
+  const auto file =
+      std::make_shared<File>(memfd_create("evergrad-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (file->fd() < 0) return absl::UnavailableError(Error("memfd_create"));
+  // Allocated now: a machine without memory says so here, not by a signal at the first touch.
+  if (const int error = posix_fallocate(file->fd(), 0, static_cast<off_t>(bytes)); error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("fallocate: ", std::strerror(error), ": bytes=", bytes));
+  }
+  if (fcntl(file->fd(), F_ADD_SEALS, kSeals) != 0)
+    return absl::UnavailableError(Error("F_ADD_SEALS"));
+  auto memory = Map(file->fd(), bytes);
+  if (memory == nullptr) return absl::UnavailableError(Error("mmap"));
+
+  OfferedLane offered;
+  offered.offer.boot_id = BootId();
+  offered.offer.pid_namespace = PidNamespace();
+  offered.offer.pid = static_cast<std::uint64_t>(getpid());
+  offered.offer.fd = static_cast<std::uint64_t>(file->fd());
+  offered.offer.ring_bytes = ring_bytes;
+  if (getrandom(offered.offer.nonce.data(), offered.offer.nonce.size(), 0) !=
+      static_cast<ssize_t>(offered.offer.nonce.size())) {
+    return absl::UnavailableError(Error("getrandom"));
+  }
+  std::memcpy(memory.get() + kMagicAt, &wire::kLaneMagic, sizeof wire::kLaneMagic);
+  std::memcpy(memory.get() + kRingBytesAt, &ring_bytes, sizeof ring_bytes);
+  std::copy(offered.offer.nonce.begin(), offered.offer.nonce.end(),
+            memory.get() + wire::kLaneNonceAt);
+  offered.lane = std::make_unique<Lane>(std::move(memory), ring_bytes, Lane::Side::kClient);
+  offered.open = file;
+  return offered;
+}
+
+absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
+                                               std::uint64_t ring_bytes_max,
+                                               std::function<void()> on_gone) {
+  const auto refused = [](auto&&... why) {
+    return absl::FailedPreconditionError(absl::StrCat(why...));
+  };
+  if (offer.ring_bytes == 0 || offer.ring_bytes % kLaneRingUnit != 0 ||
+      offer.ring_bytes > std::min(ring_bytes_max, kLaneRingBytesMax)) {
+    return refused("ring of a size that is not taken: ring_bytes=", offer.ring_bytes,
+                   " max=", ring_bytes_max);
+  }
+  const auto boot_id = BootId();
+  if (boot_id == std::array<std::byte, 16>{} || offer.boot_id != boot_id)
+    return refused("another host");
+  const std::uint64_t pid_namespace = PidNamespace();
+  if (pid_namespace == 0 || offer.pid_namespace != pid_namespace)
+    return refused("another pid namespace");
+  if (offer.pid > 0x7fffffff || offer.fd > 0x7fffffff)
+    return refused("no such file: pid=", offer.pid, " fd=", offer.fd);
+
+  // Looked at before it is opened: opening a device or a pipe of somebody's choice would do
+  // something.
+  const File path(
+      open(absl::StrCat("/proc/", offer.pid, "/fd/", offer.fd).c_str(), O_PATH | O_CLOEXEC));
+  if (path.fd() < 0)
+    return refused(Error("cannot find the memory"), ": pid=", offer.pid, " fd=", offer.fd);
+  struct stat info {};
+  if (fstat(path.fd(), &info) != 0 || !S_ISREG(info.st_mode))
+    return refused("not memory: pid=", offer.pid, " fd=", offer.fd);
+  if (info.st_uid != geteuid()) return refused("memory of another user: uid=", info.st_uid);
+  const std::uint64_t bytes = LaneMemoryBytes(offer.ring_bytes);
+  if (static_cast<std::uint64_t>(info.st_size) != bytes)
+    return refused("memory of another size: bytes=", info.st_size, " want=", bytes);
+  const File file(open(absl::StrCat("/proc/self/fd/", path.fd()).c_str(),
+                       O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (file.fd() < 0) return refused(Error("cannot open the memory"));
+  const int seals = fcntl(file.fd(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals)
+    return refused("memory that is not sealed: seals=", seals);
+  // Sealed: the size that counts is the one of now.
+  if (fstat(file.fd(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) != bytes)
+    return refused("memory that changed its size");
+  auto memory = Map(file.fd(), bytes);
+  if (memory == nullptr) return refused(Error("mmap"));
+  if (std::memcmp(memory.get() + kMagicAt, &wire::kLaneMagic, sizeof wire::kLaneMagic) != 0 ||
+      std::memcmp(memory.get() + kRingBytesAt, &offer.ring_bytes, sizeof offer.ring_bytes) != 0 ||
+      std::memcmp(memory.get() + wire::kLaneNonceAt, offer.nonce.data(), offer.nonce.size()) != 0) {
+    return refused("not the memory that was offered: pid=", offer.pid, " fd=", offer.fd);
+  }
+  if (on_gone) {
+    std::byte* const at = memory.get();
+    memory =
+        std::shared_ptr<std::byte>(at, [memory, on_gone = std::move(on_gone)](std::byte*) mutable {
+          memory.reset();
+          on_gone();
+        });
+  }
+  return std::make_unique<Lane>(std::move(memory), offer.ring_bytes, Lane::Side::kServer);
+}
+
+}  // namespace evergrad::transport

@@ -1,0 +1,83 @@
+// Message streams over a Link, the same for client and server. Private to the room.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "common/base/mutex.h"
+#include "common/fault/failpoints.h"
+#include "common/transport/streams/link.h"
+#include "common/transport/streams/loop.h"
+#include "common/transport/transport.h"
+
+namespace evergrad::transport {
+
+class MessageStreamCore final : public LinkEvents,
+                                public std::enable_shared_from_this<MessageStreamCore> {
+ public:
+  struct Options {
+    std::uint64_t message_bytes_max = 0;
+    std::uint64_t unsent_bytes_max = 0;
+    MonoTime progress_timeout{0};
+    std::function<void()> on_gone;  // On the loop, once, when the link is no longer used.
+    std::function<void(std::uint64_t received, std::uint64_t sent)>
+        count;  // On the loop; may be empty.
+  };
+  // `failpoints` may be null.
+  MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options);
+
+  // On the loop, once, before or after the first Send.
+  void Start(std::shared_ptr<Link> link, MessageStreamEvents events);
+  // The server shuts down, on the loop: on_end(status) now, unless closed.
+  void Abort(const absl::Status& status);
+
+  // Any thread.
+  absl::Status Send(std::string message);
+  void Close();
+
+  void OnOpen() override;
+  void OnMessage(MessageView message) override;
+  void OnSent() override;
+  void OnEnd(absl::Status status) override;
+
+  // The public handle; its destruction closes the stream.
+  std::unique_ptr<MessageStream> MakeHandle();
+
+ private:
+  class Handle;
+  void Pump();
+  void WatchProgress();
+  void CloseOnLoop();
+  // Lets go of the link and of what is unsent; false when that had happened.
+  bool End();
+  // Whether `session.cut` is to end the stream here.
+  bool Cut();
+
+  const std::shared_ptr<Loop> loop_;
+  fault::Failpoints* const failpoints_;
+  const Options options_;
+
+  Mutex mu_;
+  std::deque<std::string> unsent_ ABSL_GUARDED_BY(mu_);
+  std::uint64_t unsent_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // Or closed: nothing more is taken in.
+  bool pump_posted_ ABSL_GUARDED_BY(mu_) = false;
+
+  // The loop's own.
+  std::shared_ptr<Link> link_;
+  std::shared_ptr<MessageStreamEvents>
+      events_;  // Shared so that a callback may close its own stream.
+  bool open_ = false;
+  bool closing_ = false;
+  bool flushing_ = false;  // Closed by its owner, and the link is still there.
+  bool finished_ = false;
+  bool watching_ = false;
+  std::uint64_t sending_bytes_ = 0;
+  bool sending_ = false;
+  MonoTime last_sent_{0};
+};
+
+}  // namespace evergrad::transport

@@ -1,0 +1,139 @@
+#include "common/transport/tls/tls_files.h"
+
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509_vfy.h>
+#include <openssl/x509v3.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/openssl_ptr.h"
+#include "common/base/status.h"
+#include "common/transport/certificate_task.h"
+
+namespace evergrad::transport {
+namespace {
+
+constexpr std::size_t kFileBytesMax = 1u << 20;
+
+using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
+using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
+using Store = std::unique_ptr<X509_STORE, Freer<X509_STORE_free>>;
+using StoreContext = std::unique_ptr<X509_STORE_CTX, Freer<X509_STORE_CTX_free>>;
+
+absl::StatusOr<std::string> ReadPem(absl::string_view what, const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in)
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read ", what, ": file=", path, " error=", std::strerror(errno)));
+  std::stringstream text;
+  text << in.rdbuf();
+  std::string pem = text.str();
+  if (pem.empty() || pem.size() > kFileBytesMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " has an odd size: file=", path, " bytes=", pem.size()));
+  return pem;
+}
+
+Bio Reader(const std::string& pem) {
+  return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+absl::StatusOr<Certificate> ParseCertificate(absl::string_view what, const std::string& pem,
+                                             const std::string& path) {
+  const Bio bio = Reader(pem);
+  Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (certificate == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat(what, " is no PEM certificate: file=", path));
+  return certificate;
+}
+
+// Our own certificate against our own authorities (a file may hold several, while one replaces
+// another): what the peer is going to do with it.
+absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles& files) {
+  const Store store(X509_STORE_new());
+  const StoreContext context(X509_STORE_CTX_new());
+  if (AddAuthorities(ca_pem, store.get()) == 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls ca is no PEM certificate: file=", files.ca));
+  X509_STORE_set_flags(store.get(), X509_V_FLAG_PARTIAL_CHAIN);
+  X509_STORE_CTX_init(context.get(), store.get(), certificate, nullptr);
+  const bool good = X509_verify_cert(context.get()) == 1;
+  const int error = X509_STORE_CTX_get_error(context.get());
+  const bool of_ca = X509_STORE_CTX_get_error_depth(context.get()) > 0;
+  ERR_clear_error();
+  if (good) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("certificate verify failed: ", X509_verify_cert_error_string(error),
+                   ": file=", of_ca ? files.ca : files.cert, " ca=", files.ca));
+}
+
+std::vector<std::string> UriNames(X509* certificate) {
+  const std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>> names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  std::vector<std::string> uris;
+  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
+    uris.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
+                      static_cast<std::size_t>(ASN1_STRING_length(uri)));
+  }
+  return uris;
+}
+
+}  // namespace
+
+int AddAuthorities(const std::string& pem, X509_STORE* store) {
+  const Bio bio = Reader(pem);
+  int added = 0;
+  while (const auto ca = Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)))
+    added += X509_STORE_add_cert(store, ca.get()) == 1 ? 1 : 0;
+  ERR_clear_error();
+  return added;
+}
+
+absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
+  if (files.empty()) return std::nullopt;
+  if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls wants ca, cert and key, all three: ca=", files.ca, " cert=", files.cert,
+                     " key=", files.key));
+  }
+  TlsPems pems;
+  EG_ASSIGN_OR_RETURN(pems.ca, ReadPem("tls ca", files.ca));
+  EG_ASSIGN_OR_RETURN(pems.cert, ReadPem("tls cert", files.cert));
+  EG_ASSIGN_OR_RETURN(pems.key, ReadPem("tls key", files.key));
+  EG_ASSIGN_OR_RETURN(const Certificate certificate,
+                      ParseCertificate("tls cert", pems.cert, files.cert));
+  const Bio bio = Reader(pems.key);
+  const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (key == nullptr)
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls key is no PEM private key: file=", files.key));
+  const bool matches = X509_check_private_key(certificate.get(), key.get()) == 1;
+  ERR_clear_error();
+  if (!matches)
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls key is of another certificate: key=", files.key, " cert=", files.cert));
+  EG_RETURN_IF_ERROR(Verify(pems.ca, certificate.get(), files));
+  // What every peer is going to ask.
+  auto task = TaskOfUris(UriNames(certificate.get()));
+  absl::Status named = task.ok() ? CheckTask(*task, files.task) : task.status();
+  if (!named.ok())
+    return absl::InvalidArgumentError(absl::StrCat(named.message(), ": file=", files.cert));
+  return pems;
+}
+
+}  // namespace evergrad::transport

@@ -1,0 +1,144 @@
+#include "common/transport/tls/tls_probe.h"
+
+#include <netdb.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/openssl_ptr.h"
+
+namespace evergrad::transport {
+namespace {
+
+constexpr int kStepMillis = 500;
+
+using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
+using Session = std::unique_ptr<SSL, Freer<SSL_free>>;
+using Bio = std::unique_ptr<BIO, Freer<BIO_free>>;
+using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
+
+class Socket {
+ public:
+  explicit Socket(int fd) : fd_(fd) {}
+  ~Socket() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  int fd() const { return fd_; }
+  bool Wait(short events) const {
+    pollfd p{fd_, events, 0};
+    return poll(&p, 1, kStepMillis) == 1;
+  }
+
+ private:
+  const int fd_;
+};
+
+int Connect(const std::string& host_port) {
+  const std::size_t colon = host_port.rfind(':');
+  if (colon == std::string::npos) return -1;
+  std::string host = host_port.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (getaddrinfo(host.c_str(), host_port.substr(colon + 1).c_str(), &hints, &found) != 0)
+    return -1;
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd >= 0)
+    (void)connect(fd, found->ai_addr, found->ai_addrlen);  // In progress: the caller waits.
+  freeaddrinfo(found);
+  return fd;
+}
+
+bool Use(SSL_CTX* context, const TlsPems& pems) {
+  const auto reader = [](const std::string& pem) {
+    return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  };
+  const Bio cert_bio = reader(pems.cert), key_bio = reader(pems.key);
+  const Certificate cert(PEM_read_bio_X509(cert_bio.get(), nullptr, nullptr, nullptr));
+  const Key key(PEM_read_bio_PrivateKey(key_bio.get(), nullptr, nullptr, nullptr));
+  return cert && key && AddAuthorities(pems.ca, SSL_CTX_get_cert_store(context)) > 0 &&
+         SSL_CTX_use_certificate(context, cert.get()) == 1 &&
+         SSL_CTX_use_PrivateKey(context, key.get()) == 1;
+}
+
+// Runs `step` (SSL_connect, SSL_read) until it is through, fails, or nothing comes for a while. Its
+// SSL_get_error.
+template <class Step>
+int Drive(const Socket& socket, SSL* session, Step step) {
+  for (;;) {
+    const int result = step();
+    const int error = result > 0 ? SSL_ERROR_NONE : SSL_get_error(session, result);
+    if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) return error;
+    if (!socket.Wait(error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT)) return error;
+  }
+}
+
+std::string LastReason() {
+  const unsigned long code = ERR_peek_last_error();
+  const char* reason = code == 0 ? nullptr : ERR_reason_error_string(code);
+  return reason == nullptr ? "" : reason;
+}
+
+}  // namespace
+
+std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
+  sigset_t
+      broken_pipe;  // OpenSSL writes without MSG_NOSIGNAL. The thread is ours and ends after this.
+  sigemptyset(&broken_pipe);
+  sigaddset(&broken_pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+  const Socket socket(Connect(host_port));
+  if (socket.fd() < 0 || !socket.Wait(POLLOUT)) return "";
+  const Context context(SSL_CTX_new(TLS_client_method()));
+  if (context == nullptr) return "";
+  if (pems != nullptr && !Use(context.get(), *pems)) return "";
+  SSL_CTX_set_verify(context.get(), pems == nullptr ? SSL_VERIFY_NONE : SSL_VERIFY_PEER, nullptr);
+  const Session session(SSL_new(context.get()));
+  if (session == nullptr) return "";
+  SSL_set_fd(session.get(), socket.fd());
+  // gRPC over TLS speaks h2 and nothing else: without this a server hangs up before it says what is
+  // wrong.
+  static constexpr unsigned char kProtocols[] = {2, 'h', '2'};
+  SSL_set_alpn_protos(session.get(), kProtocols, sizeof kProtocols);
+  ERR_clear_error();
+  int error = Drive(socket, session.get(), [&] { return SSL_connect(session.get()); });
+  const bool shook_hands = error == SSL_ERROR_NONE;
+  // In TLS 1.3 a server refuses a client's certificate after the client has finished its part.
+  if (shook_hands) {
+    char byte;
+    error = Drive(socket, session.get(), [&] { return SSL_read(session.get(), &byte, 1); });
+  }
+  const std::string reason = LastReason();
+  const long verified = SSL_get_verify_result(session.get());
+  const bool peer_speaks_tls = shook_hands || SSL_version(session.get()) >= TLS1_2_VERSION;
+  ERR_clear_error();
+  if (pems == nullptr) {
+    if (shook_hands)
+      return "the peer speaks TLS and wants a certificate: give tls {ca, cert, key}, or --tls-ca, "
+             "--tls-cert and --tls-key";
+    return peer_speaks_tls && !reason.empty() && reason != "wrong version number"
+               ? absl::StrCat("the peer speaks TLS: give tls {ca, cert, key}: ", reason)
+               : "";
+  }
+  if (verified != X509_V_OK)
+    return absl::StrCat("certificate verify failed: the peer's: ",
+                        X509_verify_cert_error_string(verified));
+  if (reason == "wrong version number" || reason == "packet length too long")
+    return "the peer does not speak TLS";
+  if (error == SSL_ERROR_SSL && !reason.empty())
+    return absl::StrCat("the peer refused our certificate: certificate verify failed there: ",
+                        reason);
+  return "";
+}
+
+}  // namespace evergrad::transport
