@@ -1,8 +1,11 @@
-# Run after a test executable was linked (cmake -P, by eg_tests): asks it for its test cases and writes one add_test for each.
+# Run after a test executable was linked (cmake -P, by eg_tests): asks it for its test cases and
+# writes one add_test for each.
 #
-# Catch2's own script keeps the names in a CMake list: a name with a semicolon becomes two tests, neither of which exists, and Catch2 calls that a
-# success. Here no name is ever in a list, and `-w NoTests` makes a test that finds nothing fail.
-execute_process(COMMAND "${TEST_EXECUTABLE}" --list-test-names-only OUTPUT_VARIABLE rest RESULT_VARIABLE count)
+# Catch2's own script keeps the names in a CMake list: a name with a semicolon becomes two tests,
+# neither of which exists, and Catch2 calls that a success. Here no name is ever in a list, and `-w
+# NoTests` makes a test that finds nothing fail.
+execute_process(COMMAND "${TEST_EXECUTABLE}" --list-test-names-only OUTPUT_VARIABLE rest
+  RESULT_VARIABLE count)
 if(NOT count GREATER 0)  # The exit code is their number.
   message(FATAL_ERROR "no test cases in ${TEST_EXECUTABLE}: ${count}")
 endif()

@@ -1,10 +1,13 @@
-# One target per room. A room is a folder; its target is its path with '_' for '/': common/base -> common_base.
+# One target per room. A room is a folder; its target is its path with '_' for '/': common/base ->
+# common_base.
 #
 #   eg_room([DEPS targets...] [EXCLUDE files...])      in the room's own CMakeLists.txt
 #   eg_daemon(NAME evergrad-worker DEPS targets...)    an executable from main.cc beside it
-#   eg_tests(ROOM common/base [DEPS targets...] [LABELS labels...])   every *_test.cc of the calling folder, one executable
-# A test that cannot run here prints "skipped: WHY" and returns; ctest counts it as skipped.
-# Paths reach a test through its environment (tests/support/paths.h), never through a definition: the compiler cache stays warm.
+#   eg_tests(ROOM common/base [DEPS targets...] [LABELS labels...])   every *_test.cc of the calling
+#       folder, one executable
+# A test that cannot run here prints "skipped: WHY" and returns; ctest counts it as skipped. Paths
+# reach a test through its environment (tests/support/paths.h), never through a definition: the
+# compiler cache stays warm.
 function(eg_room)
   cmake_parse_arguments(ARG "" "" "DEPS;EXCLUDE" ${ARGN})
   file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
@@ -48,7 +51,8 @@ function(eg_tests)
   endif()
   add_executable(${target}_test ${sources})
   target_include_directories(${target}_test PRIVATE ${PROJECT_SOURCE_DIR})
-  # What a test compares takes no time beside compiling it: at -O1 that takes two thirds of -O2's time.
+  # What a test compares takes no time beside compiling it: at -O1 that takes two thirds of -O2's
+  # time.
   target_compile_options(${target}_test PRIVATE ${EVERGRAD_WARNINGS} $<$<CONFIG:Release>:-O1>)
   if(TARGET ${target})
     target_link_libraries(${target}_test PRIVATE ${target})
@@ -56,8 +60,10 @@ function(eg_tests)
   target_link_libraries(${target}_test PRIVATE ${ARG_DEPS} Catch2::Catch2WithMain)
   set(listed ${CMAKE_CURRENT_BINARY_DIR}/${target}_cases.cmake)
   add_custom_command(TARGET ${target}_test POST_BUILD BYPRODUCTS ${listed} VERBATIM
-    COMMAND ${CMAKE_COMMAND} -DTEST_EXECUTABLE=$<TARGET_FILE:${target}_test> -DROOM=${ARG_ROOM} "-DLABELS=${ARG_LABELS}" -DTIMEOUT=${ARG_TIMEOUT}
-      -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DBIN_DIR=${CMAKE_BINARY_DIR}/bin -DOUT=${listed} -P ${PROJECT_SOURCE_DIR}/cmake/add_tests.cmake)
+    COMMAND ${CMAKE_COMMAND} -DTEST_EXECUTABLE=$<TARGET_FILE:${target}_test> -DROOM=${ARG_ROOM}
+      "-DLABELS=${ARG_LABELS}" -DTIMEOUT=${ARG_TIMEOUT}
+      -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -DBIN_DIR=${CMAKE_BINARY_DIR}/bin -DOUT=${listed}
+        -P ${PROJECT_SOURCE_DIR}/cmake/add_tests.cmake)
   # A test program that is not built is a test that fails.
   set(include ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
   file(WRITE ${include} "if(EXISTS [==[${listed}]==])\n  include([==[${listed}]==])\nelse()\n  add_test(${target}_test_NOT_BUILT ${target}_test_NOT_BUILT)\nendif()\n")

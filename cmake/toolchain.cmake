@@ -14,7 +14,8 @@ set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
+      ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+        ${CCACHE_PROGRAM})
   set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 find_program(MOLD_PROGRAM mold)
@@ -24,14 +25,18 @@ endif()
 
 # For the host's compilers only: nvcc has options of its own (worker/backend/cuda/device).
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>)
-# The CPU baseline. -ffp-contract=off: kernels give the same bits on every dispatch target (no implicit FMA).
+# The CPU baseline. -ffp-contract=off: kernels give the same bits on every dispatch target (no
+# implicit FMA).
 include(CheckCXXCompilerFlag)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-march=x86-64-v3> $<$<COMPILE_LANGUAGE:C,CXX>:-mtune=generic>)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-march=x86-64-v3>
+    $<$<COMPILE_LANGUAGE:C,CXX>:-mtune=generic>)
 endif()
-add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:C,CXX>:-fno-math-errno>)
+add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:C,CXX>:-fno-math-errno>)
 
-set(EVERGRAD_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers)
+set(EVERGRAD_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wno-missing-field-initializers)
 if(EVERGRAD_WARNINGS_AS_ERRORS)
   list(APPEND EVERGRAD_WARNINGS -Werror)
 endif()
@@ -39,17 +44,20 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   list(APPEND EVERGRAD_WARNINGS -Wthread-safety)
 endif()
 if(EVERGRAD_SANITIZE STREQUAL "address")
-  foreach(option -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  foreach(option -fsanitize=address,undefined -fno-sanitize-recover=undefined
+    -fno-omit-frame-pointer)
     add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${option}>")
   endforeach()
   add_link_options(-fsanitize=address,undefined)
 elseif(EVERGRAD_SANITIZE STREQUAL "fuzz")
   # All code reports its coverage; only tests/fuzz links libFuzzer's main.
-  foreach(option -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  foreach(option -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+    -fno-omit-frame-pointer)
     add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:${option}>")
   endforeach()
   add_link_options(-fsanitize=fuzzer-no-link,address,undefined)
 elseif(EVERGRAD_SANITIZE STREQUAL "thread")
-  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=thread> $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer>)
+  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=thread>
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer>)
   add_link_options(-fsanitize=thread)
 endif()
