@@ -17,13 +17,13 @@ namespace evergrad::client {
 // The service Control as api.proto declares it.
 const google::protobuf::ServiceDescriptor& ControlService();
 
-// The path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask". It is a
-// programming error, checked by EG_CHECK, if the service has no such method, or if `response` is
-// given and the method answers with another message.
+// The path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask". EG_CHECK
+// fails if the service has no such method, or if `response` is given and the method answers with
+// another message.
 std::string ControlPath(const google::protobuf::Descriptor& request,
                         const google::protobuf::Descriptor* response = nullptr);
 
-// The same for a message type, computed once: ControlMethod<v1::DrainTaskRequest>().
+// The same for a message type, computed once per type: ControlMethod<v1::DrainTaskRequest>().
 template <class Request>
 const std::string& ControlMethod() {
   static const std::string path = ControlPath(*Request::descriptor());
@@ -37,7 +37,7 @@ const std::string& ControlMethod() {
 
 absl::Status UnreadableAnswer(std::size_t bytes);
 
-// An error of the call is passed on; Internal if the bytes are not a Response.
+// Passes an error of the call on; returns Internal if the bytes are not a Response.
 template <class Response>
 absl::StatusOr<Response> ParseAnswer(const absl::StatusOr<std::string>& bytes) {
   if (!bytes.ok()) return bytes.status();
@@ -46,8 +46,8 @@ absl::StatusOr<Response> ParseAnswer(const absl::StatusOr<std::string>& bytes) {
   return response;
 }
 
-// One call, made once. It blocks until the answer has come or `deadline` has passed, so it must not
-// run on a transport thread.
+// Makes one call, without retries. It blocks until the answer arrives or `deadline` passes, so it
+// must not run on a transport thread.
 template <class Response, class Request>
 absl::StatusOr<Response> CallControl(transport::Channel& channel, const Request& request,
                                      std::chrono::milliseconds deadline) {

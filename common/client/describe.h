@@ -3,8 +3,8 @@
 // variables that a functions job names, a server for the shards that it is assigned and for the
 // headers of the files that it writes.
 //
-// Pure functions. The messages that are read may come from outside: the numbers are copied
-// unchecked (optimizers::Check).
+// Pure functions. Messages may come from outside: their numbers are copied unchecked, and the
+// caller runs optimizers::Check.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 
 namespace evergrad::client {
 
-// The fans are those of Keras' compute_fans.
+// The fans are computed as by Keras' compute_fans.
 void FillInitializer(const config::InitializerSpec& from, std::uint64_t fan_in,
                      std::uint64_t fan_out, std::uint64_t seed, v1::Initializer* to);
-// Every member of the settings is a field of the same name. A new member of optimizers::Settings
-// therefore needs a field, and nothing here.
+// Copies every member of the settings to or from the field of the same name. A new member of
+// optimizers::Settings therefore needs a new field of the message, and no change here.
 void FillOptimizer(const optimizers::Settings& from, v1::Optimizer* to);
 optimizers::Settings OptimizerOf(const v1::Optimizer& from);
 

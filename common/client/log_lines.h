@@ -1,4 +1,4 @@
-// What a task and the coordinator tell of their newest log lines (psctl logs).
+// Sends a task's newest log lines to the coordinator (psctl logs).
 #pragma once
 
 #include <functional>
@@ -8,12 +8,13 @@
 
 namespace evergrad::client {
 
-// Texts are cut and made fit for a proto3 string (CleanText), so that the coordinator's longest
-// answer fits one message.
+// Copies a line. Texts are truncated and made valid for a proto3 string (CleanText), so that the
+// coordinator's longest answer fits one message.
 void FillLogLine(const log::Line& line, v1::LogLine* to);
 
-// Hands the lines that `request` asks for (0 lines: as many as are kept) to `send`, in messages far
-// below the transport's limit; the last one, which may have none, is marked as the end.
+// Passes the lines that `request` asks for to `send`, in messages far below the transport's limit.
+// A request for 0 lines asks for all that are kept. The last message is marked as the end and may
+// have no lines.
 void AnswerReadLogs(const log::Logger& logger, const v1::ReadLogs& request,
                     const std::function<void(v1::TaskMessage)>& send);
 

@@ -14,12 +14,12 @@
 namespace evergrad::client {
 namespace {
 
-// What an answer must have in common with its request, kept while the request is on its way.
+// The properties of a request that its answer must match, kept while the request is in flight.
 struct Asked {
   std::vector<std::uint32_t> pushes, pulls;
 };
 
-// What may be in the headers of a call.
+// Restricts text to characters that are legal in the headers of a call.
 std::string AsciiOnly(std::string text) {
   for (char& c : text) {
     if (c < ' ' || c > '~') c = '?';
@@ -29,7 +29,7 @@ std::string AsciiOnly(std::string text) {
 
 absl::Status Misfit(absl::string_view what, std::size_t index, std::uint64_t want,
                     std::uint64_t got) {
-  return absl::InternalError(absl::StrCat("answer does not fit its request: ", what,
+  return absl::InternalError(absl::StrCat("answer does not match its request: ", what,
                                           " section=", index, " want=", want, " got=", got));
 }
 
@@ -61,27 +61,27 @@ absl::StatusOr<ParameterClient::Answer> Read(const Asked& asked, transport::Rece
   ParameterClient::Answer answer;
   answer.header = std::move(response.header);
   answer.payloads = std::move(response.payloads);
-  answer.frame = std::move(frame);  // The buffer keeps its address, so the spans stay good.
+  answer.frame = std::move(frame);  // Moving the buffer keeps its address, so the spans stay valid.
   return answer;
 }
 
 }  // namespace
 
 struct ParameterClient::Impl {
-  // A channel and its stream. `users` counts the Sends that are inside the stream: who retires a
-  // peer waits for them and destroys it himself, because the last user may be a transport thread,
-  // which must not wait for its own callbacks.
+  // A channel and its stream. `users` counts the Sends inside the stream. The thread that retires a
+  // peer waits for them and destroys the peer itself, because the last user may be a transport
+  // thread, which must not wait for its own callbacks.
   struct Peer {
     std::string address;
     std::unique_ptr<transport::Channel> channel;
-    std::unique_ptr<transport::DataStream> stream;  // Goes before its channel.
+    std::unique_ptr<transport::DataStream> stream;  // Destroyed before its channel.
     int users = 0;
   };
 
   using PeerKey =
       std::tuple<std::string, std::string, std::string>;  // host:port, unix path, identity
 
-  // The peer with users + 1.
+  // The peer, with `users` incremented.
   absl::StatusOr<std::shared_ptr<Peer>> Use(const v1::Endpoint& endpoint) {
     const bool same_host = !host_id.empty() && endpoint.host_id() == host_id;
     const transport::Address address{
@@ -94,8 +94,8 @@ struct ParameterClient::Impl {
         return it->second;
       }
     }
-    // Without the lock, for certificates are read from files. Two callers may dial at once: the
-    // second one's is dropped.
+    // The lock is not held, because certificates are read from files. If two callers dial at once,
+    // the peer of the second one is dropped.
     auto made = std::make_shared<Peer>();
     made->address = address.host_port;
     transport::ChannelOptions channel = options;
@@ -115,7 +115,7 @@ struct ParameterClient::Impl {
     if (--peer.users == 0) idle.NotifyAll();
   }
 
-  // The peer with users + 1, if it is still in use.
+  // The peer with `users` incremented, if it is still in use.
   bool UseAgain(const std::shared_ptr<Peer>& peer) {
     MutexLock lock(&mu);
     for (const auto& [key, kept] : peers) {
@@ -155,7 +155,7 @@ struct ParameterClient::Impl {
   mutable Mutex mu;
   CondVar idle;
   std::map<PeerKey, std::shared_ptr<Peer>> peers
-      ABSL_GUARDED_BY(mu);  // Shared with the Sends inside them.
+      ABSL_GUARDED_BY(mu);  // Shared with the Sends inside the peers.
   Stats stats ABSL_GUARDED_BY(mu);
 };
 
@@ -178,7 +178,8 @@ class ParameterClient::Announcement {
   Announcement(const Announcement&) = delete;
   Announcement& operator=(const Announcement&) = delete;
 
-  // The ticket for a request like this one, which is used with that; 0: it does not fit.
+  // The ticket of the announcement, if it fits a request like this one; the caller uses it with
+  // that request. 0 if it does not fit.
   std::uint64_t Take(const std::shared_ptr<Impl::Peer>& peer, std::uint64_t request_bytes,
                      std::uint64_t response_bytes) {
     if (peer_.lock() != peer || request_bytes > request_bytes_ || response_bytes > response_bytes_)
@@ -246,8 +247,8 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& hea
   transport::DataOptions options;
   options.response_bytes_max = response_bytes_max;
   options.deadline = deadline;
-  // The callback holds the counters, never the peer: it must not be the one that destroys the
-  // stream that calls it.
+  // The callback holds the counters and not the peer, because it must not destroy the stream that
+  // calls it.
   peer->stream->Call(ticket, std::move(frame), options,
                      [impl = impl_, asked = std::move(asked),
                       done = std::move(done)](absl::StatusOr<transport::ReceivedFrame> received) {

@@ -1,7 +1,7 @@
-// Talks to the servers of one job: one data stream per server, requests split by owner, one answer
-// per shard section. The retry table lives in worker/runner (LEDGER line 15) because it depends on
-// the attempt; this class reports answers. Thread-safe; callbacks run on a transport thread, or on
-// the caller's before Send returns when a call fails at once.
+// Client for the servers of one job: one data stream per server, requests split by owner, one
+// answer per shard section. The retry table is in worker/runner (LEDGER line 15), because it
+// depends on the attempt; this class only reports answers. Thread-safe. Callbacks run on a
+// transport thread, or on the caller's thread before Send returns if a call fails at once.
 #pragma once
 
 #include <chrono>
@@ -27,26 +27,27 @@ class ParameterClient {
   // socket is used only if the endpoint names the same host and options.use_unix is set.
   ParameterClient(transport::Transport* transport, transport::ChannelOptions options,
                   std::string client_name, std::string host_id = "");
-  ~ParameterClient();  // Retain({}): calls outstanding end with kCancelled before it returns. Not
-                       // from a callback.
+  // Calls Retain({}): outstanding calls end with kCancelled before it returns. Not from a callback.
+  ~ParameterClient();
 
-  // Sends one request to `endpoint` (a channel and stream are made on first use and kept per
-  // address and identity; with TLS the server's certificate must be for endpoint.server()).
-  // payloads: one per push. ids: none, or one list of int64 for each push and then for each pull
-  // (wire::BuildRequest). client_name and response_bytes_max of the header are filled in; it is not
-  // kept (hundreds of sections are better made in a wire::Packed). `done` is called exactly once
-  // and gets the parsed answer, whose payload spans live as long as `frame`: one result per
-  // section, each for the shard that was asked for. Unavailable: the server cannot be reached or
-  // went away; whether the pushes were applied is not known: resend under the same identity.
-  // kInternal: the answer does not fit the request. What the server said about the frame as a whole
-  // comes with its origin and retryability.
+  // Sends one request to `endpoint`. The channel and the stream are created on first use and kept
+  // per address and identity; with TLS the server's certificate must be issued for
+  // endpoint.server(). `payloads` has one entry per push. `ids` is empty, or has one list of int64
+  // for each push and then for each pull (wire::BuildRequest). The client fills in client_name and
+  // response_bytes_max of `header` and does not keep the header; requests of hundreds of sections
+  // are better built in a wire::Packed. `done` is called exactly once with the parsed answer: one
+  // result per section, each for the shard of its section. The payload spans live as long as
+  // `frame`. Errors: Unavailable if the server is unreachable or disconnected; it is unknown
+  // whether the pushes were applied, and they must be sent again under the same identity. kInternal
+  // if the answer does not match the request. A server's error about the whole frame carries its
+  // origin and retryability.
   struct Answer {
     transport::ReceivedFrame frame;
     wire::Packed<v1::ResponseHeader> header;
     std::vector<std::span<const std::byte>> payloads;
   };
-  // Room that was asked for ahead of a request; whoever lets go of it unused gives it back.
-  // Outlives the client safely.
+  // Memory that a server has been asked for ahead of a request. Destroying it unused returns the
+  // memory. It may outlive the client.
   class Announcement;
   struct AnnouncementDeleter {
     void operator()(Announcement* announcement) const;
@@ -56,20 +57,20 @@ class ParameterClient {
             std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
             std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done,
             Announced announced = nullptr, std::vector<tensor::SharedBytes> ids = {});
-  // Asks `endpoint` for room for a request of at most `request_bytes` (RequestBytesMax) while what
-  // it will carry is still being computed: its Send then finds the grant waiting and saves a round
-  // trip. Send uses it if it is for the same stream and large enough, else asks anew. The room is
-  // held at the server meanwhile, so announce a request that is about to come. Null when the server
-  // cannot be dialed.
+  // Asks `endpoint` for memory for a request of at most `request_bytes` (RequestBytesMax) while its
+  // payload is still being computed. A later Send then has its grant already and saves a round
+  // trip. Send uses the announcement if it is for the same stream and large enough, and asks again
+  // otherwise. The server reserves the memory meanwhile, so announce only a request that follows
+  // soon. Null if the server cannot be dialed.
   Announced Announce(const v1::Endpoint& endpoint, std::uint64_t request_bytes,
                      std::uint64_t response_bytes_max, std::chrono::milliseconds deadline);
-  // No request of so many sections with payloads of so many bytes, each rounded up to 64, is
-  // larger.
+  // The upper bound of a request with that many sections and payload bytes, each payload rounded up
+  // to 64.
   static std::uint64_t RequestBytesMax(std::uint64_t sections, std::uint64_t payload_bytes) {
     return payload_bytes + sections * 192 + 1024;
   }
-  // Closes streams to addresses not in `keep`; their calls end with kCancelled before it returns.
-  // Not from a callback.
+  // Closes the streams to all addresses that are not in `keep`. Their calls end with kCancelled
+  // before it returns. Not from a callback.
   void Retain(const std::vector<std::string>& keep);
   struct Stats {
     std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0;

@@ -13,7 +13,7 @@ constexpr std::size_t kMessageBytesMax = 3000;
 constexpr std::size_t kOriginBytesMax = 256;
 constexpr char kUserKind[] = "user";
 
-// One word for people; programs look at `retryable`, and at "user" for blame.
+// One word for people. Programs use `retryable`, and "user" for the blame.
 const char* KindOf(const absl::Status& status) {
   if (BlameOf(status) == Blame::kUser) return kUserKind;
   switch (status.code()) {
@@ -54,11 +54,11 @@ absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto) {
   for (int i = 0; i < count; i += 2) {
     const std::uint64_t begin = proto.bounds(i), end = proto.bounds(i + 1);
     if (begin >= end)
-      return absl::InvalidArgumentError(absl::StrCat("interval is empty or falling: position=", i,
-                                                     " begin=", begin, " end=", end));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "interval is empty or its bounds fall: position=", i, " begin=", begin, " end=", end));
     if (i > 0 && begin < last_end) {
       return absl::InvalidArgumentError(
-          absl::StrCat("intervals overlap or do not rise: position=", i, " begin=", begin,
+          absl::StrCat("intervals overlap or are out of order: position=", i, " begin=", begin,
                        " previous_end=", last_end));
     }
     set.AddRange(begin, end);

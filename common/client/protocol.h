@@ -1,5 +1,6 @@
-// What both ends of the protocol agree on beside the protos: the version, the session's path, and
-// the way between messages and the types of common/base. Pure; nothing that is read is trusted.
+// Constants and conversions that both ends of the protocol share beside the protos: the version,
+// the path of the session, and conversions between messages and the types of common/base. Pure
+// functions; input is checked.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +19,20 @@ namespace evergrad::client {
 
 inline constexpr std::uint32_t kProtocolVersion = 1;
 
-// The path of the session's stream. The unary methods' paths are in control.h, that of the data
-// stream is the transport's.
+// The path of the session's stream. The paths of unary methods are in control.h, the path of the
+// data stream in the transport.
 inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
 
-// Attempts in hand that a Hello names: those that wait at a worker, the one that runs, and as many
-// that are done and not answered.
+// Largest number of attempts that a Hello names: the queued ones, the running one, and as many that
+// are done and not yet acknowledged.
 inline constexpr int kHeldAttemptsMax = 2 * (4096 + 1);
 
-// Of closures of functions jobs.
+// Limits of closures of functions jobs.
 inline constexpr std::size_t kFunctionNameBytesMax = 128,
                              kFunctionsMax = 256;  // registered in one worker
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
 
-// Files of a runs folder on their way (RunFileChunk, ReadRunFile). A heartbeat waits behind one
+// Files of a runs folder in transfer (RunFileChunk, ReadRunFile). A heartbeat waits behind one
 // window at most.
 inline constexpr std::size_t kRunFileChunkMax = 256u << 10;
 inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
@@ -46,7 +47,7 @@ v1::Stamp ToProto(const Stamp<Tag>& stamp) {
   proto.set_n(stamp.n);
   return proto;
 }
-// FromProto<ShardEpoch>(m.epoch()). Any pair is a stamp; an absent message is (0,0).
+// FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
 template <class S>
 S FromProto(const v1::Stamp& proto) {
   S stamp;
@@ -56,24 +57,24 @@ S FromProto(const v1::Stamp& proto) {
 }
 
 v1::IntervalSet ToProto(const IntervalSet& set);
-// InvalidArgument: an odd count, an empty or falling interval, intervals that overlap or do not
-// rise.
+// InvalidArgument for an odd number of bounds, an empty interval, falling bounds, or intervals that
+// overlap or are out of order.
 absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto);
 
 v1::Role ToProto(Role role);
-absl::StatusOr<Role> FromProto(v1::Role role);  // InvalidArgument for an unknown one.
+absl::StatusOr<Role> FromProto(v1::Role role);  // InvalidArgument for an unknown role.
 
 using evergrad::CleanText;
 
-// At most kErrorDetailBytesMax when serialized; texts are cut. Blame, origin, retryability and code
-// survive the way there and back. `origin` is used when the status names none. The result for an OK
-// status is EG_CHECKed away.
+// The result has at most kErrorDetailBytesMax when serialized; texts are truncated. Blame, origin,
+// retryability and code survive the conversion in both directions. `origin` is used if the status
+// has none. The status must not be OK (EG_CHECK).
 inline constexpr std::size_t kErrorDetailBytesMax = 4096;
 v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view origin = "");
-// Never OK; an unknown code is kUnknown.
+// Never returns OK; an unknown code becomes kUnknown.
 absl::Status FromErrorDetail(const v1::ErrorDetail& detail);
 
-// The numbering part of a plan message; Plan::Create checks it.
+// The fields of a plan message that define the numbering of closures; Plan::Create checks them.
 plan::PlanSpec PlanSpecOf(const v1::Plan& proto);
 void FillPlan(const plan::PlanSpec& spec, v1::Plan* proto);
 

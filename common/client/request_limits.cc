@@ -9,9 +9,9 @@ namespace evergrad::client {
 namespace {
 
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
-// Room that a request with one section needs beside the section's payload.
+// Bytes of a request with one section beyond the section's payload.
 constexpr std::uint64_t kRequestOverheadBytes = 64u << 10;
-// Smaller parts cost more messages than they save memory.
+// Smaller parts would cost more messages than they save memory.
 constexpr std::uint64_t kPartBytesMin = 64u << 10;
 
 std::uint64_t OrUnlimited(std::uint64_t limit) { return limit == 0 ? kUnlimited : limit; }

@@ -1,5 +1,5 @@
-// What one server takes at once, as its endpoint says it, and what follows for whoever sends to it.
-// Pure.
+// The limits that a server states in its endpoint, and the sizes that its clients derive from them.
+// Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -19,23 +19,22 @@ struct RequestLimits {
     return {endpoint.budget_bytes_max(), endpoint.frame_bytes_max()};
   }
 
-  // Whether the server can ever grant a request of `request_bytes` whose answer carries
+  // Returns whether the server can ever grant a request of `request_bytes` whose answer carries
   // `response_bytes`.
   bool Fits(std::uint64_t request_bytes, std::uint64_t response_bytes) const;
-  // What one client may hold of the budget while others wait: half of it.
+  // The share of the budget that one client may hold while others wait: half of it.
   std::uint64_t share_bytes() const;
-  // A request that is one of several takes about so much, its answer included: an eighth of the
-  // budget, so that four of them, which a client has under way at once, fill the half of the budget
-  // that is one client's share.
+  // The target size of one of several requests, its answer included: an eighth of the budget. A
+  // client has four of them in flight, which fill its share.
   std::uint64_t part_bytes() const;
-  // The largest payload of one section that the server can take, in a request of its own; the
-  // largest number when the limits are unknown.
+  // The largest payload of one section in a request of its own; the largest number if the limits
+  // are unknown.
   std::uint64_t section_bytes_max() const;
-  // "--budget-bytes-max 16 MiB", the flag that limits a section, with its value: for messages.
+  // The flag that limits a section, with its value, for messages: "--budget-bytes-max 16 MiB".
   std::string section_flag() const;
 };
 
-// Of these a client has as many under way at one server, when it sends in parts.
+// Largest number of such parts that a client has in flight at one server.
 inline constexpr std::uint32_t kPartsUnderWayMax = 4;
 
 }  // namespace evergrad::client

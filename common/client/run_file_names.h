@@ -1,5 +1,5 @@
-// Names of the files of a job's runs folder that travel between hosts. Both ends use these lists:
-// no path comes from the wire.
+// Names of the files of a job's runs folder that are sent between hosts. Both ends use these lists,
+// so no path comes from the wire.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace evergrad::client {
 
-// What an export closure brings to the coordinator.
+// Files that an export closure sends to the coordinator.
 inline constexpr std::array<const char*, 3> kExportNames = {"weights.npz", "weights.safetensors",
                                                             "model/vocabularies.json"};
-// What a user gets of a run, in this order.
+// Files that a user can fetch of a run, in this order.
 inline constexpr std::array<const char*, 11> kRunFileNames = {
     "report.html",      "result.json",
     "metrics.jsonl",    "job.yaml",
@@ -31,7 +31,7 @@ inline bool IsRunFileName(absl::string_view name) {
   return std::find(kRunFileNames.begin(), kRunFileNames.end(), name) != kRunFileNames.end();
 }
 
-// What a folder with files of a run says in its mark: whose they are.
+// Contents of the mark file of a folder: the job that its files belong to.
 inline std::string RunMark(JobUid job) {
   return absl::StrCat("evergrad run of job ", JobUidString(job), "\n");
 }

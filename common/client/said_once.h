@@ -1,4 +1,5 @@
-// What a log is told once, though it happens at every connection. Thread-safe.
+// Filters log messages that would repeat at every connection: each text is logged once.
+// Thread-safe.
 #pragma once
 
 #include <set>
@@ -10,8 +11,9 @@ namespace evergrad::client {
 
 class SaidOnce {
  public:
-  // Whether `text` is said for the first time. Texts beyond kTextsMax are not said any more:
-  // something in them changes each time.
+  // Returns true the first time that it is called with `text`. After kTextsMax different texts it
+  // returns false, because a text with that many variants contains something that changes each
+  // time.
   bool First(const std::string& text) {
     MutexLock lock(&mu_);
     return said_.size() < kTextsMax && said_.insert(text).second;

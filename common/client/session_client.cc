@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kBatchBytesMax = 1u << 20;
-// What is asked of us is bounded both ways: no busy loop, no silence longer than any lease.
+// Bounds for values from the coordinator: no busy loop, and no silence longer than any lease.
 constexpr std::uint32_t kHeartbeatMsMin = 5, kHeartbeatMsMax = 60'000, kRetryAfterMsMax = 60'000;
 constexpr std::size_t kQuotedBytesMax = 500;
 
@@ -25,7 +25,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
   Impl(transport::Transport* t, runtime::Executor* e, log::Logger* l, Options o, Events ev)
       : transport(t), executor(e), logger(l), options(std::move(o)), events(std::move(ev)) {}
 
-  // Runs `f` later on the executor, unless this dial is over by then.
+  // Runs `f` later on the executor, unless this dial has ended by then.
   template <class F>
   std::function<void()> IfStill(std::uint64_t of_dial, F f) {
     return [weak = weak_from_this(), of_dial, f = std::move(f)]() mutable {
@@ -39,14 +39,14 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     state = State::kDialing;
     transport::ChannelOptions to_coordinator = options.channel;
     to_coordinator.peer_task = "coordinator";
-    to_coordinator.check_host = true;  // The one address that people write down.
+    to_coordinator.check_host = true;  // A user configures only this address.
     auto made = transport->Dial({options.coordinator_address, ""}, to_coordinator);
     if (!made.ok()) return GiveUp(made.status());
     channel = *std::move(made);
     transport::MessageStreamEvents stream_events;
     const auto weak = weak_from_this();
     runtime::Executor* const where =
-        executor;  // Outlives the stream, whose Close() is the last moment of a callback.
+        executor;  // Outlives the stream, because callbacks may run until Close() returns.
     stream_events.on_message = [weak, where, this_dial](std::string bytes) {
       if (const auto self = weak.lock())
         where->Post(
@@ -72,7 +72,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
                         }));
   }
 
-  // A dial that came to nothing.
+  // Ends a dial that failed.
   void GiveUp(const absl::Status& why) {
     WaitFor(absl::StrCat("dial ", static_cast<int>(why.code())),
             CleanText(why.ToString(absl::StatusToStringMode::kWithNoExtraData), kQuotedBytesMax));
@@ -80,8 +80,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     Redial(milliseconds(0));
   }
 
-  // The end of a session, for a reason that is ours or the peer's. Calls back, so nothing may
-  // follow it in its caller.
+  // Ends a session. It calls back, so its caller must return directly after it.
   void Lose(const std::string& why) {
     const bool had = state == State::kRegistered;
     EndStream();
@@ -99,7 +98,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   void EndStream() {
     state = State::kWaiting;
-    ++dial;  // What the old stream still has on the executor is void.
+    ++dial;  // Invalidates what the old stream has posted to the executor.
     pending.Clear();
     pending_bytes = 0;
     flush_posted = false;
@@ -118,8 +117,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
                         IfStill(dial, [](Impl& me) { me.Dial(); }));
   }
 
-  // One line per change of what is waited for, not one per retry. `key` tells the reasons apart
-  // where texts vary.
+  // Logs once per reason to wait and not once per retry. `key` identifies the reason, since texts
+  // vary.
   void WaitFor(const std::string& key, const std::string& text) {
     if (key == waiting_key) return;
     waiting_key = key;
@@ -183,13 +182,13 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
         " identity=", CleanText(registered.identity(), kQuotedBytesMax),
         " term=", registered.term(), " registration=", registered.registration().term(), ".",
         registered.registration().n(), " lease_ms=", registered.lease_ms()));
-    // A session that ends at once does not count as a success: without this a coordinator that
-    // drops everybody would be dialed in a tight loop.
+    // A session that ends at once does not reset the backoff. Otherwise a coordinator that drops
+    // every session would be dialed in a tight loop.
     executor->PostAfter(options.backoff_max,
                         IfStill(dial, [](Impl& me) { me.backoff = milliseconds(0); }));
     const std::uint64_t session = dial;
     if (events.on_registered) events.on_registered(registered);
-    // The first one at once: a worker that has said nothing is given no work.
+    // The first heartbeat is sent at once, because a worker without a heartbeat gets no work.
     if (!stopped && dial == session) Beat();
   }
 
@@ -197,11 +196,11 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     const std::string why = absl::StrCat(CleanText(rejected.kind(), kQuotedBytesMax), ": ",
                                          CleanText(rejected.message(), kQuotedBytesMax));
     const bool had = state == State::kRegistered;
-    const v1::Rejected kept = rejected;  // Its batch may go while the events run.
+    const v1::Rejected kept = rejected;  // Its batch may be freed while the events run.
     EndStream();
     const std::uint64_t ended = dial;
     if (kept.exit()) {
-      logger->Error(absl::StrCat("refused by the coordinator for good: address=",
+      logger->Error(absl::StrCat("refused by the coordinator, the refusal is final: address=",
                                  options.coordinator_address, " reason=", why));
     } else if (had) {
       logger->Warning(absl::StrCat("lost the coordinator: address=", options.coordinator_address,
@@ -259,7 +258,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     pending.Clear();
     pending_bytes = 0;
     if (sent.ok()) return;
-    // Not at once: the caller of Send() does not expect its events in the middle of a call.
+    // Posted, because the caller of Send() does not expect its events inside the call.
     broken = true;
     executor->Post(
         IfStill(dial, [why = CleanText(sent.ToString(absl::StatusToStringMode::kWithNoExtraData),
@@ -283,16 +282,16 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   State state = State::kWaiting;
   bool stopped = false;
-  bool broken = false;  // A send failed; Lose() is on its way.
+  bool broken = false;  // A send failed; Lose() has been posted.
   std::uint64_t dial =
-      0;  // Changes at each dial and each end: what was posted for another one does nothing.
+      0;  // Changes with each dial and each end; tasks posted for another number do nothing.
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;
   milliseconds backoff{0};
   milliseconds heartbeat{0};
   std::string waiting_key;
   std::unique_ptr<transport::Channel> channel;
-  std::unique_ptr<transport::MessageStream> stream;  // Goes before its channel.
+  std::unique_ptr<transport::MessageStream> stream;  // Destroyed before its channel.
   v1::TaskBatch pending;
   std::uint64_t pending_bytes = 0;
   bool flush_posted = false;
@@ -306,7 +305,7 @@ SessionClient::SessionClient(transport::Transport* transport, runtime::Executor*
 SessionClient::~SessionClient() { Stop(); }
 
 void SessionClient::Start() {
-  EG_CHECK_MSG(impl_->dial == 0, "a session client is started once");
+  EG_CHECK_MSG(impl_->dial == 0, "a session client can be started only once");
   impl_->Dial();
 }
 

@@ -1,4 +1,4 @@
-// What a task tells the coordinator about its own process: one place for workers and servers.
+// The description of its own process that a task sends to the coordinator, for workers and servers.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace evergrad::client {
 
-// What is kept and shown of a host's name: no Linux host has a longer one, and tables stay readable
-// beside one that claims to.
+// Limit of a host name that is kept and shown. No Linux host has a longer one, and the limit keeps
+// tables readable.
 inline constexpr std::size_t kHostBytesMax = 64;
 
 struct TaskIdentity {
@@ -20,9 +20,9 @@ struct TaskIdentity {
   std::uint64_t memory_bytes = 0;  // of the machine
 };
 
-// pid, host, host_id and memory of this process; the rest is the daemon's.
+// Fills in pid, host, host_id and memory of this process; the daemon adds the rest.
 TaskIdentity ThisProcess();
-// The endpoint's host_id too; its address is the caller's.
+// Also fills in the endpoint's host_id; the caller sets its address.
 void FillHello(const TaskIdentity& identity, v1::Hello* hello);
 
 }  // namespace evergrad::client

@@ -22,13 +22,13 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kWait{
-    5000};  // of one call at the coordinator, which then says what it waits for
+    5000};  // of one call at the coordinator, whose answer then names the reason to wait
 constexpr milliseconds kAnswerWithin{5000};  // beyond that wait
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
-constexpr milliseconds kGoodbye{500};  // for the last word on results
+constexpr milliseconds kGoodbye{500};  // for the last release of results
 constexpr std::uint64_t kMessageBytesMax = 4ull << 20;
 
-// Handles whose last copy has gone; also after the client.
+// Handles whose last copy has been destroyed, also after the client.
 struct Releases {
   Mutex mu;
   IntervalSet closures ABSL_GUARDED_BY(mu);
@@ -58,16 +58,16 @@ std::uint64_t RemoteValue::closure() const { return state_->closure; }
 struct ClusterCoordinator::Impl {
   Options options;
   std::unique_ptr<transport::Transport> own_transport;
-  std::unique_ptr<transport::Channel> channel;  // goes before the transport
+  std::unique_ptr<transport::Channel> channel;  // destroyed before the transport
   const RealClock clock{};
-  runtime::Event never;  // what a pause waits on
+  runtime::Event never;  // never set; a pause waits for it with a timeout
   const std::uint64_t client = random::EntropyFromOs() | 1;
   std::shared_ptr<Releases> releases = std::make_shared<Releases>();
   Mutex mu;
   std::uint64_t next_call ABSL_GUARDED_BY(mu) = 1;
   std::set<std::uint64_t> unanswered ABSL_GUARDED_BY(mu);
 
-  // The number of one call, for all of its repeats.
+  // The number of one call, the same in all of its repeats.
   class Numbered {
    public:
     explicit Numbered(Impl* impl) : impl_(impl) {
@@ -91,7 +91,7 @@ struct ClusterCoordinator::Impl {
     std::uint64_t number_ = 0;
   };
 
-  // Repeats the call while no coordinator answers, for unreachable_max at most.
+  // Repeats the call while no coordinator answers, for at most unreachable_max.
   template <class Response, class Request>
   absl::StatusOr<Response> Call(const Request& request, milliseconds deadline) {
     const MonoTime begun = clock.Now();
@@ -114,7 +114,7 @@ struct ClusterCoordinator::Impl {
     return Call<Response>(request, kWait + kAnswerWithin);
   }
 
-  // What handles have let go rides with a call; it rides again if the call failed.
+  // Each call carries the releases of handles, and carries them again if the last call failed.
   v1::IntervalSet TakeReleases() {
     MutexLock lock(&releases->mu);
     return client::ToProto(std::exchange(releases->closures, IntervalSet()));
@@ -125,7 +125,7 @@ struct ClusterCoordinator::Impl {
     releases->closures.UnionWith(*set);
   }
 
-  // Join and Finish: until `reached` or the error.
+  // Join and Finish repeat the request until `reached` is true or an error occurs.
   template <class Response, class Request>
   absl::Status WaitUntil(Request request, bool (Response::*reached)() const) {
     request.set_job(options.job);
@@ -157,7 +157,7 @@ ClusterCoordinator::~ClusterCoordinator() {
   request.set_job(impl_->options.job);
   *request.mutable_released() = impl_->TakeReleases();
   if (request.released().bounds_size() == 0) return;
-  // Unheard it is not said again: results are bounded at the coordinator, too.
+  // A failure is ignored, because the coordinator bounds results itself.
   const auto unheard =
       client::CallControl<v1::ReleaseResultsResponse>(*impl_->channel, request, kGoodbye);
   (void)unheard;
@@ -167,7 +167,7 @@ absl::StatusOr<std::unique_ptr<ClusterCoordinator>> ClusterCoordinator::Connect(
   if (options.coordinator_address.empty())
     return UserError(absl::InvalidArgumentError("no address of a coordinator"));
   if (options.job.empty())
-    return UserError(absl::InvalidArgumentError("no job whose closures these would be"));
+    return UserError(absl::InvalidArgumentError("the coordinator knows no job for these closures"));
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
   transport::Transport* transport = impl->options.transport;
@@ -253,8 +253,8 @@ absl::StatusOr<std::string> ClusterCoordinator::Fetch(const RemoteValue& value) 
             absl::StrCat("the closure was cancelled: closure=", value.closure()));
       case v1::RESULT_GONE:
         return UserError(
-            absl::NotFoundError(absl::StrCat("the result was given up to make room for newer ones "
-                                             "(functions.result_bytes_max): closure=",
+            absl::NotFoundError(absl::StrCat("the result was discarded because newer results "
+                                             "filled functions.result_bytes_max: closure=",
                                              value.closure())));
       default: break;  // not yet
     }

@@ -1,24 +1,24 @@
-// Schedules closures on a cluster: the client of a functions job, in the vocabulary of TensorFlow's
-// ClusterCoordinator (docs/closures.md).
+// Schedules closures on a cluster. This is the client of a functions job, in the vocabulary of
+// TensorFlow's ClusterCoordinator (docs/closures.md).
 //
-//   auto cluster = closures::ClusterCoordinator::Connect({.coordinator_address = "127.0.0.1:7000",
-//   .job = "line"}); auto loss = (*cluster)->Schedule("fit", arguments);          // as many as
-//   wanted; waits while the queue is full absl::Status joined = (*cluster)->Join(); // all have
-//   ended, or the first error absl::StatusOr<std::string> bytes = (*cluster)->Fetch(*loss);
-//   (*cluster)->Finish();                                        // the job exports its variables
-//   and succeeds
+//   auto cluster = ClusterCoordinator::Connect(
+//       {.coordinator_address = "127.0.0.1:7000", .job = "line"});
+//   auto loss = (*cluster)->Schedule("fit", arguments);  // waits while the queue is full
+//   absl::Status joined = (*cluster)->Join();  // all closures have ended, or the first error
+//   absl::StatusOr<std::string> bytes = (*cluster)->Fetch(*loss);
+//   (*cluster)->Finish();  // the job exports its variables and succeeds
 //
-// Closures outlive workers, servers and coordinators: they are run again where they were lost, and
-// each of their updates is applied exactly once. Every call goes on over a restart of the
-// coordinator, and a repeat that it makes for that schedules nothing twice.
+// Closures survive the loss of workers, servers and coordinators: lost ones run again, and each of
+// their updates is applied exactly once. Calls continue through a restart of the coordinator, and a
+// repeat of a call schedules nothing twice.
 //
-// Errors. The first closure that fails by its own fault wins: all others that have not ended are
-// cancelled, and the error is told once, by the next Schedule (which then schedules nothing), Join,
-// Done or Finish of any client, after every owner of a shard has promised to apply nothing more of
-// what was cancelled. After that the job is usable as before. Its code and message are those of the
-// function; BlameOf says whose making it is.
+// Errors. The first closure that fails by its own fault cancels all others that have not ended. The
+// error is returned once, by the next Schedule (which then schedules nothing), Join, Done or Finish
+// of any client, after every owner of a shard has promised to apply no more updates of the
+// cancelled closures. Afterwards the job is usable as before. Code and message are those of the
+// function; BlameOf tells a user error from a machine error.
 //
-// Thread-safe; calls of several threads go on side by side. Blocking; not from a transport thread.
+// Thread-safe; calls of several threads run concurrently. Blocking; not for transport threads.
 #pragma once
 
 #include <chrono>
@@ -34,11 +34,11 @@
 
 namespace evergrad::closures {
 
-// A closure that was scheduled. Copies name the same one. While a copy lives the coordinator keeps
-// the result, within the job's result_bytes_max; it outlives the worker that made it.
+// A handle of a scheduled closure. Copies refer to the same closure. The coordinator keeps the
+// result while a copy exists, within the job's result_bytes_max, also after the worker has ended.
 class RemoteValue {
  public:
-  RemoteValue() = default;  // names none
+  RemoteValue() = default;  // refers to no closure
   bool valid() const { return state_ != nullptr; }
   std::uint64_t closure() const;  // its number: rises in the order of Schedule, with gaps
 
@@ -47,7 +47,7 @@ class RemoteValue {
   struct State;
   explicit RemoteValue(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   std::shared_ptr<const State>
-      state_;  // shared by the copies: with the last of them the result is released
+      state_;  // shared by the copies; destroying the last one releases the result
 };
 
 class ClusterCoordinator {
@@ -57,36 +57,38 @@ class ClusterCoordinator {
     std::string job;                  // of spec.type functions; its name or uid
     transport::TlsFiles tls = {};
     std::chrono::milliseconds unreachable_max{
-        60000};  // a call that has heard nothing from a coordinator for so long fails
-    transport::Transport* transport = nullptr;  // null: one of its own; else it outlives this
+        60000};  // a call fails after this time without an answer from a coordinator
+    // null: the client makes its own; otherwise it outlives the client
+    transport::Transport* transport = nullptr;
   };
-  // Does not wait for the coordinator. InvalidArgument: certificates that cannot be read, no
-  // address, no job.
+  // Does not wait for the coordinator. InvalidArgument if certificates are unreadable or address or
+  // job are missing.
   static absl::StatusOr<std::unique_ptr<ClusterCoordinator>> Connect(Options options);
-  ~ClusterCoordinator();  // no call is in progress. Handles may live on; what they hold is released
-                          // here
+  // No call may be in progress. Handles may outlive the client; their results are released here.
+  ~ClusterCoordinator();
 
-  // Every call: an error as above; Unavailable: no coordinator for unreachable_max (whether
-  // Schedule has scheduled is not known then); NotFound: no such job; and when the job has ended,
-  // what it ended with.
+  // Errors of every call: those above; Unavailable after unreachable_max without a coordinator (it
+  // is then unknown whether Schedule has scheduled the closure); NotFound for an unknown job; the
+  // final status of the job if it has ended.
 
-  // Waits while queue_limit closures have not ended, or while arguments_bytes_max of arguments are
-  // kept. `arguments`: at most 1 MiB.
+  // Waits while queue_limit closures have not ended, or while argument_bytes_max of arguments are
+  // kept. `arguments` has at most 1 MiB.
   absl::StatusOr<RemoteValue> Schedule(absl::string_view function, absl::string_view arguments);
-  // Returns once every closure that was scheduled has ended. `durable`: and a written checkpoint
-  // holds what they did; FailedPrecondition without checkpoints.
+  // Returns once every scheduled closure has ended. With `durable`, also waits until a written
+  // checkpoint holds their effect; FailedPrecondition if checkpoints are off.
   absl::Status Join(bool durable = false);
-  // As Join would return now, without waiting.
+  // Returns the answer that Join would give now, without waiting.
   absl::StatusOr<bool> Done();
-  // Waits for its end. The same value each time; its own error when it failed; Cancelled; NotFound:
-  // the result was given up to make room for newer ones.
+  // Waits until the closure has ended. Returns the same value each time; the closure's own error if
+  // it failed; Cancelled; or NotFound if the result was discarded because newer ones filled the
+  // memory.
   absl::StatusOr<std::string> Fetch(const RemoteValue& value);
-  // Those of `values` that have not ended are cancelled: nothing of them is applied after this has
-  // returned. No error: Join does not tell it.
+  // Cancels the closures of `values` that have not ended. After the return no update of them is
+  // applied. Cancelling is not an error that Join would return.
   absl::Status Cancel(const std::vector<RemoteValue>& values);
   absl::Status CancelAll();
-  // Joins; then no closure can be scheduled any more. Returns when the job has ended: OK for
-  // SUCCEEDED, with its variables exported.
+  // Joins, and then ends scheduling. Returns when the job has ended: OK if it SUCCEEDED and its
+  // variables are exported.
   absl::Status Finish();
 
  private:
