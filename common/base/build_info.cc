@@ -1,6 +1,7 @@
 #include "common/base/build_info.h"
 
-// Generated at each build; only this file depends on it, so that a commit recompiles one file.
+// This file is generated at each build. No other file depends on it, so a commit recompiles one
+// file.
 #include "evergrad_build_version.inc"
 
 namespace evergrad {

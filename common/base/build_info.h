@@ -1,4 +1,5 @@
-// Which build this is: shown by --version, `task list` and the session's hello.
+// The version and the build id of this program, shown by --version, `task list` and the session's
+// Hello.
 #pragma once
 
 #include <string>
@@ -6,7 +7,8 @@
 namespace evergrad {
 
 std::string Version();  // "0.1.0"
-std::string BuildId();  // "0.1.0+1a2b3c4d5e6f", "-dirty" behind it for a changed checkout,
-                        // "0.1.0+unknown" outside of one
+// "0.1.0+1a2b3c4d5e6f"; with "-dirty" behind it if the checkout had changes; "0.1.0+unknown"
+// outside of a checkout.
+std::string BuildId();
 
 }  // namespace evergrad

@@ -1,4 +1,5 @@
-// EG_CHECK: our own invariant is broken, stop the process. Never for bytes that came from outside.
+// EG_CHECK stops the process because an invariant of our own is broken. Bytes from outside are
+// never checked with it.
 #pragma once
 
 #include <string>

@@ -12,8 +12,8 @@ namespace {
 struct Range {
   char32_t first, last;
 };
-// Control characters, and what Unicode calls format characters: they have no shape of their own,
-// and reorder, join or hide what is beside them.
+// Control characters, and the characters of Unicode's category "format", which are invisible and
+// reorder, join or hide their neighbours.
 constexpr Range kHidden[] = {{0x0000, 0x001F}, {0x007F, 0x009F},   {0x00AD, 0x00AD},
                              {0x061C, 0x061C}, {0x180E, 0x180E},   {0x200B, 0x200F},
                              {0x2028, 0x202E}, {0x2060, 0x206F},   {0xFEFF, 0xFEFF},
@@ -30,7 +30,8 @@ void AppendUnicode(char32_t code, std::string* out) {
     absl::StrAppendFormat(out, "\\u%04x", static_cast<unsigned>(code));
     return;
   }
-  const unsigned above = static_cast<unsigned>(code) - 0x10000;  // as JSON has it: two halves
+  // JSON writes it as a surrogate pair
+  const unsigned above = static_cast<unsigned>(code) - 0x10000;
   absl::StrAppendFormat(out, "\\u%04x\\u%04x", 0xD800 + (above >> 10), 0xDC00 + (above & 0x3FF));
 }
 
@@ -48,8 +49,8 @@ void AppendEscaped(char32_t code, absl::string_view as_is, std::string* out) {
   }
 }
 
-// Takes the first character, or the first byte where there is none, off `text` and appends it.
-// False: there is nothing left.
+// Removes the first character of `text`, or its first byte if that begins no character, and appends
+// it escaped. Returns false if `text` is empty.
 bool EscapeOne(absl::string_view* text, std::string* out) {
   if (text->empty()) return false;
   const Utf8Character one = FirstCharacter(*text);
@@ -83,7 +84,7 @@ std::string JsonWithoutHidden(absl::string_view json) {
   out.reserve(json.size());
   while (!json.empty()) {
     const Utf8Character one = FirstCharacter(json);
-    // JSON itself has no control characters inside strings, and white space between them.
+    // JSON has no raw control characters inside strings, and may have white space between them.
     if (one.bytes != 0 && one.code >= 0x7F && IsHidden(one.code))
       AppendUnicode(one.code, &out);
     else

@@ -1,5 +1,5 @@
-// Text of a user's file or of a peer, made fit for a terminal and for a log. psctl and the loggers
-// use these functions and no others.
+// Makes text from a user's file or a peer safe for terminals and logs. psctl and the loggers use
+// only these functions.
 #pragma once
 
 #include <cstddef>
@@ -9,17 +9,18 @@
 
 namespace evergrad {
 
-// `text` as one line on which nothing is hidden: a line end becomes \n, a tab \t, any other control
-// character \x1b, a character that reorders or hides its neighbours (U+202E and its kin) \u202e,
-// and a byte that is no UTF-8 \xff. Every other character, a backslash too, stays as it is.
+// Returns `text` as one line without hidden characters: a line end becomes \n, a tab \t, any other
+// control character \x1b, a character that reorders or hides its neighbours (such as U+202E)
+// \u202e, and a byte that is not UTF-8 \xff. All other characters, the backslash included, are
+// unchanged.
 std::string Escaped(absl::string_view text);
 
-// The beginning of `text` for a quotation in a message: escaped, with "…" where more than
-// `characters_max` characters were left out.
+// The beginning of `text` for a quotation in a message: escaped, and with "…" if more than
+// `characters_max` characters were omitted.
 std::string Quoted(absl::string_view text, std::size_t characters_max);
 
-// Takes a whole JSON text, as nlohmann::json writes it, and returns an equal one in which every
-// hidden character of a string is spelled as \u202e. Line ends stay.
+// Returns a JSON text that equals `json` (output of nlohmann::json) and has every hidden character
+// inside a string written as \u202e. Line ends are kept.
 std::string JsonWithoutHidden(absl::string_view json);
 
 }  // namespace evergrad

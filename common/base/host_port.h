@@ -1,4 +1,4 @@
-// "host:port" as flags, files and messages say it. Pure.
+// The notation "host:port" of flags, files and messages. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ struct HostPort {
   std::uint16_t port = 0;
 };
 
-// "name:4000", "127.0.0.1:4000", "[::1]:4000"; nullopt when it is none of these. A port is at most
-// 65535 and written in digits alone.
+// Parses "name:4000", "127.0.0.1:4000" or "[::1]:4000"; nullopt for anything else. A port has
+// digits only and is at most 65535.
 std::optional<HostPort> ParseHostPort(absl::string_view text);
 
 }  // namespace evergrad

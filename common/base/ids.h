@@ -28,7 +28,8 @@ class StrongId {
   Rep value_{};
 };
 
-// A pair (term, n), compared as a pair and never reused (LEDGER.md line 4). (0,0) is "none yet".
+// A pair (term, n). Stamps are ordered as pairs and never reused (LEDGER.md line 4); (0,0) means
+// "none yet".
 template <class Tag>
 struct Stamp {
   std::uint64_t term = 0;
@@ -42,20 +43,23 @@ struct Stamp {
 };
 
 using JobUid =
-    StrongId<struct JobUidTag, std::uint64_t>;  // One submission; printed as 16 hex digits.
-using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;  // Dense 0,1,2.. within a job.
+    // One submission of a job file; printed as 16 hex digits.
+    StrongId<struct JobUidTag, std::uint64_t>;
+using ShardId = StrongId<struct ShardIdTag, std::uint32_t>;  // Numbered 0, 1, 2 … within a job.
 using ClosureId =
-    StrongId<struct ClosureIdTag, std::uint64_t>;  // Dense 0,1,2.. through all epochs of a job.
+    // Numbered 0, 1, 2 … through all epochs of a job.
+    StrongId<struct ClosureIdTag, std::uint64_t>;
 using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;  // Ordinal of a push in its closure,
                                                                 // < kUpdatesPerClosureMax.
-using TaskId = StrongId<struct TaskIdTag, std::uint64_t>;  // One registration of one process, fresh
-                                                           // for every registration.
-using Term = StrongId<struct TermTag, std::uint64_t>;      // Life number of the coordinator.
+// One registration of one process; every registration has a new one.
+using TaskId = StrongId<struct TaskIdTag, std::uint64_t>;
+using Term = StrongId<struct TermTag, std::uint64_t>;  // Number of one life of the coordinator.
 
 using ShardEpoch = Stamp<struct ShardEpochTag>;  // One ownership of a shard.
 using Attempt = Stamp<struct AttemptTag>;        // One execution of a closure.
 using MapVersion =
-    Stamp<struct MapVersionTag>;  // V: version of the whole shard map; also `start` of a shard.
+    // V, the version of the whole shard map; `start` of a shard is one, too.
+    Stamp<struct MapVersionTag>;
 
 inline constexpr std::uint32_t kUpdatesPerClosureMax = 4096;  // LEDGER.md line 3.
 

@@ -1,8 +1,8 @@
 // A set of unsigned 64-bit numbers kept as disjoint, non-adjacent half-open intervals [begin, end).
 //
-// The ledger's `done` and `refused`, the coordinator's `succeeded`, `dead`, `todo` and `lost`: sets
-// that are nearly one interval, so memory is that of the holes and not of the members. Not
-// thread-safe.
+// It represents the ledger's `done` and `refused` and the coordinator's `succeeded`, `dead`, `todo`
+// and `lost`. These sets are nearly one interval each; memory use is proportional to the number of
+// intervals, not of members. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class IntervalSet {
   };
 
   IntervalSet() = default;
-  // Members one by one, in any order.
+  // The set of the given members, in any order.
   IntervalSet(std::initializer_list<std::uint64_t> members);
   static IntervalSet Range(std::uint64_t begin, std::uint64_t end);
 
@@ -54,7 +54,7 @@ class IntervalSet {
   IntervalSet Minus(const IntervalSet& other) const;
   IntervalSet Intersect(const IntervalSet& other) const;
 
-  std::vector<Interval> Intervals() const;  // In order.
+  std::vector<Interval> Intervals() const;  // In rising order.
   std::string ToString() const;             // "0-4,7,9-11" (inclusive, for people), "" when empty.
   friend bool operator==(const IntervalSet&, const IntervalSet&) = default;
 

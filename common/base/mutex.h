@@ -1,5 +1,6 @@
-// A std::mutex that clang's thread-safety analysis understands. Never absl::Mutex: Debian's Abseil
-// is not instrumented, and every correctly locked absl::Mutex is a ThreadSanitizer report.
+// A std::mutex with annotations for clang's thread-safety analysis. absl::Mutex is not used,
+// because Debian's Abseil is not instrumented: ThreadSanitizer would report every correctly locked
+// absl::Mutex.
 #pragma once
 
 #include <chrono>
@@ -31,7 +32,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex* const mu_;
 };
 
-// Waits with the mutex held by the caller; spurious wake-ups happen, so wait in a loop.
+// The caller holds the mutex while it waits. Spurious wake-ups happen, so callers wait in a loop.
 class CondVar {
  public:
   void Wait(Mutex* mu) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
@@ -39,7 +40,7 @@ class CondVar {
     cv_.wait(lock);
     lock.release();
   }
-  // Returns false when `timeout` passed first.
+  // Returns false if `timeout` passed first.
   bool WaitFor(Mutex* mu, std::chrono::nanoseconds timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     std::unique_lock<std::mutex> lock(mu->mu_, std::adopt_lock);
     const auto status = cv_.wait_until(lock, std::chrono::steady_clock::now() + timeout);

@@ -1,6 +1,8 @@
-// absl::Status with what a caller needs to act on: whose error it is and whether to try again.
+// Adds to absl::Status what a caller needs for its reaction: who caused the error, and whether a
+// retry makes sense.
 //
-// The two kinds of ARCHITECTURE section 4.6 are told apart by type, never by text.
+// The two kinds of errors of ARCHITECTURE section 4.6 are distinguished by type, never by message
+// text.
 #pragma once
 
 #include <string>
@@ -11,24 +13,24 @@
 
 namespace evergrad {
 
-// Whose making an error is. A user's error is final and ends the job; a machine's is retried with
-// backoff and a limit.
+// The party that caused an error. A user error is final and ends the job; a machine error is
+// retried with backoff and a limit.
 enum class Blame { kMachine, kUser };
 
-// Marks `status` as the user's making (bad file, shape, NaN under policy `fail`). Survives copies;
-// OK stays OK.
+// Marks `status` as caused by the user (bad file, shape, NaN under policy `fail`). The mark
+// survives copies; an OK status stays OK.
 absl::Status UserError(absl::Status status);
 Blame BlameOf(const absl::Status& status);
 
-// The task that an error came from ("worker/0#7"); "" when it is ours.
+// The task that reported an error ("worker/0#7"); "" for an error of this process.
 absl::Status WithOrigin(absl::Status status, absl::string_view origin);
 std::string OriginOf(const absl::Status& status);
 
-// What a peer said about its own error overrules what its code would mean here. OK stays OK.
+// The retryability that a peer states overrules the default of the status code. An OK status stays
+// OK.
 absl::Status WithRetryable(absl::Status status, bool retryable);
-// One place that decides: Unavailable, DeadlineExceeded, Aborted, ResourceExhausted of the
-// machine's making are worth another try, unless WithRetryable said otherwise; a user's error never
-// is.
+// The single rule for retries: Unavailable, DeadlineExceeded, Aborted and ResourceExhausted are
+// retryable unless WithRetryable or UserError says otherwise.
 bool IsRetryable(const absl::Status& status);
 
 }  // namespace evergrad

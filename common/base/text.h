@@ -1,4 +1,4 @@
-// Text from outside, made fit to be passed on.
+// Makes text from outside valid for our own messages.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace evergrad {
 
-// `text` as valid UTF-8 of at most `bytes_max` bytes: bad bytes become U+FFFD, a cut end becomes
-// "...". A proto3 string field that is not UTF-8 makes the whole message unreadable to its
-// receiver, so text from outside passes through here.
+// Returns `text` as valid UTF-8 of at most `bytes_max` bytes: invalid bytes become U+FFFD, and a
+// truncated text ends in "...". One invalid proto3 string makes a whole message unreadable for its
+// receiver, so text from outside always passes through this function.
 std::string CleanText(absl::string_view text, std::size_t bytes_max);
 
 }  // namespace evergrad

@@ -1,4 +1,4 @@
-// One character of UTF-8 text at a time.
+// Decodes UTF-8 text one character at a time.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@ namespace evergrad {
 
 struct Utf8Character {
   char32_t code = 0;
-  std::size_t bytes = 0;  // 0: the text does not begin with a character
+  std::size_t bytes = 0;  // 0: the text does not begin with a valid character
 };
 
-// The character at the start of `text`, which is not empty. Overlong forms, surrogates and numbers
-// above U+10FFFF are no characters, as in protobuf's own check.
+// The character at the start of `text`, which must not be empty. Overlong forms, surrogates and
+// numbers above U+10FFFF are invalid, as in protobuf's own check.
 Utf8Character FirstCharacter(absl::string_view text);
 
 }  // namespace evergrad

@@ -17,8 +17,8 @@
 namespace evergrad::log {
 namespace {
 
-// A line and its context are cut to these, so that the ring is bounded in bytes, too: 4096 lines of
-// 4 KiB are 16 MiB at worst.
+// A line and its context are truncated to these sizes, which bounds the memory of the ring: 4096
+// lines of 4 KiB are 16 MiB.
 constexpr std::size_t kTextBytesMax = 4096;
 constexpr std::size_t kContextBytesMax = 256;
 
@@ -49,8 +49,7 @@ std::string Format(const Line& line, bool json) {
         "\",\"task\":", JsonString(line.task), ",\"job\":", JsonString(line.job),
         ",\"closure\":", JsonString(line.closure), ",\"text\":", JsonString(line.text), "}");
   }
-  // Text that came from outside may hold line ends or escape sequences: one entry stays one line,
-  // whatever is in it.
+  // Text from outside may contain line ends or escape sequences; one entry must stay one line.
   return absl::StrCat(TimeText(line.wall_ms), " ", LevelName(line.level), " ",
                       line.task.empty() ? "-" : Escaped(line.task),
                       " job=", line.job.empty() ? "-" : Escaped(line.job),
@@ -106,7 +105,7 @@ Logger::Logger(Options options) : impl_(std::make_unique<Impl>(std::move(options
   impl_->out->set_pattern("%v");
   impl_->out->set_level(spdlog::level::debug);
   impl_->out->flush_on(
-      spdlog::level::debug);  // A daemon that is killed leaves its last line behind.
+      spdlog::level::debug);  // Every line is flushed, so a killed daemon loses none.
   if (!trouble.empty())
     Error(absl::StrCat("cannot write the log file, logging to standard error: ", trouble));
 }

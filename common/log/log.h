@@ -1,7 +1,7 @@
 // Logging behind one header: spdlog is included by log.cc only. Thread-safe.
 //
-// Each line carries job, closure and task. A bounded ring keeps the newest lines of this process,
-// so that `psctl logs` can read them through the coordinator's session.
+// Each line has a job, a closure and a task. A bounded ring keeps the newest lines of this process
+// for `psctl logs`, which reads them through the coordinator's session.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace evergrad::log {
 enum class Level { kDebug, kInfo, kWarning, kError };
 
 struct Line {
-  std::uint64_t number = 0;  // Rising, from 1.
+  std::uint64_t number = 0;  // Rising, from 1 on.
   std::int64_t wall_ms = 0;
   Level level = Level::kInfo;
   std::string text;
@@ -34,7 +34,7 @@ struct Options {
   std::size_t ring_lines_max = 4096;
 };
 
-// What a line is about; copied into each line.
+// The subject of a line; copied into each line.
 struct Context {
   std::string job;
   std::string closure;
@@ -59,7 +59,8 @@ class Logger {
     Write(Level::kDebug, text, context);
   }
 
-  // Newest lines with number > after and wall_ms >= since, oldest first, at most `lines_max`.
+  // The newest lines with number > after and wall_ms >= since_wall_ms, oldest first, at most
+  // `lines_max`.
   std::vector<Line> Read(std::uint64_t after, std::int64_t since_wall_ms, absl::string_view job,
                          std::size_t lines_max) const;
 

@@ -1,6 +1,6 @@
-// What a counting job (spec.type: counting, the fault scenarios' job) pushes to its embedding
-// tables: a function of the update's name, so that whoever checks the outcome knows each row of it.
-// Pure.
+// The rows that a counting job (spec.type: counting, the job of the fault scenarios) pushes to its
+// embedding tables. They are a function of the update's name, so a check of the outcome can compute
+// every row. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace evergrad::plan {
 
-// A counting job's dense variable whose shards are pushed to only where a batch has samples in
+// A dense variable of a counting job; its shards receive pushes only if a batch has samples in
 // them.
 inline constexpr char kCountingSamples[] = "counting/samples";
 
-// Of one table: nothing, or up to seven rows, ids of which may be there twice. With Mix of
+// The rows of one table: none, or up to seven, possibly with duplicate ids. With Mix of
 // common/base/mix.h:
 //   k = Mix(4096 closure + update, table), of k % 8 rows row i draws d = Mix(k, i + 1); its id is
 //   Mix(d % table_ids, table) as an int64, or, where i % 3 = 2, that of row i - 1 once more; its

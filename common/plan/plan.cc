@@ -29,16 +29,17 @@ absl::StatusOr<Plan> Plan::Create(const PlanSpec& spec) {
   EG_RETURN_IF_ERROR(at_least_one("eval_steps_per_closure", spec.eval_steps_per_closure));
   for (std::uint32_t steps : {spec.steps_per_closure, spec.eval_steps_per_closure}) {
     if (steps > kUpdatesPerClosureMax) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "too many steps a closure: steps_per_closure=", steps, " limit=", kUpdatesPerClosureMax));
+      return absl::InvalidArgumentError(
+          absl::StrCat("too many steps per closure: steps_per_closure=", steps,
+                       " limit=", kUpdatesPerClosureMax));
     }
   }
   Plan plan;
   plan.spec_ = spec;
   plan.steps_per_epoch_ = CeilDiv(spec.train_examples, spec.batch_size);
   plan.closures_per_epoch_ = CeilDiv(plan.steps_per_epoch_, spec.steps_per_closure);
-  // Positions are reached as step * batch_size and steps * epochs: both must fit, and room for one
-  // batch more.
+  // Positions are computed as step * batch_size and steps * epochs. Both must fit into 64 bits,
+  // with one batch to spare.
   const auto examples = CheckedMul(spec.train_examples, spec.epochs);
   const auto padded =
       CheckedAdd(spec.train_examples, std::uint64_t{spec.batch_size} * spec.steps_per_closure);

@@ -1,8 +1,8 @@
-// The plan's arithmetic: closure number -> epoch, positions, batches. Pure; the worker and the
+// The arithmetic of a plan: closure number -> epoch, positions, batches. Pure; worker and
 // coordinator must agree on it.
 //
-// A closure lies in one epoch; its last batch, and an epoch's last closure, may be short (LEDGER.md
-// line 2).
+// A closure lies in one epoch. Its last batch and the last closure of an epoch may be short
+// (LEDGER.md line 2).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct ClosureRange {
 
 class Plan {
  public:
-  // InvalidArgument: no examples, sizes of zero, more than kUpdatesPerClosureMax steps a closure,
-  // overflow.
+  // InvalidArgument for no examples, sizes of zero, more than kUpdatesPerClosureMax steps per
+  // closure, or overflow.
   static absl::StatusOr<Plan> Create(const PlanSpec& spec);
   const PlanSpec& spec() const { return spec_; }
 
@@ -44,15 +44,16 @@ class Plan {
   std::uint64_t closures() const { return closures_per_epoch_ * spec_.epochs; }
   std::uint64_t steps_per_epoch() const { return steps_per_epoch_; }
   std::uint64_t steps() const { return steps_per_epoch_ * spec_.epochs; }
-  // c < closures().
+  // Requires c < closures().
   ClosureRange Closure(ClosureId c) const;
-  // Example indices of update u of closure c, in batch order. u < Closure(c).steps.
+  // Example indices of update u of closure c, in batch order. Requires u < Closure(c).steps.
   std::vector<std::uint64_t> Batch(ClosureId c, UpdateIndex u) const;
   std::uint64_t GlobalStep(ClosureId c, UpdateIndex u) const {
     return Closure(c).first_global_step + u.value();
   }
 
-  // Evaluation closures are numbered apart, 0.. per round, in file order, unshuffled.
+  // Evaluation closures have their own numbers, from 0 in each round; they read the file in order,
+  // unshuffled.
   std::uint64_t eval_closures() const;
   ClosureRange EvalClosure(std::uint64_t n) const;  // epoch = 0, global step = 0
 

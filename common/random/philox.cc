@@ -20,9 +20,10 @@ namespace {
 constexpr int kRounds = 10;
 constexpr int kFeistelRounds = 4;
 
-// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) of u1 = (a + 1) / 2^32, in (0,1], so that the logarithm
-// is finite, and u2 = b / 2^32. In double to about 1e-16, and rounded once. Without a branch and
-// without the C library: the same bits everywhere, and several elements side by side.
+// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) with u1 = (a + 1) / 2^32, in (0,1] so that the logarithm
+// is finite, and u2 = b / 2^32. Computed in double with an error of about 1e-16 and rounded once.
+// It has no branch and does not use the C library, so the bits are the same everywhere and several
+// elements can be computed in parallel.
 inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   // a + 1 = 2^e m with m from sqrt(1/2) to sqrt(2); ln m = 2 atanh((m - 1) / (m + 1)), by its
   // series.
@@ -37,7 +38,7 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   for (const double odd : {19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0})
     series = series * z + 1.0 / odd;
   const double log = exponent * 0.693147180559945309417232121458 + 2.0 * s * series;
-  // The angle from the nearest quarter of a turn, and how many of them: exact in integers.
+  // The number of the nearest quarter of a turn and the angle from it, exact in integers.
   const std::uint32_t quarter = (b + (1u << 29)) >> 30;
   const double x = static_cast<double>(static_cast<std::int32_t>(b - (quarter << 30))) *
                    (6.283185307179586476925286766559 * 0x1p-32),
@@ -57,11 +58,11 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   return static_cast<float>(std::sqrt(-2.0 * log) * std::bit_cast<double>(turned));
 }
 
-// The first two lanes of the blocks (index + i, 0).
+// The first two words of the blocks (index + i, 0).
 constexpr std::size_t kBlocks = 8;
 void TwoLanes(std::uint64_t key, std::uint64_t index, std::uint32_t* a, std::uint32_t* b) {
 #if defined(__AVX2__)
-  // Four at a time, a number in the lower half of 64 bits; what stands above it is never looked at.
+  // Four blocks at a time, each number in the lower half of 64 bits; the upper half is ignored.
   const __m256i first = _mm256_set1_epi64x(0xD2511F53), second = _mm256_set1_epi64x(0xCD9E8D57);
   for (std::size_t i = 0; i < kBlocks; i += 4) {
     const __m256i counter = _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(index + i)),
@@ -139,7 +140,7 @@ float Normal(std::uint64_t key, std::uint64_t index) {
 }
 
 float TruncatedNormal(std::uint64_t key, std::uint64_t index) {
-  // Each draw is outside with probability 0.0455, so this ends.
+  // Each draw is rejected with probability 0.0455, so the loop ends.
   for (std::uint64_t high = 0;; ++high) {
     const Block block = Philox(key, index, high);
     for (int lane = 0; lane < 4; lane += 2) {
@@ -173,7 +174,7 @@ Permutation::Permutation(std::uint64_t n, std::uint64_t key) : n_(n), key_(key),
 std::uint64_t Permutation::operator()(std::uint64_t i) const {
   EG_CHECK(i < n_);
   const std::uint64_t mask = (1ull << half_bits_) - 1;
-  // The domain is at most four times n, so the walk takes four steps on average at worst.
+  // The domain is at most four times n, so the walk takes at most four steps on average.
   do {
     std::uint64_t left = i >> half_bits_, right = i & mask;
     for (int round = 0; round < kFeistelRounds; ++round) {

@@ -1,7 +1,7 @@
 // Counter-based random numbers: Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as
 // 1, 2, 3", SC'11).
 //
-// Everything random in training is a function of (key, counter), so any element can be computed
+// All random numbers in training are functions of (key, counter), so any element can be computed
 // anywhere, in any order, on any backend, with the same bits. Pure functions; thread-safe.
 #pragma once
 
@@ -23,21 +23,21 @@ Block Philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter
 // then the SplitMix64 finalizer).
 std::uint64_t KeyOf(std::uint64_t seed, absl::string_view name);
 
-// Uniform in [0,1) with 24 bits; element i is lane i % 4 of block i / 4.
+// Uniform in [0,1) with 24 bits; element i is word i % 4 of block i / 4.
 float Uniform(std::uint64_t key, std::uint64_t index);
-// Standard normal by Box-Muller in double from the block `index` (lanes 0,1), rounded to float.
-// Logarithm and cosine are our own: no C library has a say in its bits.
+// Standard normal by Box-Muller in double from words 0 and 1 of the block `index`, rounded to
+// float. It has its own logarithm and cosine, so its bits do not depend on a C library.
 float Normal(std::uint64_t key, std::uint64_t index);
-// Normal of mean 0, stddev 1, redrawn (next lanes, then next high counter) until |x| < 2, as Keras'
-// truncated_normal.
+// Normal with mean 0 and stddev 1, redrawn (next words, then next high counter) until |x| < 2, like
+// Keras' truncated_normal.
 float TruncatedNormal(std::uint64_t key, std::uint64_t index);
-// Those of index, index + 1, …: the same bits, several at a time.
+// The values of index, index + 1, …: the same bits, computed several at a time.
 void TruncatedNormals(std::uint64_t key, std::uint64_t index, std::span<float> out);
-// Uniform integer, all 64 bits.
+// A uniform integer of 64 bits.
 std::uint64_t Bits64(std::uint64_t key, std::uint64_t index);
 
-// A permutation of [0, n) by a 4-round Feistel network over the next even power of two with cycle
-// walking. No table.
+// A permutation of [0, n): a 4-round Feistel network over the next even power of two, with cycle
+// walking. It needs no table.
 class Permutation {
  public:
   Permutation(std::uint64_t n, std::uint64_t key);
@@ -51,8 +51,8 @@ class Permutation {
   int half_bits_;
 };
 
-// 64 random bits from the operating system, for process uids and job uids. The only source that is
-// not seeded.
+// 64 random bits from the operating system, for process uids and job uids. All other random numbers
+// have seeds.
 std::uint64_t EntropyFromOs();
 
 }  // namespace evergrad::random

@@ -1,8 +1,8 @@
-// One answer from an executor to a thread that waits for it.
+// One answer from an executor to a waiting thread.
 //
-// For I/O threads only: an executor never blocks. The function that is given away answers once;
-// destroyed uncalled (its executor was shut down, its queue dropped), it answers Cancelled in its
-// place, so that nobody waits for ever.
+// Only I/O threads may wait, because an executor never blocks. The answering function answers once.
+// If it is destroyed uncalled (its executor was shut down, its queue dropped), it answers
+// Cancelled, so no thread waits for ever.
 #pragma once
 
 #include <functional>
@@ -17,23 +17,23 @@
 
 namespace evergrad::runtime {
 
-// Thread-safe. Shared by who waits and who answers.
+// Thread-safe. Shared by the waiting and the answering side.
 template <class T>
 class Arrival {
  public:
-  // The first answer counts.
+  // Only the first answer counts.
   void Set(absl::StatusOr<T> value) {
     MutexLock lock(&mu_);
     if (!value_) value_ = std::move(value);
     arrived_.NotifyAll();
   }
-  // Once: the answer is moved out.
+  // Call it once, because the answer is moved out.
   absl::StatusOr<T> Wait() {
     MutexLock lock(&mu_);
     while (!value_) arrived_.Wait(&mu_);
     return *std::move(value_);
   }
-  // What to give away. `uncalled`: the message of Cancelled.
+  // The function for the answering side. `uncalled` is the message of Cancelled.
   static std::function<void(absl::StatusOr<T>)> Answerer(const std::shared_ptr<Arrival>& arrival,
                                                          absl::string_view uncalled) {
     struct Promise {

@@ -1,11 +1,11 @@
-// Threads for work that nobody waits for.
+// Low priority for threads whose work is not urgent.
 #pragma once
 
 namespace evergrad::runtime {
 
-// The calling thread gives way to the others of the machine from now on (nice 10): a tenth of a
-// processor where others want it, all of it where they do not. For good: an unprivileged process
-// cannot take it back. Where the system refuses, nothing changes.
+// Lowers the priority of the calling thread permanently (nice 10): it gets about a tenth of a CPU
+// in competition with other threads, and a whole CPU otherwise. An unprivileged process cannot undo
+// it. If the system refuses, nothing changes.
 void RunInBackground();
 
 }  // namespace evergrad::runtime

@@ -14,7 +14,7 @@ class BoundedQueue {
  public:
   explicit BoundedQueue(std::size_t items_max) : items_max_(items_max) {}
 
-  // Waits while full. False when closed: the item is dropped.
+  // Waits while the queue is full. Returns false if it is closed; the item is dropped.
   bool Push(T item) {
     MutexLock lock(&mu_);
     while (items_.size() >= items_max_ && !closed_) not_full_.Wait(&mu_);
@@ -23,7 +23,7 @@ class BoundedQueue {
     not_empty_.NotifyOne();
     return true;
   }
-  // False when full or closed.
+  // Returns false if the queue is full or closed.
   bool TryPush(T item) {
     MutexLock lock(&mu_);
     if (closed_ || items_.size() >= items_max_) return false;
@@ -31,7 +31,7 @@ class BoundedQueue {
     not_empty_.NotifyOne();
     return true;
   }
-  // Waits while empty. nullopt once closed and drained.
+  // Waits while the queue is empty. Returns nullopt once it is closed and drained.
   std::optional<T> Pop() {
     MutexLock lock(&mu_);
     while (items_.empty() && !closed_) not_empty_.Wait(&mu_);
@@ -41,7 +41,7 @@ class BoundedQueue {
     not_full_.NotifyOne();
     return item;
   }
-  // Nothing more is taken in; what is inside can still be popped.
+  // Refuses new items; queued items can still be popped.
   void Close() {
     MutexLock lock(&mu_);
     closed_ = true;

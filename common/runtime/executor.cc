@@ -21,7 +21,7 @@ constexpr std::chrono::nanoseconds kDelayMax =
     std::chrono::hours(24 * 365 * 10);  // Keeps now + delay from overflowing.
 constexpr std::size_t kThreadNameMax = 15;
 
-// Timers in order of their due time, those of one time in the order in which they were set.
+// Timers in the order of their due times; timers of equal time in the order of their creation.
 using TimerKey = std::pair<MonoTime, std::uint64_t>;
 using Timers = std::map<TimerKey, Task>;
 
@@ -69,13 +69,13 @@ struct ThreadExecutor::Impl {
         running = batch.size();
         user = User::kOwnThread;
       }
-      // The whole queue at once: one lock for many tasks. What they post goes behind them, as it
-      // should.
+      // Takes the whole queue at once: one lock for many tasks. Tasks that these post run after
+      // them.
       while (!batch.empty()) {
         Task task = std::move(batch.front());
         batch.pop_front();
         task();
-        task = nullptr;  // Destroyed before the next one runs, and without the lock.
+        task = nullptr;  // Destroyed before the next task runs, and without the lock.
         running.fetch_sub(1, std::memory_order_relaxed);
       }
     }
@@ -99,9 +99,11 @@ struct ThreadExecutor::Impl {
   std::uint64_t next_timer ABSL_GUARDED_BY(mu) = 0;
   bool stopping ABSL_GUARDED_BY(mu) = false;
   enum class User { kNobody, kOwnThread, kBorrower };
-  User user ABSL_GUARDED_BY(mu) = User::kNobody;  // who runs tasks; it changes only under the lock,
-                                                  // so each sees what the one before it did
-  bool awaits_borrower ABSL_GUARDED_BY(mu) = false;  // the thread, for whatever woke it meanwhile
+  // the thread that runs tasks; it changes under the lock only, so each thread sees the effects of
+  // the one before
+  User user ABSL_GUARDED_BY(mu) = User::kNobody;
+  // the executor's thread must look again once the borrower has finished
+  bool awaits_borrower ABSL_GUARDED_BY(mu) = false;
   std::atomic<std::size_t> running{0};
   Mutex join_mu;  // Held while joining, so that a second Shutdown() returns only once the thread
                   // has ended.
@@ -129,7 +131,7 @@ bool ThreadExecutor::Post(Task task) {
       return true;
     }
   }
-  return false;  // `task` is destroyed without the lock: its destructor may post.
+  return false;  // `task` is destroyed without the lock, because its destructor may post.
 }
 
 bool ThreadExecutor::RunIfIdle(const Task& task) {
@@ -144,7 +146,7 @@ bool ThreadExecutor::RunIfIdle(const Task& task) {
   MutexLock lock(&impl_->mu);
   impl_->user = Impl::User::kNobody;
   impl_->running = 0;
-  // Under the lock: the executor may be gone once its thread has ended.
+  // Under the lock, because the executor may be destroyed once its thread has ended.
   if (std::exchange(impl_->awaits_borrower, false) || !impl_->queue.empty())
     impl_->wake.NotifyOne();
   return true;
@@ -166,7 +168,8 @@ bool ThreadExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {
 }
 
 void ThreadExecutor::Shutdown() {
-  EG_CHECK_MSG(!InThisThread(), "executor shut down from its own thread: " + impl_->options.name);
+  EG_CHECK_MSG(!InThisThread(),
+               "executor is shut down from its own thread: " + impl_->options.name);
   Timers dropped;
   {
     MutexLock lock(&impl_->mu);
@@ -247,7 +250,7 @@ Thread::Thread(absl::string_view name, std::function<void()> body)
   impl_->thread = std::thread([name = std::string(name), body = std::move(body)]() mutable {
     NameThisThread(name);
     body();
-    body = nullptr;  // What it captured ends on this thread, before a Join() returns.
+    body = nullptr;  // Captured objects are destroyed on this thread, before a Join() returns.
   });
 }
 
@@ -277,7 +280,7 @@ Event::Event() : impl_(std::make_unique<Impl>()) {}
 Event::~Event() = default;
 
 void Event::Set() {
-  // Notified under the lock: a waiter may destroy the event as soon as it can see it set.
+  // Notified under the lock, because a waiter may destroy the event as soon as it sees it set.
   MutexLock lock(&impl_->mu);
   impl_->set = true;
   impl_->changed.NotifyAll();

@@ -1,4 +1,4 @@
-// Threads, queues and timers: every thread of the project starts here, has a name, an owner, a
+// Threads, queues and timers. Every thread of the project starts here and has a name, an owner, a
 // bound and an end.
 #pragma once
 
@@ -15,42 +15,43 @@ namespace evergrad::runtime {
 
 using Task = std::function<void()>;
 
-// Runs tasks one after another, in order. Post and PostAfter are thread-safe and never block; a
-// task must not block.
+// Runs tasks one at a time, in order. Post and PostAfter are thread-safe and never block; a task
+// must not block.
 class Executor {
  public:
   virtual ~Executor() = default;
-  // False when the executor has been shut down: the task is destroyed unrun.
+  // Returns false after the shutdown; the task is then destroyed without running.
   virtual bool Post(Task task) = 0;
-  // Runs `task` once, `delay` from now or later. False as above.
+  // Runs `task` once, after `delay` or later. Returns false after the shutdown.
   virtual bool PostAfter(std::chrono::nanoseconds delay, Task task) = 0;
-  // Runs `task` here and now, as the executor's only one, if nothing of it runs or waits; what is
-  // posted meanwhile runs after it. False: it does not, and `task` is untouched: post it. For what
-  // takes less than to wake a thread. Never blocks.
+  // Runs `task` on the calling thread, if no task of the executor runs or waits; tasks posted
+  // meanwhile run after it. Returns false otherwise; `task` is then unchanged, and the caller posts
+  // it. For tasks shorter than the wake-up of a thread. Never blocks.
   virtual bool RunIfIdle(const Task& task) {
     (void)task;
     return false;
   }
 };
 
-// An executor with a thread of its own.
+// An executor with its own thread.
 class ThreadExecutor final : public Executor {
  public:
   struct Options {
-    std::string name;                  // Thread name, 15 characters shown by the system.
-    std::size_t queue_max = 1u << 20;  // Tasks waiting beyond this are a broken invariant of the
-                                       // caller's bounds: EG_CHECK.
+    std::string name;  // Thread name; the system shows 15 characters.
+    // Largest number of waiting tasks. More mean that a bound of the callers is broken: EG_CHECK.
+    std::size_t queue_max = 1u << 20;
   };
   explicit ThreadExecutor(Options options);
-  ~ThreadExecutor() override;  // Shutdown().
+  ~ThreadExecutor() override;  // Calls Shutdown().
 
   bool Post(Task task) override;
   bool PostAfter(std::chrono::nanoseconds delay, Task task) override;
   bool RunIfIdle(const Task& task) override;
-  // Runs what was posted before the call, drops timers not yet due, joins the thread. Idempotent;
-  // not from its own thread.
+  // Runs the tasks posted before the call, drops timers that are not due, and joins the thread.
+  // Idempotent; not from its own thread.
   void Shutdown();
-  bool InThisThread() const;  // Its own: not the one that RunIfIdle borrows.
+  // True on the executor's own thread, false on a thread that RunIfIdle borrows.
+  bool InThisThread() const;
   std::size_t queue_depth() const;
 
  private:
@@ -58,16 +59,17 @@ class ThreadExecutor final : public Executor {
   std::unique_ptr<Impl> impl_;
 };
 
-// An executor under a ManualClock, for tests: nothing runs until told. Not thread-safe.
+// An executor driven by a ManualClock, for tests: tasks run only inside RunReady and Advance. Not
+// thread-safe.
 class ManualExecutor final : public Executor {
  public:
-  explicit ManualExecutor(ManualClock* clock);  // Outlives the executor.
+  explicit ManualExecutor(ManualClock* clock);  // The clock outlives the executor.
   ~ManualExecutor() override;
   bool Post(Task task) override;
   bool PostAfter(std::chrono::nanoseconds delay, Task task) override;
-  // Runs everything due now, including what that posts; returns how many tasks ran.
+  // Runs all tasks that are due, including those that they post; returns the number of tasks.
   int RunReady();
-  // Moves the clock forward in order of due timers and runs each, up to now + `by`.
+  // Moves the clock forward by `by`, from one due timer to the next, and runs each.
   int Advance(std::chrono::nanoseconds by);
 
  private:
@@ -75,8 +77,8 @@ class ManualExecutor final : public Executor {
   std::unique_ptr<Impl> impl_;
 };
 
-// A named thread that runs `body` once; joins in the destructor. `body` must end by its own means
-// (a closed queue, a stop flag).
+// A named thread that runs `body` once; the destructor joins it. `body` must end by itself (a
+// closed queue, a stop flag).
 class Thread {
  public:
   Thread(absl::string_view name, std::function<void()> body);
@@ -90,7 +92,7 @@ class Thread {
   std::unique_ptr<Impl> impl_;
 };
 
-// One-shot notification. Thread-safe.
+// A one-shot notification. Thread-safe.
 class Event {
  public:
   Event();
@@ -98,7 +100,7 @@ class Event {
   void Set();
   bool IsSet() const;
   void Wait();
-  // False when `timeout` passed first.
+  // Returns false if `timeout` passed first.
   bool WaitFor(std::chrono::nanoseconds timeout);
 
  private:
@@ -106,24 +108,25 @@ class Event {
   std::unique_ptr<Impl> impl_;
 };
 
-// Waits for SIGTERM or SIGINT of this process. `Install` first, in main, before any thread starts.
-// A process started with SIGINT ignored (a child of `psctl job run --local`) keeps ignoring it.
+// Waits for SIGTERM or SIGINT of this process. main calls `Install` before any thread starts. A
+// process started with SIGINT ignored (a child of `psctl job run --local`) keeps ignoring it.
 class SignalWaiter {
  public:
   static constexpr int kTimedOut = -1;
-  static void Install();  // Blocks both signals in this and all later threads; SIGPIPE is ignored.
-  static void ResetInChild();  // Undoes Install between fork and exec: a child inherits both.
-                               // Async-signal-safe.
+  static void Install();  // Blocks both signals in this and all later threads, and ignores SIGPIPE.
+  // Undoes Install between fork and exec, because a child inherits both settings.
+  // Async-signal-safe.
+  static void ResetInChild();
 
   SignalWaiter();
   ~SignalWaiter();
   SignalWaiter(const SignalWaiter&) = delete;
   SignalWaiter& operator=(const SignalWaiter&) = delete;
-  // Returns the next signal's number; each is returned once, so that a second Ctrl-C can be told
-  // from the first. Once RequestStop() was called (thread-safe, from anywhere), 0 whenever no
-  // signal is waiting.
+  // Returns the number of the next signal. Each signal is returned once, so a second Ctrl-C can be
+  // told from the first. After RequestStop() (thread-safe, from any thread) it returns 0 whenever
+  // no signal is waiting.
   int Wait();
-  int WaitFor(std::chrono::milliseconds timeout);  // kTimedOut when nothing came.
+  int WaitFor(std::chrono::milliseconds timeout);  // Returns kTimedOut if no signal arrived.
   void RequestStop();
 
  private:

@@ -1,4 +1,4 @@
-// The clock seam: nothing but main.cc makes a real one.
+// The interface of clocks, for dependency injection: only main.cc creates a real one.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual MonoTime Now() const = 0;
-  // Milliseconds since 1970-01-01 UTC. Never used to decide anything.
+  // Milliseconds since 1970-01-01 UTC. No decision may depend on it.
   virtual std::int64_t WallMillis() const = 0;
 };
 
@@ -24,7 +24,7 @@ class RealClock final : public Clock {
   std::int64_t WallMillis() const override;
 };
 
-// A clock that moves when told. Not thread-safe: for tests and the simulation.
+// A clock that moves only when told. Not thread-safe: for tests and the simulation.
 class ManualClock final : public Clock {
  public:
   MonoTime Now() const override { return now_; }
