@@ -12,7 +12,8 @@ Key<CheckpointSpec> EveryKey() {
   return {
       "every",
       absl::StrCat("duration from ", FormatDuration(kEveryMin), " to ", FormatDuration(kEveryMax)),
-      "a lost server costs about half of it, of the whole job's work",
+      "time between two checkpoints; losing a server costs about half of it in work of the whole "
+      "job",
       false,
       [](Reader& r, const Node& n, CheckpointSpec* t) {
         const auto text = r.Text(n, "every");
@@ -34,8 +35,8 @@ Key<CheckpointSpec> EveryKey() {
 Key<CheckpointSpec> DirectoryKey() {
   Key<CheckpointSpec> key =
       PlainText<CheckpointSpec>("directory", &CheckpointSpec::directory,
-                                "shared by all daemons; each job gets its NAME-JOB_UID there. Left "
-                                "out: checkpoint/ in its runs folder");
+                                "folder that all daemons share; each job writes to NAME-JOB_UID in "
+                                "it. If omitted: checkpoint/ in the job's runs folder");
   key.type = "path or file:// URI";
   key.read = [](Reader& r, const Node& n, CheckpointSpec* t) {
     const auto text = r.Text(n, "directory");
@@ -59,10 +60,10 @@ Key<CheckpointSpec> DirectoryKey() {
 }  // namespace
 
 Key<JobSpec> CheckpointKey() {
-  Key<JobSpec> key =
-      Section<JobSpec, CheckpointSpec>("checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
-                                       "how the job is saved; without the section as here, but a "
-                                       "job that cannot be saved then goes on and says so");
+  Key<JobSpec> key = Section<JobSpec, CheckpointSpec>(
+      "checkpoint", &JobSpec::checkpoint, &CheckpointTable(),
+      "how the job is saved; if omitted, these defaults apply, but a job that cannot be saved then "
+      "continues with a warning");
   key.type = "mapping, or off";
   key.read = [](Reader& r, const Node& n, JobSpec* t) {
     t->checkpoint.given = true;
@@ -89,11 +90,11 @@ const Table<CheckpointSpec>& CheckpointTable() {
       "spec.checkpoint",
       {EveryKey(),
        Integer<CheckpointSpec>("keep", &CheckpointSpec::keep, 1, 100,
-                               "so many checkpoints are kept"),
-       Flag<CheckpointSpec>("resume", &CheckpointSpec::resume,
-                            "go on from the newest checkpoint of an earlier job of this name; with "
-                            "none the job begins at its first step, one that does "
-                            "not fit is refused with the reason"),
+                               "number of checkpoints that are kept"),
+       Flag<CheckpointSpec>(
+           "resume", &CheckpointSpec::resume,
+           "resume from the newest checkpoint of an earlier job of this name; if there is none, "
+           "the job begins at its first step; a checkpoint that does not fit the job is an error"),
        DirectoryKey()},
       {"every_steps", "steps", "on_end", "codec", "compression", "async", "format", "best"}};
   return table;

@@ -1,4 +1,4 @@
-// The tables of `spec.data`. What a format or a transform accepts comes from its descriptor
+// The tables of `spec.data`. The keys of a format or a transform come from its descriptor
 // (common/data_formats).
 #include <algorithm>
 #include <utility>
@@ -26,20 +26,22 @@ const Variant<SourceSpec>& SourceVariant() {
   return variant;
 }
 
-// Appends the lines of `text`, which have `indent` in front, as comments.
+// Appends the lines of `text`, without their indentation `indent`, as comments.
 void AppendCommented(const std::string& text, const std::string& indent, std::string* out) {
   const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
   for (const std::string& line : lines)
     absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
 }
 
-// The first format is an example, the others are comments below it. `eval` shows the first alone.
+// Shows the first format as an example and the others as comments below it. `eval` shows only the
+// first.
 void ExplainSource(const std::string& section, const std::string& indent, std::string* out) {
   const Variant<SourceSpec>& variant = SourceVariant();
   for (const auto& c : variant.cases) {
     std::string text;
-    absl::StrAppend(&text, indent, "# what it is (one of ", absl::StrJoin(variant.Types(), ", "),
-                    "; required)\n", indent, "format: ", c.type, "\n");
+    absl::StrAppend(&text, indent, "# the format of the source (one of ",
+                    absl::StrJoin(variant.Types(), ", "), "; required)\n", indent,
+                    "format: ", c.type, "\n");
     c.table.Explain(c.defaults, indent, &text);
     if (&c == &variant.cases.front()) {
       *out += section == "eval" ? absl::StrReplaceAll(text, {{"train-", "t10k-"}}) : text;
@@ -60,13 +62,13 @@ Key<DataSpec> SourceKey(std::string name, std::optional<SourceSpec> DataSpec::*m
       [=](Reader& r, const Node& n, DataSpec* t) {
         if (!r.IsMap(n, absl::StrCat("data.", name))) return;
         SourceSpec source;
-        // An unknown format leaves `format` empty, and the rules between values are not checked.
+        // An unknown format leaves `format` empty, and the rules between values are skipped.
         SourceVariant().Read(r, n, &source);
         source.where = n.where();
         t->*member = std::move(source);
       },
       [=](const DataSpec& t) {
-        // A source that a split made is made again when the text is read.
+        // A source that a split made is not written, because reading the text makes it again.
         if (!(t.*member).has_value() || (t.*member)->split.taken) return std::optional<Node>();
         return std::optional<Node>(SourceVariant().Write(*(t.*member)));
       }};
@@ -105,8 +107,8 @@ Key<DataSpec> FieldsKey() {
   Key<DataSpec> key{
       "fields",
       "mapping of field name to its settings",
-      "what the examples have, and its transforms in order; an idx source has the fields image and "
-      "label (docs/data.md)",
+      "the fields of an example, each with its transforms in order; an idx source has the fields "
+      "image and label (docs/data.md)",
       false,
       [](Reader&, const Node&, DataSpec*) {},  // ReadFields reads it after the sources.
       &WriteFields};
@@ -114,8 +116,8 @@ Key<DataSpec> FieldsKey() {
   return key;
 }
 
-// Reads a field of an unknown format: its keys are judged by every format that knows them. Formats
-// whose fields the job file names come first, because their keys accept more.
+// Reads a field of an unknown format: every format that knows its keys checks them. Formats whose
+// fields the job file names come first, because their keys accept more.
 void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
   std::vector<const Table<FieldSpec>*> tables, fixed;
   for (const DataFormat* format : DataFormats())
@@ -124,7 +126,7 @@ void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
   Judge(r, node, tables, field);
 }
 
-// nullopt: the name is refused.
+// Returns nullopt if the name is refused.
 std::optional<FieldSpec> ReadField(Reader& r, const Entry& entry, const DataFormat* format,
                                    const DataSpec& data) {
   const bool fixed = format != nullptr && !format->own_fields.empty();
@@ -159,7 +161,7 @@ std::optional<FieldSpec> ReadField(Reader& r, const Entry& entry, const DataForm
 Key<DataSpec> ShuffleKey() {
   return {"shuffle",
           "{seed: integer}, or off",
-          "each epoch has an order of its own, a function of (seed, epoch)",
+          "each epoch reads the examples in its own order, a function of (seed, epoch)",
           false,
           [](Reader& r, const Node& n, DataSpec* t) {
             if (n.kind == Node::Kind::kScalar) {
@@ -221,9 +223,9 @@ const Table<DataSpec>& DataTable() {
   static const Table<DataSpec> table = [] {
     Table<DataSpec> t{
         "spec.data",
-        {SourceKey("train", &DataSpec::train, "what is trained on", true),
+        {SourceKey("train", &DataSpec::train, "training data", true),
          SourceKey("eval", &DataSpec::eval,
-                   "what is evaluated on; left out, and without a split: nothing is", false),
+                   "evaluation data; if omitted, and without a split, nothing is evaluated", false),
          FieldsKey()},
         kDataKeysNotBuilt};
     for (Key<DataSpec>& key : CommonDataKeys()) t.keys.push_back(std::move(key));

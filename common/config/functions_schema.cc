@@ -1,4 +1,4 @@
-// The tables of a functions job's own part.
+// The tables of the sections that only a functions job has.
 #include <algorithm>
 #include <set>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kVariablesMax = 4096;
 constexpr std::size_t kVariableNameBytesMax = 128;
 
-// "w", "dense/kernel": parts as layers are called, slashes between them.
+// "w", "dense/kernel": parts are named like layers, with slashes between them.
 bool IsVariableName(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
   return name.size() <= kVariableNameBytesMax &&
@@ -38,7 +38,7 @@ void ReadShape(Reader& r, const Node& n, FunctionVariable* t) {
 const Table<FunctionVariable>& VariableTable() {
   static const Table<FunctionVariable> table = [] {
     Key<FunctionVariable> name = Required(PlainText<FunctionVariable>(
-        "name", &FunctionVariable::name, "as closures name it", "weights"));
+        "name", &FunctionVariable::name, "name that closures use", "weights"));
     name.type = "names joined by slashes";
     name.read = [](Reader& r, const Node& n, FunctionVariable* t) {
       const auto v = r.Text(n, "name");
@@ -67,7 +67,7 @@ const Table<FunctionVariable>& VariableTable() {
     Key<FunctionVariable> optimizer{
         "optimizer",
         "mapping",
-        "as spec.optimizer; left out: that one",
+        "optimizer of this variable, with the keys of spec.optimizer; if omitted: spec.optimizer",
         false,
         [](Reader& r, const Node& n, FunctionVariable* t) {
           optimizers::Settings& settings = t->optimizer.emplace();
@@ -89,7 +89,7 @@ Key<FunctionsSpec> VariablesKey() {
   Key<FunctionsSpec> key{
       "variables",
       "list of variables",
-      "what closures pull and push",
+      "variables that closures pull and push",
       true,
       [](Reader& r, const Node& n, FunctionsSpec* t) {
         if (!r.IsList(n, "variables", "variables")) return;
@@ -105,7 +105,7 @@ Key<FunctionsSpec> VariablesKey() {
           FunctionVariable variable;
           VariableTable().Read(r, item, &variable);
           if (!variable.name.empty() && !names.insert(variable.name).second)
-            r.Report(item.where(), absl::StrCat("two variables are called `", variable.name, "`"));
+            r.Report(item.where(), absl::StrCat("duplicate variable `", variable.name, "`"));
           t->variables.push_back(std::move(variable));
         }
       },
@@ -131,16 +131,17 @@ const Table<FunctionsSpec>& FunctionsTable() {
   static const Table<FunctionsSpec> table{
       "spec.functions",
       {VariablesKey(),
-       Integer<FunctionsSpec>(
-           "queue_limit", &FunctionsSpec::queue_limit, 1, 65536,
-           "closures that are scheduled and have not ended; beyond it schedule() waits"),
-       ByteSize<FunctionsSpec>("argument_bytes_max", &FunctionsSpec::argument_bytes_max, 1u << 20,
-                               1u << 28,
-                               "arguments are kept until checkpoints hold what they did; beyond it "
-                               "one is made and schedule() waits"),
+       Integer<FunctionsSpec>("queue_limit", &FunctionsSpec::queue_limit, 1, 65536,
+                              "largest number of closures that are scheduled and have not ended; "
+                              "schedule() waits while it is reached"),
        ByteSize<FunctionsSpec>(
-           "result_bytes_max", &FunctionsSpec::result_bytes_max, 1u << 20, 1u << 28,
-           "results are kept until their handles are released; beyond it the oldest are given up")},
+           "argument_bytes_max", &FunctionsSpec::argument_bytes_max, 1u << 20, 1u << 28,
+           "memory for arguments, which are kept until a checkpoint holds the effect of their "
+           "closures; when it is full, a checkpoint is made and schedule() waits"),
+       ByteSize<FunctionsSpec>("result_bytes_max", &FunctionsSpec::result_bytes_max, 1u << 20,
+                               1u << 28,
+                               "memory for results, which are kept until their handles are "
+                               "released; when it is full, the oldest results are discarded")},
       {"functions", "retries", "timeout", "priority", "tables"}};
   return table;
 }

@@ -9,9 +9,9 @@ const NotBuilt kSpecKeysNotBuilt = {"predict", "export",     "early_stopping", "
 Key<JobSpec> TypeKey() {
   return {"type",
           "one of training, functions, counting",
-          "what the job is; functions and counting: see the end of this file",
+          "type of the job; for functions and counting, see the end of this file",
           false,
-          [](Reader&, const Node&, JobSpec*) {},  // read before, for it decides which table this is
+          [](Reader&, const Node&, JobSpec*) {},  // read earlier, because it selects this table
           [](const JobSpec& t) { return std::optional<Node>(MakeText(t.type)); }};
 }
 
@@ -33,13 +33,12 @@ const Table<ResourcesSpec>& ResourcesTable() {
   static const Table<ResourcesSpec> table{
       "spec.resources",
       {RealNumber<ResourcesSpec>("share", &ResourcesSpec::share, {.min = 0.001, .max = 1000},
-                                 "workers are divided among the running jobs in proportion to it "
-                                 "(--jobs-running-max of the coordinator)"),
+                                 "weight of the job when workers are divided among the running "
+                                 "jobs (--jobs-running-max of the coordinator)"),
        ByteSize<ResourcesSpec>(
            "server_memory_bytes_max", &ResourcesSpec::server_memory_bytes_max, 0, 1ull << 50,
-           "a job whose variables take more on the servers, optimizer slots included and tables "
-           "counted as their bytes_max, is refused once it is "
-           "planned; 0: any size")},
+           "limit for the job's variables on the servers, with optimizer state, and tables counted "
+           "as their bytes_max; a job above it is refused once it is planned; 0: no limit")},
       {"workers", "gpus", "priority", "cpus", "memory"}};
   return table;
 }
@@ -53,11 +52,11 @@ const Table<JobSpec>& TrainingJobTable() {
                                             "layers, loss, metrics")),
        OptimizerKey(), OptimizersKey(),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(),
-                                      "how the work is spread"),
+                                      "how the work is distributed"),
        Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &TrainingTable(), "how long"),
        CheckpointKey(),
        Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(),
-                                       "what it may take beside other jobs")},
+                                       "resources beside other jobs")},
       kSpecKeysNotBuilt};
   return table;
 }
@@ -69,21 +68,21 @@ const Table<JobSpec>& CountingJobTable() {
     Table<TrainingSpec> t = TrainingTable();
     std::erase_if(t.keys, [](const Key<TrainingSpec>& key) {
       return key.name == "precision";
-    });  // it computes nothing
+    });  // a functions job computes no steps
     return t;
   }();
   static const Table<JobSpec> table{
       "spec of a counting job",
       {TypeKey(),
        Required(Section<JobSpec, CountingSpec>("counting", &JobSpec::counting, &CountingTable(),
-                                               "what is counted")),
+                                               "the data that is counted")),
        Section<JobSpec, DataSpec>("data", &JobSpec::data, &data, "batches and order"),
        Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &StrategyTable(),
-                                      "how the work is spread"),
+                                      "how the work is distributed"),
        Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "how long"),
        CheckpointKey(),
        Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(),
-                                       "what it may take beside other jobs")},
+                                       "resources beside other jobs")},
       kSpecKeysNotBuilt};
   return table;
 }
@@ -102,7 +101,7 @@ const Table<JobSpec>& FunctionsJobTable() {
   static const Table<TrainingSpec> training{
       "spec.training of a functions job",
       {Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny,
-                             "of initialisers and of what a step draws"),
+                             "seed of initializers and of the random numbers in a step"),
        WireTypeKey()},
       {}};
   static const Table<JobSpec> table = [] {
@@ -112,21 +111,22 @@ const Table<JobSpec>& FunctionsJobTable() {
       if (const Node* resume = n.kind == Node::Kind::kMap ? n.Find("resume") : nullptr;
           resume != nullptr && t->checkpoint.resume)
         r.Report(resume->where(),
-                 "not built yet: `resume: true` of a functions job: the arguments of its closures "
-                 "are in no checkpoint");
+                 "not built yet: `resume: true` of a functions job: checkpoints do not hold the "
+                 "arguments of its closures");
     };
     return Table<JobSpec>{
         "spec of a functions job",
         {TypeKey(),
          Required(Section<JobSpec, FunctionsSpec>("functions", &JobSpec::functions,
-                                                  &FunctionsTable(), "what closures work on")),
+                                                  &FunctionsTable(),
+                                                  "the variables and limits of the closures")),
          OptimizerKey(),
          Section<JobSpec, StrategySpec>("strategy", &JobSpec::strategy, &strategy,
-                                        "how variables are cut"),
+                                        "how variables are partitioned"),
          Section<JobSpec, TrainingSpec>("training", &JobSpec::training, &training, "the seed"),
          checkpoint,
          Section<JobSpec, ResourcesSpec>("resources", &JobSpec::resources, &ResourcesTable(),
-                                         "what it may take beside other jobs")},
+                                         "resources beside other jobs")},
         kSpecKeysNotBuilt};
   }();
   return table;

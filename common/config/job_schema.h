@@ -16,7 +16,8 @@ inline constexpr std::size_t kLayersMax = 512, kTablesMax = 512;
 const Table<DataSpec>& DataTable();
 std::vector<Key<DataSpec>> CommonDataKeys();
 extern const NotBuilt kDataKeysNotBuilt;
-// `fields` of `spec.data`, once the sources are read: they decide what a field may have.
+// Reads `fields` of `spec.data`. The sources must have been read, because they decide which keys a
+// field may have.
 void ReadFields(Reader& reader, const Node& data, DataSpec* spec);
 const Table<ModelSpec>& ModelTable();
 const Table<StrategySpec>& StrategyTable();
@@ -31,20 +32,20 @@ Key<JobSpec> OptimizerKey();
 Key<JobSpec> OptimizersKey();
 Key<JobSpec> CheckpointKey();
 Key<TrainingSpec> WireTypeKey();
-// `spec` of a training job, of a counting job, of a functions job.
+// The tables for `spec` of a training job, of a counting job, of a functions job.
 const Table<JobSpec>& TrainingJobTable();
 const Table<JobSpec>& CountingJobTable();
 const Table<JobSpec>& FunctionsJobTable();
-// Of the type of a job that was read.
+// The table for the type of the parsed job.
 const Table<JobSpec>& JobTableOf(const JobSpec& spec);
 
-// The node at the end of these keys, or nullptr.
+// The node at the end of the path `path`, or nullptr.
 const Node* At(const Node& root, std::initializer_list<const char*> path);
-// The place of a key of `map`, or `otherwise` where `map` does not have it (or is nullptr).
+// The place of a key of `map`, or `otherwise` if `map` is nullptr or lacks the key.
 Location KeyPlace(const Node* map, const char* key, const Location& otherwise);
 
-// `match` of an entry that applies to the variables and tables whose names fit a pattern. T has a
-// member `match`.
+// The key `match` of an entry that applies to variables and tables whose names match a pattern. T
+// has a member `match`.
 template <class T>
 Key<T> MatchKey() {
   Key<T> key = PlainText<T>("match", &T::match, "", "\"emb/*\"");
@@ -57,8 +58,8 @@ Key<T> MatchKey() {
   return key;
 }
 
-// Writes the keys of each type of `variant` into the reference: those of the type `shown` as they
-// are, those of the other types as comments. `what` is what `type` names ("the formula").
+// Writes the keys of each type of `variant` into the reference: the keys of the type `shown` as
+// keys, those of the other types as comments. `what` describes the key `type` ("the formula").
 template <class T>
 void ExplainAlternatives(const Variant<T>& variant, absl::string_view what, absl::string_view shown,
                          const std::string& indent, std::string* out) {
@@ -78,7 +79,7 @@ void ExplainAlternatives(const Variant<T>& variant, absl::string_view what, absl
   }
 }
 
-// Reports the rules between an optimizer's values that the mapping `node` breaks.
+// Reports each rule between an optimizer's values that the mapping `node` violates.
 void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings);
 
 }  // namespace evergrad::config

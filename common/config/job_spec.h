@@ -1,8 +1,9 @@
-// A training job as typed values, read from YAML (configs/reference.yaml shows every key).
+// A job as typed values, read from YAML (configs/reference.yaml shows every key).
 //
 // Unknown keys, wrong types, impossible combinations, duplicate keys, anchors and aliases are
-// refused, all reported together, each with file:line:column, what was expected and the nearest
-// valid name. Defaults are those of configs/reference.yaml, which is generated from the same table.
+// refused. All mistakes are reported together, each with file:line:column, the expected value and
+// the nearest valid name. Defaults are those of configs/reference.yaml, which is generated from the
+// same table.
 #pragma once
 
 #include <chrono>
@@ -26,7 +27,7 @@ struct TableSpec {
   std::string name;
   std::uint32_t dimension = 0;
   InitializerSpec initializer{"truncated_normal"};
-  double l2 = 0;  // embeddings_regularizer, of the rows of a batch
+  double l2 = 0;  // embeddings_regularizer, applied to the rows of a batch
   std::uint32_t admit_after = 1;
   double default_row = 0;
   std::uint64_t ttl_steps = 0;
@@ -37,7 +38,7 @@ struct TableSpec {
 };
 struct InputSpec {
   std::string name;
-  std::vector<std::uint64_t> shape;  // of one example; empty: one number
+  std::vector<std::uint64_t> shape;  // shape of one example; empty: one number
   Location where;
   friend bool operator==(const InputSpec&, const InputSpec&) = default;
 };
@@ -51,7 +52,7 @@ struct ModelSpec {
 };
 // An entry of `optimizers`.
 struct OptimizerRule : optimizers::Settings {
-  std::string match;  // a glob of the names of variables and tables; "": all of them
+  std::string match;  // a glob pattern for names of variables and tables; "": all of them
   friend bool operator==(const OptimizerRule&, const OptimizerRule&) = default;
 };
 struct PartitionerSpec {
@@ -62,16 +63,16 @@ struct PartitionerSpec {
   friend bool operator==(const PartitionerSpec&, const PartitionerSpec&) = default;
 };
 struct StrategySpec {
-  std::string mode = "async";  // others are refused by name
+  std::string mode = "async";  // other values are refused by name
   std::uint32_t pipeline = 0;  // 0 | 1
-  bool deterministic = false;  // only with one worker and pipeline 0
+  bool deterministic = false;  // requires one worker and pipeline 0
   PartitionerSpec partitioner;
-  std::uint32_t table_slots = 128;  // shards that the rows of all tables are spread over
+  std::uint32_t table_slots = 128;  // number of shards that hold the rows of all tables
   friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
 // An entry of `training.wire_dtype`.
 struct WireRule {
-  std::string match;  // glob of variable and table names; "": all
+  std::string match;  // glob pattern for names of variables and tables; "": all
   std::string dtype;  // float32 | bf16 | fp16
   friend bool operator==(const WireRule&, const WireRule&) = default;
 };
@@ -79,65 +80,68 @@ struct TrainingSpec {
   std::uint32_t epochs = 1;
   std::uint32_t steps_per_closure = 16;
   std::uint32_t evaluate_every_epochs = 1;  // 0: at the end only
-  std::uint64_t seed = 0;                   // initialisers, dropout
-  // What a re-run that a user's error makes impossible does to the job (LEDGER line 20b): fail |
-  // report.
+  std::uint64_t seed = 0;                   // for initializers and dropout
+  // Reaction if a closure must run again and a user's error makes that impossible (LEDGER line
+  // 20b): fail | report.
   std::string on_lost_updates = "fail";
-  // What a push that a server has no room for does to the job (LEDGER line 15, OVER_BUDGET): fail |
-  // pause.
+  // Reaction if a server is out of memory for a push (LEDGER line 15, OVER_BUDGET): fail | pause.
   std::string on_over_budget = "fail";
-  // What steps are computed in (Keras' policies): float32 | tf32 | mixed_bfloat16 | mixed_float16.
-  // Servers keep float32. No part of the plan.
+  // Type in which steps are computed (Keras' policies): float32 | tf32 | mixed_bfloat16 |
+  // mixed_float16. Servers keep float32. Not part of the plan.
   std::string precision = "float32";
-  std::vector<WireRule> wire;  // the first whose `match` fits; none: float32. No part of the plan
+  // the first entry whose `match` fits applies; float32 without one. Not part of the plan.
+  std::vector<WireRule> wire;
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
-// How often the shards are saved, and where (LEDGER lines 27, 28). No part of the plan: it may
-// change from one submission to the next.
+// Interval and place of checkpoints (LEDGER lines 27, 28). Not part of the plan, so it may change
+// from one submission to the next.
 struct CheckpointSpec {
-  bool on = true;      // false: `checkpoint: off`
-  bool given = false;  // the job file has the section: the job fails if it cannot be saved;
-                       // without the section it continues and reports that it is not saved
+  bool on = true;  // false: `checkpoint: off`
+  // true if the job file has the section: the job then fails if it cannot be saved. Otherwise it
+  // continues and reports that it is not saved.
+  bool given = false;
   std::chrono::milliseconds every{60000};
-  std::uint32_t keep = 3;  // manifests
-  bool resume = false;     // go on from the newest manifest of an earlier job of this name
+  std::uint32_t keep = 3;  // number of manifests kept
+  bool resume = false;     // resume from the newest manifest of an earlier job of this name
   std::string
-      directory;  // absolute path or file:// URI after resolution; "": in the job's runs folder
+      directory;  // absolute path or file:// URI after resolution; "": the job's runs folder
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
-// What a job may take of a cluster that others use, too. No part of the plan.
+// Limits of a job on a cluster that other jobs use as well. Not part of the plan.
 struct ResourcesSpec {
-  double share = 1;  // of the workers, beside the shares of the other running jobs
+  double share = 1;  // weight in the division of workers among the running jobs
   std::uint64_t server_memory_bytes_max =
-      0;  // values and slots of all of its variables; 0: no limit of its own
+      0;  // values and optimizer state of all its variables; 0: no limit
   friend bool operator==(const ResourcesSpec&, const ResourcesSpec&) = default;
 };
-// spec.type: counting — the fault scenarios' job; accepted only by daemons started with
-// --failpoints.
+// spec.type: counting. The job of the fault scenarios; only daemons started with --failpoints
+// accept it.
 struct CountingSpec {
   std::uint64_t examples = 0;
-  std::uint32_t shards = 8;   // of the [examples, 1] variable
-  std::uint32_t step_ms = 0;  // each step waits this long on the clock seam
-  std::uint32_t tables = 0;   // embedding tables beside
+  std::uint32_t shards = 8;   // partitions of the [examples, 1] variable
+  std::uint32_t step_ms = 0;  // each step waits this long, by the injected clock
+  std::uint32_t tables = 0;   // additional embedding tables
   std::uint64_t table_ids = 500,
-                table_bytes_max = 0;  // ids of each; limit of the last one, 0: none
+                // number of ids of each table; byte limit of the last table, 0: none
+      table_bytes_max = 0;
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };
-// spec.type: functions — closures come from a client's schedule(), their code from workers built
+// spec.type: functions. Closures come from a client's schedule(), their code from workers built
 // with the SDK.
 struct FunctionVariable {
   std::string name;
   std::vector<std::uint64_t> shape;
   InitializerSpec initializer{"zeros"};
-  std::optional<optimizers::Settings> optimizer;  // none: the job's
+  std::optional<optimizers::Settings> optimizer;  // nullopt: the job's optimizer
   friend bool operator==(const FunctionVariable&, const FunctionVariable&) = default;
 };
 struct FunctionsSpec {
   std::vector<FunctionVariable> variables;
-  std::uint32_t queue_limit = 1024;                // closures scheduled and not ended
-  std::uint64_t argument_bytes_max = 16ull << 20;  // kept until snapshots hold what they did
-  std::uint64_t result_bytes_max = 16ull << 20;    // kept until released
+  std::uint32_t queue_limit = 1024;  // closures scheduled and not ended
+  // bytes of arguments kept until snapshots hold the effect of their closures
+  std::uint64_t argument_bytes_max = 16ull << 20;
+  std::uint64_t result_bytes_max = 16ull << 20;  // bytes of results kept until they are released
   friend bool operator==(const FunctionsSpec&, const FunctionsSpec&) = default;
 };
 struct JobSpec {
@@ -147,7 +151,8 @@ struct JobSpec {
   ModelSpec model;
   optimizers::Settings optimizer;  // `optimizer`
   std::vector<OptimizerRule>
-      optimizers;  // `optimizers`: the first whose `match` fits; then `optimizer` is not used
+      // `optimizers`: the first entry whose `match` fits applies, and `optimizer` is unused
+      optimizers;
   Location optimizers_where;
   StrategySpec strategy;
   TrainingSpec training;
@@ -161,57 +166,61 @@ struct JobSpec {
 // The settings for the variable or table `name`; nullptr: no entry of `optimizers` matches it. The
 // result points into `spec`.
 const optimizers::Settings* OptimizerFor(const JobSpec& spec, absl::string_view name);
-// The most floats that a row of a table may have, its values and what the optimizer keeps of it.
+// The largest number of floats in a row of a table: its values and its optimizer state.
 inline constexpr std::uint64_t kRowFloatsMax = 4096;
-// A table's bytes_max counts, beside a row's floats and its counter of gradients, its place in the
-// index. An id that waits for its admission has that place alone.
+// Memory per row that a table's bytes_max counts in addition to the row's floats and its gradient
+// counter: its place in the index. An id that waits for admission uses only this place.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
-// What gradients and values of the variable or table `name` are on the wire: float32, bf16 or fp16.
+// The wire type of gradients and values of the variable or table `name`: float32, bf16 or fp16.
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
-// `*` stands for any text, `?` for one character.
+// `*` matches any text, `?` matches one character.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 
-// `--set spec.training.epochs=3`, in order. Typed, with the same errors; file name "<--set N>".
+// One `--set spec.training.epochs=3`; overrides apply in order. They are typed and give the same
+// errors as the file; their file name is "<--set N>".
 struct Override {
   std::string path, value;  // value is YAML
-  std::string file;  // "": `--set`; else the file that `--set-file path=file` read the value from
+  // "" for `--set`; else the file that `--set-file path=file` read the value from
+  std::string file;
 };
 
 struct ParseOptions {
-  std::string file_name;    // for messages
-  std::string base_folder;  // relative paths of `data` and `checkpoint` are resolved against it; ""
-                            // leaves them alone (the coordinator)
+  std::string file_name;  // for messages
+  // base of relative paths in `data` and `checkpoint`; "" leaves them unchanged (the coordinator)
+  std::string base_folder;
   std::map<std::string, std::string>
-      environment;  // for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
+      environment;  // values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
   std::vector<Override> overrides;
-  // The text is EmitSubmission's: what it says of the places in its user's file is put into the
-  // spec, in place of those in the text itself.
+  // The text comes from EmitSubmission: the places of the user's file that it contains replace the
+  // places in the text itself.
   bool submission = false;
 };
-// A file that the job names as data.
+// A data file that the job names.
 struct DataPath {
   Location where;
-  std::string path;                    // as in the spec
-  std::vector<std::string> variables;  // of the environment that it was made of
+  std::string path;                    // as written in the spec
+  std::vector<std::string> variables;  // environment variables that the path contains
 };
 struct ParsedJob {
-  std::optional<JobSpec> spec;    // set when there is no mistake
+  std::optional<JobSpec> spec;    // set if there is no mistake
   std::vector<Mistake> mistakes;  // in order of position
-  std::vector<DataPath> paths;    // in order of the sections; each once, where two sources share it
+  // in order of the sections; a path that two sources share appears once
+  std::vector<DataPath> paths;
 };
-// Size cap 1 MiB, depth cap 32: refused at once. `$${` in `data` and `checkpoint` stands for a
-// literal `${`.
+// A text above 1 MiB or nested deeper than 32 is refused at once. `$${` in `data` and `checkpoint`
+// stands for a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
-// The effective YAML: every value spelled out (a `checkpoint` section that the job does not have,
-// in a comment: that it has none is a value, too). ParseJob of it gives an equal spec.
+// The effective YAML, with every value written out. ParseJob of it gives an equal spec. A
+// `checkpoint` section that the job does not have is written as a comment, because its absence is a
+// value, too.
 std::string EmitYaml(const JobSpec& spec);
-// The same with the places of layers, inputs, tables, losses, optimizers and sources in the user's
-// file, in a comment at its end: ParseOptions::submission. What a worker finds wrong later is then
-// told with the line that its user wrote. Where it would be too long it is left out.
+// The same, with a comment at its end that holds the places of layers, inputs, tables, losses,
+// optimizers and sources in the user's file: ParseOptions::submission. A worker's later error
+// messages then name the user's line. The comment is omitted if it would be too long.
 std::string EmitSubmission(const JobSpec& spec);
-// `spec` without its name and without what is as by default, on one line: the same in a version
-// that has more keys, as long as theirs are at their defaults and no default has changed.
+// `spec` on one line, without its name and without default values. The line stays the same in a
+// version with more keys, as long as these have their defaults and no default has changed.
 std::string EmitGiven(const JobSpec& spec);
 // configs/reference.yaml: every key with its type, default, bounds and one line of explanation,
 // from the schema table.

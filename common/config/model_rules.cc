@@ -20,8 +20,8 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// One check for each rule. The checks of a layer run in the order of the file, because each layer
-// may read those above it.
+// One check per rule. The checks of layers run in the order of the file, because each layer may
+// read those above it.
 class ModelCheck {
  public:
   ModelCheck(const Node& root, Reader* reader, JobSpec* spec)
@@ -72,15 +72,16 @@ class ModelCheck {
     const auto reads = [&](const LayerSpec& l) {
       return l.type == "embedding" && l.table == table.name;
     };
-    // A layer of an unknown type may be the one that reads it.
+    // A layer of an unknown type may be the reader of the table.
     const bool unknown = std::any_of(model_.layers.begin(), model_.layers.end(),
                                      [](const LayerSpec& l) { return l.type.empty(); });
     if (!unknown && std::none_of(model_.layers.begin(), model_.layers.end(), reads))
       reader_.Report(table.where,
                      absl::StrCat("table `", table.name, "`: no embedding layer reads it"));
     if (table.admit_after <= 1 && table.default_row != 0 && node->Find("default_row") != nullptr)
-      reader_.Report(node->Find("default_row")->where(),
-                     "`default_row` needs an `admit_after` above 1: else every id has a row");
+      reader_.Report(
+          node->Find("default_row")->where(),
+          "`default_row` needs an `admit_after` above 1, because otherwise every id has a row");
   }
 
   void CheckLayer(std::size_t i, const Node* node) {
@@ -135,15 +136,15 @@ class ModelCheck {
     CheckKind(layer, layer.weights, ValueKind::kReal, weights);
   }
 
-  // Integers are the ids of embeddings, all other layers read real numbers. nullopt: the job does
-  // not say which of the two the field has.
+  // Integers are ids for embeddings; all other layers read real numbers. Returns nullopt if the job
+  // does not tell the kind of the field.
   std::optional<ValueKind> KindOfInput(const std::string& input) const {
     if (!Contains(inputs_, input) || !fields_known_) return std::nullopt;
     const DataFormat* const format = FindDataFormat(spec_.data.train->format);
     if (format == nullptr) return std::nullopt;
     const auto field = std::find_if(spec_.data.fields.begin(), spec_.data.fields.end(),
                                     [&](const FieldSpec& f) { return f.name == input; });
-    if (!format->own_fields.empty()) {  // a job need not say anything about such a field
+    if (!format->own_fields.empty()) {  // a job may omit such a field
       FieldSpec own;
       own.name = input;
       return format->kind(field == spec_.data.fields.end() ? own : *field);
@@ -168,7 +169,7 @@ class ModelCheck {
   }
 
   void CheckInputsAreAbove(const LayerSpec& layer, const Node* node) {
-    // Where the job names no input, it is the layer above, whose name has a mistake of its own.
+    // Without `input`, the layer reads the layer above, whose own mistake has been reported.
     if (node == nullptr || node->Find("input") == nullptr) return;
     const Location where = KeyPlace(node, "input", layer.where);
     for (const std::string& input : layer.inputs) {
@@ -176,8 +177,8 @@ class ModelCheck {
       if (input == layer.name)
         reader_.Report(where, absl::StrCat("layer `", layer.name, "` reads itself"));
       else if (layers_.count(input) != 0)
-        reader_.Report(
-            where, absl::StrCat("layer `", input, "` stands below: a layer reads layers above it"));
+        reader_.Report(where, absl::StrCat("layer `", input,
+                                           "` is below this layer: a layer reads layers above it"));
       else
         reader_.Report(where, absl::StrCat("no layer or model input `", input.substr(0, 60), "`",
                                            Suggestion(input, readable_)));
@@ -233,8 +234,8 @@ class ModelCheck {
   std::vector<std::string> fields_ = {"image"}, label_fields_ = {"label"};
   std::vector<std::string> inputs_, tables_;
   std::set<std::string> layers_;       // the names of all layers
-  std::vector<std::string> readable_;  // inputs, and the layers so far
-  std::map<std::string, int> lines_;   // where each name of a layer stands first
+  std::vector<std::string> readable_;  // inputs, and the layers above
+  std::map<std::string, int> lines_;   // the line of the first layer of each name
 };
 
 }  // namespace

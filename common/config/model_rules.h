@@ -6,14 +6,14 @@
 
 namespace evergrad::config {
 
-// Fills the inputs and outputs that the job leaves out, then reports each part of the model that
-// names something wrong: a layer below, a table that nothing reads, a metric of another loss.
-// `root` is the job file that `spec` was read from.
+// Fills in omitted inputs and outputs, then reports each part of the model with a wrong reference:
+// to a layer below, a table that nothing reads, a metric of another loss. `root` is the job file of
+// `spec`.
 void CheckModel(const Node& root, Reader* reader, JobSpec* spec);
 
-// Reports layers and losses whose shapes do not fit, at their lines. The job has no other mistake:
-// a value that was refused would lead to shapes that nobody asked for. Once a layer is refused,
-// those that read it are not judged.
+// Reports layers and losses whose shapes do not match, at their lines. The job must have no other
+// mistake, because a refused value would lead to unintended shapes. The readers of a refused layer
+// are not checked.
 void CheckShapes(const JobSpec& spec, Reader* reader);
 
 }  // namespace evergrad::config

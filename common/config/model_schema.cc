@@ -16,8 +16,8 @@ Key<ModelSpec> InputsKey() {
   return {
       "inputs",
       "mapping of field name to {shape}",
-      "what the model reads: fields of the data, with the shape of one example ([]: one number); "
-      "what an embedding reads are ids",
+      "the fields of the data that the model reads, with the shape of one example ([]: one "
+      "number); the inputs of embeddings are ids",
       true,
       [](Reader& r, const Node& n, ModelSpec* t) {
         if (!r.IsMap(n, "model.inputs")) return;
@@ -65,7 +65,8 @@ Key<ModelSpec> LayersKey() {
   Key<ModelSpec> key{
       "layers",
       "list of layers",
-      "in order: a layer reads layers above it; Keras names, weights and layouts",
+      "layers in order: a layer reads layers above it; names, weights and layouts are those of "
+      "Keras",
       true,
       [](Reader& r, const Node& n, ModelSpec* t) {
         if (!r.IsList(n, "layers", "layers")) return;
@@ -77,7 +78,7 @@ Key<ModelSpec> LayersKey() {
         }
         for (const Node& item : n.items) {
           LayerSpec layer;
-          // The name of a layer of an unknown type is kept: layers below may read it.
+          // The name of a layer of an unknown type is kept, because layers below may read it.
           LayerVariant().Read(r, item, &layer);
           const LayerDescriptor* const found = FindLayer(layer.type);
           if (found != nullptr && found->complete != nullptr) found->complete(item, &layer);
@@ -100,7 +101,7 @@ Key<ModelSpec> LayersKey() {
 Key<ModelSpec> LossesKey() {
   Key<ModelSpec> key{"losses",
                      "list of one mapping, or the mapping itself",
-                     "what is minimised: its mean over the batch",
+                     "the loss to minimize: its mean over the batch",
                      true,
                      [](Reader& r, const Node& n, ModelSpec* t) {
                        std::vector<const Node*> losses;
@@ -131,7 +132,7 @@ Key<ModelSpec> LossesKey() {
   key.explain_inner = [](std::string* out, const std::string& indent) {
     for (const auto& c : LossVariant().cases) {
       const bool first = &c == &LossVariant().cases.front();
-      // One loss today: the other types are shown, commented out.
+      // A model has exactly one loss, so the other types are shown as comments.
       std::string text;
       absl::StrAppend(&text, indent, "-\n", indent, "  # the kind of loss (one of ",
                       absl::StrJoin(LossVariant().Types(), ", "), "; required)\n", indent,
@@ -156,29 +157,30 @@ const Table<TableSpec>& EmbeddingTableTable() {
       "an embedding table",
       {Required(Integer<TableSpec>(
                     "dimension", &TableSpec::dimension, 1, kRowFloatsMax,
-                    absl::StrCat("elements of a row; with what the optimizer keeps of it at most ",
+                    absl::StrCat("elements of a row; a row and its optimizer state have at most ",
                                  kRowFloatsMax)),
                 "16"),
        InitializerKey<TableSpec>(
            "initializer", &TableSpec::initializer,
-           "of a row's first values, a function of the job's seed, the table's name and the id"),
+           "initial values of a row, a function of the job's seed, the table's name and the id"),
        RegularizerKey<TableSpec>("embeddings_regularizer", &TableSpec::l2,
                                  "l2 times the sum of the squares of the rows that a batch reads "
-                                 "(each once) is added to the loss"),
-       Integer<TableSpec>("admit_after", &TableSpec::admit_after, 1, 1u << 30,
-                          "an id gets a row with this push to it; until then it reads default_row"),
+                                 "(each row once) is added to the loss"),
+       Integer<TableSpec>(
+           "admit_after", &TableSpec::admit_after, 1, 1u << 30,
+           "number of the push to an id that creates its row; until then the id reads default_row"),
        RealNumber<TableSpec>(
            "default_row", &TableSpec::default_row, {-3e38, 3e38, false, false},
-           "each element of what an id reads that is not admitted yet; with admit_after above 1"),
+           "value of each element that is read for an id without a row; needs admit_after above 1"),
        Integer<TableSpec>(
            "ttl_steps", &TableSpec::ttl_steps, 0, 1ull << 48,
-           "a row that so many steps of the plan did not push to is dropped; 0: never"),
-       ByteSize<TableSpec>(
-           "bytes_max", &TableSpec::bytes_max, 0, 1ull << 50,
-           "of its rows and index, on all servers together; 0: the servers' own limit alone"),
+           "a row is removed after this many steps of the plan without a push to it; 0: never"),
+       ByteSize<TableSpec>("bytes_max", &TableSpec::bytes_max, 0, 1ull << 50,
+                           "memory for the table's rows and index, on all servers together; 0: "
+                           "only the servers' own limit applies"),
        Choice<TableSpec>("evict", &TableSpec::evict, {"none", "lru"}, {"lfu", "random"}, "table.",
-                         "at the limit: rows that were not pushed to for longest give way, or "
-                         "pushes are refused")},
+                         "behaviour at the limit: lru evicts the rows whose last push is oldest, "
+                         "none refuses pushes")},
       {"ttl", "optimizer", "dtype", "combiner", "partitions", "embeddings_initializer"}};
   return table;
 }
@@ -187,8 +189,8 @@ Key<ModelSpec> TablesKey() {
   Key<ModelSpec> key{
       "tables",
       "mapping of table name to its settings",
-      "embedding tables: rows by 64-bit id, made on first use; layers of type embedding name them, "
-      "several may name one",
+      "embedding tables: rows by 64-bit id, created on first use; layers of type embedding name "
+      "them, and several layers may name one table",
       false,
       [](Reader& r, const Node& n, ModelSpec* t) {
         if (!r.IsMap(n, "model.tables")) return;
@@ -224,7 +226,8 @@ Key<ModelSpec> TablesKey() {
   key.explain_inner = [](std::string* out, const std::string& indent) {
     std::string text = "users:\n";
     EmbeddingTableTable().Explain(TableSpec{}, "  ", &text);
-    // An empty section is a mistake, and a table that no layer reads another.
+    // The section is commented out: an empty section is a mistake, and so is a table that no layer
+    // reads.
     out->erase(out->rfind(indent.substr(2) + "tables:"));
     const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
     absl::StrAppend(out, indent.substr(2), "# tables:\n");
@@ -252,7 +255,7 @@ void ReadMetric(Reader& r, const Node& item, std::vector<std::string>* metrics) 
   else if (!entry->built)
     r.Report(item.where(), absl::StrCat("not built yet: metric `", *v, "`"));
   else if (std::find(metrics->begin(), metrics->end(), *v) != metrics->end())
-    r.Report(item.where(), absl::StrCat("`metrics`: ", *v, " is given twice"));
+    r.Report(item.where(), absl::StrCat("`metrics`: duplicate metric ", *v));
   else
     metrics->push_back(*v);
 }
@@ -260,7 +263,7 @@ void ReadMetric(Reader& r, const Node& item, std::vector<std::string>* metrics) 
 Key<ModelSpec> MetricsKey() {
   return {"metrics",
           absl::StrCat("list of: ", absl::StrJoin(NamesOf(Metrics(), true), ", ")),
-          "measured at each evaluation; the mean loss always is",
+          "metrics of each evaluation, in addition to the mean loss",
           false,
           [](Reader& r, const Node& n, ModelSpec* t) {
             if (!r.IsList(n, "metrics", "names")) return;

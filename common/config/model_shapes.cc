@@ -1,5 +1,4 @@
-// CheckShapes: a walk over the layers, in the order of the file, with the shape rules of
-// common/layers.
+// CheckShapes applies the shape rules of common/layers to the layers in the order of the file.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -14,7 +13,7 @@
 namespace evergrad::config {
 namespace {
 
-// How many numbers one example has in a field; nullopt where the job does not say it.
+// The number of elements of a field in one example; nullopt if the job does not state it.
 std::optional<std::uint64_t> ElementsOf(const DataSpec& data, const std::string& name) {
   if (!data.train) return std::nullopt;
   const std::string& format = data.train->format;
@@ -90,7 +89,7 @@ class ShapeWalk {
   const JobSpec& spec_;
   const ModelSpec& model_;
   Reader& reader_;
-  std::map<std::string, tensor::Shape> shapes_;  // of inputs, and of the layers that fit
+  std::map<std::string, tensor::Shape> shapes_;  // of inputs, and of the layers without a mistake
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace evergrad::config {
 namespace {
 
-// A schedule where the learning rate stands is refused with words of its own.
+// A schedule in place of a learning rate is refused with a message of its own.
 template <class T>
 Key<T> NumberKey(const optimizers::Parameter& parameter) {
   const std::string name(parameter.member.name);
@@ -23,7 +23,7 @@ Key<T> NumberKey(const optimizers::Parameter& parameter) {
   return key;
 }
 
-// T: optimizers::Settings, or OptimizerRule, whose first key is `match`.
+// T is optimizers::Settings, or OptimizerRule, whose first key is `match`.
 template <class T>
 Variant<T> VariantOf(std::string what) {
   Variant<T> variant{std::move(what), "type", &T::type, {}, optimizers::TypesNotBuilt(), ""};
@@ -63,7 +63,7 @@ const Variant<optimizers::Settings>& OptimizerVariant() {
 
 void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings) {
   for (const optimizers::Descriptor& descriptor : optimizers::All()) {
-    // The rules of every type hold for a mapping whose type is unknown.
+    // A mapping of unknown type is checked by the rules of all types.
     if (!settings.type.empty() && descriptor.defaults.type != settings.type) continue;
     for (const optimizers::Rule& rule : descriptor.rules) {
       const Node* const key = node.Find(rule.key);
@@ -76,14 +76,14 @@ Key<JobSpec> OptimizerKey() {
   Key<JobSpec> key{
       "optimizer",
       "mapping",
-      "applied on the shards; formulas and defaults of Keras 2.9",
+      "optimizer of the variables; it runs on the servers, with formulas and defaults of Keras 2.9",
       false,
       [](Reader& r, const Node& n, JobSpec* t) { OptimizerVariant().Read(r, n, &t->optimizer); },
       [](const JobSpec& t) {
         return t.optimizers.empty() ? std::optional<Node>(OptimizerVariant().Write(t.optimizer))
                                     : std::nullopt;
       }};
-  key.needed = "required, unless `optimizers` stands in for it";
+  key.needed = "required, unless `optimizers` is given";
   key.explain_inner = [](std::string* out, const std::string& indent) {
     ExplainAlternatives(OptimizerVariant(), "the formula", "adam", indent, out);
   };
@@ -93,10 +93,9 @@ Key<JobSpec> OptimizerKey() {
 Key<JobSpec> OptimizersKey() {
   return {"optimizers",
           "list of {match, type, ...}",
-          "instead of `optimizer`: of each variable (dense1/kernel) and table the first whose "
-          "`match` fits its name (`*`: any text, `?`: any "
-          "character); an entry "
-          "without `match` fits all, and is the last",
+          "in place of `optimizer`: each variable (dense1/kernel) and table uses the first entry "
+          "whose `match` fits its name (`*`: any text, `?`: any character); an entry without "
+          "`match` fits all, and must be the last",
           false,
           [](Reader& r, const Node& n, JobSpec* t) {
             if (!r.IsList(n, "optimizers", "optimizers")) return;

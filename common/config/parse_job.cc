@@ -1,5 +1,5 @@
 // Text -> tree -> overrides -> variables -> typed values -> rules between values. Every stage adds
-// its mistakes and goes on.
+// its mistakes and continues.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -27,7 +27,7 @@ bool IsVariableName(absl::string_view name) {
   });
 }
 
-// ${NAME}, ${NAME:-default}, $${ for a literal ${. The result is not expanded again.
+// Expands ${NAME}, ${NAME:-default}, and $${ as a literal ${. The result is not expanded again.
 std::string Expand(const Node& node, const std::map<std::string, std::string>& environment,
                    Reader* reader, std::vector<std::string>* used) {
   const std::string& text = node.text;
@@ -158,7 +158,8 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
   table.Read(*reader, *metadata, spec);
 }
 
-// Sources of one format, fields as they have them, and the evaluation data that a split makes.
+// Checks that sources have one format and fields match it, and makes the evaluation data of a
+// split.
 void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   const Node* const data = At(root, {"spec", "data"});
   if (data == nullptr || data->kind != Node::Kind::kMap) return;
@@ -166,15 +167,15 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   ReadFields(*reader, *data, &d);
   if (d.train && d.eval && d.train->format != d.eval->format && !d.train->format.empty() &&
       !d.eval->format.empty())
-    reader->Report(d.eval->where, absl::StrCat("data.eval has another format than data.train: ",
+    reader->Report(d.eval->where, absl::StrCat("data.train and data.eval have different formats: ",
                                                d.eval->format, ", not ", d.train->format));
   if (d.eval && d.eval->split.modulo != 0)
     reader->Report(data->Find("eval")->Find("split")->where(),
-                   "`split` is a setting of data.train: it takes what is evaluated on out of that");
+                   "`split` is a setting of data.train, from which it takes the evaluation data");
   if (d.train && d.train->split.modulo != 0) {
     if (data->Find("eval") != nullptr) {
       reader->Report(data->Find("eval")->where(),
-                     "data.train has a `split`, which makes data.eval: give one of the two");
+                     "data.train has a `split`, which makes data.eval: remove one of the two");
     } else {
       d.eval = d.train;
       d.eval->split.taken = true;
@@ -182,13 +183,13 @@ void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
-// Checks that the rows of a table, with the numbers that its optimizer keeps, fit the limits.
+// Checks that the rows of a table, with their optimizer state, are within the limits.
 void CheckTable(const Node& root, Reader* reader, const JobSpec& spec, const TableSpec& table) {
   const optimizers::Settings* const rule = OptimizerFor(spec, table.name);
   if (rule == nullptr)
     return reader->Report(
         table.where, absl::StrCat("no entry of `optimizers` fits the table `", table.name, "`"));
-  if (table.dimension == 0) return;  // refused where it stands
+  if (table.dimension == 0) return;  // already refused
   const Node* const node = At(root, {"spec", "model", "tables", table.name.c_str()});
   const std::uint64_t floats = optimizers::RowFloats(*rule, table.dimension);
   if (floats > kRowFloatsMax) {
@@ -217,7 +218,8 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   const Node* const optimizer = At(root, {"spec", "optimizer"});
   if (optimizer != nullptr) CheckOptimizer(*reader, *optimizer, spec->optimizer);
   if (const Node* list = At(root, {"spec", "optimizers"}); list != nullptr && optimizer != nullptr)
-    reader->Report(list->where(), "`optimizers` stands in for `optimizer`: give one of the two");
+    reader->Report(list->where(),
+                   "`optimizers` and `optimizer` exclude each other: remove one of the two");
   else if (spec->type == "training" && list == nullptr && optimizer == nullptr)
     reader->Report(At(root, {"spec"})->where(),
                    "missing key `optimizer` in spec: expected mapping");
@@ -233,7 +235,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
-// Of a job of no known type: each section as far as all types agree on it.
+// Checks a job of unknown type: each section as far as all types agree on it.
 void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
   Judge(*reader, body, {&TrainingJobTable(), &FunctionsJobTable(), &CountingJobTable()}, spec);
   if (const Node* data = body.Find("data");
@@ -241,7 +243,8 @@ void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
     ReadFields(*reader, *data, &spec->data);
 }
 
-// `spec.type`, or the type that was nearly written. False: it cannot be told which type it is.
+// Reads `spec.type`; a misspelt type counts as the nearest one. Returns false if there is no
+// nearest type.
 bool ReadType(const Node& body, Reader* reader, JobSpec* spec) {
   static const std::vector<std::string> kTypes = {"training", "functions", "counting"};
   static const NotBuilt kTypesNotBuilt = {"prediction", "python", "tuning"};
@@ -358,7 +361,7 @@ std::string EmitYaml(const JobSpec& spec) {
   Append(&root, "metadata", std::move(metadata));
   Node body;
   JobTableOf(spec).Write(spec, &body);
-  // Without evaluation data the key would be refused when read back.
+  // Without evaluation data the key would be refused when the text is read back.
   if (spec.type == "training" && !spec.data.eval) {
     if (Node* training = body.Find("training"))
       training->entries.erase(
@@ -385,22 +388,15 @@ std::string EmitGiven(const JobSpec& spec) {
 
 std::string ReferenceYaml() {
   std::string out =
-      "# Every key of a job file, with its type, bounds, default and what it is for. Generated by "
-      "`psctl job reference` from the\n"
-      "# table that also reads job files; a test compares the two. This file is itself a job that "
-      "`psctl job validate` accepts.\n"
-      "# Sizes: 65536, 64KiB, 1MiB. In `data` and `checkpoint`, ${NAME} and ${NAME:-default} come "
-      "from the submitter's environment, and\n"
-      "# $${ stands for ${ itself. Duplicate keys, anchors, aliases, tags and numbers with leading "
-      "zeros are refused.\n"
-      "# the only version (required)\n"
-      "apiVersion: evergrad.dev/v1alpha1\n"
-      "# the only kind (required)\n"
-      "kind: TrainingJob\n"
-      "metadata:\n"
-      "  # a DNS label: lower-case letters, digits and inner dashes, at most 63 (required)\n"
-      "  name: reference\n"
-      "spec:\n";
+      "# Every key of a job file, with its purpose, type, bounds and default. Generated by `psctl "
+      "job reference` from the\n# table that also reads job files; a test compares the two. This "
+      "file is itself a job that `psctl job validate` accepts.\n# Sizes: 65536, 64KiB, 1MiB. In "
+      "`data` and `checkpoint`, ${NAME} and ${NAME:-default} come from the submitter's "
+      "environment, and\n# $${ stands for ${ itself. Duplicate keys, anchors, aliases, tags and "
+      "numbers with leading zeros are refused.\n# the only version (required)\napiVersion: "
+      "evergrad.dev/v1alpha1\n# the only kind (required)\nkind: TrainingJob\nmetadata:\n  # a DNS "
+      "label: lower-case letters, digits and inner dashes, at most 63 (required)\n  name: "
+      "reference\nspec:\n";
   TrainingJobTable().Explain(JobSpec{}, "  ", &out);
   absl::StrAppend(&out,
                   "\n# A counting job (spec.type: counting, for daemons started with --failpoints) "
@@ -415,9 +411,8 @@ std::string ReferenceYaml() {
   std::string functions;
   FunctionsTable().Explain(FunctionsSpec{}, "#     ", &functions);
   absl::StrAppend(&out, functions,
-                  "# and of the other sections: optimizer, strategy.mode and .partitioner, "
-                  "training.seed and .wire_dtype, checkpoint without resume, "
-                  "resources.\n");
+                  "# and, of the other sections: optimizer, strategy.mode and .partitioner, "
+                  "training.seed and .wire_dtype, checkpoint without resume, resources.\n");
   return out;
 }
 

@@ -10,37 +10,40 @@ const NotBuilt kModesNotBuilt = {"sync", "bounded", "allreduce", "local"};
 const Variant<PartitionerSpec>& PartitionerVariant() {
   static const Variant<PartitionerSpec> variant = [] {
     Variant<PartitionerSpec> v{"the partitioner", "type", &PartitionerSpec::type, {}, {"hash"}, ""};
-    const Key<PartitionerSpec> cap = OptionalInteger<PartitionerSpec>(
-        "max_shards", &PartitionerSpec::max_shards, 1, 1u << 20, "at most so many of one variable");
+    const Key<PartitionerSpec> cap =
+        OptionalInteger<PartitionerSpec>("max_shards", &PartitionerSpec::max_shards, 1, 1u << 20,
+                                         "largest number of shards of one variable");
     PartitionerSpec defaults;
-    v.cases.push_back(
-        {"min_size",
-         {"the partitioner min_size",
-          {ByteSize<PartitionerSpec>("min_shard_bytes", &PartitionerSpec::min_shard_bytes, 1,
-                                     1ull << 40, "no shard is smaller unless the variable is"),
-           cap},
-          {}},
-         defaults});
-    defaults.type = "max_size";
-    defaults.max_shard_bytes = 0;
-    v.cases.push_back({"max_size",
-                       {"the partitioner max_size",
-                        {Required(ByteSize<PartitionerSpec>(
-                                      "max_shard_bytes", &PartitionerSpec::max_shard_bytes, 1,
-                                      1ull << 40, "no shard is larger unless one row is"),
-                                  "1MiB"),
+    v.cases.push_back({"min_size",
+                       {"the partitioner min_size",
+                        {ByteSize<PartitionerSpec>(
+                             "min_shard_bytes", &PartitionerSpec::min_shard_bytes, 1, 1ull << 40,
+                             "least size of a shard; a smaller variable is one shard"),
                          cap},
                         {}},
                        defaults});
+    defaults.type = "max_size";
+    defaults.max_shard_bytes = 0;
+    v.cases.push_back(
+        {"max_size",
+         {"the partitioner max_size",
+          {Required(ByteSize<PartitionerSpec>("max_shard_bytes", &PartitionerSpec::max_shard_bytes,
+                                              1, 1ull << 40,
+                                              "largest size of a shard; a larger row is one shard"),
+                    "1MiB"),
+           cap},
+          {}},
+         defaults});
     defaults.type = "fixed_shards";
-    v.cases.push_back({"fixed_shards",
-                       {"the partitioner fixed_shards",
-                        {Required(Integer<PartitionerSpec>(
-                                      "num_shards", &PartitionerSpec::num_shards, 1, 1u << 20,
-                                      "so many, or one a row where there are fewer rows"),
-                                  "4")},
-                        {}},
-                       defaults});
+    v.cases.push_back(
+        {"fixed_shards",
+         {"the partitioner fixed_shards",
+          {Required(Integer<PartitionerSpec>(
+                        "num_shards", &PartitionerSpec::num_shards, 1, 1u << 20,
+                        "number of shards; a variable with fewer rows has one shard per row"),
+                    "4")},
+          {}},
+         defaults});
     return v;
   }();
   return variant;
@@ -51,7 +54,7 @@ const Table<StrategySpec>& StrategyTable() {
     Key<StrategySpec> partitioner{
         "partitioner",
         "mapping",
-        "how variables are cut by rows into shards",
+        "how variables are partitioned by rows into shards",
         false,
         [](Reader& r, const Node& n, StrategySpec* t) {
           PartitionerVariant().Read(r, n, &t->partitioner);
@@ -65,16 +68,16 @@ const Table<StrategySpec>& StrategyTable() {
     return Table<StrategySpec>{
         "spec.strategy",
         {Choice<StrategySpec>("mode", &StrategySpec::mode, {"async"}, kModesNotBuilt, "strategy.",
-                              "how far workers may be apart"),
-         Integer<StrategySpec>(
-             "pipeline", &StrategySpec::pipeline, 0, 1,
-             "1: the pull of the next step overlaps this one, at one step of staleness"),
+                              "synchronization between workers"),
+         Integer<StrategySpec>("pipeline", &StrategySpec::pipeline, 0, 1,
+                               "1: the pull of the next step overlaps the computation of this "
+                               "step, at one step of staleness"),
          Flag<StrategySpec>("deterministic", &StrategySpec::deterministic,
                             "two runs give the same bits; one worker and pipeline 0 only"),
          partitioner,
          Integer<StrategySpec>(
              "table_slots", &StrategySpec::table_slots, 1, 65536,
-             "shards that the rows of all embedding tables are spread over; fixed for the job")},
+             "number of shards that hold the rows of all embedding tables; fixed for the job")},
         {"staleness", "backup_workers", "workers", "codec", "compression", "local_steps",
          "replicas", "durability"}};
   }();

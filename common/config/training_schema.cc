@@ -80,10 +80,9 @@ const Table<WireRule>& WireRuleTable() {
 Key<TrainingSpec> WireTypeKey() {
   return {"wire_dtype",
           absl::StrCat("one of ", absl::StrJoin(kWireTypes, ", "), ", or list of {match, dtype}"),
-          "what gradients and values are on their way between workers and servers; servers keep "
-          "and compute float32. In a list, of each variable "
-          "(dense1/kernel) and table the first entry whose `match` fits its name (`*`: any text, "
-          "`?`: any character), float32 where none does",
+          "type of gradients and values between workers and servers; servers keep and compute "
+          "float32. In a list, each variable (dense1/kernel) and table uses the first entry whose "
+          "`match` fits its name (`*`: any text, `?`: any character), or float32 if none does",
           false,
           [](Reader& r, const Node& n, TrainingSpec* t) {
             if (n.kind != Node::Kind::kSequence) {
@@ -122,28 +121,29 @@ const Table<TrainingSpec>& TrainingTable() {
       "spec.training",
       {Integer<TrainingSpec>("epochs", &TrainingSpec::epochs, 1, 1000000, "passes over the data"),
        Integer<TrainingSpec>("steps_per_closure", &TrainingSpec::steps_per_closure, 1, 4096,
-                             "steps that are granted, retried and reported as one"),
+                             "steps of a closure, the unit that is granted, retried and reported"),
        EvaluateKey(),
-       Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny, "of initialisers and dropout"),
+       Integer<TrainingSpec>("seed", &TrainingSpec::seed, 0, kAny,
+                             "seed of initializers and dropout"),
        Choice<TrainingSpec>("on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"},
                             {}, "",
-                            "a closure that a lost server needs again cannot be run again, because "
-                            "its data changed or went away: end the job, or go on "
-                            "without its updates there and count them as lost"),
+                            "what happens if a lost server needs a closure again that cannot run "
+                            "again, because its data was changed or removed: fail ends the job, "
+                            "report continues without its updates there and counts them as lost"),
        Choice<TrainingSpec>(
            "on_over_budget", &TrainingSpec::on_over_budget, {"fail", "pause"}, {}, "",
-           "a push finds no room at a server: a table is at its bytes_max or the server's tables "
-           "are at --memory-bytes-max, and no row may "
-           "give way: end the job, or let its workers wait and try again until there is room"),
-       Choice<TrainingSpec>("precision", &TrainingSpec::precision,
-                            {"float32", "tf32", "mixed_bfloat16", "mixed_float16"}, {}, "",
-                            "what steps are computed in; servers keep and apply float32. "
-                            "mixed_bfloat16 and mixed_float16: activations, their gradients "
-                            "and what products read of the weights are of 16 bits, as Keras' "
-                            "policies of these names (mixed_float16 scales its losses by "
-                            "itself); tf32: float32, but GPUs may round what products read to 10 "
-                            "bits. A worker whose device lacks the precision gets no work of the "
-                            "job; the job fails if no device has it"),
+           "what happens if a server is out of memory for a push (a table is at its bytes_max, or "
+           "the server's tables are at --memory-bytes-max, and no row may be evicted): fail ends "
+           "the job, pause lets its workers wait and retry until memory is free"),
+       Choice<TrainingSpec>(
+           "precision", &TrainingSpec::precision,
+           {"float32", "tf32", "mixed_bfloat16", "mixed_float16"}, {}, "",
+           "type in which steps are computed; servers keep and apply float32. mixed_bfloat16 and "
+           "mixed_float16: activations, their gradients and the weights read by products have 16 "
+           "bits, as in Keras' policies of these names (mixed_float16 scales its losses "
+           "automatically); tf32: float32, but GPUs may round the operands of products to 10 bits. "
+           "A worker whose device lacks the precision gets no work of the job; the job fails if no "
+           "device has it"),
        WireTypeKey()},
       {"max_steps", "early_stopping", "max_seconds", "nan_policy", "on_nan", "steps", "callbacks",
        "validation_split"}};

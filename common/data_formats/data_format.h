@@ -28,13 +28,13 @@ struct SourceFile {
 struct DataFormat {
   std::string name;
   SourceSpec defaults;       // of its sources
-  Table<SourceSpec> source;  // the keys of a source beside `format`
+  Table<SourceSpec> source;  // the keys of a source other than `format`
   std::vector<SourceFile> files;
   Table<FieldSpec> field;  // the keys of a field
   // The fields that every source of the format has. Empty: the job file names the fields, and
   // `fields` is a required key.
   std::vector<std::string> own_fields;
-  std::vector<std::string> transforms;  // those that a field may have
+  std::vector<std::string> transforms;  // transforms that a field may have
   // Reports mistakes between the values of one field, or between them and the sources. Called for
   // fields whose own keys were read without a mistake. `entry` is the field in the job file. Null:
   // there are no such rules.
@@ -54,8 +54,8 @@ struct DataFormat {
   void (*describe_field)(const FieldSpec& field, nlohmann::ordered_json* object);
 };
 
-// All formats, in the order of the reference. The first one is the example in it, the others are
-// comments.
+// All formats, in the order of the reference. The reference shows the first as an example and the
+// others as comments.
 const std::vector<const DataFormat*>& DataFormats();
 // Names that users may expect and that are refused as not built yet.
 const NotBuilt& DataFormatsNotBuilt();
@@ -70,7 +70,7 @@ const std::vector<SourceFile>& AllSourceFiles();
 // The path of the first file that `source` names; empty if the format has no files.
 std::string FirstFile(const SourceSpec& source);
 
-// What a run's model.json says of a source and of a field.
+// The JSON objects of a source and of a field in a run's model.json.
 nlohmann::ordered_json DescribeSource(const SourceSpec& source);
 nlohmann::ordered_json DescribeField(const std::string& format, const FieldSpec& field);
 

@@ -20,8 +20,8 @@ namespace evergrad::config {
 struct SplitSpec {
   std::uint64_t modulo = 0;  // 0: no split
   std::uint64_t equals = 0;
-  bool taken = false;  // the source is the evaluation data of the split
-  // Whether the source of this split has example n of the file.
+  bool taken = false;  // true: the source is the evaluation data of the split
+  // Returns whether the source of this split contains example n of the file.
   bool Takes(std::uint64_t n) const { return modulo == 0 || (n % modulo == equals) == taken; }
   friend bool operator==(const SplitSpec&, const SplitSpec&) = default;
 };
@@ -35,7 +35,7 @@ struct SourceSpec {
   bool header = true;
   std::string separator = ",";
   bool quoting = true;  // values may be quoted as in RFC 4180; false: a quote is text
-  std::vector<std::string> missing{""};  // texts that stand for a missing value
+  std::vector<std::string> missing{""};  // texts that mark a missing value
   SplitSpec split;
   // synthetic: examples skip … skip + examples - 1 of the endless sequence of (seed, fields)
   std::uint64_t examples = 0, seed = 0, skip = 0;
@@ -47,7 +47,7 @@ struct SourceSpec {
 struct Transform {
   std::string type;                                     // the name of a TransformType
   double value = 1.0;                                   // scale, offset
-  std::vector<double> bounds;                           // bucketize, rising
+  std::vector<double> bounds;                           // bucketize: the bounds, in rising order
   std::uint64_t buckets = 0;                            // hash
   std::uint64_t min_count = 1;                          // vocabulary
   std::vector<std::pair<std::string, double>> entries;  // map, in the order of the job file

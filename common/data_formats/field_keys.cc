@@ -33,7 +33,7 @@ std::optional<Node> WriteColumns(const FieldSpec& t) {
   return t.list || items.empty() ? MakeList(std::move(items)) : items[0];
 }
 
-// A default is read as a value of the file is.
+// A default is read in the same way as a value of the file.
 void CheckDefault(Reader& r, const Location& at, const FieldSpec& field) {
   const std::string got = absl::StrCat(", got `", field.default_text->substr(0, 60), "`");
   const auto integer = field.type == "int" ? IntegerOf(*field.default_text) : std::nullopt;
@@ -42,7 +42,7 @@ void CheckDefault(Reader& r, const Location& at, const FieldSpec& field) {
   if (field.type == "float" && !RealOf(*field.default_text))
     return r.Report(at, absl::StrCat("`default` of a field of type float: expected a number", got));
   if (field.transforms.empty() || field.transforms.front().type != "map") return;
-  // `map` looks up the integer that the text spells: 7 for `07`.
+  // `map` looks up the canonical text of an integer: 7 for `07`.
   const std::string key = integer ? absl::StrCat(*integer) : *field.default_text;
   const auto& entries = field.transforms.front().entries;
   if (std::none_of(entries.begin(), entries.end(),
@@ -63,17 +63,17 @@ Key<FieldSpec> ColumnTypeKey(std::string help) {
 }
 
 Key<FieldSpec> DefaultKey() {
-  return {"default",
-          "text",
-          "what stands in for a missing value; left out: id 0 of a vocabulary, else the user's "
-          "error",
-          false,
-          [](Reader& r, const Node& n, FieldSpec* t) {
-            if (const auto v = r.Text(n, "default")) t->default_text = *v;
-          },
-          [](const FieldSpec& t) {
-            return t.default_text ? std::optional<Node>(MakeText(*t.default_text)) : std::nullopt;
-          }};
+  return {
+      "default",
+      "text",
+      "replacement of a missing value; if omitted: id 0 of a vocabulary, otherwise a user error",
+      false,
+      [](Reader& r, const Node& n, FieldSpec* t) {
+        if (const auto v = r.Text(n, "default")) t->default_text = *v;
+      },
+      [](const FieldSpec& t) {
+        return t.default_text ? std::optional<Node>(MakeText(*t.default_text)) : std::nullopt;
+      }};
 }
 
 void CheckTypedField(Reader& r, const Entry& entry, const FieldSpec& field) {

@@ -1,5 +1,5 @@
-// Keys and rules of fields with typed columns (int, float, string), which formats of texts and of
-// records share. Private to this room.
+// Keys and rules of fields with typed columns (int, float, string), which several formats share.
+// Private to this room.
 #pragma once
 
 #include <map>
@@ -17,9 +17,9 @@ Key<FieldSpec> ColumnTypeKey(std::string help);
 // `default: text`.
 Key<FieldSpec> DefaultKey();
 
-// Reports transforms that do not fit the field's type, and a default that is not one of its values.
+// Reports transforms that do not match the field's type, and an invalid default.
 void CheckTypedField(Reader& reader, const Entry& entry, const FieldSpec& field);
-// The kind of the field after its transforms; nullopt if they are mistaken.
+// The kind of the field after its transforms; nullopt if the transforms have mistakes.
 std::optional<ValueKind> TypedFieldKind(const FieldSpec& field);
 
 // Appends `name:` and the keys of `table` to the reference. `examples` are values by key;

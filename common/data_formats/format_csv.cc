@@ -14,7 +14,7 @@ namespace {
 
 Key<SourceSpec> SeparatorKey() {
   Key<SourceSpec> key =
-      PlainText<SourceSpec>("separator", &SourceSpec::separator, "between the columns");
+      PlainText<SourceSpec>("separator", &SourceSpec::separator, "text between two columns");
   key.type = "text of 1 to 8 characters";
   key.read = [](Reader& r, const Node& n, SourceSpec* t) {
     const auto v = r.Text(n, "separator");
@@ -32,15 +32,16 @@ Key<SourceSpec> SeparatorKey() {
 
 Table<SourceSpec> SourceTable() {
   return {
-      "a csv source",
+      "file of records; a relative path starts at the job file's folder",
       {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
                "relative paths are taken from the job file's folder",
                "\"${EVERGRAD_DATA:-../data}/ratings/ratings.csv\""),
        Flag<SourceSpec>("header", &SourceSpec::header,
-                        "whether the first record has the columns' names"),
+                        "whether the first record holds the columns' names"),
        SeparatorKey(),
-       Flag<SourceSpec>("quoting", &SourceSpec::quoting,
-                        "whether values may be quoted, as RFC 4180 has it; false: a quote is text"),
+       Flag<SourceSpec>(
+           "quoting", &SourceSpec::quoting,
+           "whether values may be quoted, as in RFC 4180; false: a quote is an ordinary character"),
        MissingKey(), SplitKey()},
       SourceKeysNotBuilt()};
 }
@@ -58,9 +59,9 @@ void CheckField(Reader& r, const Entry& entry, const DataSpec& data, const Field
     if (source->has_value() && !(*source)->header && !(*source)->split.taken)
       r.Report(entry.value.Find("column")->where(),
                absl::StrCat("column `", named->substr(0, 60),
-                            "` is given by its name, and `header: false` of data.",
+                            "` is a name, and `header: false` of data.",
                             source == &data.train ? "train" : "eval",
-                            " says that the file has no names: expected a number from 0"));
+                            " means that the file has no names: expected a number from 0"));
 }
 
 void DescribeCsv(const SourceSpec& source, nlohmann::ordered_json* object) {
@@ -80,8 +81,8 @@ const DataFormat& CsvFormat() {
       .files = {{"path", &SourceSpec::path}},
       .field = {"a field of a csv source",
                 {ColumnKey("number from 0, name in the header, or a list of them",
-                           "a list makes a field of shape [n]"),
-                 ColumnTypeKey("what the column holds"), DefaultKey(),
+                           "column of the field; a list makes a field of shape [n]"),
+                 ColumnTypeKey("type of the column's values"), DefaultKey(),
                  TransformsKey(TransformNames())},
                 {"missing", "vocabulary", "hash_buckets", "delimiter"}},
       .own_fields = {},

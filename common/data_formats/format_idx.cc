@@ -27,10 +27,10 @@ const DataFormat& IdxFormat() {
       .defaults = {},
       .source = {"an idx source",
                  {PathKey("images", &SourceSpec::images, "path of an IDX file, .gz or plain",
-                          "relative paths are taken from the job file's folder",
+                          "file of images; a relative path starts at the job file's folder",
                           "\"${EVERGRAD_DATA:-../data}/fashion-mnist/train-images-idx3-ubyte.gz\""),
                   PathKey("labels", &SourceSpec::labels, "path of an IDX file, .gz or plain",
-                          "one class number an example",
+                          "file of labels: one class number per example",
                           "\"${EVERGRAD_DATA:-../data}/fashion-mnist/"
                           "train-labels-idx1-ubyte.gz\"")},
                  SourceKeysNotBuilt()},

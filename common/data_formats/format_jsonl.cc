@@ -13,10 +13,9 @@ namespace {
 constexpr std::uint64_t kListMax = 4096;
 
 Key<FieldSpec> SizeKey() {
-  Key<FieldSpec> key =
-      Integer<FieldSpec>("size", &FieldSpec::size, 0, kListMax,
-                         "the length of the list that the member holds, which makes a field of "
-                         "shape [size]; 0: the member is one value");
+  Key<FieldSpec> key = Integer<FieldSpec>("size", &FieldSpec::size, 0, kListMax,
+                                          "length of the member's list, which makes a field of "
+                                          "shape [size]; 0: the member is one value");
   key.write = [write = key.write](const FieldSpec& t) {
     return t.size == 0 ? std::optional<Node>() : write(t);
   };
@@ -40,16 +39,16 @@ const DataFormat& JsonlFormat() {
       .defaults = {.format = "jsonl", .missing = {}},
       .source = {"a jsonl source",
                  {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
-                          "one JSON object per line; relative paths are taken from the job file's "
-                          "folder",
+                          "file with one JSON object per line; a relative path starts at the job "
+                          "file's folder",
                           "people.jsonl.gz"),
                   MissingKey(), SplitKey()},
                  SourceKeysNotBuilt()},
       .files = {{"path", &SourceSpec::path}},
       .field = {"a field of a jsonl source",
                 {ColumnKey("name of a member, or a list of them",
-                           "a list makes a field of shape [n]"),
-                 ColumnTypeKey("the type of the member's value: an integer, a number or a text"),
+                           "member of the field; a list makes a field of shape [n]"),
+                 ColumnTypeKey("type of the member's value: an integer, a number or a text"),
                  SizeKey(), DefaultKey(), TransformsKey(TransformNames())},
                 {"missing", "vocabulary", "hash_buckets"}},
       .own_fields = {},

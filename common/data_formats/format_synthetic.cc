@@ -10,16 +10,17 @@ namespace {
 constexpr std::uint64_t kZipfIdsMax = 1u << 24;
 
 Table<SourceSpec> SourceTable() {
-  return {"a synthetic source",
-          {Required(Integer<SourceSpec>("examples", &SourceSpec::examples, 1, 1ull << 40,
-                                        "so many, made as they are read"),
-                    "1000000"),
-           Integer<SourceSpec>("seed", &SourceSpec::seed, 0, kAny,
-                               "of the examples and of the hidden model behind their labels"),
-           Integer<SourceSpec>("skip", &SourceSpec::skip, 0, 1ull << 40,
-                               "begins with this example of the seed's endless sequence: for "
-                               "evaluation on others")},
-          SourceKeysNotBuilt()};
+  return {
+      "a synthetic source",
+      {Required(Integer<SourceSpec>("examples", &SourceSpec::examples, 1, 1ull << 40,
+                                    "number of examples; they are generated when they are read"),
+                "1000000"),
+       Integer<SourceSpec>("seed", &SourceSpec::seed, 0, kAny,
+                           "seed of the examples and of the hidden model behind their labels"),
+       Integer<SourceSpec>("skip", &SourceSpec::skip, 0, 1ull << 40,
+                           "number of the first example in the seed's endless sequence; evaluation "
+                           "data needs another range than training data")},
+      SourceKeysNotBuilt()};
 }
 
 // The key is written only for fields that `applies` accepts.
@@ -40,7 +41,7 @@ bool IsLabel(const FieldSpec& field) { return field.type == "label"; }
 Key<FieldSpec> ShapeKey() {
   return {"shape",
           "list of up to 7 integers",
-          "of type float, instead of size: images are [height, width, channels]",
+          "shape of a field of type float, in place of size: images are [height, width, channels]",
           false,
           [](Reader& r, const Node& n, FieldSpec* t) { r.Shape(n, &t->shape); },
           [](const FieldSpec& t) {
@@ -52,26 +53,26 @@ Table<FieldSpec> FieldTable() {
   return {
       "a field of a synthetic source",
       {Required(Choice<FieldSpec>("type", &FieldSpec::type, {"ids", "float", "label"}, {}, "field.",
-                                  "ids of tables; normally distributed numbers; a class, drawn by "
-                                  "a hidden model of all other fields")),
+                                  "ids of tables; normally distributed numbers; or a class, drawn "
+                                  "by a hidden model of all other fields")),
        OnlyFor(&HasSize,
-               Integer<FieldSpec>("size", &FieldSpec::size, 0, 4096, "shape [size]; 0: one value")),
+               Integer<FieldSpec>("size", &FieldSpec::size, 0, 4096,
+                                  "length of the field, which has shape [size]; 0: one value")),
        ShapeKey(),
-       OnlyFor(&IsLabel,
-               Integer<FieldSpec>("classes", &FieldSpec::classes, 2, 1u << 24,
-                                  "of a label: 0 to classes - 1, each about as frequent as the "
-                                  "next")),
-       OnlyFor(&DrawsIds,
-               Integer<FieldSpec>("ids", &FieldSpec::ids, 0, 1ull << 40,
-                                  "of type ids: element j draws from j * ids to (j + 1) * ids - "
-                                  "1")),
+       OnlyFor(&IsLabel, Integer<FieldSpec>("classes", &FieldSpec::classes, 2, 1u << 24,
+                                            "number of classes of a label, all about equally "
+                                            "frequent; the values are 0 to classes - 1")),
+       OnlyFor(&DrawsIds, Integer<FieldSpec>("ids", &FieldSpec::ids, 0, 1ull << 40,
+                                             "number of ids per element of type ids: element j "
+                                             "draws from j * ids to (j + 1) * ids - 1")),
        OnlyFor(&DrawsIds,
                Choice<FieldSpec>("distribution", &FieldSpec::distribution, {"uniform", "zipf"},
-                                 {"normal"}, "field.", "of the ids; zipf: at most 16777216 ids")),
+                                 {"normal"}, "field.",
+                                 "distribution of the ids; zipf allows at most 16777216 ids")),
        OnlyFor(&DrawsZipf,
-               RealNumber<FieldSpec>("exponent", &FieldSpec::exponent, {0, 8, true, false},
-                                     "of zipf: id k is drawn in proportion to (k + 1) "
-                                     "^ -exponent"))},
+               RealNumber<FieldSpec>(
+                   "exponent", &FieldSpec::exponent, {0, 8, true, false},
+                   "exponent of zipf: id k is drawn in proportion to (k + 1) ^ -exponent"))},
       {"transforms", "mean", "stddev"}};
 }
 
@@ -89,7 +90,7 @@ void CheckField(Reader& r, const Entry& entry, const DataSpec&, const FieldSpec&
   if (field.type != "float" && given("shape"))
     report(absl::StrCat("`shape` is a setting of type float, this field is of type ", field.type));
   if (given("shape") && given("size"))
-    report("`shape` and `size` are two ways to say one thing; keep one");
+    report("`shape` and `size` exclude each other; remove one of the two");
   if (field.type != "label" && given("classes"))
     report(
         absl::StrCat("`classes` is a setting of type label, this field is of type ", field.type));

@@ -83,7 +83,7 @@ Key<SourceSpec> PathKey(std::string name, std::string SourceSpec::*member, std::
 Key<SourceSpec> MissingKey() {
   return {"missing",
           "text, or list of texts",
-          "what stands for a missing value; a field's `default` says what it becomes",
+          "texts that mark a missing value; a field's `default` is its replacement",
           false,
           &ReadMissing,
           [](const SourceSpec& t) {
@@ -94,14 +94,13 @@ Key<SourceSpec> MissingKey() {
 }
 
 Key<SourceSpec> SplitKey() {
-  Key<SourceSpec> key{
-      "split",
-      "mapping {modulo, equals, take: eval}",
-      "of data.train: line n of the data (from 0) is evaluated on where n % modulo == equals, and "
-      "trained on elsewhere; data.eval is then left out",
-      false,
-      &ReadSplit,
-      &WriteSplit};
+  Key<SourceSpec> key{"split",
+                      "mapping {modulo, equals, take: eval}",
+                      "in data.train: line n of the data (from 0) is used for evaluation if n % "
+                      "modulo == equals, and otherwise for training; data.eval must be omitted",
+                      false,
+                      &ReadSplit,
+                      &WriteSplit};
   key.example = "{modulo: 10, equals: 9, take: eval}";
   return key;
 }

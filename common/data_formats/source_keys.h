@@ -11,7 +11,7 @@ namespace evergrad::config {
 // The path of one file: a local path or a file:// URI, without patterns.
 Key<SourceSpec> PathKey(std::string name, std::string SourceSpec::*member, std::string type,
                         std::string help, std::string example);
-// `missing`: the texts that stand for a missing value.
+// `missing`: the texts that mark a missing value.
 Key<SourceSpec> MissingKey();
 // `split`: both training and evaluation data come from one file.
 Key<SourceSpec> SplitKey();

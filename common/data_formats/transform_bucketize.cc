@@ -47,8 +47,8 @@ const TransformType& BucketizeTransform() {
                      nlohmann::ordered_json* object) { (*object)["bounds"] = t.bounds; },
       .example = "{bucketize: [18, 25, 30]}",
       .help =
-          "of a number, an integer: 0 below 18, 1 from 18 on, …, 3 from 30 on (1 to 4096 "
-          "rising numbers)"};
+          "number -> integer: 0 below 18, 1 from 18 on, …, 3 from 30 on (1 to 4096 rising "
+          "numbers)"};
   return type;
 }
 

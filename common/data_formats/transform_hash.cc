@@ -35,8 +35,8 @@ const TransformType& HashTransform() {
                      nlohmann::ordered_json* object) { (*object)["buckets"] = t.buckets; },
       .example = "{hash: {buckets: 1000}}",
       .help =
-          "of a text or an integer, an integer: 0 to 999 (buckets: integer from 1 to "
-          "4611686018427387904; required)"};
+          "text or integer -> integer: 0 to 999 (buckets: integer from 1 to 4611686018427387904; "
+          "required)"};
   return type;
 }
 

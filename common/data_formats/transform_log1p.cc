@@ -13,7 +13,7 @@ const TransformType& Log1pTransform() {
       .write = nullptr,
       .describe = nullptr,
       .example = "log1p",
-      .help = "of a number, a real one: sign(x) * log(1 + abs(x))"};
+      .help = "number -> real number: sign(x) * log(1 + abs(x))"};
   return type;
 }
 

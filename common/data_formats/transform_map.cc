@@ -56,8 +56,7 @@ const TransformType& MapTransform() {
       .write = &WriteMap,
       .describe = &DescribeMap,
       .example = "{map: {\"yes\": 1, \"no\": 0}}",
-      .help =
-          "of a text or an integer, the number; any other text is an error (1 to 4096 entries)"};
+      .help = "text or integer -> number; any other text is an error (1 to 4096 entries)"};
   return type;
 }
 

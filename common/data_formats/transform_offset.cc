@@ -18,7 +18,7 @@ const TransformType& OffsetTransform() {
       .write = &WriteNumber,
       .describe = &DescribeNumber,
       .example = "{offset: -1}",
-      .help = "of a number: x - 1; an integer plus an integer stays one"};
+      .help = "number -> number: x - 1; an integer with an integer offset stays an integer"};
   return type;
 }
 

@@ -13,7 +13,7 @@ const TransformType& ScaleTransform() {
       .write = &WriteNumber,
       .describe = &DescribeNumber,
       .example = "{scale: 0.5}",
-      .help = "of a number, a real one: x * 0.5"};
+      .help = "number -> real number: x * 0.5"};
   return type;
 }
 

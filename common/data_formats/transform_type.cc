@@ -123,7 +123,7 @@ absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind) 
   if (kind == (numbers ? ValueKind::kText : ValueKind::kReal))
     return absl::InvalidArgumentError(absl::StrCat("transform `", transform.type, "` takes ",
                                                    numbers ? "a number" : "a text or an integer",
-                                                   ", here it meets ", NameOf(kind)));
+                                                   ", but the value here is ", NameOf(kind)));
   return type->gives(transform, kind);
 }
 

@@ -1,6 +1,6 @@
-// The descriptor of a transform: its name, its settings, and the kinds of value that it takes and
-// gives. The job file's schema, configs/reference.yaml, the run's model.json and the workers
-// enumerate the descriptors; the computation itself is in worker/data/transforms.cc.
+// The descriptor of a transform: its name, its settings, and the kinds of value of its input and
+// result. The job file's schema, configs/reference.yaml, the run's model.json and the workers
+// enumerate the descriptors; the computation is in worker/data/transforms.cc.
 //
 // Descriptors are constants that live as long as the program; every function may be called from any
 // thread.
@@ -23,7 +23,7 @@ struct TransformType {
 
   std::string name;
   Takes takes;
-  // The kind of the result for a value of `kind`, which is one that the transform takes.
+  // The kind of the result for an input of `kind`, which must be a kind that the transform takes.
   ValueKind (*gives)(const Transform& transform, ValueKind kind);
   // An example of the settings, for the message about a transform that is written without them.
   // Empty: the transform has no settings and is written by its name alone.
@@ -47,7 +47,7 @@ std::vector<std::string> TransformNames();
 // nullptr: there is no such transform.
 const TransformType* FindTransformType(absl::string_view name);
 
-// The kind of value that `transform` makes of a value of `kind`. InvalidArgument: the transform
+// The kind of the result of `transform` for a value of `kind`. InvalidArgument if the transform
 // does not take values of that kind.
 absl::StatusOr<ValueKind> KindAfter(const Transform& transform, ValueKind kind);
 
@@ -64,7 +64,7 @@ bool ReadNumber(Reader& reader, const Node& node, Transform* transform);
 Node WriteNumber(const Transform& transform);
 void DescribeNumber(const Transform& transform, nlohmann::ordered_json* object);
 
-// The most bounds or entries that the settings of a transform may list.
+// Largest number of bounds or entries in the settings of a transform.
 inline constexpr std::size_t kTransformEntriesMax = 4096;
 
 }  // namespace evergrad::config

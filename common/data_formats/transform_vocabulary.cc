@@ -35,9 +35,8 @@ const TransformType& VocabularyTransform() {
                      nlohmann::ordered_json* object) { (*object)["min_count"] = t.min_count; },
       .example = "{vocabulary: {min_count: 2}}",
       .help =
-          "of a text or an integer, an integer: 1, 2, … by falling count in the training data; "
-          "0: seen less often than min_count, never, or missing (min_count: integer of at "
-          "least 1; default 1)",
+          "text or integer -> integer: 1, 2, … by falling count in the training data; 0: rarer "
+          "than min_count, unknown, or missing (min_count: integer of at least 1; default 1)",
       .learned = true};
   return type;
 }

@@ -9,9 +9,9 @@ namespace evergrad::config {
 
 // The kind that the field's `type` reads from the file.
 ValueKind KindOf(const FieldSpec& field);
-// The kind after all of its transforms: kInteger (int64) or kReal (float32). InvalidArgument: a
-// transform does not take the kind that it meets; the field has two vocabularies; the result is a
-// text.
+// The kind after all of the field's transforms: kInteger (int64) or kReal (float32).
+// InvalidArgument if a transform does not take the kind of its input, if the field has two
+// vocabularies, or if the result is a text.
 absl::StatusOr<ValueKind> KindOfField(const FieldSpec& field);
 // The first transform of the field that is learned from the training data (TransformType::learned),
 // or the number of its transforms if none is.

@@ -1,5 +1,4 @@
-// The three kinds of value that a field passes through between its file and the model, and the
-// texts that are numbers. Pure.
+// The three kinds of a value between its file and the model, and the parsing of numbers. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +13,9 @@ enum class ValueKind { kText, kInteger, kReal };
 // "a text", "an integer", "a real number".
 absl::string_view NameOf(ValueKind kind);
 
-// The number that `text` spells, nullopt if it spells none: an integer of 64 bits; a finite decimal
-// number, with or without a point and an exponent. A number may begin with + or -. Spaces, other
-// bases and words such as nan are refused.
+// The number that `text` represents, or nullopt: a 64-bit integer; a finite decimal number, with or
+// without a point and an exponent. A number may begin with + or -. Spaces, other bases and words
+// such as nan are refused.
 std::optional<std::int64_t> IntegerOf(absl::string_view text);
 std::optional<double> RealOf(absl::string_view text);
 

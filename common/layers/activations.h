@@ -14,10 +14,10 @@ struct ActivationDescriptor {
   bool built = true;
 };
 
-// In the order of messages and of the reference.
+// The activations in the order of messages and of the reference.
 const std::vector<ActivationDescriptor>& Activations();
 
-// InvalidArgument, with the known names, unless `name` is an activation that is built.
+// InvalidArgument with the known names if `name` is not an activation that is built.
 absl::Status CheckActivation(absl::string_view name);
 
 }  // namespace evergrad::config

@@ -41,19 +41,20 @@ absl::StatusOr<LayerShapes> InferEmbedding(const LayerSpec& spec, const LayerInp
 
 std::vector<LayerDescriptor> EmbeddingLayers() {
   Key<LayerSpec> weights =
-      PlainText<LayerSpec>("weights", &LayerSpec::weights, "of each id in its bag; left out: 1");
+      PlainText<LayerSpec>("weights", &LayerSpec::weights,
+                           "model input with a weight for each id of a bag; if omitted: 1");
   weights.type = "name of a model input";
   return {
       {.type = "embedding",
        .article = "an",
        .keras = "Embedding",
        .keys = {Required(PlainText<LayerSpec>("table", &LayerSpec::table,
-                                              "of model.tables, where its settings are")),
+                                              "name of one of model.tables")),
                 Choice<LayerSpec>("combiner", &LayerSpec::combiner, kCombiners, {"max", "concat"},
                                   "embedding.",
-                                  "what is made of the rows of an example's ids; none: [n, "
-                                  "dimension], or [dimension] of one id of shape []. A negative id "
-                                  "is padding: zeros, and no part of a bag"),
+                                  "how the rows of an example's ids are combined; none: [n, "
+                                  "dimension], or [dimension] for one id of shape []. A negative "
+                                  "id is padding: it reads zeros and is no part of a bag"),
                 std::move(weights)},
        .inputs = {1, InputCount::kAny},
        .reads_ids = true,

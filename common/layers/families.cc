@@ -14,8 +14,9 @@ Key<LayerSpec> ActivationKey(std::string help) {
 }
 
 Key<LayerSpec> PaddingKey() {
-  return Choice<LayerSpec>("padding", &LayerSpec::padding, {"valid", "same"}, {"causal"}, "",
-                           "`same` as TensorFlow does it: the output has ceil(size / stride)");
+  return Choice<LayerSpec>(
+      "padding", &LayerSpec::padding, {"valid", "same"}, {"causal"}, "",
+      "padding of the input; with `same`, as in TensorFlow, the output has ceil(size / stride)");
 }
 
 Key<LayerSpec> PairKey(std::string name, std::uint64_t LayerSpec::*h, std::uint64_t LayerSpec::*w,
@@ -49,22 +50,23 @@ Key<LayerSpec> PairKey(std::string name, std::uint64_t LayerSpec::*h, std::uint6
 }
 
 Key<LayerSpec> StridesKey() {
-  return PairKey("strides", &LayerSpec::stride_h, &LayerSpec::stride_w, "how far the window moves");
+  return PairKey("strides", &LayerSpec::stride_h, &LayerSpec::stride_w,
+                 "distance between two positions of the window");
 }
 
 std::vector<Key<LayerSpec>> WithWeightKeys(std::vector<Key<LayerSpec>> own) {
   const Key<LayerSpec> keys[] = {
-      ActivationKey("applied to the output"),
+      ActivationKey("function applied to the output"),
       Flag<LayerSpec>("use_bias", &LayerSpec::use_bias, "whether a bias is added"),
-      InitializerKey<LayerSpec>(
-          "kernel_initializer", &LayerSpec::kernel_initializer,
-          "first values of the kernel, by Keras' formulas; keyed by the job's seed and "
-          "the variable's name"),
+      InitializerKey<LayerSpec>("kernel_initializer", &LayerSpec::kernel_initializer,
+                                "initial values of the kernel, by Keras' formulas; a function of "
+                                "the job's seed and the variable's name"),
       InitializerKey<LayerSpec>("bias_initializer", &LayerSpec::bias_initializer,
-                                "first values of the bias"),
+                                "initial values of the bias"),
       RegularizerKey<LayerSpec>("kernel_regularizer", &LayerSpec::kernel_l2,
                                 "l2 times the sum of the kernel's squares is added to the loss"),
-      RegularizerKey<LayerSpec>("bias_regularizer", &LayerSpec::bias_l2, "the same of the bias")};
+      RegularizerKey<LayerSpec>("bias_regularizer", &LayerSpec::bias_l2,
+                                "l2 times the sum of the bias's squares is added to the loss")};
   own.insert(own.end(), std::begin(keys), std::end(keys));
   return own;
 }

@@ -23,7 +23,7 @@ Key<LayerSpec> StridesKey();
 // `own`, then the activation, bias, initializers and regularizers of a layer with a kernel.
 std::vector<Key<LayerSpec>> WithWeightKeys(std::vector<Key<LayerSpec>> own);
 
-// The variable `kernel`, and `bias` where the layer has one.
+// The variable `kernel`, and `bias` if the layer has one.
 std::vector<VariableSpec> KernelAndBias(const LayerSpec& spec, tensor::Shape kernel,
                                         std::uint64_t fan_in, std::uint64_t fan_out,
                                         std::uint64_t outputs);

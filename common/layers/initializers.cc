@@ -7,7 +7,7 @@
 namespace evergrad::config {
 namespace {
 
-// The initializers that a name alone gives, `truncated_normal` with its default.
+// The initializers that can be given by name alone, `truncated_normal` with its default included.
 std::vector<std::string> PlainNames() {
   std::vector<std::string> names;
   for (const InitializerDescriptor& initializer : Initializers())
@@ -49,13 +49,14 @@ const std::vector<InitializerDescriptor>& Initializers() {
       {"he_normal", true, {}, others},
       {"truncated_normal",
        true,
-       {RealNumber<InitializerSpec>("stddev", &InitializerSpec::stddev, {0, 1e6, true, false},
-                                    "before what lies beyond two of them is drawn again")},
+       {RealNumber<InitializerSpec>(
+           "stddev", &InitializerSpec::stddev, {0, 1e6, true, false},
+           "standard deviation; values beyond two of them are drawn again")},
        {"mean", "seed", "scale"}},
       {"constant",
        true,
        {Required(RealNumber<InitializerSpec>("value", &InitializerSpec::value,
-                                             {-3e38, 3e38, false, false}, "of every element"),
+                                             {-3e38, 3e38, false, false}, "value of every element"),
                  "0.5")},
        others},
       {"glorot_normal", false},

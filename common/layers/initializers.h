@@ -1,7 +1,7 @@
-// The table of initializers, and how a job file gives one. Pure.
+// The table of initializers and their notation in a job file. Pure.
 //
-// A name alone is enough where there is nothing to add: `he_normal`, or
-// `{type: constant, value: 0.5}`.
+// An initializer without settings is given by its name: `he_normal`; others as `{type: constant,
+// value: 0.5}`.
 #pragma once
 
 #include <string>
@@ -15,13 +15,13 @@ namespace evergrad::config {
 struct InitializerDescriptor {
   std::string name;
   bool built = true;
-  std::vector<Key<InitializerSpec>> keys = {};  // beside `type`
+  std::vector<Key<InitializerSpec>> keys = {};  // in addition to `type`
   NotBuilt keys_not_built = {};
-  // A key is required, so a name alone does not do.
+  // Returns whether a key is required, so that the name alone is not enough.
   bool needs_mapping() const;
 };
 
-// In the order of messages and of the reference.
+// The initializers in the order of messages and of the reference.
 const std::vector<InitializerDescriptor>& Initializers();
 
 // The values that a key for an initializer takes, for the reference.

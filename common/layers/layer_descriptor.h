@@ -1,8 +1,8 @@
-// All that the project knows of a layer type but its computation: the keys of a job file, the
-// number of inputs, the shape rule with the variables, and an example for the reference.
+// Everything about a layer type except its computation: the keys of a job file, the number of
+// inputs, the shape rule with the variables, and an example for the reference.
 //
-// Layers() enumerates the types: the schema, the reference, the messages that list types, the
-// worker's layers and the tests read it. Pure; built at the first use, immutable from then on.
+// Layers() enumerates the types for the schema, the reference, the messages that list types, the
+// worker's layers and the tests. Pure; built at first use, immutable afterwards.
 #pragma once
 
 #include <cstddef>
@@ -32,26 +32,26 @@ struct LayerDescriptor {
   std::string type;
   std::string article;  // "a" or "an"
   std::string keras;    // the class that Keras' summary prints: "Conv2D"
-  // Beside name, input and dtype, which every layer has.
+  // The keys in addition to name, input and dtype, which every layer has.
   std::vector<Key<LayerSpec>> keys = {};
   NotBuilt keys_not_built = {};
-  // The layer moves no data and computes nothing, so that it has no dtype.
+  // The layer neither moves nor computes data, so it has no dtype.
   bool is_view = false;
   InputCount inputs = {};
-  bool reads_ids = false;     // from model inputs alone; else it reads real numbers
+  bool reads_ids = false;  // it reads ids, from model inputs only; otherwise it reads real numbers
   ShapeRule infer = nullptr;  // null: the type is not built yet
-  // Values of keys in the reference, where a default does not do.
+  // Values of keys in the reference that replace their defaults.
   std::map<std::string, std::string> example = {};
   // The position in the reference's own model, from 1 on; 0: the reference shows the layer as a
   // comment.
   int reference_position = 0;
-  // Called after reading, where a default depends on another key. May be null.
+  // Called after reading if a default depends on another key. May be null.
   void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
 };
 
-// In the order of messages and of the reference.
+// The types in the order of messages and of the reference.
 const std::vector<LayerDescriptor>& Layers();
-// nullptr: there is no such type.
+// Returns nullptr for an unknown type.
 const LayerDescriptor* FindLayer(absl::string_view type);
 std::vector<std::string> LayerTypes();
 
@@ -61,7 +61,7 @@ const Variant<LayerSpec>& LayerVariant();
 // a valid chain from the input `image`; the others follow as comments.
 void ExplainLayers(const std::string& indent, std::string* out);
 
-// "a dot layer reads two inputs, got 3"; OK where the number fits.
+// "a dot layer reads two inputs, got 3"; OK if the number is valid.
 absl::Status CheckInputCount(const LayerDescriptor& layer, std::size_t inputs);
 
 }  // namespace evergrad::config

@@ -1,6 +1,6 @@
 // The arguments of a layer's shape rule, and its result. Plain values.
 //
-// Shapes are of one example; a batch puts its size in front.
+// Shapes describe one example; a batch has its size as an additional first dimension.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@
 namespace evergrad::config {
 
 struct LayerInputs {
-  std::vector<tensor::Shape> shapes;     // of its inputs, in the order of LayerSpec::inputs
-  std::optional<tensor::Shape> weights;  // embedding: of the input that holds the weights
-  std::uint32_t dimension = 0;           // embedding: of its table
+  std::vector<tensor::Shape> shapes;     // shapes of the inputs, in the order of LayerSpec::inputs
+  std::optional<tensor::Shape> weights;  // embedding: shape of the input with the weights
+  std::uint32_t dimension = 0;           // embedding: row size of the table
 };
 
-// A variable of a layer; the layer's name and `/` stand in front of the suffix, as in Keras.
+// A variable of a layer. Its full name is the layer's name, `/` and the suffix, as in Keras.
 struct VariableSpec {
   std::string suffix;
   tensor::Shape shape;
   InitializerSpec initializer;
   std::uint64_t fan_in = 0, fan_out = 0;
   double l2 = 0;  // l2 times the sum of the variable's squares is added to the loss
-  // In [0, 1): the variable is a moving average, which each step moves by 1 - momentum of the way
-  // to what the step measured. Below 0: a weight.
+  // In [0, 1): the variable is a moving average, which each step moves towards the measured value
+  // by the share 1 - momentum. Below 0: a weight.
   double momentum = -1;
   bool of_products = false;  // a kernel, which mixed precision reads in 16 bits
 };
@@ -38,9 +38,9 @@ struct LayerShapes {
   std::vector<VariableSpec> variables = {};
 };
 
-// The shapes of a layer for inputs that fit. InvalidArgument without the place and the layer's
-// name, which the caller puts in front: an unknown type, a wrong number of inputs, shapes or
-// values that do not fit.
+// The shapes of a layer for its inputs. InvalidArgument for an unknown type, a wrong number of
+// inputs, and shapes or values that do not match; the caller adds the place and the layer's name in
+// front.
 absl::StatusOr<LayerShapes> InferLayer(const LayerSpec& spec, const LayerInputs& inputs);
 
 }  // namespace evergrad::config

@@ -1,7 +1,7 @@
-// The typed values of a layer, an initializer and a loss, as a job file gives them.
+// The typed values of a layer, an initializer and a loss in a job file.
 //
-// Plain values, without checks: the tables of this room read them from YAML, and the shape rules
-// (layer_descriptor.h, losses.h) judge them.
+// Plain values without checks: the tables of this room read them from YAML, and the shape rules
+// (layer_descriptor.h, losses.h) check them.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct InitializerSpec {
   friend bool operator==(const InitializerSpec&, const InitializerSpec&) = default;
 };
 
-// The members of all layer types in one struct; a layer uses those that its type has keys for.
+// The members of all layer types in one struct; a layer uses the members of its type's keys.
 struct LayerSpec {
   std::string name, type;
-  // The names of the layers or model inputs that it reads. Parsing fills it: where the key is
-  // missing, it is the layer above.
+  // The names of the layers or model inputs that it reads. Parsing fills in the layer above if the
+  // key is missing.
   std::vector<std::string> inputs;
-  std::string dtype;  // "float32", or "" where the layer follows training.precision
+  std::string dtype;  // "float32", or "" if the layer follows training.precision
   // dense
   std::uint64_t units = 0;
   bool use_bias = true;
@@ -53,7 +53,7 @@ struct LayerSpec {
   InitializerSpec gamma_initializer{"ones"}, beta_initializer{"zeros"};
   double gamma_l2 = 0, beta_l2 = 0;
   // batch_normalization
-  double momentum = 0.99;  // of the moving mean and variance
+  double momentum = 0.99;  // momentum of the moving mean and variance
   InitializerSpec moving_mean_initializer{"zeros"}, moving_variance_initializer{"ones"};
   // dense, conv2d. The regularizers add l2 times the sum of squares to the loss.
   InitializerSpec kernel_initializer{"glorot_uniform"}, bias_initializer{"zeros"};

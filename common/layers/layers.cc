@@ -1,4 +1,4 @@
-// The registry of layer types, and what every layer has: a name, inputs, a dtype.
+// The registry of layer types, and the keys of every layer: name, input, dtype.
 #include <algorithm>
 #include <iterator>
 
@@ -10,7 +10,7 @@
 namespace evergrad::config {
 namespace {
 
-// Types of no family; a family names its own types that are not built.
+// Types of no family that are not built; each family lists its own.
 const NotBuilt kLayersNotBuilt = {"lstm",           "gru",
                                   "conv1d",         "conv3d",
                                   "max_pooling1d",  "average_pooling2d",
@@ -26,7 +26,7 @@ const NotBuilt kLayerKeysNotBuilt = {"activity_regularizer", "kernel_constraint"
 Key<LayerSpec> NameKey() {
   return {"name",
           "letters, digits, _ - .",
-          "unique in the model; the layer's variables are called name/kernel and name/bias",
+          "unique name in the model; the layer's variables are called name/kernel and name/bias",
           true,
           [](Reader& r, const Node& n, LayerSpec* t) {
             const auto v = r.Text(n, "name");
@@ -44,7 +44,7 @@ Key<LayerSpec> NameKey() {
 Key<LayerSpec> InputKey() {
   return {"input",
           "name, or a list of names",
-          "the layers or model inputs that it reads; left out: the layer above",
+          "the layers or model inputs that the layer reads; if omitted: the layer above",
           false,
           [](Reader& r, const Node& n, LayerSpec* t) {
             std::vector<const Node*> names;
@@ -73,7 +73,7 @@ Key<LayerSpec> DtypeKey() {
   Key<LayerSpec> key = Choice<LayerSpec>(
       "dtype", &LayerSpec::dtype, {"float32"},
       {"bfloat16", "float16", "float64", "mixed_bfloat16", "mixed_float16"}, "",
-      "of what it reads, computes and gives, where training.precision is a mixed one");
+      "type of the layer's input, computation and output, if training.precision is a mixed one");
   key.write = [](const LayerSpec& t) {
     return t.dtype.empty() ? std::nullopt : std::optional<Node>(MakeText(t.dtype));
   };

@@ -12,11 +12,11 @@ Table<LossSpec> LossTable(const LossDescriptor& loss) {
   if (!loss.activation.empty())
     table.keys.push_back(Flag<LossSpec>("from_logits", &LossSpec::from_logits,
                                         "whether the output is logits rather than probabilities"));
-  Key<LossSpec> output = PlainText<LossSpec>("output", &LossSpec::output,
-                                             "the layer that it reads; left out: the last");
+  Key<LossSpec> output = PlainText<LossSpec>(
+      "output", &LossSpec::output, "the layer whose output the loss reads; if omitted: the last");
   output.type = "name of a layer";
   Key<LossSpec> labels = PlainText<LossSpec>("labels", &LossSpec::labels,
-                                             "the field of the data that it compares with");
+                                             "the field of the data that holds the labels");
   labels.type = "name of a field";
   table.keys.push_back(output);
   table.keys.push_back(labels);
@@ -73,7 +73,7 @@ absl::Status CheckLoss(const LossSpec& spec, const tensor::Shape& output,
                                                    spec.output, "` is ", output.ToString()));
   if (!spec.from_logits) return absl::OkStatus();
   if (loss->activation.empty())
-    return absl::InvalidArgumentError("from_logits has no meaning for it; remove the key");
+    return absl::InvalidArgumentError("from_logits does not apply to it; remove the key");
   if (output_activation == loss->activation)
     return absl::InvalidArgumentError(absl::StrCat("from_logits is set, but output `", spec.output,
                                                    "` ends in ", loss->activation,

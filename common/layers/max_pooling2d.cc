@@ -18,7 +18,7 @@ absl::StatusOr<LayerShapes> InferMaxPooling2d(const LayerSpec& spec, const Layer
   return LayerShapes{std::move(output)};
 }
 
-// As in Keras, a pool moves by its own size where the job gives no strides.
+// As in Keras, the default of the strides is the pool size.
 void Complete(const Node& node, LayerSpec* spec) {
   if (node.Find("strides") == nullptr) spec->stride_h = spec->pool_h, spec->stride_w = spec->pool_w;
 }

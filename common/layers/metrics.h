@@ -1,4 +1,4 @@
-// The table of metrics, and with which losses each is defined. Pure.
+// The table of metrics and the losses for which each is defined. Pure.
 #pragma once
 
 #include <string>
@@ -12,19 +12,20 @@ namespace evergrad::config {
 struct MetricDescriptor {
   std::string name;
   bool built = true;
-  std::vector<std::string> losses = {};  // those that it is defined for
-  bool one_label = false;                // it needs a loss of one label an example
-  std::string instead = {};   // the metric for users who meant it for another loss with classes
+  std::vector<std::string> losses = {};  // losses for which it is defined
+  bool one_label = false;                // it needs a loss with one label per example
+  // the corresponding metric for another loss with classes, for the error message
+  std::string instead = {};
   std::string nickname = {};  // another name that users try
 };
 
-// In the order of messages and of the reference.
+// The metrics in the order of messages and of the reference.
 const std::vector<MetricDescriptor>& Metrics();
 
 bool IsDefinedFor(const MetricDescriptor& metric, absl::string_view loss);
-// Whether the metric, which is one of Metrics(), can be measured at this loss, whose output has
-// this shape for one example. InvalidArgument without the place and the name of the loss, which the
-// caller puts in front.
+// Checks whether the metric, one of Metrics(), can be measured at this loss with an output of this
+// shape for one example. InvalidArgument; the caller adds the place and the name of the loss in
+// front.
 absl::Status CheckMetric(absl::string_view name, const LossSpec& loss, const tensor::Shape& output);
 
 }  // namespace evergrad::config

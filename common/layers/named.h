@@ -1,7 +1,7 @@
-// Lists of names from a table whose entries have a `name` and say whether it is `built`.
+// Lists of names from a table whose entries have a `name` and a flag `built`.
 //
-// A name that is not built is known to users of other frameworks; the reader refuses it with the
-// words "not built yet". Pure.
+// A name that is not built is known from other frameworks; the reader refuses it with the words
+// "not built yet". Pure.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace evergrad::config {
 
-// The names of the entries that are built, or of those that are not, in the table's order.
+// The names of the built entries, or of the others, in the table's order.
 template <class T>
 std::vector<std::string> NamesOf(const std::vector<T>& table, bool built) {
   std::vector<std::string> names;
@@ -20,7 +20,7 @@ std::vector<std::string> NamesOf(const std::vector<T>& table, bool built) {
   return names;
 }
 
-// The entry that is built and has this name, or nullptr. The result points into `table`.
+// The built entry of this name, or nullptr. The result points into `table`.
 template <class T>
 const T* FindBuilt(const std::vector<T>& table, absl::string_view name) {
   for (const T& entry : table)

@@ -10,18 +10,19 @@ namespace {
 std::vector<Key<LayerSpec>> WithNormalizationKeys(std::vector<Key<LayerSpec>> own) {
   const Key<LayerSpec> keys[] = {
       RealNumber<LayerSpec>("epsilon", &LayerSpec::epsilon, {0, 1, true, false},
-                            "added to the variance"),
+                            "number added to the variance"),
       Flag<LayerSpec>("center", &LayerSpec::center,
                       "whether an offset, beta, is learned and added"),
       Flag<LayerSpec>("scale", &LayerSpec::scale,
                       "whether a factor, gamma, is learned and multiplied"),
       InitializerKey<LayerSpec>("beta_initializer", &LayerSpec::beta_initializer,
-                                "first values of beta"),
+                                "initial values of beta"),
       InitializerKey<LayerSpec>("gamma_initializer", &LayerSpec::gamma_initializer,
-                                "first values of gamma"),
+                                "initial values of gamma"),
       RegularizerKey<LayerSpec>("beta_regularizer", &LayerSpec::beta_l2,
                                 "l2 times the sum of beta's squares is added to the loss"),
-      RegularizerKey<LayerSpec>("gamma_regularizer", &LayerSpec::gamma_l2, "the same of gamma")};
+      RegularizerKey<LayerSpec>("gamma_regularizer", &LayerSpec::gamma_l2,
+                                "l2 times the sum of gamma's squares is added to the loss")};
   own.insert(own.end(), std::begin(keys), std::end(keys));
   return own;
 }
@@ -36,7 +37,7 @@ VariableSpec OfChannels(std::string suffix, std::uint64_t channels,
           .fan_out = channels};
 }
 
-// gamma and beta, where they are learned.
+// gamma and beta, if they are learned.
 absl::StatusOr<LayerShapes> InferLearned(const LayerSpec& spec, const LayerInputs& inputs) {
   const tensor::Shape& input = inputs.shapes[0];
   if (input.rank() < 1) return ShapeError(spec, "needs an input of rank 1 or more, got ()");
@@ -79,16 +80,16 @@ std::vector<LayerDescriptor> NormalizationLayers() {
            .article = "a",
            .keras = "BatchNormalization",
            .keys = WithNormalizationKeys(
-               {RealNumber<LayerSpec>("momentum", &LayerSpec::momentum, {0, 1, false, true},
-                                      "of the moving mean and variance that evaluation uses: each "
-                                      "step of any worker moves them by 1 - momentum of the "
-                                      "way to its batch's"),
+               {RealNumber<LayerSpec>(
+                    "momentum", &LayerSpec::momentum, {0, 1, false, true},
+                    "momentum of the moving mean and variance that evaluation uses: each step of "
+                    "any worker moves them towards its batch's values by the share 1 - momentum"),
                 InitializerKey<LayerSpec>("moving_mean_initializer",
                                           &LayerSpec::moving_mean_initializer,
-                                          "first values of the moving mean"),
+                                          "initial values of the moving mean"),
                 InitializerKey<LayerSpec>("moving_variance_initializer",
                                           &LayerSpec::moving_variance_initializer,
-                                          "first values of the moving variance")}),
+                                          "initial values of the moving variance")}),
            .keys_not_built = {"axis"},
            .infer = &InferBatchNormalization,
            .example = {{"name", "norm1"}, {"input", "conv1"}},

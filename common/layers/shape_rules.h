@@ -1,7 +1,7 @@
-// The common parts of the shape rules: checked shapes, sliding windows, texts of shapes. Pure.
+// The common parts of the shape rules: checked shapes, sliding windows, and shapes as text. Pure.
 //
-// Shapes are of one example; a batch puts its size in front. Errors are InvalidArgument without
-// the place and the layer, which the caller puts in front.
+// Shapes describe one example; a batch has its size as an additional first dimension. Errors are
+// InvalidArgument; the caller adds the place and the layer in front.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@
 
 namespace evergrad::config {
 
-// The most elements of one array: positions in it have 31 bits (worker/backend/backend.h).
+// Largest number of elements of one array: positions have 31 bits (worker/backend/backend.h).
 inline constexpr std::uint64_t kArrayElementsMax = (std::uint64_t{1} << 31) - 1;
 
 // "(3, 4), (4)"
 std::string ShapeList(const std::vector<tensor::Shape>& shapes);
 
-// The shape of these dimensions; an error names `what` ("its kernel") where it has more than
-// kArrayElementsMax elements or cannot be.
+// The shape with the dimensions `dims`; an error names `what` ("its kernel") if the shape is
+// invalid or has more than kArrayElementsMax elements.
 absl::StatusOr<tensor::Shape> CheckedShape(absl::string_view what, std::vector<std::uint64_t> dims);
 
 // One axis of a sliding window, by TensorFlow's rules: `valid` gives

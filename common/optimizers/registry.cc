@@ -31,7 +31,8 @@ constexpr Member kMembers[] = {
 
 // ---------------------------------------------------------------- parameters that types share
 
-// Servers compute in float32: from here on a float64 is rounded to infinity, and up to here to 0.
+// Servers compute in float32. Rounding from double gives infinity from the first number on, and 0
+// up to the second.
 constexpr double kRoundsToInfinity = 0x1.ffffffp127, kRoundsToZero = 0x1p-150;
 
 constexpr Accepted kPositive{{kRoundsToZero, kRoundsToInfinity, true, true}, "a finite number > 0"};
@@ -41,7 +42,7 @@ constexpr Accepted kBelowOne{{0, 1, false, true}, "0 to below 1"};
 
 constexpr config::RealBounds kStrength{0, 1e6, false, false};
 
-constexpr Parameter kRate{kLearningRate, {0, 1e6, true, false}, kNotNegative, "size of a step"};
+constexpr Parameter kRate{kLearningRate, {0, 1e6, true, false}, kNotNegative, "learning rate"};
 constexpr Parameter kFirstDecay{
     kBeta1, {0, 1, false, true}, kBelowOne, "decay of the first moment"};
 constexpr Parameter kSecondDecay{
@@ -49,7 +50,7 @@ constexpr Parameter kSecondDecay{
 constexpr Parameter kDivisor{
     kEpsilon, {0, 1, true, false}, kPositive, "keeps the divisor from zero"};
 constexpr Parameter kAccumulator{kInitialAccumulator, kStrength, kNotNegative,
-                                 "of the sum of squares"};
+                                 "initial value of the sum of squares"};
 
 // ---------------------------------------------------------------- descriptors
 
@@ -67,12 +68,13 @@ std::vector<Descriptor> OfJobFiles() {
        .rules = {{"nesterov", [](const Settings& s) { return s.nesterov && s.momentum == 0; },
                   "`nesterov: true` needs a momentum above 0"}}},
       {.defaults = {.type = "adamw", .learning_rate = 0.001},
-       .parameters = {kRate,
-                      kFirstDecay,
-                      kSecondDecay,
-                      kDivisor,
-                      {kWeightDecay, kStrength, kNotNegative,
-                       "times the learning rate, taken off each weight"}},
+       .parameters =
+           {kRate,
+            kFirstDecay,
+            kSecondDecay,
+            kDivisor,
+            {kWeightDecay, kStrength, kNotNegative,
+             "share of each weight that is subtracted per step, multiplied by the learning rate"}},
        .slots = {{}, {}},
        .counts_gradients = true},
       {.defaults = {.type = "nadam", .learning_rate = 0.001},
@@ -99,16 +101,18 @@ std::vector<Descriptor> OfJobFiles() {
                        {{-64, 0, false, false}, "-64 to 0"},
                        "0: a fixed rate"},
                       kAccumulator,
-                      {kL1, kStrength, kNotNegative, "drives weights to zero"},
+                      {kL1, kStrength, kNotNegative,
+                       "strength of the L1 penalty, which makes weights zero"},
                       {kL2, kStrength, kNotNegative, "shrinks weights"},
-                      {kBeta, kStrength, kNotNegative, "added to the root of the accumulator"}},
+                      {kBeta, kStrength, kNotNegative,
+                       "number added to the root of the accumulator"}},
        .slots = {{.initial = &Settings::initial_accumulator_value}, {}}},
   };
 }
 
 std::vector<Descriptor> Internal() {
   return {
-      // The statistics of batch normalisation. The layer chooses it and sets its momentum.
+      // The statistics of batch normalization. The layer selects it and sets its momentum.
       {.defaults = {.type = "moving_average", .momentum = 0.99},
        .parameters = {{kMomentum, {0, 1, false, true}, kBelowOne, ""}},
        .use = Use::kDenseOnly,

@@ -1,6 +1,6 @@
-// The optimizers that exist, one descriptor each. The tables of the job file, the reference, the
-// conversions of the plan, the servers, psctl and the tests read this list, so that an optimizer is
-// described in one place. The update rules themselves are in ps_server/optimizer.
+// The optimizers, one descriptor each. The tables of the job file, the reference, the conversions
+// of the plan, the servers, psctl and the tests read this list, so an optimizer is described in one
+// place. The update rules are in ps_server/optimizer.
 //
 // Everything here is constant and may be read by any thread.
 #pragma once
@@ -16,33 +16,33 @@
 
 namespace evergrad::optimizers {
 
-// The numbers that an update rule can compute with. A server refuses all others.
+// The numbers with which an update rule can compute. A server refuses all others.
 struct Accepted {
   config::RealBounds bounds;
-  const char* want = "";  // the bounds in words, for the refusal
+  const char* want = "";  // the bounds in words, for the error message
 };
 
-// A hyper-parameter that a type reads.
+// One hyper-parameter of a type.
 struct Parameter {
   Member member;
-  config::RealBounds bounds;  // of a job file; within `accepted`
+  config::RealBounds bounds;  // bounds in a job file; within `accepted`
   Accepted accepted;          // unused for flags
   const char* help = "";      // one line of the reference
 };
 
-// Numbers that the server keeps beside the values and changes with every update.
+// Optimizer state that the server keeps beside the values and changes with every update.
 struct Slot {
-  // The member that holds the initial value of each number; nullptr: they begin with 0.
+  // The member with the initial value of each number; nullptr: 0.
   double Settings::*initial = nullptr;
-  // The slot exists only where this member is not 0; nullptr: it always exists.
+  // The state exists only if this member is not 0; nullptr: it always exists.
   double Settings::*only_with = nullptr;
-  // One number for a row of a table instead of one for each of its values.
+  // One number per row of a table in place of one per value.
   bool one_per_row = false;
 };
 
 // A rule between the values of a job file.
 struct Rule {
-  absl::string_view key;  // the mistake is reported where this key stands
+  absl::string_view key;  // the key whose place the error message names
   bool (*broken)(const Settings&) = nullptr;
   const char* text = "";
 };
@@ -50,35 +50,35 @@ struct Rule {
 enum class Use { kAnywhere, kTablesOnly, kDenseOnly };
 
 struct Descriptor {
-  Settings defaults;                  // the type's name, and the default of each of its parameters
+  Settings defaults;                  // the type's name and the default of each of its parameters
   std::vector<Parameter> parameters;  // in the order of the reference
   std::vector<Slot> slots;
   std::vector<Rule> rules;
-  // The update depends on how many gradients were applied before. Each row of a table then has a
-  // counter of its own (kCounterBytesPerRow).
+  // The update depends on the number of gradients applied before. Each row of a table then has its
+  // own counter (kCounterBytesPerRow).
   bool counts_gradients = false;
   Use use = Use::kAnywhere;
-  // Not a type that `optimizer` or `optimizers` of a job file may name.
+  // `optimizer` and `optimizers` of a job file may not name the type.
   bool internal = false;
-  // An update is not a gradient but a value towards which the variable moves (UpdateKind
+  // The update is not a gradient but a value towards which the variable moves (UpdateKind
   // MOVING_AVERAGE).
   bool is_moving_average = false;
 };
 
-// Those of the job file first, in the order of the reference.
+// All types, those of the job file first, in the order of the reference.
 const std::vector<Descriptor>& All();
-// nullptr: no such type.
+// Returns nullptr for an unknown type.
 const Descriptor* Find(absl::string_view type);
 bool IsForTablesOnly(absl::string_view type);
 
-// InvalidArgument names an unknown type, or the first number that a server cannot compute with.
+// InvalidArgument names an unknown type, or the first number with which a server cannot compute.
 absl::Status Check(const Settings& settings);
 
-// The slots that these settings have; none of an unknown type.
+// The optimizer state of these settings; empty for an unknown type.
 std::vector<Slot> SlotsOf(const Settings& settings);
-// How many slots have a number for each value.
+// How many states have one number per value.
 std::uint32_t SlotsPerValue(const Settings& settings);
-// The floats of a table's row: its `dimension` values and behind them the numbers of its slots.
+// The number of floats in a table's row: its `dimension` values, followed by its optimizer state.
 std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension);
 inline constexpr std::uint64_t kCounterBytesPerRow = 4;
 // kCounterBytesPerRow for a type that counts gradients, else 0.

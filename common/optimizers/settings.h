@@ -1,8 +1,8 @@
-// The settings of one optimizer: the same struct is read from a job file, filled from and into the
-// message of a plan, and applied by a server. What each type reads of it: registry.h.
+// The settings of one optimizer. The same struct is read from a job file, copied to and from the
+// message of a plan, and applied by a server. registry.h tells which members a type uses.
 //
-// Plain values without an invariant of their own; Check in registry.h tells whether a server can
-// compute with them.
+// Plain values without an invariant; Check in registry.h tells whether a server can compute with
+// them.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@
 
 namespace evergrad::optimizers {
 
-// The order of the members is that of designated initializers in the tests.
+// Designated initializers in the tests rely on the order of the members.
 struct Settings {
-  std::string type = "sgd";  // a type of registry.h
+  std::string type = "sgd";  // one of the types in registry.h
   double learning_rate = 0.01, momentum = 0, beta_1 = 0.9, beta_2 = 0.999, epsilon = 1e-7;
   bool nesterov = false;
   double initial_accumulator_value = 0.1;
@@ -32,7 +32,7 @@ struct Member {
   bool Settings::*flag = nullptr;
 };
 
-// Every member of Settings but its type, in the order of the fields of v1::Optimizer.
+// Every member of Settings except its type, in the order of the fields of v1::Optimizer.
 absl::Span<const Member> Members();
 
 }  // namespace evergrad::optimizers

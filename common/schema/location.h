@@ -1,4 +1,4 @@
-// A place in a file that a user wrote, and a mistake that stands there.
+// A place in a user's file, and a mistake at that place.
 #pragma once
 
 #include <string>

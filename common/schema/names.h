@@ -11,7 +11,7 @@ inline constexpr std::size_t kNameBytesMax = 64;
 
 // A lower-case DNS label: letters, digits and inner dashes, at most 63.
 bool IsDnsLabel(absl::string_view name);
-// What a layer, an input or a field may be called: it becomes part of a variable's name
+// A valid name of a layer, an input or a field, which becomes part of a variable's name
 // ("dense1/kernel").
 bool IsPartName(absl::string_view name);
 

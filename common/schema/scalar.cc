@@ -71,7 +71,7 @@ absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_
   if (digits && text.size() > 1 && text[0] == '0')
     return absl::InvalidArgumentError(
         absl::StrCat("expected ", range, ", got `", Shown(text),
-                     "`: leading zeros are refused, for YAML 1.1 reads them as octal"));
+                     "`: leading zeros are refused, because YAML 1.1 reads them as octal"));
   std::uint64_t value = 0;
   if (!digits || !absl::SimpleAtoi(text, &value) || value < min || value > max)
     return absl::InvalidArgumentError(
@@ -177,8 +177,7 @@ std::string FormatReal(double value) {
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value);
   std::string text(buffer, end.ptr);
-  // 1 and 1e-07 read back as they are; a whole number gets no point, so that integers stay
-  // readable.
+  // 1 and 1e-07 read back as they are; a whole number has no point, so integers stay readable.
   return text;
 }
 
@@ -194,7 +193,7 @@ std::string NearestName(absl::string_view name, const std::vector<std::string>& 
   std::size_t best_distance = std::max<std::size_t>(1, a.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::string b = plain(candidate);
-    // Optimal string alignment: insert, delete, replace, swap neighbours.
+    // Optimal string alignment distance: insert, delete, replace, swap neighbours.
     std::vector<std::size_t> before_last, last(b.size() + 1), current(b.size() + 1);
     std::iota(last.begin(), last.end(), std::size_t{0});
     for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -209,7 +208,8 @@ std::string NearestName(absl::string_view name, const std::vector<std::string>& 
       last = current;
     }
     std::size_t distance = last[b.size()];
-    // A word begun ("lr" is not, "learning" is): nearer than its length says.
+    // The beginning of a candidate ("learning" for "learning_rate") counts as near, whatever its
+    // distance.
     if (a.size() >= 3 && absl::StartsWith(b, a)) distance = std::min<std::size_t>(distance, 1);
     if (distance < best_distance) {
       best_distance = distance;

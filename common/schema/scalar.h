@@ -1,7 +1,8 @@
-// Texts as typed values, the same for job files, daemon files and command lines. Pure.
+// Parses texts into typed values, in the same way for job files, daemon files and command lines.
+// Pure.
 //
-// Each function returns the value or InvalidArgument whose message says what was expected
-// ("expected an integer, got `x`").
+// Each function returns the value, or InvalidArgument with the expected value ("expected an
+// integer, got `x`").
 #pragma once
 
 #include <chrono>
@@ -14,13 +15,12 @@
 
 namespace evergrad::config {
 
-// Decimal digits, no sign, no leading zero (YAML 1.1 reads `010` as 8: refused here instead of
-// guessed).
+// Decimal digits without sign and leading zeros (YAML 1.1 reads `010` as 8, so it is refused).
 absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min,
                                             std::uint64_t max);
-// Decimal or scientific, finite.
+// A finite decimal or scientific number.
 absl::StatusOr<double> ParseReal(absl::string_view text);
-// `true` or `false`; yes, no, on, off get a suggestion.
+// `true` or `false`; yes, no, on, off are refused with a suggestion.
 absl::StatusOr<bool> ParseBool(absl::string_view text);
 // "65536", "64KiB", "1.5GiB", "10MB"; whole bytes only.
 absl::StatusOr<std::uint64_t> ParseByteSize(absl::string_view text);
@@ -31,10 +31,10 @@ std::string FormatByteSize(std::uint64_t bytes);              // "64KiB", "65537
 std::string FormatDuration(std::chrono::milliseconds value);  // "5s", "200ms"
 std::string FormatReal(double value);                         // shortest text that reads back equal
 
-// What a message shows of a value that came from outside: its first 60 characters, escaped
+// The form of an outside value in a message: its first 60 characters, escaped
 // (common/base/escape.h).
 std::string Shown(absl::string_view text);
-// The candidate nearest to `name` if it is near enough to be meant, else "".
+// The candidate nearest to `name` if it is near enough for a suggestion, else "".
 std::string NearestName(absl::string_view name, const std::vector<std::string>& candidates);
 // "; did you mean `x`?" or "".
 std::string Suggestion(absl::string_view name, const std::vector<std::string>& candidates);

@@ -10,8 +10,8 @@
 namespace evergrad::config {
 namespace {
 
-// Whether a plain scalar with this text reads back as the same text, here and in other YAML
-// readers, in flow style too.
+// Returns whether a plain scalar with this text reads back as the same text, here and in other YAML
+// readers, in flow style, too.
 bool PlainIsSafe(absl::string_view text) {
   if (text.empty() || !(absl::ascii_isalpha(static_cast<unsigned char>(text[0])) ||
                         text[0] == '_' || text[0] == '/'))

@@ -1,5 +1,5 @@
-// One table per mapping of the job file: each key once, with its type, bounds, default and a line
-// of explanation. The same table reads a mapping, writes it back and explains it, so the three
+// One table per mapping of the job file. It has each key once, with type, bounds, default and a
+// line of explanation. The same table reads a mapping, writes it back and explains it, so the three
 // cannot disagree.
 #pragma once
 
@@ -21,12 +21,12 @@ namespace evergrad::config {
 
 // ---- nodes to write
 
-Node MakeText(absl::string_view text);  // quoted when it must be
+Node MakeText(absl::string_view text);  // quoted if necessary
 Node MakeShape(const std::vector<std::uint64_t>& dims);
-Node MakePlain(absl::string_view text);  // a number, a size, true: as it is
+Node MakePlain(absl::string_view text);  // written as it is: a number, a size, true
 Node MakeList(std::vector<Node> items);
 void Append(Node* map, absl::string_view key, Node value);
-// Block style, flow style for what fits in a line.
+// Block style, and flow style for values that fit in a line.
 std::string PrintYaml(const Node& root);
 // One value in flow style: `[1, 2]`, `{scale: 2}`.
 std::string PrintFlow(const Node& node);
@@ -39,8 +39,8 @@ class Reader {
   void Report(const Location& where, std::string text) {
     if (mistakes_->size() < kMistakesMax) mistakes_->push_back({where, std::move(text)});
   }
-  // All report and return nullopt when the node is not what is asked for; silent when it is refused
-  // already.
+  // These report an error and return nullopt if the node has another type; they report nothing for
+  // a node that was refused already.
   std::optional<std::string> Text(const Node& node, absl::string_view key);
   std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min,
                                         std::uint64_t max);
@@ -50,8 +50,8 @@ class Reader {
                                      std::uint64_t max);
   bool IsMap(const Node& node, absl::string_view key);
   bool IsList(const Node& node, absl::string_view key, absl::string_view of);
-  // A list of up to 7 positive integers, of up to 2^28 elements; leaves `dims` as it is when it is
-  // none.
+  // Reads a list of up to 7 positive integers with a product of up to 2^28; leaves `dims` unchanged
+  // after an error.
   void Shape(const Node& node, std::vector<std::uint64_t>* dims);
   std::size_t count() const { return mistakes_->size(); }
 
@@ -65,18 +65,18 @@ struct Key {
   std::string name, type, help;
   bool required = false;
   std::function<void(Reader&, const Node&, T*)> read;
-  std::function<std::optional<Node>(const T&)> write;  // nullopt: left out
-  std::string example;  // in the reference, where there is no default
+  std::function<std::optional<Node>(const T&)> write;  // nullopt: the key is omitted
+  std::string example;  // shown in the reference if there is no default
   std::function<void(std::string* out, const std::string& indent)>
-      explain_inner;         // of a section: its own keys
-  std::string default_text;  // in the reference, where the default depends on another key
+      explain_inner;         // for a section: explains its own keys
+  std::string default_text;  // shown in the reference if the default depends on another key
   std::function<std::optional<Node>(const T&)>
-      write_default;   // of one that `write` leaves out for the sake of another key
-  std::string needed;  // in the reference, of one that the table does not require: when it is
-                       // ("required unless …")
+      write_default;  // for a key that `write` omits because of another key
+  // shown in the reference for an optional key that is sometimes required ("required unless …")
+  std::string needed;
 };
 
-// A name that users may expect and that is refused with words of its own.
+// A name that users may expect; it is refused with its own message.
 using NotBuilt = std::vector<std::string>;
 
 template <class T>
@@ -90,7 +90,7 @@ struct Table {
     for (const auto& key : keys) names.push_back(key.name);
     return names;
   }
-  // Reads every key it knows, reports the others and the missing. `also`: keys that someone else
+  // Reads every known key, and reports unknown and missing ones. `also` lists keys that other code
   // reads.
   void Read(Reader& reader, const Node& map, T* target,
             const std::vector<std::string>& also = {}) const {
@@ -117,7 +117,7 @@ struct Table {
         reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what,
                                                 ": expected ", key.type));
   }
-  // What is as in `defaults` is marked: `usual`.
+  // Marks values that equal those of `defaults` as `usual`.
   void Write(const T& source, Node* map, const T& defaults = T{}) const {
     map->kind = Node::Kind::kMap;
     for (const auto& key : keys) {
@@ -129,7 +129,7 @@ struct Table {
       map->entries.back().usual = same;
     }
   }
-  // "key: value  # help" lines for the reference; `defaults` supplies what is not required.
+  // "key: value  # help" lines for the reference; `defaults` supplies the values of optional keys.
   void Explain(const T& defaults, const std::string& indent, std::string* out) const {
     for (const auto& key : keys) {
       std::string value = key.example;
@@ -165,10 +165,9 @@ struct Table {
   }
 };
 
-// Of a mapping of which it is not known which of `tables` it should follow: the keys that some of
-// them know are read into `target`, and a mistake in one is reported when every table that knows
-// the key finds one. Keys that none knows may belong to what is not built; nothing is said of them,
-// nor of missing ones.
+// Reads a mapping that may follow any of `tables`. Keys that some tables know are read into
+// `target`; a mistake in a key is reported if every table that knows the key reports one. Unknown
+// keys may belong to something that is not built, so neither they nor missing keys are reported.
 template <class T>
 void Judge(Reader& reader, const Node& map, const std::vector<const Table<T>*>& tables, T* target) {
   for (const Entry& entry : map.entries) {
@@ -192,7 +191,7 @@ void Judge(Reader& reader, const Node& map, const std::vector<const Table<T>*>& 
   }
 }
 
-// A mapping whose `type` (or `format`) decides which keys it has.
+// A mapping whose `type` (or `format`) selects its keys.
 template <class T>
 struct Variant {
   struct Case {
@@ -201,7 +200,7 @@ struct Variant {
     T defaults;
   };
   std::string what;           // "a layer"
-  std::string discriminator;  // "type"
+  std::string discriminator;  // the key that selects the case: "type"
   std::string T::*member;     // where the type is stored
   std::vector<Case> cases;
   NotBuilt not_built;
@@ -217,8 +216,8 @@ struct Variant {
       if (c.type == type) return &c;
     return nullptr;
   }
-  // False when it cannot be told which case it is; what all cases agree on was read. A type that is
-  // almost one of the cases is refused, and the rest read as of that one.
+  // Returns false if the case is unknown; the keys on which all cases agree have been read then. A
+  // misspelt type is refused, and the other keys are read as for the nearest type.
   bool Read(Reader& reader, const Node& map, T* target) const {
     if (!reader.IsMap(map, what)) return false;
     const Node* node = map.Find(discriminator);
@@ -322,7 +321,7 @@ Key<T> ByteSize(std::string name, std::uint64_t T::*member, std::uint64_t min, s
           },
           [=](const T& t) { return std::optional<Node>(MakePlain(FormatByteSize(t.*member))); }};
 }
-// `open_min`/`open_max`: the bound itself is refused.
+// `open_min`/`open_max` exclude the bound itself.
 struct RealBounds {
   double min = -1e300, max = 1e300;
   bool open_min = false, open_max = false;

@@ -19,8 +19,8 @@
 namespace evergrad::config {
 namespace {
 
-// Thrown out of the handler only, and caught where the parser is called: yaml-cpp has no other way
-// to be stopped.
+// Thrown by the handler only and caught at the call of the parser, because yaml-cpp cannot be
+// stopped in another way.
 struct TooMuch {
   YAML::Mark mark;
   std::string text;
@@ -107,11 +107,11 @@ class TreeBuilder final : public YAML::EventHandler {
   void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
             Node::Kind kind) {
     if (static_cast<int>(stack_.size()) >= kYamlDepthMax)
-      throw TooMuch{mark, absl::StrCat("nested too deep: limit=", kYamlDepthMax)};
+      throw TooMuch{mark, absl::StrCat("nesting too deep: limit=", kYamlDepthMax)};
     Open_ open;
     open.node = Make(mark, kind);
     Forbid(mark, tag, anchor, &open.node);
-    // An anchored mapping is still read, so that the mistakes inside it are reported with it.
+    // An anchored mapping is still read, so that the mistakes inside it are reported, too.
     open.node.refused = false;
     stack_.push_back(std::move(open));
   }
@@ -158,7 +158,7 @@ class TreeBuilder final : public YAML::EventHandler {
       return;
     }
     top.key.value = std::move(node);
-    // An empty value has no place of its own in the file: mistakes about it point at its key.
+    // An empty value has no place in the file, so mistakes about it name the place of its key.
     if (top.key.value.kind == Node::Kind::kNull) {
       top.key.value.line = top.key.line;
       top.key.value.column = top.key.column;
@@ -174,7 +174,7 @@ class TreeBuilder final : public YAML::EventHandler {
   std::size_t values_ = 0;
 };
 
-// yaml-cpp says of a tab before a key that a mapping has no end.
+// yaml-cpp reports a tab before a key as a mapping without an end.
 std::string TabBefore(absl::string_view text, int line) {
   int number = 0;
   for (const absl::string_view one : absl::StrSplit(text, '\n')) {
@@ -222,8 +222,8 @@ std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origi
         absl::StrCat("the file is too large: bytes=", text.size(), " limit=", kYamlBytesMax));
   if (text.find('\0') != absl::string_view::npos)
     return refuse("the file holds a NUL byte: expected YAML text in UTF-8");
-  // Flow brackets nest by recursion inside yaml-cpp's scanner before any event reaches us;
-  // TreeBuilder stops it at kYamlDepthMax, for each bracket is an event.
+  // yaml-cpp's scanner recurses for flow brackets before it reports an event. Each bracket is an
+  // event, so TreeBuilder limits the recursion to kYamlDepthMax.
   TreeBuilder builder(origin, mistakes);
   std::istringstream stream{std::string(text)};
   try {

@@ -267,7 +267,7 @@ TEST_CASE("a loss takes outputs that its labels fit") {
   CHECK(checked("binary_crossentropy", {1}, "sigmoid", true) ==
         "from_logits is set, but output `out` ends in sigmoid; remove one of the two");
   CHECK(checked("mean_squared_error", {1}, "linear", true) ==
-        "from_logits has no meaning for it; remove the key");
+        "from_logits does not apply to it; remove the key");
   CHECK(checked("hinge", {1}) ==
         "unknown; one of sparse_categorical_crossentropy, binary_crossentropy, "
         "mean_squared_error");
