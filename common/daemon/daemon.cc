@@ -26,7 +26,7 @@ log::Level LevelOf(absl::string_view name) {
   return log::Level::kInfo;
 }
 
-// On stderr before there is a logger, one line a mistake, each with the program's name.
+// Writes to stderr before there is a logger: one line per mistake, each with the program's name.
 void SayOnStderr(absl::string_view program, absl::string_view text) {
   for (const absl::string_view line : absl::StrSplit(text, '\n'))
     std::fprintf(stderr, "%.*s: %s\n", static_cast<int>(program.size()), program.data(),
@@ -38,9 +38,9 @@ void SayOnStderr(absl::string_view program, absl::string_view text) {
 Daemon::Daemon(Role role, std::string summary)
     : role_(role), table_(ProgramName(role), std::move(summary)) {
   table_.Add("listen", &common_.listen,
-             "address to serve on; port 0 is any free one, and is reported");
+             "address to serve on; port 0 selects a free port, which is logged");
   table_.Add("advertise", &common_.advertise,
-             "address that peers are told, where it is not the one bound");
+             "address under which peers reach this daemon, if it is not the bound address");
   table_.Add("insecure_listen", &common_.insecure_listen,
              "serve on this address off loopback WITHOUT encryption or authentication, instead of "
              "--listen");
@@ -48,20 +48,19 @@ Daemon::Daemon(Role role, std::string summary)
     table_.Add("coordinator", &common_.coordinator, "address of evergrad-coordinator, host:port");
   if (role != Role::kCoordinator)
     table_.Add("preemption_notice_file", &common_.preemption_notice_file,
-               "when this file appears, whatever it holds, the machine will be taken away: hand "
-               "over and leave, as after SIGTERM; empty: none is "
-               "looked for");
+               "file whose appearance announces that the machine will be reclaimed, whatever it "
+               "holds: the daemon hands over its work and ends, as after SIGTERM; empty: no file");
   table_.Add("metrics_listen", &common_.metrics_listen,
              "serve Prometheus text at ADDRESS/metrics and `ok` at ADDRESS/healthz: plain HTTP on "
-             "loopback and with --insecure-listen; off "
-             "loopback with TLS it is HTTPS, and /metrics wants a client certificate; empty: off");
+             "loopback and with --insecure-listen; off loopback with TLS it is HTTPS, and /metrics "
+             "requires a client certificate; empty: off");
   table_.Add("insecure_metrics", &common_.insecure_metrics,
              "serve --metrics-listen off loopback as plain HTTP, WITHOUT encryption or "
              "authentication, whatever --listen does");
   table_.AddChoice("log_format", &common_.log_format, {"text", "json"},
-                   "one line, or one JSON object, per message");
+                   "format of a log message: one line, or one JSON object");
   table_.AddChoice("log_level", &common_.log_level, {"debug", "info", "warning", "error"},
-                   "what is logged at least");
+                   "lowest level that is logged");
   table_.Add("log_file", &common_.log_file, "append the log to this file; empty: stderr");
   table_.Add("tls.ca", &common_.tls.ca,
              "PEM file of the authority that signed every task's certificate; gives mutual TLS on "
@@ -83,11 +82,11 @@ Daemon::Daemon(Role role, std::string summary)
 Daemon::~Daemon() = default;
 
 std::optional<int> Daemon::Start(int argc, const char* const* argv) {
-  // Before the first allocation of size and before any thread: the settings of the allocator hold
-  // for what comes after.
+  // Allocator settings apply to later allocations, so this runs before the first large allocation
+  // and before any thread.
   transport::TuneAllocator();
-  // Protobuf writes a line to stderr for each string that is not UTF-8, with which any peer could
-  // fill the disk. The code that parses a message reports a failure itself.
+  // Protobuf writes a line to stderr for each string that is not UTF-8, so any peer could fill the
+  // disk. The code that parses a message reports a failure itself.
   google::protobuf::SetLogHandler(nullptr);
   runtime::SignalWaiter::Install();
   auto outcome = table_.Parse(argc, argv);
@@ -155,16 +154,17 @@ void Daemon::RequestDrain(absl::string_view reason) {
 
 Daemon::End Daemon::WaitForEnd() {
   std::unique_ptr<NoticeFile> notice;
-  std::unique_ptr<runtime::ThreadExecutor> watcher;  // ends before what it calls
+  std::unique_ptr<runtime::ThreadExecutor> watcher;  // destroyed before the objects it calls
   if (const std::string& path = common_.preemption_notice_file; !path.empty()) {
     watcher = std::make_unique<runtime::ThreadExecutor>(runtime::ThreadExecutor::Options{"notice"});
     notice = std::make_unique<NoticeFile>(
         path, watcher.get(), [this] { RequestDrain("preemption notice"); },
         [this](const std::string& text) { logger_->Warning(text); });
     if (notice->was_there())
-      logger_->Warning(absl::StrCat(
-          "the preemption notice file is there already: it counts once it is written anew, path=",
-          path));
+      logger_->Warning(
+          absl::StrCat("the preemption notice file exists already and is ignored until it is "
+                       "written again: path=",
+                       path));
   }
   const int signal = signals_.Wait();
   watcher.reset();
@@ -180,7 +180,7 @@ Daemon::End Daemon::WaitForEnd() {
 }
 
 int Daemon::Fail(const absl::Status& status) {
-  // The log may be a file: whoever started the daemon by hand reads stderr.
+  // The log may be a file, and a person who starts the daemon by hand reads stderr.
   if (logger_ == nullptr || !common_.log_file.empty())
     SayOnStderr(table_.program(), status.message());
   if (logger_ != nullptr) logger_->Error(status.message());
@@ -221,12 +221,12 @@ absl::Status Daemon::ReportListening(const std::string& bound_address) {
       exporter_ == nullptr ? "" : absl::StrCat(", metrics at ", metrics_url())));
   if (insecure())
     logger_->Warning(absl::StrCat(
-        "--insecure-listen: anyone who reaches ", bound_address,
-        " can read, change and stop everything here; TLS closes it (psctl cert init)"));
+        "--insecure-listen: any host that reaches ", bound_address,
+        " can read, change and stop everything here; TLS prevents it (psctl cert init)"));
   if (MetricsDoorOf(common_) == MetricsDoor::kPlainOffLoopback)
     logger_->Warning(absl::StrCat(
         common_.insecure_metrics ? "--insecure-metrics" : "--insecure-listen",
-        ": anyone who reaches ", metrics_address(), " can read this daemon's metrics"));
+        ": any host that reaches ", metrics_address(), " can read this daemon's metrics"));
   if (!common_.address_file.empty())
     EG_RETURN_IF_ERROR(
         fs::WriteFileAtomic(common_.address_file, absl::StrCat(bound_address, "\n")));

@@ -1,14 +1,18 @@
-// What every daemon's main.cc does before its role begins: settings, allocator, signals, logger,
-// metrics, failpoints, and the checks of promise P10 (closed by default).
+// The part of every daemon's main.cc that runs before its role: settings, allocator, signals,
+// logger, metrics, failpoints, and the checks of promise P10 (closed by default).
 //
 //   int main(int argc, char** argv) {
 //     daemon::Daemon daemon(Role::kWorker, "runs closures of training jobs");
 //     worker::Options options;
-//     daemon.options().Add("threads", &options.threads, "compute threads; 0: cores / workers on
-//     this host"); if (const auto code = daemon.Start(argc, argv)) return *code; … make the role
-//     with daemon.logger(), .registry(), .failpoints(), .server_options(), .channel_options() … if
-//     (absl::Status status = daemon.ReportListening(server->address()); !status.ok()) return
-//     daemon.Fail(status); daemon.WaitForEnd(); … stop the role … return 0;
+//     daemon.options().Add("threads", &options.threads, "number of compute threads");
+//     if (const auto code = daemon.Start(argc, argv)) return *code;
+//     … make the role with daemon.logger(), .registry(), .failpoints(), .server_options(),
+//     … .channel_options()
+//     if (absl::Status status = daemon.ReportListening(server->address()); !status.ok())
+//       return daemon.Fail(status);
+//     daemon.WaitForEnd();
+//     … stop the role …
+//     return 0;
 //   }
 //
 // Exit codes: common/daemon/exit_codes.h.
@@ -36,12 +40,12 @@ namespace evergrad::daemon {
 
 struct CommonOptions {
   std::string listen = "127.0.0.1:0";
-  std::string advertise;        // "": the bound address
-  std::string insecure_listen;  // "" or the address to listen on instead, off loopback without TLS
-  std::string coordinator;      // tasks only
-  std::string preemption_notice_file;  // tasks only; "": none is looked for
+  std::string advertise;               // "": the bound address
+  std::string insecure_listen;         // "" or the address to listen on off loopback without TLS
+  std::string coordinator;             // tasks only
+  std::string preemption_notice_file;  // tasks only; "": no file is watched
   std::string metrics_listen;          // "": off
-  bool insecure_metrics = false;       // plain HTTP at metrics_listen off loopback
+  bool insecure_metrics = false;       // serves plain HTTP at metrics_listen off loopback
   std::string log_format = "text", log_level = "info", log_file;
   transport::TlsFiles tls;
   std::string failpoints;
@@ -51,18 +55,19 @@ struct CommonOptions {
 
 // evergrad-coordinator, evergrad-ps-server, evergrad-worker.
 const char* ProgramName(Role role);
-// Whether "host:port" is reachable from this machine only: 127.0.0.0/8, ::1, localhost.
+// Returns whether only this machine can reach "host:port": 127.0.0.0/8, ::1, localhost.
 bool IsLoopback(absl::string_view host_port);
-// How --metrics-listen is served. Pure.
+// The way in which --metrics-listen is served. Pure.
 enum class MetricsDoor { kOff, kPlainOnLoopback, kPlainOffLoopback, kTls };
 MetricsDoor MetricsDoorOf(const CommonOptions& options);
 // The rules between options: P10 (off loopback needs TLS or --insecure-listen; failpoints need
-// loopback), TLS files all or none, tasks need --coordinator, a wildcard address needs --advertise.
+// loopback), all TLS files or none, tasks need --coordinator, a wildcard address needs --advertise.
 // Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
-// Whether only this machine is involved: it listens on loopback, the coordinator that it dials is
-// there, and no TLS is set up, which is for others. Pure; after CheckCommonOptions.
+// Returns whether only this machine is involved: the daemon listens on loopback, dials a
+// coordinator on loopback, and has no TLS, which would be for other machines. Pure; call it after
+// CheckCommonOptions.
 bool IsLocalOnly(const CommonOptions& options);
 
 class Daemon {
@@ -72,51 +77,54 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Roles add their own here before Start.
+  // Roles add their own options here before Start.
   OptionTable& options() { return table_; }
   const CommonOptions& common() const { return common_; }
 
-  // First thing after the options are declared, before any thread exists. A code: exit with it
-  // (what was to be said is said).
+  // Call it first after declaring the options, before any thread exists. If it returns a code, exit
+  // with it; messages have been printed.
   std::optional<int> Start(int argc, const char* const* argv);
-  // Says `status` on stderr and in the log; returns the exit code for it (2 for a user's
+  // Reports `status` on stderr and in the log, and returns its exit code (2 for a user's
   // InvalidArgument, else 1).
   int Fail(const absl::Status& status);
 
-  // All valid after Start.
+  // Valid after Start.
   log::Logger& logger() { return *logger_; }
   metrics::Registry& registry() { return *registry_; }
   fault::Failpoints& failpoints() { return *failpoints_; }
   runtime::SignalWaiter& signals() { return signals_; }
 
-  // Why a task is to end.
+  // The reason for which a task is to end.
   struct End {
     enum class Kind {
-      kDrain,    // SIGTERM, the preemption notice or RequestDrain: it hands over what it has, then
-                 // goes
-      kAtOnce,   // SIGINT
-      kRefused,  // signals().RequestStop() alone: by the coordinator, for good
+      kDrain,  // SIGTERM, the preemption notice or RequestDrain: the task hands over its work first
+      kAtOnce,  // SIGINT: the task ends at once
+      // only signals().RequestStop() was called: the coordinator refuses the task permanently
+      kRefused,
     };
     Kind kind = Kind::kRefused;
     std::string reason;  // "SIGTERM", …; "" when refused
   };
-  // Blocks until it is to end; watches --preemption-notice-file. After Start, once.
+  // Blocks until the task is to end; watches --preemption-notice-file meanwhile. Call it once,
+  // after Start.
   End WaitForEnd();
-  // Thread-safe; the first reason counts.
+  // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
   bool failpoints_allowed() const {
     return !common_.failpoints.empty();
   }  // daemons "started with --failpoints"
   bool insecure() const { return !common_.insecure_listen.empty(); }
-  std::string metrics_address() const;              // as bound, "" when off
-  std::string metrics_url() const;                  // http or https, "" when off
-  transport::ServerOptions server_options() const;  // listen, insecure_listen and TLS filled in
+  std::string metrics_address() const;  // the bound address, "" when off
+  std::string metrics_url() const;      // http or https, "" when off
+  // with listen, insecure_listen and TLS filled in
+  transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // Once listening: logs it (with a warning for --insecure-listen), writes --address-file
-  // atomically.
+  // Call it once listening. Logs the address (with a warning for --insecure-listen) and writes
+  // --address-file atomically.
   absl::Status ReportListening(const std::string& bound_address);
-  // What peers are told: --advertise, else the bound address. After ReportListening.
+  // The address that peers are told: --advertise, else the bound address. Valid after
+  // ReportListening.
   const std::string& advertised_address() const { return advertised_; }
 
  private:

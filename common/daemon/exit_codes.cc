@@ -13,25 +13,24 @@ constexpr ExitCode kCodes[] = {
      "has ended in good order.",
      "Start it again when it is wanted again."},
     {kExitFailed, "failed", kEvery,
-     "The daemon could not start, or met an error that it could not outlive; the log says which.",
+     "The daemon could not start, or met an error that it cannot recover from; the log states it.",
      "Start it again after a pause."},
     {kExitUsage, "usage", kEvery,
-     "A flag, a key of the configuration file or a file that it names is wrong; stderr says which.",
-     "Correct the settings first: another start ends in the same way."},
+     "A flag, a key of the configuration file or a file that it names is wrong; stderr states it.",
+     "Correct the settings first: another start would end in the same way."},
     {kExitReplaced, "replaced", kWorkers,
-     "A newer process has registered under this worker's name and does its work now.",
+     "A newer process has registered under this worker's name and has taken over its work.",
      "Do not start it again under the same name (--name) while the other process lives."},
     {kExitRefused, "refused", kTasks,
-     "The coordinator refuses this process for good: it speaks another version of the protocol, or "
-     "its certificate is another task's.",
-     "Start the version that the coordinator has, or correct the certificate."},
+     "The coordinator refuses this process permanently: it speaks another version of the protocol, "
+     "or its certificate belongs to another task.",
+     "Start the version of the coordinator, or correct the certificate."},
     {kExitDevice, "device", kWorkers, "The device that the worker computes on has failed.",
-     "Start it again: a new process may have the device again."},
+     "Start it again: the device may work again in a new process."},
     {kExitJournal, "journal", kCoordinator,
-     "The journal in --state-dir is damaged, or parameter servers hold shards of a job that the "
-     "journal should know and does not. Nothing was "
-     "changed.",
-     "Put the folder back from a backup, or give up what is lost with --forget-unknown-jobs."},
+     "The journal in --state-dir is damaged, or parameter servers hold shards of a job that is "
+     "missing from the journal. Nothing was changed.",
+     "Restore the folder from a backup, or discard what is lost with --forget-unknown-jobs."},
     {kExitIdentityTaken, "identity_taken", kServers,
      "The server was started without --index, took the index 0 by default, and a living server on "
      "another host has that index.",

@@ -1,6 +1,5 @@
-// The exit codes of the daemons, each with what it means and what whoever starts the daemon again
-// should do. The one table: the code that ends a process, the documentation and the supervisor all
-// read it here.
+// The exit codes of the daemons, each with its meaning and the action for a supervisor. This is the
+// only table: the daemons, the documentation and the supervisor read it.
 #pragma once
 
 #include <span>
@@ -11,26 +10,26 @@ namespace evergrad::daemon {
 
 inline constexpr int kExitOk = 0, kExitFailed = 1, kExitUsage = 2;
 inline constexpr int kExitReplaced = 7;  // a newer worker of this identity has registered
-inline constexpr int kExitRefused = 8;   // the coordinator refuses this process for good
+inline constexpr int kExitRefused = 8;   // the coordinator refuses this process permanently
 inline constexpr int kExitDevice = 9;    // the device of a worker has failed
 inline constexpr int kExitJournal =
-    10;  // the coordinator's journal is damaged, or has lost jobs that live on
+    10;  // the coordinator's journal is damaged, or lacks jobs whose shards exist
 inline constexpr int kExitIdentityTaken =
-    11;  // another host's living server has the index that this one took by default
+    11;  // a living server on another host has the index that this one took by default
 
 struct ExitCode {
   int code;
   const char* name;
-  const char* of;       // which daemons end with it
+  const char* of;       // the daemons that end with it
   const char* meaning;  // a sentence
-  const char* restart;  // what a supervisor or an operator does
+  const char* restart;  // action for a supervisor or an operator
 };
 
-// By rising code.
+// In rising order of codes.
 std::span<const ExitCode> ExitCodes();
-// nullptr: no daemon ends with this code.
+// Returns nullptr if no daemon ends with this code.
 const ExitCode* FindExitCode(int code);
-// The code of a task that the coordinator refuses for good, by the kind of the refusal
+// The exit code of a task that the coordinator refuses permanently, by the kind of the refusal
 // (v1::Rejected).
 int ExitCodeOfRefusal(absl::string_view kind);
 

@@ -1,5 +1,4 @@
-// The rules between common options, apart from daemon.cc so that they can be tested without
-// starting anything.
+// The rules between common options, separate from daemon.cc so that tests need not start anything.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -13,7 +12,7 @@ struct HostPort {
   std::string port;
 };
 
-// "host:port", "[::1]:port"; nullopt when it is neither.
+// Splits "host:port" or "[::1]:port"; nullopt for anything else.
 std::optional<HostPort> Split(absl::string_view host_port) {
   const std::size_t colon = host_port.rfind(':');
   if (colon == absl::string_view::npos || colon + 1 == host_port.size()) return std::nullopt;
@@ -37,16 +36,15 @@ absl::Status Refuse(std::string text) { return UserError(absl::InvalidArgumentEr
 absl::Status CheckMetricsOptions(const CommonOptions& options) {
   if (options.insecure_metrics && options.metrics_listen.empty())
     return Refuse(
-        "--insecure-metrics says how the address of --metrics-listen is served; give "
-        "--metrics-listen as well");
+        "--insecure-metrics applies to the address of --metrics-listen; give --metrics-listen as "
+        "well");
   if (MetricsDoorOf(options) != MetricsDoor::kPlainOffLoopback || options.insecure_metrics ||
       !options.insecure_listen.empty())
     return absl::OkStatus();
   return Refuse(absl::StrCat("--metrics-listen: ", options.metrics_listen,
                              " is off loopback. Add --insecure-metrics to serve plain HTTP there, "
-                             "where the network itself is trusted; or give "
-                             "TLS (--tls-ca, --tls-cert, --tls-key) for HTTPS, where /metrics "
-                             "wants a client certificate"));
+                             "if the network itself is trusted; or give TLS (--tls-ca, --tls-cert, "
+                             "--tls-key) for HTTPS, where /metrics requires a client certificate"));
 }
 
 }  // namespace
@@ -64,7 +62,7 @@ bool IsLoopback(absl::string_view host_port) {
   const auto split = Split(host_port);
   if (!split) return false;
   if (split->host == "localhost" || split->host == "::1") return true;
-  // A name may begin with "127." too: only four numbers are an address.
+  // A name may begin with "127.", too, so only four numbers count as an address.
   return absl::StartsWith(split->host, "127.") &&
          split->host.find_first_not_of("0123456789.") == std::string::npos;
 }
@@ -93,7 +91,7 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
     if (!value.empty() && !Split(value))
       return Refuse(absl::StrCat("--", flag, ": expected host:port, got `", value, "`"));
   }
-  // These are dialed, and nobody is found at port 0.
+  // Peers dial these addresses, and nothing can listen on port 0.
   for (const auto& [flag, value] :
        {std::pair<const char*, const std::string&>{"coordinator", options.coordinator},
         {"advertise", options.advertise}}) {
@@ -108,13 +106,13 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
     return Refuse("TLS needs all three of --tls-ca, --tls-cert and --tls-key");
   const bool tls = tls_files == 3;
   if (tls && !options.insecure_listen.empty())
-    return Refuse("--insecure-listen together with TLS: give one of them");
+    return Refuse("--insecure-listen and TLS exclude each other: remove one of them");
   if (!tls && !IsLoopback(options.listen)) {
     return Refuse(
         absl::StrCat("--listen: an address off loopback needs TLS (--tls-ca, --tls-cert, "
                      "--tls-key; `psctl cert init` makes them), or "
                      "--insecure-listen ",
-                     options.listen, " where the network itself is trusted"));
+                     options.listen, " if the network itself is trusted"));
   }
   const std::string& bound =
       options.insecure_listen.empty() ? options.listen : options.insecure_listen;
@@ -125,7 +123,7 @@ absl::Status CheckCommonOptions(Role role, const CommonOptions& options) {
     return Refuse(absl::StrCat("--advertise is needed: peers cannot dial ", bound));
   }
   if (role != Role::kCoordinator && options.coordinator.empty())
-    return Refuse("--coordinator is needed: the address of evergrad-coordinator, host:port");
+    return Refuse("--coordinator is missing: give the address of evergrad-coordinator, host:port");
   return absl::OkStatus();
 }
 

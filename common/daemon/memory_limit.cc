@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kNone = std::numeric_limits<std::uint64_t>::max();
 
-// A file of one number. "max" and what is not there: no limit.
+// Reads a file with one number. "max" or a missing file means no limit.
 std::uint64_t LimitIn(const std::string& path) {
   std::ifstream file(path);
   std::string word;
@@ -25,7 +25,7 @@ std::uint64_t LimitIn(const std::string& path) {
   return file >> word && absl::SimpleAtoi(word, &bytes) ? bytes : kNone;
 }
 
-// Of the group `path` ("/a/b") and of those above it.
+// The least limit of the group `path` ("/a/b") and its ancestors.
 std::uint64_t LimitOfGroup(const std::string& mount, std::string path, absl::string_view file) {
   std::uint64_t least = kNone;
   for (;;) {

@@ -1,4 +1,4 @@
-// How much memory this process may take.
+// The memory limit of this process.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace evergrad::daemon {
 
-// The least of the machine's memory and of the limits of the control groups that the process is in
-// (version 2 and 1), those above them included, in bytes. `root`: where proc and sys/fs/cgroup lie,
-// "/" but in a test. 0: nothing can be read.
+// The least of the machine's memory and the limits of the process's control groups (versions 2 and
+// 1) and their ancestors, in bytes. `root` is the folder of proc and sys/fs/cgroup: "/", except in
+// tests. 0 if nothing can be read.
 std::uint64_t MemoryLimitBytes(absl::string_view root = "/");
 
 }  // namespace evergrad::daemon

@@ -28,14 +28,14 @@ std::optional<NoticeFile::Seen> NoticeFile::Look() {
   }
   if (errno != ENOENT && errno != ENOTDIR && !std::exchange(warned_, true))
     warn_(std::string(
-        fs::FileError(errno, "the preemption notice file cannot be looked for", path_).message()));
+        fs::FileError(errno, "cannot look for the preemption notice file", path_).message()));
   return std::nullopt;
 }
 
 void NoticeFile::Watch() {
   const std::optional<Seen> now = Look();
   if (now && now != before_) return noticed_();
-  before_ = now;  // once it has gone, the next one is a notice
+  before_ = now;  // a file that appears after this removal is a notice
   executor_->PostAfter(kNoticeEvery, [this] { Watch(); });
 }
 

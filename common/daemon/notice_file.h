@@ -1,10 +1,11 @@
-// A preemption notice by file: a cloud's agent, or an operator, makes a file appear, and this
-// machine will soon be taken away.
+// A preemption notice by file: a cloud's agent or an operator creates a file when this machine will
+// soon be reclaimed.
 //
-// Whatever the file holds, its appearing is the notice. One that is there already when the watch
-// begins is of a former life and none, until it is written anew: else a stale file would keep a
-// machine from work for ever. Looked for every 250 ms on a timer of the given executor. Not
-// thread-safe: made before the executor runs anything of it, destroyed after its shutdown.
+// The appearance of the file is the notice; its contents are ignored. A file that exists when the
+// watch begins is left over from an earlier run. It does not count until it is written again,
+// because a stale file would otherwise keep a machine from work for ever. The path is checked every
+// 250 ms on a timer of the given executor. Not thread-safe: construct it before the executor runs
+// its tasks, destroy it after the executor's shutdown.
 #pragma once
 
 #include <chrono>
@@ -22,8 +23,8 @@ inline constexpr std::chrono::milliseconds kNoticeEvery{250};
 
 class NoticeFile {
  public:
-  // `noticed` is called once, on the executor; `warn` at most once, when the file can be neither
-  // seen nor known to be absent.
+  // `noticed` is called once, on the executor. `warn` is called at most once, if it cannot be
+  // determined whether the file exists.
   NoticeFile(std::string path, runtime::Executor* executor, std::function<void()> noticed,
              std::function<void(const std::string&)> warn);
   NoticeFile(const NoticeFile&) = delete;

@@ -43,7 +43,7 @@ absl::Status Store(absl::StatusOr<T> value, T* target) {
 OptionTable::OptionTable(std::string program, std::string summary, Kind kind)
     : program_(std::move(program)), summary_(std::move(summary)), kind_(kind) {
   if (kind_ == Kind::kDaemon)
-    Add("config", &config_file_, "YAML file with these same settings as keys; flags override it");
+    Add("config", &config_file_, "YAML file with the settings below as keys; flags override it");
 }
 
 void OptionTable::AddOption(Option option) {
@@ -245,7 +245,7 @@ bool OptionTable::IsSet(absl::string_view name) const {
 
 absl::StatusOr<ParseOutcome> OptionTable::Parse(int argc, const char* const* argv) {
   auto refuse = [](std::string text) { return UserError(absl::InvalidArgumentError(text)); };
-  // --help wins over every mistake: someone who asks for help shall get it.
+  // --help takes precedence over every mistake.
   for (int i = 1; i < argc; ++i) {
     const absl::string_view arg = argv[i];
     if (arg == "--help" || arg == "-h") return ParseOutcome{true, Help()};
@@ -284,7 +284,7 @@ absl::StatusOr<ParseOutcome> OptionTable::Parse(int argc, const char* const* arg
       option = FindFlag(flag);
       if (option == nullptr) {
         errors.push_back(UnknownFlag(flag));
-        // Its value, if it has one, is no mistake of its own.
+        // The value of an unknown flag is not reported as a second mistake.
         if (equals == absl::string_view::npos && i + 1 < argc &&
             !absl::StartsWith(argv[i + 1], "--"))
           ++i;
@@ -304,7 +304,7 @@ absl::StatusOr<ParseOutcome> OptionTable::Parse(int argc, const char* const* arg
       continue;
     }
     if (option->set_by_flag && !option->repeatable) {
-      errors.push_back(absl::StrCat("--", option->flag, ": given twice"));
+      errors.push_back(absl::StrCat("--", option->flag, ": duplicate flag"));
       continue;
     }
     option->set_by_flag = true;
@@ -381,7 +381,7 @@ void OptionTable::ReadConfigMap(const config::Node& map, const std::string& pref
         option != nullptr && (option->name == "config" || option->print != nullptr);
     if (option == nullptr || flag_alone) {
       report(entry.where(), absl::StrCat("unknown setting `", name, "`",
-                                         flag_alone ? "; it is a flag alone"
+                                         flag_alone ? "; it is only a flag"
                                                     : config::Suggestion(entry.key, siblings)));
       continue;
     }
@@ -472,7 +472,7 @@ std::string OptionTable::ReferenceYaml() const {
     }
     absl::StrAppend(&out, indent, "# ", option.help,
                     option.bounds.empty() ? "" : absl::StrCat(" (", option.bounds, ")"), "\n");
-    // An optional number that nobody set has no default to spell.
+    // An optional number without a value has no default to print.
     if (option.kind == "N" && option.default_text.empty())
       absl::StrAppend(&out, indent, "# ", key, ": N\n");
     else if (option.repeatable)

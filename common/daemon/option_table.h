@@ -1,10 +1,10 @@
-// A daemon's settings, each declared once: as a flag (`--tls-ca FILE`) and as a key of `--config
-// file.yaml` (`tls: {ca: FILE}`).
+// The settings of a daemon. Each is declared once, and is both a flag (`--tls-ca FILE`) and a key
+// of `--config file.yaml` (`tls: {ca: FILE}`).
 //
-// A name is dotted snake_case ("tls.ca", "metrics_listen"); the flag is the same with dashes. Flags
-// override the file. Unknown names, wrong types, duplicate keys and values out of bounds are
-// refused, those of the file with file:line:column and all together. Not thread-safe; targets
-// outlive the table.
+// A name is dotted snake_case ("tls.ca", "metrics_listen"); its flag has dashes in place of dots
+// and underscores. Flags override the file. Unknown names, wrong types, duplicate keys and values
+// out of bounds are refused; those of the file are reported together, with file:line:column. Not
+// thread-safe; targets outlive the table.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ struct ParseOutcome {
   std::string text;
 };
 
-// Both inclusive.
+// Both bounds are inclusive.
 struct Bounds {
   std::uint64_t min = 0;
   std::uint64_t max = std::numeric_limits<std::uint64_t>::max();
@@ -39,16 +39,16 @@ class OptionTable {
  public:
   enum class Kind {
     kDaemon,   // has --config FILE
-    kCommand,  // a verb of psctl: flags and arguments, no file
+    kCommand,  // a verb of psctl: has flags and arguments, and no file
   };
-  // `program`: what --help shows ("psctl job run"); `summary`: one sentence. --help (-h) and
-  // --version are there by themselves.
+  // --help shows `program` ("psctl job run") and `summary`, one sentence. The table adds --help
+  // (-h) and --version itself.
   OptionTable(std::string program, std::string summary, Kind kind = Kind::kDaemon);
 
-  // The default is what *target holds now. Adding a name twice is a broken invariant.
+  // The current value of *target is the default. Adding a name twice is a broken invariant.
   void Add(absl::string_view name, std::string* target, absl::string_view help);
   void Add(absl::string_view name, bool* target,
-           absl::string_view help);  // flag alone means true; --name=false
+           absl::string_view help);  // the flag without a value means true; --name=false
   void Add(absl::string_view name, std::uint32_t* target, absl::string_view help,
            Bounds bounds = {});
   void Add(absl::string_view name, std::uint64_t* target, absl::string_view help,
@@ -65,29 +65,30 @@ class OptionTable {
   void AddChoice(absl::string_view name, std::string* target, std::vector<std::string> choices,
                  absl::string_view help);
 
-  // Repeatable; in a settings file a list, or one value.
+  // A repeatable flag; in a settings file a list, or one value.
   void Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
-  // Like --version: where the flag is given, Parse ends with what `print` says, once the other
-  // settings are read. Not in a settings file.
+  // A flag like --version: Parse reads the other settings and then ends with the text that `print`
+  // returns. Not allowed in a settings file.
   void AddPrint(absl::string_view name, absl::string_view help,
                 std::function<absl::StatusOr<std::string>()> print);
-  // `-f` for `--follow`.
+  // Defines a one-letter flag: `-f` for `--follow`.
   void Short(char letter, absl::string_view name);
-  // Arguments without a flag, in order; `rest` takes all that is left. `name` is for people
-  // ("JOB.yaml").
+  // Declares arguments without a flag, in order; `rest` takes all remaining ones. `name` is shown
+  // to people ("JOB.yaml").
   void AddArgument(absl::string_view name, std::string* target, absl::string_view help,
                    bool required = true);
   void AddRest(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
 
-  // argv[0] is skipped. InvalidArgument (a user's): one line per mistake. Targets keep their
-  // defaults where nothing is given.
+  // argv[0] is skipped. InvalidArgument (a user error) has one line per mistake. Targets without a
+  // given value keep their defaults.
   absl::StatusOr<ParseOutcome> Parse(int argc, const char* const* argv);
-  // Whether the name was given by flag or file. After Parse.
+  // Returns whether the name was given by flag or file. Valid after Parse.
   bool IsSet(absl::string_view name) const;
 
   std::string Help() const;
   const std::string& program() const { return program_; }
-  // Every option as YAML with its explanation: a --config file that changes nothing.
+  // All options as YAML with their explanations, which is a valid --config file with the default
+  // values.
   std::string ReferenceYaml() const;
 
  private:

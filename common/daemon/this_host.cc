@@ -84,7 +84,8 @@ Where WhereIsPeer(absl::string_view peer) {
     return Where::kUnknown;
   const std::string plain = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
   std::string host = HostOf(plain);
-  if (absl::StartsWith(host, "::ffff:")) host = host.substr(7);  // IPv4 at a listener of both
+  // an IPv4 address as a dual-stack listener reports it
+  if (absl::StartsWith(host, "::ffff:")) host = host.substr(7);
   return LookUp(host, AI_NUMERICHOST);
 }
 
@@ -94,7 +95,7 @@ absl::Status CheckServerAddress(absl::string_view advertised, absl::string_view 
     return absl::OkStatus();
   return UserError(absl::InvalidArgumentError(
       absl::StrCat("--listen: this server would tell workers to connect to ", advertised,
-                   ", which they can do on this host alone, but its coordinator ", coordinator,
+                   ", which works on this host only, but its coordinator ", coordinator,
                    " is on another host. Give --listen an address of this host that workers reach "
                    "(with TLS; without it --insecure-listen, "
                    "where the network itself is trusted), or give --advertise the address under "

@@ -1,4 +1,4 @@
-// Whether an address is this host's own, as far as this process can tell.
+// Determines whether an address belongs to this host, as far as this process can tell.
 #pragma once
 
 #include <functional>
@@ -11,17 +11,17 @@ namespace evergrad::daemon {
 
 enum class Where { kThisHost, kElsewhere, kUnknown };
 
-// Of "host:port" or "[::1]:port". A name is looked up, which may take a while; one that cannot be
-// looked up now is kUnknown. An address is this host's if it is a loopback address or an interface
-// of this network namespace has it.
+// The place of "host:port" or "[::1]:port". A name is looked up, which may block; a name that
+// cannot be resolved is kUnknown. An address belongs to this host if it is a loopback address, or
+// if an interface of this network namespace has it.
 Where WhereIs(absl::string_view host_port);
-// Of a peer as the transport names it: "ipv4:10.0.0.1:4000", "ipv6:[fe80::1]:4000"; anything else
-// ("unix:", a test's) is kUnknown. Looks nothing up.
+// The place of a peer in the transport's notation: "ipv4:10.0.0.1:4000", "ipv6:[fe80::1]:4000"; any
+// other notation ("unix:", a test's) is kUnknown. Resolves no names.
 Where WhereIsPeer(absl::string_view peer);
 
-// Whether workers may reach a server that tells them `advertised`, by where its coordinator is.
-// InvalidArgument (a user's): the address is a loopback one and the coordinator is on another host.
-// `where_is`: WhereIs, or a test's.
+// Checks whether workers may be able to reach a server at the address `advertised`, given the place
+// of its coordinator. InvalidArgument (a user error) if the address is a loopback address and the
+// coordinator is on another host. `where_is` is WhereIs, or a test's replacement.
 absl::Status CheckServerAddress(absl::string_view advertised, absl::string_view coordinator,
                                 const std::function<Where(absl::string_view)>& where_is);
 

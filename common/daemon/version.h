@@ -1,4 +1,4 @@
-// Which Evergrad this is, in one line.
+// The version of this program in one line.
 #pragma once
 
 #include <string>

@@ -91,13 +91,13 @@ absl::StatusOr<Rule> ParseRule(absl::string_view text, absl::string_view entry) 
       case '*': rule.when = When::kOnlyNth; break;
       case '+': rule.when = When::kFromNth; break;
       case '%': rule.when = When::kPercent; break;
-      default: return Bad("a number wants *, + or % behind it", entry);
+      default: return Bad("a number must be followed by *, + or %", entry);
     }
     if (rule.when == When::kPercent) {
       if (!absl::SimpleAtod(number, &rule.percent) || !(rule.percent >= 0 && rule.percent <= 100))
-        return Bad("a percentage lies between 0 and 100", entry);
+        return Bad("a percentage must lie between 0 and 100", entry);
     } else if (!absl::SimpleAtoi(number, &rule.nth) || rule.nth == 0) {
-      return Bad("a hit number is a whole number from 1 on", entry);
+      return Bad("a hit number must be an integer of at least 1", entry);
     }
     text.remove_prefix(digits + 1);
   }
@@ -117,10 +117,11 @@ absl::StatusOr<Rule> ParseRule(absl::string_view text, absl::string_view entry) 
     rule.verb = Verb::kDelay;
     if (!absl::SimpleAtoi(text.substr(6, text.size() - 7), &rule.delay_ms) || rule.delay_ms < 0 ||
         rule.delay_ms > kDelayMsMax) {
-      return Bad(absl::StrCat("delay(MS) wants 0 to ", kDelayMsMax), entry);
+      return Bad(absl::StrCat("delay(MS) must have 0 to ", kDelayMsMax), entry);
     }
   } else {
-    return Bad("unknown action, known are kill error user_error drop delay(MS) stop on", entry);
+    return Bad("unknown action, expected one of kill error user_error drop delay(MS) stop on",
+               entry);
   }
   return rule;
 }
@@ -137,7 +138,7 @@ Failpoints::Failpoints() : impl_(std::make_unique<Impl>()) {}
 Failpoints::~Failpoints() = default;
 
 const std::vector<std::pair<std::string, std::string>>& Failpoints::Known() {
-  // Never destroyed, so that it can be read while other statics go away.
+  // Never destroyed, because it may be read while other static objects are destroyed.
   static const auto& known = *new std::vector<std::pair<std::string, std::string>>{
 #define EG_FAILPOINT(name, what) {name, what},
 #include "common/fault/known_failpoints.inc"
@@ -158,7 +159,7 @@ absl::Status Failpoints::Arm(absl::string_view spec, std::uint64_t seed) {
     const bool known =
         std::any_of(Known().begin(), Known().end(), [&](const auto& k) { return k.first == name; });
     if (!known)
-      return Bad(absl::StrCat("no such name, did you mean `", NearestName(name), "`?"), entry);
+      return Bad(absl::StrCat("unknown name, did you mean `", NearestName(name), "`?"), entry);
     Site site;
     site.key = random::KeyOf(seed, name);
     for (absl::string_view action : absl::StrSplit(entry.substr(equals + 1), ',')) {
@@ -166,7 +167,7 @@ absl::Status Failpoints::Arm(absl::string_view spec, std::uint64_t seed) {
       site.rules.push_back(rule);
     }
     if (!parsed.emplace(name, std::move(site)).second)
-      return Bad("the name stands twice, separate its actions by a comma", entry);
+      return Bad("duplicate name, separate its actions by a comma", entry);
   }
   MutexLock lock(&impl_->mu);
   for (auto& [name, site] : parsed) impl_->sites[name] = std::move(site);
@@ -193,8 +194,8 @@ Hit Failpoints::At(absl::string_view name) {
   switch (fired->verb) {
     case Verb::kKill: ::kill(::getpid(), SIGKILL); return {};  // Not reached.
     case Verb::kStop:
-      // raise() goes to this very thread, which therefore does not run on while the others are
-      // being stopped.
+      // raise() signals this thread, so that it does not continue while the other threads are being
+      // stopped.
       ::raise(SIGSTOP);
       return {};
     case Verb::kError: return {Action::kError, 0};

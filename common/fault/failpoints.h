@@ -1,18 +1,18 @@
-// Named failpoints: places in the code where a test makes something go wrong.
+// Named failpoints: places in the code at which a test injects an error.
 //
 // Off unless a daemon is started with `--failpoints "name=action;name=action"` on loopback.
 // Thread-safe.
 //   action    `kill` (SIGKILL of the own process) | `error` (the site returns an Internal error) |
-//   `user_error` |
-//             `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) | `on` (the site asks
-//             IsArmed only)
-//   prefix    `N*action`   only at the N-th hit and never again;  `N+action`  from the N-th hit on
-//             `P%action`   with probability P percent at each hit, by the seed given to Arm and the
-//             hit's number
-// The whole specification may be `none`: nothing is armed, but the daemon is one for tests
-// (counting jobs are accepted). Several actions for one name are separated by `,`; at a hit the
-// first one that fires acts. A name that no site has declared (known_failpoints.inc) is refused at
-// start.
+//             `user_error` | `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) |
+//             `on` (the site only asks IsArmed)
+//   prefix    `N*action`   only at the N-th hit
+//             `N+action`   from the N-th hit on
+//             `P%action`   with probability P percent at each hit, a function of the seed given to
+//                          Arm and of the hit's number
+//
+// The whole specification may be `none`: nothing is armed, but the daemon accepts what is for tests
+// only (counting jobs). Several actions for one name are separated by `,`; at a hit the first one
+// that fires acts. A name that no site has declared (known_failpoints.inc) is refused at start.
 #pragma once
 
 #include <cstdint>
@@ -30,33 +30,34 @@ enum class Action { kNone, kOn, kError, kUserError, kDrop, kDelay };
 
 struct Hit {
   Action action = Action::kNone;
-  std::int64_t delay_ms = 0;  // kDelay: the site waits on its own timer; the registry never sleeps.
+  // kDelay: the site waits on its own timer, because the registry never sleeps.
+  std::int64_t delay_ms = 0;
   explicit operator bool() const { return action != Action::kNone; }
 };
 
 class Failpoints {
  public:
-  Failpoints();  // Nothing armed.
+  Failpoints();  // Nothing is armed.
   ~Failpoints();
   Failpoints(const Failpoints&) = delete;
   Failpoints& operator=(const Failpoints&) = delete;
 
-  // Parses and arms `spec`; names armed earlier and not in `spec` stay as they are, those in it
-  // start anew. InvalidArgument names the entry, and for an unknown name the nearest known one;
-  // then nothing has changed.
+  // Parses and arms `spec`. Names that were armed earlier and are not in `spec` stay armed; names
+  // in `spec` start anew. InvalidArgument names the entry and the nearest known name; nothing has
+  // changed then.
   absl::Status Arm(absl::string_view spec, std::uint64_t seed);
 
-  // Every name that some site asks for, with one line of explanation, for `--help` and for Arm's
-  // check.
+  // Every name that a site uses, with one line of explanation, for `--help` and for the check in
+  // Arm.
   static const std::vector<std::pair<std::string, std::string>>& Known();
 
-  // Counts a hit of `name` and returns what to do; kill and stop happen inside. One relaxed load
-  // when nothing is armed.
+  // Counts a hit of `name` and returns the action for the site; kill and stop are performed inside.
+  // Costs one relaxed load if nothing is armed.
   Hit At(absl::string_view name);
-  // `if (failpoints.ErrorAt("x").ok() == false) return ...`: OK, or Internal/user error naming the
-  // failpoint.
+  // OK, or an Internal or user error that names the failpoint: `if (absl::Status s =
+  // failpoints.ErrorAt("x"); !s.ok()) return s;`
   absl::Status ErrorAt(absl::string_view name);
-  // Whether `name` has any action left; counts nothing.
+  // Returns whether `name` has an action left. The call does not count as a hit.
   bool IsArmed(absl::string_view name) const;
   bool AnyArmed() const;
 

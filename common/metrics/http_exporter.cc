@@ -1,4 +1,4 @@
-// The only file that includes cpp-httplib.
+// This is the only file that includes cpp-httplib.
 #include "common/metrics/http_exporter.h"
 
 #include <httplib.h>
@@ -23,14 +23,15 @@
 namespace evergrad::metrics {
 namespace {
 
-constexpr std::size_t kBodyBytesMax = 1024;  // No page takes a body.
+constexpr std::size_t kBodyBytesMax = 1024;  // The pages accept no body.
 constexpr std::uint64_t kUnsentBytesMax = 16ull
-                                          << 20;  // of all answers together, but for the newest one
+                                          // of all unsent answers together, except the newest
+                                          << 20;
 constexpr int kBacklog = 256;
 constexpr int kAcceptedAtOnceMax = 32;
 constexpr MonoTime kAcceptAgain = std::chrono::milliseconds(100);
 
-// httplib's view of a request that is whole, and of its answer, which somebody else sends.
+// Presents a complete request to httplib and collects its answer, which ScrapeConnection sends.
 class Stream final : public httplib::Stream {
  public:
   explicit Stream(const std::string& request) : request_(request) {}
@@ -47,7 +48,7 @@ class Stream final : public httplib::Stream {
     answer_.append(from, bytes);
     return static_cast<ssize_t>(bytes);
   }
-  // Nothing asks for them.
+  // httplib calls these for its log only.
   void get_remote_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
   void get_local_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
   socket_t socket() const override { return INVALID_SOCKET; }
@@ -58,10 +59,11 @@ class Stream final : public httplib::Stream {
   std::string answer_;
 };
 
-// httplib's pages over connections of ours, one request each. One thread polls them all and answers
-// what is whole, so that no number of peers who say nothing, or take nothing, keeps another one
-// from its answer: httplib's own server gives each connection a thread, and a handful of silent
-// ones have them all. (It waits with select(), too, which knows no file descriptor above 1023.)
+// Serves httplib's pages over our own connections, one request each. One thread polls all
+// connections and answers complete requests, so any number of peers that send or read nothing
+// cannot block another peer. httplib's own server uses a thread per connection, and a few silent
+// peers would occupy them all. (It also waits with select(), which does not support file
+// descriptors above 1023.)
 class ScrapeServer final : public httplib::Server {
  public:
   ScrapeServer(const Clock* clock, std::size_t connections_max, ConnectionLimits limits,
@@ -71,17 +73,17 @@ class ScrapeServer final : public httplib::Server {
         limits_(limits),
         tls_(std::move(tls)),
         stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    EG_CHECK_MSG(stop_ >= 0, "no eventfd for the metrics listener");
+    EG_CHECK_MSG(stop_ >= 0, "cannot create an eventfd for the metrics listener");
   }
   ~ScrapeServer() override {
     if (svr_sock_ != INVALID_SOCKET) close(svr_sock_);
     close(stop_);
   }
 
-  // After the listener is bound, until Stop, which any thread may call. The connections that are
-  // open then are cut.
+  // Runs from the bind of the listener until Stop, which any thread may call. Open connections are
+  // closed then.
   void Serve() {
-    ::listen(svr_sock_, kBacklog);  // httplib's is five.
+    ::listen(svr_sock_, kBacklog);  // httplib's backlog is five.
     fcntl(svr_sock_, F_SETFL, fcntl(svr_sock_, F_GETFL) | O_NONBLOCK);
     while (Wait()) {
       const MonoTime now = clock_->Now();
@@ -104,9 +106,10 @@ class ScrapeServer final : public httplib::Server {
  private:
   using State = ScrapeConnection::State;
   static constexpr std::size_t kFirstConnection =
-      2;  // in polled_, behind what stops us and the listener
+      2;  // index of the first connection in polled_, after the stop event and the listener
 
-  // Until a connection can go on, or is over, or there is a new one. False: stopped.
+  // Waits until a connection can continue or has ended, or a new one arrives. Returns false after
+  // Stop.
   bool Wait() {
     const MonoTime now = clock_->Now();
     const bool accepts = now >= accept_at_;
@@ -133,15 +136,14 @@ class ScrapeServer final : public httplib::Server {
     return stream.TakeAnswer();
   }
 
-  // Not all that wait: those that came before have their turns in between, or a crowd would cut
-  // whoever came with it.
+  // Accepts a bounded number per turn, so that earlier connections are served in between. Otherwise
+  // a crowd would push out a connection that arrived with it.
   void Accept() {
     for (int i = 0; i < kAcceptedAtOnceMax && clock_->Now() >= accept_at_; ++i) {
       const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
-        // No descriptor is left, or no memory: the oldest one's are, or others' that will be given
-        // back.
+        // Out of descriptors or memory: drop the oldest connection, or try again later.
         if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest())
           accept_at_ = clock_->Now() + kAcceptAgain;
         return;
@@ -155,7 +157,8 @@ class ScrapeServer final : public httplib::Server {
     std::erase_if(open_,
                   [](const auto& connection) { return connection->state() == State::kOver; });
   }
-  // Of those that have not said what they want, if there are any. False: there is none at all.
+  // Drops the oldest connection, preferably one without a complete request. Returns false if there
+  // is none.
   bool DropOldest() {
     if (open_.empty()) return false;
     const auto it = std::find_if(open_.begin(), open_.end(), [](const auto& connection) {
@@ -214,14 +217,14 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOption
   if (colon == absl::string_view::npos || !absl::SimpleAtoi(listen.substr(colon + 1), &port) ||
       port < 0 || port > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrCat("metrics listener wants host:port: listen=", listen));
+        absl::StrCat("address of the metrics listener is not host:port: listen=", listen));
   }
   std::string host(listen.substr(0, colon));
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (host.empty())
     return absl::InvalidArgumentError(
-        absl::StrCat("metrics listener wants host:port: listen=", listen));
+        absl::StrCat("address of the metrics listener is not host:port: listen=", listen));
   if (!options.tls && !options.plain_off_loopback && !IsLoopback(host)) {
     return absl::InvalidArgumentError(
         absl::StrCat("plain HTTP is served on loopback only; give TLS, or allow it with "
@@ -234,7 +237,8 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOption
   }
   auto impl = std::make_unique<Impl>(clock, options, std::move(context));
   httplib::Server& server = impl->server;
-  // Not httplib's default, SO_REUSEPORT: with it two daemons share one port in silence.
+  // httplib's default is SO_REUSEPORT, with which two daemons would share one port without an
+  // error.
   server.set_socket_options([](socket_t socket) {
     const int yes = 1;
     setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
@@ -245,8 +249,9 @@ absl::StatusOr<std::unique_ptr<HttpExporter>> HttpExporter::Start(ExporterOption
     if (!problem.empty()) {
       response.status = 403;
       response.set_content(
-          absl::StrCat("/metrics wants a client certificate that this cluster's authority signed: ",
-                       problem, "\n"),
+          absl::StrCat(
+              "/metrics requires a client certificate signed by this cluster's authority: ",
+              problem, "\n"),
           "text/plain");
       return;
     }

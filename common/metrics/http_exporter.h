@@ -1,5 +1,5 @@
 // Serves a registry: GET /metrics (Prometheus text) and GET /healthz ("ok"), over HTTP or HTTPS, on
-// a thread of its own.
+// its own thread.
 #pragma once
 
 #include <memory>
@@ -12,35 +12,36 @@
 
 namespace evergrad::metrics {
 
-// The texts of the daemon's own files.
+// The contents of the daemon's TLS files.
 struct TlsPems {
   std::string ca, cert, key;
 };
 
 struct ExporterOptions {
-  std::string listen;  // host:port or [v6]:port; port 0 is any free one
-  // HTTPS with this certificate. /healthz answers every client; /metrics wants a client certificate
-  // that `ca` signed (403 with the reason).
+  std::string listen;  // host:port or [v6]:port; port 0 selects a free port
+  // HTTPS with this certificate. /healthz answers every client; /metrics requires a client
+  // certificate signed by `ca` and otherwise answers 403 with the reason.
   std::optional<TlsPems> tls;
-  // Plain HTTP at an address that other machines reach. Without it and without `tls` such an
-  // address is refused (P10).
+  // Serves plain HTTP at an address that other machines can reach. Without it and without `tls`
+  // such an address is refused (P10).
   bool plain_off_loopback = false;
   ConnectionLimits limits;
   std::size_t connections_max =
-      256;  // One more cuts the oldest one that has not said what it wants.
+      256;  // One more connection closes the oldest one without a complete request.
 };
 
 class HttpExporter {
  public:
-  // `registry` outlives the exporter and what its callbacks read; `clock` outlives it.
-  // InvalidArgument: not host:port, an address off loopback that nothing opens, or files that
-  // OpenSSL does not take. Unavailable: it cannot bind.
+  // `registry` and `clock` outlive the exporter, and so do objects that the registry's callbacks
+  // read. InvalidArgument for an address that is not host:port, an address off loopback without TLS
+  // or plain_off_loopback, or files that OpenSSL rejects. Unavailable if the address cannot be
+  // bound.
   static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options,
                                                              Registry* registry,
                                                              const Clock* clock);
-  // Connections under way are cut: a slow client does not delay the daemon's end.
+  // Closes open connections, so a slow client does not delay the daemon's end.
   ~HttpExporter();
-  std::string address() const;  // host:port as bound
+  std::string address() const;  // the bound host:port
   bool tls() const;
 
  private:

@@ -51,7 +51,7 @@ std::string Number(double v) {
   if (std::isinf(v)) return v > 0 ? "+Inf" : "-Inf";
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), v)
-                       .ptr;  // Shortest text that reads back as the same double.
+                       .ptr;  // The shortest text that reads back as the same double.
   return std::string(buffer, end);
 }
 
@@ -80,7 +80,7 @@ void Gauge::Add(double v) {
 struct Histogram::Impl {
   mutable Mutex mu;
   std::vector<double> upper_bounds;
-  std::vector<std::uint64_t> counts ABSL_GUARDED_BY(mu);  // Per bucket, the last one is +Inf.
+  std::vector<std::uint64_t> counts ABSL_GUARDED_BY(mu);  // Per bucket; the last one is +Inf.
   double sum ABSL_GUARDED_BY(mu) = 0;
 };
 
@@ -118,7 +118,7 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Counter>> counters;
     std::map<std::string, std::unique_ptr<Gauge>> gauges;
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
-    std::map<std::string, std::function<std::string()>> callbacks;  // the value as text
+    std::map<std::string, std::function<std::string()>> callbacks;  // returns the value as text
     std::shared_ptr<const std::function<std::vector<Registry::Samples>()>>
         group;  // may be null; shared by its members
     std::size_t member = 0;
@@ -127,7 +127,8 @@ struct Registry::Impl {
   Family& FamilyOf(absl::string_view name, absl::string_view help, Kind kind)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
     EG_CHECK_MSG(IsName(name), "metric name: " + std::string(name));
-    // Prometheus' convention, which its checker holds: exactly the counters end in _total.
+    // Prometheus' convention, which promtool checks: counters end in _total, and no other metric
+    // does.
     EG_CHECK_MSG((kind == Kind::kCounter) == absl::EndsWith(name, "_total"),
                  "metric name for its kind: " + std::string(name));
     auto [it, added] = families.try_emplace(std::string(name));
@@ -137,7 +138,7 @@ struct Registry::Impl {
       family.help = std::string(help);
     }
     EG_CHECK_MSG(family.kind == kind && family.help == help,
-                 "metric declared twice, differently: " + std::string(name));
+                 "conflicting declarations of a metric: " + std::string(name));
     return family;
   }
 
@@ -203,8 +204,8 @@ void Registry::AddCallbackGauges(const std::vector<Named>& gauges,
 }
 
 std::string Registry::PrometheusText() const {
-  // What the text needs is copied first: callbacks run without the lock, for they may take their
-  // owner's.
+  // Copies the needed data first, because callbacks run without the lock: they may take their
+  // owner's lock.
   struct Sample {
     std::string labels;
     std::string value;
@@ -219,7 +220,7 @@ std::string Registry::PrometheusText() const {
     std::size_t member = 0;
   };
   std::vector<Page> pages;
-  std::map<const void*, std::vector<Samples>> of_groups;  // of this scrape
+  std::map<const void*, std::vector<Samples>> of_groups;  // cached for this scrape
   {
     MutexLock lock(&impl_->mu);
     for (const auto& [name, family] : impl_->families) {

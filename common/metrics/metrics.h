@@ -1,7 +1,7 @@
 // Counters, gauges and histograms with Prometheus text exposition (version 0.0.4). Thread-safe.
 //
 // Names are `evergrad_<role>_<noun>_<unit>`; counters end in `_total`. A registry is a value owned
-// by main: no globals.
+// by main; there are no global registries.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,7 @@ class Histogram {
   void Observe(double v);
   struct Snapshot {
     std::vector<double> upper_bounds;
-    std::vector<std::uint64_t> cumulative;  // One more than bounds: +Inf.
+    std::vector<std::uint64_t> cumulative;  // One more entry than `bounds`, for +Inf.
     double sum = 0;
   };
   Snapshot Read() const;
@@ -57,26 +57,26 @@ class Registry {
  public:
   Registry();
   ~Registry();
-  // Returns the one metric of this name and these labels, made on first use; lives as long as the
-  // registry. Another type or help for a known name is a broken invariant (EG_CHECK).
+  // Returns the metric of this name and these labels, created on first use; it lives as long as the
+  // registry. Another type or help text for a known name is a broken invariant (EG_CHECK).
   Counter& GetCounter(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Gauge& GetGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Histogram& GetHistogram(absl::string_view name, absl::string_view help,
                           std::vector<double> upper_bounds, const Labels& labels = {});
-  // A gauge whose value is asked for at each scrape, from the scraping thread and without a lock of
-  // the registry. The same name and labels again replace `read`.
+  // A gauge whose value is read at each scrape, on the scraping thread and without a lock of the
+  // registry. A second call with the same name and labels replaces `read`.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
                         std::function<double()> read);
-  // The same of a count that its owner keeps: `read` never falls.
+  // A counter that its owner keeps; values of `read` never fall.
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                           std::function<std::uint64_t()> read);
-  // As AddCallbackGauge, of things that come and go (jobs): as many samples as there are now.
-  // `read` bounds their number.
+  // Like AddCallbackGauge for a changing set of objects (jobs): one sample for each object at the
+  // time of the scrape. `read` bounds their number.
   using Samples = std::vector<std::pair<Labels, double>>;
   void AddCallbackGauges(absl::string_view name, absl::string_view help,
                          std::function<Samples()> read);
-  // Several at once, {name, help}: `read` is asked once a scrape and returns the samples of each,
-  // in their order.
+  // Several gauges at once, {name, help}: `read` is called once per scrape and returns the samples
+  // of each, in their order.
   using Named = std::pair<std::string, std::string>;
   void AddCallbackGauges(const std::vector<Named>& gauges,
                          std::function<std::vector<Samples>()> read);
@@ -87,8 +87,8 @@ class Registry {
   std::unique_ptr<Impl> impl_;
 };
 
-// A bound with its fill level and refusals: what every `_max` setting shows at a scrape, as
-// <name>_current, <name>_limit, <name>_refused_total.
+// A limit with its fill level and refusals. Every `_max` setting has one, exported as
+// <name>_current, <name>_limit and <name>_refused_total.
 struct Limit {
   Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit);
   Gauge& current;

@@ -19,11 +19,11 @@ namespace evergrad::metrics {
 namespace {
 
 constexpr std::size_t kReadBytes = 4096;
-constexpr std::size_t kWriteBytesMax = 1u << 20;  // of one call of OpenSSL
+constexpr std::size_t kWriteBytesMax = 1u << 20;  // largest write of one OpenSSL call
 
 bool WouldWait() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
-// As recv(2), but for signals.
+// Like recv(2), but retries after signals.
 ssize_t Receive(int fd, char* to, std::size_t bytes_max) {
   ssize_t n;
   do {
@@ -37,7 +37,7 @@ ssize_t Receive(int fd, char* to, std::size_t bytes_max) {
 struct ScrapeConnection::Session {
   std::unique_ptr<SSL, Freer<SSL_free>> ssl;
   bool shook_hands = false;
-  bool failed = false;  // Nothing may be sent after a fatal error, a farewell neither.
+  bool failed = false;  // After a fatal error nothing may be sent, not even a close_notify.
 };
 
 ScrapeConnection::ScrapeConnection(int fd, const Clock* clock, ConnectionLimits limits,
@@ -116,7 +116,7 @@ void ScrapeConnection::Ask() {
         return;
       }
     }
-    // A line that has nothing but its end, which may have begun in the piece before.
+    // Looks for an empty line, whose beginning may be in the piece before.
     const std::size_t from = request_.size() - std::min<std::size_t>(request_.size(), 2);
     request_.append(piece, static_cast<std::size_t>(n));
     if (request_.find("\n\r\n", from) != std::string::npos) {
@@ -163,10 +163,10 @@ void ScrapeConnection::RefusePlainHttp() {
   constexpr absl::string_view kAnswer =
       "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis "
       "listener speaks HTTPS, the request was plain HTTP\n";
-  // One try: so few bytes always fit into the buffer of a socket that has sent nothing yet.
+  // One try is enough: these few bytes always fit into the empty buffer of the socket.
   (void)send(fd_, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  // The rest of the request is read first, or closing would reset the connection and take the
-  // answer with it.
+  // Reads the rest of the request first, because closing with unread data would reset the
+  // connection and lose the answer.
   shutdown(fd_, SHUT_WR);
   state_ = State::kRefused;
   events_ = POLLIN;

@@ -1,7 +1,6 @@
-// One connection of the metrics listener, plain or TLS, as far as its peer lets it come without
-// anybody waiting for it, with bounds on all that the peer decides: how long the handshake and the
-// request may take together, how long the answer may take, and how many bytes a request has. Not
-// thread-safe. Private to the room.
+// One connection of the metrics listener, plain or TLS, as a state machine that never blocks. It
+// bounds everything that the peer controls: the duration of handshake and request together, the
+// duration of the answer, and the size of a request. Not thread-safe. Private to the room.
 #pragma once
 
 #include <chrono>
@@ -17,8 +16,8 @@ struct ssl_st;
 namespace evergrad::metrics {
 
 struct ConnectionLimits {
-  // From the accepted connection to the last byte of its request, and from the whole request to the
-  // last byte of the answer.
+  // Limits from the accepted connection to the last byte of its request, and from there to the last
+  // byte of the answer.
   std::chrono::milliseconds request_time_max{5'000}, answer_time_max{10'000};
   std::size_t request_bytes_max = 16u << 10;
 };
@@ -26,12 +25,12 @@ struct ConnectionLimits {
 class ScrapeConnection {
  public:
   enum class State {
-    kAsking,     // The handshake, if there is one to make, then the request.
-    kAsked,      // request() is whole: Answer is next.
-    kAnswering,  // The answer leaves.
-    kRefused,    // A peer that speaks plain HTTP has been told that this is HTTPS; the rest of what
-                 // it sends is thrown away.
-    kOver,       // To be destroyed.
+    kAsking,     // Performs the handshake, if any, and reads the request.
+    kAsked,      // request() is complete; the owner calls Answer next.
+    kAnswering,  // Sends the answer.
+    // A peer that speaks plain HTTP was told to use HTTPS; the rest of its data is discarded.
+    kRefused,
+    kOver,  // The owner destroys the connection.
   };
 
   // Owns `fd`, a connected socket. `tls`: null for plain HTTP. `clock` and `tls` outlive it.
@@ -40,30 +39,31 @@ class ScrapeConnection {
   ScrapeConnection(const ScrapeConnection&) = delete;
   ScrapeConnection& operator=(const ScrapeConnection&) = delete;
 
-  // Goes on as far as it can without waiting. To be called when one of events() has come, and at
-  // deadline(): then it is over.
+  // Continues as far as possible without blocking. The owner calls it when one of events() occurs,
+  // and at deadline(), which ends the connection.
   State Proceed();
   State state() const { return state_; }
   int fd() const { return fd_; }
-  short events() const { return events_; }  // of poll(2)
+  short events() const { return events_; }  // for poll(2)
   MonoTime deadline() const { return deadline_; }
-  // The request's line and headers, with whatever came behind them. In kAsked.
+  // The line and headers of the request, with any bytes that followed. Valid in kAsked.
   const std::string& request() const { return request_; }
-  // Null for plain HTTP.
+  // nullptr for plain HTTP.
   const ssl_st* session() const;
-  // In kAsked, once. Goes on as Proceed does.
+  // Sends the answer; call it once, in kAsked. Continues like Proceed.
   State Answer(std::string answer);
-  // Of the answer, what the peer has not taken.
+  // Bytes of the answer that the peer has not accepted yet.
   std::size_t unsent_bytes() const { return answer_.size() - sent_; }
 
  private:
-  // Each goes as far as it can; state and events say what it waits for.
+  // Each continues as far as possible; state_ and events_ describe what it waits for.
   void Ask();
   void Send();
   void Drain();
   bool Handshake();
   void RefusePlainHttp();
-  // The result of one OpenSSL call; 0: it is in events() what that waits for, or it is over.
+  // Handles the result of one OpenSSL call. Returns 0 if the call waits for events() or the
+  // connection has ended.
   int Step(int result);
 
   struct Session;

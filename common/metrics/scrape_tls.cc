@@ -22,14 +22,15 @@ Bio Reader(const std::string& pem) {
   return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
-// Where a session keeps the first error that the verification of its client's certificate found.
+// The index under which a session stores the first error in the verification of its client's
+// certificate.
 int ErrorIndex() {
   static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
   return index;
 }
 
-// Lets every handshake go on, and remembers the first error: OpenSSL's own verify result is that of
-// the last check.
+// Lets every handshake continue and stores the first error, because OpenSSL's own verify result is
+// that of the last check.
 int RememberError(int good, X509_STORE_CTX* context) {
   if (good == 1) return 1;
   auto* session =
@@ -59,7 +60,7 @@ bool UseAuthorities(SSL_CTX* context, const std::string& pem) {
   return added > 0;
 }
 
-// The leaf, then whatever the file has between it and the authority.
+// Uses the leaf certificate and the intermediate ones in the file.
 bool UseCertificates(SSL_CTX* context, const std::string& pem) {
   const Bio bio = Reader(pem);
   const auto leaf = Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
@@ -86,7 +87,7 @@ absl::StatusOr<std::shared_ptr<ssl_ctx_st>> MakeServerContext(const TlsPems& pem
   ERR_clear_error();
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   if (context == nullptr || ErrorIndex() < 0)
-    return Refuse("metrics listener: OpenSSL gave no context");
+    return Refuse("metrics listener: cannot create an OpenSSL context");
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(context.get(),
                       SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET);
@@ -94,13 +95,13 @@ absl::StatusOr<std::shared_ptr<ssl_ctx_st>> MakeServerContext(const TlsPems& pem
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, RememberError);
   if (!UseAuthorities(context.get(), pems.ca))
-    return Refuse("metrics listener: the authority is no PEM certificate");
+    return Refuse("metrics listener: the authority's file is not a PEM certificate");
   if (!UseCertificates(context.get(), pems.cert))
-    return Refuse("metrics listener: the certificate is no PEM certificate");
+    return Refuse("metrics listener: the certificate's file is not a PEM certificate");
   const Bio bio = Reader(pems.key);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr));
   if (key == nullptr || SSL_CTX_use_PrivateKey(context.get(), key.get()) != 1)
-    return Refuse("metrics listener: the key does not fit the certificate");
+    return Refuse("metrics listener: the key does not belong to the certificate");
   return std::shared_ptr<ssl_ctx_st>(context);
 }
 

@@ -1,9 +1,9 @@
-// TLS of the metrics listener: the daemon's own certificate, and what a client's certificate is
-// worth. Private to the room.
+// TLS of the metrics listener: the daemon's own certificate, and the verification of client
+// certificates. Private to the room.
 //
-// A client is asked for a certificate and may go without one, or show one that does not verify: the
-// handshake succeeds, and the page that needs a certificate asks ClientCertificateProblem(). So
-// /healthz answers a prober that has none.
+// A client may show no certificate, or an invalid one: the handshake still succeeds, and the page
+// that requires a certificate checks ClientCertificateProblem(). Thus /healthz answers a prober
+// without a certificate.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,13 @@ namespace evergrad::metrics {
 
 struct TlsPems;
 
-// InvalidArgument: a text that is no PEM, or a key of another certificate. TLS 1.2 and later, no
-// session resumption (a resumed session would not verify the client's certificate again).
+// InvalidArgument for a text that is not PEM, or a key that does not belong to the certificate. TLS
+// 1.2 and later, without session resumption (a resumed session would not verify the client's
+// certificate again).
 absl::StatusOr<std::shared_ptr<ssl_ctx_st>> MakeServerContext(const TlsPems& pems);
 
-// After the handshake: "" when the client showed a certificate that the authority signed and that
-// is valid now, else what is wrong with it.
+// Valid after the handshake. Returns "" if the client showed a currently valid certificate signed
+// by the authority, else the problem.
 std::string ClientCertificateProblem(const ssl_st* session);
 
 }  // namespace evergrad::metrics

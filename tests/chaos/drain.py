@@ -138,7 +138,7 @@ def d3(c, r):
     # was seen to be gone.
     wait_for(
         "the watch to begin",
-        lambda: "the preemption notice file is there already: it counts once it is written anew"
+        lambda: "the preemption notice file exists already and is ignored until it is written again"
         in victim.tail(),
     )
     os.unlink(path)

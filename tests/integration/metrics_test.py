@@ -197,7 +197,7 @@ class OffLoopback(Case):
             self.assertEqual(status, 200)
             self.assertIn("\nevergrad_", text)
             process.wait_log(
-                "%s: anyone who reaches %s can read this daemon's metrics" % (flag, address)
+                "%s: any host that reaches %s can read this daemon's metrics" % (flag, address)
             )
             self.assertIsNone(self.get("https", address, "/healthz", self.path("none.pem"))[0])
 

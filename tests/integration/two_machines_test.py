@@ -424,7 +424,7 @@ except OSError as error:
             prefix=self.near.prefix,
         )
         process.wait_log("insecure-listen")
-        self.assertIn("anyone who reaches " + self.NEAR, process.log())
+        self.assertIn("any host that reaches " + self.NEAR, process.log())
         to = ["--coordinator", coordinator]
         server, _ = self.start_listening(
             PS_SERVER,

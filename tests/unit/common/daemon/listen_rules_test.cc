@@ -39,7 +39,7 @@ TEST_CASE(
   options.insecure_listen = "10.0.0.7:4000";
   CHECK(CheckCommonOptions(Role::kWorker, options).ok());
   options.tls = {"ca", "cert", "key"};
-  CHECK_THAT(Refusal(options), Catch::Contains("together with TLS"));
+  CHECK_THAT(Refusal(options), Catch::Contains("and TLS exclude each other"));
 }
 
 TEST_CASE(
@@ -111,7 +111,7 @@ TEST_CASE("settings that cannot work together are refused before anything starts
   CHECK(Refusal(options) == "TLS needs all three of --tls-ca, --tls-cert and --tls-key");
   options = Task();
   options.coordinator.clear();
-  CHECK_THAT(Refusal(options), Catch::StartsWith("--coordinator is needed"));
+  CHECK_THAT(Refusal(options), Catch::StartsWith("--coordinator is missing"));
   CHECK(CheckCommonOptions(Role::kCoordinator, options).ok());
   options = Task();
   options.insecure_listen = "0.0.0.0:4000";

@@ -97,8 +97,8 @@ TEST_CASE("the mistakes of a settings file are all reported, with line and colum
       ":2:10: threads: expected an integer from 0 to 64, got `65`\n" + path +
       ":3:8: spare: expected true or false, got `yes`; did you mean `true`?\n" + path +
       ":4:7: unknown setting `tls.cert_`\n" + path +
-      ":6:8: index: expected an integer from 0 to 1023, got `010`: leading zeros are refused, for "
-      "YAML 1.1 reads them as octal\n" +
+      ":6:8: index: expected an integer from 0 to 1023, got `010`: leading zeros are refused, "
+      "because YAML 1.1 reads them as octal\n" +
       path + ":7:13: log_format: expected one of text, json, got `jsn`; did you mean `json`?\n" +
       path +
       ":8:8: lease: expected a duration like 200ms, 5s, 1m or 2h, got `5`: the unit is missing; "
@@ -109,7 +109,7 @@ TEST_CASE("the mistakes of a settings file are all reported, with line and colum
 TEST_CASE("unknown, repeated, incomplete and ill-typed flags are refused by name") {
   CHECK(Fixture().Refusal({"--thread", "4"}) ==
         "unknown flag `--thread`; did you mean `--threads`?");
-  CHECK(Fixture().Refusal({"--threads=1", "--threads=2"}) == "--threads: given twice");
+  CHECK(Fixture().Refusal({"--threads=1", "--threads=2"}) == "--threads: duplicate flag");
   CHECK(Fixture().Refusal({"--threads"}) == "--threads: a value is missing: expected N");
   CHECK(Fixture().Refusal({"--threads=-1"}) ==
         "--threads: expected an integer from 0 to 64, got `-1`");
@@ -225,7 +225,7 @@ TEST_CASE(
   CHECK(file.table.Parse(3, from_file)
             .status()
             .message()
-            .find("unknown setting `list_things`; it is a flag alone") != std::string::npos);
+            .find("unknown setting `list_things`; it is only a flag") != std::string::npos);
 }
 
 }  // namespace

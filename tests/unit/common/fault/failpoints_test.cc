@@ -58,7 +58,7 @@ TEST_CASE("nothing armed: nothing happens, whatever name is asked for") {
   Failpoints failpoints;
   CHECK_FALSE(failpoints.AnyArmed());
   CHECK_FALSE(failpoints.At("worker.step"));
-  CHECK_FALSE(failpoints.At("no such name"));
+  CHECK_FALSE(failpoints.At("unknown name"));
   CHECK(failpoints.ErrorAt("worker.step").ok());
 }
 
@@ -113,9 +113,9 @@ TEST_CASE("a bad spec is refused with its entry, and arms nothing") {
       {"worker.step", "expected name=action"},
       {"worker.step=", "unknown action"},
       {"worker.step=explode", "unknown action"},
-      {"worker.step=0*error", "whole number from 1"},
-      {"worker.step=1.5*error", "whole number from 1"},
-      {"worker.step=3error", "wants *, + or %"},
+      {"worker.step=0*error", "integer of at least 1"},
+      {"worker.step=1.5*error", "integer of at least 1"},
+      {"worker.step=3error", "must be followed by *, + or %"},
       {"worker.step=101%error", "between 0 and 100"},
       {"worker.step=1.2.3%error", "between 0 and 100"},
       {"worker.step=delay", "unknown action"},
@@ -124,8 +124,8 @@ TEST_CASE("a bad spec is refused with its entry, and arms nothing") {
       {"worker.step=delay(-1)", "delay(MS)"},
       {"worker.step=delay(9999999)", "delay(MS)"},
       {"worker.step=error,", "unknown action"},
-      {"worker.step=error;worker.step=drop", "stands twice"},
-      {"session.cut=on;worker.step=99999999999999999999*on", "whole number from 1"},
+      {"worker.step=error;worker.step=drop", "duplicate name"},
+      {"session.cut=on;worker.step=99999999999999999999*on", "integer of at least 1"},
   };
   for (const Case& c : cases) {
     CAPTURE(c.spec);
