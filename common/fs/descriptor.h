@@ -1,4 +1,4 @@
-// An open file, closed when its owner goes.
+// An owned file descriptor; the destructor closes it.
 #pragma once
 
 #include <unistd.h>

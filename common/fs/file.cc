@@ -28,7 +28,7 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
-  // Errors of close() are those of a write that never reached the disk.
+  // An error of close() reports a write that did not reach the disk.
   int Close() {
     const int r = ::close(fd_);
     fd_ = -1;
@@ -55,11 +55,11 @@ absl::Status WriteText(int fd, absl::string_view text, const std::string& path) 
   return WriteAll(fd, std::as_bytes(std::span(text.data(), text.size())), path);
 }
 
-// After a write that failed: what it has left behind goes. Best effort, for the write's own error
-// is what is told.
+// Removes the partial result of a failed write. Its own error is ignored, because the caller
+// reports the write's error.
 void CutBack(int fd, std::uint64_t bytes) { (void)!::ftruncate(fd, static_cast<off_t>(bytes)); }
 
-// Of the whole lines that `text` begins with.
+// The number of bytes of the whole lines at the beginning of `text`.
 std::uint64_t LinesBytes(absl::string_view text) {
   const std::size_t end = text.rfind('\n');
   return end == absl::string_view::npos ? 0 : end + 1;
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t byte
   };
   if (S_ISREG(info.st_mode) && static_cast<std::uint64_t>(info.st_size) > bytes_max)
     return too_large();
-  // The size is a hint only: files under /proc say 0, and a file may grow while it is read.
+  // The size is only a hint: files under /proc report 0, and a file may grow while it is read.
   std::string contents;
   contents.reserve(S_ISREG(info.st_mode) ? static_cast<std::size_t>(info.st_size) : 0);
   char piece[64 * 1024];
@@ -100,7 +100,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t byte
 }
 
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents) {
-  // O_EXCL makes the name ours, whoever else writes the same target at the same time.
+  // O_EXCL reserves the name against other writers of the same target.
   std::string beside;
   int raw = -1;
   for (int n = 0; raw < 0; ++n) {
@@ -152,7 +152,7 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
   absl::Status status;
   if (size > offset + tail.size()) {
     if (::ftruncate(fd.get(), static_cast<off_t>(offset + tail.size())) != 0)
-      return FromErrno(errno, "cannot cut file", path);
+      return FromErrno(errno, "cannot truncate file", path);
   } else {
     const absl::string_view missing = size < offset ? tail : tail.substr(size - offset);
     if (absl::Status written = WriteText(fd.get(), missing, path); !written.ok()) {
@@ -160,8 +160,8 @@ absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::str
       return written;
     }
     if (size < offset)
-      status = absl::DataLossError(absl::StrCat("file is shorter than it was: path=", path,
-                                                " bytes=", size, " want=", offset));
+      status = absl::DataLossError(
+          absl::StrCat("file has shrunk: path=", path, " bytes=", size, " want=", offset));
   }
   if (fd.Close() != 0) return FromErrno(errno, "cannot close file", path);
   return status;
@@ -177,14 +177,15 @@ absl::Status MakeDirectories(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   if (parent == path)
     return FromErrno(ENOENT, "cannot make folder",
-                     path);  // "": there is nothing above it to begin with
+                     path);  // "": the topmost folder has been reached
   if (!parent.empty()) EG_RETURN_IF_ERROR(MakeDirectories(parent));
   const bool made = ::mkdir(path.c_str(), 0777) == 0;
   if (!made && errno != EEXIST) return FromErrno(errno, "cannot make folder", path);
-  // What will be synced inside it is lost with the power if its own name is.
+  // A folder's name must be durable, because otherwise a power loss would also lose the files
+  // synced inside it.
   if (made) return SyncFolderOf(path);
   if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
-    return absl::OkStatus();  // somebody else was faster
+    return absl::OkStatus();  // another process created it first
   return absl::FailedPreconditionError(absl::StrCat("is a file, not a folder: path=", path));
 }
 
@@ -204,7 +205,7 @@ absl::StatusOr<std::string> LocalPath(absl::string_view uri) {
   }
   if (!absl::StartsWith(rest, "/")) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a file uri names no host and starts with file:///: uri=", uri));
+        absl::StrCat("a file URI names no host and starts with file:///: uri=", uri));
   }
   return std::string(rest);
 }

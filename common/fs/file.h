@@ -1,5 +1,5 @@
-// Files with errors that name them. Paths only (`file://` is stripped); other URI schemes are
-// refused by name.
+// File operations whose errors name the file. They take paths (`file://` is removed) and refuse
+// other URI schemes by name.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,25 @@
 
 namespace evergrad::fs {
 
-// NotFound, PermissionDenied, … each naming the path; ResourceExhausted above `bytes_max`.
+// Errors such as NotFound and PermissionDenied name the path; ResourceExhausted if the file is
+// larger than `bytes_max`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t bytes_max);
-// Writes beside the target, fsyncs, renames over it: readers see the old file or the new one.
+// Writes a temporary file beside the target, syncs it, and renames it over the target: readers see
+// the old file or the new one.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents);
-// All of `line` and its end, or nothing: what was written of it is taken back when there is no room
-// for the rest. For one writer.
+// Appends `line` and a line end completely or not at all: if the disk is out of space, the part
+// that was written is removed. For a single writer.
 absl::Status AppendLine(const std::string& path, absl::string_view line);
-// What was appended is on the disk when it returns; the file's name is once its folder is synced
-// (WriteFileAtomic beside it does that).
+// Makes the appended bytes durable. The file's name is durable once its folder has been synced
+// (WriteFileAtomic in the same folder does that).
 absl::Status SyncFile(const std::string& path);
-// Makes the file its first `offset` bytes followed by `tail`, wherever in that tail it ended (a
-// writer that was killed in mid-line); what is beyond goes. DataLoss, with the tail appended, when
-// it is shorter than `offset`. Any other error leaves of the tail those whole lines that were
-// there, and the same call again makes up for it.
+// Makes the file consist of its first `offset` bytes followed by `tail`, whatever part of that tail
+// it has (its writer may have been killed in mid-line); bytes beyond are removed. DataLoss if the
+// file is shorter than `offset`; the tail is then appended. After any other error the file has only
+// whole lines of the tail, and the same call can be repeated.
 absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail);
-// With all parents; the names of those that it makes are durable when it returns. A folder that is
-// there is OK.
+// Creates a folder with all its parents; the new names are durable when it returns. An existing
+// folder is OK.
 absl::Status MakeDirectories(const std::string& path);
 bool Exists(const std::string& path);
 absl::StatusOr<std::string> LocalPath(

@@ -1,4 +1,4 @@
-// What every file system shares: names, errors, whole small files.
+// The common parts of all file systems: names, errors, and whole small files.
 #include "common/fs/file_system.h"
 
 #include <cerrno>
@@ -15,21 +15,22 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
                         advice.empty() ? "" : ")");
   };
   switch (error) {
-    case ENOENT: return absl::NotFoundError(text("there is no such file or folder", ""));
+    case ENOENT: return absl::NotFoundError(text("no such file or folder", ""));
     case EEXIST:
-      return absl::AlreadyExistsError(text("the name is taken", "it is never written over"));
+      return absl::AlreadyExistsError(
+          text("the name exists already", "files are never overwritten"));
     case EACCES:
     case EPERM:
     case EROFS:
       return absl::PermissionDeniedError(
-          text(std::strerror(error), "give this user the right to it, or choose another folder"));
+          text(std::strerror(error), "give this user the permission, or choose another folder"));
     case ENOSPC:
     case EDQUOT:
       return absl::ResourceExhaustedError(
           text("the disk is full", "free some space, or choose another folder"));
     case EFBIG:
       return absl::ResourceExhaustedError(
-          text("the file would be too large", "this file system or `ulimit -f` bounds it"));
+          text("the file would be too large", "this file system or `ulimit -f` limits it"));
     case EMFILE:
     case ENFILE:
       return absl::ResourceExhaustedError(text("too many open files", "raise `ulimit -n`"));
@@ -39,14 +40,14 @@ absl::Status FileError(int error, absl::string_view what, absl::string_view path
     case ENOTEMPTY: return absl::FailedPreconditionError(text("the folder is not empty", ""));
     case ENAMETOOLONG:
     case ELOOP: return absl::InvalidArgumentError(text(std::strerror(error), ""));
-    // A network's disk that is away for now: no fault of a path or a file.
+    // A network disk is currently unreachable, which is not an error of the path or the file.
     case ESTALE:
     case ETIMEDOUT:
     case EBUSY:
     case ENOTCONN:
     case EHOSTDOWN:
       return absl::UnavailableError(
-          text(std::strerror(error), "the file system does not answer as it should"));
+          text(std::strerror(error), "the file system gives unexpected answers"));
     case EIO:
       return absl::DataLossError(
           text("the device reports an error", "see the kernel's log, and use another disk"));
@@ -61,7 +62,7 @@ std::string JoinUri(absl::string_view folder, absl::string_view name) {
 std::string FolderOf(absl::string_view uri) {
   const std::size_t slash = uri.rfind('/');
   if (slash == absl::string_view::npos) return ".";
-  // "/a" and "file:///a" lie in the root.
+  // "/a" and "file:///a" are in the root folder.
   const absl::string_view folder = uri.substr(0, slash);
   return folder.empty() || folder == "file://" ? absl::StrCat(folder, "/") : std::string(folder);
 }

@@ -1,19 +1,19 @@
-// Files by URI: written whole or not at all, read at any offset. What snapshots and manifests stand
-// on.
+// Files by URI, which are written as a whole or not at all and read at any offset. Snapshots and
+// manifests use them.
 //
-// `file:///x` and plain paths are the local file system; any other scheme is refused by name
-// (Unimplemented). A commit needs neither a rename of a folder nor an append nor a second write to
-// a file that is there: an object store can do the same.
+// `file:///x` and plain paths name the local file system; any other scheme is refused by name
+// (Unimplemented). A commit needs no rename of a folder, no append and no second write to an
+// existing file, so an object store could implement it.
 //
-// Blocking: from I/O threads only, never from an executor. A FileSystem is thread-safe, an open
-// file belongs to one thread. Errors name the path and what can be done: NotFound, AlreadyExists,
+// All calls block: use I/O threads, never an executor. A FileSystem is thread-safe, an open file
+// belongs to one thread. Errors name the path and a remedy: NotFound, AlreadyExists,
 // PermissionDenied, ResourceExhausted (disk or quota full, too many open files), FailedPrecondition
-// (a folder where a file is meant, or the reverse), InvalidArgument (the URI), DataLoss (the device
+// (a folder in place of a file, or the reverse), InvalidArgument (the URI), DataLoss (the device
 // reports an error).
 //
 // Failpoints: fs.write (each Append), fs.sync, fs.link, fs.sync_folder (the three steps of Commit),
-// fs.remove. `error` fails the step; `drop` leaves fs.sync or fs.sync_folder out, which only a
-// crash can show.
+// fs.remove. `error` fails the step; `drop` skips fs.sync or fs.sync_folder, which has an effect
+// only after a crash.
 #pragma once
 
 #include <cstddef>
@@ -33,25 +33,25 @@
 
 namespace evergrad::fs {
 
-// A file that nobody sees before Commit(). Destroyed without one it leaves nothing behind. After an
-// error every further call is FailedPrecondition.
+// A file that is invisible until Commit(). Destroying it without a commit leaves nothing behind.
+// After an error every further call returns FailedPrecondition.
 class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual absl::Status Append(std::span<const std::byte> bytes) = 0;
-  // Contents to the disk, then the name, then the folder to the disk: OK means that it outlives a
-  // loss of power. AlreadyExists: somebody took the name meanwhile; it is never written over. After
-  // any other error the name is free again, but for a crash in that moment, which may leave the
-  // whole file there: the caller must not have promised it to anybody.
+  // Syncs the contents, creates the name, and syncs the folder: after OK the file survives a loss
+  // of power. AlreadyExists if the name has been taken meanwhile; an existing file is never
+  // overwritten. After any other error the name is free again, except that a crash during the call
+  // may leave the complete file: the caller must not have promised the file to anybody before OK.
   virtual absl::Status Commit() = 0;
 };
 
 class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
-  virtual std::uint64_t size() const = 0;  // when it was opened
-  // Fills `out` from `offset` on and returns the bytes read: fewer than asked for at the end of the
-  // file only.
+  virtual std::uint64_t size() const = 0;  // at the time of opening
+  // Fills `out` with the bytes from `offset` on and returns their number, which is smaller than
+  // asked for only at the end of the file.
   virtual absl::StatusOr<std::size_t> ReadAt(std::uint64_t offset, std::span<std::byte> out) = 0;
 };
 
@@ -67,40 +67,42 @@ inline constexpr std::size_t kListEntriesMax = 1'000'000;
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  // Begins a new file. AlreadyExists at once when the name is taken; NotFound: its folder is not
-  // there.
+  // Begins a new file. AlreadyExists if the name is taken; NotFound if its folder does not exist.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) = 0;
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) = 0;
-  // What is in a folder, by name; files that are being written are not. ResourceExhausted: more
-  // than kListEntriesMax.
+  // The contents of a folder in the order of names, without files that are being written.
+  // ResourceExhausted above kListEntriesMax.
   virtual absl::StatusOr<std::vector<Entry>> List(absl::string_view uri) = 0;
-  // A file or an empty folder; durable when it returns. Who has it open reads on.
+  // Removes a file or an empty folder; durable when it returns. Open readers can continue to read
+  // the file.
   virtual absl::Status Remove(absl::string_view uri) = 0;
   virtual absl::StatusOr<bool> Exists(absl::string_view uri) = 0;
-  // With all parents; durable when it returns. A folder that is there is OK.
+  // Creates a folder with all its parents; durable when it returns. An existing folder is OK.
   virtual absl::Status MakeFolders(absl::string_view uri) = 0;
 };
 
 class Roots;
 
 struct LocalOptions {
-  fault::Failpoints* failpoints = nullptr;  // May be null; outlives the file system.
-  // Written without a name (O_TMPFILE) where the file system can: a crash leaves nothing.
-  // Otherwise, or with false, under a hidden temporary name, locked: who writes next in that folder
-  // removes those whose writer is dead.
+  fault::Failpoints* failpoints = nullptr;  // may be null; outlives the file system
+  // true: files are written without a name (O_TMPFILE) if the file system supports it, so a crash
+  // leaves nothing behind. Otherwise they have a hidden temporary name and are locked; the next
+  // writer in that folder removes those whose writer has died.
   bool unnamed = true;
-  const Roots* roots = nullptr;  // Where files may lie; null: anywhere. Outlives the file system.
-                                 // Outside: PermissionDenied.
+  // Folders in which all files must be; null: any folder. Outlives the file system. Other paths
+  // give PermissionDenied.
+  const Roots* roots = nullptr;
 };
 std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options = {});
 
-// The twin in memory, for tests and simulation. Takes the same URIs; knows what has reached the
-// "disk" and can lose the rest.
+// An implementation in memory, for tests and simulation. It takes the same URIs, tracks which data
+// has reached the simulated disk, and can lose the rest.
 class MemoryFileSystem final : public FileSystem {
  public:
   struct Options {
     fault::Failpoints* failpoints = nullptr;
-    std::uint64_t bytes_max = ~0ull;  // of all files: beyond it the disk is full
+    // limit for the sum of all files, the size of the simulated disk
+    std::uint64_t bytes_max = ~0ull;
   };
   MemoryFileSystem() : MemoryFileSystem(Options()) {}
   explicit MemoryFileSystem(Options options);
@@ -113,15 +115,15 @@ class MemoryFileSystem final : public FileSystem {
   absl::StatusOr<bool> Exists(absl::string_view uri) override;
   absl::Status MakeFolders(absl::string_view uri) override;
 
-  // A loss of power. Names not synced to their folder and contents not synced are gone (seed 0), or
-  // are there or not, whole, cut short or zeroed, by `seed`. Files open before it are dead: every
-  // call fails.
+  // Simulates a loss of power. Unsynced contents, and names in unsynced folders, are lost (seed 0),
+  // or, by `seed`, are kept, lost, truncated or zeroed. Every call on a file that was open before
+  // fails.
   void Crash(std::uint64_t seed);
-  // Changes one byte where it lies, durably: damage. InvalidArgument: no such file or byte.
+  // Damages one byte of a file, durably. InvalidArgument if there is no such file or byte.
   absl::Status Damage(absl::string_view uri, std::uint64_t offset, std::byte flip);
   absl::Status Truncate(absl::string_view uri, std::uint64_t bytes);
   void SetBytesMax(std::uint64_t bytes);
-  std::uint64_t bytes() const;  // of all files with a name
+  std::uint64_t bytes() const;  // sum of the sizes of all named files
 
  private:
   friend class MemoryWriter;
@@ -136,13 +138,13 @@ class MemoryFileSystem final : public FileSystem {
   const Options options_;
   mutable Mutex mu_;
   std::uint64_t bytes_max_ ABSL_GUARDED_BY(mu_);
-  std::uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // of crashes
+  std::uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // incremented by each crash
   std::uint64_t unnamed_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<std::string> folders_ ABSL_GUARDED_BY(mu_);
-  // Shared by the name and by whoever has the file open.
+  // Shared by the name and by open files.
   std::map<std::string, std::shared_ptr<Inode>> files_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::shared_ptr<Inode>> durable_
-      ABSL_GUARDED_BY(mu_);  // as the folders on the disk have it
+      ABSL_GUARDED_BY(mu_);  // the names in their folders on the disk
 };
 
 // "file:///runs" and "a" -> "file:///runs/a".
@@ -151,7 +153,7 @@ std::string JoinUri(absl::string_view folder, absl::string_view name);
 std::string FolderOf(absl::string_view uri);
 std::string NameOf(absl::string_view uri);
 
-// A whole small file. ResourceExhausted above `bytes_max`.
+// Reads a whole small file. ResourceExhausted if it is larger than `bytes_max`.
 absl::StatusOr<std::string> ReadWhole(FileSystem& files, absl::string_view uri,
                                       std::uint64_t bytes_max);
 // Create, Append, Commit.

@@ -1,4 +1,4 @@
-// A second name for a file that is there.
+// Gives an existing file a second name.
 #pragma once
 
 #include <string>
@@ -7,9 +7,8 @@
 
 namespace evergrad::fs {
 
-// `to` becomes another name of the file `from`, in place of what had that name; not a copy.
-// Unimplemented or FailedPrecondition where the file system has no such names; then `to` is as it
-// was.
+// Makes `to` another name of the file `from` (not a copy), replacing the file that had the name.
+// Unimplemented or FailedPrecondition if the file system has no hard links; then `to` is unchanged.
 absl::Status LinkFile(const std::string& from, const std::string& to);
 
 }  // namespace evergrad::fs

@@ -1,5 +1,5 @@
-// `file://`: a file is written without a name (O_TMPFILE), synced, and linked under its name; then
-// its folder is synced.
+// `file://`: a file is written without a name (O_TMPFILE), synced, and linked to its name; then its
+// folder is synced.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -51,13 +51,13 @@ absl::Status Sync(int fd, fault::Failpoints* failpoints, absl::string_view failp
   do {
     result = ::fsync(fd);
   } while (result != 0 && errno == EINTR);
-  // Some file systems cannot sync a folder and say EINVAL: there is nothing more to be done there.
+  // Some file systems cannot sync a folder and return EINVAL, which is ignored.
   if (result != 0 && !(errno == EINVAL && failpoint == "fs.sync_folder"))
     return FileError(errno, what, path);
   return absl::OkStatus();
 }
 
-// Temporary files whose writer is dead: nobody holds their lock.
+// Removes temporary files whose writer has died: their lock is free.
 void SweepLeftovers(int folder) {
   DIR* entries = ::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (entries == nullptr) return;
@@ -95,7 +95,8 @@ class LocalWriter final : public WritableFile {
       file_ = OpenAt(folder_.get(), temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
       if (file_.get() < 0 && errno == EEXIST) continue;
       if (file_.get() < 0) break;
-      // A sweep between the two lines took it for a leftover: then the lock or the name is gone.
+      // A sweep between open and lock may have taken the file for a leftover; then either the lock
+      // or the name is lost.
       struct stat ours, named;
       if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file_.get(), &ours) == 0 &&
           ::fstatat(folder_.get(), temporary_.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -117,7 +118,7 @@ class LocalWriter final : public WritableFile {
 
   absl::Status Commit() override {
     EG_RETURN_IF_ERROR(Usable());
-    failed_ = true;  // whatever happens: one commit
+    failed_ = true;  // a second Commit fails, whatever this one returns
     EG_RETURN_IF_ERROR(Sync(file_.get(), failpoints_, "fs.sync", "cannot sync file", path_));
     EG_RETURN_IF_ERROR(At(failpoints_, "fs.link"));
     EG_RETURN_IF_ERROR(Link());
@@ -156,7 +157,8 @@ class LocalWriter final : public WritableFile {
       DropTemporary();
       return absl::OkStatus();
     }
-    // A file system without hard links: the other way to take a name without writing over it.
+    // Without hard links, a rename that fails if the target exists takes the name without
+    // overwriting.
     const bool no_links =
         errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS || errno == EMLINK;
     if (!no_links) return FileError(errno, "cannot name file", path_);
@@ -166,9 +168,10 @@ class LocalWriter final : public WritableFile {
       return absl::OkStatus();
     }
     if (errno != EINVAL && errno != ENOSYS) return FileError(errno, "cannot name file", path_);
-    return absl::UnimplementedError(absl::StrCat(
-        "this file system has neither hard links nor a rename that keeps what is there: path=",
-        path_, " (choose another folder)"));
+    return absl::UnimplementedError(
+        absl::StrCat("this file system has neither hard links nor a rename that fails if the "
+                     "target exists: path=",
+                     path_, " (choose another folder)"));
   }
 
   void DropTemporary() {
@@ -234,7 +237,7 @@ class LocalFileSystem final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
-    // O_NONBLOCK: a named pipe in a user's folder must not hold the thread.
+    // O_NONBLOCK keeps a named pipe in a user's folder from blocking the thread.
     Descriptor file = roots_.Open(path, O_RDONLY | O_NONBLOCK);
     if (file.get() < 0) return Failed("cannot open file", path);
     struct stat info;
@@ -266,7 +269,7 @@ class LocalFileSystem final : public FileSystem {
       if (name == "." || name == ".." || absl::StartsWith(name, kTemporaryPrefix)) continue;
       struct stat info;
       if (::fstatat(::dirfd(entries), name.c_str(), &info, 0) != 0)
-        continue;  // removed meanwhile, or a link to nowhere
+        continue;  // removed meanwhile, or a dangling link
       if (list.size() == kListEntriesMax) {
         status = absl::ResourceExhaustedError(
             absl::StrCat("too many files in a folder: path=", path, " max=", kListEntriesMax));
@@ -329,7 +332,7 @@ class LocalFileSystem final : public FileSystem {
   }
 
  private:
-  // Of a failed Roots::Open.
+  // The error of a failed Roots::Open.
   absl::Status Failed(absl::string_view what, const std::string& path) const {
     return errno == EXDEV ? roots_.Refusal("a checkpoint's file", path)
                           : FileError(errno, what, path);

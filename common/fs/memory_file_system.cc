@@ -16,7 +16,7 @@ absl::Status At(fault::Failpoints* failpoints, absl::string_view name) {
   return failpoints == nullptr ? absl::OkStatus() : failpoints->ErrorAt(name);
 }
 
-// False: the sync is left out.
+// Returns false if the sync is to be skipped.
 absl::StatusOr<bool> MaySync(fault::Failpoints* failpoints, absl::string_view name,
                              const std::string& path) {
   if (failpoints == nullptr) return true;
@@ -27,7 +27,7 @@ absl::StatusOr<bool> MaySync(fault::Failpoints* failpoints, absl::string_view na
 }
 
 absl::Status Crashed(const std::string& path) {
-  return absl::UnavailableError(absl::StrCat("the machine lost its power: path=", path));
+  return absl::UnavailableError(absl::StrCat("the machine lost power: path=", path));
 }
 
 }  // namespace
@@ -249,7 +249,7 @@ void MemoryFileSystem::Crash(std::uint64_t seed) {
   std::uint64_t drawn = 0;
   const std::uint64_t key = random::KeyOf(seed, "crash");
   const auto draw = [&](std::uint64_t below) { return random::Bits64(key, drawn++) % below; };
-  // Of names whose folder was not synced, each may be as before or as after.
+  // Each name whose folder was not synced is in its old or its new state.
   std::map<std::string, std::shared_ptr<Inode>> left;
   for (const auto& [path, inode] : durable_) {
     const auto now = files_.find(path);

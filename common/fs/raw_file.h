@@ -1,4 +1,4 @@
-// System calls on descriptors and folders that take more than one line to use rightly. Errors are
+// System calls on descriptors and folders that need a loop or special error handling. Errors are
 // those of FileError.
 #pragma once
 
@@ -10,11 +10,10 @@
 
 namespace evergrad::fs {
 
-// Writes all bytes, whatever pieces the kernel takes them in. `path` is for the error only.
+// Writes all bytes, in as many calls as the kernel needs. `path` is only for the error.
 absl::Status WriteAll(int fd, std::span<const std::byte> bytes, const std::string& path);
 
-// Makes the names in a folder durable. A file system that cannot do that for folders is taken as it
-// is.
+// Makes the names in a folder durable. OK if the file system cannot sync folders.
 absl::Status SyncFolder(const std::string& folder);
 
 }  // namespace evergrad::fs

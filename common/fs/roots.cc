@@ -58,13 +58,13 @@ bool Roots::Names(absl::string_view path) const {
   const std::string normal = Normal(path);
   return std::any_of(folders_.begin(), folders_.end(), [&](const std::string& folder) {
     if (IsIn(normal, folder)) return true;
-    const auto real = RealPath(folder);  // the path may name the folder as it really is
+    const auto real = RealPath(folder);  // the path may contain the folder's resolved name
     return real && IsIn(normal, *real);
   });
 }
 
 bool Roots::Holds(const Descriptor& pinned) const {
-  // The kernel's own name of what is open: no link is followed to make it.
+  // The kernel's name of the open file contains no links.
   char real[PATH_MAX];
   const ssize_t bytes =
       ::readlink(absl::StrCat("/proc/self/fd/", pinned.get()).c_str(), real, sizeof(real));
@@ -83,11 +83,11 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
     return Descriptor();
   };
   if (!Names(path)) return fail(EXDEV);
-  // O_PATH reads nothing and waits for nothing; what it holds stays the same file whatever happens
-  // to the path.
+  // O_PATH neither reads nor blocks; the descriptor keeps referring to the same file if the path
+  // changes.
   const Descriptor pinned = OpenRetry(path, O_PATH | (flags & (O_DIRECTORY | O_NOFOLLOW)));
   if (pinned.get() < 0) {
-    // Whether something outside exists is nobody's business: the nearest folder that is there
+    // The refusal must not reveal whether a file outside exists, so the nearest existing folder
     // decides.
     const int error = errno;
     for (std::string folder = Normal(path); folder.size() > 1;) {
@@ -109,9 +109,9 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
 absl::Status Roots::Refusal(absl::string_view what, const std::string& path) const {
   return UserError(absl::PermissionDeniedError(
       folders_.empty()
-          ? absl::StrCat(what, " may not be used: path=", path, " (", advice_, ")")
+          ? absl::StrCat(what, " is not allowed: path=", path, " (", advice_, ")")
           : absl::StrCat(
-                what, " lies outside of the folders that may be used, links followed: path=", path,
+                what, " lies outside of the allowed folders (after following links): path=", path,
                 " folders=", absl::StrJoin(folders_, ","), " (", advice_, ")")));
 }
 

@@ -1,11 +1,11 @@
-// The folders in which paths that somebody else names have to lie: a job's data files
-// (--data-root), its checkpoints (--checkpoint-root).
+// The folders in which paths given by another party must lie: a job's data files (--data-root), its
+// checkpoints (--checkpoint-root).
 //
-// What counts is where a path leads, not how it is spelled: `..` and links are followed, and it is
-// the file that was opened whose place is looked at, so nobody can exchange a link between the look
-// and the use. A path that is spelled as one outside is refused unseen: the refusal is the same
-// whether there is such a file or not. (A hard link lies where it lies: whoever may write in a
-// folder may put one there.)
+// The target of a path counts, not its spelling: `..` and links are followed, and the check
+// examines the file that was opened, so no link can be exchanged between check and use. A path
+// whose spelling lies outside is refused without access to the disk: the refusal does not reveal
+// whether the file exists. (Hard links are not followed: a user who may write in a folder may
+// create one there.)
 #pragma once
 
 #include <string>
@@ -17,24 +17,24 @@
 
 namespace evergrad::fs {
 
-// A value. Thread-safe: const after it is made.
+// A value type. Thread-safe, because it is immutable.
 class Roots {
  public:
-  Roots() = default;  // every path may be used
-  // Only what lies in one of `folders`: absolute paths, which may be links and are followed at each
-  // use. None: no path may be used. `advice` ends each refusal and says what would allow the path:
+  Roots() = default;  // every path is allowed
+  // Allows only paths inside of `folders`, which are absolute and may be links, followed at each
+  // use. An empty list allows no path. `advice` ends each refusal and states how to allow the path:
   // "start the worker with --data-root FOLDER for another folder".
   static Roots Only(std::vector<std::string> folders, std::string advice);
 
   bool everything() const { return everything_; }
   const std::vector<std::string>& folders() const { return folders_; }
-  // Whether `path` is spelled as one in a root: what can be said without looking at the disk's
-  // links.
+  // Returns whether the spelling of `path` lies in a root. Does not look at links on the disk.
   bool Names(absl::string_view path) const;
 
-  // As open(2), with O_CLOEXEC. On failure get() is -1 and errno says why; EXDEV: it lies outside.
+  // Like open(2) with O_CLOEXEC. On failure get() is -1 and errno holds the reason; EXDEV means
+  // outside of the roots.
   Descriptor Open(const std::string& path, int flags) const;
-  // What to answer for EXDEV: PermissionDenied, as a user's error. `what`: "the data file", "the
+  // The error for EXDEV: PermissionDenied, as a user error. `what` is "the data file", "the
   // checkpoint folder".
   absl::Status Refusal(absl::string_view what, const std::string& path) const;
 
@@ -46,8 +46,8 @@ class Roots {
   std::string advice_;
 };
 
-// Folders of a flag as absolute paths. InvalidArgument (a user's), naming the flag: one that is not
-// there, or no folder.
+// Makes the folders of a flag absolute. InvalidArgument (a user error) that names the flag if one
+// does not exist or is not a folder.
 absl::Status MakeRootsAbsolute(absl::string_view flag, std::vector<std::string>* folders);
 
 }  // namespace evergrad::fs

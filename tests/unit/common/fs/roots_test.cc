@@ -85,8 +85,8 @@ TEST_CASE(
   const absl::Status refusal = place.roots.Refusal("the data file", "/etc/passwd");
   CHECK(absl::IsPermissionDenied(refusal));
   CHECK_THAT(std::string(refusal.message()),
-             Catch::Contains("the data file lies outside of the folders that may be used, links "
-                             "followed: path=/etc/passwd") &&
+             Catch::Contains("the data file lies outside of the allowed folders (after following "
+                             "links): path=/etc/passwd") &&
                  Catch::Contains(f / "in") && Catch::Contains("(give --data-root)"));
 }
 
@@ -124,7 +124,7 @@ TEST_CASE(
   CHECK(none.Open(f / "one/a", O_RDONLY).get() < 0);
   CHECK(errno == EXDEV);
   CHECK(none.Refusal("the data file", "/x").message() ==
-        "the data file may not be used: path=/x (start it with --data-root FOLDER)");
+        "the data file is not allowed: path=/x (start it with --data-root FOLDER)");
   CHECK(Text(Roots().Open(f / "three/a", O_RDONLY)) == "not mine");
   CHECK(Roots::Only({"/"}, "").Names("/etc/passwd"));
 }

@@ -92,11 +92,11 @@ TEST_CASE("what is no checkpoint is the user's mistake, and says what is expecte
     std::string path;
     const char* words;
   } cases[] = {{stage.folder / "notes.txt", "neither a checkpoint's folder"},
-               {stage.folder / "empty", "no manifest"},
-               {stage.folder / "none", "there is no such"},
+               {stage.folder / "empty", "no readable manifest"},
+               {stage.folder / "none", "no such"},
                {"s3://bucket/x", "s3"},
-               {stage.Shard(7), "there is no such"},
-               {stage.Manifest(7), "there is no such"}};
+               {stage.Shard(7), "no such"},
+               {stage.Manifest(7), "no such"}};
   for (const auto& c : cases) {
     INFO(c.path);
     CHECK(stage.Run({"verify", c.path}) == kUsage);
