@@ -33,7 +33,7 @@ bool IsAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), buffer) == 1;
 }
 
-// The hosts that a certificate is for, as text.
+// The hosts for which a certificate is valid, as text.
 std::string HostsOf(X509* certificate) {
   const std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>> names(static_cast<GENERAL_NAMES*>(
       X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
@@ -67,7 +67,7 @@ absl::Status CheckTaskName(absl::string_view name) {
   if (known && spelled && (role != "coordinator" || identity.empty())) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("expected coordinator, ps_server/N, worker/NAME or user/NAME (or the role "
-                   "alone, for any of it), got `",
+                   "alone, for any identity), got `",
                    name, "`"));
 }
 
@@ -84,7 +84,8 @@ absl::StatusOr<std::string> TaskOfUris(const std::vector<std::string>& uris) {
         absl::StrCat("certificate names no task (a URI name ", kCertificateScheme,
                      "ROLE/IDENTITY): `psctl cert issue` makes one that does"));
   }
-  if (found > 1) return absl::PermissionDeniedError("certificate names several tasks: one each");
+  if (found > 1)
+    return absl::PermissionDeniedError("certificate names several tasks, expected one");
   if (const absl::Status status = CheckTaskName(task); !status.ok())
     return absl::PermissionDeniedError(
         absl::StrCat("certificate names an unknown task: ", status.message().substr(0, 300)));

@@ -1,4 +1,4 @@
-// Bytes in pieces: as they come from the network, and as they leave for it.
+// Bytes in pieces, as they are received from the network and sent to it.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,10 @@
 
 namespace evergrad::transport {
 
-// A received message: views that live for the duration of the call they are passed to.
+// A received message: views valid during the call that passes them.
 using MessageView = std::span<const std::span<const std::byte>>;
 
-// Messages are put together until this much leaves in one write: small ones cost a write each
-// otherwise.
+// Messages are combined up to this size, because each write has a cost.
 inline constexpr std::uint64_t kWriteBytes = 64u << 10;
 
 // A message to send. The owners live until its bytes have left the process.

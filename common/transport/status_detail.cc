@@ -11,7 +11,7 @@
 namespace evergrad::transport {
 namespace {
 constexpr std::size_t kTextBytesMax =
-    1500;  // Message and origin, each, after which an ErrorDetail is below 4 KiB.
+    1500;  // Limit of the message and of the origin; with it an ErrorDetail stays below 4 KiB.
 }  // namespace
 
 std::string EncodeStatus(const absl::Status& status) {

@@ -1,4 +1,4 @@
-// absl::Status over the wire as one ErrorDetail of at most 4 KiB: code, message, origin, blame.
+// An absl::Status on the wire as one ErrorDetail of at most 4 KiB: code, message, origin, blame.
 // Pure.
 #pragma once
 
@@ -10,12 +10,12 @@
 namespace evergrad::transport {
 
 std::string EncodeStatus(const absl::Status& status);
-// Bytes that are no ErrorDetail, or one that says OK, give Internal: the caller got an error either
-// way.
+// Returns Internal for bytes that are not an ErrorDetail, and for an ErrorDetail that says OK,
+// because the call has failed in either case.
 absl::Status DecodeStatus(absl::string_view bytes);
 
-// A copy that shares nothing. A status that goes to another thread is one: its reference count
-// lives in Debian's Abseil, which ThreadSanitizer does not see into.
+// A copy without shared state. A status that goes to another thread must be one: its reference
+// count is inside Debian's Abseil, which is not instrumented for ThreadSanitizer.
 absl::Status OwnCopy(const absl::Status& status);
 
 }  // namespace evergrad::transport

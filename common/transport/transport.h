@@ -1,18 +1,17 @@
-// Channels and servers: the way of every call between two processes. (Metrics are served by
-// common/metrics, over HTTP.) One contract suite covers two implementations: GrpcTransport
-// (gRPC 1.51, byte buffers) and InprocTransport, its twin inside one process for tests and
-// ThreadSanitizer.
+// Channels and servers for every call between two processes. (common/metrics serves metrics over
+// HTTP.) One contract suite covers both implementations: GrpcTransport (gRPC 1.51, byte buffers),
+// and InprocTransport inside one process, for tests and ThreadSanitizer.
 //
 // Three kinds of call:
 //   unary     small control calls (psctl -> coordinator, health)
 //   message   bidirectional streams of small messages in order (the session)
-//   data      bulk request/answer with many in flight, answers in any order, credits (FORMAT.md,
-//   the ten rules)
+//   data      bulk requests and answers, many in flight, answers in any order, with credits
+//             (FORMAT.md, the ten rules)
 //
 // Threads: every callback runs on a transport thread and must not block; post to an executor. After
-// Close() or the destructor of an object returns, none of its callbacks is running or will run.
-// Bounded everywhere: what does not fit is refused with kResourceExhausted, never queued without
-// end.
+// Close() or the destructor of an object has returned, none of its callbacks runs. Everything is
+// bounded: requests beyond a limit are refused with kResourceExhausted and never queued without
+// limit.
 #pragma once
 
 #include <chrono>
@@ -32,32 +31,32 @@ namespace evergrad::transport {
 
 struct Address {
   std::string host_port;  // "127.0.0.1:4000"; inproc: any name
-  std::string unix_path;  // "" or the socket of a peer on this host; used only when Options say so
-                          // and it can be reached
+  // "" or the socket of a peer on this host; used if the options allow it and it is reachable
+  std::string unix_path;
 };
 
 struct TlsFiles {
   std::string ca, cert, key;  // PEM paths; all three or none
   std::string task =
-      {};  // what `cert` must be for: "coordinator", "worker", "ps_server/0"; "" whatever it names
+      {};  // the task that `cert` must name: "coordinator", "worker", "ps_server/0"; "" any
   bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
 };
 
-// Bytes to send: pieces that are gathered without a copy. Each owner is held until the bytes have
-// left the process.
+// Bytes to send, as pieces that are gathered without a copy. Each owner is held until the bytes
+// have left the process.
 struct Frame {
   std::vector<tensor::SharedBytes> pieces;
   std::uint64_t size() const;
 };
 
-// A released reservation frees credit at its owner; see rule 5. Move-only; release by destruction.
+// A held part of a limit. Destroying it frees the credit at its owner; see rule 5. Move-only.
 class Reservation {
  public:
   virtual ~Reservation() = default;
 };
 
-// Received bytes: one aligned buffer, exactly one copy from the network. `reservation` keeps its
-// place in the budget.
+// Received bytes: one aligned buffer, exactly one copy from the network. `reservation` holds its
+// part of the budget.
 struct ReceivedFrame {
   tensor::AlignedBuffer bytes;
   std::unique_ptr<Reservation> reservation;
@@ -69,46 +68,45 @@ using UnaryDone = std::function<void(absl::StatusOr<std::string>)>;
 
 class MessageStream {
  public:
-  virtual ~MessageStream() = default;  // Close().
-  // In order. kResourceExhausted when `unsent_bytes_max` would be passed (the peer does not read);
-  // kUnavailable once ended.
+  virtual ~MessageStream() = default;  // Calls Close().
+  // Sends in order. kResourceExhausted if `unsent_bytes_max` would be exceeded (the peer does not
+  // read); kUnavailable once the stream has ended.
   virtual absl::Status Send(std::string message) = 0;
-  // Half-closes after what was sent has left, then ends. Idempotent. After it returns no callback
-  // runs. The peer has 2 s to take what is unsent, then it is dropped; a transport or server that
-  // ends meanwhile waits for that.
+  // Half-closes after the messages sent before, then ends. Idempotent. No callback runs after it
+  // has returned. The peer has 2 s to accept unsent messages, which are dropped afterwards; a
+  // transport or server that ends meanwhile waits for that.
   virtual void Close() = 0;
 };
 struct MessageStreamEvents {
   std::function<void(std::string)> on_message;
   std::function<void(absl::Status)>
-      on_end;  // Exactly once, unless Close() came first. OK: the peer ended it.
+      on_end;  // Called exactly once, unless Close() came first. OK: the peer ended the stream.
 };
 
 using DataDone = std::function<void(absl::StatusOr<ReceivedFrame>)>;
 struct DataOptions {
   std::uint64_t response_bytes_max =
-      0;  // payload that the answer may have; reserved at the server before the grant
-  // The call ends when nothing of it has moved for so long: it was neither granted, nor was a part
-  // of it sent or answered. While the server is alive, a call waits for its grant six times as
-  // long.
+      0;  // largest payload of the answer; the server reserves it before the grant
+  // The call ends after this time without progress: no grant, and no part sent or answered. While
+  // the server is alive, a call waits for its grant six times as long.
   std::chrono::milliseconds deadline{30000};
 };
 
 class DataStream {
  public:
   virtual ~DataStream() =
-      default;  // Every call outstanding ends with kCancelled before it returns.
-  // Announces early: the request of `request_bytes` will come. `Call` with the returned ticket then
-  // finds its grant waiting. Optional; a request of at most 64 KiB (with its response) needs none.
-  // A ticket ends at its deadline, with the link, or unused for the server's grant_unused_max; its
-  // Call then announces again, or ends with Aborted (retryable) when it crossed the news.
+      default;  // Every outstanding call ends with kCancelled before it returns.
+  // Announces a request of `request_bytes` in advance. `Call` with the returned ticket then has its
+  // grant already. Optional; a request of at most 64 KiB (with its answer) needs none. A ticket
+  // ends at its deadline, with the link, or after the server's grant_unused_max without use; its
+  // Call then announces again, or ends with Aborted (retryable) if it crossed the notice.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
-  // No Call will come with this ticket: the server gets its room back. Nothing for a ticket that
+  // Ends a ticket without a Call, so that the server frees its memory. No effect for a ticket that
   // was used or has ended.
   virtual void Abandon(std::uint64_t ticket) = 0;
-  // `ticket` 0: announces by itself if it must. Bytes above the announced ones are InvalidArgument.
-  // `done` exactly once. kUnavailable: the stream is down (it redials by itself with backoff; calls
-  // made while it is down fail at once).
+  // With `ticket` 0 the call announces itself if necessary. Bytes above the announced number are
+  // InvalidArgument. `done` is called exactly once. kUnavailable if the stream is down (it redials
+  // by itself with backoff; calls made while it is down fail at once).
   virtual void Call(std::uint64_t ticket, Frame request, const DataOptions& options,
                     DataDone done) = 0;
 };
@@ -123,25 +121,27 @@ class Channel {
   virtual std::unique_ptr<DataStream> OpenData() = 0;
 };
 
-// Blocking convenience for psctl and tests; never from a transport thread.
+// A blocking helper for psctl and tests; never call it on a transport thread.
 absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method,
                                          std::string request, std::chrono::milliseconds deadline);
 
 // ------------------------------------------------------------------ server side
 
 struct PeerInfo {
-  std::string address;           // as the transport knows it
+  std::string address;           // in the transport's notation
   std::string certificate_name;  // common name of the verified client certificate, "" without TLS
-  std::string certificate_task;  // the task that it is for: "worker/0", "worker" (any),
-                                 // "user/alice"; "" without TLS and only then
-  std::string client_name = {};  // of a data stream: what the client calls itself (ChannelOptions),
-                                 // which nobody has proved
+  // the task that the certificate names: "worker/0", "worker" (any), "user/alice"; "" exactly if
+  // there is no TLS
+  std::string certificate_task;
+  // of a data stream: the client's self-chosen name (ChannelOptions), which is not proved
+  std::string client_name = {};
 };
-// Whether `peer` may be `task` ("worker/0", "user", "" anybody). Without TLS, where nobody can
-// tell, OK; else PermissionDenied: "certificate is for worker/0, expected coordinator".
+// Checks whether `peer` may be `task` ("worker/0", "user", "" any). OK without TLS, where
+// identities are unknown; otherwise PermissionDenied: "certificate is for worker/0, expected
+// coordinator".
 absl::Status CheckPeer(const PeerInfo& peer, absl::string_view task);
 
-// Answers once; dropping it unanswered answers Internal.
+// Answers once; destroying it without an answer answers Internal.
 class UnaryResponder {
  public:
   virtual ~UnaryResponder() = default;
@@ -150,62 +150,65 @@ class UnaryResponder {
 class DataResponder {
  public:
   virtual ~DataResponder() = default;
-  // `response` may not exceed the announced response_bytes_max by more than 64 KiB of header: such
-  // an answer is Internal. The request's reservation must have been released (its frame destroyed)
-  // or it is held until the answer has left.
+  // `response` may exceed the announced response_bytes_max by at most 64 KiB of header; a larger
+  // answer becomes Internal. Destroy the request's frame before the answer to release its
+  // reservation early; otherwise the reservation is held until the answer has been sent.
   virtual void Answer(Frame response) = 0;
   virtual void Fail(absl::Status status) = 0;
 };
 
 struct Handlers {
-  // Unknown method: return kUnimplemented through the responder.
+  // For an unknown method, fail with kUnimplemented through the responder.
   std::function<void(const PeerInfo&, absl::string_view method, std::string request,
                      std::unique_ptr<UnaryResponder>)>
       unary;
-  // A new message stream. The returned events are called for it; `stream` is the server's end. A
-  // nullopt refuses it.
+  // A new message stream, whose events are the returned ones; `stream` is the server's end. nullopt
+  // refuses it.
   std::function<std::optional<MessageStreamEvents>(const PeerInfo&, absl::string_view method,
                                                    std::shared_ptr<MessageStream> stream)>
       stream;
-  // A whole request. Malformed transport messages never get here: they end the stream with a typed
-  // error.
+  // A complete request. Malformed transport messages do not get here: they end the stream with a
+  // typed error.
   std::function<void(const PeerInfo&, ReceivedFrame request, std::unique_ptr<DataResponder>)> data;
 };
 
 struct ServerOptions {
-  std::string listen = "127.0.0.1:0";  // port 0: any
+  std::string listen = "127.0.0.1:0";  // port 0: any free port
   std::string insecure_listen;  // "" or an address off loopback without TLS; the caller warns
-  std::string unix_path;  // "" or a socket to serve as well, mode 0600; a path over 107 bytes falls
-                          // back to TCP and says so
+  // "" or a socket to serve as well, mode 0600; for a path over 107 bytes TCP is used, and the log
+  // says so
+  std::string unix_path;
   TlsFiles tls;
   std::string
-      data_peers;  // who may open data streams, by certificate: "worker", "worker,ps_server"; ""
-                   // anybody. A peer whose certificate names no task gets nothing
-  std::uint64_t budget_bytes_max = 256ull << 20;  // granted payload in flight, all peers
+      // tasks that may open data streams, by certificate: "worker", "worker,ps_server"; "" all. A
+      // peer whose certificate names no task is refused
+      data_peers;
+  std::uint64_t budget_bytes_max = 256ull << 20;  // granted payload in flight, all peers together
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
   std::uint64_t message_bytes_max = 4ull << 20;  // unary and message streams
   std::uint64_t frame_bytes_max = 1ull << 30;    // one data request or answer
-  std::uint64_t unsent_bytes_max = 64ull << 20;  // one message stream
+  std::uint64_t unsent_bytes_max = 64ull << 20;  // per message stream
   std::uint32_t streams_max = 4096;
-  // Memory shared with clients of this host, all together, through which their payload comes
-  // instead of through the socket; 0: none.
+  // Memory shared with clients of this host, all together, for payload that bypasses the socket; 0:
+  // none.
   std::uint64_t lane_bytes_max = 0;
-  // What became of a client's offer: OK, or why its payload comes by the socket. On a transport
-  // thread.
+  // The result of a client's lane offer: OK, or the reason why its payload uses the socket. Called
+  // on a transport thread.
   std::function<void(const std::string& address, const absl::Status&)> on_lane = {};
   std::chrono::milliseconds unary_request_max{
-      10000};  // from the beginning of a unary call to its whole request, else DeadlineExceeded
+      // from the beginning of a unary call to its complete request; DeadlineExceeded afterwards
+      10000};
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
   std::chrono::milliseconds grant_unused_max{
-      30000};  // a grant whose payload does not come is dead (rule 5): Aborted, retryable
-  // The same while others wait, for a stream that sends nothing, or whose peer holds more than its
-  // share of the budget. A stream that leaves grants unused again and again is ended with
+      30000};  // a grant without payload for this time is dead (rule 5): Aborted, retryable
+  // The shorter limit while other peers wait, for a stream that sends nothing, or whose peer holds
+  // more than its share of the budget. A stream that repeatedly leaves grants unused is ended with
   // ResourceExhausted, and its peer gets no new one for `unused_pause`.
   std::chrono::milliseconds grant_idle_max{1000};
   std::chrono::milliseconds unused_pause{10000};
-  // Grants were taken back from this peer; `ended`: and its stream was ended for it. On a transport
-  // thread.
+  // Grants were taken back from this peer; `ended` tells whether its stream was ended for it.
+  // Called on a transport thread.
   std::function<void(const std::string& peer, std::uint64_t grants, std::uint64_t bytes,
                      bool ended)>
       on_unused_grants = {};
@@ -213,15 +216,17 @@ struct ServerOptions {
 
 class Server {
  public:
-  virtual ~Server() = default;                // Shutdown().
-  virtual std::string address() const = 0;    // host:port as bound
-  virtual std::string unix_path() const = 0;  // as bound, "" when not served
-  virtual void Shutdown() = 0;  // Ends streams; after it returns no callback runs. Idempotent.
+  virtual ~Server() = default;                // Calls Shutdown().
+  virtual std::string address() const = 0;    // the bound host:port
+  virtual std::string unix_path() const = 0;  // the bound path, "" if not served
+  // Ends all streams; no callback runs after it has returned. Idempotent.
+  virtual void Shutdown() = 0;
   struct Stats {
     std::uint64_t budget_used = 0, budget_waiting = 0, small_used = 0, streams = 0;
-    std::uint64_t peer_small_used = 0;                                // of the peer that uses most
-    std::uint64_t lanes = 0, lane_bytes = 0, lane_bytes_refused = 0;  // refused: for lane_bytes_max
-    // By limit; refused_total is all of them, and what other bounds refuse.
+    std::uint64_t peer_small_used = 0;  // of the peer that uses most
+    // refused: because of lane_bytes_max
+    std::uint64_t lanes = 0, lane_bytes = 0, lane_bytes_refused = 0;
+    // Refusals by limit; refused_total counts all of them, and those of other bounds.
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0,
                   streams_refused = 0;
     std::uint64_t taken_back_total = 0;  // grants that were not used
@@ -233,36 +238,38 @@ class Server {
 
 struct ChannelOptions {
   TlsFiles tls;
-  // With TLS, whom the certificate of the peer must be for, else the connection is refused:
-  // "coordinator", "ps_server/0"; "" any task of the authority. `check_host`: and for the host that
-  // is dialed (over TCP).
+  // With TLS, the task that the peer's certificate must name: "coordinator", "ps_server/0"; "" any
+  // task of the authority. Other peers are refused. `check_host` also requires the dialed host in
+  // the certificate (over TCP).
   std::string peer_task;
   bool check_host = false;
   bool use_unix = false;
-  // What the client calls itself on data streams: whose share of a server's budget they take part
-  // in where no certificate says it. ASCII.
+  // The client's own name on data streams: it selects the share of a server's budget if no
+  // certificate does. ASCII.
   std::string client_name = {};
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
   std::uint64_t unsent_bytes_max = 64ull << 20;
   std::uint64_t inflight_calls_max = 4096;
   std::chrono::milliseconds progress_timeout{5000};
-  // Memory to share with a server on this host, for each direction of a data stream; 0: none.
+  // Memory to share with a server on this host, per direction of a data stream; 0: none.
   // InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
   std::uint64_t lane_ring_bytes = 0;
-  // What became of it: OK, or why the payload goes by the socket. On a transport thread, once a
-  // connection.
+  // The result of the offer: OK, or the reason why payload uses the socket. Called on a transport
+  // thread, once per connection.
   std::function<void(const absl::Status&)> on_lane = {};
 };
 
 class Transport {
  public:
   virtual ~Transport() = default;
-  // InvalidArgument: an address off loopback with neither TLS nor insecure_listen (P10), naming
-  // both ways to open it; bad certificates, naming the file. Unavailable: cannot bind.
+  // InvalidArgument for an address off loopback with neither TLS nor insecure_listen (P10), naming
+  // both remedies; for bad certificates, naming the file. Unavailable if the address cannot be
+  // bound.
   virtual absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
                                                          Handlers handlers) = 0;
-  // Never fails for an unreachable peer: calls do. InvalidArgument for unreadable certificates.
+  // An unreachable peer is no error here; its calls fail. InvalidArgument for unreadable
+  // certificates.
   virtual absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address,
                                                         const ChannelOptions& options) = 0;
 };

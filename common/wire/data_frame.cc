@@ -20,11 +20,10 @@ constexpr std::uint64_t kAlignment = tensor::kAlignment;
 constexpr std::uint64_t kLengthBytes = 4;
 constexpr std::uint64_t kHeaderBytesMax = 8ull << 20;
 constexpr int kSectionsMax = 1 << 16;
-// payload_offset and payload_bytes as two fields of a section: a tag byte and at most ten bytes
-// each.
+// The fields payload_offset and payload_bytes of a section: a tag byte and at most ten bytes each.
 constexpr std::uint64_t kSectionFieldsBytesMax = 22;
-// A stand-in of five bytes for offsets not yet known. Frames stay below 4 GiB (frame_bytes_max), so
-// none is wider.
+// A placeholder of five bytes for offsets that are not known yet. Frames stay below 4 GiB
+// (frame_bytes_max), so no offset is wider.
 constexpr std::uint64_t kWidestOffset = 0xFFFFFFFF;
 
 constexpr std::array<std::byte, kAlignment> kZeros{};
@@ -40,24 +39,24 @@ std::uint32_t LoadLength(const std::byte* in) {
 
 using Place = std::function<void(std::uint64_t offset, std::uint64_t bytes)>;
 
-// Bytes that lie behind each other, whatever pieces they come in, and the fields of the header that
-// say where: `place` is told offset and length.
+// Consecutive bytes, in one or more pieces, and the header fields that hold their place: `place` is
+// called with offset and length.
 struct Part {
   std::span<tensor::SharedBytes> pieces;
   Place place;
   std::uint64_t bytes = 0, offset = 0;
 };
 
-// Memory that goes on where `last` ends, `gap` zeros included, as whoever made both has written
-// them (data_frame.h).
+// Returns whether `piece` begins in memory where `last` and `gap` bytes of zeros end, as written by
+// the maker of both (data_frame.h).
 bool GoesOn(const tensor::SharedBytes& last, std::uint64_t gap, const tensor::SharedBytes& piece) {
   return last.owner != nullptr && last.owner == piece.owner &&
          last.bytes.data() + last.bytes.size() + gap == piece.bytes.data();
 }
 
-// `copied` lie in one piece with the header, then come `parts` from where they are. The offsets are
-// part of the header that they come after: its size is first taken with the widest offsets, and the
-// rest up to the first part is padding.
+// Copies `copied` into one piece with the header; `parts` follow without a copy. The offsets are
+// part of the header that precedes them: its size is first computed with the widest offsets, and
+// the rest up to the first part is padding.
 template <class Header>
 std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> copied,
                                        std::vector<Part> parts) {
@@ -72,12 +71,12 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
     }
   }
   const std::uint64_t first_part = RoundUp(kLengthBytes + header.ByteSizeLong(), kAlignment);
-  EG_CHECK_MSG(first_part + bytes <= kWidestOffset, "a frame stays below 4 GiB");
+  EG_CHECK_MSG(first_part + bytes <= kWidestOffset, "a frame must be below 4 GiB");
   std::uint64_t
       at = first_part,
       end = 0,
       head_bytes =
-          0;  // where the next one goes, where the frame ends, what is one piece with the header
+          0;  // offset of the next part, end of the frame, size of the piece with the header
   for (std::vector<Part>* list : {&copied, &parts}) {
     for (Part& part : *list) {
       if (part.bytes == 0) continue;
@@ -92,7 +91,7 @@ std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> c
   const std::uint64_t header_bytes = header.ByteSizeLong();
   if (end == 0) head_bytes = end = kLengthBytes + header_bytes;
   head_bytes =
-      std::min(head_bytes, end);  // Padding goes before a part, so that a frame never ends in it.
+      std::min(head_bytes, end);  // Padding precedes a part, so a frame never ends in padding.
   auto head = std::make_shared<tensor::AlignedBuffer>(head_bytes);
   StoreLength(static_cast<std::uint32_t>(header_bytes), head->data());
   EG_CHECK(header.SerializeToArray(head->data() + kLengthBytes, static_cast<int>(header_bytes)));
@@ -143,7 +142,7 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame,
         "header_bytes out of range: offset=0 got=", header_bytes,
         " max=", std::min<std::uint64_t>(kHeaderBytesMax, frame.size() - kLengthBytes)));
   }
-  google::protobuf::LogSilencer silencer;  // Bytes of a stranger must not fill the log.
+  google::protobuf::LogSilencer silencer;  // Malformed bytes of a peer must not fill the log.
   *header = Packed<Header>(header_bytes);
   if (!(*header)->ParseFromArray(frame.data() + kLengthBytes, static_cast<int>(header_bytes))) {
     return absl::InvalidArgumentError(
@@ -152,8 +151,8 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame,
   return kLengthBytes + header_bytes;
 }
 
-// Hands out byte ranges of a frame: none leaves it, and once Check has said so, none overlaps
-// another.
+// Hands out byte ranges of a frame: each lies inside the frame, and after a successful Check no two
+// overlap.
 class Ranges {
  public:
   Ranges(std::span<const std::byte> frame, std::uint64_t header_end, int sections)
@@ -172,7 +171,7 @@ class Ranges {
     }
     if (offset < header_end_) return Overlap({offset, 0, field, index}, header_end_);
     if (!end || *end > frame_.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("bytes leave the frame: field=", field, "[",
+      return absl::InvalidArgumentError(absl::StrCat("bytes exceed the frame: field=", field, "[",
                                                      index, "] offset=", offset, " bytes=", bytes,
                                                      " frame=", frame_.size()));
     }
@@ -198,7 +197,7 @@ class Ranges {
   };
   static absl::Status Overlap(const Taken& taken, std::uint64_t want) {
     return absl::InvalidArgumentError(
-        absl::StrCat("bytes overlap what is before them: field=", taken.field, "[", taken.index,
+        absl::StrCat("bytes overlap the bytes before them: field=", taken.field, "[", taken.index,
                      "] offset=", taken.offset, " want>=", want));
   }
 
@@ -214,7 +213,7 @@ absl::Status CheckSections(absl::string_view field, int count) {
       absl::StrCat("too many sections: field=", field, " got=", count, " max=", kSectionsMax));
 }
 
-// `field` names them: "pulls.ids".
+// `field` names them in errors: "pulls.ids".
 template <class Section>
 absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int index,
                                                       const Section& section, Ranges* ranges) {
@@ -236,7 +235,7 @@ absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int ind
                                        ids.count());
 }
 
-// Write into a section where its bytes lie.
+// Writes the place of its bytes into a section.
 template <class Section>
 Place PlacePayload(Section* section) {
   return [section](std::uint64_t offset, std::uint64_t bytes) {
@@ -261,8 +260,8 @@ std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader* header,
                                               std::vector<tensor::SharedBytes> ids) {
   const auto pushes = static_cast<std::size_t>(header->pushes_size()),
              pulls = static_cast<std::size_t>(header->pulls_size());
-  EG_CHECK_MSG(payloads.size() == pushes, "one payload a section");
-  EG_CHECK_MSG(ids.empty() || ids.size() == pushes + pulls, "one list of ids a section");
+  EG_CHECK_MSG(payloads.size() == pushes, "expected one payload per section");
+  EG_CHECK_MSG(ids.empty() || ids.size() == pushes + pulls, "expected one list of ids per section");
   std::vector<Part> lists, parts;
   lists.reserve(ids.size());
   parts.reserve(pushes);
@@ -287,8 +286,9 @@ std::vector<tensor::SharedBytes> BuildResponseOfPieces(
     v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
     std::span<const std::uint32_t> order) {
   EG_CHECK_MSG(static_cast<std::size_t>(header->pulls_size()) == payloads.size(),
-               "one payload a section");
-  EG_CHECK_MSG(order.empty() || order.size() == payloads.size(), "an order of all sections");
+               "expected one payload per section");
+  EG_CHECK_MSG(order.empty() || order.size() == payloads.size(),
+               "expected an order of all sections");
   std::vector<Part> parts;
   parts.reserve(payloads.size());
   for (std::size_t i = 0; i < payloads.size(); ++i) {
@@ -348,8 +348,7 @@ absl::StatusOr<Response> ParseResponse(std::span<const std::byte> frame) {
 
 std::uint64_t RequestBytesBound(const v1::RequestHeader& header, std::uint64_t payload_bytes) {
   const auto pushes = static_cast<std::uint64_t>(header.pushes_size());
-  // A section that grows by 22 bytes may need a longer length prefix of its own: two more bytes
-  // cover it.
+  // A section that grows by 22 bytes may need a longer length prefix; two more bytes cover it.
   return kLengthBytes + header.ByteSizeLong() + pushes * (kSectionFieldsBytesMax + 2) +
          (pushes + 1) * kAlignment + payload_bytes;
 }

@@ -1,8 +1,8 @@
 // A data frame: `u32 header_bytes | header (protobuf) | zero padding | tensor bytes at 64-byte
 // aligned offsets` (FORMAT.md).
 //
-// Builder and reader of requests and answers. Nothing read is trusted: offsets, lengths and counts
-// are checked against the frame before a span is handed out. Pure.
+// Builder and reader of requests and answers. Input is not trusted: offsets, lengths and counts are
+// checked against the frame before a span is handed out. Pure.
 #pragma once
 
 #include <google/protobuf/arena.h>
@@ -20,13 +20,13 @@
 
 namespace evergrad::wire {
 
-// Lays out `payloads` (one per section that carries bytes, in order; may be empty spans) behind the
-// header, without a copy. Pieces of one owner that lie behind each other in its memory, at most the
-// padding between them, become one piece: whoever leaves room for padding there writes zeros to it.
-// The builder fills payload_offset and payload_bytes of pushes[i] / pulls[i] for every i, then
-// serializes the header. payloads.size() must equal the number of push sections (request) or pull
-// results (response). `ids`: empty, or one list of int64 ids for each push section and then for
-// each pull section; what is not empty becomes the section's IdList, and is copied.
+// Lays out `payloads` behind the header without a copy: one per section with bytes, in order; empty
+// spans are allowed. Pieces of one owner that are consecutive in its memory, with at most the
+// padding between them, become one piece: an owner that leaves a gap for padding must fill it with
+// zeros. The builder fills in payload_offset and payload_bytes of pushes[i] / pulls[i] for every i
+// and serializes the header. payloads.size() must equal the number of push sections (request) or
+// pull results (answer). `ids` is empty, or has one list of int64 ids for each push section and
+// then for each pull section; non-empty lists are copied into the section's IdList.
 std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader* header,
                                               std::vector<tensor::SharedBytes> payloads,
                                               std::vector<tensor::SharedBytes> ids = {});
@@ -37,21 +37,21 @@ inline std::vector<tensor::SharedBytes> BuildRequest(v1::RequestHeader header,
 }
 std::vector<tensor::SharedBytes> BuildResponse(v1::ResponseHeader header,
                                                std::vector<tensor::SharedBytes> payloads);
-// From payloads in pieces, for a shard's values lie in chunks; the pieces are moved from. They lie
-// in the frame in this `order` of the sections (none: as the sections do).
+// The same for payloads in pieces, because a shard's values are in chunks; the pieces are moved
+// from. Their order in the frame is that of `order`, a permutation of the sections (empty: the
+// order of the sections).
 std::vector<tensor::SharedBytes> BuildResponseOfPieces(
     v1::ResponseHeader* header, std::span<const std::span<tensor::SharedBytes>> payloads,
     std::span<const std::uint32_t> order);
 
-// A message whose parts lie beside each other in memory of its own: hundreds of sections cost a few
-// allocations.
+// A message with all its parts in one arena, so that hundreds of sections cost a few allocations.
 template <class Message>
 class Packed {
  public:
-  // Empty: what `operator*` gives does not exist. `encoded_bytes`: of what will be parsed into it,
-  // or about.
+  // Empty; `operator*` is invalid. `encoded_bytes` is the approximate size of the encoded message
+  // that will be parsed into it.
   Packed() = default;
-  // For `sections` that are about to be added.
+  // For about `sections` sections that will be added.
   static Packed OfSections(std::size_t sections) { return Packed(sections * 40); }
   explicit Packed(std::uint64_t encoded_bytes)
       : arena_(std::make_unique<google::protobuf::Arena>(Options(encoded_bytes))) {
@@ -71,7 +71,7 @@ class Packed {
     return options;
   }
   std::unique_ptr<google::protobuf::Arena> arena_;
-  Message* message_ = nullptr;  // arena_'s
+  Message* message_ = nullptr;  // in arena_
 };
 
 struct Request {
@@ -84,13 +84,13 @@ struct Response {
   Packed<v1::ResponseHeader> header;
   std::vector<std::span<const std::byte>> payloads;  // one per pull result; views into the frame
 };
-// InvalidArgument names the field, the offset and what was expected. A frame with ids begins at a
-// multiple of 8.
+// InvalidArgument names the field, the offset and the expectation. A frame with ids must be aligned
+// to 8 bytes.
 absl::StatusOr<Request> ParseRequest(std::span<const std::byte> frame);
 absl::StatusOr<Response> ParseResponse(std::span<const std::byte> frame);
 
-// Size in bytes that BuildRequest will give, for Announce: an upper bound. `payload_bytes` without
-// ids.
+// An upper bound of the size of BuildRequest's result, for Announce. `payload_bytes` does not
+// include ids.
 std::uint64_t RequestBytesBound(const v1::RequestHeader& header, std::uint64_t payload_bytes);
 
 }  // namespace evergrad::wire

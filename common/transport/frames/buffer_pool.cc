@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::size_t kHugePageBytes = 2u << 20;
 
-// Null: there is none.
+// Returns nullptr if out of memory.
 std::byte* Map(std::size_t capacity) {
-  // Huge pages want their own alignment: map more and give the edges back.
+  // Huge pages need their own alignment: map more and unmap the edges.
   const std::size_t extra = capacity >= kHugePageBytes ? kHugePageBytes : 0;
   void* mapped =
       mmap(nullptr, capacity + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -27,7 +27,7 @@ std::byte* Map(std::size_t capacity) {
   const auto before = static_cast<std::size_t>(aligned - begin);
   if (before > 0) munmap(begin, before);
   if (before < extra) munmap(aligned + capacity, extra - before);
-  madvise(aligned, capacity, MADV_HUGEPAGE);  // A wish: a refusal costs speed only.
+  madvise(aligned, capacity, MADV_HUGEPAGE);  // Only a hint: a refusal costs speed.
   return aligned;
 }
 

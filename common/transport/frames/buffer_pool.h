@@ -1,6 +1,5 @@
-// Memory for received frames: large buffers are kept and used again, so that a push of 64 MB does
-// not begin with 16,384 page faults, and so that what is kept is bounded (the heap would keep what
-// it likes). Thread-safe.
+// Memory for received frames. Large buffers are reused, so that a push of 64 MB does not begin with
+// 16,384 page faults, and so that the retained memory is bounded (the heap's is not). Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +17,22 @@ namespace evergrad::transport {
 class BufferPool final : public tensor::BufferHome,
                          public std::enable_shared_from_this<BufferPool> {
  public:
-  // `bytes_max`: what is meant to be out at once, a server's budget. What has come back is kept
-  // while it and what is out fit into that and its eighth (Capacity), and half of `bytes_max`
-  // whatever is out; beyond, the oldest goes.
+  // `bytes_max` is the intended limit of memory in use, a server's budget. Returned buffers are
+  // retained while they and the buffers in use fit into bytes_max and an eighth of it (Capacity),
+  // and up to half of `bytes_max` in any case; beyond that the oldest are freed.
   explicit BufferPool(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
   ~BufferPool() override;
 
-  // Not initialised. Below kPooledBytesMin it is the heap's. Throws std::bad_alloc.
+  // Uninitialized memory. Below kPooledBytesMin it comes from the heap. Throws std::bad_alloc.
   tensor::AlignedBuffer Take(std::size_t bytes);
   void TakeBack(std::byte* data, std::size_t bytes) override;
 
   std::uint64_t free_bytes() const;
-  std::uint64_t out_bytes() const;  // by capacity, of buffers that are not the heap's
+  std::uint64_t out_bytes() const;  // capacity of the buffers in use that are not on the heap
 
   static constexpr std::size_t kPooledBytesMin = 256u << 10;
-  // What is really mapped for `bytes`: in eighths of a power of two, so that like sizes share and
-  // at most an eighth is wasted.
+  // The number of bytes mapped for `bytes`: rounded up to an eighth of a power of two, so that
+  // similar sizes share buffers and at most an eighth is wasted.
   static std::size_t Capacity(std::size_t bytes);
 
  private:
@@ -42,13 +41,13 @@ class BufferPool final : public tensor::BufferHome,
     std::size_t capacity;
   };
 
-  // What is to be unmapped, outside of the lock: giving 64 MB back takes a while.
+  // Buffers to be unmapped outside of the lock, because unmapping 64 MB takes long.
   std::vector<Free> TakeSurplus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Unmap(const std::vector<Free>& surplus);
 
   const std::uint64_t bytes_max_;
   mutable Mutex mu_;
-  std::deque<Free> free_ ABSL_GUARDED_BY(mu_);  // Oldest first, searched from the newest.
+  std::deque<Free> free_ ABSL_GUARDED_BY(mu_);  // Oldest first; searched from the newest.
   std::uint64_t free_bytes_ ABSL_GUARDED_BY(mu_) = 0, out_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

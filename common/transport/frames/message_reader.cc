@@ -68,7 +68,7 @@ void StreamPayload(MessageView payload, std::byte* out) {
     if (part.empty()) continue;
     const std::byte* from = part.data();
     const std::byte* const end = from + part.size();
-    // Whole lines go past the caches, the ends of a part as usual.
+    // Copies whole lines past the caches, and the ends of a part as usual.
     const std::size_t head =
         std::min<std::size_t>(part.size(), -reinterpret_cast<std::uintptr_t>(out) % kLine);
     std::memcpy(out, from, head);
@@ -83,8 +83,9 @@ void StreamPayload(MessageView payload, std::byte* out) {
     std::memcpy(out, from, tail);
     out += tail;
   }
-  _mm_sfence();  // Such stores are in no order with others: before any that tell another thread of
-                 // the frame.
+  // Such stores are not ordered with others; the fence precedes any store that tells another thread
+  // of the frame.
+  _mm_sfence();
 #else
   CopyPayload(payload, out);
 #endif

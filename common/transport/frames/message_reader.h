@@ -1,5 +1,4 @@
-// The messages of a data stream that lie one behind another in what came from the network. Pure,
-// not thread-safe.
+// Reads the consecutive messages of a data stream from one received buffer. Pure, not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +13,16 @@ namespace evergrad::transport {
 
 class MessageReader {
  public:
-  explicit MessageReader(MessageView bytes);  // Lives as long as the reader.
+  explicit MessageReader(MessageView bytes);  // `bytes` live as long as the reader.
 
   bool done() const { return left_ == 0; }
-  // The header of the next message; InvalidArgument names what is wrong.
+  // The header of the next message; InvalidArgument names the error.
   absl::StatusOr<wire::StreamHeader> Next();
-  // What follows it, header.bytes_behind(), until the next call of Next.
+  // The header.bytes_behind() bytes that follow it, valid until the next call of Next.
   MessageView payload() const { return payload_; }
 
  private:
-  // Calls `use` with each span of the next `bytes`, which are there.
+  // Calls `use` with each span of the next `bytes`, which must exist.
   template <class Use>
   void Advance(std::uint64_t bytes, Use use);
 
@@ -33,9 +32,9 @@ class MessageReader {
   absl::InlinedVector<std::span<const std::byte>, 4> payload_;
 };
 
-// Copies all of `payload` to `out`, which has the room.
+// Copies all of `payload` to `out`, which must be large enough.
 void CopyPayload(MessageView payload, std::byte* out);
-// The same past the caches (where the processor can), for what is written long before it is read.
+// The same past the caches (if the CPU can), for data that is read much later.
 void StreamPayload(MessageView payload, std::byte* out);
 
 }  // namespace evergrad::transport

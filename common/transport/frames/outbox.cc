@@ -44,7 +44,7 @@ void Outbox::AddFrame(wire::MessageKind kind, std::uint64_t request_id,
   entry.is_frame = true;
   const Key key{size, next_order_++};
   const bool fresh = frames_.emplace(request_id, key).second;
-  EG_CHECK_MSG(fresh, "two frames of one request");
+  EG_CHECK_MSG(fresh, "duplicate frame of one request");
   queue_.emplace(key, std::move(entry));
 }
 
@@ -67,7 +67,7 @@ std::optional<Outbox::Message> Outbox::Next(std::uint64_t bytes_max, std::uint8_
   Entry& entry = node.mapped();
   Message message;
   message.header = entry.header;
-  message.pieces.push_back({});  // The header's place: its length is known below.
+  message.pieces.push_back({});  // Reserved for the header, whose length is known below.
   if (!entry.is_frame) {
     for (auto& piece : entry.frame.pieces) message.pieces.push_back(std::move(piece));
     message.pieces[0] = Encoded(message.header);
@@ -84,7 +84,7 @@ std::optional<Outbox::Message> Outbox::Next(std::uint64_t bytes_max, std::uint8_
     room -= n;
     entry.piece_offset += n;
     if (entry.piece_offset == piece.bytes.size()) {
-      pieces[entry.piece] = {};  // The message now holds the owner; the frame need not.
+      pieces[entry.piece] = {};  // The message holds the owner now.
       ++entry.piece;
       entry.piece_offset = 0;
     }

@@ -1,5 +1,5 @@
-// What one side of a data stream has to send: picks, at each message boundary, the frame with the
-// smallest remainder, so that a small answer overtakes a 64 MB push. Pure, not thread-safe.
+// The queue of one side of a data stream. At each message boundary it selects the frame with the
+// fewest remaining bytes, so that a small answer overtakes a 64 MB push. Pure, not thread-safe.
 #pragma once
 
 #include <array>
@@ -21,23 +21,23 @@ class Outbox {
 
   // A message without a frame: GRANT, ANNOUNCE, CANCEL, PING, … or an ERROR with `text`.
   void AddControl(wire::StreamHeader header, std::string text = {});
-  // A REQUEST or ANSWER. One frame a request id and direction at a time.
+  // A REQUEST or ANSWER. At most one frame per request id and direction at a time.
   void AddFrame(wire::MessageKind kind, std::uint64_t request_id, std::uint64_t response_bytes_max,
                 Frame frame);
-  // Drops what has not been taken of the frame of `request_id`. True when some of it had not been.
+  // Drops the unsent part of the frame of `request_id`. Returns true if there was one.
   bool Drop(std::uint64_t request_id);
   void Clear();
 
   struct Message {
     wire::StreamHeader header;
-    OutgoingPieces pieces;  // The encoded header, then the payload, not copied.
-    bool last = true;       // The frame is sent completely with this one.
+    OutgoingPieces pieces;  // The encoded header, then the payload, which is not copied.
+    bool last = true;       // This message completes the frame.
   };
   std::optional<Message> Next() { return Next(message_bytes_max_, 0); }
-  // At most `bytes_max` of payload, with these flags if it is a piece of a frame.
+  // Returns a message with at most `bytes_max` of payload; a piece of a frame has these flags.
   std::optional<Message> Next(std::uint64_t bytes_max, std::uint8_t flags);
-  // What is left of the frame that Next would send a piece of; 0 for a message without one, or
-  // none.
+  // The remaining bytes of the frame whose piece Next would send; 0 for a message without a frame,
+  // or if the queue is empty.
   std::uint64_t next_frame_left() const { return queue_.empty() ? 0 : queue_.begin()->first.first; }
   bool empty() const { return queue_.empty(); }
   std::size_t size() const { return queue_.size(); }
@@ -47,7 +47,7 @@ class Outbox {
     wire::StreamHeader header;
     Frame frame;
     bool is_frame = false;
-    std::size_t piece = 0;  // Where the next message starts.
+    std::size_t piece = 0;  // offset of the next message
     std::uint64_t piece_offset = 0;
   };
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // (bytes left, order of arrival)
@@ -55,12 +55,12 @@ class Outbox {
   const std::uint64_t message_bytes_max_;
   std::uint64_t next_order_ = 0;
   std::map<Key, Entry> queue_;
-  std::map<std::uint64_t, Key> frames_;  // request id -> its place in queue_
+  std::map<std::uint64_t, Key> frames_;  // request id -> key in queue_
 };
 
-// What leaves in one write: messages of `session` until they are kWriteBytes, or one whose payload
-// is in the lane, which the peer can copy out while we fill in the next. Their sizes with payload;
-// `pieces` stays empty when there is nothing to send now.
+// Takes the messages of one write: messages of `session` up to kWriteBytes, or one whose payload is
+// in the lane, so that the peer can copy it while the next is filled. Returns their size with
+// payload; `pieces` stays empty if there is nothing to send now.
 template <class Session>
 std::uint64_t TakeWrite(Session& session, OutgoingPieces* pieces) {
   std::uint64_t in_write = 0, bytes = 0;

@@ -1,4 +1,4 @@
-// One frame put together from its pieces: one allocation, one copy. Pure, not thread-safe.
+// One frame assembled from its pieces, with one allocation and one copy. Pure, not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,21 @@
 
 namespace evergrad::transport {
 
-// A frame of at least this much is copied past the caches: they would keep nothing of it until it
-// is read, and each line would be read from memory only to be overwritten. Frames of 16 MiB gain by
-// it, of 8 MiB some, of 4 MiB none (DECISIONS.md, "Under TLS").
+// Frames of at least this size are copied past the caches: a cache would not keep them until they
+// are read, and would load each line only to overwrite it. The gain is large for frames of 16 MiB,
+// small for 8 MiB, and zero for 4 MiB (DECISIONS.md, "Under TLS").
 inline constexpr std::uint64_t kStreamedBytesMin = 16u << 20;
 
 class Reassembly {
  public:
-  // Nothing is allocated before the first piece, and then no more than `frame_bytes_max` (granted
-  // or asked for). From `pool` (null: the heap), which outlives it.
+  // Allocates nothing before the first piece, and then at most `frame_bytes_max` (the granted or
+  // requested size), from `pool` (nullptr: the heap), which outlives it.
   explicit Reassembly(std::uint64_t frame_bytes_max = 0, BufferPool* pool = nullptr)
       : frame_bytes_max_(frame_bytes_max), pool_(pool) {}
 
-  // Copies `payload`, the header.bytes of `header`. InvalidArgument: a gap, a repeat, a frame that
-  // grows, more than was allowed. Then nothing has been copied and the stream is to be ended.
+  // Copies `payload`, the header.bytes of `header`. InvalidArgument for a gap, a repeated piece, a
+  // frame that changes its size, or more than allowed; then nothing has been copied, and the stream
+  // is to be ended.
   absl::Status Add(const wire::StreamHeader& header, MessageView payload);
 
   bool started() const { return started_; }

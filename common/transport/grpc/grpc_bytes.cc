@@ -16,7 +16,7 @@ constexpr std::size_t kCopyBytesMax = 4096;
 void DestroyOwner(void* owner) { delete static_cast<std::shared_ptr<const void>*>(owner); }
 
 grpc::Slice Borrowed(tensor::SharedBytes piece) {
-  // gRPC's slices are not const; nobody writes through them.
+  // gRPC's slices are not const, but no code writes through them.
   void* bytes = const_cast<std::byte*>(piece.bytes.data());
   return grpc::Slice(bytes, piece.bytes.size(), DestroyOwner,
                      new std::shared_ptr<const void>(std::move(piece.owner)));

@@ -1,4 +1,4 @@
-// Bytes and statuses between gRPC and the room. Private to the room: includes gRPC.
+// Conversions of bytes and statuses between gRPC and the room. Private to the room: includes gRPC.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -12,16 +12,15 @@
 
 namespace evergrad::transport {
 
-// Large pieces are sent from where they lie; their owners live until gRPC destroys the slice (rule
-// 7), on any thread. Small neighbours are copied into one slice, which costs less than tracking
-// them.
+// Large pieces are sent without a copy; their owners live until gRPC destroys the slice (rule 7),
+// on any thread. Small neighbours are copied into one slice, which costs less than tracking them.
 grpc::ByteBuffer ToByteBuffer(OutgoingPieces pieces);
 grpc::ByteBuffer ToByteBuffer(const std::string& text);
 
 // Views of a received message, valid as long as the object.
 class ReceivedSlices {
  public:
-  // False when the buffer cannot be read (it is then not a message of ours).
+  // Returns false if the buffer is unreadable (it is not one of our messages then).
   bool Reset(grpc::ByteBuffer* buffer);
   void Clear();
   MessageView view() const { return views_; }
@@ -33,8 +32,8 @@ class ReceivedSlices {
 };
 
 grpc::Status ToGrpc(const absl::Status& status);
-// A status that carries our ErrorDetail is restored from it; gRPC's own CANCELLED and RST_STREAM
-// mean that the peer is gone.
+// Restores a status from our ErrorDetail if it carries one. gRPC's own CANCELLED and RST_STREAM
+// mean that the peer is disconnected.
 absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace evergrad::transport

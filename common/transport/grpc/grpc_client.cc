@@ -30,11 +30,11 @@ namespace evergrad::transport {
 namespace {
 
 constexpr char kOurVerdict[] =
-    "Custom verification check failed";  // How gRPC brings what PeerVerifier says.
+    "Custom verification check failed";  // gRPC's text for a refusal by PeerVerifier.
 constexpr MonoTime kHintHolds =
-    std::chrono::seconds(2);  // What a probe found is not looked for again for this long.
+    std::chrono::seconds(2);  // The result of a probe is used for this long.
 
-// Says more about a connection that failed, perhaps a little later, on the loop.
+// Explains a failed connection, possibly a little later, on the loop.
 using Explain = std::function<void(const grpc::Status&, std::function<void(absl::Status)>)>;
 
 class ClientLink final : public Link,
@@ -50,9 +50,9 @@ class ClientLink final : public Link,
         explain_(std::move(explain)) {}
 
   void Start(std::shared_ptr<LinkEvents> events) override {
-    if (loop_->stopping()) return;  // Nobody waits for events any more.
+    if (loop_->stopping()) return;  // The listener has been detached.
     events_ = std::move(events);
-    self_ = shared_from_this();  // Until the last operation is back.
+    self_ = shared_from_this();  // Until the last operation has completed.
     loop_->Add(this);
     if (method_ != kDataMethod) {
       context_.AddMetadata("evergrad-call", "stream");
@@ -105,7 +105,7 @@ class ClientLink final : public Link,
         break;
       case Op::kWrite:
         writing_ = false;
-        if (!ok) break;  // The read fails too, and tells why.
+        if (!ok) break;  // The read fails as well and reports the reason.
         if (const auto events = events_) events->OnSent();
         HalfClose();
         break;
@@ -197,7 +197,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
         });
   }
 
-  // Ends the callers' waiting; the calls' objects go when gRPC has given them back.
+  // Ends the waits of the callers; the calls' objects are destroyed once gRPC has completed them.
   void Close() {
     closed_ = true;
     self_ = calls_.empty() ? nullptr : shared_from_this();
@@ -259,8 +259,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     }
   }
 
-  // Whether gRPC says that it had no connection to send the call on, and that this may change by
-  // itself. gRPC has no type for it, only its words; what a peer has said comes with details.
+  // Returns whether gRPC reports that it had no connection for the call, which may change by
+  // itself. gRPC has only a text for this; an error from a peer carries details.
   static bool NoConnection(const grpc::Status& status) {
     const std::string& message = status.error_message();
     return status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
@@ -269,7 +269,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
            !absl::StrContains(message, "certificate verify failed") &&
            !absl::StrContains(message, kOurVerdict);
   }
-  // Whether gRPC left out why: a peer that hung up in the middle of a handshake.
+  // Returns whether gRPC omitted the reason: a peer that disconnected during a handshake.
   static bool WantsProbe(const std::string& message) {
     return absl::StrContains(message, "Socket closed") || absl::StrContains(message, "handshake") ||
            absl::StrContains(message, "reset");
@@ -309,7 +309,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
         options_.message_bytes_max, wire::kMessagePayloadBytesMax + wire::kStreamHeaderBytes)));
     arguments.SetMaxSendMessageSize(-1);
     arguments.SetInt("grpc.channel_id",
-                     next_channel.fetch_add(1));  // One connection a pair (rule 9).
+                     next_channel.fetch_add(1));  // One connection per pair (rule 9).
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -318,17 +318,17 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);  // How long one attempt may take.
+    arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 3000);  // Time limit of one attempt.
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
     arguments.SetInt(GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET,
-                     1);  // Identity only: nothing is inflated.
+                     1);  // Identity encoding only: nothing is decompressed.
     channel_ = grpc::CreateCustomChannel(target_, credentials_, arguments);
   }
 
   const std::shared_ptr<GrpcLoop> loop_;
   const std::shared_ptr<BufferPool> pool_;
   const std::string target_;
-  const std::string probe_address_;  // "" by a unix socket.
+  const std::string probe_address_;  // "" for a unix socket.
   const std::optional<TlsPems> pems_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const ChannelOptions options_;
@@ -336,7 +336,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   bool closed_ = false;
   std::uint64_t next_call_ = 1;
   std::map<std::uint64_t, std::unique_ptr<UnaryCall>> calls_;
-  std::shared_ptr<ChannelCore> self_;  // Once closed, until the calls are back.
+  std::shared_ptr<ChannelCore> self_;  // After the close, until the calls have completed.
   std::vector<std::pair<absl::Status, std::function<void(absl::Status)>>>
       unexplained_;  // While a probe runs.
   std::optional<std::string> hint_;
@@ -393,7 +393,7 @@ class GrpcChannel final : public Channel {
  private:
   const std::shared_ptr<ChannelCore> core_;
   const std::shared_ptr<PostLimit> posted_ = std::make_shared<PostLimit>(
-      core_->options().inflight_calls_max);  // Shared with what is posted.
+      core_->options().inflight_calls_max);  // Shared with posted tasks.
   fault::Failpoints* const failpoints_;
 };
 
@@ -408,7 +408,7 @@ absl::StatusOr<std::unique_ptr<Channel>> DialGrpc(std::shared_ptr<GrpcLoop> loop
   auto pems = LoadTls(options.tls);
   if (!pems.ok()) return pems.status();
   const bool by_socket = options.use_unix && CanConnectUnix(address.unix_path);
-  // gRPC takes a port above 65535 for another one.
+  // gRPC would take a port above 65535 modulo 65536.
   if (!by_socket && !ParseHostPort(address.host_port))
     return absl::InvalidArgumentError(absl::StrCat(
         "address is not host:port with a port up to 65535: `", address.host_port, "`"));

@@ -18,7 +18,8 @@ std::shared_ptr<tls::CertificateProviderInterface> Provider(const TlsPems& pems)
       pems.ca, std::vector<tls::IdentityKeyCertPair>{{pems.key, pems.cert}});
 }
 
-// After the chain has been verified: is it the peer that the channel is meant for?
+// Checks, after the verification of the chain, whether the peer is the one that the channel
+// expects.
 class PeerVerifier final : public tls::ExternalCertificateVerifier {
  public:
   explicit PeerVerifier(ExpectedPeer expected) : expected_(std::move(expected)) {}
@@ -27,7 +28,7 @@ class PeerVerifier final : public tls::ExternalCertificateVerifier {
     const absl::Status status = Check(*request);
     if (!status.ok())
       *verdict = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(status.message()));
-    return true;  // Decided at once.
+    return true;  // Decided synchronously.
   }
   void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
 

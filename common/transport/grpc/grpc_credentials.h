@@ -1,4 +1,4 @@
-// Credentials of channels and listeners: mutual TLS, or none. Private to the room: includes gRPC.
+// Credentials of channels and listeners: mutual TLS or none. Private to the room: includes gRPC.
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -12,14 +12,16 @@
 
 namespace evergrad::transport {
 
-// Whom a channel is meant for.
+// The peer that a channel expects.
 struct ExpectedPeer {
-  std::string task;       // Of its certificate; "" any, but it must name one.
-  std::string host_port;  // The certificate must be for this host; "" whatever it is for.
+  // The task of its certificate; "" accepts any task, but the certificate must name one.
+  std::string task;
+  std::string host_port;  // The host of its certificate; "" accepts any host.
 };
 
-// Both ends want a certificate of the one private authority that names a task. A channel checks it
-// in the handshake; a server finds it at the call (peer_uri). No pems: no TLS.
+// Both ends require a certificate that names a task and is signed by the cluster's one private
+// authority. A channel checks it in the handshake; a server reads it at the call (peer_uri).
+// Without pems there is no TLS.
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems,
                                                             ExpectedPeer expected);
 std::shared_ptr<grpc::ServerCredentials> ListenCredentials(const std::optional<TlsPems>& pems);

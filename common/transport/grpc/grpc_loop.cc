@@ -8,8 +8,9 @@ namespace evergrad::transport {
 
 namespace {
 constexpr std::size_t kTasksMax = 1u
-                                  << 20;  // As of any executor. Callers are bounded (post_limit.h),
-                                          // and so are streams, calls and answers.
+                                  // As for any executor. Callers are bounded (post_limit.h), and so
+                                  // are streams, calls and answers.
+                                  << 20;
 constexpr MonoTime kDelayMax = std::chrono::hours(24 * 365);  // Keeps now + delay from overflowing.
 
 gpr_timespec GrpcDeadline(std::optional<MonoTime> due, MonoTime now) {
@@ -32,14 +33,14 @@ bool GrpcLoop::Post(runtime::Task task) {
   {
     MutexLock lock(&mu_);
     if (!stopping_) {
-      EG_CHECK_MSG(tasks_.size() < kTasksMax, "what bounds the posters of a loop is broken");
+      EG_CHECK_MSG(tasks_.size() < kTasksMax, "the limit of tasks posted to a loop was exceeded");
       tasks_.push_back(std::move(task));
       wake = !InThisThread() && !std::exchange(wake_pending_, true);
       if (!wake) return true;
     }
   }
   if (wake) WakeUp();
-  return wake;  // Otherwise stopping: `task` is destroyed without the lock.
+  return wake;  // Otherwise it is stopping: `task` is destroyed without the lock.
 }
 
 bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {
@@ -57,17 +58,17 @@ bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {
 }
 
 void GrpcLoop::Defer(runtime::Task task) {
-  if (!InThisThread()) {  // After the loop's end.
+  if (!InThisThread()) {  // After the end of the loop.
     task();
     return;
   }
   deferred_.push_back(std::move(task));
 }
 
-// The only way to reach a thread that waits at a completion queue. Reusing the alarm is sound: it
-// is set again only after its event has been taken from the queue. In the past, because gRPC rounds
-// a deadline up to whole milliseconds: "now" rings half a millisecond later, and costs a turn of
-// its timer thread.
+// An alarm is the only way to wake a thread that waits at a completion queue. Reusing the alarm is
+// safe, because it is set again only after its event has been taken from the queue. The time is in
+// the past, because gRPC rounds deadlines up to whole milliseconds: "now" would fire half a
+// millisecond later and cost a turn of its timer thread.
 void GrpcLoop::WakeUp() {
   alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_));
 }
@@ -117,8 +118,7 @@ void GrpcLoop::Run() {
       const std::set<GrpcCall*> calls = calls_;
       for (GrpcCall* call : calls) call->Cancel();
     }
-    // A wake that somebody is about to put on the queue comes first; once stopping, no other
-    // follows it.
+    // A wake-up that is about to be queued is awaited first; after stopping no other follows.
     if (cancelling_ && calls_.empty() && !waking && !std::exchange(queue_shut, true))
       queue_->Shutdown();
     void* tag = nullptr;
@@ -141,7 +141,7 @@ void GrpcLoop::Run() {
 }
 
 void GrpcLoop::Shutdown() {
-  EG_CHECK_MSG(!InThisThread(), "a transport is shut down from its own thread");
+  EG_CHECK_MSG(!InThisThread(), "a transport was shut down from its own thread");
   std::map<TimerKey, runtime::Task> dropped;
   bool wake = false;
   {

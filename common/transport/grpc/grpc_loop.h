@@ -1,4 +1,4 @@
-// A loop that is the one thread of a gRPC completion queue (rule 6). Private to the room: includes
+// A loop that is the only thread of a gRPC completion queue (rule 6). Private to the room: includes
 // gRPC.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace evergrad::transport {
 
-// What a tag of the queue points to.
+// The object that a tag of the queue points to.
 class GrpcEvent {
  public:
   virtual ~GrpcEvent() = default;
@@ -41,7 +41,7 @@ class GrpcTag final : public GrpcEvent {
   const Op op_;
 };
 
-// A call that has operations on the queue; the loop cannot end before it is gone.
+// A call with operations on the queue; the loop cannot end before the call is destroyed.
 class GrpcCall {
  public:
   virtual ~GrpcCall() = default;
@@ -60,12 +60,12 @@ class GrpcLoop final : public Loop {
     return thread_id_.load(std::memory_order_acquire) == std::this_thread::get_id();
   }
 
-  // Runs what was posted, cancels all calls, waits until they are gone, ends the queue and the
-  // thread. Idempotent; not from its own thread. A server has been shut down before.
+  // Runs the posted tasks, cancels all calls, waits until they are destroyed, and ends the queue
+  // and the thread. Idempotent; not from its own thread. A server must have been shut down before.
   void Shutdown();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
-  // On the loop, by calls about themselves.
+  // Called on the loop by the calls themselves.
   void Add(GrpcCall* call) { calls_.insert(call); }
   void Remove(GrpcCall* call) { calls_.erase(call); }
   bool stopping() const { return cancelling_; }
@@ -79,7 +79,7 @@ class GrpcLoop final : public Loop {
 
   void Run();
   void RunTasks();
-  // The next time at which the thread has something to do by itself.
+  // The next time at which the thread must wake up by itself.
   std::optional<MonoTime> NextDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeUp();
 
@@ -93,9 +93,9 @@ class GrpcLoop final : public Loop {
   MonoTime sleeping_until_ ABSL_GUARDED_BY(mu_) = MonoTime::max();
 
   Wake wake_;
-  grpc::Alarm alarm_;  // At most one is under way: wake_pending_.
+  grpc::Alarm alarm_;  // At most one is pending: wake_pending_.
   std::set<GrpcCall*> calls_;
-  std::vector<runtime::Task> deferred_;  // The thread's own.
+  std::vector<runtime::Task> deferred_;  // Accessed by the loop's thread only.
   bool cancelling_ = false;
   std::atomic<std::thread::id> thread_id_{};
   Mutex join_mu_;

@@ -33,10 +33,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kCallsArmed = 16;     // Calls that may come in while the thread is busy with others.
-constexpr auto kLastWords = 200ms;  // What a shutdown gives the peers to take their final status.
+// Number of calls that can arrive while the thread is busy with others.
+constexpr int kCallsArmed = 16;
+// Time that a shutdown gives the peers to receive their final status.
+constexpr auto kLastWords = 200ms;
 
-// How many calls of one server gRPC still holds operations of. Thread-safe.
+// Counts the calls of one server with operations in gRPC. Thread-safe.
 class OpenCalls {
  public:
   void Add() {
@@ -58,7 +60,7 @@ class OpenCalls {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One incoming call: first a unary call or a link, as its method and metadata say. Owned by itself
+// One incoming call: either a unary call or a link, by its method and metadata. It owns itself
 // while gRPC has operations of it; everything happens on the loop.
 class ServerCall final : public Link,
                          public GrpcCall,
@@ -89,7 +91,7 @@ class ServerCall final : public Link,
   void Start(std::shared_ptr<LinkEvents> events) override {
     events_ = std::move(events);
     Read();
-    // Posted: no event comes from inside of a call into the link.
+    // Posted, because a link must not emit an event inside a call into it.
     loop_->Post([self = shared_from_this()] {
       if (const auto e = self->events_) e->OnOpen();
     });
@@ -122,7 +124,7 @@ class ServerCall final : public Link,
     switch (op) {
       case Op::kRequest:
         if (ok) {
-          ++pending_;  // kDone comes only for a call that has begun.
+          ++pending_;  // kDone arrives only for a call that has begun.
           started_ = true;
           Arm(loop_, core_, open_, service_);
           Begin();
@@ -139,12 +141,12 @@ class ServerCall final : public Link,
       case Op::kDone: broken_ = broken_ || context_.IsCancelled(); break;
     }
     if (pending_ > 0) return;
-    gone_ = true;  // An answer may still come from a handler: it is dropped.
+    gone_ = true;  // An answer may still come from a handler, and is dropped.
     loop_->Remove(this);
     const auto self = std::exchange(self_, nullptr);
     if (unary_) core_->CallEnded();
     if (const auto events = std::exchange(events_, nullptr)) {
-      events->OnEnd(broken_ ? absl::UnavailableError("peer is gone") : absl::OkStatus());
+      events->OnEnd(broken_ ? absl::UnavailableError("peer is disconnected") : absl::OkStatus());
     }
     open_->Remove();
   }
@@ -159,7 +161,7 @@ class ServerCall final : public Link,
       if (!names.empty()) peer_.certificate_name = std::string(names[0].data(), names[0].size());
     }
     if (core_->options().tls.empty()) {
-      // Nobody shows who he is.
+      // Without TLS, no peer has an identity.
     } else if (auto task = CertificateTask(); task.ok()) {
       peer_.certificate_task = *std::move(task);
     } else {
@@ -179,13 +181,13 @@ class ServerCall final : public Link,
     }
     unary_ = true;
     Read();
-    // Who never sends his request would hold his place for ever.
+    // A peer that never sends its request would occupy its place for ever.
     const auto patience = core_->options().unary_request_max;
     loop_->PostAfter(patience, [weak = weak_from_this(), patience] {
       const auto self = weak.lock();
       if (self == nullptr || self->gone_ || self->request_read_) return;
       self->Finish(absl::DeadlineExceededError(
-          absl::StrCat("no request came: unary_request_max_ms=", patience.count())));
+          absl::StrCat("no request arrived: unary_request_max_ms=", patience.count())));
     });
   }
 
@@ -205,7 +207,7 @@ class ServerCall final : public Link,
   void OnRead(bool ok) {
     if (ok) ok = received_.Reset(&incoming_);
     if (unary_) {
-      if (final_) return;  // It came too late.
+      if (final_) return;  // The answer is too late.
       request_read_ = true;
       if (!ok) return Finish(absl::InvalidArgumentError("call without a readable request"));
       std::string request = received_.Text();
@@ -218,11 +220,12 @@ class ServerCall final : public Link,
     }
     if (!ok)
       return Finish(
-          absl::OkStatus());  // The peer has ended the stream, or is gone: kDone tells which.
+          // The peer has ended the stream or is disconnected; kDone tells which.
+          absl::OkStatus());
     if (const auto events = events_; events != nullptr && !final_)
       events->OnMessage(received_.view());
     received_.Clear();
-    Read();  // Never stops reading (rule 2).
+    Read();  // Reading never stops (rule 2).
   }
 
   void AnswerUnary(absl::StatusOr<std::string> response) {
@@ -283,7 +286,7 @@ class GrpcServer final : public Server {
   std::string unix_path() const override { return unix_path_; }
   Stats stats() const override { return core_->stats(); }
   void Shutdown() override {
-    EG_CHECK_MSG(!loop_->InThisThread(), "a server is shut down from its own callback");
+    EG_CHECK_MSG(!loop_->InThisThread(), "a server was shut down from its own callback");
     loop_->AwaitFlushed();
     loop_->RunAndWait([this] { core_->Shutdown(); });
     server_->Shutdown(std::chrono::system_clock::now() + kLastWords);
@@ -309,7 +312,9 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
-                             0);  // A second server on a port is an error, not a coin toss.
+                             // A second server on a port must be an error; with SO_REUSEPORT it
+                             // would share the port.
+                             0);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1500);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -322,7 +327,7 @@ void SetArguments(grpc::ServerBuilder& builder, const ServerOptions& options) {
   builder.SetResourceQuota(quota);
 }
 
-// gRPC says only that it did not work: the system's own words, by trying once more.
+// gRPC reports only the failure. A second attempt gives the system's own error text.
 std::string WhyNotBound(const std::string& listen, const std::string& unix_path) {
   const std::size_t colon = listen.rfind(':');
   std::string host = listen.substr(0, colon);
@@ -341,7 +346,7 @@ std::string WhyNotBound(const std::string& listen, const std::string& unix_path)
   close(fd);
   freeaddrinfo(found);
   if (!bound) return absl::StrCat(" error=", std::strerror(error));
-  return unix_path.empty() ? "" : " error=the socket cannot be made there";
+  return unix_path.empty() ? "" : " error=cannot create the socket there";
 }
 
 }  // namespace
@@ -382,7 +387,8 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
     builder->AddListeningPort(absl::StrCat("unix:", unix_path), credentials, &unix_bound);
   auto service = std::make_unique<grpc::AsyncGenericService>();
   builder->RegisterAsyncGenericService(service.get());
-  // The socket is 0600 from the moment it exists: no other user slips in between bind and chmod.
+  // The socket has mode 0600 from its creation, so no other user can connect between bind and
+  // chmod.
   const mode_t mask = umask(0177);
   auto server = builder->BuildAndStart();
   umask(mask);

@@ -13,18 +13,18 @@
 
 namespace evergrad::transport {
 
-// Everything over gRPC of one process shares a loop. Two queues would each have a thread that waits
-// in epoll, and gRPC lets whichever comes first read for both: every message would wake both
+// One loop for everything over gRPC in a process. With two queues, each would have a thread waiting
+// in epoll, and gRPC lets the first one to wake read for both: every message would wake both
 // threads.
 class GrpcHome {
  public:
   GrpcHome();
-  ~GrpcHome();  // The loop has been shut down.
+  ~GrpcHome();  // The loop must have been shut down.
 
   const std::shared_ptr<GrpcLoop>& loop() const { return loop_; }
-  // The builder whose queue the loop runs: for the first server. Null afterwards: a queue belongs
-  // to one builder, so a further server of the same transport (tests have some) gets a loop of its
-  // own. Thread-safe.
+  // The builder whose queue the loop runs, for the first server. Returns nullptr afterwards: a
+  // queue belongs to one builder, so a further server of the same transport (in tests) gets its own
+  // loop. Thread-safe.
   std::unique_ptr<grpc::ServerBuilder> TakeBuilder();
 
  private:
@@ -37,8 +37,8 @@ absl::StatusOr<std::unique_ptr<Server>> ListenGrpc(GrpcHome* home, const ServerO
                                                    Handlers handlers,
                                                    fault::Failpoints* failpoints);
 
-// P10: where `options` let the server bind. InvalidArgument names both ways to open an address off
-// loopback.
+// P10: the address to which the server may bind. InvalidArgument names both ways to allow an
+// address off loopback.
 absl::StatusOr<std::string> ListenAddress(const ServerOptions& options);
 
 }  // namespace evergrad::transport

@@ -35,14 +35,14 @@ class GrpcTransport final : public Transport {
   fault::Failpoints* const failpoints_;
   GrpcHome home_;
   const std::shared_ptr<BufferPool> pool_ =
-      std::make_shared<BufferPool>(kClientPoolBytesMax);  // Shared with the answers that are out.
+      std::make_shared<BufferPool>(kClientPoolBytesMax);  // Shared with the answers in use.
 };
 
-// gRPC 1.51 looks at `errno` of connect() only after further work, which takes locks. The first
-// lock of a process that has to wait makes Abseil read the number of CPUs and their frequency from
-// /sys. Where those files are missing (the frequency nearly everywhere, the number in a bare
-// chroot), a connection under way was then reported as "No such file or directory" and dropped.
-// Abseil reads both once, so it reads them here.
+// gRPC 1.51 reads `errno` of connect() only after further work that takes locks. The first
+// contended lock of a process makes Abseil read the number of CPUs and their frequency from /sys.
+// If those files are missing (the frequency nearly everywhere, the number in a bare chroot), a
+// connection in progress was reported as "No such file or directory" and dropped. Abseil reads both
+// only once, so this function reads them early.
 void ReadCpuFactsBeforeFirstConnection() {
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();
@@ -52,8 +52,8 @@ void ReadCpuFactsBeforeFirstConnection() {
 
 std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) {
   ReadCpuFactsBeforeFirstConnection();
-  // What matters comes back in statuses; what gRPC prints, strangers at the port could fill the
-  // disk with. But its last words before it aborts the process are kept.
+  // Errors are returned as statuses, and unauthenticated peers could fill the disk with gRPC's log.
+  // Its last message before it aborts the process is kept.
   gpr_set_log_function([](gpr_log_func_args* line) {
     if (std::strstr(line->message, "assertion failed") != nullptr)
       std::fprintf(stderr, "gRPC: %s:%d: %s\n", line->file, line->line, line->message);

@@ -1,4 +1,4 @@
-// The transport of real clusters. Hides gRPC: no gRPC header is included by this one.
+// The transport of real clusters. Hides gRPC: this header includes no gRPC header.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,12 @@
 
 namespace evergrad::transport {
 
-// `failpoints` (may be null) outlives the transport: `session.cut`, `push.duplicate`,
+// `failpoints` (may be null) outlives the transport. `session.cut`, `push.duplicate` and
 // `push.reorder` act here.
 std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints);
 
-// Rule 10: mmap threshold 32 MiB, trim threshold 256 MiB, two arenas. Called once, first thing in
-// main.
+// Rule 10: mmap threshold 32 MiB, trim threshold 256 MiB, two arenas. main calls it once, before
+// anything else.
 void TuneAllocator();
 
 }  // namespace evergrad::transport

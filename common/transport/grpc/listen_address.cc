@@ -13,7 +13,7 @@ absl::StatusOr<HostPort> Split(const std::string& address) {
       "address is not host:port with a port up to 65535 (IPv6: [host]:port): `", address, "`"));
 }
 
-// A name other than localhost may resolve to anything: it counts as off loopback.
+// A name other than localhost may resolve to any address, so it counts as off loopback.
 bool IsLoopback(const std::string& host) {
   if (host == "localhost") return true;
   in_addr v4{};
@@ -35,7 +35,7 @@ absl::StatusOr<std::string> ListenAddress(const ServerOptions& options) {
   if (!parts.ok()) return parts.status();
   if (options.tls.empty() && !IsLoopback(parts->host)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("will not listen off loopback without credentials: give tls {ca, cert, key} "
+        absl::StrCat("refused to listen off loopback without credentials: give tls {ca, cert, key} "
                      "(psctl cert issue), or --insecure-listen ",
                      options.listen, ": listen=", options.listen));
   }

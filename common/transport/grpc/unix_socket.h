@@ -1,4 +1,4 @@
-// Small questions about unix domain sockets. Private to the room.
+// Checks of unix domain sockets. Private to the room.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@ namespace evergrad::transport {
 
 inline constexpr std::size_t kUnixPathBytesMax = 107;  // sockaddr_un has 108, with the terminator.
 
-// Whether somebody listens at `path` and we may connect: tried, since neither the file nor its mode
-// says so.
+// Returns whether a process listens at `path` and we may connect. It tries to connect, because
+// neither the file nor its mode tells.
 bool CanConnectUnix(const std::string& path);
 
 }  // namespace evergrad::transport

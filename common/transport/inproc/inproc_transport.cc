@@ -31,8 +31,8 @@ class InprocLoop final : public Loop {
   runtime::ThreadExecutor executor_{{.name = "inproc"}};
 };
 
-// One end of a stream. Every step is a task of its own, so that no event comes from inside of a
-// call, as with a network.
+// One end of a stream. Every step is a separate task, so no event is emitted inside a call, as on a
+// network.
 class InprocLink final : public Link, public std::enable_shared_from_this<InprocLink> {
  public:
   explicit InprocLink(std::shared_ptr<Loop> loop) : loop_(std::move(loop)) {}
@@ -41,9 +41,9 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     client->other_ = server;
     server->other_ = client;
     server->server_ = true;
-    client->keep_ = server;  // A client's end keeps the server's alive, as a connection would.
+    client->keep_ = server;  // A client's end keeps the server's end alive, as a connection would.
   }
-  // A link to nobody.
+  // Makes a link to an address without a listener.
   void Refuse(absl::Status why) { refused_ = std::move(why); }
 
   void Start(std::shared_ptr<LinkEvents> events) override {
@@ -67,7 +67,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     });
   }
   void Finish(absl::Status status) override {
-    finished_ = server_;  // A server that has ended the stream hears no more messages.
+    finished_ = server_;  // A server that has ended the stream receives no more messages.
     loop_->Post([self = shared_from_this(), status = std::move(status)] {
       if (const auto other = self->other_.lock())
         other->End(self->server_ ? status : absl::OkStatus());
@@ -78,7 +78,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     events_ = nullptr;
     loop_->Post([self = shared_from_this()] {
       if (const auto other = self->other_.lock())
-        other->End(absl::UnavailableError("peer is gone"));
+        other->End(absl::UnavailableError("peer is disconnected"));
       self->keep_ = nullptr;
     });
   }
@@ -99,7 +99,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
   bool finished_ = false;
 };
 
-// Who listens where. The loop's own.
+// The servers by address. Accessed on the loop only.
 struct Registry {
   std::map<std::string, std::weak_ptr<ServerCore>> servers;
   std::uint64_t next_port = 1;
@@ -112,7 +112,7 @@ struct Registry {
 
 absl::Status NoServer(const std::string& address) {
   return MarkNotConnected(
-      absl::UnavailableError(absl::StrCat("nobody listens: address=", address)));
+      absl::UnavailableError(absl::StrCat("no listener at the address: address=", address)));
 }
 
 class InprocServer final : public Server {
@@ -143,7 +143,7 @@ class InprocServer final : public Server {
   const std::string address_;
 };
 
-// The channel's state on the loop; shared with the calls that are under way.
+// The channel's state on the loop; shared with the calls in flight.
 class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
  public:
   ChannelCore(std::shared_ptr<Loop> loop, std::shared_ptr<Registry> registry,
@@ -277,7 +277,7 @@ class InprocChannel final : public Channel {
  private:
   const std::shared_ptr<ChannelCore> core_;
   const std::shared_ptr<PostLimit> posted_ = std::make_shared<PostLimit>(
-      core_->options().inflight_calls_max);  // Shared with what is posted.
+      core_->options().inflight_calls_max);  // Shared with posted tasks.
   fault::Failpoints* const failpoints_;
 };
 

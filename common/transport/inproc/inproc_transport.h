@@ -1,5 +1,5 @@
-// The in-process twin: same contract, same credits, no gRPC. Servers and channels of one
-// InprocTransport meet by address.
+// The in-process transport: the same contract and credits, without gRPC. Servers and channels of
+// one InprocTransport find each other by address.
 #pragma once
 
 #include <memory>

@@ -14,13 +14,13 @@ namespace {
 
 std::uint64_t InRing(std::uint64_t bytes) { return RoundUp(bytes, wire::kLaneAlignment); }
 
-// The numbers are read and written by another process.
+// Another process reads and writes these numbers.
 std::atomic_ref<std::uint64_t> Shared(std::uint64_t* number) {
   return std::atomic_ref<std::uint64_t>(*number);
 }
 
-// ThreadSanitizer knows no fences. It has nothing to see here either: the two sides map the memory
-// at two addresses.
+// ThreadSanitizer does not support fences. It has nothing to check here, because the two sides map
+// the memory at different addresses.
 void Fence([[maybe_unused]] std::memory_order order) {
 #if !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(order);
@@ -54,12 +54,12 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
   const auto taken_ref = Shared(Number(wire::LaneTakenAt(out_)));
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(out_)));
   for (const bool again : {false, true}) {
-    // Both sides write one number and then read the other's, in one order for all: either we see
-    // the room or the peer our wish.
+    // Both sides write one number and then read the other's, sequentially consistent: either this
+    // side sees the space, or the peer sees the request to be woken.
     const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
     if (taken > written_ || taken < peer_taken_) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the lane's reader claims what it cannot have taken: taken=", taken,
+          absl::StrCat("the lane's reader claims bytes that were not written: taken=", taken,
                        " before=", peer_taken_, " written=", written_));
     }
     peer_taken_ = taken;
@@ -67,7 +67,7 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
       if (std::exchange(asked_, false)) wake_ref.store(0, std::memory_order_relaxed);
       return true;
     }
-    // Half of the ring at a time: a wake-up costs more than it takes to copy a piece.
+    // Asks for half of the ring, because a wake-up costs more than copying a piece.
     if (again) break;
     asked_ = true;
     wake_ref.store(written_ - std::min(ring_bytes_ - need, ring_bytes_ / 2),
@@ -87,7 +87,8 @@ void Lane::Write(std::span<const tensor::SharedBytes> pieces) {
     bytes += piece.bytes.size();
   }
   written_ += InRing(bytes);
-  // The header that follows through the stream is what tells the peer: a system call lies between.
+  // The header that follows through the stream informs the peer; the system call orders the memory
+  // accesses.
   Fence(std::memory_order_release);
 }
 
@@ -108,8 +109,8 @@ bool Lane::Release(std::uint64_t bytes) {
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(in_)));
   const std::uint64_t wake = wake_ref.load(std::memory_order_seq_cst);
   if (wake == 0 || wake > taken_) return false;
-  wake_ref.store(0, std::memory_order_relaxed);  // If it was set anew meanwhile: the peer looks
-                                                 // again when it is told.
+  // If it was set again meanwhile, the peer looks again when it is informed.
+  wake_ref.store(0, std::memory_order_relaxed);
   return true;
 }
 
@@ -128,7 +129,7 @@ std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
     if (message && message->header.kind == wire::MessageKind::kRoom) room_queued_ = false;
     return message;
   }
-  // Frames are in order of what is left of them: those behind this one want the lane too.
+  // Frames are ordered by their remaining bytes, so the frames behind this one use the lane, too.
   const std::uint64_t bytes = std::min(outbox.next_frame_left(), lane_->piece_bytes_max());
   const auto room = lane_->HasRoom(bytes);
   if (!room.ok()) status_ = room.status();
@@ -144,7 +145,7 @@ absl::StatusOr<MessageView> LanePort::Payload(const wire::StreamHeader& header,
   if (!header.in_lane()) return behind;
   if (lane_ == nullptr)
     return absl::InvalidArgumentError(
-        absl::StrCat("payload in a lane that was not agreed on: request=", header.request_id));
+        absl::StrCat("payload in a lane that was not negotiated: request=", header.request_id));
   return lane_->Read(header.bytes);
 }
 

@@ -1,11 +1,12 @@
-// Payload between two processes of one host: two rings in memory that both have mapped, while the
-// stream carries the headers (FORMAT.md). Memory only: lane_memory.h makes it.
+// A lane carries payload between two processes of one host: two rings in memory that both have
+// mapped, while the stream carries the headers (FORMAT.md). This header handles only the memory;
+// lane_memory.h creates it.
 //
-// Nothing in the memory is trusted. What was written and what was taken is counted on each side
-// privately; of the peer's numbers only how much it has taken is used, and checked. Bytes are
-// copied out once, where the header says that they belong, as those of the stream.
+// The memory is not trusted. Each side counts privately how much was written and taken; the only
+// number used from the peer is how much it has taken, and it is checked. Bytes are copied out once,
+// directly to their place, like bytes from the stream.
 //
-// One thread, the loop's, per side.
+// Each side runs on one thread, its loop's.
 #pragma once
 
 #include <array>
@@ -24,38 +25,42 @@
 
 namespace evergrad::transport {
 
-// Of one direction: a multiple of the first, at most the second.
+// The ring of one direction is a multiple of the first number and at most the second.
 inline constexpr std::uint64_t kLaneRingUnit = 64u << 10;
 inline constexpr std::uint64_t kLaneRingBytesMax = 64u << 20;
-// What is left of a frame goes through the stream when it is less: a header and its payload in one
-// message cost less than the lane's copy.
+// A shorter rest of a frame is sent through the stream: header and payload in one message cost less
+// than the lane's copy.
 inline constexpr std::uint64_t kLaneBytesMin = 16u << 10;
 
 constexpr std::uint64_t LaneMemoryBytes(std::uint64_t ring_bytes) {
   return wire::kLaneControlBytes + 2 * ring_bytes;
 }
 
-absl::Status CheckLaneOption(std::uint64_t ring_bytes);  // Of ChannelOptions.
+absl::Status CheckLaneOption(std::uint64_t ring_bytes);  // for ChannelOptions
 
 class Lane {
  public:
   enum class Side { kClient, kServer };
-  // `memory`: LaneMemoryBytes(ring_bytes), on a cache line; shared with nobody in this process but
-  // for its release.
+  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line; it is shared only for
+  // its release.
   Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side side);
 
   std::uint64_t ring_bytes() const { return ring_bytes_; }
-  // A quarter of the ring: writer and reader are then at different pieces.
+  // A quarter of the ring, so that writer and reader work on different pieces.
   std::uint64_t piece_bytes_max() const { return piece_bytes_max_; }
 
-  // Whether `bytes`, at most piece_bytes_max(), have room. If not, the peer will say when (ROOM).
-  // InvalidArgument: it claims to have taken what it cannot have.
+  // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If not, the peer
+  // reports later that it has (ROOM). InvalidArgument if the peer claims to have taken bytes that
+  // were not written.
   absl::StatusOr<bool> HasRoom(std::uint64_t bytes);
-  void Write(std::span<const tensor::SharedBytes> pieces);  // What HasRoom has found room for.
+  // Only after HasRoom has returned true for as many bytes.
+  void Write(std::span<const tensor::SharedBytes> pieces);
 
-  // The next `bytes` of the peer, until Release(bytes). InvalidArgument: more than the ring.
+  // The next `bytes` of the peer, valid until Release(bytes). InvalidArgument for more than the
+  // ring.
   absl::StatusOr<MessageView> Read(std::uint64_t bytes);
-  bool Release(std::uint64_t bytes);  // True: the peer waits for this and is to be told.
+  // Returns true if the peer waits for this space and must be informed.
+  bool Release(std::uint64_t bytes);
 
  private:
   std::uint64_t* Number(std::size_t at) const {
@@ -65,30 +70,30 @@ class Lane {
   const std::shared_ptr<std::byte> memory_;
   const std::uint64_t ring_bytes_;
   const std::uint64_t piece_bytes_max_;
-  const int out_, in_;  // Which ring is whose.
+  const int out_, in_;  // the indices of the rings
   std::byte* const out_ring_;
   const std::byte* const in_ring_;
-  std::uint64_t written_ = 0;     // Of ours.
-  std::uint64_t peer_taken_ = 0;  // Of ours, as last seen.
-  bool asked_ = false;            // To be told of room.
-  std::uint64_t taken_ = 0;       // Of the peer's.
+  std::uint64_t written_ = 0;     // bytes written to our ring
+  std::uint64_t peer_taken_ = 0;  // bytes of our ring that the peer has taken, as last read
+  bool asked_ = false;            // the peer was asked to report space
+  std::uint64_t taken_ = 0;       // bytes taken from the peer's ring
   std::array<std::span<const std::byte>, 2> views_;
 };
 
-// What a session does with its lane, once there is one.
+// The use of a lane by a session, once there is a lane.
 class LanePort {
  public:
   void Open(std::unique_ptr<Lane> lane) { lane_ = std::move(lane); }
   void Close();
   bool open() const { return lane_ != nullptr; }
 
-  // The next message of `outbox`, its payload in the lane where that is the way. nullopt: nothing
-  // can be sent now.
+  // The next message of `outbox`, with its payload in the lane if that is possible. nullopt if
+  // nothing can be sent now.
   std::optional<Outbox::Message> Next(Outbox& outbox);
-  // Calls `use(header, payload)`, which returns a Status, for each of the `messages` that came in
-  // one write, wherever their payload lies; the peer is told of the room that this gives. The first
-  // error ends it: InvalidArgument when a message is malformed or its payload in a lane that was
-  // not agreed on.
+  // Calls `use(header, payload)`, which returns a Status, for each of the `messages` of one write,
+  // whether the payload is in the stream or in the lane, and informs the peer of freed space. Stops
+  // at the first error: InvalidArgument if a message is malformed or its payload is in a lane that
+  // was not negotiated.
   template <class Use>
   absl::Status Receive(MessageView messages, Outbox& outbox, Use use) {
     MessageReader reader(messages);
@@ -102,7 +107,7 @@ class LanePort {
     } while (!reader.done());
     return absl::OkStatus();
   }
-  // Not OK: the peer breaks the rules of the lane, the stream is to be ended.
+  // An error means that the peer violates the rules of the lane, and the stream is to be ended.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -111,7 +116,7 @@ class LanePort {
 
   std::unique_ptr<Lane> lane_;
   absl::Status status_;
-  bool room_queued_ = false;  // A ROOM is in the outbox: one says all.
+  bool room_queued_ = false;  // A ROOM is in the outbox; one is enough.
 };
 
 }  // namespace evergrad::transport

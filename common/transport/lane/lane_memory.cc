@@ -17,8 +17,8 @@
 namespace evergrad::transport {
 namespace {
 
-// With these the peer can neither make the memory shorter, which would kill us at the next touch,
-// nor take the seals off.
+// The seals keep the peer from shrinking the memory, which would kill this process at its next
+// access, and from removing the seals.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t kMagicAt = 0, kRingBytesAt = 8;
 
@@ -38,7 +38,7 @@ class File {
 
 std::string Error(absl::string_view what) { return absl::StrCat(what, ": ", std::strerror(errno)); }
 
-// Every page at once: no fault later.
+// Populates every page at once, so that no page fault happens later.
 std::shared_ptr<std::byte> Map(int fd, std::uint64_t bytes) {
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (mapped == MAP_FAILED) return nullptr;
@@ -46,7 +46,7 @@ std::shared_ptr<std::byte> Map(int fd, std::uint64_t bytes) {
                                     [bytes](std::byte* memory) { munmap(memory, bytes); });
 }
 
-// All zeros when the system does not say.
+// All zeros if the system does not report it.
 std::array<std::byte, 16> BootId() {
   std::array<std::byte, 16> id{};
   const File file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
@@ -74,7 +74,8 @@ absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes) {
   const auto file =
       std::make_shared<File>(memfd_create("evergrad-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file->fd() < 0) return absl::UnavailableError(Error("memfd_create"));
-  // Allocated now: a machine without memory says so here, not by a signal at the first touch.
+  // Allocates the memory now, so that a machine without memory reports an error here, and not by a
+  // signal at the first access.
   if (const int error = posix_fallocate(file->fd(), 0, static_cast<off_t>(bytes)); error != 0) {
     return absl::UnavailableError(
         absl::StrCat("fallocate: ", std::strerror(error), ": bytes=", bytes));
@@ -111,7 +112,7 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
   };
   if (offer.ring_bytes == 0 || offer.ring_bytes % kLaneRingUnit != 0 ||
       offer.ring_bytes > std::min(ring_bytes_max, kLaneRingBytesMax)) {
-    return refused("ring of a size that is not taken: ring_bytes=", offer.ring_bytes,
+    return refused("ring size is not supported: ring_bytes=", offer.ring_bytes,
                    " max=", ring_bytes_max);
   }
   const auto boot_id = BootId();
@@ -123,8 +124,8 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
   if (offer.pid > 0x7fffffff || offer.fd > 0x7fffffff)
     return refused("no such file: pid=", offer.pid, " fd=", offer.fd);
 
-  // Looked at before it is opened: opening a device or a pipe of somebody's choice would do
-  // something.
+  // Checked before it is opened, because opening a device or a pipe of the peer's choice could have
+  // side effects.
   const File path(
       open(absl::StrCat("/proc/", offer.pid, "/fd/", offer.fd).c_str(), O_PATH | O_CLOEXEC));
   if (path.fd() < 0)
@@ -142,7 +143,7 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
   const int seals = fcntl(file.fd(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals)
     return refused("memory that is not sealed: seals=", seals);
-  // Sealed: the size that counts is the one of now.
+  // The memory is sealed now, so its size cannot change any more.
   if (fstat(file.fd(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) != bytes)
     return refused("memory that changed its size");
   auto memory = Map(file.fd(), bytes);
@@ -150,7 +151,7 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
   if (std::memcmp(memory.get() + kMagicAt, &wire::kLaneMagic, sizeof wire::kLaneMagic) != 0 ||
       std::memcmp(memory.get() + kRingBytesAt, &offer.ring_bytes, sizeof offer.ring_bytes) != 0 ||
       std::memcmp(memory.get() + wire::kLaneNonceAt, offer.nonce.data(), offer.nonce.size()) != 0) {
-    return refused("not the memory that was offered: pid=", offer.pid, " fd=", offer.fd);
+    return refused("not the offered memory: pid=", offer.pid, " fd=", offer.fd);
   }
   if (on_gone) {
     std::byte* const at = memory.get();

@@ -1,5 +1,5 @@
-// Where the memory of a lane comes from: the client makes it without a name, the server finds it
-// through /proc, and it is gone with the last of the two, however they end. Private to the room.
+// The memory of a lane. The client creates it without a name, the server finds it through /proc,
+// and the system frees it when both processes have ended or released it. Private to the room.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace evergrad::transport {
 struct OfferedLane {
   wire::LaneOffer offer;
   std::unique_ptr<Lane> lane;
-  std::shared_ptr<void> open;  // While it lives the server can find the memory.
+  std::shared_ptr<void> open;  // While it lives, the server can find the memory.
 };
 
-// A client's end, `ring_bytes` each way (a multiple of kLaneRingUnit). Unavailable: this system
-// cannot, and why.
+// A client's end, with `ring_bytes` in each direction (a multiple of kLaneRingUnit). Unavailable
+// with the reason if the system does not support it.
 absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes);
 
-// A server's end of what a client offers. `ring_bytes_max`: larger ones are refused.
-// FailedPrecondition: it is not to be had (another host, another user, not sealed, not the memory
-// that the offer is about, …), in words for a log. `on_gone`: when the memory of a lane that was
-// taken has been given back.
+// A server's end of a client's offer. Rings above `ring_bytes_max` are refused. FailedPrecondition
+// with a text for the log if the memory is not usable (another host, another user, not sealed, not
+// the offered memory, …). `on_gone` is called when the memory of an accepted lane has been
+// released.
 absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
                                                std::uint64_t ring_bytes_max,
                                                std::function<void()> on_gone = nullptr);

@@ -1,4 +1,4 @@
-// A CreditCore that tokens of any thread give back to. Thread-safe.
+// A CreditCore whose tokens may be released on any thread. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace evergrad::transport {
 
 class Budget : public std::enable_shared_from_this<Budget> {
  public:
-  // `wake` is called without a lock, on whatever thread released, when TakeAdmitted has something:
-  // it posts, nothing else.
+  // `wake` is called without a lock, on the thread that released, if TakeAdmitted has new entries.
+  // It may only post a task.
   Budget(CreditCore::Options options, std::function<void()> wake)
       : wake_(std::move(wake)), core_(options) {}
 
-  // An owned share; gives it back when destroyed. Shared with the budget, which outlives the server
-  // by its last token.
+  // An owned share of the budget, returned when destroyed. It shares ownership of the budget, which
+  // lives as long as its last token.
   class Token final : public Reservation {
    public:
     Token(std::shared_ptr<Budget> budget, std::uint64_t peer, std::uint64_t bytes, bool small)
@@ -29,7 +29,7 @@ class Budget : public std::enable_shared_from_this<Budget> {
     ~Token() override { budget_->Release(peer_, bytes_, small_); }
     Token(const Token&) = delete;
     Token& operator=(const Token&) = delete;
-    // Gives back what is above `bytes`.
+    // Returns the bytes above `bytes` to the budget.
     void Shrink(std::uint64_t bytes);
     std::uint64_t bytes() const { return bytes_; }
 
@@ -40,8 +40,8 @@ class Budget : public std::enable_shared_from_this<Budget> {
     const bool small_;
   };
 
-  // As CreditCore. After kGranted, or once TakeAdmitted has returned it, the caller makes tokens
-  // for exactly these bytes.
+  // As in CreditCore. After kGranted, or once TakeAdmitted has returned a request, the caller makes
+  // tokens for exactly its bytes.
   std::uint64_t Join(const std::string& peer_name);
   void Leave(std::uint64_t peer, std::uint64_t stream);
   void Advance(MonoTime now);
@@ -66,7 +66,7 @@ class Budget : public std::enable_shared_from_this<Budget> {
 
  private:
   void Release(std::uint64_t peer, std::uint64_t bytes, bool small);
-  // Runs `change` under the lock, then wakes if someone was admitted.
+  // Runs `change` under the lock, then calls wake_ if requests were admitted.
   template <class Change>
   void Apply(Change change);
 

@@ -13,8 +13,8 @@ using wire::MessageKind;
 
 namespace {
 
-// A call waits for its grant for so many times its deadline: the server is alive, or the watchdog
-// would have given the stream up, and it serves others first.
+// A call waits for its grant for this multiple of its deadline: the server is alive (otherwise the
+// watchdog would end the stream) and serves other clients first.
 constexpr int kGrantPatience = 6;
 
 }  // namespace
@@ -76,8 +76,8 @@ void ClientSession::CheckAt(std::uint64_t id, Pending& pending, MonoTime at) {
 
 void ClientSession::Announce(std::uint64_t id, std::uint64_t request_bytes,
                              const DataOptions& options, MonoTime now) {
-  // A small call needs no announcement, and one that cannot be announced now is refused by its
-  // Call, which has a caller to tell.
+  // A small call needs no announcement. If an announcement is impossible now, the later Call is
+  // refused and reports the error to its caller.
   if (state_ == State::kDown || !CheckCall(request_bytes, options).ok()) return;
   if (request_bytes + options.response_bytes_max <= wire::kUngrantedBytesMax) return;
   Advance(id, Add(id, request_bytes, options, now));
@@ -97,7 +97,7 @@ void ClientSession::Call(std::uint64_t id, Frame request, const DataOptions& opt
     Pending& pending = it->second;
     absl::Status refused;
     if (pending.called) {
-      refused = absl::InvalidArgumentError(absl::StrCat("ticket used twice: ticket=", id));
+      refused = absl::InvalidArgumentError(absl::StrCat("duplicate use of a ticket: ticket=", id));
     } else if (bytes > pending.request_bytes_max ||
                options.response_bytes_max > pending.response_bytes_max) {
       refused = absl::InvalidArgumentError(absl::StrCat(
@@ -188,25 +188,26 @@ absl::Status ClientSession::OnMessage(MessageView messages, MonoTime now) {
 absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView payload,
                                   MonoTime now) {
   if ((header.kind == MessageKind::kHello) == up()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "HELLO is the first message and only that: kind=", wire::MessageKindName(header.kind)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("HELLO must be the first message and only the first: kind=",
+                     wire::MessageKindName(header.kind)));
   }
   switch (header.kind) {
     case MessageKind::kHello:
       state_ = State::kUp;
       liveness_.OnWork(now);
       peer_frame_bytes_max_ = header.frame_bytes;
-      // Half: a token is given back at the server a little after its answer has reached us.
+      // Half of it, because the server releases a token shortly after the answer has arrived here.
       small_max_ = header.response_bytes_max / 2;
       OfferLane(header.offset);
       for (auto& [id, pending] : pending_) Advance(id, pending);
       return absl::OkStatus();
     case MessageKind::kGrant: {
       const auto it = pending_.find(header.request_id);
-      if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
+      if (it == pending_.end()) return absl::OkStatus();  // Crossed with our CANCEL.
       if (it->second.phase != Phase::kAnnounced)
         return absl::InvalidArgumentError(
-            absl::StrCat("grant of what was not announced: request=", header.request_id));
+            absl::StrCat("grant of a request that was not announced: request=", header.request_id));
       it->second.phase = Phase::kGranted;
       BeginPatience(it->first, it->second, now);
       Advance(it->first, it->second);
@@ -219,7 +220,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
     case MessageKind::kLane: return OnLane(header, payload);
-    case MessageKind::kRoom: return absl::OkStatus();  // NextMessage looks itself.
+    case MessageKind::kRoom: return absl::OkStatus();  // NextMessage checks for space itself.
     case MessageKind::kAnnounce:
     case MessageKind::kRequest:
     case MessageKind::kCancel: break;
@@ -231,7 +232,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
 void ClientSession::OfferLane(std::uint64_t ring_bytes_max) {
   if (options_.offer_lane == nullptr) return;
   auto offered = ring_bytes_max < kLaneRingUnit
-                     ? absl::FailedPreconditionError("the server takes none")
+                     ? absl::FailedPreconditionError("the server accepts none")
                      : options_.offer_lane(ring_bytes_max);
   if (!offered.ok()) {
     if (options_.on_lane) options_.on_lane(offered.status());
@@ -261,7 +262,7 @@ absl::Status ClientSession::OnLane(const wire::StreamHeader& header, MessageView
 absl::Status ClientSession::OnAnswer(const wire::StreamHeader& header, MessageView payload,
                                      MonoTime now) {
   const auto it = pending_.find(header.request_id);
-  if (it == pending_.end()) return absl::OkStatus();  // It crossed our CANCEL.
+  if (it == pending_.end()) return absl::OkStatus();  // Crossed with our CANCEL.
   Pending& pending = it->second;
   if (pending.phase != Phase::kSent)
     return absl::InvalidArgumentError(
@@ -280,8 +281,8 @@ void ClientSession::OnError(const wire::StreamHeader& header, MessageView payloa
   if (it == pending_.end()) return;
   std::string detail(header.bytes, '\0');
   CopyPayload(payload, reinterpret_cast<std::byte*>(detail.data()));
-  // Told even so: pieces of it may be on their way, and the server drops them until it hears that
-  // they end.
+  // The server is told in this case, too: pieces of the request may be in flight, and the server
+  // drops them until it receives the end.
   Finish(it, DecodeStatus(detail), /*tell=*/true);
 }
 

@@ -1,6 +1,6 @@
-// The client's half of a data stream as a pure state machine: calls and link events in; messages,
-// finished calls and the time of the next tick out. No clock, no threads, no I/O. Not thread-safe:
-// the DataStream drives it on its loop.
+// The client's half of a data stream as a pure state machine. Inputs are calls and link events;
+// outputs are messages, finished calls and the time of the next tick. No clock, no threads, no I/O.
+// Not thread-safe: the DataStream drives it on its loop.
 //
 //   held -> (announced -> granted ->) sending -> sent -> finished
 #pragma once
@@ -32,11 +32,12 @@ class ClientSession {
     std::uint64_t inflight_calls_max = 4096;
     std::uint64_t message_bytes_max = 512u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
-    // Memory to offer to the server, its rings at most so large; null: no lane is wanted.
+    // Makes memory to offer to the server, with rings of at most ring_bytes_max; nullptr: no lane
+    // is wanted.
     std::function<absl::StatusOr<OfferedLane>(std::uint64_t ring_bytes_max)> offer_lane = nullptr;
-    std::function<void(const absl::Status&)> on_lane = nullptr;  // What came of it.
+    std::function<void(const absl::Status&)> on_lane = nullptr;  // the result of the offer
   };
-  // Answers are received into memory of `pool` (null: the heap).
+  // Answers are received into memory of `pool` (nullptr: the heap).
   explicit ClientSession(Options options, std::shared_ptr<BufferPool> pool = nullptr);
 
   struct Finished {
@@ -44,33 +45,35 @@ class ClientSession {
     absl::StatusOr<ReceivedFrame> result;
   };
 
-  // `id` is fresh, or for Call the one that was announced. A call that cannot be made is in
+  // `id` must be new, or for Call the id of its announcement. A call that cannot be made appears in
   // TakeFinished at once.
   void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
                 MonoTime now);
-  void Abandon(std::uint64_t id);  // of an announcement whose Call will not come; nothing once it
-                                   // has been called or has ended
+  // withdraws an announcement whose Call will not follow; no effect after the Call or the end
+  void Abandon(std::uint64_t id);
   void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done,
             MonoTime now);
 
-  // The link has ended (or could not be made): every call ends with `why`, and so do later ones
-  // until the next HELLO. Before the first link has come up or gone down, calls are held.
+  // The link has ended (or could not be opened): every call ends with `why`, and so do later ones
+  // until the next HELLO. Before the first link has come up or has failed, calls are held.
   void OnLinkDown(const absl::Status& why, MonoTime now);
-  // One message or several. Not OK: the server breaks the protocol, the link is to be cancelled.
+  // Processes one or more messages. An error means that the server violates the protocol; the
+  // caller cancels the link.
   absl::Status OnMessage(MessageView messages, MonoTime now);
-  // The next message to send; those before it have been reported by OnSent or leave together with
-  // it. nullopt: nothing to send now, or lane_status() says why nothing can be.
+  // The next message to send. Earlier ones have been reported by OnSent, or are sent together with
+  // it. Returns nullopt if there is nothing to send now, or if lane_status() has an error.
   std::optional<Outbox::Message> NextMessage();
-  const absl::Status& lane_status() const { return lane_.status(); }  // Not OK: as of OnMessage.
+  // An error has the same meaning as an error of OnMessage.
+  const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
 
-  // Ends calls of which nothing has moved for their deadline. Not OK: the watchdog gives the link
-  // up.
+  // Ends calls without any progress for their deadline. An error means that the watchdog ends the
+  // link.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
 
   std::vector<Finished> TakeFinished() { return std::exchange(finished_, {}); }
-  // Every call ends with Cancelled.
+  // Ends every call with Cancelled.
   void Close();
 
   bool up() const { return state_ == State::kUp; }
@@ -81,17 +84,17 @@ class ClientSession {
   enum class Phase { kHeld, kAnnounced, kGranted, kSending, kSent };
   struct Pending {
     Phase phase = Phase::kHeld;
-    bool called = false;  // False: announced only.
+    bool called = false;  // false: only announced
     std::uint64_t request_bytes_max = 0;
     std::uint64_t response_bytes_max = 0;
-    std::uint64_t small_charge = 0;  // Of the peer's share of the small reserve, while outstanding.
+    // bytes charged to the peer's share of the small reserve while outstanding
+    std::uint64_t small_charge = 0;
     Frame request;
     DataDone done;
     MonoTime patience{0};  // DataOptions::deadline
-    MonoTime moved_at{
-        0};  // when it was made, was granted, or a part of it was last sent or received
-    MonoTime check_at = MonoTime::max();  // its place in `checks_`, once it has one; may be earlier
-                                          // than DueAt, never later
+    MonoTime moved_at{0};  // time of the call, of its grant, or of the last byte sent or received
+    // its time in `checks_`, if any; may be earlier than DueAt, never later
+    MonoTime check_at = MonoTime::max();
     Reassembly answer;
   };
   using PendingMap = std::map<std::uint64_t, Pending>;
@@ -99,16 +102,16 @@ class ClientSession {
   absl::Status CheckCall(std::uint64_t request_bytes, const DataOptions& options) const;
   Pending& Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
                MonoTime now);
-  // When it ends if nothing moves before.
+  // The time at which the call ends without progress.
   MonoTime DueAt(const Pending& pending) const;
-  // It was called, or granted: its patience begins anew, and may be shorter than what it was looked
-  // at for.
+  // Restarts its patience after the call or its grant; it may become shorter than the time of the
+  // scheduled check.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
-  // Sends what can be sent of it now.
+  // Sends the parts that can be sent now.
   void Advance(std::uint64_t id, Pending& pending);
   void SendRequest(std::uint64_t id, Pending& pending);
-  // Ends it on our side; `tell` sends CANCEL so that the server forgets it too.
+  // Ends the call on this side; `tell` sends CANCEL so that the server drops it, too.
   void Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell);
   absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   absl::Status OnAnswer(const wire::StreamHeader& header, MessageView payload, MonoTime now);
@@ -125,12 +128,12 @@ class ClientSession {
   std::uint64_t small_used_ = 0;
   Outbox outbox_;
   LanePort lane_;
-  std::optional<OfferedLane> offered_;  // Until the server has said what it makes of it.
+  std::optional<OfferedLane> offered_;  // Until the server has answered the offer.
   Liveness liveness_;
-  bool pong_queued_ = false;  // One PONG answers all PINGs before it.
+  bool pong_queued_ = false;  // One PONG answers all earlier PINGs.
   PendingMap pending_;
-  std::set<std::pair<MonoTime, std::uint64_t>> checks_;  // when to look whether a call is due
-  std::vector<std::uint64_t> sent_;  // calls of which NextMessage has given parts since OnSent
+  std::set<std::pair<MonoTime, std::uint64_t>> checks_;  // times to check whether a call is due
+  std::vector<std::uint64_t> sent_;  // calls with parts returned by NextMessage since OnSent
   std::vector<Finished> finished_;
 };
 

@@ -9,11 +9,11 @@ namespace evergrad::transport {
 
 namespace {
 
-// Names cost nothing where no certificate proves them.
+// Limit of remembered peers, because without certificates a client can invent any number of names.
 constexpr std::size_t kGoneRememberedMax = 4096;
-// Of `lately`, a part of so many: the first distrust, which doubles each time up to the whole; in
-// what time grants that are left unused, of several streams maybe, count once; how often it is
-// looked for who is no longer active.
+// Fractions of `lately`: the length of the first distrust, which doubles each time up to the whole;
+// the period in which unused grants, even of several streams, count once; the interval of the
+// search for inactive peers.
 constexpr int kFirstDistrustPart = 5, kUnusedOncePart = 20, kLookPart = 10;
 constexpr std::uint32_t kUnusedMax = 32;
 

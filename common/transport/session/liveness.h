@@ -1,6 +1,6 @@
-// The progress watchdog of one side of a data stream (rule 8): with work outstanding and no byte in
-// either direction for a third of the limit it asks for a PING, and for the whole limit it gives
-// the stream up. A request that waits long at a gate is thereby told from a peer that is stopped.
+// The progress watchdog of one side of a data stream (rule 8). With outstanding work and no byte in
+// either direction for a third of the limit it sends a PING; after the whole limit it ends the
+// stream. This distinguishes a request that waits long at a gate from a peer that has stopped.
 // Pure, not thread-safe.
 #pragma once
 
@@ -20,9 +20,9 @@ class Liveness {
 
   enum class Step { kNothing, kSendPing, kDead };
 
-  // Work came up after there was none: the silence before it does not count.
+  // Work was added when there was none: the silence before it does not count.
   void OnWork(MonoTime now) { last_ = std::max(last_, now); }
-  // Bytes have left.
+  // Bytes have been sent.
   void OnSent(MonoTime now) { last_ = now; }
   void OnReceived(MonoTime now) {
     last_ = now;
@@ -30,8 +30,8 @@ class Liveness {
   }
   Step Tick(MonoTime now) {
     if (now < Due()) return Step::kNothing;
-    // Late by more than a step: it was we who stood still (a stopped process, a starved machine),
-    // so the peer gets its time again.
+    // The tick is late by more than a step, so this process itself was stopped or starved, and the
+    // peer gets its time again.
     if (now > Due() + limit_ / 3) {
       last_ = now;
       ping_sent_ = false;
@@ -41,7 +41,8 @@ class Liveness {
     ping_sent_ = true;
     return Step::kSendPing;
   }
-  // The same done: a PING into the outbox. Unavailable: the stream is to be given up.
+  // Performs the check: it may put a PING into the outbox. Unavailable means that the stream is to
+  // be ended.
   absl::Status Tick(MonoTime now, Outbox* outbox);
   MonoTime Due() const { return last_ + (ping_sent_ ? limit_ : limit_ / 3); }
 

@@ -28,7 +28,7 @@ ServerSession::ServerSession(Options options, std::uint64_t stream, const std::s
 }
 
 ServerSession::~ServerSession() {
-  // Ending the stream is no way to leave grants unused without being known for it.
+  // Ending the stream does not hide unused grants: they count for the peer.
   const bool unused = std::any_of(granted_.begin(), granted_.end(), [&](const auto& g) {
     return requests_.at(g.second).phase == Phase::kGranted;
   });
@@ -87,7 +87,7 @@ absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView 
       return absl::OkStatus();
     case MessageKind::kPong: return absl::OkStatus();
     case MessageKind::kLane: return OnLane(header, payload);
-    case MessageKind::kRoom: return absl::OkStatus();  // NextMessage looks itself.
+    case MessageKind::kRoom: return absl::OkStatus();  // NextMessage checks for space itself.
     case MessageKind::kHello:
     case MessageKind::kGrant:
     case MessageKind::kAnswer:
@@ -98,7 +98,7 @@ absl::Status ServerSession::OnOne(const wire::StreamHeader& header, MessageView 
 }
 
 absl::Status ServerSession::OnLane(const wire::StreamHeader& header, MessageView payload) {
-  if (std::exchange(lane_asked_, true)) return absl::InvalidArgumentError("a lane is offered once");
+  if (std::exchange(lane_asked_, true)) return absl::InvalidArgumentError("duplicate lane offer");
   std::array<std::byte, wire::kLaneOfferBytes> bytes;
   if (header.bytes != bytes.size())
     return absl::InvalidArgumentError(
@@ -107,7 +107,7 @@ absl::Status ServerSession::OnLane(const wire::StreamHeader& header, MessageView
   auto lane = options_.take_lane == nullptr ? absl::FailedPreconditionError("no lanes here")
                                             : options_.take_lane(wire::DecodeLaneOffer(bytes));
   if (lane.ok()) lane_.Open(*std::move(lane));
-  // Before any piece in it: messages without a frame go first.
+  // Precedes any piece in the lane, because messages without a frame are sent first.
   outbox_.AddControl(
       {.kind = MessageKind::kLane},
       lane_.open() ? "" : CleanText(absl::StrCat("refused: ", lane.status().message()), 256));
@@ -117,7 +117,7 @@ absl::Status ServerSession::OnLane(const wire::StreamHeader& header, MessageView
 absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTime now) {
   const std::uint64_t id = header.request_id;
   if (requests_.contains(id) || dropping_.contains(id))
-    return absl::InvalidArgumentError(absl::StrCat("request id used twice: request=", id));
+    return absl::InvalidArgumentError(absl::StrCat("duplicate request id: request=", id));
   if (header.frame_bytes > options_.frame_bytes_max ||
       header.response_bytes_max > options_.frame_bytes_max) {
     ++counters_.frame_refused;
@@ -132,7 +132,8 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
     return absl::OkStatus();
   }
   const std::uint64_t bytes =
-      header.frame_bytes + header.response_bytes_max;  // Both at most frame_bytes_max: no overflow.
+      // Both are at most frame_bytes_max, so the sum does not overflow.
+      header.frame_bytes + header.response_bytes_max;
   budget_->Advance(now);
   switch (budget_->AskLarge(peer_, stream_, id, bytes)) {
     case CreditCore::Answer::kGranted:
@@ -144,10 +145,10 @@ absl::Status ServerSession::OnAnnounce(const wire::StreamHeader& header, MonoTim
       if (waiting_++ == 0) advance_at_ = now + options_.grant_idle_max;
       break;
     case CreditCore::Answer::kOverBudget:
-      // Not to be tried again: it never fits.
+      // OutOfRange is not retryable: the request can never fit.
       ++counters_.budget_refused;
       Refuse(id, absl::OutOfRangeError(
-                     absl::StrCat("request over the budget: bytes=", bytes,
+                     absl::StrCat("request above the budget: bytes=", bytes,
                                   " budget_bytes_max=", budget_->options().budget_bytes_max)));
       break;
     case CreditCore::Answer::kFull:
@@ -177,7 +178,7 @@ void ServerSession::Grant(RequestMap::iterator it, MonoTime now) {
 void ServerSession::OnAdmitted(std::uint64_t id, std::uint64_t bytes, MonoTime now) {
   const auto it = requests_.find(id);
   if (it == requests_.end() || it->second.phase != Phase::kWaiting) {
-    budget_->MakeToken(peer_, bytes, /*small=*/false);  // Given back at once.
+    budget_->MakeToken(peer_, bytes, /*small=*/false);  // The token is released at once.
     return;
   }
   --waiting_;
@@ -206,7 +207,7 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
              ? counters_.small_refused
              : counters_.peer_small_refused);
       Refuse(id, absl::ResourceExhaustedError(
-                     absl::StrCat("small requests above their reserve: peer_small_bytes_max=",
+                     absl::StrCat("small requests exceed their reserve: peer_small_bytes_max=",
                                   budget_->options().peer_small_bytes_max)));
       return absl::OkStatus();
     }
@@ -221,7 +222,7 @@ absl::Status ServerSession::OnPiece(const wire::StreamHeader& header, MessageVie
   Request& request = it->second;
   if (header.response_bytes_max > request.response_bytes_max) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "answer beyond the grant: request=", id, " response_bytes_max=", header.response_bytes_max,
+        "answer exceeds its grant: request=", id, " response_bytes_max=", header.response_bytes_max,
         " granted=", request.response_bytes_max));
   }
   if (auto status = request.frame.Add(header, payload); !status.ok()) return status;
@@ -249,7 +250,7 @@ void ServerSession::OnCancel(std::uint64_t id, MonoTime now) {
   const auto it = requests_.find(id);
   if (it == requests_.end()) return;
   const bool waiting = it->second.phase == Phase::kWaiting;
-  // Giving a grant up late is no better than leaving it unused.
+  // Returning a grant late counts like leaving it unused.
   if (it->second.phase == Phase::kGranted &&
       it->second.granted_at + options_.grant_idle_max / 4 <= now && budget_->OthersWait(peer_)) {
     budget_->Advance(now);
@@ -310,18 +311,18 @@ void ServerSession::TakeBack(std::uint64_t id) {
   const auto it = requests_.find(id);
   ++counters_.taken_back;
   counters_.taken_back_bytes += it->second.request_bytes_max + it->second.response_bytes_max;
-  unused_of_peer_ = budget_->LeftUnused(peer_);  // before the room is free
+  unused_of_peer_ = budget_->LeftUnused(peer_);  // before the memory is freed
   Forget(it);
   dropping_.insert(id);
   Refuse(id, absl::AbortedError("grant was not used in time"));
 }
 
 void ServerSession::TakeBackForOthers(MonoTime now) {
-  // The newest ones first: what the peer keeps is what it sends first.
+  // The newest grants come first, because a peer sends the oldest requests first.
   struct Late {
     MonoTime granted_at{0};
     std::uint64_t id = 0;
-    bool whatever_it_holds = false;  // be it within its share
+    bool whatever_it_holds = false;  // even if the peer is within its share
   };
   std::vector<Late> late;
   for (const auto& [last_piece, id] : granted_) {
@@ -364,7 +365,7 @@ absl::Status ServerSession::Tick(MonoTime now) {
   if (requests_.empty()) return absl::OkStatus();
   if (writing_ && !writing_since_) writing_since_ = now;
   if (writing_since_ && *writing_since_ + options_.grant_unused_max <= now)
-    return absl::UnavailableError("peer takes nothing of what it is sent");
+    return absl::UnavailableError("peer reads none of the data sent to it");
   return liveness_.Tick(now, &outbox_);
 }
 

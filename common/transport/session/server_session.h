@@ -1,7 +1,7 @@
-// The server's half of one data stream as a pure state machine: messages, answers and admissions
-// in; messages, whole requests and the time of the next tick out. No clock, no threads, no I/O. Not
-// thread-safe: its server drives it on its loop. The tokens it hands out with requests may be
-// released on any thread.
+// The server's half of one data stream as a pure state machine. Inputs are messages, answers and
+// admissions; outputs are messages, complete requests and the time of the next tick. No clock, no
+// threads, no I/O. Not thread-safe: its server drives it on its loop. Tokens passed on with
+// requests may be released on any thread.
 //
 //   (waiting -> granted ->) receiving -> handling -> answering -> gone
 #pragma once
@@ -30,34 +30,35 @@ class ServerSession {
  public:
   struct Options {
     std::uint64_t frame_bytes_max = 1ull << 30;
-    std::size_t requests_max = 8192;  // Of this stream, in any state.
+    std::size_t requests_max = 8192;  // requests of this stream in any state
     std::uint64_t message_bytes_max = wire::kMessagePayloadBytesMax;
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
-    // While others wait: a grant is taken back that is unused for so long, if the stream has sent
-    // no payload for as long or its peer holds more than its share; and a stream is ended to which,
-    // or to whose peer, this has happened so often in a row. What waits looks whether it may have
-    // room now as often.
+    // Limits while other peers wait. A grant is taken back when it has been unused for this time,
+    // if the stream has sent no payload meanwhile or its peer holds more than its share. A stream
+    // is ended after this number of taken-back grants in a row, on it or for its peer. Waiting
+    // requests are checked at the same interval.
     MonoTime grant_idle_max = std::chrono::seconds(1);
     std::uint32_t unused_in_a_row_max = 8;
-    std::uint64_t lane_ring_bytes_max = 0;  // The largest that is taken; 0: none.
-    // Our end of the memory that the client offers, or in words why not. Null: none is taken.
+    std::uint64_t lane_ring_bytes_max = 0;  // the largest ring that is accepted; 0: none
+    // Returns our end of the memory that the client offers, or the reason for a refusal. nullptr:
+    // no lane is accepted.
     std::function<absl::StatusOr<std::unique_ptr<Lane>>(const wire::LaneOffer&)> take_lane =
         nullptr;
   };
-  // Counts what happens; read by the owner after each step.
+  // Counts events; the owner reads them after each step.
   struct Counters {
-    std::uint64_t refused = 0, granted = 0;  // refused: all
-    std::uint64_t lane_received = 0;         // bytes, through the lane
+    std::uint64_t refused = 0, granted = 0;  // all refusals
+    std::uint64_t lane_received = 0;         // bytes received through the lane
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0,
-                  frame_refused = 0;                     // by limit
+                  frame_refused = 0;                     // refusals by limit
     std::uint64_t taken_back = 0, taken_back_bytes = 0;  // grants that the peer did not use
   };
-  // `stream` names this stream at the budget, `peer_name` whose share it takes part in. Puts HELLO
-  // into the outbox. Requests are received into memory of `pool` (null: the heap).
+  // `stream` identifies this stream at the budget, `peer_name` the peer whose share it uses. Puts
+  // HELLO into the outbox. Requests are received into memory of `pool` (nullptr: the heap).
   ServerSession(Options options, std::uint64_t stream, const std::string& peer_name,
                 std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool = nullptr);
-  // Withdraws and releases everything but the tokens that requests in handlers hold.
+  // Withdraws and releases everything except the tokens of requests in handlers.
   ~ServerSession();
 
   struct Ready {
@@ -65,22 +66,23 @@ class ServerSession {
     ReceivedFrame frame;
   };
 
-  // One message or several. Not OK: the client breaks the protocol, the stream is to be ended with
-  // this status. No part of the message that breaks it was used.
+  // Processes one or more messages. An error means that the client violates the protocol; the
+  // stream is to be ended with this status. No part of the violating message has been used.
   absl::Status OnMessage(MessageView messages, MonoTime now);
-  // The budget has admitted a request that waited.
+  // The budget has admitted a waiting request.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes, MonoTime now);
-  // For a request that was cancelled meanwhile both do nothing.
+  // No effect for a request that was cancelled meanwhile.
   void Answer(std::uint64_t request, Frame response, MonoTime now);
   void Fail(std::uint64_t request, const absl::Status& status);
 
-  // Several may be taken to leave together; OnSent then says so of all. nullopt: nothing to send
-  // now, or lane_status() says why nothing can be.
+  // Several messages may be taken and sent together; one OnSent then covers all. nullopt if there
+  // is nothing to send now, or if lane_status() has an error.
   std::optional<Outbox::Message> NextMessage();
-  const absl::Status& lane_status() const { return lane_.status(); }  // Not OK: as of OnMessage.
+  // An error has the same meaning as an error of OnMessage.
+  const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
-  // Takes back grants that are not used. Not OK: the stream is to be ended, with this status if it
-  // is ResourceExhausted (the peer has left too many grants unused); else the watchdog gives it up.
+  // Takes back unused grants. An error means that the stream is to be ended: with this status if it
+  // is ResourceExhausted (the peer has left too many grants unused), otherwise by the watchdog.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
   std::vector<Ready> TakeReady() { return std::exchange(ready_, {}); }
@@ -111,9 +113,9 @@ class ServerSession {
   Request& Add(const wire::StreamHeader& header, MonoTime now);
   void Forget(RequestMap::iterator it);
   void Touch(std::uint64_t id, Request& request, MonoTime now);
-  // The grant of `id` ends unused.
+  // Ends the grant of `id` as unused.
   void TakeBack(std::uint64_t id);
-  // What others wait for and this one does not use, or not fast enough.
+  // Takes back grants that other peers wait for and that this one does not use, or uses too slowly.
   void TakeBackForOthers(MonoTime now);
 
   const Options options_;
@@ -126,19 +128,21 @@ class ServerSession {
   bool lane_asked_ = false;
   Liveness liveness_;
   RequestMap requests_;
-  std::set<std::pair<MonoTime, std::uint64_t>> granted_;  // By last piece: which grants are dead.
+  // Grants by the time of their last piece, to find dead ones.
+  std::set<std::pair<MonoTime, std::uint64_t>> granted_;
   std::set<std::uint64_t>
-      dropping_;  // Ended by us; their pieces are dropped until the client's CANCEL.
-  std::vector<std::uint64_t> answers_sent_;  // Requests whose last piece is on its way.
+      dropping_;  // Requests ended by us; their pieces are dropped until the client's CANCEL.
+  std::vector<std::uint64_t> answers_sent_;  // Requests whose last piece is being sent.
   MonoTime check_at_{
-      0};  // While granted_ is not empty: when it is looked for grants that others could use.
-  std::size_t waiting_ = 0;            // Requests in that phase.
-  MonoTime advance_at_{0};             // While there are any: when the budget is told the time.
-  MonoTime last_payload_{0};           // Of a granted request.
-  std::uint32_t unused_in_a_row_ = 0;  // How often grants were taken back since one was last used.
-  std::uint32_t unused_of_peer_ = 0;   // Likewise on any of its streams.
-  bool writing_ = false;               // Something was taken by NextMessage and is not sent yet …
-  std::optional<MonoTime> writing_since_;  // … and was not at this tick either.
+      0};  // While granted_ is not empty: the next time to look for grants that others could use.
+  std::size_t waiting_ = 0;  // Requests in the waiting phase.
+  // While there are waiting requests: the next time to tell the budget the time.
+  MonoTime advance_at_{0};
+  MonoTime last_payload_{0};           // of a granted request
+  std::uint32_t unused_in_a_row_ = 0;  // Grants taken back since the stream last used one.
+  std::uint32_t unused_of_peer_ = 0;   // The same on any stream of the peer.
+  bool writing_ = false;  // NextMessage has returned a message that is not sent yet …
+  std::optional<MonoTime> writing_since_;  // … and was unsent at this tick, too
   bool pong_queued_ = false;
   std::vector<Ready> ready_;
   Counters counters_;

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 constexpr MonoTime kBackoffMin = 20ms;
 constexpr MonoTime kBackoffMax = 1s;
 
-// Everything but the atomics belongs to the loop.
+// Everything except the atomics is accessed on the loop only.
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
   Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
@@ -58,7 +58,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     Deliver();
   }
 
-  void OnOpen() override {}  // The server's HELLO tells.
+  void OnOpen() override {}  // The server's HELLO reports the success.
   void OnMessage(MessageView message) override {
     const auto status = session_.OnMessage(message, loop_->Now());
     if (!status.ok())
@@ -73,8 +73,8 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     Pump();
   }
   void OnEnd(absl::Status status) override {
-    // What a caller can act on keeps its code: a refusal by the server, bad certificates. The rest
-    // is "the peer is gone".
+    // Codes that tell a caller what to do are kept: a refusal by the server, bad certificates.
+    // Others become "peer is disconnected".
     switch (status.code()) {
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kUnimplemented:
@@ -115,7 +115,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
   }
 
-  // After the other calls that have been posted: small ones leave together.
+  // Runs after the other calls that have been posted, so that small ones are sent together.
   void PumpSoon() {
     if (std::exchange(pump_soon_, true)) return;
     loop_->Defer([self = shared_from_this()] {
@@ -169,7 +169,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
   bool sending_ = false;
   bool closed_ = false;
   bool pump_soon_ = false;
-  bool suspect_ = false;  // The connection made no progress: not to be used again.
+  bool suspect_ = false;  // The connection made no progress and is not to be reused.
   MonoTime backoff_ = kBackoffMin;
   std::optional<MonoTime> armed_at_;
 };
@@ -185,7 +185,7 @@ class DataStreamHandle final : public DataStream {
 
   std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) override {
     const std::uint64_t id = core_->NextId();
-    // One that finds no room is made by its Call.
+    // If too many calls are posted, the announcement is dropped, and its Call makes one.
     if (core_->posted().Enter().ok()) {
       core_->loop().Post([core = core_, id, request_bytes, options] {
         core->posted().Leave();

@@ -1,4 +1,4 @@
-// The client's DataStream over Links: drives a ClientSession on the loop and redials. Private to
+// The client's DataStream over Links: it drives a ClientSession on the loop and redials. Private to
 // the room.
 #pragma once
 
@@ -17,8 +17,7 @@ std::unique_ptr<DataStream> MakeDataStream(std::shared_ptr<Loop> loop, LinkFacto
                                            std::shared_ptr<BufferPool> pool,
                                            const ChannelOptions& options);
 
-// Of a transport's client side: the answers that it is meant to have at once, in memory that it
-// keeps for the next ones (BufferPool).
+// The limit of answers in memory at once on a transport's client side, for its BufferPool.
 inline constexpr std::uint64_t kClientPoolBytesMax = 256u << 20;
 
 }  // namespace evergrad::transport

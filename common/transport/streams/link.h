@@ -1,6 +1,6 @@
-// A bidirectional stream of byte messages between two processes, or within one: what the two
-// transports implement and message streams and data streams are built on. Private to the room.
-// Everything happens on one loop's thread.
+// A bidirectional stream of byte messages between two processes, or within one. The two transports
+// implement it, and message streams and data streams use it. Private to the room. Everything
+// happens on the thread of one loop.
 #pragma once
 
 #include <functional>
@@ -17,28 +17,30 @@ class LinkEvents {
   virtual ~LinkEvents() = default;
   virtual void OnOpen() = 0;  // Messages may be sent. A server's link is open from the start.
   virtual void OnMessage(
-      MessageView message) = 0;  // The link goes on reading whatever happens (rule 2).
-  virtual void OnSent() = 0;     // The message given to Send has been taken; the next may be sent.
-  // The last event. OK: the peer ended the stream.
+      MessageView message) = 0;  // The link continues to read in every case (rule 2).
+  virtual void OnSent() = 0;  // The message given to Send has been accepted; the next may be sent.
+  // The last event. OK means that the peer ended the stream.
   virtual void OnEnd(absl::Status status) = 0;
 };
 
 class Link {
  public:
   virtual ~Link() = default;
-  // Starts it. `events` is held until the end or Detach(); no event comes from inside of a call
+  // Starts the link. `events` is held until the end or Detach(); no event is emitted inside a call
   // into the link.
   virtual void Start(std::shared_ptr<LinkEvents> events) = 0;
-  // One message at a time. Its owners are held until its bytes have left the process.
+  // Sends one message at a time. Its owners are held until its bytes have left the process.
   virtual void Send(OutgoingPieces pieces) = 0;
-  // After what was sent: a server ends the stream with `status`, a client half-closes. OnEnd
-  // follows, at a server no OnMessage. A server may refuse a link that was never started this way.
+  // Takes effect after the messages sent before: a server ends the stream with `status`, a client
+  // half-closes. OnEnd follows; a server gets no OnMessage before it. A server may refuse in this
+  // way a link that was never started.
   virtual void Finish(absl::Status status) = 0;
-  // Ends it now, both ways. No more events, whatever was under way.
+  // Ends both directions now. No more events follow, even for operations in flight.
   virtual void Detach() = 0;
 };
 
-// Opens a link to the peer of a channel. `fresh`: the connection is suspect, make a new one.
+// Opens a link to the peer of a channel. `fresh` requests a new connection, because the current one
+// is suspect.
 using LinkFactory = std::function<std::shared_ptr<Link>(absl::string_view method, bool fresh)>;
 
 inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";

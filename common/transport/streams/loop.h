@@ -1,5 +1,5 @@
-// The one thread of a transport's side, on which all of its streams live: no stream needs a lock.
-// Private to the room.
+// The only thread of one side of a transport. All of its streams live on it, so no stream needs a
+// lock. Private to the room.
 #pragma once
 
 #include <chrono>
@@ -11,17 +11,17 @@
 
 namespace evergrad::transport {
 
-// Shared by the transport, its public objects and whoever may still post (tokens, responders):
-// memory only. Its owner shuts it down; after that Post returns false.
+// Shared by the transport, its public objects, and tokens and responders that may still post; they
+// share only its memory. Its owner shuts it down; afterwards Post returns false.
 class Loop : public runtime::Executor {
  public:
   virtual bool InThisThread() const = 0;
   MonoTime Now() const { return clock_.Now(); }
 
-  // On the loop: runs `task` after what is queued now, so that many steps end in one.
+  // Call it on the loop: runs `task` after the tasks queued now, so that many steps share one end.
   virtual void Defer(runtime::Task task) { Post(std::move(task)); }
 
-  // Runs `task` on the loop and waits for it. Inline on the loop's own thread, and after its end.
+  // Runs `task` on the loop and waits for it; inline on the loop's own thread, and after its end.
   void RunAndWait(const std::function<void()>& task) {
     if (!InThisThread()) {
       runtime::Event ran;
@@ -36,8 +36,8 @@ class Loop : public runtime::Executor {
     task();
   }
 
-  // Message streams that were closed by their owner and are not through yet: what they have left is
-  // still on its way. Any thread.
+  // Counts message streams that their owner has closed and that still send their last messages. Any
+  // thread.
   void BeginFlush() {
     MutexLock lock(&flush_mu_);
     ++flushing_;
@@ -46,8 +46,8 @@ class Loop : public runtime::Executor {
     MutexLock lock(&flush_mu_);
     if (--flushing_ == 0) flushed_.NotifyAll();
   }
-  // Before a transport or server ends: waits until they are through, which a stream's own bound
-  // (kFlushMax) makes short. At once on the loop's own thread.
+  // Waits until these streams are done, before a transport or server ends; kFlushMax bounds the
+  // wait. Returns at once on the loop's own thread.
   void AwaitFlushed() {
     if (InThisThread()) return;
     const MonoTime until = Now() + kFlushMax;
@@ -59,7 +59,7 @@ class Loop : public runtime::Executor {
     }
   }
   static constexpr MonoTime kFlushMax =
-      std::chrono::seconds(2);  // After Close(): what is unsent then is dropped.
+      std::chrono::seconds(2);  // after this time since Close(), unsent messages are dropped
 
  private:
   RealClock clock_;

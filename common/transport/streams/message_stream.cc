@@ -28,7 +28,7 @@ std::unique_ptr<MessageStream> MessageStreamCore::MakeHandle() {
 }
 
 void MessageStreamCore::Start(std::shared_ptr<Link> link, MessageStreamEvents events) {
-  if (closing_) return;  // Closed by its owner before the loop came to it.
+  if (closing_) return;  // Closed by its owner before the loop ran this task.
   link_ = std::move(link);
   events_ = std::make_shared<MessageStreamEvents>(std::move(events));
   link_->Start(shared_from_this());
@@ -100,9 +100,9 @@ bool MessageStreamCore::Cut() {
   if (!hit) return false;
   const auto cut = [weak = weak_from_this()] {
     if (const auto self = weak.lock())
-      self->Abort(absl::UnavailableError("message stream cut by failpoint session.cut"));
+      self->Abort(absl::UnavailableError("message stream disconnected by failpoint session.cut"));
   };
-  // Posted: the callback that runs now may belong to the link that goes away.
+  // Posted, because the running callback may belong to the link that is being ended.
   loop_->PostAfter(std::chrono::milliseconds(hit.delay_ms), cut);
   return hit.action != fault::Action::kDelay;
 }
@@ -136,7 +136,7 @@ void MessageStreamCore::Pump() {
   WatchProgress();
 }
 
-// A message that the peer's side does not take for progress_timeout ends the stream (rule 8).
+// A message that the peer's side does not accept within progress_timeout ends the stream (rule 8).
 void MessageStreamCore::WatchProgress() {
   if (std::exchange(watching_, true)) return;
   loop_->PostAfter(last_sent_ + options_.progress_timeout - loop_->Now(), [weak =
@@ -147,12 +147,13 @@ void MessageStreamCore::WatchProgress() {
     if (!self->sending_ || self->link_ == nullptr) return;
     const MonoTime late = self->loop_->Now() - self->last_sent_ - self->options_.progress_timeout;
     if (late < MonoTime{0}) return self->WatchProgress();
-    // Much too late: this process stood still, so the peer gets its time again.
+    // The tick is much too late, so this process was stopped, and the peer gets its time again.
     if (late > self->options_.progress_timeout / 3) {
       self->last_sent_ = self->loop_->Now();
       return self->WatchProgress();
     }
-    self->Abort(absl::UnavailableError("peer makes no progress: a message was not taken in time"));
+    self->Abort(
+        absl::UnavailableError("peer makes no progress: a message was not accepted in time"));
   });
 }
 

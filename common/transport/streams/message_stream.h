@@ -22,16 +22,17 @@ class MessageStreamCore final : public LinkEvents,
     std::uint64_t message_bytes_max = 0;
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
-    std::function<void()> on_gone;  // On the loop, once, when the link is no longer used.
+    std::function<void()> on_gone;  // Called on the loop, once, when the link is no longer used.
     std::function<void(std::uint64_t received, std::uint64_t sent)>
-        count;  // On the loop; may be empty.
+        count;  // Called on the loop; may be empty.
   };
   // `failpoints` may be null.
   MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options);
 
-  // On the loop, once, before or after the first Send.
+  // Call it on the loop, once, before or after the first Send.
   void Start(std::shared_ptr<Link> link, MessageStreamEvents events);
-  // The server shuts down, on the loop: on_end(status) now, unless closed.
+  // For the shutdown of a server, on the loop: calls on_end(status) now, unless the stream is
+  // closed.
   void Abort(const absl::Status& status);
 
   // Any thread.
@@ -43,7 +44,7 @@ class MessageStreamCore final : public LinkEvents,
   void OnSent() override;
   void OnEnd(absl::Status status) override;
 
-  // The public handle; its destruction closes the stream.
+  // The public handle; destroying it closes the stream.
   std::unique_ptr<MessageStream> MakeHandle();
 
  private:
@@ -51,9 +52,9 @@ class MessageStreamCore final : public LinkEvents,
   void Pump();
   void WatchProgress();
   void CloseOnLoop();
-  // Lets go of the link and of what is unsent; false when that had happened.
+  // Releases the link and drops unsent messages; returns false if that had happened before.
   bool End();
-  // Whether `session.cut` is to end the stream here.
+  // Returns whether `session.cut` ends the stream here.
   bool Cut();
 
   const std::shared_ptr<Loop> loop_;
@@ -63,16 +64,16 @@ class MessageStreamCore final : public LinkEvents,
   Mutex mu_;
   std::deque<std::string> unsent_ ABSL_GUARDED_BY(mu_);
   std::uint64_t unsent_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // Or closed: nothing more is taken in.
+  bool ended_ ABSL_GUARDED_BY(mu_) = false;  // Ended or closed: no more messages are accepted.
   bool pump_posted_ ABSL_GUARDED_BY(mu_) = false;
 
-  // The loop's own.
+  // Accessed on the loop only.
   std::shared_ptr<Link> link_;
   std::shared_ptr<MessageStreamEvents>
-      events_;  // Shared so that a callback may close its own stream.
+      events_;  // Shared, so that a callback may close its own stream.
   bool open_ = false;
   bool closing_ = false;
-  bool flushing_ = false;  // Closed by its owner, and the link is still there.
+  bool flushing_ = false;  // Closed by its owner while the link still exists.
   bool finished_ = false;
   bool watching_ = false;
   std::uint64_t sending_bytes_ = 0;

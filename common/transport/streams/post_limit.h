@@ -1,7 +1,6 @@
-// Calls that their callers have posted to a loop and that have not begun there. A loop's queue has
-// no limit of its own: everything posted by the transport itself is one per stream, call, timer or
-// answer, each of which has a limit; what callers post is bounded here, before it is queued.
-// Thread-safe.
+// Bounds the calls that callers have posted to a loop and that have not begun there. A loop's queue
+// has no limit of its own. The transport itself posts one task per stream, call, timer or answer,
+// which all have limits; tasks of callers are counted here before they are queued. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -15,7 +14,7 @@ namespace evergrad::transport {
 class PostLimit {
  public:
   explicit PostLimit(std::uint64_t max) : max_(max) {}
-  // ResourceExhausted: the loop does not keep up with its callers. Else Leave() follows.
+  // ResourceExhausted if the loop does not keep up with its callers. After OK, Leave() must follow.
   absl::Status Enter() {
     if (posted_.fetch_add(1, std::memory_order_relaxed) < max_) return absl::OkStatus();
     Leave();

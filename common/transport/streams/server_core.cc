@@ -21,8 +21,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kReorderMax = 50ms;
 
-// The gRPC health protocol by hand: HealthCheckRequest{string service = 1},
-// HealthCheckResponse{SERVING = 1}.
+// Implements the gRPC health protocol without generated code: HealthCheckRequest{string service =
+// 1}, HealthCheckResponse{SERVING = 1}.
 absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
   std::string service;
   if (!request.empty()) {
@@ -37,8 +37,8 @@ absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
   return std::string("\x08\x01", 2);
 }
 
-// Whose share of the budget a stream takes part in: that of the one task that its certificate
-// names, else of the client as it calls itself at its host, which nobody has proved.
+// The peer in whose share of the budget a stream takes part: the one task that its certificate
+// names, or else the client by its host and its self-chosen, unproved name.
 std::string SharerOf(const PeerInfo& peer) {
   if (absl::StrContains(peer.certificate_task, '/')) return peer.certificate_task;
   const absl::string_view address = peer.address;
@@ -110,7 +110,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   }
   void OnEnd(absl::Status) override { Gone(); }
 
-  // Only of a peer that is still in data_peers_.
+  // Called only for a peer that is still in data_peers_.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes) {
     session_->OnAdmitted(request, bytes, Now());
     Pump();
@@ -142,7 +142,7 @@ class ServerCore::DataPeer final : public LinkEvents,
     session.grant_idle_max = server.options_.grant_idle_max;
     if (server.options_.lane_bytes_max > 0) {
       session.lane_ring_bytes_max = std::min(server.options_.lane_bytes_max / 2, kLaneRingBytesMax);
-      // The session belongs to a peer, which holds the server.
+      // The session belongs to a peer, which holds the server alive.
       session.take_lane = [server = &server, address = peer.address](const wire::LaneOffer& offer) {
         return server->TakeLaneOf(address, offer);
       };
@@ -152,11 +152,12 @@ class ServerCore::DataPeer final : public LinkEvents,
 
   void Malformed(const absl::Status& status) {
     server_->malformed_.fetch_add(1, std::memory_order_relaxed);
-    link_->Finish(status);  // The typed refusal.
+    link_->Finish(status);  // sends the typed error
     Gone();
   }
 
-  // It keeps room from others: it is told so, and comes back in a while.
+  // Ends a stream that keeps memory from other peers; its client is told and may return after a
+  // pause.
   void EndForUnused(const absl::Status& status) {
     const auto counters = session_->TakeCounters();
     server_->TakenBack(SharerOf(peer_), counters.taken_back, counters.taken_back_bytes,
@@ -170,12 +171,12 @@ class ServerCore::DataPeer final : public LinkEvents,
     const auto self = shared_from_this();
     link_ = nullptr;
     held_.reset();
-    session_.reset();  // Every token but those in handlers.
+    session_.reset();  // releases every token except those in handlers
     server_->CallEnded();
     server_->data_peers_.erase(id_);
   }
 
-  // After the other answers that have been posted: small ones leave together.
+  // Runs after the other answers that have been posted, so that small ones are sent together.
   void PumpSoon() {
     if (std::exchange(pump_soon_, true)) return;
     server_->loop_->Defer([self = shared_from_this()] {
@@ -230,7 +231,7 @@ class ServerCore::DataPeer final : public LinkEvents,
     });
   }
 
-  // The failpoints that lie between the wire and the handler.
+  // Applies the failpoints between the wire and the handler.
   void Deliver(ServerSession::Ready ready) {
     if (server_->failpoints_ == nullptr || !server_->failpoints_->AnyArmed())
       return DeliverOnce(std::move(ready), /*answered=*/true);
@@ -269,7 +270,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   void DeliverOnce(ServerSession::Ready ready, bool answered);
 
   const std::shared_ptr<ServerCore>
-      server_;  // Shared: a handler's responder may outlive the server object.
+      server_;  // Shared, because a handler's responder may outlive the server object.
   const std::uint64_t id_;
   std::shared_ptr<Link> link_;
   const PeerInfo peer_;
@@ -281,10 +282,10 @@ class ServerCore::DataPeer final : public LinkEvents,
   std::optional<ServerSession::Ready> held_;  // push.reorder
 };
 
-// Answers from any thread, by posting to the loop; for a stream that has gone, nothing happens.
+// Answers from any thread by posting to the loop; has no effect for a stream that has ended.
 class ServerCore::Responder final : public DataResponder {
  public:
-  // `request` 0: the answer is swallowed (the twin of a duplicated request).
+  // `request` 0 drops the answer (for the copy of a duplicated request).
   Responder(std::shared_ptr<Loop> loop, std::weak_ptr<DataPeer> peer, std::uint64_t request)
       : loop_(std::move(loop)), peer_(std::move(peer)), request_(request) {}
   ~Responder() override { Fail(absl::InternalError("request dropped without an answer")); }
@@ -378,7 +379,7 @@ absl::Status ServerCore::CheckNotKeptOut(const std::string& peer) {
   std::erase_if(kept_out_, [now = loop_->Now()](const auto& entry) { return entry.second <= now; });
   if (!kept_out_.contains(peer)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      "a stream of ", peer, " left its grants unused; no other one is served for ",
+      "a stream of ", peer, " left its grants unused; it is not served for ",
       std::chrono::duration_cast<std::chrono::milliseconds>(options_.unused_pause).count(), " ms"));
 }
 
@@ -398,7 +399,8 @@ void ServerCore::DispatchAdmitted() {
     if (it != data_peers_.end()) {
       it->second->OnAdmitted(admitted.request, admitted.bytes);
     } else {
-      budget_->MakeToken(admitted.peer, admitted.bytes, /*small=*/false);  // Given back at once.
+      // The token is released at once.
+      budget_->MakeToken(admitted.peer, admitted.bytes, /*small=*/false);
     }
   }
 }
@@ -497,7 +499,7 @@ void ServerCore::Shutdown() {
     const auto stream = streams_.begin()->second;
     stream->Abort(absl::UnavailableError("server shuts down"));
   }
-  // Posted: it may be a handler that shuts us down.
+  // Posted, because a handler may be the caller of the shutdown.
   loop_->Post([self = shared_from_this()] { self->handlers_ = {}; });
 }
 

@@ -1,5 +1,6 @@
-// A server above its links: streams, data streams, unary calls, the budget, failpoints, health. The
-// same for both transports. Private to the room. Everything but stats() happens on the loop.
+// The part of a server above its links: streams, data streams, unary calls, the budget, failpoints,
+// health. Both transports use it. Private to the room. Everything except stats() happens on the
+// loop.
 #pragma once
 
 #include <atomic>
@@ -22,25 +23,26 @@ namespace evergrad::transport {
 
 class ServerCore : public std::enable_shared_from_this<ServerCore> {
  public:
-  // Answers a unary call; any thread, once. Called with an error when the responder was dropped.
+  // Answers a unary call; called once, on any thread. Called with an error if the responder was
+  // dropped.
   using UnaryAnswer = std::function<void(absl::StatusOr<std::string>)>;
 
   static std::shared_ptr<ServerCore> Make(const ServerOptions& options, Handlers handlers,
                                           std::shared_ptr<Loop> loop,
                                           fault::Failpoints* failpoints);
 
-  // Whether a call may come in; counted until CallEnded.
+  // Returns whether another call is allowed; the call is counted until CallEnded.
   bool AdmitCall();
   void CallEnded() { open_calls_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Both take over a call that was admitted, and start `link`.
+  // Both take over an admitted call, and start `link`.
   void AcceptData(std::shared_ptr<Link> link, const PeerInfo& peer);
   void AcceptStream(std::shared_ptr<Link> link, const PeerInfo& peer, absl::string_view method);
   // `answer` runs on the loop.
   void Unary(const PeerInfo& peer, absl::string_view method, std::string request,
              UnaryAnswer answer);
 
-  void Shutdown();  // Ends all streams; nothing of Handlers is called afterwards.
+  void Shutdown();  // Ends all streams; no function of Handlers is called afterwards.
   Server::Stats stats() const;
   const ServerOptions& options() const { return options_; }
 
@@ -50,28 +52,30 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
              fault::Failpoints* failpoints);
   void DispatchAdmitted();
-  // `peer` has left so much unused; `ended`: for the last time on one stream, and it gets no other
-  // one for a while.
+  // `peer` has left this much unused. `ended`: the stream was ended for it, and the peer gets no
+  // other one for a while.
   void TakenBack(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
   absl::Status CheckNotKeptOut(const std::string& peer);
   absl::StatusOr<std::unique_ptr<Lane>> TakeLaneOf(const std::string& address,
                                                    const wire::LaneOffer& offer);
 
   const ServerOptions options_;
-  Handlers handlers_;  // Let go of after Shutdown: they may hold responders, which hold the server.
+  // Released after Shutdown, because they may hold responders, which hold the server.
+  Handlers handlers_;
   const std::shared_ptr<Loop> loop_;
   fault::Failpoints* const failpoints_;
   std::shared_ptr<Budget> budget_;          // Shared with the tokens.
-  const std::shared_ptr<BufferPool> pool_;  // Shared with the frames that are out.
+  const std::shared_ptr<BufferPool> pool_;  // Shared with the frames in use.
   struct Lanes {
     std::atomic<std::uint64_t> count{0}, bytes{0}, refused{0};
   };
   const std::shared_ptr<Lanes> lanes_ =
-      std::make_shared<Lanes>();  // Shared with the lanes, which count themselves out.
+      std::make_shared<Lanes>();  // Shared with the lanes, which update the count when they end.
   bool shut_ = false;
   std::uint64_t next_peer_ = 1;
   std::map<std::uint64_t, std::shared_ptr<DataPeer>> data_peers_;
-  std::map<std::string, MonoTime> kept_out_;  // Peers that left grants unused, until when.
+  // Peers that left grants unused, and the end of their pause.
+  std::map<std::string, MonoTime> kept_out_;
   std::map<std::uint64_t, std::shared_ptr<MessageStreamCore>> streams_;
   std::atomic<std::uint64_t> taken_back_{0}, open_calls_{0}, refused_{0}, granted_{0},
       malformed_{0}, received_{0}, sent_{0};

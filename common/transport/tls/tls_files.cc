@@ -54,18 +54,18 @@ absl::StatusOr<Certificate> ParseCertificate(absl::string_view what, const std::
   Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
   ERR_clear_error();
   if (certificate == nullptr)
-    return absl::InvalidArgumentError(absl::StrCat(what, " is no PEM certificate: file=", path));
+    return absl::InvalidArgumentError(absl::StrCat(what, " is not a PEM certificate: file=", path));
   return certificate;
 }
 
-// Our own certificate against our own authorities (a file may hold several, while one replaces
-// another): what the peer is going to do with it.
+// Verifies our own certificate against our own authorities, as the peer will do. A file may hold
+// several authorities while one replaces another.
 absl::Status Verify(const std::string& ca_pem, X509* certificate, const TlsFiles& files) {
   const Store store(X509_STORE_new());
   const StoreContext context(X509_STORE_CTX_new());
   if (AddAuthorities(ca_pem, store.get()) == 0)
     return absl::InvalidArgumentError(
-        absl::StrCat("tls ca is no PEM certificate: file=", files.ca));
+        absl::StrCat("tls ca is not a PEM certificate: file=", files.ca));
   X509_STORE_set_flags(store.get(), X509_V_FLAG_PARTIAL_CHAIN);
   X509_STORE_CTX_init(context.get(), store.get(), certificate, nullptr);
   const bool good = X509_verify_cert(context.get()) == 1;
@@ -107,7 +107,7 @@ absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
   if (files.empty()) return std::nullopt;
   if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("tls wants ca, cert and key, all three: ca=", files.ca, " cert=", files.cert,
+        absl::StrCat("tls needs all three of ca, cert and key: ca=", files.ca, " cert=", files.cert,
                      " key=", files.key));
   }
   TlsPems pems;
@@ -121,14 +121,14 @@ absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files) {
   ERR_clear_error();
   if (key == nullptr)
     return absl::InvalidArgumentError(
-        absl::StrCat("tls key is no PEM private key: file=", files.key));
+        absl::StrCat("tls key is not a PEM private key: file=", files.key));
   const bool matches = X509_check_private_key(certificate.get(), key.get()) == 1;
   ERR_clear_error();
   if (!matches)
-    return absl::InvalidArgumentError(
-        absl::StrCat("tls key is of another certificate: key=", files.key, " cert=", files.cert));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tls key does not belong to the certificate: key=", files.key, " cert=", files.cert));
   EG_RETURN_IF_ERROR(Verify(pems.ca, certificate.get(), files));
-  // What every peer is going to ask.
+  // Every peer will check this as well.
   auto task = TaskOfUris(UriNames(certificate.get()));
   absl::Status named = task.ok() ? CheckTask(*task, files.task) : task.status();
   if (!named.ok())

@@ -1,5 +1,5 @@
-// The three PEM files of a task, read and checked before gRPC sees them, so that a bad one is
-// named. For the room, and for the daemon's metrics listener, which serves with the same
+// The three PEM files of a task, read and checked before gRPC uses them, so that errors name the
+// file. For the room, and for the daemon's metrics listener, which serves with the same
 // certificate.
 #pragma once
 
@@ -17,12 +17,13 @@ struct TlsPems {
   std::string ca, cert, key;
 };
 
-// Nothing for no files. InvalidArgument, with the file: one or two of three given, unreadable, no
-// PEM, key of another certificate, and with "certificate verify failed: …": expired, not valid yet,
-// not signed by `ca`; and when it names no task, or not files.task.
+// nullopt for no files. InvalidArgument names the file: if only one or two of the three are given,
+// for an unreadable file, for text that is not PEM, for a key of another certificate, and with
+// "certificate verify failed: …" if the certificate is expired, not valid yet, or not signed by
+// `ca`; also if it names no task, or another one than files.task.
 absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files);
 
-// Puts every certificate of `pem` into `store`; how many there were.
+// Adds every certificate of `pem` to `store`; returns their number.
 int AddAuthorities(const std::string& pem, x509_store_st* store);
 
 }  // namespace evergrad::transport

@@ -54,7 +54,7 @@ int Connect(const std::string& host_port) {
     return -1;
   const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd >= 0)
-    (void)connect(fd, found->ai_addr, found->ai_addrlen);  // In progress: the caller waits.
+    (void)connect(fd, found->ai_addr, found->ai_addrlen);  // In progress; the caller waits.
   freeaddrinfo(found);
   return fd;
 }
@@ -71,8 +71,8 @@ bool Use(SSL_CTX* context, const TlsPems& pems) {
          SSL_CTX_use_PrivateKey(context, key.get()) == 1;
 }
 
-// Runs `step` (SSL_connect, SSL_read) until it is through, fails, or nothing comes for a while. Its
-// SSL_get_error.
+// Repeats `step` (SSL_connect, SSL_read) until it ends, fails, or nothing arrives for a while.
+// Returns its SSL_get_error.
 template <class Step>
 int Drive(const Socket& socket, SSL* session, Step step) {
   for (;;) {
@@ -93,7 +93,9 @@ std::string LastReason() {
 
 std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   sigset_t
-      broken_pipe;  // OpenSSL writes without MSG_NOSIGNAL. The thread is ours and ends after this.
+      // OpenSSL writes without MSG_NOSIGNAL. This thread is private to the probe and ends
+      // afterwards.
+      broken_pipe;
   sigemptyset(&broken_pipe);
   sigaddset(&broken_pipe, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
@@ -106,8 +108,7 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   const Session session(SSL_new(context.get()));
   if (session == nullptr) return "";
   SSL_set_fd(session.get(), socket.fd());
-  // gRPC over TLS speaks h2 and nothing else: without this a server hangs up before it says what is
-  // wrong.
+  // gRPC over TLS supports only h2: without it a server disconnects before it reports an error.
   static constexpr unsigned char kProtocols[] = {2, 'h', '2'};
   SSL_set_alpn_protos(session.get(), kProtocols, sizeof kProtocols);
   ERR_clear_error();
@@ -124,8 +125,8 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   ERR_clear_error();
   if (pems == nullptr) {
     if (shook_hands)
-      return "the peer speaks TLS and wants a certificate: give tls {ca, cert, key}, or --tls-ca, "
-             "--tls-cert and --tls-key";
+      return "the peer speaks TLS and requires a certificate: give tls {ca, cert, key}, or "
+             "--tls-ca, --tls-cert and --tls-key";
     return peer_speaks_tls && !reason.empty() && reason != "wrong version number"
                ? absl::StrCat("the peer speaks TLS: give tls {ca, cert, key}: ", reason)
                : "";

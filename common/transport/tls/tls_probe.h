@@ -1,6 +1,6 @@
-// Says why a connection to a peer does not come about, by trying it once more by hand: gRPC reports
-// "Socket closed" for a certificate that the peer refused. Blocks for at most two seconds: on a
-// thread of its own, whose SIGPIPE it blocks. Private to the room.
+// Finds the reason of a failed connection by one more handshake with OpenSSL, because gRPC reports
+// "Socket closed" for a certificate that the peer refused. Blocks for at most two seconds; run it
+// on a separate thread, whose SIGPIPE it blocks. Private to the room.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace evergrad::transport {
 
-// `pems` is nullptr for a plain client. "" when the probe has nothing to add.
+// `pems` is nullptr for a plain client. Returns "" if the probe finds nothing to add.
 std::string ProbeTls(const std::string& host_port, const TlsPems* pems);
 
 }  // namespace evergrad::transport

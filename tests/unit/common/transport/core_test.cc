@@ -1160,7 +1160,7 @@ TEST_CASE("a peer that pings but takes nothing of what it is sent is given up") 
     status = rivals.thief->Tick(rivals.now);
   }
   CHECK(status.code() == absl::StatusCode::kUnavailable);
-  CHECK(status.message() == "peer takes nothing of what it is sent");
+  CHECK(status.message() == "peer reads none of the data sent to it");
 }
 
 TEST_CASE(

@@ -173,10 +173,10 @@ TEST_CASE("bad certificate files are refused before anything starts, each by nam
                  "cannot read tls key: file=" + (folder / "none.key")));
   CHECK(Contains(refused({.ca = good.ca, .cert = good.cert}), "all three"));
   CHECK(Contains(refused({.ca = good.key, .cert = good.cert, .key = good.key}),
-                 "no PEM certificate"));
+                 "not a PEM certificate"));
   CHECK(Contains(
       refused({.ca = good.ca, .cert = good.cert, .key = Issue(folder, "second", ca, ca).key}),
-      "of another certificate"));
+      "does not belong to the certificate"));
   // One that no peer would take, or that is another task's.
   CHECK(Contains(refused(Issue(folder, "old", ca, ca, -3600, 3600, "none")),
                  "certificate names no task"));
@@ -469,7 +469,7 @@ TEST_CASE("a unary call whose request does not come is ended, and its place is f
     half.call->Finish(&half.status, nullptr);
     REQUIRE(next());
     CHECK(half.status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED);
-    CHECK(half.status.error_message() == "no request came: unary_request_max_ms=300");
+    CHECK(half.status.error_message() == "no request arrived: unary_request_max_ms=300");
   }
   while (world.server->stats().streams > 0) std::this_thread::yield();
   CHECK(world.Unary("/evergrad.v1.Control/Who", "").ok());
