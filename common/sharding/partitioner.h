@@ -1,4 +1,4 @@
-// How a dense variable is cut by rows. Pure.
+// The partitioning of a dense variable by rows. Pure.
 #pragma once
 
 #include <cstdint>
@@ -36,12 +36,12 @@ struct RowRange {
 };
 
 inline constexpr std::uint64_t kPartitionBytesMax = 64ull << 20;
-inline constexpr std::uint64_t kPartitionsMax = 65536;  // Of one variable.
+inline constexpr std::uint64_t kPartitionsMax = 65536;  // for one variable
 
-// Cuts `shape` (float32). The first (rows mod n) partitions get one more row. Scalars are not cut.
-// A partition above `partition_bytes_max`, which is at most kPartitionBytesMax, is cut further.
-// InvalidArgument, the user's: a single row above it, a size or count < 1, a variable without
-// elements, more than kPartitionsMax partitions.
+// Partitions `shape` (float32). The first (rows mod n) partitions get one more row. Scalars have
+// one partition. A partition above `partition_bytes_max`, which is at most kPartitionBytesMax, is
+// divided further. InvalidArgument (a user error) for a single row above it, a size or count < 1, a
+// variable without elements, or more than kPartitionsMax partitions.
 absl::StatusOr<std::vector<RowRange>> Cut(const Partitioner& partitioner,
                                           const tensor::Shape& shape,
                                           std::uint64_t partition_bytes_max = kPartitionBytesMax);

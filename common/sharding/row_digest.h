@@ -1,5 +1,5 @@
-// The digest of an embedding table's rows: a sum over them, mod 2^64, that depends neither on their
-// order nor on how they are spread; of partitions it adds up. Pure.
+// The digest of an embedding table's rows: a sum over the rows, mod 2^64. It depends neither on
+// their order nor on their distribution; the digests of partitions add up. Pure.
 #pragma once
 
 #include <bit>
@@ -11,7 +11,7 @@
 
 namespace evergrad::sharding {
 
-// `floats` are the row's, from its element `first` on (the optimizer's numbers come behind the
+// `floats` are a part of the row, from its element `first` on (the optimizer state follows the
 // values: first = dimension).
 inline std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first,
                                  std::span<const float> floats) {

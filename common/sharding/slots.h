@@ -1,4 +1,4 @@
-// Which slot of a job holds a row of an embedding table. Pure.
+// The slot of a job that holds a row of an embedding table. Pure.
 //
 // Slot i of all tables is one shard, and the number of slots is fixed for the job: a change of
 // servers moves shards and never rehashes rows.
@@ -14,7 +14,7 @@ namespace evergrad::sharding {
 inline constexpr std::uint32_t kSlotsDefault = 128, kSlotsMax = 65536;
 
 // The SplitMix64 finalizer (Steele et al., "Fast splittable pseudorandom number generators",
-// OOPSLA'14): a bijection, every input bit changes half of the output bits.
+// OOPSLA'14): a bijection in which every input bit changes half of the output bits.
 constexpr std::uint64_t Mix64(std::uint64_t x) {
   x ^= x >> 30;
   x *= 0xbf58476d1ce4e5b9ull;
@@ -23,12 +23,12 @@ constexpr std::uint64_t Mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Of a table's name: two tables put equal ids into different slots, so that ids that every table
-// has (0, "unseen") do not meet in one.
+// The key of a table's name. It makes two tables put equal ids into different slots, so that ids
+// common to all tables (0, "unseen") are not all in one slot.
 inline std::uint64_t SlotKey(absl::string_view table) { return random::KeyOf(0, table); }
 
-// In [0, slots), slots <= kSlotsMax: the upper bits of the hash, scaled. Whoever hashes inside a
-// slot takes lower bits.
+// A number in [0, slots), slots <= kSlotsMax, made from the upper bits of the hash. A hash table
+// inside a slot must use lower bits.
 constexpr std::uint32_t SlotOf(std::uint64_t slot_key, std::int64_t id, std::uint32_t slots) {
   return static_cast<std::uint32_t>(
       ((Mix64(static_cast<std::uint64_t>(id) ^ slot_key) >> 32) * slots) >> 32);

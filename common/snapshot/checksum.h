@@ -1,5 +1,5 @@
-// The two checksums of snapshot files: CRC32C for each block (finds the place), SHA-256 for the
-// whole (names the contents).
+// The two checksums of snapshot files: CRC32C for each block, which locates damage, and SHA-256 for
+// the whole file, which identifies its contents.
 #pragma once
 
 #include <array>
@@ -13,9 +13,10 @@
 
 namespace evergrad::snapshot {
 
-// CRC-32C (Castagnoli, reflected, as in iSCSI). `crc`: of the bytes before, 0 at the start.
+// CRC-32C (Castagnoli, reflected, as in iSCSI). `crc` is the checksum of the preceding bytes, 0 at
+// the start.
 std::uint32_t Crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
-// The same by a table, for machines without the instruction; tests compare the two.
+// The same computed with a table, for machines without the instruction; tests compare the two.
 std::uint32_t Crc32cPortable(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 using Sha256Digest = std::array<std::byte, 32>;
@@ -25,8 +26,8 @@ class Sha256 {
   Sha256();
   ~Sha256();
   void Update(std::span<const std::byte> bytes);
-  Sha256Digest Value() const;  // of everything so far; more may follow
-  std::string Bytes() const;   // the same 32 bytes, as messages carry them
+  Sha256Digest Value() const;  // digest of all bytes so far; more bytes may follow
+  std::string Bytes() const;   // the same 32 bytes as a string, for messages
 
  private:
   struct Impl;

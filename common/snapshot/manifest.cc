@@ -16,7 +16,7 @@
 namespace evergrad::snapshot {
 namespace {
 
-// What a manifest must be, whoever made it. "" when it is.
+// Checks the rules of a manifest, whether read or to be written. Returns "" if it is valid.
 std::string Defect(const v1::Manifest& m) {
   if (m.shards_size() == 0 || m.shards_size() != m.plan().shards_size())
     return absl::StrCat("shards: want=", m.plan().shards_size(), " got=", m.shards_size());
@@ -27,7 +27,7 @@ std::string Defect(const v1::Manifest& m) {
     };
     if (s.shard() != m.plan().shards(i).shard())
       return absl::StrCat("order of shards: want=", m.plan().shards(i).shard(), " got=", s.shard());
-    if (i > 0 && s.shard() <= m.shards(i - 1).shard()) return at("a shard is there twice");
+    if (i > 0 && s.shard() <= m.shards(i - 1).shard()) return at("duplicate shard");
     const auto done = FromProto(s.done()), refused = FromProto(s.refused());
     if (!done.ok() || !refused.ok()) return at("a set is malformed");
     if (s.file().empty()) {
@@ -39,9 +39,9 @@ std::string Defect(const v1::Manifest& m) {
     if (!key) return at("not a shard file's name");
     if (key->shard.value() != s.shard() || key->epoch != FromProto<ShardEpoch>(s.epoch()) ||
         key->lsn != s.lsn())
-      return at("the file's name is of another state");
+      return at("the file's name belongs to another state");
     if (s.sha256().size() != sizeof(Sha256Digest)) return at("sha256 is not 32 bytes");
-    if (s.bytes() < kPreambleBytes + kTrailerBytes) return at("bytes of a file below the least");
+    if (s.bytes() < kPreambleBytes + kTrailerBytes) return at("bytes of a file below the minimum");
     if (s.vlsn() > s.lsn()) return at("vlsn above lsn");
   }
   if (m.complete() != DoneSetsAreEqual(m))
@@ -171,7 +171,7 @@ absl::StatusOr<NewestManifest> FindNewestManifest(fs::FileSystem& files, absl::s
     newest.uri = fs::JoinUri(folder, ManifestName(*number));
     absl::StatusOr<v1::Manifest> manifest = ReadManifest(files, newest.uri);
     if (manifest.ok() && manifest->number() != *number) {
-      manifest = Damaged(newest.uri, 0, "the number in the name is another manifest's",
+      manifest = Damaged(newest.uri, 0, "the number in the name belongs to another manifest",
                          absl::StrCat(*number), absl::StrCat(manifest->number()));
     }
     if (manifest.ok()) {
@@ -181,8 +181,8 @@ absl::StatusOr<NewestManifest> FindNewestManifest(fs::FileSystem& files, absl::s
     absl::StrAppend(&reasons, "; ", manifest.status().message());
     newest.passed_over.push_back(manifest.status());
   }
-  return absl::NotFoundError(absl::StrCat("no manifest that can be read: path=", folder,
-                                          " found=", numbers.size(), reasons));
+  return absl::NotFoundError(
+      absl::StrCat("no readable manifest: path=", folder, " found=", numbers.size(), reasons));
 }
 
 absl::StatusOr<ShardFileReport> CheckShardOf(fs::FileSystem& files, absl::string_view folder,
@@ -204,7 +204,7 @@ absl::StatusOr<ShardFileReport> CheckShardOf(fs::FileSystem& files, absl::string
   const v1::ShardFileHeader& h = report->header;
   const auto differs = [&](absl::string_view what, const std::string& want,
                            const std::string& got) {
-    return absl::DataLossError(absl::StrCat("shard file does not fit its manifest: ", what,
+    return absl::DataLossError(absl::StrCat("shard file does not match its manifest: ", what,
                                             ": path=", uri, " want=", want, " got=", got));
   };
   const auto stamp = [](const v1::Stamp& s) { return absl::StrCat(s.term(), ".", s.n()); };

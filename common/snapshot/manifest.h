@@ -1,8 +1,9 @@
-// Manifests: which files make a checkpoint (LEDGER lines 27, 28). One small file each, never
-// written over; the newest whole one counts, a damaged one is passed over and named (P6).
+// Manifests: lists of the files that form a checkpoint (LEDGER lines 27, 28). Each is one small
+// file that is never overwritten. The newest undamaged one is used; damaged ones are skipped and
+// named (P6).
 //
-// Blocking functions, thread-safe as the FileSystem is. DataLoss: damaged, with path, offset, want
-// and got. Unimplemented: newer version.
+// The functions block and are as thread-safe as the FileSystem. DataLoss for damage, with path,
+// offset, want and got. Unimplemented for a newer version.
 #pragma once
 
 #include <cstdint>
@@ -20,40 +21,42 @@ namespace evergrad::snapshot {
 inline constexpr std::uint64_t kManifestBytesMax =
     256u << 20;  // 10,000 shards with 1,000 intervals each are 150 MB
 
-// "manifest-000000000012.egmanifest": by name is by number.
+// "manifest-000000000012.egmanifest": the order of names is the order of numbers.
 std::string ManifestName(std::uint64_t number);
 std::optional<std::uint64_t> ParseManifestName(absl::string_view name);
 
-// InvalidArgument: what no reader would accept (below).
+// InvalidArgument for a manifest that DecodeManifest would refuse.
 absl::StatusOr<std::string> EncodeManifest(const v1::Manifest& manifest);
-// `path` is for messages. Checked: one entry for each shard of the plan, in its order; file names
-// that are names; hashes of 32 bytes; sets; entries without a file empty; `complete` as the done
-// sets say.
+// `path` is for messages. Checks that there is one entry per shard of the plan, in its order; that
+// file names are valid, hashes have 32 bytes and sets are well-formed; that entries without a file
+// are empty; and that `complete` agrees with the done sets.
 absl::StatusOr<v1::Manifest> DecodeManifest(absl::string_view bytes, absl::string_view path);
 
-// Writes it as folder/ManifestName(number). AlreadyExists: that number is taken.
+// Writes the manifest as folder/ManifestName(number). AlreadyExists if the number is taken.
 absl::Status WriteManifest(fs::FileSystem& files, absl::string_view folder,
                            const v1::Manifest& manifest);
 absl::StatusOr<v1::Manifest> ReadManifest(fs::FileSystem& files, absl::string_view uri);
 
-// Numbers of the manifests in a folder, rising. Whether they are whole shows when they are read.
+// The numbers of the manifests in a folder, rising. Damage is detected only when a manifest is
+// read.
 absl::StatusOr<std::vector<std::uint64_t>> ListManifests(fs::FileSystem& files,
                                                          absl::string_view folder);
 
-// The newest manifest that can be read. The files that it names are not looked at.
+// The newest readable manifest. The files that it names are not checked.
 struct NewestManifest {
   std::string uri;
   v1::Manifest manifest;
-  std::vector<absl::Status> passed_over;  // newer ones, newest first, and why
+  // newer manifests that were skipped, newest first, with the reasons
+  std::vector<absl::Status> passed_over;
 };
-// NotFound: no manifest, or none that can be read (each is named).
+// NotFound if there is no manifest, or no readable one (each is named).
 absl::StatusOr<NewestManifest> FindNewestManifest(fs::FileSystem& files, absl::string_view folder);
 
-// Whether all done sets are equal.
+// Returns whether all done sets are equal.
 bool DoneSetsAreEqual(const v1::Manifest& manifest);
 
-// One file of a manifest against its entry: job, plan, cut, epoch, start, lsn, sets, size, hash.
-// `whole`: every byte; otherwise both ends and the ledger.
+// Compares one file of a manifest with its entry: job, plan, cut, epoch, start, lsn, sets, size,
+// hash. `whole` reads every byte; otherwise only both ends and the ledger are read.
 absl::StatusOr<ShardFileReport> CheckShardOf(fs::FileSystem& files, absl::string_view folder,
                                              const v1::Manifest& manifest, int index, bool whole);
 

@@ -1,4 +1,4 @@
-// A block of section ROWS, looked at where it lies (FORMAT.md).
+// A view of a block of section ROWS in place (FORMAT.md).
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@ namespace evergrad::snapshot {
 struct RowsView {
   std::size_t rows = 0;
   std::span<const std::byte> ids;     // rows x int64; any alignment
-  std::span<const std::byte> values;  // rows x dimension x float32; likewise
+  std::span<const std::byte> values;  // rows x dimension x float32; any alignment
 };
 
-// nullopt: its length or its padding is not that of so many rows. What the optimizer keeps of a
-// row, of whatever size, is passed over.
+// Returns nullopt if length or padding do not match the number of rows. Optimizer state of any size
+// is skipped.
 std::optional<RowsView> ParseRows(std::span<const std::byte> block, std::uint32_t dimension);
 
 }  // namespace evergrad::snapshot

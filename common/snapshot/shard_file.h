@@ -1,9 +1,9 @@
-// The file of one cut of one shard, written and read as a stream in bounded memory (FORMAT.md).
+// The file of one cut of one shard, written and read as a stream with bounded memory (FORMAT.md).
 //
-// Neither class is thread-safe; both block and belong on an I/O thread. Bytes that are read are not
-// trusted: every length is checked before it is used, every bit is covered by a checksum. A damaged
-// file is DataLoss, with path, offset, what was expected and what was found; a file of a newer
-// version is Unimplemented, with both versions.
+// Neither class is thread-safe; both block and must run on an I/O thread. Bytes that are read are
+// not trusted: every length is checked before use, and a checksum covers every bit. A damaged file
+// gives DataLoss with path, offset, expected and actual value; a file of a newer version gives
+// Unimplemented with both versions.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@
 
 namespace evergrad::snapshot {
 
-inline constexpr std::uint32_t kVersion = 1;            // of shard files and manifests
+inline constexpr std::uint32_t kVersion = 1;            // version of shard files and manifests
 inline constexpr std::uint32_t kBlockBytes = 1u << 20;  // payload of a full block
 inline constexpr std::uint64_t kHeaderBytesMax = 4u << 20;
 inline constexpr std::uint64_t kFooterBytesMax = 4u << 20;
-inline constexpr int kTablesMax = 4096;  // of a job, so of a slot
+inline constexpr int kTablesMax = 4096;  // tables of a job, and therefore of a slot
 inline constexpr std::uint64_t kCountersBytesMax = 64u << 10;
 inline constexpr std::uint64_t kLedgerBytesMax =
     64u << 20;  // 65,536 open closures of 4,096 updates are 36 MiB
@@ -43,10 +43,10 @@ enum class Section : std::uint32_t {
   kRows = 5,
   kFilter = 6
 };
-absl::string_view SectionName(Section section);  // "values"; "section" for a number that is none
+absl::string_view SectionName(Section section);  // "values"; "section" for an unknown number
 
-// "shard-00003.epoch-1-5.lsn-120.egshard": a name says which state it is, and is never given twice
-// to different states.
+// "shard-00003.epoch-1-5.lsn-120.egshard": a name identifies one state and is never used for
+// another.
 std::string ShardFileName(ShardId shard, ShardEpoch epoch, std::uint64_t lsn);
 struct ShardFileKey {
   ShardId shard;
@@ -58,11 +58,11 @@ std::optional<ShardFileKey> ParseShardFileName(absl::string_view name);
 
 struct FileDigest {
   std::uint64_t bytes = 0;
-  Sha256Digest sha256{};  // of the whole file
+  Sha256Digest sha256{};  // digest of the whole file
 };
 
-// Memory: one block. Calls in order: Begin, for each section BeginSection and Append, Finish. Any
-// error is final. The file is not committed: that is the caller's.
+// Uses the memory of one block. Calls in order: Begin; BeginSection and Append for each section;
+// Finish. After an error no call is allowed. The caller commits the file.
 class ShardFileWriter {
  public:
   // `out` outlives the writer.
@@ -70,7 +70,7 @@ class ShardFileWriter {
                                                                 const v1::ShardFileHeader& header);
   absl::Status BeginSection(Section section, std::uint32_t index);
   absl::Status Append(std::span<const std::byte> bytes);
-  // The next bytes begin a block of their own (kRows: blocks are self-contained).
+  // The next bytes start a new block (kRows: blocks are self-contained).
   absl::Status EndBlock();
   absl::Status WriteCounters(const v1::ShardCounters& counters);
   absl::Status WriteLedger(const v1::ShardLedger& ledger);
@@ -90,12 +90,12 @@ class ShardFileWriter {
 
 class ShardFileReader {
  public:
-  // What somebody else says about the file: a manifest's entry.
+  // The properties of a file according to a manifest's entry.
   struct Expected {
     std::uint64_t bytes = 0;
     Sha256Digest sha256{};
   };
-  // Reads and checks both ends: preamble, header, footer, trailer.
+  // Reads and checks both ends of the file: preamble, header, footer, trailer.
   static absl::StatusOr<std::unique_ptr<ShardFileReader>> Open(
       fs::FileSystem& files, absl::string_view uri,
       std::optional<Expected> expected = std::nullopt);
@@ -105,8 +105,8 @@ class ShardFileReader {
   std::uint64_t bytes() const { return size_; }
   const std::string& uri() const { return uri_; }
 
-  // One block's payload of kValues, kSlot, kRows or kFilter: bytes [offset, offset + data.size())
-  // of that section.
+  // The payload of one block of kValues, kSlot, kRows or kFilter: bytes [offset, offset +
+  // data.size()) of that section.
   struct Piece {
     Section section = Section::kValues;
     std::uint32_t index = 0;
@@ -114,19 +114,18 @@ class ShardFileReader {
     std::uint64_t section_bytes = 0;
     std::span<const std::byte> data;
   };
-  // The whole file once, in order. What `take` got may only be used when this returns OK: the last
-  // byte decides. An error of `take` ends it.
+  // Reads the whole file once, in order. Data given to `take` may be used only if the result is OK,
+  // because the last byte decides. An error of `take` ends the reading.
   absl::Status ReadAll(const std::function<absl::Status(const Piece&)>& take);
-  // Counters and ledger alone, for a look; every block of theirs is checked, the rest of the file
-  // is not.
+  // Reads only counters and ledger. Checks each of their blocks and nothing else of the file.
   absl::Status ReadLedger();
 
-  // After ReadAll or ReadLedger.
+  // Valid after ReadAll or ReadLedger.
   const v1::ShardCounters& counters() const { return counters_; }
   const v1::ShardLedger& ledger() const { return ledger_; }
   const IntervalSet& done() const { return done_; }
   const IntervalSet& refused() const { return refused_; }
-  // After ReadAll.
+  // Valid after ReadAll.
   const Sha256Digest& sha256() const { return sha256_; }
 
  private:
@@ -137,8 +136,8 @@ class ShardFileReader {
   absl::Status ReadEnds(const std::optional<Expected>& expected);
   absl::Status CheckHeader() const;
   absl::Status CheckSections() const;
-  std::uint64_t EndOf(int section) const;  // offset of what follows it
-  // Reads one section block by block; with `hash`, all its bytes go in.
+  std::uint64_t EndOf(int section) const;  // offset of the first byte after it
+  // Reads one section block by block; with `hash`, all its bytes are hashed.
   absl::Status ReadSection(int section, Sha256* hash,
                            const std::function<absl::Status(const Piece&)>& take);
   absl::Status TakeCounters(const std::string& bytes, std::uint64_t offset);
@@ -160,20 +159,20 @@ class ShardFileReader {
   Sha256Digest sha256_{};
 };
 
-// Everything of a shard file checked, with the digests that `psctl variable list` shows of a living
-// shard; of a slot those of its tables together.
+// The result of checking a shard file, with the digests that `psctl variable list` shows of a shard
+// on a server; for a slot, the sum over its tables.
 struct ShardFileReport {
   v1::ShardFileHeader header;
   v1::ShardCounters counters;
   IntervalSet done, refused;
   std::uint64_t open_closures = 0;
   std::vector<std::pair<ClosureId, IntervalSet>>
-      open;  // those closures, rising, and which of their updates are in the values
+      open;  // open closures, rising, with their updates that the values contain
   std::uint64_t bytes = 0;
   Sha256Digest sha256{};
   std::uint64_t value_bytes = 0, slot_bytes = 0;
-  bool verified = false;  // every byte was read; false: both ends, counters and ledger
-  std::uint64_t value_digest = 0, slot_digest = 0;  // verified only
+  bool verified = false;  // true: every byte was read; false: only both ends, counters and ledger
+  std::uint64_t value_digest = 0, slot_digest = 0;  // valid if `verified`
 };
 absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::string_view uri);
 absl::StatusOr<ShardFileReport> VerifyShardFile(

@@ -21,7 +21,7 @@ std::string HexText(std::uint32_t n) { return absl::StrCat(absl::Hex(n, absl::kZ
 
 bool KnownSection(std::uint32_t section) { return section >= 1 && section <= 6; }
 
-// Bytes of a dense shard's values. nullopt: not a shard.
+// The size of a dense shard's values in bytes; nullopt for an invalid description.
 std::optional<std::uint64_t> ValueBytes(const v1::ShardSpec& spec) {
   const auto& shape = spec.variable().shape();
   if (spec.row_begin() >= spec.row_end() || spec.row_end() > (shape.empty() ? 1 : shape[0]))
@@ -72,7 +72,7 @@ absl::Status ShardFileReader::ReadEnds(const std::optional<Expected>& expected) 
   EG_RETURN_IF_ERROR(Read(0, preamble));
   if (!HasMagic(preamble, kShardMagic))
     return Damaged(0, "not a shard file", "EGSHARD", Hex(std::span(preamble).first(kMagicBytes)));
-  // The place of version and checksum is the same in every version, so that damage is told from a
+  // Version and checksum have the same place in every version, so that damage can be told from a
   // newer version.
   if (!IsSealed(preamble))
     return Damaged(0, "checksum of the preamble", HexText(Crc32c(std::span(preamble).first(60))),
@@ -103,7 +103,7 @@ absl::Status ShardFileReader::ReadEnds(const std::optional<Expected>& expected) 
   const std::uint64_t trailer_offset = size_ - kTrailerBytes;
   EG_RETURN_IF_ERROR(Read(trailer_offset, trailer));
   if (!HasMagic(trailer, kTrailerMagic))
-    return Damaged(trailer_offset, "no trailer at the end (cut short?)", "EGSHEND",
+    return Damaged(trailer_offset, "no trailer at the end (truncated?)", "EGSHEND",
                    Hex(std::span(trailer).first(kMagicBytes)));
   if (!IsSealed(trailer))
     return Damaged(trailer_offset, "checksum of the trailer",
@@ -135,7 +135,8 @@ absl::Status ShardFileReader::ReadEnds(const std::optional<Expected>& expected) 
     if (!AllZero(bytes.subspan(size, RoundUp(size, kAlignment) - size)))
       return Damaged(offset + size, absl::StrCat("padding of the ", name), "zeros", "other");
     if (!message->ParseFromArray(text.data(), static_cast<int>(size)))
-      return Damaged(offset, absl::StrCat(name, " is not a message"), "protobuf", "other bytes");
+      return Damaged(offset, absl::StrCat(name, " is not a protobuf message"), "protobuf",
+                     "other bytes");
     return absl::OkStatus();
   };
   EG_RETURN_IF_ERROR(part(std::span<const std::byte>(head_).subspan(kPreambleBytes), kPreambleBytes,
@@ -200,7 +201,7 @@ absl::Status ShardFileReader::CheckSections() const {
     if (!KnownSection(entry.section())) return bad("section", "1 to 6", Text(entry.section()));
     if (entry.offset() != offset)
       return bad("offset of a section", Text(offset), Text(entry.offset()));
-    // What its blocks take: headers, payload, padding. The exact place of each block is checked
+    // The size of its blocks: headers, payload, padding. The exact place of each block is checked
     // when it is read.
     const std::uint64_t least = entry.blocks() * std::uint64_t{kBlockHeaderBytes} + entry.bytes();
     if (entry.bytes() > size_ || least > footer_offset_ - offset)
@@ -239,7 +240,7 @@ absl::Status ShardFileReader::CheckSections() const {
         break;
     }
     if (section == Section::kRows || section == Section::kFilter) {
-      // Blocks of any size: their places are known when they are read.
+      // Blocks have varying sizes, so their places are known only when they are read.
       const std::uint64_t end = EndOf(i);
       if (end < offset + least || end > footer_offset_ || (entry.blocks() == 0 && end != offset)) {
         return bad("end of a section", absl::StrCat(offset + least, " to ", footer_offset_),
@@ -278,7 +279,7 @@ absl::Status ShardFileReader::ReadSection(int number, Sha256* hash,
   const std::uint64_t blocks_end = EndOf(number);
   std::uint64_t at = entry.offset(), done = 0;
   const auto section = static_cast<Section>(entry.section());
-  std::string small;  // counters or ledger, whole
+  std::string small;  // the complete counters or ledger
   for (std::uint32_t b = 0; b < entry.blocks(); ++b) {
     const auto where = [&] {
       return absl::StrCat("block ", b, " of section ", SectionName(section), " ", entry.index());
@@ -340,7 +341,7 @@ absl::Status ShardFileReader::ReadSection(int number, Sha256* hash,
 
 absl::Status ShardFileReader::TakeCounters(const std::string& bytes, std::uint64_t offset) {
   if (!counters_.ParseFromString(bytes))
-    return Damaged(offset, "counters are not a message", "protobuf", "other bytes");
+    return Damaged(offset, "counters are not a protobuf message", "protobuf", "other bytes");
   if (counters_.updates_applied() > header_.lsn())
     return Damaged(offset, "counters: updates above lsn", absl::StrCat("<= ", header_.lsn()),
                    Text(counters_.updates_applied()));
@@ -440,8 +441,8 @@ absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::s
 
 namespace {
 
-// A block of ROWS or FILTER into the digests that a living slot has. False: not one of so many rows
-// (FORMAT.md).
+// Adds a block of ROWS or FILTER to the digests, as a slot on a server computes them. Returns false
+// if the block does not match its number of rows (FORMAT.md).
 bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimension,
              std::uint64_t* values, std::uint64_t* slots) {
   if (block.size() < 8) return false;
@@ -449,7 +450,7 @@ bool AddRows(std::span<const std::byte> block, bool waiting, std::uint32_t dimen
   const std::uint64_t head = 8 + 24 * n;
   if (n == 0 || block.size() < head || (block.size() - head) % (n * sizeof(float)) != 0)
     return false;
-  const std::uint64_t floats = (block.size() - head) / (n * sizeof(float));  // of a row
+  const std::uint64_t floats = (block.size() - head) / (n * sizeof(float));  // floats per row
   if (waiting ? floats != 0 : floats < dimension) return false;
   std::vector<float> row(floats);
   const auto take = [&](std::uint64_t at, std::uint64_t count, std::uint64_t to) {
@@ -479,7 +480,7 @@ absl::StatusOr<ShardFileReport> VerifyShardFile(fs::FileSystem& files, absl::str
   std::uint64_t row_elements = 1;
   const v1::ShardSpec& spec = reader->header().dense();
   for (int i = 1; i < spec.variable().shape_size(); ++i)
-    row_elements *= spec.variable().shape(i);  // checked by Open
+    row_elements *= spec.variable().shape(i);  // does not overflow: checked by Open
   const std::uint64_t first = spec.row_begin() * row_elements;
   std::uint64_t values = 0, slots = 0;
   EG_RETURN_IF_ERROR(reader->ReadAll([&](const ShardFileReader::Piece& piece) {

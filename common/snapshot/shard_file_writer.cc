@@ -47,7 +47,7 @@ std::optional<ShardFileKey> ParseShardFileName(absl::string_view name) {
   }
   key.shard = ShardId(shard);
   if (ShardFileName(key.shard, key.epoch, key.lsn) != whole)
-    return std::nullopt;  // one spelling only
+    return std::nullopt;  // each number has only one valid spelling
   return key;
 }
 

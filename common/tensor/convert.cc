@@ -14,7 +14,7 @@ namespace evergrad::tensor {
 namespace {
 
 constexpr std::uint32_t kFloatInf = 0x7f800000;
-// Elements at a time where a copy keeps the two memories apart.
+// Elements per step if a copy separates source and target.
 constexpr std::size_t kBlock = 512;
 
 inline std::uint16_t ToBFloat16(std::uint32_t bits) {
@@ -31,14 +31,15 @@ inline std::uint32_t FromBFloat16(std::uint16_t h) {
 inline std::uint16_t ToFloat16(std::uint32_t bits) {
   const std::uint32_t sign = (bits >> 16) & 0x8000, x = bits & 0x7fffffff;
   std::uint32_t h = 0;
+  // 65520: half way between the largest float16 and the next value above
   if (x > kFloatInf) {
     h = 0x7e00 | ((x >> 13) & 0x3ff);
-  } else if (x >= 0x477ff000) {  // 65520: half way between the largest and what would come next
+  } else if (x >= 0x477ff000) {
     h = 0x7c00;
-  } else if (x >= 0x38800000) {  // 2^-14: the smallest that is normal
+  } else if (x >= 0x38800000) {  // 2^-14: the smallest normal float16
     h = (x + 0xfff + ((x >> 13) & 1) - 0x38000000) >> 13;
   } else {
-    // The addition rounds: a unit in the last place of 0.5 is the smallest float16.
+    // The addition rounds: a unit in the last place of 0.5 equals the smallest float16.
     h = std::bit_cast<std::uint32_t>(std::bit_cast<float>(x) + 0.5f) - 0x3f000000;
   }
   return static_cast<std::uint16_t>(sign | h);
@@ -51,7 +52,7 @@ inline std::uint32_t FromFloat16(std::uint16_t h) {
   return sign | std::bit_cast<std::uint32_t>(static_cast<float>(x) * 0x1p-24f);
 }
 
-// Through memcpy, which costs nothing: an element may lie anywhere.
+// memcpy allows any alignment and costs nothing.
 inline std::uint16_t Load16(const std::byte* from) {
   std::uint16_t h;
   std::memcpy(&h, from, sizeof h);
@@ -113,8 +114,8 @@ void Widen(WireType type, const std::byte* from, std::size_t n, float* to) {
   }
 }
 
-// What is written lies behind what is still to be read: 2 bytes an element from the front, 4 read
-// from there.
+// The write position stays behind the read position: 2 bytes per element are written from the
+// front, 4 are read.
 void NarrowInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];
@@ -126,8 +127,8 @@ void NarrowInPlace(WireType type, float* values, std::size_t n) {
   }
 }
 
-// Before element i is written, 4 i bytes are; what is still to be read begins at 2 n + 2 i, and i <
-// n.
+// Before element i is written, 4 i bytes have been written and the unread elements begin at
+// 2 n + 2 i, which is beyond 4 i because i < n.
 void WidenInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];

@@ -15,9 +15,9 @@ absl::StatusOr<Shape> Shape::Checked(std::vector<std::uint64_t> dims) {
   if (dims.size() > kRankMax)
     return absl::InvalidArgumentError(
         absl::StrCat("rank too high: rank=", dims.size(), " limit=", kRankMax));
-  // Bytes, and not only elements, must be countable: nobody who holds a checked shape has to look
-  // again. A zero must not hide an overflow of the other dimensions either, for rows and row
-  // elements are used apart.
+  // The size in bytes must fit as well as the number of elements, so that holders of a checked
+  // shape need no further checks. A zero must not hide an overflow of the other dimensions, because
+  // rows and row elements are used separately.
   std::vector<std::uint64_t> factors{sizeof(std::uint64_t)};
   for (std::uint64_t d : dims) factors.push_back(d == 0 ? 1 : d);
   if (!CheckedProduct(factors))

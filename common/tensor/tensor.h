@@ -1,5 +1,5 @@
-// Shapes and aligned float memory. Only float32 is computed with today; DType names what the wire
-// may carry.
+// Shapes and aligned float memory. All computation is in float32; DType names the types on the
+// wire.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,13 @@ inline constexpr std::size_t kRankMax = 8;
 enum class DType : std::uint8_t { kFloat32 = 1, kInt64 = 5 };
 constexpr std::size_t DTypeBytes(DType t) { return t == DType::kFloat32 ? 4 : 8; }
 
-// Dimensions, outermost first. Rank 0 is a scalar.
+// Dimensions, outermost first. A scalar has rank 0.
 class Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<std::uint64_t> dims) : dims_(dims) {}
   explicit Shape(std::vector<std::uint64_t> dims) : dims_(std::move(dims)) {}
-  // InvalidArgument: rank above 8, or the product overflows.
+  // InvalidArgument for a rank above 8 or an overflow of the product.
   static absl::StatusOr<Shape> Checked(std::vector<std::uint64_t> dims);
 
   std::size_t rank() const { return dims_.size(); }
@@ -42,20 +42,20 @@ class Shape {
   std::vector<std::uint64_t> dims_;
 };
 
-// Where a buffer's memory goes back to when it is not the heap's: the pool of a transport.
-// Thread-safe; shared by the pool's owner and the buffers that are out.
+// The owner of a buffer's memory if it is not the heap: the pool of a transport. Thread-safe;
+// shared by the pool's owner and the buffers in use.
 class BufferHome {
  public:
   virtual ~BufferHome() = default;
   virtual void TakeBack(std::byte* data, std::size_t bytes) = 0;
 };
 
-// 64-byte aligned, not initialised unless asked. Movable, not copyable.
+// Aligned to 64 bytes; uninitialized unless requested. Movable, not copyable.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t bytes);
-  // `bytes` at `data`, which is `home`'s and goes back to it.
+  // Takes `bytes` at `data`, which belong to `home` and return to it.
   AlignedBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<BufferHome> home)
       : data_(data), size_(bytes), home_(std::move(home)) {}
   static AlignedBuffer Zeroed(std::size_t bytes);
@@ -73,12 +73,12 @@ class AlignedBuffer {
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  std::shared_ptr<BufferHome> home_;  // Null: the heap.
+  std::shared_ptr<BufferHome> home_;  // nullptr: the memory is on the heap.
 };
 
-// Read-only bytes kept alive by a shared owner: what is sent without a copy and what a pull
-// returns. Shared because the transport's slices, snapshots and readers hold a chunk beyond the
-// shard's next apply.
+// Read-only bytes kept alive by a shared owner, for data sent without a copy and results of a pull.
+// Shared because the transport's slices, snapshots and readers keep a chunk longer than the shard's
+// next apply.
 struct SharedBytes {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;

@@ -1,5 +1,5 @@
-// What gradients and values are on their way between workers and servers. Held and computed is
-// float32 (convert.h).
+// The type of gradients and values on the wire between workers and servers. Memory and computation
+// use float32 (convert.h).
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,14 @@
 
 namespace evergrad::tensor {
 
-// Numbered as v1::DType is, of which any may come from outside.
+// The numbers are those of v1::DType; any number may come from outside.
 enum class WireType : std::uint8_t {
-  kSeveral = 0,  // rows of tables that differ, each of its table's type; or nothing is said
+  kSeveral = 0,  // rows of tables with different types, each of its table's type; or unspecified
   kFloat32 = 1,
   kFloat16 = 3,
   kBFloat16 = 4,
 };
-// Of one element; 0 for what is none of the three.
+// Bytes per element; 0 for a value that is none of the three types.
 constexpr std::size_t WireBytes(WireType t) {
   return t == WireType::kFloat32 ? 4 : t == WireType::kFloat16 || t == WireType::kBFloat16 ? 2 : 0;
 }

@@ -1,9 +1,9 @@
-// Weights as files that other programs read.
+// Writes weights as files for other programs.
 //
-// Blocking, thread-safe for different paths. Each file is written whole beside its target, synced,
-// then renamed over it: a reader sees the old file or the new one, never half. The same weights
-// give the same bytes. Errors name the path: NotFound (its folder), PermissionDenied,
-// ResourceExhausted (disk full), …, InvalidArgument (no variables); then the target is as it was.
+// Blocking; thread-safe for different paths. Each file is written completely beside its target,
+// synced, and renamed over it: a reader sees the old file or the new one. The same weights give the
+// same bytes. Errors name the path: NotFound (its folder), PermissionDenied, ResourceExhausted
+// (disk full), …, InvalidArgument (no variables); the target is unchanged then.
 #pragma once
 
 #include <span>
@@ -18,7 +18,7 @@ namespace evergrad::weights {
 struct NamedTensor {
   std::string name;  // "dense/kernel"
   tensor::Shape shape;
-  std::span<const float> values;  // row-major; a loan for the call
+  std::span<const float> values;  // row-major; borrowed for the call
 };
 
 // A stored zip of .npy entries, "dense/kernel.npy": numpy.load(path)["dense/kernel"].

@@ -12,7 +12,7 @@ namespace evergrad::weights {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
-              "numbers are written as they lie in memory");
+              "numbers are written in the byte order of memory");
 
 constexpr std::size_t kNpyAlignment = 64;
 constexpr std::size_t kSafetensorsAlignment = 8;
@@ -32,15 +32,15 @@ constexpr std::uint32_t kFull32 = 0xffffffff;
 constexpr std::uint16_t kFull16 = 0xffff;
 constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
 constexpr std::uint16_t kUtf8 = 1 << 11;
-constexpr std::uint16_t kTime = 0, kDate = 0x21;  // 1980-01-01, the earliest that the format knows:
-                                                  // the same weights give the same bytes
+// 1980-01-01, the earliest date of the format; a fixed date makes equal weights give equal bytes
+constexpr std::uint16_t kTime = 0, kDate = 0x21;
 constexpr std::uint16_t kUnix = 3 << 8;
 
 std::uint32_t Narrow(std::uint64_t value) {
   return value >= kFull32 ? kFull32 : static_cast<std::uint32_t>(value);
 }
 
-// What a local header and an entry of the directory have in common, behind the signature and the
+// The common fields of a local header and of a directory entry, after the signature and the
 // versions.
 void EntryFields(std::uint32_t crc, std::uint64_t bytes, std::size_t name, std::size_t extra,
                  std::string* out) {
@@ -146,14 +146,14 @@ std::string DirectoryEnd(std::uint64_t entries, std::uint64_t offset, std::uint6
 
 std::uint32_t Crc(std::uint32_t crc, const void* bytes, std::size_t count) {
   if (count == 0)
-    return crc;  // without bytes there may be no pointer, which is zlib's word for beginning anew
+    return crc;  // for 0 bytes the pointer may be null, which would make zlib start anew
   return static_cast<std::uint32_t>(
       ::crc32_z(crc, static_cast<const unsigned char*>(bytes), count));
 }
 
 std::string SafetensorsHead(const std::vector<StreamedTensor>& tensors,
                             std::vector<std::uint64_t>* begins) {
-  // No gaps are allowed between tensors: the wider numbers come first, so that all are aligned.
+  // No gaps are allowed between tensors, so the wider element types come first, which aligns all.
   std::string header = "{\"__metadata__\":{\"format\":\"evergrad\"}";
   begins->assign(tensors.size(), 0);
   std::uint64_t end = 0;

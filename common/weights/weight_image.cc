@@ -29,7 +29,8 @@ absl::StatusOr<WeightImage> WeightImage::Make(Format format,
   std::vector<StreamedTensor> streamed;
   for (const NamedTensor& tensor : tensors) {
     if (!names.insert(tensor.name).second)
-      return absl::InvalidArgumentError(absl::StrCat("a name twice: name=", tensor.name));
+      return absl::InvalidArgumentError(
+          absl::StrCat("duplicate variable name: name=", tensor.name));
     streamed.push_back({tensor.name, Element::kFloat32, tensor.shape});
     EG_CHECK(tensor.values.size_bytes() == streamed.back().bytes());
   }

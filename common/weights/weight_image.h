@@ -1,8 +1,8 @@
-// A weights file that exists nowhere yet: any part of it can be read, so that it can be sent or
+// A weights file that is generated on demand: any part of it can be read, so it can be sent or
 // written without a second copy of the values.
 //
-// Immutable once made, so thread-safe; the tensors' values are a loan for its life. The bytes are
-// those that weight_files.h writes.
+// Immutable, so thread-safe; the tensors' values must outlive it. The bytes are those that
+// weight_files.h writes.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,18 @@ namespace evergrad::weights {
 
 class WeightImage {
  public:
-  // InvalidArgument: no tensors, a name twice. An .npz names a checksum before each value: all
-  // values are read here once.
+  // InvalidArgument for no tensors or a duplicate name. An .npz has a checksum before each value,
+  // so all values are read here once.
   static absl::StatusOr<WeightImage> Make(Format format, const std::vector<NamedTensor>& tensors);
 
   std::uint64_t bytes() const { return bytes_; }
-  // Fills `to` with the bytes from `offset` on; they must be there.
+  // Fills `to` with the bytes from `offset` on; they must exist.
   void Read(std::uint64_t offset, std::span<std::byte> to) const;
 
  private:
   struct Piece {
     std::uint64_t begin = 0;
-    std::string text;                     // what stands around values,
+    std::string text;                     // bytes between values,
     std::span<const std::byte> values{};  // or values
     std::span<const std::byte> view() const {
       return text.empty() ? values : std::as_bytes(std::span(text));

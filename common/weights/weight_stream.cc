@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<WeightStream>> WeightStream::Create(
   for (const StreamedTensor& tensor : tensors) {
     if (!names.insert(tensor.name).second)
       return absl::InvalidArgumentError(
-          absl::StrCat("a name twice: path=", path, " name=", tensor.name));
+          absl::StrCat("duplicate variable name: path=", path, " name=", tensor.name));
   }
   std::unique_ptr<WeightStream> stream(new WeightStream(path, format, std::move(tensors)));
   EG_RETURN_IF_ERROR(stream->Begin());
@@ -63,7 +63,7 @@ absl::Status WeightStream::Begin() {
                     place.npy.size();
       end_ = place.begin + tensors_[i].bytes();
     }
-    return absl::OkStatus();  // the heads have the checksums: they come last
+    return absl::OkStatus();  // the heads contain the checksums, so they are written last
   }
   std::vector<std::uint64_t> begins;
   const std::string head = SafetensorsHead(tensors_, &begins);

@@ -1,9 +1,10 @@
-// A weights file that is written piece by piece: larger than memory, its tensors filled in turns.
+// A weights file written piece by piece: it may be larger than memory, and its tensors may be
+// filled in any interleaving.
 //
-// Blocking, not thread-safe. What is written lies beside the target until Finish, which syncs it
-// and renames it over the target: a reader sees the old file or the whole new one. A stream that is
-// not finished leaves the target as it was, and nothing beside it. The same tensors give the same
-// bytes, whatever the pieces were. Errors name the path, as those of weight_files.h.
+// Blocking, not thread-safe. The data is written beside the target until Finish, which syncs it and
+// renames it over the target: a reader sees the old file or the complete new one. An unfinished
+// stream leaves the target unchanged and nothing beside it. The same tensors give the same bytes,
+// whatever the pieces were. Errors name the path, as in weight_files.h.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,7 @@ struct StreamedTensor {
 
 class WeightStream {
  public:
-  // InvalidArgument: no tensors, a name twice.
+  // InvalidArgument for no tensors or a duplicate name.
   static absl::StatusOr<std::unique_ptr<WeightStream>> Create(const std::string& path,
                                                               Format format,
                                                               std::vector<StreamedTensor> tensors);
@@ -39,8 +40,8 @@ class WeightStream {
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
-  // The next bytes of a tensor, row-major, little-endian. More than its shape has is a broken
-  // invariant, like a Finish before all are full.
+  // Appends the next bytes of a tensor, row-major, little-endian. More bytes than its shape has are
+  // a broken invariant, and so is a Finish before all tensors are full.
   absl::Status Append(std::size_t tensor, std::span<const std::byte> bytes);
   absl::Status Finish();
 
@@ -49,9 +50,9 @@ class WeightStream {
  private:
   struct Place {
     std::uint64_t head = 0, begin = 0,
-                  filled = 0;  // of its head (npz), of its first byte; bytes so far
-    std::string npy;           // npz: what stands before the values
-    std::uint32_t crc = 0;     // of that and the values so far
+                  filled = 0;  // offset of its head (npz) or of its first byte; bytes so far
+    std::string npy;           // npz: the bytes before the values
+    std::uint32_t crc = 0;     // checksum of these and of the values so far
   };
   WeightStream(std::string path, Format format, std::vector<StreamedTensor> tensors);
   absl::Status Begin();
@@ -64,7 +65,7 @@ class WeightStream {
   const Format format_;
   const std::vector<StreamedTensor> tensors_;
   std::vector<Place> places_;
-  std::uint64_t end_ = 0;  // of the last tensor
+  std::uint64_t end_ = 0;  // end of the last tensor
   int fd_ = -1;
 };
 

@@ -108,7 +108,7 @@ TEST_CASE(
   CHECK(Has(std::string(point->passed_over[0].message()), snapshot::ManifestName(2)));
 
   const std::string shard = young.folder + "/" + snapshot::ShardFileName(ShardId(1), {1, 1}, 1);
-  SECTION("cut short") { REQUIRE(files.Truncate(shard, 500).ok()); }
+  SECTION("truncated") { REQUIRE(files.Truncate(shard, 500).ok()); }
   SECTION("a bit in the middle of its values") {
     const std::string bytes = *fs::ReadWhole(files, shard, 1 << 20);
     const std::size_t block = bytes.find("EGBK");  // the first one: values
