@@ -127,7 +127,7 @@ void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
 }
 
 // Returns nullopt if the name is refused.
-std::optional<FieldSpec> ReadField(Reader& r, const Entry& entry, const DataFormat* format,
+std::optional<FieldSpec> ReadField(Reader& r, const YamlEntry& entry, const DataFormat* format,
                                    const DataSpec& data) {
   const bool fixed = format != nullptr && !format->own_fields.empty();
   if (fixed && std::find(format->own_fields.begin(), format->own_fields.end(), entry.key) ==
@@ -215,7 +215,7 @@ void ReadFields(Reader& r, const Node& data, DataSpec* t) {
   if (fields->entries.size() > kFieldsMax)
     return r.Report(fields->where(), absl::StrCat("too many fields: limit=", kFieldsMax,
                                                   " got=", fields->entries.size()));
-  for (const Entry& entry : fields->entries)
+  for (const YamlEntry& entry : fields->entries)
     if (auto field = ReadField(r, entry, format, *t)) t->fields.push_back(*std::move(field));
 }
 

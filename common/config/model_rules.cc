@@ -59,7 +59,7 @@ class ModelCheck {
  private:
   void CheckInputNamesField(const InputSpec& input) {
     if (!fields_known_ || Contains(fields_, input.name)) return;
-    for (const Entry& entry : At(root_, {"spec", "model", "inputs"})->entries)
+    for (const YamlEntry& entry : At(root_, {"spec", "model", "inputs"})->entries)
       if (entry.key == input.name)
         reader_.Report(entry.where(),
                        absl::StrCat("model input `", input.name,

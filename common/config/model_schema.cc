@@ -26,7 +26,7 @@ Key<ModelSpec> InputsKey() {
         if (n.entries.size() > kLayersMax)
           return r.Report(n.where(), absl::StrCat("too many model inputs: limit=", kLayersMax,
                                                   " got=", n.entries.size()));
-        for (const Entry& entry : n.entries) {
+        for (const YamlEntry& entry : n.entries) {
           InputSpec input;
           input.name = entry.key;
           if (!IsPartName(entry.key)) {
@@ -197,7 +197,7 @@ Key<ModelSpec> TablesKey() {
         if (n.entries.size() > kTablesMax)
           return r.Report(n.where(), absl::StrCat("too many tables: limit=", kTablesMax,
                                                   " got=", n.entries.size()));
-        for (const Entry& entry : n.entries) {
+        for (const YamlEntry& entry : n.entries) {
           const std::vector<absl::string_view> parts = absl::StrSplit(entry.key, '/');
           if (entry.key.size() > 2 * kNameBytesMax ||
               !std::all_of(parts.begin(), parts.end(), IsPartName)) {

@@ -70,7 +70,7 @@ void ExpandAll(Node* node, const std::map<std::string, std::string>& environment
     node->text = Expand(*node, environment, reader, &node->variables);
   }
   for (Node& item : node->items) ExpandAll(&item, environment, reader);
-  for (Entry& entry : node->entries) ExpandAll(&entry.value, environment, reader);
+  for (YamlEntry& entry : node->entries) ExpandAll(&entry.value, environment, reader);
 }
 
 std::string Resolve(const std::string& path, const std::string& base) {
@@ -100,7 +100,7 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
   };
   static const NotBuilt kKindsNotBuilt = {"PredictionJob", "ServingJob", "EvaluationJob",
                                           "ClosureJob", "HyperparameterJob"};
-  for (const Entry& entry : root.entries) {
+  for (const YamlEntry& entry : root.entries) {
     if (entry.key == "apiVersion" || entry.key == "kind" || entry.key == "metadata" ||
         entry.key == "spec")
       continue;
@@ -285,8 +285,8 @@ std::vector<DataPath> DataPaths(const Node& root, const JobSpec& spec) {
 }
 
 void LeaveOutUsual(Node* node) {
-  std::erase_if(node->entries, [](const Entry& entry) { return entry.usual; });
-  for (Entry& entry : node->entries) LeaveOutUsual(&entry.value);
+  std::erase_if(node->entries, [](const YamlEntry& entry) { return entry.usual; });
+  for (YamlEntry& entry : node->entries) LeaveOutUsual(&entry.value);
   for (Node& item : node->items) LeaveOutUsual(&item);
 }
 
@@ -366,7 +366,7 @@ std::string EmitYaml(const JobSpec& spec) {
     if (Node* training = body.Find("training"))
       training->entries.erase(
           std::remove_if(training->entries.begin(), training->entries.end(),
-                         [](const Entry& e) { return e.key == "evaluate_every"; }),
+                         [](const YamlEntry& e) { return e.key == "evaluate_every"; }),
           training->entries.end());
   }
   Append(&root, "spec", std::move(body));

@@ -127,12 +127,12 @@ const Table<TrainingSpec>& TrainingTable() {
                              "seed of initializers and dropout"),
        Choice<TrainingSpec>("on_lost_updates", &TrainingSpec::on_lost_updates, {"fail", "report"},
                             {}, "",
-                            "what happens if a lost server needs a closure again that cannot run "
+                            "reaction if a lost server needs a closure again that cannot run "
                             "again, because its data was changed or removed: fail ends the job, "
                             "report continues without its updates there and counts them as lost"),
        Choice<TrainingSpec>(
            "on_over_budget", &TrainingSpec::on_over_budget, {"fail", "pause"}, {}, "",
-           "what happens if a server is out of memory for a push (a table is at its bytes_max, or "
+           "reaction if a server is out of memory for a push (a table is at its bytes_max, or "
            "the server's tables are at --memory-bytes-max, and no row may be evicted): fail ends "
            "the job, pause lets its workers wait and retry until memory is free"),
        Choice<TrainingSpec>(

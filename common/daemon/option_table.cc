@@ -351,7 +351,7 @@ absl::Status OptionTable::ReadConfigFile() {
 
 void OptionTable::ReadConfigMap(const config::Node& map, const std::string& prefix,
                                 std::vector<std::string>* errors) {
-  for (const config::Entry& entry : map.entries) {
+  for (const config::YamlEntry& entry : map.entries) {
     const std::string name = prefix + entry.key;
     auto report = [&](const config::Location& where, absl::string_view text) {
       errors->push_back(absl::StrCat(where.ToString(), ": ", text));

@@ -38,7 +38,7 @@ struct DataFormat {
   // Reports mistakes between the values of one field, or between them and the sources. Called for
   // fields whose own keys were read without a mistake. `entry` is the field in the job file. Null:
   // there are no such rules.
-  void (*check_field)(Reader& reader, const Entry& entry, const DataSpec& data,
+  void (*check_field)(Reader& reader, const YamlEntry& entry, const DataSpec& data,
                       const FieldSpec& field);
   // The kind of value that the model reads. nullopt: the field is only a label, or its transforms
   // are mistaken.

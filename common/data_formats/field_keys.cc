@@ -76,7 +76,7 @@ Key<FieldSpec> DefaultKey() {
       }};
 }
 
-void CheckTypedField(Reader& r, const Entry& entry, const FieldSpec& field) {
+void CheckTypedField(Reader& r, const YamlEntry& entry, const FieldSpec& field) {
   if (const auto kind = KindOfField(field); !kind.ok()) {
     const Node* at = entry.value.Find("transforms");
     if (at == nullptr) at = entry.value.Find("type");

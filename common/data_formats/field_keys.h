@@ -18,7 +18,7 @@ Key<FieldSpec> ColumnTypeKey(std::string help);
 Key<FieldSpec> DefaultKey();
 
 // Reports transforms that do not match the field's type, and an invalid default.
-void CheckTypedField(Reader& reader, const Entry& entry, const FieldSpec& field);
+void CheckTypedField(Reader& reader, const YamlEntry& entry, const FieldSpec& field);
 // The kind of the field after its transforms; nullopt if the transforms have mistakes.
 std::optional<ValueKind> TypedFieldKind(const FieldSpec& field);
 

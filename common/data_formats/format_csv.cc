@@ -51,7 +51,7 @@ bool IsNumber(const std::string& column) {
          std::all_of(column.begin(), column.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-void CheckField(Reader& r, const Entry& entry, const DataSpec& data, const FieldSpec& field) {
+void CheckField(Reader& r, const YamlEntry& entry, const DataSpec& data, const FieldSpec& field) {
   CheckTypedField(r, entry, field);
   const auto named = std::find_if_not(field.columns.begin(), field.columns.end(), &IsNumber);
   if (named == field.columns.end()) return;

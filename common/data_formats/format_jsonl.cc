@@ -23,7 +23,7 @@ Key<FieldSpec> SizeKey() {
   return key;
 }
 
-void CheckField(Reader& r, const Entry& entry, const DataSpec&, const FieldSpec& field) {
+void CheckField(Reader& r, const YamlEntry& entry, const DataSpec&, const FieldSpec& field) {
   CheckTypedField(r, entry, field);
   if (field.size != 0 && field.list)
     r.Report(entry.value.Find("size")->where(),

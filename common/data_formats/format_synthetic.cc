@@ -76,7 +76,7 @@ Table<FieldSpec> FieldTable() {
       {"transforms", "mean", "stddev"}};
 }
 
-void CheckField(Reader& r, const Entry& entry, const DataSpec&, const FieldSpec& field) {
+void CheckField(Reader& r, const YamlEntry& entry, const DataSpec&, const FieldSpec& field) {
   const auto given = [&](const char* key) { return entry.value.Find(key) != nullptr; };
   const Location where = given("type") ? entry.value.Find("type")->where() : entry.where();
   const auto report = [&](const std::string& text) { r.Report(where, text); };

@@ -16,7 +16,7 @@ bool ReadMap(Reader& r, const Node& n, Transform* t) {
                                      " entries, got ", n.entries.size()));
     return false;
   }
-  for (const Entry& entry : n.entries) {
+  for (const YamlEntry& entry : n.entries) {
     const auto v = r.Real(entry.value, "map");
     if (!v) return false;
     t->entries.emplace_back(entry.key, *v);

@@ -34,7 +34,7 @@ std::string Refusal(const std::string& name, const std::vector<std::string>& all
 }
 
 // Reads `name: settings` and appends it to the field's transforms.
-void ReadEntry(Reader& r, const Entry& entry, const std::vector<std::string>& allowed,
+void ReadEntry(Reader& r, const YamlEntry& entry, const std::vector<std::string>& allowed,
                FieldSpec* field) {
   if (!Contains(allowed, entry.key)) return r.Report(entry.where(), Refusal(entry.key, allowed));
   const TransformType& type = *FindTransformType(entry.key);
@@ -58,7 +58,7 @@ void ReadName(Reader& r, const Node& item, const std::vector<std::string>& allow
     return r.Report(item.where(), absl::StrCat("transform `", item.text,
                                                "` needs its settings: expected something like {",
                                                item.text, ": ", type->settings_example, "}"));
-  Entry entry{item.text, item.line, item.column, item.file, {}};
+  YamlEntry entry{item.text, item.line, item.column, item.file, {}};
   entry.value.line = item.line;
   entry.value.column = item.column;
   entry.value.file = item.file;
@@ -77,7 +77,7 @@ void ReadTransforms(Reader& r, const Node& n, const std::vector<std::string>& al
       continue;
     }
     if (!r.IsMap(item, "a transform")) continue;
-    for (const Entry& entry : item.entries) ReadEntry(r, entry, allowed, field);
+    for (const YamlEntry& entry : item.entries) ReadEntry(r, entry, allowed, field);
     if (item.entries.size() != 1)
       r.Report(item.where(),
                absl::StrCat("a transform has one key, its name: got ", item.entries.size()));

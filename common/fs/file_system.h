@@ -55,11 +55,11 @@ class ReadableFile {
   virtual absl::StatusOr<std::size_t> ReadAt(std::uint64_t offset, std::span<std::byte> out) = 0;
 };
 
-struct Entry {
+struct ListedFile {
   std::string name;
   std::uint64_t bytes = 0;
   bool is_folder = false;
-  friend bool operator==(const Entry&, const Entry&) = default;
+  friend bool operator==(const ListedFile&, const ListedFile&) = default;
 };
 
 inline constexpr std::size_t kListEntriesMax = 1'000'000;
@@ -72,7 +72,7 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) = 0;
   // The contents of a folder in the order of names, without files that are being written.
   // ResourceExhausted above kListEntriesMax.
-  virtual absl::StatusOr<std::vector<Entry>> List(absl::string_view uri) = 0;
+  virtual absl::StatusOr<std::vector<ListedFile>> List(absl::string_view uri) = 0;
   // Removes a file or an empty folder; durable when it returns. Open readers can continue to read
   // the file.
   virtual absl::Status Remove(absl::string_view uri) = 0;
@@ -110,7 +110,7 @@ class MemoryFileSystem final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) override;
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) override;
-  absl::StatusOr<std::vector<Entry>> List(absl::string_view uri) override;
+  absl::StatusOr<std::vector<ListedFile>> List(absl::string_view uri) override;
   absl::Status Remove(absl::string_view uri) override;
   absl::StatusOr<bool> Exists(absl::string_view uri) override;
   absl::Status MakeFolders(absl::string_view uri) override;

@@ -249,14 +249,14 @@ class LocalFileSystem final : public FileSystem {
         path, std::move(file), static_cast<std::uint64_t>(info.st_size)));
   }
 
-  absl::StatusOr<std::vector<Entry>> List(absl::string_view uri) override {
+  absl::StatusOr<std::vector<ListedFile>> List(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
     Descriptor folder = roots_.Open(path, O_RDONLY | O_DIRECTORY);
     if (folder.get() < 0) return Failed("cannot list folder", path);
     DIR* entries = ::fdopendir(folder.get());
     if (entries == nullptr) return FileError(errno, "cannot list folder", path);
     folder.Release();
-    std::vector<Entry> list;
+    std::vector<ListedFile> list;
     absl::Status status;
     for (;;) {
       errno = 0;
@@ -281,7 +281,7 @@ class LocalFileSystem final : public FileSystem {
     ::closedir(entries);
     if (!status.ok()) return status;
     std::sort(list.begin(), list.end(),
-              [](const Entry& a, const Entry& b) { return a.name < b.name; });
+              [](const ListedFile& a, const ListedFile& b) { return a.name < b.name; });
     return list;
   }
 

@@ -187,18 +187,18 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> MemoryFileSystem::Open(absl::strin
       std::make_unique<MemoryReader>(this, path, generation_, found->second));
 }
 
-absl::StatusOr<std::vector<Entry>> MemoryFileSystem::List(absl::string_view uri) {
+absl::StatusOr<std::vector<ListedFile>> MemoryFileSystem::List(absl::string_view uri) {
   EG_ASSIGN_OR_RETURN(const std::string path, PathOf(uri));
   MutexLock lock(&mu_);
   if (files_.contains(path)) return FileError(ENOTDIR, "cannot list folder", path);
   if (!folders_.contains(path)) return FileError(ENOENT, "cannot list folder", path);
-  std::vector<Entry> list;
+  std::vector<ListedFile> list;
   for (const auto& [file, inode] : files_)
     if (FolderOf(file) == path) list.push_back({NameOf(file), inode->bytes.size(), false});
   for (const std::string& folder : folders_)
     if (folder != "/" && FolderOf(folder) == path) list.push_back({NameOf(folder), 0, true});
   std::sort(list.begin(), list.end(),
-            [](const Entry& a, const Entry& b) { return a.name < b.name; });
+            [](const ListedFile& a, const ListedFile& b) { return a.name < b.name; });
   return list;
 }
 

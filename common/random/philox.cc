@@ -60,7 +60,7 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
 
 // The first two words of the blocks (index + i, 0).
 constexpr std::size_t kBlocks = 8;
-void TwoLanes(std::uint64_t key, std::uint64_t index, std::uint32_t* a, std::uint32_t* b) {
+void TwoWords(std::uint64_t key, std::uint64_t index, std::uint32_t* a, std::uint32_t* b) {
 #if defined(__AVX2__)
   // Four blocks at a time, each number in the lower half of 64 bits; the upper half is ignored.
   const __m256i first = _mm256_set1_epi64x(0xD2511F53), second = _mm256_set1_epi64x(0xCD9E8D57);
@@ -143,8 +143,8 @@ float TruncatedNormal(std::uint64_t key, std::uint64_t index) {
   // Each draw is rejected with probability 0.0455, so the loop ends.
   for (std::uint64_t high = 0;; ++high) {
     const Block block = Philox(key, index, high);
-    for (int lane = 0; lane < 4; lane += 2) {
-      const float x = NormalOf(block[lane], block[lane + 1]);
+    for (int word = 0; word < 4; word += 2) {
+      const float x = NormalOf(block[word], block[word + 1]);
       if (std::fabs(x) < 2.0f) return x;
     }
   }
@@ -154,7 +154,7 @@ void TruncatedNormals(std::uint64_t key, std::uint64_t index, std::span<float> o
   for (std::size_t i = 0; i < out.size(); i += kBlocks) {
     std::uint32_t a[kBlocks], b[kBlocks];
     float x[kBlocks];
-    TwoLanes(key, index + i, a, b);
+    TwoWords(key, index + i, a, b);
     for (std::size_t k = 0; k < kBlocks; ++k) x[k] = NormalOf(a[k], b[k]);
     const std::size_t count = std::min(kBlocks, out.size() - i);
     for (std::size_t k = 0; k < count; ++k)

@@ -51,14 +51,14 @@ std::string ScalarText(const Node& node) {
 constexpr std::size_t kFlowWidthMax = 150;
 
 void PrintBlock(const Node& node, const std::string& indent, std::string* out) {
-  for (const Entry& entry : node.entries) {
+  for (const YamlEntry& entry : node.entries) {
     const std::string key = PlainIsSafe(entry.key) ? entry.key : Quote(entry.key);
     const std::string flow = PrintFlow(entry.value);
     const bool open = (entry.value.kind == Node::Kind::kMap && !entry.value.entries.empty()) ||
                       (entry.value.kind == Node::Kind::kSequence && !entry.value.items.empty());
     const bool nested =
         std::any_of(entry.value.entries.begin(), entry.value.entries.end(),
-                    [](const Entry& e) { return e.value.kind == Node::Kind::kMap; }) ||
+                    [](const YamlEntry& e) { return e.value.kind == Node::Kind::kMap; }) ||
         std::any_of(entry.value.items.begin(), entry.value.items.end(), [](const Node& n) {
           return n.kind == Node::Kind::kMap && n.entries.size() > 1;
         });
@@ -107,7 +107,7 @@ Node MakeList(std::vector<Node> items) {
 
 void Append(Node* map, absl::string_view key, Node value) {
   map->kind = Node::Kind::kMap;
-  Entry entry;
+  YamlEntry entry;
   entry.key = std::string(key);
   entry.value = std::move(value);
   map->entries.push_back(std::move(entry));
@@ -127,7 +127,7 @@ std::string PrintFlow(const Node& node) {
     case Node::Kind::kMap:
       return absl::StrCat("{",
                           absl::StrJoin(node.entries, ", ",
-                                        [](std::string* out, const Entry& entry) {
+                                        [](std::string* out, const YamlEntry& entry) {
                                           absl::StrAppend(
                                               out,
                                               PlainIsSafe(entry.key) ? entry.key : Quote(entry.key),

@@ -95,7 +95,7 @@ struct Table {
   void Read(Reader& reader, const Node& map, T* target,
             const std::vector<std::string>& also = {}) const {
     if (!reader.IsMap(map, what)) return;
-    for (const Entry& entry : map.entries) {
+    for (const YamlEntry& entry : map.entries) {
       const Key<T>* found = nullptr;
       for (const auto& key : keys)
         if (key.name == entry.key) found = &key;
@@ -170,7 +170,7 @@ struct Table {
 // keys may belong to something that is not built, so neither they nor missing keys are reported.
 template <class T>
 void Judge(Reader& reader, const Node& map, const std::vector<const Table<T>*>& tables, T* target) {
-  for (const Entry& entry : map.entries) {
+  for (const YamlEntry& entry : map.entries) {
     if (entry.value.refused) continue;
     bool good = false;
     std::vector<Mistake> found;
@@ -266,7 +266,7 @@ struct Variant {
     if (const Case* found = Find(source.*member)) {
       Node rest;
       found->table.Write(source, &rest, found->defaults);
-      for (Entry& entry : rest.entries) map.entries.push_back(std::move(entry));
+      for (YamlEntry& entry : rest.entries) map.entries.push_back(std::move(entry));
     }
     return map;
   }

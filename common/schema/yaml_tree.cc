@@ -79,7 +79,7 @@ class TreeBuilder final : public YAML::EventHandler {
   struct Open_ {
     Node node;
     bool has_key = false;
-    Entry key;
+    YamlEntry key;
     std::map<std::string, int> lines;  // key -> line of its first use
   };
 
@@ -132,7 +132,7 @@ class TreeBuilder final : public YAML::EventHandler {
     }
     if (!top.has_key) {
       top.has_key = true;
-      top.key = Entry{};
+      top.key = YamlEntry{};
       top.key.line = node.line;
       top.key.column = node.column;
       top.key.file = file_;
@@ -189,10 +189,10 @@ std::string TabBefore(absl::string_view text, int line) {
 }  // namespace
 
 Location Node::where() const { return {file ? *file : "", line, column}; }
-Location Entry::where() const { return {file ? *file : "", line, column}; }
+Location YamlEntry::where() const { return {file ? *file : "", line, column}; }
 
 const Node* Node::Find(absl::string_view key) const {
-  for (const Entry& entry : entries)
+  for (const YamlEntry& entry : entries)
     if (entry.key == key) return &entry.value;
   return nullptr;
 }
@@ -298,7 +298,7 @@ bool PutAt(Node* root, absl::string_view path, Node value, const Location& where
     } else if (node->kind == Node::Kind::kMap) {
       next = node->Find(part);
       if (next == nullptr) {
-        Entry entry;
+        YamlEntry entry;
         entry.key = part;
         entry.file = file;
         entry.line = where.line;

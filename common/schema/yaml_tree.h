@@ -22,7 +22,7 @@ inline constexpr int kYamlDepthMax = 32;
 inline constexpr std::size_t kYamlValuesMax = 65536;
 inline constexpr std::size_t kMistakesMax = 100;  // reported for one file; more are only counted
 
-struct Entry;
+struct YamlEntry;
 
 struct Node {
   enum class Kind { kNull, kScalar, kSequence, kMap };
@@ -34,7 +34,7 @@ struct Node {
   std::vector<std::string> variables;  // kScalar: the environment variables that its text contains
   std::string text;                    // kScalar
   std::vector<Node> items;             // kSequence
-  std::vector<Entry> entries;          // kMap, in order of the file, without duplicates
+  std::vector<YamlEntry> entries;      // kMap, in order of the file, without duplicates
 
   Location where() const;
   // Returns nullptr if there is no such key, or if this is not a map.
@@ -43,7 +43,7 @@ struct Node {
   // A description for messages: "a mapping", "a list", "the number `3`", "the text `x`", "nothing".
   std::string Describe() const;
 };
-struct Entry {
+struct YamlEntry {
   std::string key;
   int line = 0, column = 0;  // of the key
   std::shared_ptr<const std::string> file;

@@ -154,9 +154,9 @@ absl::StatusOr<v1::Manifest> ReadManifest(fs::FileSystem& files, absl::string_vi
 
 absl::StatusOr<std::vector<std::uint64_t>> ListManifests(fs::FileSystem& files,
                                                          absl::string_view folder) {
-  EG_ASSIGN_OR_RETURN(const std::vector<fs::Entry> entries, files.List(folder));
+  EG_ASSIGN_OR_RETURN(const std::vector<fs::ListedFile> entries, files.List(folder));
   std::vector<std::uint64_t> numbers;
-  for (const fs::Entry& entry : entries)
+  for (const fs::ListedFile& entry : entries)
     if (const auto number = ParseManifestName(entry.name); number && !entry.is_folder)
       numbers.push_back(*number);
   std::sort(numbers.begin(), numbers.end());

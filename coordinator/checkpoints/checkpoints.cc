@@ -43,9 +43,9 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
   v1::Manifest manifest = request.manifest;
   manifest.set_complete(snapshot::DoneSetsAreEqual(manifest));
   EG_RETURN_IF_ERROR(files.MakeFolders(request.folder));
-  EG_ASSIGN_OR_RETURN(const std::vector<fs::Entry> entries, files.List(request.folder));
+  EG_ASSIGN_OR_RETURN(const std::vector<fs::ListedFile> entries, files.List(request.folder));
   std::vector<std::uint64_t> numbers;
-  for (const fs::Entry& entry : entries)
+  for (const fs::ListedFile& entry : entries)
     if (const auto number = snapshot::ParseManifestName(entry.name); number && !entry.is_folder)
       numbers.push_back(*number);
   std::sort(numbers.rbegin(), numbers.rend());
@@ -95,7 +95,7 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
     }
   }
   if (!all_read) {
-    for (const fs::Entry& entry : entries)
+    for (const fs::ListedFile& entry : entries)
       if (snapshot::ParseShardFileName(entry.name)) saved.named.insert(entry.name);
   }
   return saved;
@@ -106,7 +106,7 @@ absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepReques
   if (absl::IsNotFound(entries.status())) return 0;
   if (!entries.ok()) return entries.status();
   std::size_t gone = 0;
-  for (const fs::Entry& entry : *entries) {
+  for (const fs::ListedFile& entry : *entries) {
     const auto key = snapshot::ParseShardFileName(entry.name);
     if (!key || entry.is_folder || request.needed.count(entry.name) != 0) continue;
     const auto newest = request.newest.find(key->shard);

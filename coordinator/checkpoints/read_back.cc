@@ -40,7 +40,7 @@ bool ReadBack::Step(fs::FileSystem& files) {
     listed_ = true;
     const auto entries = files.List(folder_);
     if (entries.ok()) {
-      for (const fs::Entry& entry : *entries)
+      for (const fs::ListedFile& entry : *entries)
         if (!entry.is_folder) sizes_.emplace(entry.name, entry.bytes);
     } else if (!absl::IsNotFound(entries.status())) {
       for (; next_ < total(); ++next_)

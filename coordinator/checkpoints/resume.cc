@@ -284,7 +284,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
   const auto entries = files.List(base);
   if (!entries.ok() && !absl::IsNotFound(entries.status())) return entries.status();
   std::vector<Folder> folders;
-  for (const fs::Entry& entry : entries.ok() ? *entries : std::vector<fs::Entry>()) {
+  for (const fs::ListedFile& entry : entries.ok() ? *entries : std::vector<fs::ListedFile>()) {
     const auto uid = UidOfFolder(entry.name, job_name);
     if (!entry.is_folder || !uid || *uid == self) continue;
     Folder folder{fs::JoinUri(base, entry.name), *uid, {}};

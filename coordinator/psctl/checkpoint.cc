@@ -262,10 +262,12 @@ absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::str
   const auto has = [&](const auto& wanted) {
     return std::any_of(there->begin(), there->end(), wanted);
   };
-  if (!has([](const fs::Entry& entry) {
+  if (!has([](const fs::ListedFile& entry) {
         return snapshot::ParseManifestName(entry.name).has_value();
       }) &&
-      has([](const fs::Entry& entry) { return entry.is_folder && entry.name == "checkpoint"; })) {
+      has([](const fs::ListedFile& entry) {
+        return entry.is_folder && entry.name == "checkpoint";
+      })) {
     return FindManifest(files, fs::JoinUri(uri, "checkpoint"));
   }
   auto newest = snapshot::FindNewestManifest(files, uri);

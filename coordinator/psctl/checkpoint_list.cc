@@ -109,11 +109,12 @@ constexpr int kLooksMax = 3;  // at a manifest that seems damaged, after the fir
 
 // The manifests of one folder. Returns its sub-folders.
 std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& folder,
-                                    const std::vector<fs::Entry>& entries, std::vector<Row>* rows) {
+                                    const std::vector<fs::ListedFile>& entries,
+                                    std::vector<Row>* rows) {
   std::map<std::string, std::uint64_t> sizes;
   std::vector<std::string> folders;
   std::vector<std::uint64_t> numbers;
-  for (const fs::Entry& entry : entries) {
+  for (const fs::ListedFile& entry : entries) {
     if (entry.is_folder)
       folders.push_back(fs::JoinUri(folder, entry.name));
     else if (const auto number = snapshot::ParseManifestName(entry.name))
@@ -133,7 +134,7 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
       if (!now.ok()) break;
       sizes.clear();
       retired = true;
-      for (const fs::Entry& entry : *now) {
+      for (const fs::ListedFile& entry : *now) {
         if (entry.is_folder) continue;
         sizes.emplace(entry.name, entry.bytes);
         retired = retired && entry.name != snapshot::ManifestName(number);
@@ -155,7 +156,7 @@ struct Listing {
 };
 absl::StatusOr<Listing> Collect(fs::FileSystem& files, const std::string& uri) {
   Listing listing;
-  EG_ASSIGN_OR_RETURN(const std::vector<fs::Entry> entries, files.List(uri));
+  EG_ASSIGN_OR_RETURN(const std::vector<fs::ListedFile> entries, files.List(uri));
   // The folder itself, what is in it, and `checkpoint` in each of these: a checkpoint's folder, a
   // job's runs folder, a directory of either.
   for (const std::string& folder : ReadFolder(files, uri, entries, &listing.rows)) {

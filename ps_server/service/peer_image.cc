@@ -128,7 +128,9 @@ class PeerFileSystem final : public fs::FileSystem {
   absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view) override {
     return std::make_unique<PeerFile>(image_);
   }
-  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view) override { return ReadOnly(); }
+  absl::StatusOr<std::vector<fs::ListedFile>> List(absl::string_view) override {
+    return ReadOnly();
+  }
   absl::Status Remove(absl::string_view) override { return ReadOnly(); }
   absl::StatusOr<bool> Exists(absl::string_view) override { return true; }
   absl::Status MakeFolders(absl::string_view) override { return ReadOnly(); }

@@ -22,7 +22,7 @@ tensor::SharedBytes Encoded(const wire::StreamHeader& header) {
 }  // namespace
 
 void Outbox::AddControl(wire::StreamHeader header, std::string text) {
-  Entry entry;
+  QueuedMessage entry;
   entry.header = header;
   entry.header.bytes = text.size();
   if (!text.empty()) {
@@ -35,7 +35,7 @@ void Outbox::AddControl(wire::StreamHeader header, std::string text) {
 void Outbox::AddFrame(wire::MessageKind kind, std::uint64_t request_id,
                       std::uint64_t response_bytes_max, Frame frame) {
   const std::uint64_t size = frame.size();
-  Entry entry;
+  QueuedMessage entry;
   entry.header = {.kind = kind,
                   .request_id = request_id,
                   .frame_bytes = size,
@@ -64,7 +64,7 @@ void Outbox::Clear() {
 std::optional<Outbox::Message> Outbox::Next(std::uint64_t bytes_max, std::uint8_t flags) {
   if (queue_.empty()) return std::nullopt;
   auto node = queue_.extract(queue_.begin());
-  Entry& entry = node.mapped();
+  QueuedMessage& entry = node.mapped();
   Message message;
   message.header = entry.header;
   message.pieces.push_back({});  // Reserved for the header, whose length is known below.

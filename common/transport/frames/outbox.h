@@ -43,7 +43,7 @@ class Outbox {
   std::size_t size() const { return queue_.size(); }
 
  private:
-  struct Entry {
+  struct QueuedMessage {
     wire::StreamHeader header;
     Frame frame;
     bool is_frame = false;
@@ -54,7 +54,7 @@ class Outbox {
 
   const std::uint64_t message_bytes_max_;
   std::uint64_t next_order_ = 0;
-  std::map<Key, Entry> queue_;
+  std::map<Key, QueuedMessage> queue_;
   std::map<std::uint64_t, Key> frames_;  // request id -> key in queue_
 };
 

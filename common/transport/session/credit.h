@@ -10,7 +10,7 @@
 //     active lately: a peer that works with small requests, one after another, does not wait at
 //     every moment, and must find free memory when it asks again.
 //   - A peer that leaves its grants unused gets less for a while: half of half of the budget, then
-//     a quarter, and so on, for all that it holds. Meanwhile no memory is kept free for it.
+//     a quarter, and so on, for all that it holds. Meanwhile the budget is not kept free for it.
 //
 // Small requests are never announced and never wait: one that does not fit its peer's share of the
 // reserve is refused.

@@ -58,7 +58,7 @@ TEST_CASE("a file is there whole once it is committed, and not before") {
     CHECK(stage->files->List(stage->root)->empty());
     REQUIRE((*file)->Commit().ok());
     CHECK(*ReadWhole(*stage->files, *stage / "a", 100) == "hello world");
-    CHECK(*stage->files->List(stage->root) == std::vector<Entry>{{"a", 11, false}});
+    CHECK(*stage->files->List(stage->root) == std::vector<ListedFile>{{"a", 11, false}});
     CHECK((*file)->Commit().code() == absl::StatusCode::kFailedPrecondition);
     CHECK((*file)->Append(Bytes("!")).code() == absl::StatusCode::kFailedPrecondition);
   }
@@ -125,7 +125,7 @@ TEST_CASE("folders are made with their parents, listed by name, and removed when
     REQUIRE(WriteWhole(*stage->files, *stage / "job/b", "bb").ok());
     REQUIRE(WriteWhole(*stage->files, *stage / "job/a", "a").ok());
     CHECK(*stage->files->List(*stage / "job") ==
-          std::vector<Entry>{{"a", 1, false}, {"b", 2, false}, {"deep", 0, true}});
+          std::vector<ListedFile>{{"a", 1, false}, {"b", 2, false}, {"deep", 0, true}});
     CHECK(stage->files->Remove(*stage / "job").code() == absl::StatusCode::kFailedPrecondition);
     REQUIRE(stage->files->Remove(*stage / "job/deep").ok());
     CHECK_FALSE(*stage->files->Exists(*stage / "job/deep"));

@@ -49,7 +49,7 @@ TEST_CASE("uniform numbers lie in [0,1) and have the mean and variance of their 
   CHECK(std::fabs(squares / n - 1.0 / 3.0) < 5 * 0.2981 / std::sqrt(n));
 }
 
-TEST_CASE("uniform number i is lane i mod 4 of block i / 4") {
+TEST_CASE("uniform number i is word i mod 4 of block i / 4") {
   const std::uint64_t key = 42;
   for (std::uint64_t i = 0; i < 16; ++i) {
     CHECK(Uniform(key, i) == static_cast<float>(Philox(key, i / 4, 0)[i % 4] >> 8) / 16777216.0f);

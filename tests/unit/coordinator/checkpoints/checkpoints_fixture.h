@@ -104,7 +104,7 @@ inline std::vector<std::string> Names(fs::FileSystem& files, const std::string& 
   std::vector<std::string> names;
   const auto entries = files.List(folder);
   if (entries.ok())
-    for (const fs::Entry& entry : *entries) names.push_back(entry.name);
+    for (const fs::ListedFile& entry : *entries) names.push_back(entry.name);
   return names;
 }
 inline std::size_t Count(fs::FileSystem& files, const std::string& folder,

@@ -88,7 +88,7 @@ TEST_CASE("a number that is taken meanwhile is passed over, the last number is r
     absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
       return inner_.Open(uri);
     }
-    absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+    absl::StatusOr<std::vector<fs::ListedFile>> List(absl::string_view uri) override {
       auto entries = inner_.List(uri);
       if (entries.ok()) entries->erase(entries->begin());
       return entries;
@@ -177,7 +177,7 @@ TEST_CASE(
         return absl::ResourceExhaustedError("too many open files");
       return inner_.Open(uri);
     }
-    absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+    absl::StatusOr<std::vector<fs::ListedFile>> List(absl::string_view uri) override {
       return inner_.List(uri);
     }
     absl::Status Remove(absl::string_view uri) override { return inner_.Remove(uri); }

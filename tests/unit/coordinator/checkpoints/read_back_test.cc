@@ -76,8 +76,8 @@ class LateListing final : public fs::FileSystem {
   absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
     return files_.Open(uri);
   }
-  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view) override {
-    return std::vector<fs::Entry>();
+  absl::StatusOr<std::vector<fs::ListedFile>> List(absl::string_view) override {
+    return std::vector<fs::ListedFile>();
   }
   absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }
   absl::StatusOr<bool> Exists(absl::string_view uri) override { return files_.Exists(uri); }

@@ -45,7 +45,7 @@ std::vector<std::string> FilesIn(const FakeCluster& c, const char* folder = kFol
   std::vector<std::string> names;
   const auto list = c.host.disk->List(folder);
   if (!list.ok()) return names;
-  for (const fs::Entry& entry : *list) names.push_back(entry.name);
+  for (const fs::ListedFile& entry : *list) names.push_back(entry.name);
   return names;
 }
 

@@ -1100,7 +1100,7 @@ TEST_CASE(
   REQUIRE(c.Run([&] { return !worker.held.empty(); }));
   const v1::Grant grant = worker.held[0];
   const std::string room =
-      "room at ps_server/0: server's tables are above memory_bytes_max: table=movies held=1000 "
+      "memory at ps_server/0: server's tables are above memory_bytes_max: table=movies held=1000 "
       "memory_bytes_max=900";
   const auto beat = [&](const std::string& waits, std::chrono::seconds time) {
     c.Run(
@@ -1141,9 +1141,9 @@ TEST_CASE("a worker that waits for room and dies: the job does not say that it g
   const auto beat = [&](const std::string& identity, const std::string& waits) {
     Beat(c, c.workers[identity], c.workers[identity].held[0], 1, false, waits);
   };
-  beat("0", "room at ps_server/0");
+  beat("0", "memory at ps_server/0");
   beat("1", "");
-  CHECK(EventsWith(c, "paused (on_over_budget: pause): worker/0 waits for room at ps_server/0") ==
+  CHECK(EventsWith(c, "paused (on_over_budget: pause): worker/0 waits for memory at ps_server/0") ==
         1);
   SECTION("its session closes") { c.KillWorker("0"); }
   SECTION("another process has its identity") { c.AddWorker("0"); }
@@ -1159,7 +1159,7 @@ TEST_CASE(
   FakeCluster c([](config::JobSpec& s, JobOptions&) { s.training.on_over_budget = "pause"; });
   BothTrain(c);
   const v1::Grant grant = c.workers["1"].held[0];
-  Beat(c, c.workers["0"], c.workers["0"].held[0], 1, false, "room at ps_server/0");
+  Beat(c, c.workers["0"], c.workers["0"].held[0], 1, false, "memory at ps_server/0");
   c.job->BeginAnew(Term(9));
   Beat(c, c.AddWorker("1", {}, false), grant, 1, false);
   CHECK(EventsWith(c, "paused (on_over_budget: pause)") == 1);

@@ -166,7 +166,7 @@ TEST_CASE(
   REQUIRE(elsewhere->MakeFolders(folder).ok());
   const auto entries = former.host.disk->List(folder);
   REQUIRE(entries.ok());
-  for (const fs::Entry& entry : *entries) {
+  for (const fs::ListedFile& entry : *entries) {
     if (entry.name.rfind("shard-", 0) != 0) continue;
     const std::string uri = fs::JoinUri(folder, entry.name);
     REQUIRE(fs::WriteWhole(*elsewhere, uri, *fs::ReadWhole(*former.host.disk, uri, 1 << 20)).ok());

@@ -28,8 +28,8 @@ struct Stage {
                   .ok());
     const auto files = fs::MakeLocalFileSystem();
     REQUIRE(files->MakeFolders(folder / "job").ok());
-    const std::vector<fs::Entry> entries = *memory.List(snapshot::kFolder);
-    for (const fs::Entry& entry : entries)
+    const std::vector<fs::ListedFile> entries = *memory.List(snapshot::kFolder);
+    for (const fs::ListedFile& entry : entries)
       REQUIRE(fs::WriteWhole(
                   *files, folder / "job/" + entry.name,
                   *fs::ReadWhole(memory, fs::JoinUri(snapshot::kFolder, entry.name), 1 << 20))

@@ -140,7 +140,7 @@ class LivingFolder : public fs::FileSystem {
   absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
     return files_->Open(uri);
   }
-  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+  absl::StatusOr<std::vector<fs::ListedFile>> List(absl::string_view uri) override {
     auto entries = files_->List(uri);
     if (!goes_.empty()) {
       if (!goes_.front().empty()) REQUIRE(files_->Remove(goes_.front()).ok());

@@ -166,7 +166,7 @@ TEST_CASE("the verb reads a folder, says what it proves, and ends with 1 where a
   REQUIRE(disk->MakeFolders(stage.folder / "job").ok());
   const auto entries = stage.files.List("/c");
   REQUIRE(entries.ok());
-  for (const fs::Entry& entry : *entries)
+  for (const fs::ListedFile& entry : *entries)
     REQUIRE(fs::WriteWhole(*disk, stage.folder / "job/" + entry.name,
                            *fs::ReadWhole(stage.files, "/c/" + entry.name, 1 << 20))
                 .ok());

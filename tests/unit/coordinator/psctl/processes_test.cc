@@ -192,8 +192,8 @@ TEST_CASE("a task that ended by itself is told with the last words of its log") 
   Stage stage;
   stage.options.workers = 1;
   for (const char* const line : {"2026-01-01T00:00:00.000Z error worker/0 job=- closure=- device "
-                                 "gpu cannot be had: no device (100)",
-                                 "device gpu cannot be had: no device (100)"}) {
+                                 "gpu is not usable: no device (100)",
+                                 "device gpu is not usable: no device (100)"}) {
     stage.folder.Script("evergrad-worker",
                         absl::StrCat("echo before; echo '", line, "'; exit 3\n"));
     LocalCluster cluster(stage.options, &stage.clock, stage.Pause());
@@ -202,7 +202,7 @@ TEST_CASE("a task that ended by itself is told with the last words of its log") 
     REQUIRE(news.size() == 1);
     CHECK_THAT(news[0], Catch::StartsWith("worker/0 (pid ") &&
                             Catch::Contains(
-                                ") ended with code 3: device gpu cannot be had: no device (100)"));
+                                ") ended with code 3: device gpu is not usable: no device (100)"));
   }
 }
 

@@ -36,7 +36,7 @@ class GatedFiles final : public fs::FileSystem {
   absl::StatusOr<std::unique_ptr<fs::ReadableFile>> Open(absl::string_view uri) override {
     return Wait(), files_.Open(uri);
   }
-  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+  absl::StatusOr<std::vector<fs::ListedFile>> List(absl::string_view uri) override {
     return files_.List(uri);
   }
   absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }

@@ -369,8 +369,8 @@ TEST_CASE("an error at each edge leaves no name, and what is promised outlives a
       CHECK(RestoreShard(Restoring(files, *old, settings)).ok());
       if (newer.ok())
         CHECK((*RestoreShard(Restoring(files, *newer, settings)))->Digest() == shard->Digest());
-      const std::vector<fs::Entry> entries = *files.List(kFolder);
-      for (const fs::Entry& entry : entries)
+      const std::vector<fs::ListedFile> entries = *files.List(kFolder);
+      for (const fs::ListedFile& entry : entries)
         CHECK(snapshot::VerifyShardFile(files, fs::JoinUri(kFolder, entry.name)).ok());
     }
   }
@@ -405,8 +405,8 @@ TEST_CASE("SIGKILL at each edge leaves the old file, and the new one whole or no
       REQUIRE(WIFSIGNALED(result));
       CHECK(WTERMSIG(result) == SIGKILL);
       std::size_t whole = 0;
-      const std::vector<fs::Entry> entries = *files->List(uri);
-      for (const fs::Entry& entry : entries) {
+      const std::vector<fs::ListedFile> entries = *files->List(uri);
+      for (const fs::ListedFile& entry : entries) {
         CHECK(snapshot::VerifyShardFile(*files, fs::JoinUri(uri, entry.name)).ok());
         ++whole;
       }

@@ -39,7 +39,7 @@ class HeldFiles final : public fs::FileSystem {
     go.Wait();
     return files_.Open(uri);
   }
-  absl::StatusOr<std::vector<fs::Entry>> List(absl::string_view uri) override {
+  absl::StatusOr<std::vector<fs::ListedFile>> List(absl::string_view uri) override {
     return files_.List(uri);
   }
   absl::Status Remove(absl::string_view uri) override { return files_.Remove(uri); }
