@@ -269,7 +269,7 @@ field() { sed -nE 's/.*"'"$1"'":[[:space:]]*"?([^",}]*).*/\1/p' "$2" | head -n 1
 # FOLDER: what a worker said there of its device, before what follows from it.
 device_said() {
   local said
-  said=$(find "$1" -name 'worker*.log' -exec grep -hoE '(backend could not compute|no memory for a batch|the device has failed|does not compute what the CPU computes)[:].*' '{}' + 2>/dev/null | head -n 1 || true)
+  said=$(find "$1" -name 'worker*.log' -exec grep -hoE '(backend could not compute|no memory for a batch|the device has failed|does not compute the same values as the CPU)[:].*' '{}' + 2>/dev/null | head -n 1 || true)
   printf '%s' "${said:+${said:0:600} || }"
 }
 # NAME YAML DEVICE [OPTIONS]: a job on a cluster of its own, its files in $work/NAME; false, and a row, where it failed or there was no time.

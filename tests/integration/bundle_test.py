@@ -138,7 +138,7 @@ class Bundle(unittest.TestCase):
         try:
             ended = self.inside("/opt/evergrad/run", "evergrad-worker", "--list-devices")
             self.assertNotEqual(ended.returncode, 0)
-            self.assertIn("libevergrad_cuda.so is not there", ended.stdout + ended.stderr)
+            self.assertIn("libevergrad_cuda.so does not exist", ended.stdout + ended.stderr)
             refused = self.inside(
                 "/opt/evergrad/run",
                 "psctl",
@@ -152,7 +152,7 @@ class Bundle(unittest.TestCase):
                 "/tmp/runs",
             )
             self.assertNotEqual(refused.returncode, 0)
-            self.assertIn("libevergrad_cuda.so is not there", refused.stdout + refused.stderr)
+            self.assertIn("libevergrad_cuda.so does not exist", refused.stdout + refused.stderr)
         finally:
             if had:
                 os.rename(kept, library)

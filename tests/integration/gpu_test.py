@@ -40,12 +40,12 @@ class Gpus(unittest.TestCase):
     def test_a_gpu_that_cannot_be_had_is_refused_with_the_reason_and_listed_as_none(self):
         r = self.worker("--device", "gpu", "--cuda-library", "/nowhere.so")
         self.assertEqual(r.returncode, 2, r.stderr)
-        self.assertIn("device gpu cannot be had: /nowhere.so is not there", r.stderr)
+        self.assertIn("device gpu is not usable: /nowhere.so does not exist", r.stderr)
         r = self.worker("--device", "gpu:1", "--cuda-library", self.emulated)
-        self.assertIn("device gpu:1 cannot be had: this host has 1 GPU", r.stderr)
+        self.assertIn("device gpu:1 is not usable: this host has 1 GPU", r.stderr)
         r = self.worker("--list-devices", "--cuda-library", "/nowhere.so")
         self.assertEqual((r.returncode, r.stdout), (2, ""), r.stderr)
-        self.assertIn("no GPU: /nowhere.so is not there", r.stderr)
+        self.assertIn("no GPU: /nowhere.so does not exist", r.stderr)
         r = self.worker("--list-devices", "--cuda-library", self.emulated)
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertTrue(r.stdout.startswith("gpu:0 emulated"), r.stdout)
@@ -87,7 +87,7 @@ class Gpus(unittest.TestCase):
             1,
             "/nowhere.so",
             "on-a-cpu",
-            "computes on cpu: /nowhere.so is not there",
+            "computes on cpu: /nowhere.so does not exist",
             deterministic=True,
         )
         self.assertEqual((len(gpu), len(cpu)), (2, 2))
@@ -133,7 +133,7 @@ class Gpus(unittest.TestCase):
             self.assertEqual(status["state"], "FAILED", status)
             for words in (
                 "training.precision=mixed_float16 device=cpu (oneDNN",
-                "no float16 products for processors",
+                "no float16 products for CPUs",
             ):
                 self.assertIn(words, json.dumps(status["first_cause"]))
             self.assertEqual(status["epoch_rows"], [])
@@ -210,7 +210,7 @@ class Gpus(unittest.TestCase):
             wait_for("the worker to end", lambda: not victim.alive())
             self.assertEqual(victim.process.returncode, 9, victim.tail())
             self.assertIn(
-                "ends, to be started again: its device has failed: code=9 cause=backend could not compute: ",
+                "exiting to be restarted, because the device has failed: code=9 cause=backend could not compute: ",
                 victim.tail(40),
             )
             victim.prefix = []
@@ -231,7 +231,7 @@ class Gpus(unittest.TestCase):
         r = run("cluster", "up", "--gpus")
         self.assertEqual(r.returncode, 2, r.stderr)
         self.assertIn(
-            "--gpus: no worker can have a GPU here: evergrad-worker: no GPU: libevergrad_cuda.so is not there",
+            "--gpus: no worker can have a GPU here: evergrad-worker: no GPU: libevergrad_cuda.so does not exist",
             r.stderr,
         )
         r = run("cluster", "up", "--gpus", "--workers", "2")
@@ -307,7 +307,7 @@ class Gpus(unittest.TestCase):
         self.assertNotEqual(r.returncode, 0, r.stdout)
         self.assertRegex(
             r.stdout + r.stderr,
-            r"no memory for a batch: examples=8000 bytes_per_example=\d+ examples_that_may_fit=[1-9]\d* cause=no memory: what=\S+ bytes=\d+ free=\d+",
+            r"out of memory for a batch: examples=8000 bytes_per_example=\d+ examples_that_may_fit=[1-9]\d* cause=out of memory: what=\S+ bytes=\d+ free=\d+",
         )
 
     def with_emulated(self, *more):

@@ -1,4 +1,4 @@
-// The names of the policies that steps are computed in: those of `training.precision`.
+// The names of the precisions of `training.precision`.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace evergrad::worker {
 
-// None: no such policy.
+// nullopt for an unknown name.
 inline std::optional<Precision> ParsePrecision(absl::string_view name) {
   if (name == "float32") return Precision::kFloat32;
   if (name == "tf32") return Precision::kTf32;

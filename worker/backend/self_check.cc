@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 
-// Arrays of one backend, drawn and fetched; the first error is kept.
+// Random arrays for one backend and their results; the first error is kept.
 class Bench {
  public:
   Bench(Backend* backend, std::uint64_t seed) : backend_(*backend), seed_(seed) {}
@@ -76,7 +76,7 @@ class Bench {
   std::vector<std::pair<const char*, std::vector<double>>> kept_;
 };
 
-// A prime number or an odd one here and there: tails are where kernels err.
+// Includes prime and odd sizes, because kernels tend to fail at tails.
 void Run(Backend& backend, Bench* bench) {
   {
     constexpr std::int64_t kBatch = 37, kIn = 48, kOut = 29;
@@ -134,13 +134,13 @@ void Run(Backend& backend, Bench* bench) {
   }
 }
 
-// A step as a worker makes it, often enough to be recorded and run again: its input goes over
-// before it, its first result leaves behind an event that lies within it, while it goes on. A copy
-// that does not wait for the step that is run now brings what another one left.
+// Runs a step as a worker does, often enough to be recorded and replayed: its input is copied
+// before it, and its first result is copied after an event inside the step, while the step
+// continues. A copy that does not wait for the current step would return the values of another one.
 void RunSteps(Backend& backend, Bench* bench) {
   constexpr std::size_t kElements = 1 << 14;
   constexpr int kSteps = 6,
-                kPasses = 64;  // for long enough that a copy which does not wait is there first
+                kPasses = 64;  // long enough for a copy that does not wait to finish first
   Memory x = bench->Make(kElements), y = bench->Make(kElements), z = bench->Make(kElements);
   if (!bench->status().ok()) return;
   absl::StatusOr<tensor::AlignedBuffer> in = backend.AllocateHost(x.bytes()),
@@ -176,7 +176,7 @@ void RunSteps(Backend& backend, Bench* bench) {
     bench->Update(backend.Wait(**there));
     if (!bench->status().ok()) return;
     bench->Keep("step with copies", out->floats());
-    bench->Keep("step, last of it", z);
+    bench->Keep("last output of a step", z);
   }
 }
 
@@ -222,13 +222,14 @@ absl::StatusOr<DeviceChoice> ChooseCheckedDevice(absl::string_view device,
   if (status.ok()) return choice;
   const std::string why =
       absl::IsDataLoss(status)
-          ? absl::StrCat(choice.name, " does not compute what the CPU computes: ", status.message(),
+          ? absl::StrCat(choice.name,
+                         " does not compute the same values as the CPU: ", status.message(),
                          " seed=", seed)
           : std::string(status.message());
   EG_ASSIGN_OR_RETURN(const DeviceName name, ParseDevice(device));
   if (name.kind == DeviceName::Kind::kGpu)
     return UserError(
-        absl::FailedPreconditionError(absl::StrCat("device ", device, " cannot be had: ", why)));
+        absl::FailedPreconditionError(absl::StrCat("device ", device, " is not usable: ", why)));
   DeviceChoice cpu;
   cpu.name = "cpu";
   cpu.text = absl::StrCat("cpu: ", why);

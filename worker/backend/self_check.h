@@ -1,4 +1,4 @@
-// Whether a GPU computes what the CPU computes, before a worker trusts it.
+// Checks that a GPU computes the same as the CPU before a worker uses it.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace evergrad::worker {
 
-// Dense layers and convolutions forward and backward, a reduction, passes element by element, and a
-// step that is recorded and run again with copies beside it, on random numbers from `seed`:
-// `device` and `reference` agree to 1e-4 of each array's largest number. DataLoss: "primitive=dense
-// gradient of x want=0.25 got=nan"; or the device's own error.
+// Compares dense layers and convolutions forward and backward, a reduction, elementwise passes, and
+// a step that is recorded and replayed with concurrent copies, on random numbers from `seed`.
+// `device` and `reference` must agree to 1e-4 of each array's largest number. DataLoss:
+// "primitive=dense gradient of x want=0.25 got=nan"; or the device's own error.
 absl::Status CompareBackends(Backend& device, Backend& reference, std::uint64_t seed);
 
-// ChooseDevice, and a GPU is opened and compared with the CPU, in a context of its own that is
-// closed again (about half a second). Where it cannot be opened or computes something else, `auto`
-// is the CPU, and says why; UserError where a GPU was asked for.
+// ChooseDevice, and then opens a GPU and compares it with the CPU, in a separate context that is
+// closed again (about half a second). If it cannot be opened or computes something else, `auto`
+// gives the CPU with the reason, and a request for a GPU gives UserError.
 absl::StatusOr<DeviceChoice> ChooseCheckedDevice(absl::string_view device,
                                                  const std::string& library, std::uint64_t seed);
 

@@ -1,4 +1,5 @@
-// See PrepareThreadPools: the one place that sets an environment variable, on main()'s behalf.
+// See PrepareThreadPools. This is the only file that sets an environment variable, on behalf of
+// main().
 #include <unistd.h>
 
 #include <climits>
@@ -10,13 +11,13 @@ namespace evergrad::worker {
 
 void PrepareThreadPools(const char* wait_policy, char** argv) {
   if (wait_policy != nullptr) return;
-  // A pool of several threads sleeps and wakes for each of the dozens of primitives of a step;
-  // about a tenth of a millisecond of spinning bridges the gaps between them and ends before the
-  // values of the next step are here.
+  // A pool sleeps and wakes for each of the dozens of primitives of a step. Spinning for about a
+  // tenth of a millisecond bridges the gaps between them, and ends before the values of the next
+  // step arrive.
   if (::setenv("OMP_WAIT_POLICY", "passive", 0) != 0 || ::setenv("GOMP_SPINCOUNT", "3000", 0) != 0)
     return;
-  // The path, not /proc/self/exe itself: the kernel names the process after the last part of what
-  // it executes.
+  // Executes the resolved path and not /proc/self/exe, because the kernel names the process after
+  // the last part of the path.
   char path[PATH_MAX];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);
   if (length <= 0) return;

@@ -16,8 +16,8 @@ memory::desc Desc(memory::dims dims, Tag tag, Element type = Element::kFloat32) 
   return {std::move(dims), ToDnnl(type), tag};
 }
 
-// A tensor of the interface and the same tensor as a primitive wants it: one memory when the
-// layouts agree, else two and a reorder.
+// A tensor of the interface and the same tensor in the layout of a primitive: one memory if the
+// layouts agree, otherwise two and a reorder.
 class Operand {
  public:
   Operand() = default;
@@ -25,7 +25,7 @@ class Operand {
       : ours_(ours, engine, nullptr) {
     if (ours != wanted) wanted_.emplace(wanted, engine);
   }
-  // The memory to hand to the primitive. oneDNN has no pointer to const; inputs are only read.
+  // The memory to pass to the primitive. oneDNN has no pointer to const; inputs are only read.
   const memory& at_primitive() const { return wanted_ ? *wanted_ : ours_; }
   void Load(AnyIn values, dnnl::stream& stream) {
     ours_.set_data_handle(const_cast<void*>(values.data()));
@@ -47,14 +47,14 @@ class Operand {
   std::optional<dnnl::reorder> load_, store_;
 };
 
-// HWIO seen by oneDNN, whose logical order is (out, in, h, w).
+// The description of HWIO for oneDNN, whose logical order is (out, in, h, w).
 memory::desc KernelDesc(const Conv2dShape& s, Element type) {
   return Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::hwio, type);
 }
 
-// NHWC of one channel is NCHW, and of 16 channels nChw16c, byte for byte. Under those names oneDNN
-// has AVX-512 kernels for few input channels, which are twice as fast (the first convolution, 128 x
-// 28x28x1 to 16: 0.27 against 0.53 ms).
+// NHWC with one channel equals NCHW, and with 16 channels nChw16c, byte for byte. For these layouts
+// oneDNN has AVX-512 kernels for few input channels, which are twice as fast (the first
+// convolution, 128 x 28x28x1 to 16: 0.27 instead of 0.53 ms).
 memory::desc InputDesc(const Conv2dShape& s, Element type, bool first_layer) {
   return Desc({s.batch, s.in_c, s.in_h, s.in_w}, first_layer ? Tag::nchw : Tag::nhwc, type);
 }
@@ -82,8 +82,8 @@ dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, Elem
   return {desc, attributes, engine};
 }
 
-// Whether those kernels exist on this processor; the reference code that oneDNN falls back to is a
-// hundred times slower.
+// Returns whether this CPU has those kernels. The reference code that oneDNN would use otherwise is
+// a hundred times slower.
 bool IsFirstLayer(const Conv2dShape& s, Element type, const dnnl::engine& engine) {
   return type == Element::kFloat32 && s.in_c == 1 && s.filters == 16 &&
          std::strncmp(ForwardDesc(s, type, true, true, true, engine).impl_info_str(), "jit", 3) ==
@@ -124,7 +124,7 @@ std::unique_ptr<Convolution::Pass> Convolution::MakeForward() {
 
 std::unique_ptr<Convolution::Pass> Convolution::MakeBackwardData() {
   const Conv2dShape& s = shape_;
-  // The first-layer kernels have no such pass.
+  // The first-layer kernels have no backward pass by data.
   const dnnl::convolution_backward_data::desc desc(
       dnnl::algorithm::convolution_direct, InputDesc(s, type_, false),
       Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::any, type_),

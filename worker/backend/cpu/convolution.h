@@ -1,10 +1,10 @@
-// One convolution shape as oneDNN primitives: forward, backward by data, backward by weights, each
-// made when first needed.
+// One convolution shape as oneDNN primitives: forward, backward by data, backward by weights. Each
+// is created when first needed.
 //
-// Activations stay NHWC, the layout of the interface, in which oneDNN's vector kernels work
-// directly; weights are few, so they are reordered from HWIO into the layout that each primitive
-// prefers, and their gradients back, on every call. x, y and w may be of 16 bits; bias and weight
-// gradients are float32.
+// Activations stay in NHWC, the layout of the interface, which oneDNN's vector kernels support.
+// Weights are small, so every call reorders them from HWIO into the layout that each primitive
+// prefers, and their gradients back. x, y and w may have 16 bits; bias and weight gradients are
+// float32.
 #pragma once
 
 #include <memory>
@@ -34,11 +34,11 @@ class Convolution {
   const Conv2dShape shape_;
   const Element type_;
   const bool with_bias_;
-  const bool first_layer_;  // one input channel, for which oneDNN has kernels of its own
+  const bool first_layer_;  // one input channel, for which oneDNN has special kernels
   const dnnl::engine& engine_;
   dnnl::stream& stream_;
   dnnl::convolution_forward::primitive_desc
-      forward_desc_;  // also the hint that the backward primitives ask for
+      forward_desc_;  // also the hint for the backward primitives
   std::unique_ptr<Pass> forward_, backward_data_, backward_weights_;
 };
 

@@ -29,9 +29,9 @@ namespace evergrad::worker {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-// A model has tens of shapes, doubled by the short last batch. More come only from batch sizes that
-// keep changing, and then dropping all and starting over bounds the memory (a plan holds its
-// reordered weights and scratch).
+// A model has tens of shapes, twice as many with the short last batch. There are more only if batch
+// sizes keep changing; then all plans are dropped, which bounds the memory (a plan holds its
+// reordered weights and scratch memory).
 constexpr std::size_t kPlansMax = 256;
 
 std::string& IsaLimit() {
@@ -39,10 +39,10 @@ std::string& IsaLimit() {
   return limit;
 }
 
-// oneDNN 2.6's bfloat16 products for AMX end in SIGILL (tiles used before they are configured,
-// whatever the shape; seen on Debian 12, kernel 6.18, with the kernel's leave to use tiles). So it
-// goes without, from the first backend of the process on: before oneDNN is used, or it is refused.
-// A limit in the environment, which this would replace, stays where it is as low.
+// oneDNN 2.6's bfloat16 products for AMX end in SIGILL (tiles are used before they are configured,
+// for every shape; seen on Debian 12, kernel 6.18, with the kernel's permission to use tiles). So
+// the first backend of a process limits the instruction set below AMX; oneDNN accepts the limit
+// only before its first use. A limit in the environment that is at least as low is kept.
 void GoWithoutTiles() {
   static const bool done = [] {
     const std::string isa = absl::AsciiStrToLower(IsaLimit());
@@ -111,21 +111,21 @@ class CpuBackend final : public Backend {
   }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
   void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
-  // oneDNN 2.6 has bfloat16 from AVX-512 on (below avx512_core_bf16 with float32 instructions:
-  // right, and slow), and no float16 at all.
+  // oneDNN 2.6 has bfloat16 from AVX-512 on (correct but slow below avx512_core_bf16, with float32
+  // instructions), and no float16.
   absl::Status CheckPrecision(Precision precision) const override {
     switch (precision) {
       case Precision::kFloat32: return absl::OkStatus();
-      case Precision::kTf32: return absl::FailedPreconditionError("TF32 is of NVIDIA's GPUs");
+      case Precision::kTf32: return absl::FailedPreconditionError("only NVIDIA's GPUs have TF32");
       case Precision::kMixedFloat16:
-        return absl::FailedPreconditionError("oneDNN has no float16 products for processors");
+        return absl::FailedPreconditionError("oneDNN has no float16 products for CPUs");
       case Precision::kMixedBFloat16: break;
     }
     const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa()),
-               wants = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // sets of bits
+               wants = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // bit sets
     if ((has & wants) == wants) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
-        "oneDNN has bfloat16 products from avx512_core on, and this processor is ", IsaName()));
+        "oneDNN has bfloat16 products only from avx512_core on, and this CPU is ", IsaName()));
   }
 
   void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w, In b,
@@ -326,8 +326,8 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // The border to oneDNN, which throws: the first error is kept, and nothing is computed until it
-  // has been asked for.
+  // Catches oneDNN's exceptions. The first error is kept, and nothing is computed until it has been
+  // returned.
   template <typename Body>
   void Guard(absl::string_view what, Body body) {
     if (!error_.ok()) return;
@@ -339,7 +339,7 @@ class CpuBackend final : public Backend {
       Fail(memory ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal, what,
            absl::StrCat(error.what(), " (oneDNN status ", static_cast<int>(error.status), ")"));
     } catch (const std::bad_alloc&) {
-      Fail(absl::StatusCode::kResourceExhausted, what, "no memory");
+      Fail(absl::StatusCode::kResourceExhausted, what, "out of memory");
     }
   }
   void Fail(absl::StatusCode code, absl::string_view what, absl::string_view why) {
@@ -350,7 +350,7 @@ class CpuBackend final : public Backend {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
-  // c[m,n] = op(a) op(b), row-major, the leading dimensions as stored.
+  // c[m,n] = op(a) op(b), row-major, with leading dimensions of the stored arrays.
   void Multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
                 In a, std::int64_t a_row, In b, std::int64_t b_row, Out c, std::int64_t c_row) {
     const dnnl::status status = dnnl::sgemm(transpose_a, transpose_b, m, n, k, 1.0f, a.data(),
@@ -359,7 +359,7 @@ class CpuBackend final : public Backend {
       throw dnnl::error(static_cast<dnnl_status_t>(status), "matrix product");
   }
 
-  // `x` as elements of `type`, until the next call.
+  // `x` converted to `type`, valid until the next call.
   AnyIn Narrow(AnyIn x, Element type) {
     if (x.type() == type) return x;
     const std::size_t bytes = x.size() * BytesOf(type);
@@ -379,9 +379,9 @@ class CpuBackend final : public Backend {
       cpu::ActivationBackward(threads_, activation, rows, columns, y, dy, dy);
   }
 
-  // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. So relu is fused where
-  // no NaN can arise: all operands are finite and no partial sum can leave float's range. Looking
-  // at x costs a fraction of a pass over y.
+  // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. So relu is fused only
+  // if no NaN can arise: all operands are finite and no partial sum can exceed float's range. The
+  // check of x costs a fraction of a pass over y.
   bool CannotOverflow(const Conv2dShape& s, In x, In w, In b) const {
     const double products = static_cast<double>(s.kernel_h * s.kernel_w * s.in_c);
     const double bound =
@@ -430,7 +430,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind) 
     return made;
   } catch (const dnnl::error& error) {
     return absl::UnavailableError(
-        absl::StrCat("oneDNN has no CPU engine here: cause=", error.what()));
+        absl::StrCat("oneDNN has no CPU engine on this host: cause=", error.what()));
   }
 }
 

@@ -1,5 +1,5 @@
-// The default backend: oneDNN for convolutions and matrix products, our own loops and Eigen for the
-// rest.
+// The default backend: oneDNN for convolutions and matrix products, our own loops and Eigen for
+// everything else.
 #pragma once
 
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace evergrad::worker {
 
-// In a main(), before the first backend: KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA")). Without
-// it the highest that backends can use is set.
+// For main(), before the first backend: KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA")). Without a
+// limit, the highest instruction set that backends support is used.
 void KeepIsaLimit(const char* limit);
 
-// `bind`: see BackendOptions. InvalidArgument: threads < 1 or above 1024. Unavailable: oneDNN could
-// not make an engine.
+// `bind`: see BackendOptions. InvalidArgument for threads < 1 or above 1024. Unavailable if oneDNN
+// could not create an engine.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(int threads, bool bind);
 
 }  // namespace evergrad::worker

@@ -14,11 +14,12 @@
 namespace evergrad::worker::cpu {
 namespace {
 
-constexpr std::int64_t kElementsPerPart = 16384;  // about the 10 µs that waking a thread costs
+// takes about the 10 µs that waking a thread costs
+constexpr std::int64_t kElementsPerPart = 16384;
 
-// Eigen's exp and tanh go through whole vectors of an aligned chunk, the last one padded: its
-// scalar code for odd ends and unaligned starts gives other bits, and an element's bits must not
-// depend on where it lies.
+// Eigen's exp and tanh process whole vectors of an aligned chunk, the last one padded: its scalar
+// code for odd ends and unaligned starts gives other bits, and an element's bits must not depend on
+// its position.
 constexpr std::int64_t kChunk = 16;
 using Chunk = Eigen::Array<float, kChunk, 1>;
 
@@ -42,7 +43,7 @@ void SoftmaxRow(std::int64_t columns, const float* x, float* y) {
   for (std::int64_t c = 1; c < columns; ++c) largest = x[c] > largest ? x[c] : largest;
   MapChunks(columns, x, y, [largest](const Chunk& in) -> Chunk {
     return (in - largest).exp();
-  });  // a NaN spreads through the sum
+  });  // NaN propagates through the sum
   double sum = 0;
   for (std::int64_t c = 0; c < columns; ++c) sum += y[c];
   const float scale = static_cast<float>(1.0 / sum);
@@ -85,7 +86,7 @@ void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, AnyIn x, O
 }
 
 float LargestMagnitude(int threads, In x) {
-  // Without its sign, a float's bits order as its magnitude does, with Inf and then NaN on top.
+  // Without the sign, the bits of floats order like their magnitudes, with Inf and then NaN on top.
   std::atomic<std::uint32_t> largest{0};
   ParallelFor(threads, static_cast<std::int64_t>(x.size()), kElementsPerPart,
               [&](std::int64_t begin, std::int64_t end) {
@@ -132,7 +133,7 @@ void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_
                   case Activation::kTanh:
                     MapChunks(count, in, out, [](const Chunk& v) -> Chunk {
                       return v.isNaN().select(v, v.tanh());
-                    });  // tanh clamps, which loses NaN
+                    });  // tanh clamps and would lose NaN
                     break;
                   case Activation::kSigmoid:
                     MapChunks(count, in, out,
@@ -195,7 +196,7 @@ void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64
 void Dropout(int threads, double rate, std::uint64_t key, AnyIn x, AnyOut y) {
   const std::int64_t n = static_cast<std::int64_t>(x.size());
   const float scale = static_cast<float>(1.0 / (1.0 - rate));
-  // Uniform() is lane / 2^24 of 24 bits: rate is compared in those units, exactly.
+  // Uniform() is a 24-bit word / 2^24, so rate is compared in these units, exactly.
   const double threshold = rate * 16777216.0;
   ParallelFor(
       threads, (n + 3) / 4, kElementsPerPart / 16, [&](std::int64_t begin, std::int64_t end) {
@@ -311,7 +312,7 @@ void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x,
   });
 }
 
-// In lanes, so that it vectorises with the same bits everywhere.
+// Several partial sums, so that it vectorizes with the same bits everywhere.
 double SumOfSquares(In x) {
   constexpr std::size_t kLanesOfSum = 8;
   double lanes[kLanesOfSum] = {};
@@ -330,8 +331,8 @@ bool AllFinite(int threads, AnyIn x) {
   std::atomic<bool> finite{true};
   ParallelFor(threads, static_cast<std::int64_t>(x.size()), 4 * kElementsPerPart,
               [&](std::int64_t begin, std::int64_t end) {
-                // An exponent of all ones is Inf or NaN. In blocks, so that it vectorises and still
-                // ends early.
+                // An exponent of all ones is Inf or NaN. Works in blocks, so that it vectorizes and
+                // still ends early.
                 constexpr std::int64_t kBlock = 4096;
                 for (std::int64_t from = begin; from < end; from += kBlock) {
                   const AnyIn block =

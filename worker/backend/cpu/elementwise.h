@@ -1,5 +1,5 @@
-// Loops over elements, rows and columns: sums, copies, bias, activations, dropout, what is finite.
-// Each gives the same bits however the work is cut.
+// Loops over elements, rows and columns: sums, copies, bias, activations, dropout, non-finite
+// checks. Each gives the same bits for every division of the work.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace evergrad::worker::cpu {
 void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, AnyOut y);
 // sums[c] = sum over r of x[r, c], in row order.
 void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, AnyIn x, Out sums);
-// The largest |x|; not finite when any element is not.
+// The largest |x|; not finite if any element is not.
 float LargestMagnitude(int threads, In x);
 void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn x,
                        AnyOut y);
@@ -24,7 +24,7 @@ void Copy(int threads, AnyIn x, AnyOut y);
 void Scale(int threads, float factor, In x, Out y);
 void AddScaled(int threads, float factor, AnyIn x, AnyOut y);
 void Sum(int threads, std::span<const AnyIn> inputs, AnyOut y);
-// y may be a.
+// y may be identical to a.
 void Multiply(int threads, AnyIn a, AnyIn b, AnyOut y);
 void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x,
                  std::int64_t x_columns, std::int64_t x_begin, AnyOut y, std::int64_t y_columns,

@@ -29,7 +29,7 @@ void ForEach(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32
   }
 }
 
-// What a bag's sum is multiplied by.
+// The factor of a bag's sum.
 float BagScale(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32_t> position,
                In weights) {
   if (s.combiner == Combiner::kNone || s.combiner == Combiner::kSum) return 1;

@@ -1,5 +1,5 @@
-// Rows of a table in the place of ids, and their gradients back. One thread: several ids may name
-// one row, and their order is the contract's.
+// Lookup of table rows by id, and the gradients of rows. Uses one thread: several ids may refer to
+// one row, and the contract fixes their order.
 #pragma once
 
 #include <cstdint>

@@ -6,11 +6,11 @@
 namespace evergrad::worker::cpu {
 namespace {
 
-// Keras' backend.epsilon(): probabilities are kept this far from 0 and 1.
+// Keras' backend.epsilon(): the minimum distance of probabilities from 0 and 1.
 constexpr double kEpsilon = 1e-7;
 
 double Clip(double probability) { return std::clamp(probability, kEpsilon, 1.0 - kEpsilon); }
-// clip_by_value passes the gradient inside its bounds only.
+// clip_by_value passes the gradient only inside its bounds.
 bool Clipped(double probability) { return probability < kEpsilon || probability > 1.0 - kEpsilon; }
 
 std::int64_t ArgMax(In row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
@@ -32,8 +32,8 @@ double SparseFromLogits(In row, std::size_t label, double scale, Out gradient) {
   return std::log(sum) - (static_cast<double>(row[label]) - largest);
 }
 
-// One row of probabilities. Keras clips them, takes the logarithm and hands that on as logits,
-// which divides by their sum again.
+// One row of probabilities. Keras clips them and uses their logarithms as logits, which divides by
+// their sum again.
 double SparseFromProbabilities(In row, std::size_t label, double scale, Out gradient) {
   double sum = 0;
   for (const float p : row) sum += Clip(p);
@@ -138,7 +138,7 @@ void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> co
   for (std::size_t i = 0; i < output.size(); ++i) {
     const double x = output[i];
     const double p = from_logits ? 1.0 / (1.0 + std::exp(-x)) : x;
-    // NaN falls into the first bin; the step that made it is not finite, and said so.
+    // NaN is counted in the first bin; the non-finite check of its step reports it.
     const double bin = std::ceil(p * kAucBins) - 1;
     const int b = bin > 0 ? static_cast<int>(std::min<double>(bin, kAucBins - 1)) : 0;
     ++counts[static_cast<std::size_t>(b + (labels[i] > 0.5f ? 0 : kAucBins))];

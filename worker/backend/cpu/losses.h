@@ -1,5 +1,5 @@
-// The losses of Keras 2.9 with their gradients, and what is measured beside them. One thread:
-// batches are small, and sums are made in order.
+// The losses of Keras 2.9 with their gradients, and the metrics. Uses one thread: batches are
+// small, and sums have a fixed order.
 #pragma once
 
 #include <cstdint>

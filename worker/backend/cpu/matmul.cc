@@ -8,7 +8,7 @@ namespace {
 
 using dnnl::memory;
 
-constexpr std::size_t kPlansMax = 256;  // as the backend's
+constexpr std::size_t kPlansMax = 256;  // as in cpu_backend.cc
 
 memory::desc Desc(std::int64_t rows, std::int64_t columns, bool transposed, Element type) {
   return {

@@ -1,5 +1,5 @@
-// Products of matrices of 16 bits, accumulated in float32: one oneDNN primitive for each shape.
-// (Those of float32 are dnnl::sgemm.)
+// Products of 16-bit matrices, accumulated in float32: one oneDNN primitive per shape. (Products of
+// float32 use dnnl::sgemm.)
 #pragma once
 
 #include <compare>
@@ -12,7 +12,7 @@
 namespace evergrad::worker::cpu {
 
 // c[m,n] = op(a) op(b) (+ bias[n]), row-major; a is [m,k], transposed [k,m]; b is [k,n], transposed
-// [n,k]. a and b are of `in`, c of `out`.
+// [n,k]. a and b have type `in`, c has type `out`.
 struct MatmulShape {
   std::int64_t m, n, k;
   bool transpose_a, transpose_b, with_bias;

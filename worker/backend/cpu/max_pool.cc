@@ -21,10 +21,10 @@ Window Clip(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_
 }
 
 constexpr std::int64_t kRowsPerPart =
-    8;  // 8 rows of a small image are about the 10 µs that waking a thread costs
+    8;  // 8 rows of a small image take about the 10 µs that waking a thread costs
 
-// Eight channels at once, in the compilers' own vector types: the running maximum and its place
-// stay in registers over a window.
+// Eight channels at once, in the compilers' vector types: the running maximum and its index stay in
+// registers over a window.
 constexpr std::int64_t kLanes = 8;
 using Floats = float __attribute__((vector_size(32)));
 using Ints = std::int32_t __attribute__((vector_size(32)));
@@ -60,7 +60,7 @@ void ForwardFloats(int threads, const PoolShape& s, In x, Out y, std::span<std::
             const std::int64_t first = Pixel(s, image, h.begin, w.begin),
                                width = (w.end - w.begin) * s.channels;
             std::int64_t c = 0;
-            // Strictly greater, so the first of equals stays; the first NaN wins and then stays.
+            // Strictly greater keeps the first of equal values; the first NaN wins and stays.
             for (; c + kLanes <= s.channels; c += kLanes) {
               Floats best = Load<Floats>(x.data() + first + c);
               Ints pixel = Ints{} + static_cast<std::int32_t>(first);
@@ -98,10 +98,10 @@ void BackwardFloats(int threads, const PoolShape& s, In dy, std::span<const std:
                     Out dx) {
   const std::int64_t row_step = s.in_w * s.channels, image_in = s.in_h * row_step,
                      image_out = s.out_h * s.out_w * s.channels;
-  // Windows that do not overlap give each input element at most one gradient: compare and store, in
+  // If windows do not overlap, each input element gets at most one gradient: compare and store, in
   // vectors, instead of scatter.
   const bool disjoint = s.stride_h >= s.pool_h && s.stride_w >= s.pool_w;
-  // Every input element lies in a window, so storing covers dx and the clearing pass is not needed.
+  // If every input element lies in a window, the stores cover dx and the clearing pass is skipped.
   const bool covered = disjoint && s.stride_h == s.pool_h && s.stride_w == s.pool_w &&
                        s.out_h * s.stride_h - s.pad_top >= s.in_h &&
                        s.out_w * s.stride_w - s.pad_left >= s.in_w;
@@ -151,7 +151,7 @@ void BackwardFloats(int threads, const PoolShape& s, In dy, std::span<const std:
   });
 }
 
-// Of a batch of one.
+// The shape of a batch of one.
 PoolShape ImageOf(PoolShape s) {
   s.batch = 1;
   return s;
@@ -159,8 +159,8 @@ PoolShape ImageOf(PoolShape s) {
 
 }  // namespace
 
-// 16-bit elements image by image, as float32: gradients of windows that overlap are added there,
-// too. An image's argmax is turned from and into that of the batch.
+// 16-bit elements are processed image by image as float32, so gradients of overlapping windows are
+// added in float32. An image's argmax is converted from and to that of the batch.
 void MaxPoolForward(int threads, const PoolShape& s, AnyIn x, AnyOut y,
                     std::span<std::int32_t> argmax) {
   if (x.is_float32()) return ForwardFloats(threads, s, x.floats(), y.floats(), argmax);

@@ -1,5 +1,5 @@
-// Max pooling over NHWC with the index of each maximum. Our own loops: oneDNN's workspace is
-// opaque, ours is the contract's argmax.
+// Max pooling over NHWC with the index of each maximum. Uses our own loops, because oneDNN's
+// workspace is opaque and the contract requires argmax.
 #pragma once
 
 #include <cstdint>

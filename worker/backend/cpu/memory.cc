@@ -11,7 +11,7 @@
 namespace evergrad::worker::cpu {
 namespace {
 
-// No processor addresses more, and some allocators end the process rather than say so.
+// No CPU addresses more, and some allocators end the process instead of reporting an error.
 constexpr std::size_t kBytesMax = std::size_t{1} << 47;
 
 std::uint64_t FreeBytes() {
@@ -31,7 +31,7 @@ absl::StatusOr<tensor::AlignedBuffer> Heap::Allocate(const std::shared_ptr<Heap>
                         : ::operator new(bytes, std::align_val_t(tensor::kAlignment), std::nothrow);
   if (data == nullptr)
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory: what=", what, " bytes=", bytes, " free=", FreeBytes()));
+        absl::StrCat("out of memory: what=", what, " bytes=", bytes, " free=", FreeBytes()));
   const std::uint64_t used = self->used_ += bytes;
   std::uint64_t peak = self->peak_;
   while (peak < used && !self->peak_.compare_exchange_weak(peak, used)) {

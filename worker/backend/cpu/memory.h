@@ -1,4 +1,4 @@
-// Memory of the heap, counted.
+// Heap memory with a count of its use.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,10 @@
 
 namespace evergrad::worker::cpu {
 
-// Shared with the buffers that are out, which may live longer than the backend and be dropped on
-// any thread.
+// Shared with the buffers in use, which may outlive the backend and be freed on any thread.
 class Heap final : public tensor::BufferHome {
  public:
-  // ResourceExhausted as Backend::Allocate says.
+  // ResourceExhausted as in Backend::Allocate.
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<Heap>& self,
                                                         std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;

@@ -11,12 +11,12 @@
 namespace evergrad::worker::cpu {
 namespace {
 
-constexpr std::int64_t kElementsPerPart = 16384;  // as elementwise.cc's
+constexpr std::int64_t kElementsPerPart = 16384;  // as in elementwise.cc
 constexpr std::int64_t kElementsPerBlock =
-    65536;  // whose sums are one partial sum: fixed, or the cut would show in the bits
+    65536;  // per partial sum; fixed, because the division would change the bits
 
-// sums[k][c] = sum over the rows of what `visit(row, the row of each input, block sums)` adds:
-// block by block in parallel, the blocks in order.
+// sums[k][c] = sum over the rows of the values added by `visit(row, the row of each input, block
+// sums)`. Blocks are summed in parallel and then added in order.
 template <int kSums, std::size_t kInputs, typename Visit>
 std::vector<double> SumRows(int threads, std::int64_t rows, std::int64_t channels,
                             const std::array<AnyIn, kInputs>& inputs, Visit visit) {
@@ -53,7 +53,7 @@ float InverseDeviation(float variance, double epsilon) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(variance) + epsilon));
 }
 
-// y = scale x + shift, channel by channel.
+// y = scale x + shift per channel.
 void ScaleAndShift(int threads, std::int64_t rows, std::int64_t channels, double epsilon, AnyIn x,
                    In gamma, In beta, In mean, In variance, AnyOut y) {
   std::vector<float> scale(static_cast<std::size_t>(channels)), around(mean.begin(), mean.end()),

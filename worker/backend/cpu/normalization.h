@@ -1,6 +1,7 @@
-// Batch and layer normalisation, and the mean over positions. Our own loops, two passes over the
-// data (mean, then squares around it: the difference of two large sums would lose the variance),
-// sums in double by fixed blocks of rows: the same bits however the work is cut.
+// Batch and layer normalization, and the mean over positions. Our own loops with two passes over
+// the data (mean, then squares around it: the difference of two large sums would lose the
+// variance), and sums in double by fixed blocks of rows: the same bits for every division of the
+// work.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 #include <atomic>
 #include <vector>
 
-// libgomp's stable C interface, declared here: clang has no omp.h for it, and what `#pragma omp
-// parallel` compiles to is this call.
+// libgomp's stable C interface, declared here because clang has no omp.h for it; `#pragma omp
+// parallel` compiles to this call.
 extern "C" {
 void omp_set_num_threads(int threads);
 int omp_get_thread_num();
@@ -23,9 +23,9 @@ struct Loop {
   absl::FunctionRef<void(std::int64_t, std::int64_t)> body;
 };
 
-// Says what libgomp's own barriers already guarantee: what the caller wrote before the loop is seen
-// by every part, and what the parts wrote by the caller. libgomp synchronizes by futexes that
-// ThreadSanitizer cannot see; two atomic steps a part cost nothing beside it.
+// Tells ThreadSanitizer what libgomp's barriers guarantee: every part sees the caller's earlier
+// writes, and the caller sees the parts' writes. libgomp synchronizes by futexes that
+// ThreadSanitizer does not see; two atomic operations per part cost nothing in comparison.
 std::atomic<std::uint32_t> order{0};
 
 void RunPart(void* data) {
@@ -44,7 +44,7 @@ void BindPart(void* data) {
   CPU_ZERO(&one);
   CPU_SET(static_cast<std::size_t>(processors[static_cast<std::size_t>(omp_get_thread_num())]),
           &one);
-  ::sched_setaffinity(0, sizeof one, &one);  // an error costs only speed
+  ::sched_setaffinity(0, sizeof one, &one);  // an error only costs speed
   order.fetch_add(1, std::memory_order_release);
 }
 

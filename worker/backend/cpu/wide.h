@@ -1,6 +1,5 @@
-// 16-bit elements as float32 for a while, so that a loop is written once, for float32: elements of
-// float32 are seen where they lie, others a piece at a time in a buffer that stays in the cache.
-// One object a thread and array.
+// Gives loops written for float32 access to 16-bit elements: float32 arrays are used in place,
+// others in pieces through a buffer that stays in the cache. One object per thread and array.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +17,7 @@ inline tensor::WireType ToWire(Element e) { return static_cast<tensor::WireType>
 class WideIn {
  public:
   explicit WideIn(AnyIn all) : all_(all) {}
-  // Elements [begin, begin + n), until the next call.
+  // Elements [begin, begin + n), valid until the next call.
   const float* Load(std::int64_t begin, std::int64_t n) {
     if (all_.is_float32()) return static_cast<const float*>(all_.data()) + begin;
     if (buffer_.size() < static_cast<std::size_t>(n)) buffer_.resize(static_cast<std::size_t>(n));
@@ -35,14 +34,15 @@ class WideIn {
 class WideOut {
  public:
   explicit WideOut(AnyOut all) : all_(all) {}
-  // Where [begin, begin + n) are to be written, Store() behind it. What is there is not specified.
+  // Memory for new values of [begin, begin + n), to be followed by Store(). Its contents are
+  // unspecified.
   float* At(std::int64_t begin, std::int64_t n) {
     begin_ = begin, n_ = n;
     if (all_.is_float32()) return static_cast<float*>(all_.data()) + begin;
     if (buffer_.size() < static_cast<std::size_t>(n)) buffer_.resize(static_cast<std::size_t>(n));
     return buffer_.data();
   }
-  // Likewise, with what is there.
+  // The same with the current values.
   float* Load(std::int64_t begin, std::int64_t n) {
     float* const at = At(begin, n);
     if (!all_.is_float32())
@@ -61,7 +61,8 @@ class WideOut {
   std::vector<float> buffer_;
 };
 
-// Calls body(begin, count) over [begin, end): at once for float32, else in pieces for the buffers.
+// Calls body(begin, count) over [begin, end): once for float32, otherwise in pieces of the buffers'
+// size.
 template <typename Body>
 void ForPieces(bool whole, std::int64_t begin, std::int64_t end, Body body) {
   constexpr std::int64_t kPiece = 2048;

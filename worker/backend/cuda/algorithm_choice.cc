@@ -11,7 +11,7 @@ absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(
     bool deterministic, const std::function<absl::StatusOr<double>(std::size_t)>& measure) {
   AlgorithmChoice best;
   bool found = false;
-  std::string reason = candidates.empty() ? "the library offers none" : "";
+  std::string reason = candidates.empty() ? "the library offers no algorithm" : "";
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const AlgorithmCandidate& candidate = candidates[i];
     if (deterministic && !candidate.deterministic) {

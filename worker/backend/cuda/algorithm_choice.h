@@ -1,8 +1,8 @@
-// Which of a library's algorithms computes a shape.
+// Selects one of a library's algorithms for a shape.
 //
-// Measuring runs on the device, so it is the owner's; here is what to try and what wins. With
-// `deterministic` the first candidate that is so and runs is taken: a choice by time would differ
-// between two runs. Pure.
+// Measuring runs on the device and is done by the caller; this file decides what to try and which
+// one wins. With `deterministic` it takes the first deterministic candidate that runs, because a
+// choice by time could differ between two runs. Pure.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ struct AlgorithmCandidate {
 };
 struct AlgorithmChoice {
   std::size_t index = 0;
-  double seconds = -1;       // of one run
-  std::size_t measured = 0;  // how many were
+  double seconds = -1;       // duration of one run
+  std::size_t measured = 0;  // number of measured candidates
 };
 
-// The first on ties. `measure` gives seconds, or an error for a candidate that cannot run after
-// all. InvalidArgument: none is left, with the last reason.
+// The first candidate wins ties. `measure` returns seconds, or an error for a candidate that cannot
+// run after all. InvalidArgument with the last reason if none is left.
 absl::StatusOr<AlgorithmChoice> ChooseAlgorithm(
     const std::vector<AlgorithmCandidate>& candidates, std::uint64_t workspace_bytes_max,
     bool deterministic, const std::function<absl::StatusOr<double>(std::size_t index)>& measure);

@@ -9,7 +9,7 @@
 namespace evergrad::worker {
 
 BlockCache::~BlockCache() {
-  // Nobody is left to be told.
+  // A destructor cannot report errors.
   for (const auto& [address, bytes] : segments_) driver_.release(address).IgnoreError();
 }
 
@@ -49,7 +49,7 @@ absl::StatusOr<BlockCache::Address> BlockCache::Allocate(std::uint64_t bytes, St
   return address;
 }
 
-// A segment of its size class, as one free block.
+// Allocates a segment of the size class and adds it as one free block.
 absl::StatusOr<BlockCache::Address> BlockCache::Grow(std::uint64_t bytes, Stream stream) {
   const std::uint64_t segment = bytes <= kSmallMax    ? kSmallSegment
                                 : bytes <= kMediumMax ? kMediumSegment
@@ -69,8 +69,7 @@ absl::StatusOr<BlockCache::Address> BlockCache::Grow(std::uint64_t bytes, Stream
   return address;
 }
 
-// A free block becomes used; what it has too much is a free block of its own, unless that is too
-// little to be worth it.
+// Marks a free block as used; the excess becomes a free block unless it is too small.
 BlockCache::Address BlockCache::Take(Address address, std::uint64_t bytes) {
   Block& block = blocks_.at(address);
   EG_CHECK(block.state == Block::State::kFree && block.bytes >= bytes);
@@ -90,7 +89,7 @@ BlockCache::Address BlockCache::Take(Address address, std::uint64_t bytes) {
 void BlockCache::Free(Address address) {
   const auto found = blocks_.find(address);
   EG_CHECK_MSG(found != blocks_.end() && found->second.state == Block::State::kUsed,
-               absl::StrCat("freed twice, or never given out: ", address));
+               absl::StrCat("freed twice, or never allocated: ", address));
   stats_.in_use -= found->second.bytes;
   Settle(address);
 }
@@ -189,7 +188,7 @@ BlockCache::Stats BlockCache::stats() const {
 
 std::string BlockCache::Audit() const {
   std::uint64_t used = 0, held = 0, reserved = 0, free = 0;
-  std::map<Address, Address> ends;  // segment -> up to where its blocks are seen
+  std::map<Address, Address> ends;  // segment -> end of its blocks seen so far
   for (const auto& [segment, bytes] : segments_) ends[segment] = segment, reserved += bytes;
   const Block* before = nullptr;
   for (const auto& [address, block] : blocks_) {
@@ -197,14 +196,14 @@ std::string BlockCache::Audit() const {
     if (end == ends.end() || end->second != address)
       return absl::StrCat("a hole or an overlap before block ", address);
     if (block.bytes == 0 || block.bytes % kAlignment != 0 || address % kAlignment != 0)
-      return absl::StrCat("a crooked block at ", address);
+      return absl::StrCat("a malformed block at ", address);
     end->second += block.bytes;
     const bool is_free = block.state == Block::State::kFree;
     if (is_free != (free_.count(KeyOf(address, block)) != 0))
-      return absl::StrCat("the free list is wrong about ", address);
+      return absl::StrCat("the free list disagrees about ", address);
     if (is_free && before != nullptr && before->state == Block::State::kFree &&
         before->segment == block.segment && before->stream == block.stream)
-      return absl::StrCat("neighbours that were not joined at ", address);
+      return absl::StrCat("neighbours that were not merged at ", address);
     if (block.state == Block::State::kUsed) used += block.bytes;
     if (block.state == Block::State::kHeldBack) held += block.bytes;
     if (is_free) free += block.bytes;

@@ -35,12 +35,13 @@ static_assert(LaneNumber(Lane::kCompute) == EG_LANE_COMPUTE &&
               LaneNumber(Lane::kIn) == EG_LANE_IN && LaneNumber(Lane::kOut) == EG_LANE_OUT);
 
 constexpr std::uint64_t kStagingPiece = 4ull
-                                        << 20;  // one piece is filled while the one before travels
+                                        // one piece is filled while the previous one is transferred
+                                        << 20;
 constexpr std::size_t kPlansMax = 4096;
 constexpr std::int32_t kCandidatesMax = 8, kFirstMax = 4;
 constexpr int kMeasuredRuns = 3;  // the first warms up
-// Calls until memory of the device is asked for again that was short; at once where this process
-// has given some back.
+// Number of calls until memory that the device lacked is requested again; at once if this process
+// has released some.
 constexpr std::uint32_t kAskedAgain = 1000;
 
 const char* PhaseName(Phase phase) {
@@ -123,7 +124,7 @@ class CudaBackendImpl final : public CudaBackend {
         capture_(options.capture) {}
 
   ~CudaBackendImpl() override {
-    // What is queued reads the memory that goes now.
+    // Queued work may read the memory that is freed now.
     EgCudaError ignored{};
     EgEvent* done = nullptr;
     for (const Lane lane : {Lane::kCompute, Lane::kIn, Lane::kOut}) {
@@ -142,7 +143,7 @@ class CudaBackendImpl final : public CudaBackend {
     for (tensor::AlignedBuffer* const buffer :
          {&scratch_, &filters_, &narrow_, &wide_, &padded_, &workspace_, &result_, &ring_memory_})
       *buffer = tensor::AlignedBuffer();
-    EG_CHECK(memory_.use_count() == 1);  // all else outlives no backend
+    EG_CHECK(memory_.use_count() == 1);  // nothing else outlives a backend
     memory_.reset();
     api_->close(context_);
   }
@@ -198,7 +199,8 @@ class CudaBackendImpl final : public CudaBackend {
             error);
       return;
     }
-    // By way of the ring, piece by piece: the caller waits for its copies into the ring alone.
+    // Copies through the ring, piece by piece: the caller waits only for its own copies into the
+    // ring.
     for (std::size_t at = 0; at < from.size() && error_.ok();) {
       const std::size_t bytes =
           std::min<std::size_t>(from.size() - at, std::min(kStagingPiece, ring_.capacity()));
@@ -267,7 +269,7 @@ class CudaBackendImpl final : public CudaBackend {
     in_step_ = true;
     key_ = HashOf(signature, (fastest_ ? 1 : 0) + (tf32_ ? 2 : 0));
     times_->BeginCompute();
-    // What a graph has in it beside what the caller signs.
+    // Properties of a graph beyond the caller's signature.
     const std::uint64_t ours[] = {
         state_,         Address(scratch_), Address(filters_),  Address(narrow_),
         Address(wide_), Address(padded_),  Address(workspace_)};
@@ -275,9 +277,9 @@ class CudaBackendImpl final : public CudaBackend {
     if (decision.drop) DropGraph(key_);
     for (const GraphCapture::Key evicted : decision.evicted) DropGraph(evicted);
     if (!error_.ok()) {
-      // Nothing is computed until it has been asked for.
+      // Nothing is computed until the error has been returned.
       if (decision.action == GraphCapture::Action::kCapture)
-        capture_.Failed(key_, "an error before");
+        capture_.Failed(key_, "an earlier error");
       return false;
     }
     EgCudaError error{};
@@ -305,7 +307,7 @@ class CudaBackendImpl final : public CudaBackend {
       EgGraph* graph = nullptr;
       if (api_->end_capture(context_, &graph, &error) != EG_CUDA_OK) {
         RunRecorded(error.text);
-      } else if (!error_.ok()) {  // it lacks all that came after the error: nobody may run it
+      } else if (!error_.ok()) {  // it lacks everything after the error, so it must not run
         api_->drop_graph(graph);
         recorded_.clear();
         capture_.Failed(key_, std::string(error_.message()));
@@ -331,7 +333,7 @@ class CudaBackendImpl final : public CudaBackend {
           grown.ok())
         result_ = *std::move(grown);
     }
-    const bool direct = result_.size() < result.size();  // no page-locked memory: the driver's way
+    const bool direct = result_.size() < result.size();  // no page-locked memory: the driver copies
     std::byte* const result_to = direct ? to.data() : result_.data();
     if (finished_ == nullptr)
       Check("finish", api_->make_event(context_, 0, &finished_, &error), error);
@@ -340,7 +342,7 @@ class CudaBackendImpl final : public CudaBackend {
             api_->copy(context_, EG_LANE_COMPUTE, EG_COPY_OUT, result_to, result.data(),
                        result.size(), &error),
             error);
-    // Also after an error: nothing of the step may still run when the caller goes on.
+    // Also after an error: no part of the step may still run when the caller continues.
     if (finished_ != nullptr) {
       if (api_->record(context_, EG_LANE_COMPUTE, finished_, &error) != EG_CUDA_OK ||
           api_->wait(finished_, &error) != EG_CUDA_OK) {
@@ -356,12 +358,13 @@ class CudaBackendImpl final : public CudaBackend {
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
 
   void SetReproducible(bool yes) override {
-    fastest_ = !yes;  // plans and graphs of either kind stay for their next use: jobs take turns
+    // plans and graphs of either kind are kept for their next use, because jobs take turns
+    fastest_ = !yes;
   }
 
   absl::Status CheckPrecision(Precision precision) const override {
     if (precision == Precision::kFloat32 || tensor_cores_) return absl::OkStatus();
-    return absl::FailedPreconditionError("it is of GPUs of compute capability 8.0 and up");
+    return absl::FailedPreconditionError("it needs a GPU of compute capability 8.0 or higher");
   }
 
   std::size_t InputsMax() const override { return EG_LIST_MAX; }
@@ -379,8 +382,8 @@ class CudaBackendImpl final : public CudaBackend {
                     Activation activation, AnyOut y) override {
     EgPlanKey key = MatmulKey(batch, out, in, false, false);
     SetTypes(&key, x.type(), y.type());
-    // With an activation the bias rides on its pass; alone, on the product's epilogue, which takes
-    // a bias of the output's type.
+    // With an activation, the bias is added in its pass; otherwise in the product's epilogue, which
+    // takes a bias of the output's type.
     key.bias = !b.empty() && activation == Activation::kLinear && y.is_float32() ? 1 : 0;
     key.alignment = AlignmentOf({x.data(), w.data(), b.data(), y.data()});
     EgPlanArguments p{};
@@ -458,7 +461,8 @@ class CudaBackendImpl final : public CudaBackend {
     p.a = dy.data(), p.b = x.data(), p.d = filters;
     Element made = Element::kFloat32;
     if (x.is_float32() || !RunAnyPlan("conv2d weight gradient", key, p)) {
-      // No engine writes float32 of 16 bits: the sums are float32 all the same, and rounded once.
+      // No engine writes float32 results of 16-bit operands; the sums are float32 all the same, and
+      // rounded once.
       made = x.type();
       SetTypes(&key, x.type(), made);
       MustRunPlan("conv2d weight gradient", key, p);
@@ -522,8 +526,7 @@ class CudaBackendImpl final : public CudaBackend {
     Compute(EgScale{Size(x), x.data(), y.data(), factor, 1, ToC(x.type()), ToC(y.type())});
   }
   void Sum(std::span<const AnyIn> inputs, AnyOut y) override {
-    // More than travel in one launch are added to what the launch before has left, which is
-    // float32.
+    // Inputs beyond the limit of one launch are added to the float32 result of the previous launch.
     float* so_far = nullptr;
     if (inputs.size() > EG_LIST_MAX) {
       so_far = y.is_float32() ? y.floats().data()
@@ -647,7 +650,8 @@ class CudaBackendImpl final : public CudaBackend {
                 0};
     const std::int64_t sort = api_->sort_bytes(context_, a.s.batch * a.s.ids);
     if (sort < 0)
-      return Refuse("embedding", absl::InternalError("the sort does not say what memory it needs"));
+      return Refuse("embedding",
+                    absl::InternalError("the sort does not report the memory that it needs"));
     a.scratch = Scratch<std::byte>(cuda::ScatterScratch::Of(a.s.batch, a.s.ids, sort).bytes);
     if (a.scratch != nullptr) Compute(a);
   }
@@ -685,13 +689,13 @@ class CudaBackendImpl final : public CudaBackend {
   }
 
  private:
-  // What a step asks for, as it is noted while it is captured.
+  // One request of a step, recorded while the step is captured.
   struct Work {
     enum class Kind { kOp, kPlan, kRecord, kAwait } kind = Kind::kOp;
     Lane lane = Lane::kCompute;
     std::int32_t op = 0;
     const char* name = "";
-    std::vector<std::byte> arguments;  // of an op
+    std::vector<std::byte> arguments;  // of an operation
     EgPlanKey key{};
     EgPlanArguments plan{};
     EgEvent* event = nullptr;
@@ -700,12 +704,12 @@ class CudaBackendImpl final : public CudaBackend {
   };
   struct Choice {
     EgPlan* plan =
-        nullptr;  // null: the library has none for this key, or there was no memory for any
+        nullptr;  // nullptr: the library has none for this key, or it was out of memory for all
     std::uint64_t workspace_bytes = 0;
-    std::string refused = {};  // why there is none, where the library says it
+    std::string refused = {};  // why there is none, if the library reports it
     std::string no_memory =
-        {};  // why there is none, where that is it: it is asked again, not at each call
-    std::uint64_t used_then = 0;  // bytes in use
+        {};  // the memory error, if that is the reason: asked again later, not at each call
+    std::uint64_t used_then = 0;  // bytes in use then
     std::uint32_t asked_since = 0;
   };
 
@@ -735,13 +739,13 @@ class CudaBackendImpl final : public CudaBackend {
     key.pad_right = PadBehind(s.out_w, s.stride_w, s.kernel_w, s.pad_left, s.in_w, s.pad_right);
     return key;
   }
-  // What is padded beyond the last window changes nothing until it is a stride, so of all that is
-  // the same the one nearest to what is padded in front is asked for: cuDNN has engines for as much
-  // on either side above all.
+  // Padding behind the last window has no effect below a stride. Of the equivalent values this
+  // chooses the one nearest to the padding in front, because cuDNN has engines mainly for equal
+  // padding on both sides.
   static std::int64_t PadBehind(std::int64_t out, std::int64_t stride, std::int64_t kernel,
                                 std::int64_t before, std::int64_t in, std::int64_t given) {
     const std::int64_t needed = (out - 1) * stride + kernel - before - in;
-    if (needed > given) return given;  // no such convolution: the library says so
+    if (needed > given) return given;  // an invalid convolution; the library reports it
     return std::clamp<std::int64_t>(before, std::max<std::int64_t>(needed, 0),
                                     std::max<std::int64_t>(needed + stride - 1, 0));
   }
@@ -779,7 +783,7 @@ class CudaBackendImpl final : public CudaBackend {
   void Refuse(absl::string_view primitive, const absl::Status& status) {
     if (error_.ok()) error_ = Error(status.code(), primitive, status.message());
   }
-  // Keeps the first error; true: there is none.
+  // Keeps the first error; returns true if there is none.
   bool Check(absl::string_view primitive, std::int32_t kind, const EgCudaError& error) {
     if (kind == EG_CUDA_OK) return true;
     if (!error_.ok()) return false;
@@ -798,8 +802,8 @@ class CudaBackendImpl final : public CudaBackend {
     return false;
   }
 
-  // Of what is asked for, not of what runs: a step that is replayed has one, whose kernels have the
-  // ranges of their capture only.
+  // Marks requests, not kernels: a replayed step has one range, and its kernels have the ranges of
+  // their capture.
   void EnterRange(const std::string& name) {
     if (!profiled_) return;
     LeaveRange();
@@ -813,8 +817,8 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Memory of our own
 
-  // Grown memory of the compute lane: what was there before is given back in the lane's order.
-  // Null: an error was left.
+  // Grows memory of the compute queue; the old memory is freed in the queue's order. Returns
+  // nullptr after an error.
   std::byte* Grow(tensor::AlignedBuffer* buffer, std::int64_t bytes, const char* what) {
     if (!error_.ok()) return nullptr;
     const std::size_t want = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 16));
@@ -837,7 +841,8 @@ class CudaBackendImpl final : public CudaBackend {
         "filters"));
   }
 
-  // False: there is no page-locked memory for it, and the driver copies by way of its own, slowly.
+  // Returns false if there is no page-locked memory for it; the driver then copies through its own,
+  // slowly.
   bool HaveRing() {
     if (ring_memory_.size() > 0) return true;
     absl::StatusOr<tensor::AlignedBuffer> memory = pinned_->Allocate(ring_.capacity());
@@ -846,7 +851,7 @@ class CudaBackendImpl final : public CudaBackend {
   }
   std::optional<StagingRing::Slot> Stage(std::size_t bytes) {
     EgCudaError error{};
-    // What has travelled meanwhile, without waiting.
+    // Collects the copies that have completed meanwhile, without waiting.
     while (!staged_.empty()) {
       std::int32_t passed = 0;
       EgEvent* const event = staged_.front().second;
@@ -857,7 +862,8 @@ class CudaBackendImpl final : public CudaBackend {
     for (;;) {
       if (const auto slot = ring_.Acquire(bytes)) return slot;
       if (staged_.empty())
-        return Refuse("upload", absl::InternalError("the staging ring is full of nothing")),
+        return Refuse("upload",
+                      absl::InternalError("the staging ring is full but holds no copies")),
                std::nullopt;
       EgEvent* const event = staged_.front().second;
       if (event != nullptr && !Check("upload", api_->wait(event, &error), error))
@@ -939,8 +945,8 @@ class CudaBackendImpl final : public CudaBackend {
     return EG_CUDA_FAILED;
   }
 
-  // Ends the capture without a graph. What was asked for so far has been noted, not run: now it
-  // runs, and what follows runs as it is asked for.
+  // Ends the capture without a graph. The recorded requests run now, and later ones run as they are
+  // made.
   void StopCapture(const std::string& reason) {
     if (!capturing_) return;
     capturing_ = false;
@@ -967,7 +973,7 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Plans
 
-  // False: the library has none for this key. True: it runs, or an error was left.
+  // Returns false if the library has none for this key, true if it runs or an error was stored.
   bool RunPlan(const char* name, EgPlanKey key, const EgPlanArguments& arguments) {
     if (!error_.ok()) return true;
     EndWait();
@@ -998,8 +1004,9 @@ class CudaBackendImpl final : public CudaBackend {
     Do(std::move(work));
     return true;
   }
-  // As RunPlan; a convolution for which there is none with more padding on one side than on the
-  // other is made of a copy with zeros around it: few of cuDNN's engines, or none, take such.
+  // Like RunPlan. If a convolution has no plan with more padding on one side than on the other, it
+  // uses a copy with zeros around it, because few of cuDNN's engines, or none, support such
+  // padding.
   bool RunAnyPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunPlan(name, key, arguments)) return true;
     if (key.pad_top == key.pad_bottom && key.pad_left == key.pad_right) return false;
@@ -1035,13 +1042,13 @@ class CudaBackendImpl final : public CudaBackend {
                     padded, arguments.d, type, 0});
     return true;
   }
-  // A product as the key says it, or, where the library has no algorithm for that, another that is
-  // as exact.
+  // Runs the product of the key or, if the library has no algorithm for it, another one that is as
+  // exact.
   void MustRunPlan(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     if (RunAnyPlan(name, key, arguments)) return;
     if (const Choice* const choice = Find(key); choice != nullptr && !choice->no_memory.empty())
       return Refuse(name, absl::ResourceExhaustedError(
-                              absl::StrCat("no memory for an algorithm: ", choice->no_memory)));
+                              absl::StrCat("out of memory for an algorithm: ", choice->no_memory)));
     if (key.type != EG_FLOAT32) return RunWide(name, key, arguments);
     EgPlanKey exact = key;
     exact.tf32 = 0;
@@ -1058,9 +1065,9 @@ class CudaBackendImpl final : public CudaBackend {
     return choice == plans_.end() ? nullptr : &choice->second;
   }
 
-  // Operands of 16 bits as float32, their result rounded once. TF32 has all of their bits, so such
-  // products are exact, by tensor cores where there is an algorithm for it: sizes that are no
-  // multiple of 16 bytes may have none of 16 bits, or one of few. It costs a pass over each
+  // Converts 16-bit operands to float32 and rounds the result once. TF32 has all of their bits, so
+  // such products are exact and use tensor cores if there is an algorithm: for sizes that are not a
+  // multiple of 16 bytes there may be none for 16 bits, or only one of few. Costs a pass over each
   // operand.
   void RunWide(const char* name, EgPlanKey key, EgPlanArguments p) {
     const std::int64_t filters = key.filters * key.kernel_h * key.kernel_w * key.in_c;
@@ -1089,8 +1096,8 @@ class CudaBackendImpl final : public CudaBackend {
     if (d_type != EG_FLOAT32) Compute(EgCast{d, p.d, result, EG_FLOAT32, d_type});
   }
 
-  // Measured on the very arrays of the call, whose outputs the call writes anyway. False: an error
-  // was left.
+  // Measures on the arrays of the call, whose outputs the call overwrites anyway. Returns false if
+  // an error was stored.
   bool MakeChoice(const char* name, const EgPlanKey& key, const EgPlanArguments& arguments) {
     EgCudaError error{};
     EgPlanInfo infos[kCandidatesMax];
@@ -1098,7 +1105,7 @@ class CudaBackendImpl final : public CudaBackend {
     Choice choice;
     const std::int32_t offered =
         api_->plans(context_, &key, infos, fastest_ ? kCandidatesMax : kFirstMax, &count, &error);
-    if (offered == EG_CUDA_BAD_SHAPE)  // it has none, and says why
+    if (offered == EG_CUDA_BAD_SHAPE)  // the library has none, and reports why
       count = 0, choice.refused = error.text;
     else if (!Check(name, offered, error))
       return false;
@@ -1133,10 +1140,10 @@ class CudaBackendImpl final : public CudaBackend {
     if (fastest_ && chosen.ok()) plans_measured_ += chosen->measured;
     return error_.ok();
   }
-  // What is queued may run their code: it ends first. Graphs have them inside, and are captured
-  // again.
+  // Queued work may run the plans' code, so it ends first. Graphs contain the plans, and are
+  // captured again.
   void ForgetPlans() {
-    StopCapture("plans were forgotten");
+    StopCapture("plans were discarded");
     EgCudaError error{};
     EgEvent* done = nullptr;
     if (Check("plans", api_->make_event(context_, 0, &done, &error), error)) {
@@ -1181,8 +1188,8 @@ class CudaBackendImpl final : public CudaBackend {
     return static_cast<double>(best) * 1e-3;
   }
 
-  // Graphs that have it inside go first. Nor would a caller's signature tell it from the next event
-  // at its address.
+  // Graphs that contain the event are destroyed first. A caller's signature could not tell it from
+  // the next event at its address.
   void DropEvent(EgEvent* event) {
     for (auto graph = graphs_.begin(); graph != graphs_.end();) {
       const auto next = std::next(graph);
@@ -1203,7 +1210,7 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Parts of primitives
 
-  // y = activation(y + b), as one pass, or none.
+  // y = activation(y + b) in one pass, or none if there is nothing to do.
   void FinishRows(std::int64_t rows, std::int64_t columns, In b, Activation activation, AnyOut y) {
     if (!b.empty() || (activation != Activation::kLinear && activation != Activation::kSoftmax))
       Compute(EgBiasActivate{rows, columns, b.data(), y.data(), ToC(activation), ToC(y.type())});
@@ -1220,7 +1227,7 @@ class CudaBackendImpl final : public CudaBackend {
       Compute(EgColumnSums{rows, columns, x.data(), y.data(), scratch, ToC(x.type()), 0});
   }
 
-  // `x` as elements of `type`, until the next call; empty: an error was left.
+  // `x` converted to `type`, valid until the next call; empty if an error was stored.
   AnyIn Narrow(AnyIn x, Element type) {
     if (x.type() == type) return x;
     std::byte* const to =
@@ -1239,19 +1246,20 @@ class CudaBackendImpl final : public CudaBackend {
   EgContext* const context_;
   const CudaOptions options_;
   const std::string name_;
-  std::shared_ptr<DeviceMemory> memory_;        // shared with its buffers
-  const std::shared_ptr<PinnedMemory> pinned_;  // shared with its buffers, which may outlive us
-  std::unique_ptr<StepTimes> times_;            // gone before the context
+  std::shared_ptr<DeviceMemory> memory_;  // shared with its buffers
+  // shared with its buffers, which may outlive the backend
+  const std::shared_ptr<PinnedMemory> pinned_;
+  std::unique_ptr<StepTimes> times_;  // destroyed before the context
   absl::Status error_;
   absl::string_view layer_;
   Phase phase_ = Phase::kForward;
   int ranges_ = 0;
-  bool profiled_ = true;  // until the first range says that nobody listens
+  bool profiled_ = true;  // until the first range reports that no profiler listens
 
   tensor::AlignedBuffer scratch_, filters_, narrow_, wide_, padded_, workspace_, result_;
   EgEvent* finished_ = nullptr;
 
-  const bool tensor_cores_;  // of sm_80 and up
+  const bool tensor_cores_;  // sm_80 and later
   bool fastest_ = false, tf32_ = false;
   std::uint64_t state_ = 0;
   std::map<PlanKey, Choice> plans_;
@@ -1260,12 +1268,12 @@ class CudaBackendImpl final : public CudaBackend {
   StagingRing ring_;
   tensor::AlignedBuffer ring_memory_;
   std::uint64_t in_bytes_ = 0, staged_bytes_ = 0;
-  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // null: its copy was refused
+  std::deque<std::pair<StagingRing::Ticket, EgEvent*>> staged_;  // nullptr: its copy was refused
 
   GraphCapture capture_;
   struct Replay {
     EgGraph* graph = nullptr;
-    std::size_t waits = 0;  // that are measured within
+    std::size_t waits = 0;  // waits that are measured in it
     std::set<EgEvent*> events;
   };
   std::map<GraphCapture::Key, Replay> graphs_;

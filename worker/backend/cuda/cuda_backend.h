@@ -1,4 +1,4 @@
-// The backend on one GPU, through the table of libevergrad_cuda.so.
+// The backend on one GPU, through the function table of libevergrad_cuda.so.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@
 namespace evergrad::worker {
 
 struct CudaOptions {
-  GraphCapture::Options capture;              // of steps
-  std::uint64_t staging_bytes = 32ull << 20;  // page-locked, for uploads from memory that is not
-  std::uint64_t workspace_bytes_max = 256ull << 20;  // of one algorithm
+  GraphCapture::Options capture;                     // of steps
+  std::uint64_t staging_bytes = 32ull << 20;         // page-locked, for uploads from other memory
+  std::uint64_t workspace_bytes_max = 256ull << 20;  // limit of one algorithm
 };
 
-// What a device's backend counts, beside what every backend does.
+// The counters of a device's backend, in addition to those of every backend.
 struct CudaStats {
   BlockCache::Stats memory;
   StagingRing::Stats staging;
   GraphCapture::Stats capture;
   std::uint64_t plans = 0, plans_measured = 0;
   std::uint64_t products_widened =
-      0;  // asked for in 16 bits, which the library has no algorithm for, and computed in float32
+      0;  // requested in 16 bits, for which the library has no algorithm, and computed in float32
 };
 
 class CudaBackend : public Backend {
@@ -36,7 +36,7 @@ class CudaBackend : public Backend {
   virtual CudaStats stats() const = 0;
 };
 
-// On the thread that will compute. `choice` is a GPU. ResourceExhausted, FailedPrecondition
+// Call it on the compute thread. `choice` must be a GPU. ResourceExhausted, FailedPrecondition
 // (cuBLASLt or cuDNN), Internal.
 absl::StatusOr<std::unique_ptr<CudaBackend>> MakeCudaBackend(const DeviceChoice& choice,
                                                              const CudaOptions& options);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kOrdinalMax = 255;
 
-// The GPU `ordinal`, or why it cannot be had.
+// The GPU `ordinal`, or the reason why it is not usable.
 absl::StatusOr<DeviceChoice> TakeGpu(int ordinal, const std::string& library) {
   DeviceChoice choice;
   EG_ASSIGN_OR_RETURN(choice.api, LoadCudaLibrary(library));
@@ -37,7 +37,7 @@ absl::StatusOr<DeviceName> ParseDevice(absl::string_view text) {
   if (text == "gpu") return DeviceName{Kind::kGpu, 0};
   absl::string_view digits = text;
   int ordinal = 0;
-  // No sign, no spaces, no leading zeros: a device has one name.
+  // Refuses signs, spaces and leading zeros, because a device has exactly one name.
   if (absl::ConsumePrefix(&digits, "gpu:") && absl::SimpleAtoi(digits, &ordinal) && ordinal >= 0 &&
       ordinal <= kOrdinalMax && absl::StrCat(ordinal) == digits)
     return DeviceName{Kind::kGpu, ordinal};
@@ -49,13 +49,13 @@ absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::s
   EG_ASSIGN_OR_RETURN(const DeviceName name, ParseDevice(device));
   DeviceChoice cpu;
   cpu.name = "cpu";
-  cpu.text = "cpu: as asked for";
+  cpu.text = "cpu: as requested";
   if (name.kind == DeviceName::Kind::kCpu) return cpu;
   absl::StatusOr<DeviceChoice> gpu = TakeGpu(name.ordinal, library);
   if (gpu.ok()) return gpu;
   if (name.kind == DeviceName::Kind::kGpu)
     return UserError(absl::FailedPreconditionError(
-        absl::StrCat("device ", device, " cannot be had: ", gpu.status().message())));
+        absl::StrCat("device ", device, " is not usable: ", gpu.status().message())));
   cpu.text = absl::StrCat("cpu: ", gpu.status().message());
   return cpu;
 }

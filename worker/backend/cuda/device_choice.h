@@ -1,4 +1,4 @@
-// `device: auto | cpu | gpu | gpu:N`, read and decided: what this process computes on, and why.
+// Parses `device: auto | cpu | gpu | gpu:N`, and selects the device of this process, with a reason.
 #pragma once
 
 #include <optional>
@@ -14,22 +14,22 @@ struct DeviceName {
   enum class Kind { kAuto, kCpu, kGpu } kind = Kind::kAuto;
   int ordinal = 0;  // of a GPU; `gpu` is gpu:0
 };
-// UserError: no such name.
+// UserError for an unknown name.
 absl::StatusOr<DeviceName> ParseDevice(absl::string_view text);
 
 struct DeviceChoice {
-  const EgCudaApi* api = nullptr;  // null: the CPU
+  const EgCudaApi* api = nullptr;  // nullptr: the CPU
   EgCudaDevice device{};
   std::string name;  // "cpu", "gpu:0"
-  std::string text;  // "cpu: libevergrad_cuda.so is not there", "gpu:0 NVIDIA H100 …"
+  std::string text;  // "cpu: libevergrad_cuda.so does not exist", "gpu:0 NVIDIA H100 …"
   bool gpu() const { return api != nullptr; }
 };
-// `auto` takes the first GPU that answers, else the CPU, and says why. `library` as
-// LoadCudaLibrary's path. UserError: no such name, or a GPU was asked for that cannot be had:
-// "device gpu:1 cannot be had: …".
+// `auto` selects the first usable GPU, or else the CPU with the reason. `library` is the path for
+// LoadCudaLibrary. UserError for an unknown name, or if a requested GPU is not usable: "device
+// gpu:1 is not usable: …".
 absl::StatusOr<DeviceChoice> ChooseDevice(absl::string_view device, const std::string& library);
 
-// One line a GPU, "gpu:0 NVIDIA H100 …"; UserError says why there is none.
+// One line per GPU, "gpu:0 NVIDIA H100 …"; UserError with the reason if there is none.
 absl::StatusOr<std::string> ListDevices(const std::string& library);
 
 }  // namespace evergrad::worker

@@ -53,7 +53,7 @@ absl::StatusOr<tensor::AlignedBuffer> DeviceMemory::Allocate(
       return address.status();
     const BlockCache::Stats stats = self->cache_.stats();
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory: what=", what, " bytes=", bytes, " free=", self->use().free,
+        absl::StrCat("out of memory: what=", what, " bytes=", bytes, " free=", self->use().free,
                      " in_use=", stats.in_use, " cached=", stats.reserved - stats.in_use,
                      " largest_cached=", stats.largest_free));
   }
@@ -70,7 +70,7 @@ void DeviceMemory::TakeBack(std::byte* data, std::size_t bytes) {
   for (const Lane lane : {Lane::kIn, Lane::kOut}) {
     const std::size_t l = static_cast<std::size_t>(lane);
     if (!found->second.lanes[l]) continue;
-    // An event behind all copies that the lane has been asked for.
+    // An event after all copies queued so far.
     EgCudaError error{};
     EgEvent* event = nullptr;
     if (api_->make_event(context_, 0, &event, &error) == EG_CUDA_OK &&
@@ -78,7 +78,7 @@ void DeviceMemory::TakeBack(std::byte* data, std::size_t bytes) {
       pending_[l].emplace_back(++marks_[l], event);
       cache_.UsedOn(address, static_cast<BlockCache::Stream>(lane), marks_[l]);
     } else if (event != nullptr) {
-      api_->drop_event(event);  // the device has failed: whoever waits for a step is told
+      api_->drop_event(event);  // the device has failed, which the wait for the step reports
     }
   }
   used_ -= bytes;
@@ -95,7 +95,7 @@ void DeviceMemory::UsedBy(Lane lane, const void* piece) {
   EgCudaError error{};
   EgEvent* before = nullptr;
   if (api_->make_event(context_, 0, &before, &error) != EG_CUDA_OK)
-    return;  // the copy that follows fails likewise
+    return;  // the following copy fails in the same way
   if (api_->record(context_, static_cast<std::int32_t>(Lane::kCompute), before, &error) ==
       EG_CUDA_OK)
     static_cast<void>(api_->await(context_, static_cast<std::int32_t>(lane), before, &error));
@@ -168,7 +168,7 @@ absl::StatusOr<tensor::AlignedBuffer> PinnedMemory::Allocate(std::size_t bytes) 
   const std::size_t rounded = Rounded(bytes);
   const auto refuse = [bytes](absl::string_view because) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "no memory: what=page-locked memory of the host bytes=", bytes, ": ", because));
+        "out of memory: what=page-locked memory of the host bytes=", bytes, ": ", because));
   };
   std::vector<std::byte*> gone;
   {

@@ -1,4 +1,4 @@
-// Memory of a device and page-locked memory of its host, as the homes of buffers.
+// Device memory and page-locked host memory, as the homes of buffers.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +19,21 @@
 
 namespace evergrad::worker {
 
-// The device's, by a BlockCache whose streams are the lanes. One thread: the one that computes. It
-// outlives the buffers; `context` outlives it.
+// Device memory from a BlockCache whose streams are the queues. Used on the compute thread only. It
+// outlives its buffers; `context` outlives it.
 class DeviceMemory final : public tensor::BufferHome {
  public:
   DeviceMemory(const EgCudaApi* api, EgContext* context);
   ~DeviceMemory() override;
-  // ResourceExhausted: "no memory: what=… bytes=… free=…", with what is in use and cached.
+  // ResourceExhausted: "out of memory: what=… bytes=… free=…", with the bytes in use and cached.
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<DeviceMemory>& self,
                                                         std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;
-  // A copy on `lane` will use this piece of a buffer: it is not given out again before the copy is
-  // done. The first one waits for what kCompute has been asked for so far, which may still use the
-  // buffer that lay there before.
+  // A copy on `lane` will use this piece of a buffer, so it is not reused before the copy is done.
+  // The first such copy waits for the current work of kCompute, which may still use the previous
+  // buffer at the same address.
   void UsedBy(Lane lane, const void* piece);
-  MemoryUse use(bool with_free = true) const;  // `free` is the driver's answer
+  MemoryUse use(bool with_free = true) const;  // `free` is the driver's value
   const BlockCache& cache() const { return cache_; }
 
  private:
@@ -46,17 +46,17 @@ class DeviceMemory final : public tensor::BufferHome {
     std::uint64_t bytes = 0;
     bool lanes[kLanes] = {};
   };
-  std::map<std::uint64_t, Buffer> buffers_;  // those that are out
+  std::map<std::uint64_t, Buffer> buffers_;  // those in use
   std::uint64_t used_ = 0, peak_ = 0;
   BlockCache::Mark marks_[kLanes] = {};
   std::deque<std::pair<BlockCache::Mark, EgEvent*>> pending_[kLanes];
 };
 
-// Page-locked memory. To have it from the driver, or to give it back, is slow and may wait for the
-// device, so what comes back is kept for the next of its size: with what is out never more than was
-// out at once before, or kKeptMax if that is more. Then the oldest goes. What the driver refused,
-// or more, it is asked for again after kRefusedMax times, or once some was given back to it: a
-// refusal may be as slow.
+// Page-locked memory. Allocating and freeing it in the driver is slow and may wait for the device,
+// so returned memory is kept for later requests of its size. Together with the memory in use it
+// never exceeds the largest amount that was in use at once, or kKeptMax if that is more; then the
+// oldest is freed. After the driver has refused a size, that size or more is requested again only
+// after kRefusedMax attempts, or once some was freed, because a refusal may be as slow.
 class PinnedMemory final : public HostMemory,
                            public tensor::BufferHome,
                            public std::enable_shared_from_this<PinnedMemory> {
@@ -69,7 +69,8 @@ class PinnedMemory final : public HostMemory,
   absl::StatusOr<tensor::AlignedBuffer> Allocate(std::size_t bytes) override;
   void TakeBack(std::byte* data, std::size_t bytes) override;
   bool Holds(const std::byte* data, std::size_t bytes) const;
-  // Pages, and above 64 KiB eighths of a power of two: like sizes share.
+  // Rounds up to pages, and above 64 KiB to eighths of a power of two, so that similar sizes share
+  // memory.
   static std::size_t Rounded(std::size_t bytes);
 
  private:
@@ -77,11 +78,11 @@ class PinnedMemory final : public HostMemory,
     std::byte* data;
     std::uint64_t age;
   };
-  // Takes out of what is kept, oldest first, until `more` can be added: who calls gives it back to
-  // the driver.
+  // Removes kept memory, oldest first, until `more` can be added; the caller frees it in the
+  // driver.
   std::vector<std::byte*> MakeRoom(std::uint64_t more) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::vector<std::byte*> TakeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // all of it
-  void Release(const std::vector<std::byte*>& gone);                      // without the lock
+  std::vector<std::byte*> TakeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);  // removes all of it
+  void Release(const std::vector<std::byte*>& gone);  // call it without the lock
 
   const EgCudaApi* const api_;
   mutable Mutex mu_;
@@ -90,9 +91,10 @@ class PinnedMemory final : public HostMemory,
   std::uint64_t out_bytes_ ABSL_GUARDED_BY(mu_) = 0, out_peak_ ABSL_GUARDED_BY(mu_) = 0,
                            kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::uint64_t age_ ABSL_GUARDED_BY(mu_) = 0;
-  std::size_t refused_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // the least that the driver refused …
+  // the smallest size that the driver refused …
+  std::size_t refused_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::uint32_t refused_ ABSL_GUARDED_BY(mu_) =
-      0;  // … and how often it is not asked for so much from now on
+      0;  // … and the number of attempts for which this size is not requested
   std::string refused_because_ ABSL_GUARDED_BY(mu_);
 };
 

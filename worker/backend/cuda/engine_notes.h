@@ -1,4 +1,4 @@
-// Which of cuDNN's engines compute what a key asks for, by what the library notes of them.
+// Decides which of cuDNN's engines compute what a key requests, by the library's notes about them.
 #pragma once
 
 #include "worker/backend/cuda/cuda_abi.h"
@@ -7,11 +7,11 @@
 namespace evergrad::cuda {
 
 struct EngineNotes {
-  bool tensor_cores = false;    // TENSOR_CORE: of float32 operands it takes TF32
-  bool narrows_inputs = false;  // DOWN_CONVERT_INPUTS: it takes less than TF32 of float32 operands
-  bool narrow_sums = false;     // REDUCED_PRECISION_REDUCTION: it adds up in less than float32
-  // WINOGRAD_TILE_13x13: F(9x9, 5x5) of 64 channels in float32 errs by 10^-2 of the largest output
-  // with plain points, where direct sums err by 10^-6 and F(4x4, 3x3) by 4 10^-6.
+  bool tensor_cores = false;    // TENSOR_CORE: uses TF32 for float32 operands
+  bool narrows_inputs = false;  // DOWN_CONVERT_INPUTS: uses less than TF32 for float32 operands
+  bool narrow_sums = false;     // REDUCED_PRECISION_REDUCTION: adds in less than float32
+  // WINOGRAD_TILE_13x13: F(9x9, 5x5) of 64 channels in float32 has an error of 10^-2 of the largest
+  // output with plain points, while direct sums have 10^-6 and F(4x4, 3x3) has 4 10^-6.
   bool large_tiles = false;
   bool carries_nan = false;  // STRICT_NAN_PROP
 };

@@ -8,10 +8,10 @@
 namespace evergrad::worker {
 namespace {
 
-// Shapes without a graph are remembered, too, and batches come in many sizes.
+// Shapes without a graph are remembered, too, and batches may have many sizes.
 constexpr std::size_t kEntriesMax = 1024;
-// How many times as long as the newcomer a graph must not have been asked for before it goes: to
-// capture costs more than a step does.
+// A graph is evicted only if it has been unused for this multiple of the new shape's interval,
+// because a capture costs more than a step.
 constexpr std::uint64_t kLonger = 4;
 
 }  // namespace
@@ -90,7 +90,7 @@ bool GraphCapture::MakeRoom(const Entry& entry, std::uint64_t before, Decision* 
                            calls + std::max<std::uint64_t>(1, entry.calls) <= options_.calls_max);
   };
   if (fits(stats_.graphs, stats_.calls)) return true;
-  std::vector<std::pair<std::uint64_t, Key>> kept;  // when they were used
+  std::vector<std::pair<std::uint64_t, Key>> kept;  // with the time of their last use
   for (const auto& [key, other] : entries_)
     if (other.has_graph) kept.emplace_back(other.used, key);
   std::sort(kept.begin(), kept.end());

@@ -1,20 +1,19 @@
-// When a step is captured into a CUDA graph, when it is replayed, and why it was captured again.
+// Decides when a step is captured into a CUDA graph, when the graph is replayed, and records why a
+// step was captured again.
 //
 //   run eagerly `warm_up` times ──▶ capture ──▶ replay, replay, … ──(addresses changed)──▶ capture
-//                                     └─ failed, or of no use ─▶ capture again; after
-//                                     `failures_max` in a row run eagerly for good
+//      a failed or useless capture ──▶ capture again; after `failures_max` in a row: always eager
 //
-// Of no use is a graph that was never replayed because the addresses had changed already.
+// A capture was useless if the addresses changed before its first replay.
 //
-// Graphs take memory, so they are bounded, by their number and by the calls in them. Where there is
-// no room for another, the ones that were used longest ago go, if they have not been asked for in a
-// good deal longer time than the new shape; else that one is run eagerly. So shapes that come in
-// turn, and are too many, are not captured each time just to go again: as many as there is room for
-// are replayed.
+// Graphs take memory, so their number and the number of calls in them are bounded. If the limit is
+// reached, the least recently used graphs are evicted, provided that they have been unused for much
+// longer than the interval of the new shape; otherwise the new shape runs eagerly. So if too many
+// shapes take turns, they do not evict each other in every step: as many as fit are replayed.
 //
-// A graph has the addresses and numbers in it that were current at its capture; whoever asks hands
-// in a fingerprint of them. Decisions only: the owner captures, keeps the graphs under their keys,
-// and drops what it is told to. Not thread-safe.
+// A graph contains the addresses and numbers that were current at its capture; the caller passes a
+// fingerprint of them. This class only decides: the owner captures, keeps the graphs under their
+// keys, and destroys those that it is told to. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,23 +29,25 @@ class GraphCapture {
 
   struct Options {
     std::uint32_t warm_up =
-        2;  // plans are made and algorithms measured meanwhile, which no capture may do
+        // plans are made and algorithms measured in these runs, which is impossible during a
+        // capture
+        2;
     std::uint32_t failures_max = 3;  // in a row
     std::uint32_t graphs_max = 256;
-    bool enabled = true;  // false: always eagerly
+    bool enabled = true;  // false: always eager
     std::uint64_t calls_max =
-        64 * 1024;  // of all graphs; some KB each, so a ResNet-50 has room for some sixty shapes
+        64 * 1024;  // of all graphs; a call takes some KB, so about sixty shapes of a ResNet-50 fit
   };
   enum class Action { kEager, kCapture, kReplay };
   struct Decision {
     Action action = Action::kEager;
-    bool drop = false;         // the graph that is kept under the key is of no use any more
-    std::vector<Key> evicted;  // of others that have to go
+    bool drop = false;         // the graph kept under the key is useless now
+    std::vector<Key> evicted;  // keys of other graphs to be destroyed
   };
   struct Stats {
     std::uint64_t eager = 0, captures = 0, replays = 0, failures = 0, evictions = 0;
-    std::uint64_t crowded = 0;            // of the eager ones: there was no room for their graph
-    std::uint64_t graphs = 0, calls = 0;  // kept now
+    std::uint64_t crowded = 0;            // eager steps because the graph limit was reached
+    std::uint64_t graphs = 0, calls = 0;  // of the graphs kept now
     std::map<std::string, std::uint64_t>
         recaptures;  // by reason: "addresses changed", "evicted", "capture failed"
     std::uint64_t recaptures_total() const;
@@ -54,15 +55,16 @@ class GraphCapture {
 
   explicit GraphCapture(Options options) : options_(options) {}
 
-  // What to do with the next step of this shape.
+  // Decides about the next step of this shape.
   Decision Next(Key key, std::uint64_t fingerprint);
-  // How the capture went that Next asked for. The reason of a failure is kept.
+  // The result of the capture that Next requested. The reason of a failure is kept.
   void Captured(Key key, std::uint64_t calls);
   void Failed(Key key, const std::string& reason);
-  // What the shape was made of is gone, its graph with it: the next of this key is another shape.
+  // The objects of the shape are destroyed, and its graph with them: the next use of this key is
+  // another shape.
   void Forget(Key key);
   const Stats& stats() const { return stats_; }
-  // Why `key` is run eagerly for good; "" when it is not.
+  // The reason why `key` always runs eagerly; "" if it does not.
   std::string given_up(Key key) const;
 
  private:
@@ -72,14 +74,15 @@ class GraphCapture {
     std::uint64_t fingerprint = 0, used = 0, calls = 0;
     std::string reason;
   };
-  void Drop(Entry* entry);  // its graph
-  // Whether there is room for a graph of `entry` (as large as its last one; the first one's size is
-  // not known), which was last asked for at `before`: makes it, or leaves everything as it is.
+  void Drop(Entry* entry);  // counts the removal of its graph
+  // Evicts graphs to make space for the graph of `entry` (as large as its last one; the size of a
+  // first one is unknown), which was last requested at `before`. Returns false and changes nothing
+  // if that is not possible.
   bool MakeRoom(const Entry& entry, std::uint64_t before, Decision* decision);
 
   const Options options_;
   std::map<Key, Entry> entries_;
-  std::uint64_t clock_ = 0;  // counts calls of Next
+  std::uint64_t clock_ = 0;  // number of calls of Next
   Stats stats_;
 };
 

@@ -12,8 +12,8 @@
 namespace evergrad::worker {
 namespace {
 
-// dlerror() says "PATH: cannot open shared object file: No such file or directory" of the library
-// itself and of those that it needs.
+// dlerror() gives "PATH: cannot open shared object file: No such file or directory" for the library
+// itself and for its dependencies.
 bool IsAbsent(const std::string& name, absl::string_view error) {
   return error.find("cannot open shared object file") != absl::string_view::npos &&
          error.substr(0, name.size()) == name;
@@ -23,7 +23,7 @@ bool IsAbsent(const std::string& name, absl::string_view error) {
 
 absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path) {
   const std::string name = path.empty() ? kCudaLibraryName : path;
-  // Beside the executable, else where the linker looks.
+  // Looks beside the executable, then where the linker looks.
   std::error_code ignored;
   const std::filesystem::path beside =
       std::filesystem::read_symlink("/proc/self/exe", ignored).replace_filename(kCudaLibraryName);
@@ -33,7 +33,7 @@ absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path) {
   if (handle == nullptr) {
     const char* const why = ::dlerror();
     const std::string text = why == nullptr ? "no reason given" : why;
-    if (IsAbsent(file, text)) return absl::NotFoundError(absl::StrCat(name, " is not there"));
+    if (IsAbsent(file, text)) return absl::NotFoundError(absl::StrCat(name, " does not exist"));
     return absl::FailedPreconditionError(absl::StrCat(name, " cannot be loaded: ", text));
   }
   const auto entry = reinterpret_cast<EgCudaEntry>(::dlsym(handle, EG_CUDA_ENTRY));
@@ -41,7 +41,7 @@ absl::StatusOr<const EgCudaApi*> LoadCudaLibrary(const std::string& path) {
   if (api == nullptr) {
     ::dlclose(handle);
     return absl::FailedPreconditionError(
-        absl::StrCat(name, " is no library of ours: it lacks ", EG_CUDA_ENTRY));
+        absl::StrCat(name, " is not a library of Evergrad: it lacks ", EG_CUDA_ENTRY));
   }
   if (api->abi_version != EG_CUDA_ABI_VERSION || api->table_bytes != sizeof(EgCudaApi)) {
     const std::string text = absl::StrFormat(

@@ -10,7 +10,7 @@ std::optional<StagingRing::Slot> StagingRing::Acquire(std::uint64_t bytes) {
   EG_CHECK(bytes > 0 && bytes <= bytes_);
   const std::uint64_t want = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (held_.empty()) head_ = 0;
-  const bool wraps = head_ + want > bytes_;  // a slot is in one piece
+  const bool wraps = head_ + want > bytes_;  // a slot must be contiguous
   const std::uint64_t skipped = wraps ? bytes_ - head_ : 0;
   if (stats_.in_use + skipped + want > bytes_) {
     ++stats_.refused;

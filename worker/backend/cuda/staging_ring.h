@@ -1,11 +1,11 @@
-// Pinned memory between the host and the copies that a stream makes: which bytes are whose, until
-// which ticket.
+// Allocates pinned memory for the copies of a stream: which bytes are in use, and until which
+// ticket.
 //
-//   Acquire ──▶ (the host fills it, or the copy does) ──▶ Submit: a ticket, in the stream's order
-//   ──▶ Reached(ticket): the bytes are free
+//   Acquire ──▶ (the host or the copy fills it) ──▶ Submit: tickets in the stream's order ──▶
+//   Reached(ticket): the bytes are free
 //
-// Slots are given out and come back in one order, so the books are two positions and a queue. It
-// computes with offsets. Not thread-safe.
+// Slots are allocated and freed in one order, so two positions and a queue describe them. It
+// computes only with offsets. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class StagingRing {
     Ticket ticket = 0;  // 1, 2, …
   };
   struct Stats {
-    std::uint64_t in_use = 0, in_use_peak = 0;  // bytes, with what was skipped at the end
+    std::uint64_t in_use = 0, in_use_peak = 0;  // bytes, including those skipped at the end
     std::uint64_t slots = 0, refused = 0;
   };
 
@@ -32,24 +32,24 @@ class StagingRing {
   explicit StagingRing(std::uint64_t bytes) : bytes_(bytes / kAlignment * kAlignment) {}
 
   std::uint64_t capacity() const { return bytes_; }
-  // Contiguous bytes; nullopt when the ring is too full: wait for oldest() and try again. `bytes`
-  // is in 1..capacity().
+  // Contiguous bytes; nullopt if the ring is too full: wait for oldest() and try again. `bytes`
+  // must be in 1..capacity().
   std::optional<Slot> Acquire(std::uint64_t bytes);
-  // The copy of this slot is queued: it will be reached. In order of the tickets.
+  // The copy of this slot is queued, so Reached will follow. Call it in the order of the tickets.
   void Submit(Ticket ticket);
-  // Everything submitted up to `ticket` is done. A ticket that was reached already changes nothing.
+  // All copies submitted up to `ticket` are done. A ticket that was reached before changes nothing.
   void Reached(Ticket ticket);
-  // The oldest ticket that was submitted and not reached; nullopt when there is none to wait for.
+  // The oldest submitted ticket that was not reached; nullopt if there is none to wait for.
   std::optional<Ticket> oldest() const;
   Stats stats() const { return stats_; }
 
  private:
   struct Held {
     Ticket ticket;
-    std::uint64_t begin, length;  // `length` with what was skipped before it
+    std::uint64_t begin, length;  // `length` includes bytes skipped before it
   };
   const std::uint64_t bytes_;
-  std::uint64_t head_ = 0;  // where the next one begins
+  std::uint64_t head_ = 0;  // begin of the next slot
   std::deque<Held> held_;
   Ticket last_ = 0, submitted_ = 0;
   Stats stats_;

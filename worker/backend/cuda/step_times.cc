@@ -5,7 +5,7 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr std::size_t kSpansMax = 4096;  // of one lane in one step; what is beyond is not measured
+constexpr std::size_t kSpansMax = 4096;  // of one queue in one step; further spans are not measured
 
 }  // namespace
 
@@ -73,7 +73,7 @@ void StepTimes::BeforeStep() {
 }
 
 void StepTimes::BeginCompute() {
-  AfterCopies(Lane::kIn);  // what is asked for in the step's back is another span
+  AfterCopies(Lane::kIn);  // copies requested after the step's end are another span
   waits_ = 0;
   waiting_ = ended_ = false;
   if (before_) return Record(Lane::kCompute, told_);
@@ -134,7 +134,8 @@ void StepTimes::Finished() {
   }
   begun_ = before_ = ended_ = waiting_ = false;
   turn_ = 1 - turn_;
-  // Of the step before this one: this one has awaited its own copies, which came behind those.
+  // The copies of the previous step: this step has waited for its own copies, which came after
+  // those.
   ReadCopies(&copies_[turn_]);
 }
 

@@ -1,12 +1,13 @@
-// How long a step's copies and kernels take, by events of the device.
+// Measures the duration of a step's copies and kernels with events of the device.
 //
-//   kIn, kOut   ─ copy copy ── Await ── copy ─        a span: copies that were asked for one behind
-//   the other; the lane may idle at an Await kCompute    [ begin … ├ waits for a copy ┤ … end ]
-//   begin and end lie outside of a captured step, the edges of a wait within it
+//   kIn, kOut   ─ copy copy ── Await ── copy ─
+//               A span: copies requested one after another; the queue may idle at an Await.
+//   kCompute    [ begin … ├ waits for a copy ┤ … end ]
+//               Begin and end are outside of a captured step, the edges of a wait inside it.
 //
-// The owner records the events that it is handed, where it is told to. Nothing here is an error of
-// a step: where the device refuses to measure, there is no measuring from then on. Not thread-safe;
-// the thread of the context, which outlives this.
+// The owner records the events that it is given, at the given places. An error here is no error of
+// the step: if the device refuses to measure, measuring ends. Not thread-safe; used on the
+// context's thread; the context outlives this object.
 #pragma once
 
 #include <array>
@@ -30,29 +31,30 @@ class StepTimes {
   StepTimes(const EgCudaApi* api, EgContext* context) : api_(api), context_(context) {}
   ~StepTimes();
 
-  // A copy is asked of kIn or kOut next; what the lane is asked for next may make it wait, or the
-  // host will wait: an event that an idle lane is asked to record says when it was asked.
+  // BeforeCopy: a copy is queued in kIn or kOut next. AfterCopies: the next request may make the
+  // queue wait, or the host will wait. An event that an idle queue records gives the time of the
+  // request.
   void BeforeCopy(Lane lane);
   void AfterCopies(Lane lane);
 
-  // kCompute is told to wait, with no step open: the next step begins here.
+  // kCompute is told to wait while no step is open: the next step begins here.
   void BeforeStep();
-  // Around what kCompute is asked for in a step; outside of its capture.
+  // Called around the requests to kCompute in a step, outside of its capture.
   void BeginCompute();
   void EndCompute();
-  // Within it: the event to be recorded, on kCompute, before the first of a series of Awaits and
-  // behind the last. Null: none. Of a step that is replayed neither is asked for: its graph has
-  // them, `waits` of them.
+  // Called inside a step: the event to be recorded on kCompute before the first of a series of
+  // Awaits, and after the last. nullptr: none. Not called for a replayed step: its graph contains
+  // the events of `waits` waits.
   EgEvent* BeginWait();
   EgEvent* EndWait();
   bool waiting() const { return waiting_; }
   std::size_t waits() const { return waits_; }
   void Replayed(std::size_t waits) { waits_ = waits; }
 
-  // kCompute has done all of the step. Its copies may still be under way: they are read with the
-  // next one.
+  // kCompute has done the whole step. Its copies may still be in progress; they are read with the
+  // next step.
   void Finished();
-  // The step came to an error: it is not counted.
+  // The step failed and is not counted.
   void Abandon();
   const Sums& sums() const { return sums_; }
 
@@ -73,11 +75,11 @@ class StepTimes {
   const EgCudaApi* const api_;
   EgContext* const context_;
   bool on_ = true;
-  std::array<std::array<Copies, 2>, 2> copies_;  // of this step and the last, by lane
+  std::array<std::array<Copies, 2>, 2> copies_;  // of this step and the previous one, by queue
   std::size_t turn_ = 0;
   Span step_{};
-  EgEvent* told_ = nullptr;  // BeginCompute of a step that BeforeStep began
-  std::vector<Span> edges_;  // of waits; graphs have them inside, so they stay
+  EgEvent* told_ = nullptr;  // for BeginCompute of a step that BeforeStep began
+  std::vector<Span> edges_;  // of waits; graphs contain them, so they are kept
   std::size_t waits_ = 0;
   bool waiting_ = false, begun_ = false, before_ = false, ended_ = false;
   Sums sums_;

@@ -66,7 +66,7 @@ TEST_CASE("memory is counted, given back, and refused with what was asked and wh
     const auto refused = backend.Allocate(std::size_t{1} << 50, "all of it");
     CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
     CHECK_THAT(std::string(refused.status().message()),
-               Catch::StartsWith("no memory: what=all of it bytes=1125899906842624 free="));
+               Catch::StartsWith("out of memory: what=all of it bytes=1125899906842624 free="));
     Memory moved = backend.Allocate(64, "c").value();
     moved = Memory();
     CHECK(backend.memory().used == before);

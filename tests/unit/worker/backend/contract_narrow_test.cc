@@ -417,15 +417,15 @@ TEST_CASE("primitives on 16 bits give the same bits on every call") {
 TEST_CASE("a device says in which precisions it computes, and why not in the others") {
   const auto cpu = MakeBackend({"cpu", 1}).value();
   CHECK(cpu->CheckPrecision(Precision::kFloat32).ok());
-  CHECK(cpu->CheckPrecision(Precision::kTf32).message() == "TF32 is of NVIDIA's GPUs");
+  CHECK(cpu->CheckPrecision(Precision::kTf32).message() == "only NVIDIA's GPUs have TF32");
   CHECK(cpu->CheckPrecision(Precision::kMixedFloat16).message() ==
-        "oneDNN has no float16 products for processors");
+        "oneDNN has no float16 products for CPUs");
   const bool avx512 = cpu->name().find("avx512_core") != std::string::npos;
   const absl::Status bfloat16 = cpu->CheckPrecision(Precision::kMixedBFloat16);
   CHECK(bfloat16.ok() == avx512);
   if (!avx512)
     CHECK_THAT(std::string(bfloat16.message()),
-               Catch::Contains("avx512_core on, and this processor is "));
+               Catch::Contains("avx512_core on, and this CPU is "));
 }
 
 }  // namespace

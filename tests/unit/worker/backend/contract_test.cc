@@ -462,7 +462,7 @@ TEST_CASE("more shapes than the cache holds are still computed right") {
 TEST_CASE("MakeBackend refuses by name what it cannot be") {
   const auto gpu = MakeBackend({"gpu", 1, false, "/nowhere/libevergrad_cuda.so"});
   CHECK(gpu.status().message() ==
-        "device gpu cannot be had: /nowhere/libevergrad_cuda.so is not there");
+        "device gpu is not usable: /nowhere/libevergrad_cuda.so does not exist");
   CHECK(BlameOf(gpu.status()) == Blame::kUser);
   const auto unknown = MakeBackend({"tpu", 1});
   CHECK(unknown.status().code() == absl::StatusCode::kInvalidArgument);

@@ -18,14 +18,14 @@ int32_t Fail(int32_t kind, int32_t code, EgCudaError* error, const char* format,
 
 namespace {
 
-// Cudart says one thing of a host without a driver and of one whose driver is too old.
+// cudart returns the same error for a host without a driver and for a driver that is too old.
 int32_t NoDriver(cudaError_t status, EgCudaError* error) {
   int serves = 0;
   if (cudaDriverGetVersion(&serves) != cudaSuccess || serves == 0)
     return Fail(EG_CUDA_NO_DRIVER, status, error, "no CUDA driver (cudart %d)", status);
   return Fail(
       EG_CUDA_NO_DRIVER, status, error,
-      "the CUDA driver is too old: it serves CUDA %d.%d, this library wants %d.%d (cudart %d)",
+      "the CUDA driver is too old: it supports CUDA %d.%d, this library requires %d.%d (cudart %d)",
       serves / 1000, serves % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, status);
 }
 
@@ -44,7 +44,7 @@ int32_t FromRuntime(cudaError_t status, const char* call, EgCudaError* error) {
     default: break;
   }
   const int32_t kind = status == cudaErrorMemoryAllocation ? EG_CUDA_NO_MEMORY : EG_CUDA_FAILED;
-  // The call's name is enough: its arguments say nothing outside.
+  // The name of the call is enough; its arguments have no meaning outside.
   const char* const open = std::strchr(call, '(');
   const int length =
       open == nullptr ? static_cast<int>(std::strlen(call)) : static_cast<int>(open - call);

@@ -11,12 +11,12 @@
 namespace evergrad::cuda {
 namespace {
 
-// The device that was opened last: threads that open none must not make a context on the first one,
-// which takes memory there.
+// The device that was opened last. Threads that open none must not create a context on the first
+// device, which would take memory there.
 std::atomic<int> opened{-1};
 
-// A thread's device is the first one until it says another: what a context was handed to, to be
-// closed above all, says it before it makes something.
+// A thread's current device is the first one until it selects another. Every function with a
+// context, above all the closing one, selects the device before it creates anything.
 cudaError_t Use(int ordinal) {
   thread_local int used = -1;
   if (used == ordinal) return cudaSuccess;
@@ -27,9 +27,9 @@ cudaError_t Use(int ordinal) {
 
 int32_t OpenInto(EgContext* context, EgCudaError* error) {
   EG_CUDA_TRY(Use(context->ordinal));
-  EG_CUDA_TRY(cudaFree(nullptr));  // makes the device's context
+  EG_CUDA_TRY(cudaFree(nullptr));  // creates the device's context
   opened = context->ordinal;
-  // Transfers are small beside kernels and on their critical path: first.
+  // Transfers are short compared with kernels and on their critical path, so they have priority.
   int least = 0, greatest = 0;
   EG_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (int lane = 0; lane < 3; ++lane)
@@ -48,7 +48,7 @@ int32_t OpenInto(EgContext* context, EgCudaError* error) {
 }
 
 void Close(EgContext* context) {
-  // Nobody is left to be told of an error.
+  // Errors cannot be reported here.
   Ignore(Use(context->ordinal));
   for (const cudaStream_t lane : context->lanes)
     if (lane != nullptr) Ignore(cudaStreamSynchronize(lane));
@@ -100,7 +100,7 @@ int32_t Release(EgContext* context, uint64_t address, EgCudaError* error) {
   return EG_CUDA_OK;
 }
 
-// Both are called on threads that have opened nothing.
+// Both are called on threads that have opened no device.
 void UseOpened() {
   if (opened >= 0) Ignore(Use(opened));
 }
@@ -138,7 +138,7 @@ void DropEvent(EgEvent* event) {
   delete event;
 }
 
-// While the compute lane is captured, its events become nodes of the graph.
+// While the compute queue is captured, its events become nodes of the graph.
 bool Captured(const EgContext* context, int32_t lane) {
   return context->capturing && lane == EG_LANE_COMPUTE;
 }
@@ -173,8 +173,8 @@ int32_t Milliseconds(EgEvent* from, EgEvent* to, float* milliseconds, EgCudaErro
 }
 
 int32_t BeginCapture(EgContext* context, EgCudaError* error) {
-  // Only this thread's calls may spoil it: another worker's thread in this process goes on as it
-  // likes.
+  // Only calls of this thread may invalidate the capture: another worker's thread in this process
+  // continues undisturbed.
   EG_CUDA_TRY(cudaStreamBeginCapture(context->compute(), cudaStreamCaptureModeThreadLocal));
   context->capturing = true;
   return EG_CUDA_OK;
@@ -253,7 +253,7 @@ int32_t CheckPlan(const EgPlanKey* key, EgCudaError* error) {
 template <typename Arguments>
 int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaError* error) {
   if (bytes != sizeof(Arguments))
-    return Fail(EG_CUDA_FAILED, 0, error, "an operation's arguments are of another version");
+    return Fail(EG_CUDA_FAILED, 0, error, "an operation's arguments are from another version");
   return Run(context->compute(), *static_cast<const Arguments*>(arguments), error);
 }
 
@@ -268,8 +268,8 @@ int32_t Compute(EgContext* context, int32_t op, const void* arguments, uint64_t 
   }
 }
 
-// NVTX answers with a negative number where no tool has been injected; one is injected at the first
-// call of the process, or never.
+// NVTX returns a negative number if no tool is injected; a tool is injected at the first call of
+// the process, or never.
 int32_t PushRange(const char* name) { return nvtxRangePushA(name) < 0 ? 0 : 1; }
 void PopRange() { nvtxRangePop(); }
 
@@ -298,7 +298,7 @@ int32_t FromDnn(const Dnn& dnn, cudnnStatus_t status, const char* call, EgCudaEr
                                status == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
                            ? EG_CUDA_NO_MEMORY
                            : EG_CUDA_FAILED;
-  char why[256] = "";  // of this thread's last error; some have no more to say
+  char why[256] = "";  // of this thread's last error; some have no more text
   dnn.cudnnGetLastErrorString(why, sizeof why);
   return Fail(kind, status, error, "%.*s: %s (cudnn %d)%s%s",
               static_cast<int>(std::strcspn(call, "(")), call, dnn.cudnnGetErrorString(status),

@@ -1,4 +1,4 @@
-// One device: its lanes, the handles of cuBLASLt and cuDNN, whether a step is being captured.
+// One device: its queues, the handles of cuBLASLt and cuDNN, and the state of a capture.
 #pragma once
 
 #include <cublasLt.h>
@@ -12,7 +12,7 @@
 #include "worker/backend/cuda/device/check.h"
 #include "worker/backend/cuda/device/libraries.h"
 
-// Of one of two libraries.
+// A plan of one of the two libraries.
 struct EgPlan {
   virtual ~EgPlan() = default;
   virtual int32_t Run(EgContext* context, const EgPlanArguments& arguments, EgCudaError* error) = 0;
@@ -25,9 +25,9 @@ struct EgContext {
   cublasLtHandle_t blas_handle = nullptr;
   cudnnHandle_t dnn_handle = nullptr;
   bool capturing = false;
-  void* nvml_device = nullptr;  // once it was asked for
-  // Of cuDNN, what `plans` offered last, until they are made: to finalize one may mean to compile
-  // it.
+  void* nvml_device = nullptr;  // once requested
+  // The plans of cuDNN that `plans` offered last, until they are made, because finalizing one may
+  // compile it.
   EgPlanKey offered_key{};
   std::vector<std::unique_ptr<EgPlan>> offered = {};
 

@@ -1,4 +1,4 @@
-// The part of the table that needs a device.
+// The part of the function table that needs a device.
 #pragma once
 
 #include "worker/backend/cuda/cuda_abi.h"

@@ -1,8 +1,8 @@
-// Convolutions by cuDNN 9's backend API: a graph of descriptors (tensors, a convolution, with bias
-// and relu two pointwise operations behind it), the engines that its heuristics offer for it, one
-// of them as an execution plan.
+// Convolutions with cuDNN 9's backend API: a graph of descriptors (tensors, a convolution, with
+// bias and relu two more pointwise operations), the engines that its heuristics offer for it, and
+// one of them as an execution plan.
 //
-// Engines that would compute something else are passed over by the library's notes of them
+// Engines that would compute something else are skipped, based on the library's notes about them
 // (engine_notes.h).
 #include <algorithm>
 #include <array>
@@ -20,8 +20,8 @@ namespace {
 #define EG_DNN_TRY(call) EG_CUDA_RETURN_IF(FromDnn(dnn, dnn.call, #call, error))
 
 constexpr int64_t kEnginesMax =
-    256;  // of one way of asking; with float32, most of those at the front may be TF32
-// Of engines whose kernels are compiled once they are asked for, which takes a good part of a
+    256;  // per heuristic mode; with float32, most of the first ones may be TF32
+// Limit of engines whose kernels are compiled when they are requested, which takes a good part of a
 // second each: a network has a hundred keys.
 constexpr int kCompiledMax = 3;
 constexpr int64_t kX = 'x', kW = 'w', kY = 'y', kBias = 'b', kSum = 's',
@@ -72,7 +72,7 @@ class Descriptor {
 
 using Dims = std::array<int64_t, 4>;
 
-// Of [n][c][h][w] in the order n, h, w, c.
+// The strides of [n][c][h][w] stored in the order n, h, w, c.
 Dims ChannelsLast(const Dims& d) { return {d[1] * d[2] * d[3], 1, d[3] * d[1], d[1]}; }
 
 cudnnDataType_t DataTypeOf(int32_t element) {
@@ -116,13 +116,13 @@ int32_t MakePointwise(Descriptor* mode, Descriptor* operation, cudnnPointwiseMod
   return operation->Finalize(error);
 }
 
-// The operations of one key: all that needs no device.
+// The operations of one key; building them needs no device.
 struct Operations {
-  std::vector<Descriptor> kept;  // whatever the operations point to
+  std::vector<Descriptor> kept;  // keeps everything alive that the operations point to
   std::vector<cudnnBackendDescriptor_t> list;
 
   int32_t Make(const Dnn& dnn, const EgPlanKey& key, EgCudaError* error) {
-    kept.reserve(16);  // references into it stay
+    kept.reserve(16);  // keeps references into it valid
     const auto add = [&]() -> Descriptor& { return kept.emplace_back(dnn); };
     const Dims x_dims = {key.batch, key.in_c, key.in_h, key.in_w},
                w_dims = {key.filters, key.in_c, key.kernel_h, key.kernel_w};
@@ -187,7 +187,7 @@ struct Operations {
       EG_CUDA_RETURN_IF(scaled(CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
                                CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA));
     } else {
-      // conv ─▶ raw ─▶ + bias ─▶ sum ─▶ relu ─▶ y, of which what is not last stays inside.
+      // conv ─▶ raw ─▶ + bias ─▶ sum ─▶ relu ─▶ y; all tensors except the last are virtual.
       Descriptor* out = &y;
       if (add_bias || relu) {
         out = &add();
@@ -264,14 +264,14 @@ struct ConvolutionPlan final : EgPlan {
   }
 };
 
-// Why none was offered, if none was.
+// The reason why no engine was offered, if none was.
 struct Refusals {
   int64_t found = 0, passed_over = 0;
-  EgCudaError last{};  // of an engine that does not take the graph after all
+  EgCudaError last{};  // of an engine that refuses the graph after all
 };
 
-// visit(plan, info) for each engine that takes the key and is wanted(info), the library's first
-// choice first, until it returns false.
+// Calls visit(plan, info) for each engine that accepts the key and for which wanted(info) is true,
+// in the library's order of preference, until visit returns false.
 template <typename Wanted, typename Visit>
 int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Visit visit,
                     Refusals* refusals, EgCudaError* error) {
@@ -287,7 +287,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
                               &context->dnn_handle, error));
   int compiled = 0;
   if (graph.Finalize(&refusals->last) != EG_CUDA_OK)
-    return EG_CUDA_OK;  // no engine takes such a graph: none is offered
+    return EG_CUDA_OK;  // no engine supports such a graph: none is offered
   for (const cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     Descriptor heuristics(dnn);
     EG_CUDA_RETURN_IF(heuristics.Make(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, error));
@@ -295,7 +295,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
     EG_CUDA_RETURN_IF(
         heuristics.Set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, error));
     if (heuristics.Finalize(&refusals->last) != EG_CUDA_OK) continue;
-    int64_t found = 0;  // asked for none, it says how many it has
+    int64_t found = 0;  // without a buffer, the call returns the number of engines
     EG_CUDA_RETURN_IF(heuristics.Get(CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                      0, &found, nullptr, error));
     std::vector<Descriptor> configurations;
@@ -356,7 +356,7 @@ int32_t ForEachPlan(EgContext* context, const EgPlanKey& key, Wanted wanted, Vis
       EG_CUDA_RETURN_IF(
           plan->plan.Set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration, error));
       if (plan->plan.Finalize(&refusals->last) != EG_CUDA_OK)
-        continue;  // it does not take this one after all
+        continue;  // this engine refuses the graph after all
       int64_t workspace = 0;
       EG_CUDA_RETURN_IF(plan->plan.Get(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
                                        1, &one, &workspace, error));
@@ -381,7 +381,8 @@ int32_t ConvolutionPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* i
       [&](const EgPlanInfo& info) { return *count < infos_max || info.deterministic != 0; },
       [&](std::unique_ptr<ConvolutionPlan> plan, const EgPlanInfo& info) {
         if (*count == infos_max)
-          context->offered.pop_back(), --*count;  // the last place is the first deterministic one's
+          // the last place is reserved for the first deterministic engine
+          context->offered.pop_back(), --*count;
         infos[(*count)++] = info;
         context->offered.push_back(std::move(plan));
         deterministic = deterministic || info.deterministic != 0;

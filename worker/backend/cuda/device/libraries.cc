@@ -13,12 +13,12 @@ namespace {
 
 #define EG_NAME__(major) "libcublasLt.so." #major
 #define EG_NAME_(major) EG_NAME__(major)
-// cuBLAS' major version is CUDA's.
+// cuBLAS has the major version of CUDA.
 constexpr const char kBlasName[] = EG_NAME_(CUBLAS_VER_MAJOR);
 constexpr const char kDnnName[] = "libcudnn.so.9";
 static_assert(CUDNN_MAJOR == 9);
 
-// What a library gives, or why not.
+// The functions of a library, or the reason why it cannot be used.
 template <typename Functions>
 struct Loaded {
   Functions functions;
@@ -26,8 +26,8 @@ struct Loaded {
   EgCudaError error;
 };
 
-// A library that was opened stays open: its threads and handlers outlive any use of it. `load`
-// names the first function that it lacks.
+// An opened library stays open, because its threads and handlers outlive any use of it. `load`
+// names the first missing function.
 template <typename Functions, typename Load>
 Loaded<Functions> Open(const char* name, Load load) {
   Loaded<Functions> result{};
@@ -36,7 +36,7 @@ Loaded<Functions> Open(const char* name, Load load) {
     const char* const why = ::dlerror();
     result.kind = Fail(EG_CUDA_NO_LIBRARY, 0, &result.error, "%s cannot be loaded: %s", name,
                        why == nullptr ? "no reason given" : why);
-    // Where CUDA's own installer puts it, which is not told to the linker.
+    // The path of CUDA's own installer, which the linker does not search.
     const std::string installed = std::string("/usr/local/cuda/lib64/") + name;
     handle = ::dlopen(installed.c_str(), RTLD_NOW | RTLD_LOCAL);
   }

@@ -1,6 +1,5 @@
-// cuBLASLt and cuDNN, loaded when a device is opened: each function that is used, by the type that
-// its header declares. The headers' names with the headers' signatures, so a wrong use does not
-// compile.
+// cuBLASLt and cuDNN, loaded when a device is opened. Each function that is used has the name and
+// the type of its header's declaration, so a wrong use does not compile.
 #pragma once
 
 #include <cublasLt.h>
@@ -30,12 +29,13 @@ struct Dnn {
 };
 #undef EG_POINTER_
 
-// Once for the process; EG_CUDA_NO_LIBRARY with the linker's words. Thread-safe.
+// Loads the libraries once for the process. If one is missing, returns EG_CUDA_NO_LIBRARY with the
+// linker's message. Thread-safe.
 int32_t LoadBlas(const Blas** blas, EgCudaError* error);
 int32_t LoadDnn(const Dnn** dnn, EgCudaError* error);
 
-// The driver's libnvidia-ml.so.1, for figures alone. Its header is not among what a build needs, so
-// the three functions are said here as nvml.h has them (a status is 0 where all went well).
+// The driver's libnvidia-ml.so.1, for statistics only. The build does not need its header, so the
+// three functions are declared here as in nvml.h (status 0 means success).
 struct Nvml {
   struct Rates {
     unsigned int gpu, memory;  // percent

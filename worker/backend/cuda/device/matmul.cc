@@ -1,9 +1,9 @@
-// Dense layers by cuBLASLt. It thinks in columns: our row-major d[m,n] = a[m,k] b[k,n] is its
-// d'[n,m] = b'[n,k] a'[k,m] on the same bytes, so its A is our b and its B our a, and the bias, one
-// number a column of ours, is one a row of its: what its epilogue adds.
+// Dense layers with cuBLASLt, which stores matrices by columns. Our row-major d[m,n] = a[m,k]
+// b[k,n] is its d'[n,m] = b'[n,k] a'[k,m] on the same bytes: its A is our b, its B is our a, and
+// our bias, one number per column, has one number per row there, which its epilogue supports.
 //
-// relu is not left to the epilogue: nothing says that it lets a NaN through, and the contract asks
-// for it (worker/backend/cuda/README.md).
+// relu is not fused into the epilogue: no documentation says that it propagates NaN, which the
+// contract requires (worker/backend/cuda/README.md).
 #include <memory>
 #include <vector>
 
@@ -55,7 +55,7 @@ struct Product {
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, error));
       const cudaDataType_t type = CUDA_R_32F;
       EG_CUDA_RETURN_IF(Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &type, sizeof type, error));
-      // Which algorithms are offered may depend on its alignment; each run sets its own.
+      // The offered algorithms may depend on its alignment; each run sets its own pointer.
       const void* const somewhere =
           reinterpret_cast<const void*>(static_cast<std::uintptr_t>(key.alignment));
       EG_CUDA_RETURN_IF(
@@ -63,7 +63,7 @@ struct Product {
     }
     const cudaDataType_t in = DataTypeOf(key.type), out = DataTypeOf(key.d_type);
     const auto rows = [](int64_t n) { return static_cast<std::uint64_t>(n); };
-    // As stored, by columns.
+    // Layouts as stored, by columns.
     if (key.transpose_b != 0) {
       EG_BLAS_TRY(cublasLtMatrixLayoutCreate(&a, in, rows(key.k), rows(key.n), key.k));
     } else {
@@ -93,7 +93,7 @@ struct Preference {
     EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(preference,
                                                      CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                      &kWorkspaceMax, sizeof kWorkspaceMax));
-    // A split sum that meets in the output's type is rounded once for each part.
+    // Split sums that are added in the output's type would be rounded once per part.
     const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
                                   (key.d_type == EG_FLOAT32 ? CUBLASLT_REDUCTION_SCHEME_MASK : 0);
     EG_BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
@@ -108,7 +108,7 @@ struct Preference {
   }
 };
 
-// What the library offers, its first choice first.
+// The library's algorithms, in its order of preference.
 int32_t Heuristics(EgContext* context, const EgPlanKey& key, const Product& product,
                    std::vector<cublasLtMatmulHeuristicResult_t>* results, EgCudaError* error) {
   const Blas& blas = *context->blas;
@@ -121,7 +121,7 @@ int32_t Heuristics(EgContext* context, const EgPlanKey& key, const Product& prod
       preference.preference, kHeuristicsMax, results->data(), &found);
   const bool fused = key.bias != 0 || key.bias_gradient != 0;
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || (fused && status == CUBLAS_STATUS_INVALID_VALUE))
-    found = 0;  // it offers none: an answer
+    found = 0;  // the library offers none, which is a valid answer
   else
     EG_CUDA_RETURN_IF(FromBlas(status, "cublasLtMatmulAlgoGetHeuristic", error));
   results->resize(static_cast<std::size_t>(found));
@@ -161,7 +161,7 @@ int32_t MatmulPlans(EgContext* context, const EgPlanKey& key, EgPlanInfo* infos,
   for (const cublasLtMatmulHeuristicResult_t& result : results)
     if (*count < infos_max)
       infos[(*count)++] =
-          EgPlanInfo{result.workspaceSize, 1, 0};  // its split sums have an order of their own
+          EgPlanInfo{result.workspaceSize, 1, 0};  // its split sums have no fixed order
   return EG_CUDA_OK;
 }
 

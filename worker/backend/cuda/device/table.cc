@@ -1,4 +1,4 @@
-// The table of libevergrad_cuda.so, and what it answers without a context.
+// The function table of libevergrad_cuda.so, and its functions that need no context.
 #include <cuda_runtime_api.h>
 #include <cudnn_version.h>
 
@@ -28,7 +28,7 @@ int32_t DeviceCount(int32_t* count, EgCudaError* error) {
   *count = 0;
   int found = 0;
   EG_CUDA_TRY(cudaGetDeviceCount(&found));
-  // A runtime that finds none says so with an error; one that some day does not is understood, too.
+  // The runtime reports a missing device as an error; a count of 0 is treated in the same way.
   if (found == 0) return FromRuntime(cudaErrorNoDevice, "cudaGetDeviceCount", error);
   *count = found;
   return EG_CUDA_OK;

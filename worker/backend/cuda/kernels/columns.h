@@ -1,14 +1,14 @@
-// Sums over the rows for each column: bias gradients, batch normalization; and what batch
-// normalization does element by element.
+// Sums over the rows for each column: bias gradients, batch normalization; and the elementwise part
+// of batch normalization.
 //
 // First step of a sum: a thread adds the rows of one part of as many neighbouring columns as an
-// access of 16 bytes has (scratch.h), several rows' accesses under way before the first is added,
-// so that each array is read once at the memory's speed: 32 k threads with four accesses of 16
-// bytes each are 16 KB under way on each of 132 multiprocessors. Second step: a team a column adds
-// the parts, a hundredth of the traffic. Everything in double, at half of the float rate on sm_80
-// and sm_90, which four operations for 2 bytes do not reach. What is a column's alone (its mean,
-// its deviation) a thread computes once for all its rows. Where columns are no whole accesses, or
-// an array is not aligned, a thread takes one column; the sums are the same, bit by bit.
+// access of 16 bytes holds (scratch.h). Several rows' accesses are in flight before the first is
+// added, so that each array is read once at the memory's speed: 32 k threads with four accesses of
+// 16 bytes each are 16 KB in flight on each of 132 multiprocessors. Second step: a team per column
+// adds the parts, a hundredth of the traffic. All sums are in double, at half of the float rate on
+// sm_80 and sm_90, which four operations per 2 bytes do not reach. Values of a column (its mean,
+// its deviation) are computed by a thread once for all its rows. If columns are not whole accesses,
+// or an array is not aligned, a thread processes one column; the sums are the same, bit by bit.
 #pragma once
 
 #include <cmath>
@@ -21,11 +21,11 @@
 
 namespace evergrad::cuda {
 
-// A term says what is added up of each element: Of<kAcross>(column) is what it knows of kAcross
-// columns, Values<kAcross> what is read of a row there, Read<kAcross>(row, column) reads it, and
-// Add adds its element e to sums of [kSums][kAcross].
+// A term defines what is summed for each element: Of<kAcross>(column) holds the values of kAcross
+// columns, Values<kAcross> the data of a row there, Read<kAcross>(row, column) reads it, and Add
+// adds its element e to sums of [kSums][kAcross].
 
-// scratch[s][part][column] = sum over the part's rows of term's number s.
+// scratch[s][part][column] = sum over the part's rows of the term's sum s.
 template <int kSums, typename Term>
 struct ColumnPartsMap {
   std::int64_t rows, columns, parts, per_part;
@@ -89,7 +89,7 @@ struct Sums {
     return all;
   }
 };
-// finish(column, sums) by one thread of a team.
+// Calls finish(column, sums) on one thread of a team.
 template <int kSums, typename Finish>
 struct ColumnFinishTeam {
   std::int64_t columns, parts;
@@ -138,10 +138,10 @@ struct StoreSum {
     y[column] = static_cast<float>(sums[0] / divisor);
   }
 };
-// Of one pass both moments: the distances d from the column's first row, and their squares. Then
-// mean = first + sum d / n, and the sum of squares about the mean is sum d² - (sum d)² / n. Nothing
-// is lost by it: (mean - first)² is at most n times the variance, so of the 53 bits 22 go for 4 M
-// rows.
+// Both moments in one pass: the distances d from the column's first row, and their squares. Then
+// mean = first + sum d / n, and the sum of squares about the mean is sum d² - (sum d)² / n. The
+// cancellation is harmless: (mean - first)² is at most n times the variance, so 22 of the 53 bits
+// are lost for 4 M rows.
 template <typename T>
 struct MomentsTerm {
   static constexpr int kWide = kAccess<T>, kDeep = 8;
@@ -180,13 +180,13 @@ struct StoreMoments {
   }
 };
 
-// What a thread knows of the channels that it takes, for all its rows.
+// The values of a thread's channels, for all its rows.
 template <int kAcross>
 struct Channels {
   float mean[kAcross], scale[kAcross], shift[kAcross];
 };
-// Rows of channels: a thread takes kAcross neighbouring channels of several rows, far apart, and
-// neighbours the channels beside.
+// Rows of channels: a thread processes kAcross neighbouring channels of several rows that are far
+// apart; neighbouring threads process the next channels.
 template <typename Op, typename T>
 struct RowsOfChannelsMap {
   static constexpr int kWide = kAccess<T>, kDeep = 4;
@@ -195,7 +195,7 @@ struct RowsOfChannelsMap {
   bool wide;
   RowsOfChannelsMap(std::int64_t r, std::int64_t c, const Op& o)
       : rows(r), channels(c), groups(0), op(o), wide(c % kWide == 0 && o.aligned()) {
-    // Up to 16 rows a thread, while 256 k threads are left.
+    // Up to 16 rows per thread, as long as 256 k threads remain.
     const std::int64_t pieces = wide ? c / kWide : c;
     groups = DivideUp(r, Most(1, Least(16, r * pieces / 262144)));
   }
@@ -226,7 +226,7 @@ struct RowsOfChannelsMap {
   }
 };
 
-// y = (x - mean) gamma / deviation + beta: a read and a write.
+// y = (x - mean) gamma / deviation + beta: one read and one write.
 template <typename T>
 struct BatchNormApply {
   EgBatchNormInference a;
@@ -260,8 +260,8 @@ struct BatchNormApply {
   }
 };
 
-// sums[0] of dy, sums[1] of dy times the normal value: of batch normalization by channels, of layer
-// normalization by columns.
+// sums[0] of dy, sums[1] of dy times the normalized value: by channels for batch normalization, by
+// columns for layer normalization.
 template <typename T, int kAcross>
 struct TwoPacks {
   Pack<T, kAcross> x, dy;
@@ -304,7 +304,7 @@ struct RowPacks {
 };
 template <typename T>
 struct LayerNormBackTerm {
-  static constexpr int kWide = kAccess<T>, kDeep = 2;  // more, and registers spill
+  static constexpr int kWide = kAccess<T>, kDeep = 2;  // with more, registers spill
   EgLayerNormBack a;
   bool aligned() const { return Aligned(a.x) && Aligned(a.dy); }
   template <int kAcross>
@@ -328,10 +328,10 @@ struct LayerNormBackTerm {
         dy * static_cast<double>((static_cast<float>(values.x.v[e]) - values.mean) * values.scale);
   }
 };
-// The means of both go into the scratch, where dx finds them.
+// Stores the means of both in the scratch memory for dx.
 struct StoreNormSums {
   float *dgamma, *dbeta;
-  double* kept;  // [2][columns]; null: nobody asks
+  double* kept;  // [2][columns]; nullptr: not needed
   std::int64_t columns;
   double rows;
   EG_HD void operator()(std::int64_t column, const double* sums) const {
@@ -340,7 +340,7 @@ struct StoreNormSums {
     if (kept != nullptr) kept[column] = sums[0] / rows, kept[columns + column] = sums[1] / rows;
   }
 };
-// dx = gamma / deviation (dy - dbeta / rows - n dgamma / rows): two reads and a write.
+// dx = gamma / deviation (dy - dbeta / rows - n dgamma / rows): two reads and one write.
 template <int kAcross>
 struct BackChannels {
   float mean[kAcross], scale[kAcross], mean_gradient[kAcross], slope[kAcross];
@@ -382,7 +382,8 @@ struct BatchNormBackApply {
     Store<kAcross>(As<T>(a.dx) + at, dx);
   }
 };
-// Of batch normalization's backward pass: the parts, then the two sums of each channel.
+// Scratch memory of batch normalization's backward pass: the parts, then the two sums of each
+// channel.
 inline std::int64_t BatchNormBackScratch(std::int64_t rows, std::int64_t channels) {
   return ColumnScratch(rows, channels, 2) + 16 * channels;
 }

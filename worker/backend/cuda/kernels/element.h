@@ -1,7 +1,7 @@
-// Elements of 16 bits as kernels see them: two bytes in memory, a float in arithmetic. So a kernel
-// is written for `T` once, and is the same code as for float where T is that. Rounded to the
-// nearest, ties to even; NaN stays NaN (common/tensor/convert.h has the same bits, but for which
-// NaN a device makes of one).
+// 16-bit elements in kernels: two bytes in memory, a float in arithmetic. A kernel is written once
+// for `T`, and with float compiles to the same code as before. Rounding is to nearest, ties to
+// even; NaN stays NaN (the bits are those of common/tensor/convert.h, except which NaN a device
+// produces).
 #pragma once
 
 #include <cstdint>
@@ -46,15 +46,15 @@ struct Float16 {
 #else
     const std::uint32_t b = BitsOf(value), sign = (b >> 16) & 0x8000u, x = b & 0x7fffffffu;
     std::uint32_t h = 0;
-    if (x > 0x7f800000u)
-      h = 0x7e00u | ((x >> 13) & 0x3ffu);
-    else if (x >= 0x477ff000u)  // 65520: half way between the largest and what would come next
+    if (x > 0x7f800000u) h = 0x7e00u | ((x >> 13) & 0x3ffu);
+    // 65520: half way between the largest float16 and the next value above
+    else if (x >= 0x477ff000u)
       h = 0x7c00u;
-    else if (x >= 0x38800000u)  // 2^-14: the smallest that is normal
+    else if (x >= 0x38800000u)  // 2^-14: the smallest normal float16
       h = (x + 0xfffu + ((x >> 13) & 1u) - 0x38000000u) >> 13;
     else
-      h = BitsOf(FloatOf(x) + 0.5f) - 0x3f000000u;  // the addition rounds: a unit in the last place
-                                                    // of 0.5 is the smallest float16
+      // the addition rounds: a unit in the last place of 0.5 equals the smallest float16
+      h = BitsOf(FloatOf(x) + 0.5f) - 0x3f000000u;
     bits = static_cast<std::uint16_t>(sign | h);
 #endif
   }
@@ -84,7 +84,7 @@ inline bool Aligned(const void* pointer) {
   return (reinterpret_cast<std::uintptr_t>(pointer) & 15) == 0;
 }
 
-// As many elements as an access of 16 bytes has.
+// The number of elements in an access of 16 bytes.
 template <typename T>
 inline constexpr int kAccess = 16 / sizeof(T);
 template <int kCount, typename T>

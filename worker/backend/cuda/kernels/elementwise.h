@@ -1,11 +1,11 @@
-// Kernels that touch each element once: activations, dropout, sums, copies of columns, transposes.
+// Kernels that access each element once: activations, dropout, sums, copies of columns, transposes.
 //
-// All are bound by memory: an H100 reads and writes 3.35 TB/s, and a chain of n elements moves 4 n
-// bytes for each array in it; the arithmetic (at most a few tens of operations an element) is
-// hidden behind that; of 16-bit elements 2 n bytes. So a thread takes as many neighbouring elements
-// as 16 bytes hold (four, eight of 16 bits) with one access where every array begins at a multiple
-// of 16, and the tail one by one; else one element. What follows another element by element is one
-// kernel (bias and activation), because every kernel more is one more pass over memory.
+// All are bound by memory: an H100 reads and writes 3.35 TB/s, and a chain over n elements moves 4
+// n bytes per array (2 n for 16-bit elements), which hides the arithmetic (at most a few tens of
+// operations per element). So if every array begins at a multiple of 16, a thread processes as many
+// neighbouring elements as 16 bytes hold (four, or eight of 16 bits) with one access, and the tail
+// one by one; otherwise one element. Consecutive elementwise steps are fused into one kernel (bias
+// and activation), because every additional kernel is an additional pass over memory.
 #pragma once
 
 #include <cmath>
@@ -19,8 +19,9 @@
 
 namespace evergrad::cuda {
 
-// y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f sees what y was only where kReads. Inputs are of
-// X, y of Y; four at a time where these differ in size, so that none is read beyond 16 bytes.
+// y[i] = f(x0[i], x1[i], …, y[i]) for i below n; f gets the old y only if kReads. Inputs have type
+// X, y has type Y; four elements at a time if the types differ in size, so that no access exceeds
+// 16 bytes.
 template <int kInputs, bool kReads, typename F, typename X = float, typename Y = float>
 struct Chain {
   static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
@@ -76,10 +77,10 @@ EG_HD float Activated(int activation, float x) {
     default: return x;
   }
 }
-// The gradient by the input, from that by the output y.
+// The gradient of the input, from the gradient of the output y.
 EG_HD float Passed(int activation, float y, float dy) {
   switch (activation) {
-    case EG_RELU: return y > 0.0f ? dy : y == y ? 0.0f : y;  // a NaN shows
+    case EG_RELU: return y > 0.0f ? dy : y == y ? 0.0f : y;  // propagates NaN
     case EG_TANH: return dy * (1.0f - y * y);
     case EG_SIGMOID: return dy * y * (1.0f - y);
     default: return dy;
@@ -94,7 +95,7 @@ struct ActivateBackF {
   int activation;
   EG_HD float operator()(const float* x, float) const { return Passed(activation, x[0], x[1]); }
 };
-// A NaN is made quiet, as the wire's conversion makes it.
+// A NaN is made quiet, as in the wire's conversion.
 struct CastF {
   EG_HD float operator()(const float* x, float) const {
     return x[0] == x[0] ? x[0] : FloatOf(BitsOf(x[0]) | 0x400000u);
@@ -112,8 +113,8 @@ struct MultiplyF {
   EG_HD float operator()(const float* x, float) const { return x[0] * x[1]; }
 };
 
-// One pass that reads each input once; of more than travel in one launch the sum so far lies in
-// memory as float32, 8 bytes an element and launch more.
+// One pass that reads each input once. If there are more inputs than one launch takes, the partial
+// sum is in memory as float32, for 8 bytes more per element and launch.
 template <typename X, typename Y>
 struct SumMap {
   static constexpr int kWide = sizeof(X) == 2 && sizeof(Y) == 2 ? 8 : 4;
@@ -149,9 +150,9 @@ struct SumMap {
   }
 };
 
-// Rows of `columns`, each element with its column's bias: the bias stays in the caches, so it is a
-// read and a write of y. Where rows are whole accesses of aligned memory a thread takes as many
-// columns as one has.
+// Rows of `columns`, each element with its column's bias: the bias stays in the caches, so this is
+// one read and one write of y. If rows consist of whole accesses of aligned memory, a thread
+// processes as many columns as one access holds.
 template <typename T>
 struct BiasActivateMap {
   static constexpr int kWide = kAccess<T>;
@@ -181,10 +182,10 @@ struct BiasActivateMap {
   }
 };
 
-// One Philox block is the mask of four elements, so a thread makes a block for each four of an
-// access: 10 rounds of two 32-bit products against 32 bytes of traffic of float32, which an H100
-// still hides. Element i is lane i % 4 of block i / 4, as common/random/philox.h says: the same
-// mask as on the CPU, bit by bit.
+// One Philox block is the mask of four elements, so a thread computes one block per four elements:
+// 10 rounds of two 32-bit products per 32 bytes of float32 traffic, which an H100 still hides.
+// Element i is word i % 4 of block i / 4, as in common/random/philox.h: the same mask as on the
+// CPU, bit by bit.
 template <typename T>
 struct DropoutMap {
   static constexpr int kWide = kAccess<T>;
@@ -220,8 +221,8 @@ struct DropoutMap {
   }
 };
 
-// Threads run over the copied elements, or pieces of 16 bytes where all is made of such; a narrow
-// `width` makes short reads, which is the layout's price, not the kernel's.
+// Threads run over the copied elements, or over pieces of 16 bytes if the whole array consists of
+// them. A narrow `width` causes short reads, which is a cost of the layout.
 template <typename T>
 struct CopyColumnsMap {
   EgCopyColumns a;
@@ -231,9 +232,9 @@ struct CopyColumnsMap {
   }
 };
 
-// Writes are neighbours, reads are `columns` apart: eight times the traffic of a tiled transpose at
-// worst. What is transposed are filters (HWIO to KRSC and back), a few MB at most beside hundreds
-// of MB of activations, and they stay in the second-level cache (50 MB).
+// Writes are to neighbours, reads are `columns` apart: at worst eight times the traffic of a tiled
+// transpose. The transposed arrays are filters (HWIO to KRSC and back), a few MB compared with
+// hundreds of MB of activations, and they stay in the second-level cache (50 MB).
 template <typename X, typename Y>
 struct TransposeMap {
   EgTranspose a;
@@ -243,7 +244,7 @@ struct TransposeMap {
   }
 };
 
-// Reads once; the flag is written by those alone who find something.
+// One read; only threads that find something write the flag.
 template <typename T>
 struct NotFiniteMap {
   static constexpr int kWide = kAccess<T>;
@@ -265,7 +266,7 @@ struct NotFiniteMap {
       const float x = static_cast<float>(values.v[e]);
       found = found || !(x - x == 0.0f);
     }
-    if (found) *a.found = 1;  // whoever writes writes the same
+    if (found) *a.found = 1;  // all threads write the same value
   }
 };
 

@@ -1,5 +1,5 @@
-// Embeddings and factorization machines: threads run over the dimension first, so that a row is
-// read as neighbours.
+// Embeddings and factorization machines: threads run over the dimension first, so that neighbouring
+// threads read neighbouring elements of a row.
 #pragma once
 
 #include <cmath>
@@ -14,8 +14,8 @@ namespace evergrad::cuda {
 
 inline constexpr std::uint32_t kNoRow = 0xFFFFFFFFu;
 
-// Where the id `j` of an example is in `position` ([inputs][batch][width]) when an example's ids
-// are numbered through its inputs.
+// The index in `position` ([inputs][batch][width]) of id `j` of an example, whose ids are numbered
+// through its inputs.
 EG_HD std::int64_t PlaceOf(const EgEmbedding& s, std::int64_t example, std::int64_t j) {
   std::int64_t before = 0;
   for (int k = 0; k < s.count; ++k) {
@@ -26,7 +26,7 @@ EG_HD std::int64_t PlaceOf(const EgEmbedding& s, std::int64_t example, std::int6
   }
   return 0;  // j is below s.ids
 }
-// What the ids of an example are scaled by.
+// The scale of the ids of an example.
 EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const float* weights,
                       std::int64_t example) {
   if (s.combiner == EG_NONE || s.combiner == EG_BAG_SUM) return 1;
@@ -41,9 +41,9 @@ EG_HD double BagScale(const EgEmbedding& s, const std::uint32_t* position, const
   return s.combiner == EG_BAG_MEAN ? 1.0 / sum : 1.0 / sqrt(sum);
 }
 
-// kNone: a copy of rows, 4 bytes read and written an element, plus a random access a row. A bag:
-// its rows are read once, its positions and weights by every thread of its dimension, from the
-// caches.
+// kNone: a copy of rows, 4 bytes read and written per element, plus one random access per row. A
+// bag: its rows are read once; every thread of its dimension reads its positions and weights from
+// the caches.
 template <typename T>
 struct GatherMap {
   EgGather a;
@@ -72,9 +72,9 @@ struct GatherMap {
   }
 };
 
-// The gradients of a row are added in the order of the batch, so they are sorted by row first,
-// stably (device/sort.cu: a radix sort of pairs of 32 bits, four passes over 8 bytes an id). Then a
-// team takes each run of one row: its threads are the dimension, its steps the run.
+// The gradients of a row are added in the order of the batch, so they are first sorted by row with
+// a stable sort (device/sort.cu: a radix sort of 32-bit pairs, four passes over 8 bytes per id).
+// Then a team processes each run of one row: its threads are the dimension, its steps the run.
 struct ScatterKeysMap {
   EgScatter a;
   std::uint32_t *keys, *values;
@@ -84,7 +84,7 @@ struct ScatterKeysMap {
     values[i] = static_cast<std::uint32_t>(i);
   }
 };
-// scales[example], once, instead of once for each of its ids.
+// Computes scales[example] once, and not once per id.
 struct BagScaleMap {
   EgScatter a;
   double* scales;
@@ -121,7 +121,7 @@ struct ScatterTeam {
     });
   }
 };
-// keys, values, their sorted copies, scales, and what the sort needs (`sort_bytes`).
+// Keys, values, their sorted copies, scales, and the memory of the sort (`sort_bytes`).
 struct ScatterScratch {
   std::int64_t keys, values, sorted_keys, sorted_values, scales, sort, bytes;
   static ScatterScratch Of(std::int64_t batch, std::int64_t ids, std::int64_t sort_bytes) {
@@ -134,8 +134,8 @@ struct ScatterScratch {
   }
 };
 
-// A thread makes one element of an example's sums and keeps the squares beside; a team then adds
-// what the dimension gives.
+// A thread computes one element of an example's sums and the squares; a team then adds the
+// contributions of the dimension.
 struct FactorizationTeam {
   EgFactorization a;
   template <typename Team>

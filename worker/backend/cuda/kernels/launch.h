@@ -1,13 +1,12 @@
-// What each operation of cuda_ops.h launches, written once for the device and for the host's
-// emulation of it.
+// The launches of each operation of cuda_ops.h, written once for the device and for the emulation
+// on the host.
 //
-// Launcher has
+// A Launcher has these functions, which return a kind (0: ok); a count of 0 launches nothing.
 //   int32_t Map(std::int64_t count, Op op)            op(i) for each i below count
 //   int32_t Teams<Warp or Block>(count, Op op)        a team for each i below count
 //   int32_t Zero(void* to, bytes), Copy(to, from, bytes)
-//   int32_t Sort(keys, values, sorted_keys, sorted_values, n, bits, scratch, scratch_bytes) stable,
-//   by key
-// each of which returns a kind (0: ok); a count of 0 launches nothing.
+//   int32_t Sort(keys, values, sorted_keys, sorted_values, n, bits, scratch, scratch_bytes)
+//                                                     a stable sort by key
 #pragma once
 
 #include <cstdint>
@@ -22,16 +21,16 @@
 
 namespace evergrad::cuda {
 
-// The first error of two launches.
+// Returns the first error of two launches.
 #define EG_LAUNCH(expression)                     \
   do {                                            \
     const std::int32_t eg_failed_ = (expression); \
     if (eg_failed_ != 0) return eg_failed_;       \
   } while (0)
 
-inline constexpr std::int64_t kWarpColumnsMax = 1024;  // longer rows are a block's
+inline constexpr std::int64_t kWarpColumnsMax = 1024;  // longer rows use a block
 
-// A team a row, of the width that its length wants.
+// One team per row, of a width that suits its length.
 template <typename L, typename Op>
 std::int32_t Rows(L& l, std::int64_t rows, std::int64_t columns, const Op& op) {
   return columns <= kWarpColumnsMax ? l.template Teams<kWarp>(rows, op)
@@ -44,8 +43,7 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
   return l.Map(chain.threads(), chain);
 }
 
-// What an operation launches for elements of one type, By<T>(l, a), by the type that its arguments
-// name.
+// Launches an operation for elements of the type that its arguments name: By<T>(l, a).
 #define EG_BY_TYPE(Arguments)                      \
   template <typename L>                            \
   std::int32_t Launch(L& l, const Arguments& a) {  \
@@ -55,7 +53,7 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
       default: return By<float>(l, a);             \
     }                                              \
   }
-// Of two types: By<X, Y>. No operation has both of the 16-bit ones.
+// For two types: By<X, Y>. No operation mixes both 16-bit types.
 #define EG_BY_TYPES(Arguments)                                             \
   template <typename L>                                                    \
   std::int32_t Launch(L& l, const Arguments& a) {                          \
@@ -71,7 +69,7 @@ std::int32_t Elementwise(L& l, std::int64_t n, F f, const X* const (&inputs)[kIn
   }
 
 inline constexpr std::int64_t kWarpPartsMax =
-    256;  // more are a block's: then there are few columns
+    256;  // more rows use a block, because then there are few columns
 
 template <int kSums, typename L, typename Term, typename Finish>
 std::int32_t Columns(L& l, std::int64_t rows, std::int64_t columns, double* scratch, Term term,

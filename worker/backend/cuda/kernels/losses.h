@@ -1,8 +1,9 @@
-// Losses and metrics. A warp takes an example, whose row (classes, or elements) is its threads';
-// what an example gives goes to scratch, and one thread adds the examples in order, because the
-// order is part of the contract: 24 bytes an example, read ahead, so a batch of 8,192 takes about
-// 50 us (one addition of doubles after the other), beside which all else of a step runs on. Logits
-// are read three times (largest, sum, gradient), from the first-level cache after the first.
+// Losses and metrics. A warp processes an example; its threads share the row (classes, or
+// elements). The result of an example is stored in scratch memory, and one thread adds the examples
+// in order, because the contract fixes the order: 24 bytes per example, read ahead, so a batch of
+// 8,192 takes about 50 us (one addition of doubles after another), in parallel with the rest of a
+// step. Logits are read three times (maximum, sum, gradient), from the first-level cache after the
+// first.
 #pragma once
 
 #include <cmath>
@@ -23,7 +24,7 @@ struct Largest {
   float value;
   std::int64_t at;
 };
-// The first of the largest.
+// The first of the largest values.
 struct FirstLargest {
   EG_HD Largest operator()(const Largest& a, const Largest& b) const {
     if (a.value > b.value) return a;
@@ -143,8 +144,8 @@ struct LossTeam {
   }
 };
 
-// One thread adds in order. What it reads it reads kAtOnce at a time, so that it waits for memory
-// once for so many and not for each.
+// One thread adds in order. It reads kAtOnce values at a time, and so waits for memory once per
+// kAtOnce values.
 inline constexpr int kAtOnce = 16;
 struct LossSumMap {
   EgLoss a;
@@ -174,12 +175,13 @@ struct LossSumMap {
 EG_HD int AucBin(double x, bool from_logits, int bins) {
   const double p = from_logits ? 1.0 / (1.0 + exp(-x)) : x;
   const double bin = ceil(p * bins) - 1;
-  return bin > 0 ? static_cast<int>(bin < bins - 1 ? bin : bins - 1) : 0;  // NaN: the first
+  // NaN is counted in the first bin
+  return bin > 0 ? static_cast<int>(bin < bins - 1 ? bin : bins - 1) : 0;
 }
 
-// A warp takes each bin of each sign and counts its elements: 398 times the elements, all but the
-// first time from the second-level cache; a batch is a few thousand. Whole numbers, so no order
-// shows.
+// A warp processes each bin of each sign and counts its elements: it reads the elements 398 times,
+// after the first time from the second-level cache; a batch has a few thousand. Counts are
+// integers, so the order has no effect.
 struct AucTeam {
   EgAuc a;
   template <typename Team>

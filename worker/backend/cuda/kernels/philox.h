@@ -1,4 +1,4 @@
-// Philox 4x32-10 as in common/random/philox.h, for host and device: a test compares the two bit by
+// Philox 4x32-10 as in common/random/philox.h, for host and device; a test compares the two bit by
 // bit.
 #pragma once
 

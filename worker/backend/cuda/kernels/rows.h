@@ -1,10 +1,10 @@
-// Kernels whose result for a row needs the whole row: softmax, layer normalization, scalar
-// products; and whole sums.
+// Kernels whose result for a row depends on the whole row: softmax, layer normalization, scalar
+// products; and sums over whole arrays.
 //
-// A team reads a row as neighbours read neighbours. Rows up to 1,024 elements are a warp's (no
-// barrier, the row stays in the first-level cache between its passes), longer ones a block's. All
-// are bound by memory: softmax and layer normalization read a row three times, of which the second
-// and third come from the caches while a row is below 32 KB or so, and write it once.
+// Neighbouring threads of a team read neighbouring elements of a row. A warp processes rows of up
+// to 1,024 elements (no barrier; the row stays in the first-level cache between passes), a block
+// longer ones. All are bound by memory: softmax and layer normalization read a row three times and
+// write it once; the second and third read come from the caches for rows below about 32 KB.
 #pragma once
 
 #include <cmath>
@@ -35,7 +35,7 @@ struct SoftmaxTeam {
         a.columns, 0.0, [&](std::int64_t c) { return static_cast<double>(expf(x[c] - largest)); },
         Plus{});
     const float factor = static_cast<float>(1.0 / sum);
-    // A thread writes what it alone has read: in place is fine.
+    // A thread writes only elements that it alone has read, so in place is allowed.
     team.For(a.columns, [&](std::int64_t c) { y[c] = T(expf(x[c] - largest) * factor); });
   }
 };
@@ -115,7 +115,7 @@ struct LayerNormBackTeam {
   }
 };
 
-// One pass over both vectors; with `normalize` three sums ride on it.
+// One pass over both vectors; with `normalize` it computes three sums.
 struct ThreeSums {
   double ab, aa, bb;
   EG_HD ThreeSums operator+(const ThreeSums& other) const {
@@ -166,7 +166,7 @@ struct DotBackTeam {
   }
 };
 
-// A whole sum in two steps: a block for each part, then one block for the parts.
+// A sum over an array in two steps: a block for each part, then one block for the parts.
 struct SquaresPartTeam {
   EgSquares a;
   template <typename Team>

@@ -1,5 +1,5 @@
-// How sums that are too long for one team are cut: by the shape alone, so that their bits are the
-// shape's. Also the sizes of `scratch`.
+// The division of sums that are too long for one team. It depends only on the shape, so the bits
+// do, too. Also the sizes of `scratch`.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace evergrad::cuda {
 
-// Of an index by a size. No array has more than 2^31 - 1 elements (backend.h), and a device divides
-// 64 bits five times slower than 32: slower than memory.
+// Divides an index by a size. No array has more than 2^31 - 1 elements (backend.h), and a device
+// divides 64-bit numbers five times slower than 32-bit ones, which would be slower than memory.
 EG_HD std::int64_t Quotient(std::int64_t i, std::int64_t size) {
   return static_cast<std::uint32_t>(i) / static_cast<std::uint32_t>(size);
 }
@@ -20,12 +20,12 @@ EG_HD std::int64_t DivideUp(std::int64_t a, std::int64_t b) { return (a + b - 1)
 EG_HD std::int64_t Least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 EG_HD std::int64_t Most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 
-// A long sum: parts of this many elements, then the parts.
+// A long sum is divided into parts of this many elements, whose sums are added.
 inline constexpr std::int64_t kElementsPerPart = 16384;
 
-// Sums over the rows, column by column: a thread adds the rows of one part of one column, and
-// neighbours read neighbouring columns. Parts enough for 32 k threads of eight columns each, and at
-// least 16 rows each.
+// Sums over the rows, by column: a thread adds the rows of one part of one column, and neighbouring
+// threads read neighbouring columns. There are enough parts for 32 k threads of eight columns each,
+// with at least 16 rows per part.
 EG_HD std::int64_t ColumnParts(std::int64_t rows, std::int64_t columns) {
   return Most(1, Least(Least(4096, DivideUp(rows, 16)), 262144 / Most(1, columns)));
 }
@@ -39,10 +39,10 @@ inline std::int64_t ColumnScratch(std::int64_t rows, std::int64_t columns, int s
 }
 inline std::int64_t SumScratch(std::int64_t n) { return 8 * DivideUp(n, kElementsPerPart); }
 
-// What an example leaves for the sum over examples.
+// The result of an example for the sum over examples.
 struct ExampleLoss {
   double loss;
-  std::int64_t correct, bad;  // bad: position of the example's first label that is none; -1
+  std::int64_t correct, bad;  // bad: position of the example's first invalid label, or -1
 };
 inline std::int64_t LossScratch(std::int64_t batch) {
   return static_cast<std::int64_t>(sizeof(ExampleLoss)) * batch;

@@ -1,20 +1,21 @@
-// How a kernel is written so that nvcc makes a kernel of it, and a C++ compiler a function that a
+// The form of kernels, which nvcc compiles to a kernel, and a C++ compiler to a function that a
 // test runs over odd shapes and tails.
 //
-// Two forms. A *map* is a struct with `void operator()(std::int64_t i) const`, called once for each
-// i below a count, in any order. A *team program* is one with `void operator()(Team& team,
-// std::int64_t i) const`, run by `Team::kThreads` threads together, a team for each i:
+// There are two forms. A *map* is a struct with `void operator()(std::int64_t i) const`, called
+// once for each i below a count, in any order. A *team program* has `void operator()(Team& team,
+// std::int64_t i) const`, run by `Team::kThreads` threads together, one team for each i:
 //
-//   team.For(n, f)                       f(0) … f(n-1), each by one thread: i of thread t is t, t +
-//   kThreads, …: neighbours read neighbours team.Reduce(n, zero, load, combine)  combine of all
-//   load(i), known to every thread. Thread t combines its i in rising order; then lane l
-//                                        takes in lane l+16, l+8, …, l+1; then the warps in order.
-//                                        So the sum is a function of n and kThreads.
-//   team.Once(f)                         f() by one thread
+//   team.For(n, f)                       f(0) … f(n-1), each on one thread: thread t runs i = t,
+//                                        t + kThreads, …, so neighbours read neighbours
+//   team.Reduce(n, zero, load, combine)  combine of all load(i), known to every thread. Thread t
+//                                        combines its i in rising order; then lane l takes in lanes
+//                                        l+16, l+8, …, l+1; then the warps in order. So the sum is
+//                                        a function of n and kThreads
+//   team.Once(f)                         f() on one thread
 //
-// Team is Warp (32 threads) or Block (256): on the device device/launch.cuh's, on the host HostTeam
-// below, which makes the same sums. Between For, Reduce and Once nothing is seen of what another
-// thread wrote, except through Reduce's result.
+// Team is Warp (32 threads) or Block (256): the one of device/launch.cuh on the device, HostTeam
+// below on the host, which computes the same sums. Between For, Reduce and Once a thread does not
+// see the writes of others, except through Reduce's result.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@
 #define EG_HD inline
 #endif
 #ifdef __CUDA_ARCH__
-#define EG_UNROLL _Pragma("unroll")  // which the host's compiler does not know
+#define EG_UNROLL _Pragma("unroll")  // unknown to the host's compiler
 #else
 #define EG_UNROLL
 #endif
@@ -41,13 +42,13 @@ struct Plus {
     return a + b;
   }
 };
-// The larger, and NaN if either is.
+// The larger value, or NaN if either is NaN.
 struct MaxOrNan {
   EG_HD float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
 
 #ifndef __CUDACC__
-// What the threads of a team do, one after another.
+// Executes the threads of a team one after another.
 template <int kCount>
 struct HostTeam {
   static constexpr int kThreads = kCount;

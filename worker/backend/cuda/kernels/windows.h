@@ -1,5 +1,5 @@
-// Pooling. Threads run over channels first, so that neighbours read neighbours: NHWC's innermost
-// dimension.
+// Pooling. Threads run over channels first, NHWC's innermost dimension, so that neighbouring
+// threads read neighbouring elements.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ EG_HD Span WindowOf(std::int64_t out, std::int64_t stride, std::int64_t pad, std
   const std::int64_t begin = out * stride - pad;
   return {Most(begin, 0), Least(begin + pool, in)};
 }
-// The outputs whose windows hold input `at`.
+// The outputs whose windows contain input `at`.
 EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, std::int64_t pool,
                        std::int64_t outs) {
   const std::int64_t first = at + pad - pool + 1;
@@ -28,9 +28,9 @@ EG_HD Span WindowsOver(std::int64_t at, std::int64_t stride, std::int64_t pad, s
           Least(Quotient(at + pad, stride) + 1, outs)};
 }
 
-// A larger frame around images, or a smaller one: what is in both is read once and written once,
-// the rest is zeros. A thread takes 16 bytes of the channels of a place where those are whole and
-// aligned, else one element.
+// Pads or crops images: the common part is read once and written once, the rest is zero. A thread
+// processes 16 bytes of the channels of one position if channels are whole accesses and aligned,
+// otherwise one element.
 template <typename T>
 struct PadMap {
   static constexpr int kWide = 16 / sizeof(T);
@@ -56,9 +56,9 @@ struct PadMap {
   }
 };
 
-// Each window is read once from memory where windows do not overlap, else from the first-level
-// cache; two writes. A thread takes the channels of an access of 16 bytes where those are whole and
-// aligned, so that what a window is, is worked out once for them.
+// Each window is read once from memory if windows do not overlap, otherwise from the first-level
+// cache; two writes. A thread processes the channels of an access of 16 bytes if channels are whole
+// accesses and aligned, so that the window is computed once for all of them.
 template <typename T>
 struct MaxPoolMap {
   static constexpr int kWide = kAccess<T>;
@@ -96,7 +96,7 @@ struct MaxPoolMap {
         for (int e = 0; e < kCount; ++e) {
           const float value = static_cast<float>(values.v[e]),
                       so_far = static_cast<float>(best.v[e]);
-          // Strictly greater, so the first of equals stays; the first NaN wins and then stays.
+          // Strictly greater keeps the first of equal values; the first NaN wins and stays.
           if (value > so_far || (value != value && so_far == so_far))
             best.v[e] = values.v[e], index.v[e] = static_cast<std::int32_t>(at + e);
         }
@@ -107,9 +107,9 @@ struct MaxPoolMap {
   }
 };
 
-// A thread gathers what comes to one input (or the channels of an access), in the order of the
-// outputs: no atomics, so the same bits. It reads the argmax of each window over it: one where
-// windows do not overlap.
+// A thread gathers the gradients of one input (or of the channels of an access), in the order of
+// the outputs: no atomics, so the bits are fixed. It reads the argmax of each window over the
+// input: one if windows do not overlap.
 template <typename T>
 struct MaxPoolBackMap {
   static constexpr int kWide = kAccess<T>;

@@ -360,8 +360,8 @@ TEST_CASE(
     const absl::Status refused = run();
     CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
     CHECK(refused.message() ==
-          "backend could not compute: layer=dense phase=forward primitive=dense forward cause=no "
-          "memory for an algorithm: out of memory");
+          "backend could not compute: layer=dense phase=forward primitive=dense forward cause=out "
+          "of memory for an algorithm: out of memory");
   }
   stage.control.no_plan_memory = false;
   CHECK(run().code() == absl::StatusCode::kResourceExhausted);  // nothing says that there is any
@@ -815,7 +815,7 @@ TEST_CASE("a full device says what was asked, what is free, and what is in use")
   const auto refused = stage.backend->Allocate(30 << 20, "conv1/kernel");
   CHECK(refused.status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(refused.status().message() ==
-        absl::StrCat("no memory: what=conv1/kernel bytes=31457280 free=", 24 << 20,
+        absl::StrCat("out of memory: what=conv1/kernel bytes=31457280 free=", 24 << 20,
                      " in_use=", 40 << 20, " cached=0 largest_cached=0"));
   CHECK(stage.backend->stats().memory.in_use_peak == 40 << 20);
   stage.control.no_pinned = true;
@@ -1011,8 +1011,9 @@ TEST_CASE(
     REQUIRE(choice.ok());
     INFO(n << ": " << choice->text);
     CHECK(choice->name == "cpu");
-    CHECK_THAT(choice->text,
-               Catch::StartsWith("cpu: gpu:0 does not compute what the CPU computes: primitive="));
+    CHECK_THAT(
+        choice->text,
+        Catch::StartsWith("cpu: gpu:0 does not compute the same values as the CPU: primitive="));
     named.insert(choice->text.substr(0, choice->text.find(" want=")));
     CHECK(control.events == 0);
     CHECK(control.leaked == 0);
@@ -1021,14 +1022,14 @@ TEST_CASE(
   const auto refused = ChooseCheckedDevice("gpu", Library(), 3);
   CHECK(BlameOf(refused.status()) == Blame::kUser);
   CHECK_THAT(std::string(refused.status().message()),
-             Catch::StartsWith("device gpu cannot be had: gpu:0 does not compute what the CPU "
-                               "computes: primitive=dense want=") &&
+             Catch::StartsWith("device gpu is not usable: gpu:0 does not compute the same values "
+                               "as the CPU: primitive=dense want=") &&
                  Catch::EndsWith(" seed=3"));
   // One that fails is told from one that lies.
   control = EmulatedControl{};
   control.memory_bytes = 1000;
   CHECK_THAT(ChooseCheckedDevice("auto", Library(), 1)->text,
-             Catch::StartsWith("cpu: no memory: what=self-check"));
+             Catch::StartsWith("cpu: out of memory: what=self-check"));
   control = EmulatedControl{};
   CHECK(ChooseCheckedDevice("gpu:0", Library(), 1)->name == "gpu:0");
   CHECK(ChooseCheckedDevice("cpu", Library(), 1)->name == "cpu");
@@ -1042,10 +1043,8 @@ TEST_CASE(
   const auto choice = ChooseCheckedDevice("auto", Library(), 7);
   control.late_graph_events = false;
   CHECK(choice->name == "cpu");
-  CHECK_THAT(
-      choice->text,
-      Catch::StartsWith(
-          "cpu: gpu:0 does not compute what the CPU computes: primitive=step with copies want="));
+  CHECK_THAT(choice->text, Catch::StartsWith("cpu: gpu:0 does not compute the same values as the "
+                                             "CPU: primitive=step with copies want="));
 }
 
 TEST_CASE(
@@ -1101,7 +1100,7 @@ TEST_CASE("a GPU below compute capability 8.0 computes in float32 alone, and say
          {Precision::kTf32, Precision::kMixedBFloat16, Precision::kMixedFloat16}) {
       const absl::Status can = backend->CheckPrecision(precision);
       CHECK(can.ok() == (major == 8));
-      if (major == 7) CHECK(can.message() == "it is of GPUs of compute capability 8.0 and up");
+      if (major == 7) CHECK(can.message() == "it needs a GPU of compute capability 8.0 or higher");
     }
   }
   Control() = EmulatedControl{};

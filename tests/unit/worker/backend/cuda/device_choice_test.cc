@@ -40,11 +40,12 @@ TEST_CASE(
   const std::string version =
       absl::StrCat(Fake("other_version"), " is of another version: want=", EG_CUDA_ABI_VERSION);
   for (const Case& c :
-       {Case{"/nowhere/lib.so", "/nowhere/lib.so is not there"},
+       {Case{"/nowhere/lib.so", "/nowhere/lib.so does not exist"},
         Case{Fake("other_version"), version},
         Case{Fake("other_size"), absl::StrCat(Fake("other_size"), " is of another version")},
         Case{Fake("no_entry"),
-             absl::StrCat(Fake("no_entry"), " is no library of ours: it lacks evergrad_cuda_api")},
+             absl::StrCat(Fake("no_entry"),
+                          " is not a library of Evergrad: it lacks evergrad_cuda_api")},
         Case{Fake("no_device"), "no device (100)"},
         Case{"/etc/passwd", "/etc/passwd cannot be loaded: "}}) {
     INFO(c.library);
@@ -56,9 +57,9 @@ TEST_CASE(
     const auto refused = ChooseDevice("gpu:1", c.library);
     CHECK(BlameOf(refused.status()) == Blame::kUser);
     CHECK(absl::StartsWith(refused.status().message(),
-                           absl::StrCat("device gpu:1 cannot be had: ", c.reason)));
+                           absl::StrCat("device gpu:1 is not usable: ", c.reason)));
     CHECK_FALSE(ListDevices(c.library).ok());
-    CHECK(ChooseDevice("cpu", c.library)->text == "cpu: as asked for");
+    CHECK(ChooseDevice("cpu", c.library)->text == "cpu: as requested");
   }
 }
 
@@ -69,7 +70,7 @@ TEST_CASE("a GPU is named with what it is, and one that the host lacks is refuse
   CHECK(ChooseDevice("gpu", library)->name == "gpu:0");
   CHECK(ChooseDevice("auto", library)->name == "gpu:0");
   CHECK(ChooseDevice("gpu:2", library).status().message() ==
-        "device gpu:2 cannot be had: this host has 2 GPUs");
+        "device gpu:2 is not usable: this host has 2 GPUs");
   CHECK(*ListDevices(library) ==
         "gpu:0 Made up 0, sm_90, 132 SMs, 80.0 GiB\ngpu:1 Made up 1, sm_90, 132 SMs, 80.0 GiB\n");
 }
@@ -95,7 +96,7 @@ TEST_CASE("the real library is loaded, is of this version, and says what is ther
     CHECK((choice->text == "cpu: no CUDA driver (cudart 35)" ||
            choice->text == "cpu: no device (100)"));
     CHECK(absl::StartsWith(ChooseDevice("gpu", path).status().message(),
-                           "device gpu cannot be had: no "));
+                           "device gpu is not usable: no "));
   }
   CHECK(beside->text == choice->text);
 }

@@ -660,7 +660,7 @@ int32_t RunPlan(EgContext* context, EgPlan* plan, const EgPlanArguments* argumen
 template <typename Arguments>
 int32_t RunOp(EgContext* context, const void* arguments, uint64_t bytes, EgCudaError* error) {
   if (bytes != sizeof(Arguments))
-    return Fail(EG_CUDA_FAILED, error, "an operation's arguments are of another version");
+    return Fail(EG_CUDA_FAILED, error, "an operation's arguments are from another version");
   if (control.fail_after_ops > 0 && --control.fail_after_ops == 0)
     return Fail(control.fail_kind, error, "made to fail");
   ++control.ops;

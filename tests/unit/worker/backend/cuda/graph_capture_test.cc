@@ -247,7 +247,7 @@ TEST_CASE("the fastest algorithm whose workspace fits wins, and what fails is pa
   CHECK(asked == std::multiset<std::size_t>{0});
   CHECK(ChooseAlgorithm(candidates, 50, true, measure)->index == 2);
   CHECK(ChooseAlgorithm({}, 1000, false, measure).status().message() ==
-        "no algorithm: candidates=0 last=the library offers none");
+        "no algorithm: candidates=0 last=the library offers no algorithm");
   CHECK(ChooseAlgorithm({{5000, true}}, 1000, false, measure).status().message() ==
         "no algorithm: candidates=1 last=workspace too large: want=5000 max=1000");
   CHECK(ChooseAlgorithm({{0, false}}, 1000, true, measure).status().message() ==
