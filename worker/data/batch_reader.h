@@ -1,13 +1,12 @@
-// Batches in plan order, read ahead on a thread of their own into a bounded buffer.
+// Batches in plan order, read ahead on a separate thread into a bounded buffer.
 //
 //   Open(1)  Open(2)            streams are read in the order in which they were opened, so the
-//   next closure's first batches
-//     │        │                 are in the buffer before the present closure ends
-//     ▼        ▼
+//     │        │                 first batches of the next closure are in the buffer before the
+//     ▼        ▼                 current closure ends
 //   reader thread ──▶ [buffer: batches_max, bytes_max] ──▶ Next(1) … Next(1), Next(2) …
 //
-// A batch that somebody waits for is read whatever the bounds say: one more batch, and no order of
-// use can stop the reader.
+// A requested batch is read even if the buffer is full: at most one more batch, and no order of
+// calls can block the reader.
 #pragma once
 
 #include <cstdint>
@@ -21,35 +20,35 @@
 
 namespace evergrad::worker {
 
-// Thread-safe. Callbacks run on the reader's thread, or inside Next when the batch is there
-// already; never under a lock.
+// Thread-safe. Callbacks run on the reader's thread, or inside Next if the batch is in the buffer;
+// never under a lock.
 class BatchReader {
  public:
   struct Options {
     std::uint32_t batches_max = 8;  // read and not yet taken, all streams together
     std::uint64_t bytes_max = 64ull << 20;
-    // Memory for a field of float32, where a device had best read it; empty: there is none, and the
-    // heap serves, as it does where this is null. On the reader's thread.
+    // Memory for a float32 field in the place that suits the device. If it returns an empty buffer,
+    // or is null, the heap is used. Called on the reader's thread.
     std::function<tensor::AlignedBuffer(std::size_t bytes)> room = nullptr;
   };
   using StreamId = std::uint64_t;
   using Indices = std::function<std::vector<std::uint64_t>(
-      std::uint32_t batch)>;  // pure; called on the reader's thread
+      std::uint32_t batch)>;  // a pure function, called on the reader's thread
   using Taken = std::function<void(absl::StatusOr<ReadyBatch>)>;
 
   BatchReader(Options options,
               metrics::Registry* registry);  // registry may be null; it outlives the reader
-  ~BatchReader();  // Stops the thread; callbacks not yet called never are.
+  ~BatchReader();  // Stops the thread; pending callbacks are never called.
 
-  // Begins to read batches 0 … batches-1 behind the streams already open. Opening an open stream
-  // changes nothing.
+  // Starts reading batches 0 … batches-1, after the streams that are open. Opening an open stream
+  // has no effect.
   void Open(StreamId stream, std::shared_ptr<const Dataset> data, std::uint32_t batches,
             Indices indices);
-  // Takes the next batch of `stream`; one call at a time per stream. NotFound: no such stream.
-  // OutOfRange: past its last batch. An error of reading is returned once it is reached, and again
-  // at every further call.
+  // Takes the next batch of `stream`; at most one call at a time per stream. NotFound for an
+  // unknown stream. OutOfRange after its last batch. An error of reading is returned once its batch
+  // is reached, and by every later call.
   void Next(StreamId stream, Taken done);
-  // Forgets the stream and what was read of it. A callback that is on its way may still run.
+  // Removes the stream and its batches. A callback that is about to run may still run.
   void Close(StreamId stream);
 
   std::uint32_t buffered_batches() const;

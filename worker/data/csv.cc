@@ -1,4 +1,4 @@
-// Csv files: which position of a record each field reads, and every record's values as typed
+// Csv files: the position of each field in a record, and the values of all records as typed
 // columns.
 #include <algorithm>
 #include <charconv>
@@ -21,7 +21,7 @@ namespace {
 using config::ValueKind;
 using Record = std::vector<absl::string_view>;
 
-// The number that a column is given by; nullopt: it is given by its name.
+// The number that identifies a column; nullopt if it is given by name.
 std::optional<std::uint64_t> NumberOf(const std::string& column) {
   std::uint64_t number = 0;
   const auto [stop, error] = std::from_chars(column.data(), column.data() + column.size(), number);
@@ -29,7 +29,7 @@ std::optional<std::uint64_t> NumberOf(const std::string& column) {
                                                                        : std::nullopt;
 }
 
-// How the file is read, as far as the plan's own text does not say it.
+// The settings of the file that the text of the plan does not contain.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: header=", source.header ? 1 : 0, " quoting=", source.quoting ? 1 : 0,
                       " separator=`", source.separator, "` missing=`",
@@ -37,13 +37,13 @@ std::string Manner(const config::SourceSpec& source) {
                       source.split.equals, source.split.taken ? " taken" : "");
 }
 
-// Adds a hint to the error about a text that would be a number without the spaces around it.
+// Adds a hint to the error about a text that would be a number without its surrounding spaces.
 absl::Status WithHint(const absl::Status& status, ValueKind kind, absl::string_view text) {
   const absl::string_view bare = absl::StripAsciiWhitespace(text);
   if (bare.size() == text.size() || !ParseValue(kind, bare).ok()) return status;
   return absl::InvalidArgumentError(
       absl::StrCat(status.message(),
-                   "; spaces around a value are part of it: `separator: \", \"` takes them off"));
+                   "; spaces around a value are part of it: `separator: \", \"` removes them"));
 }
 
 class CsvReader {
@@ -100,7 +100,7 @@ class CsvReader {
     if (!source_.header) {
       return UserError(absl::InvalidArgumentError(absl::StrCat(
           "field `", field, "` names the column `", column,
-          "`, and `header: false` says that the file has no names: file=", source_.path,
+          "`, and `header: false` means that the file has no names: file=", source_.path,
           " (give the column's number, from 0, or write `header: true`)")));
     }
     const auto found = std::find(names_.begin(), names_.end(), column);
@@ -112,13 +112,13 @@ class CsvReader {
                           : absl::StrCat("; did you mean `", Quoted(nearest, kQuotedMax), "`?")));
     }
     if (std::find(found + 1, names_.end(), column) != names_.end())
-      return Bad(absl::StrCat("two columns are called `", column, "`"));
+      return Bad(absl::StrCat("duplicate column name `", column, "`"));
     return static_cast<std::size_t>(found - names_.begin());
   }
 
-  // The warning about a header that is probably an example, which is then lost; "" if it looks like
-  // a header. Only columns that are given by number are evidence: a name that was found proves the
-  // header, and so do numbers that count the columns.
+  // A warning if the header looks like an example, which would be lost; "" if it looks like a
+  // header. Only columns given by number are evidence: a name that was found proves the header, and
+  // so do numbers that count the columns.
   std::string HeaderLooksLikeData() const {
     std::string first;
     bool counts = true;
@@ -136,8 +136,7 @@ class CsvReader {
     }
     if (first.empty() || counts) return "";
     return absl::StrCat(
-        "the first record of a csv file looks like an example, and `header: true` leaves it out: "
-        "file=",
+        "the first record of a csv file looks like an example, and `header: true` skips it: file=",
         source_.path, " (", first, "; write `header: false` if the file has no header)");
   }
 
@@ -171,9 +170,9 @@ class CsvReader {
   const std::unique_ptr<CsvRecords> records_;
   TypedDatasetBuilder builder_;
   Record record_;
-  std::size_t width_ = 0;                            // columns of each record
-  std::vector<std::string> names_;                   // of the header; empty if there is none
-  std::vector<std::vector<std::size_t>> positions_;  // in a record, by field
+  std::size_t width_ = 0;                            // number of columns of each record
+  std::vector<std::string> names_;                   // from the header; empty without one
+  std::vector<std::vector<std::size_t>> positions_;  // positions in a record, by field
 };
 
 }  // namespace

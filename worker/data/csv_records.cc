@@ -45,12 +45,12 @@ std::size_t CsvRecords::LineEndAt(std::size_t at) const {
   return buffer_[at] == '\r' && at + 1 < buffer_.size() && buffer_[at + 1] == '\n' ? 2 : 0;
 }
 
-// Of the buffer from `begin_` on. kMore: the record's end is not in it.
+// Parses the buffer from `begin_` on. kMore: the record's end is not in it.
 absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_view>* fields) {
   fields->clear();
   std::size_t at = begin_, used = 0;
   std::uint64_t lines = 0;
-  // Near the end a separator or a line end may be cut in two.
+  // Near the end of the buffer a separator or a line end may be incomplete.
   const std::size_t safe =
       end_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), separator_.size() + 1);
   if (const std::size_t line_end = at < buffer_.size() ? LineEndAt(at) : 0; line_end > 0) {
@@ -69,7 +69,7 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
         at = buffer_.find('"', at);
         if (at == std::string::npos || at + 1 > safe) {
           if (!end_ || at != std::string::npos) return Parsed::kMore;
-          return Bad(line_, "a quote is never closed");
+          return Bad(line_, "no closing quote");
         }
         if (at + 1 < buffer_.size() && buffer_[at + 1] == '"') {
           doubled = true;
@@ -94,17 +94,18 @@ absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_vi
       if (at < buffer_.size() && !SeparatorAt(at) && LineEndAt(at) == 0 &&
           !(buffer_[at] == '\r' && at + 1 == buffer_.size()))
         return Bad(line_ + lines,
-                   absl::StrCat("text behind the closing quote of column ", fields->size()));
-      // Placed below: the vector of texts may still grow.
+                   absl::StrCat("text after the closing quote of column ", fields->size()));
+      // The texts in `unquoted_` are assigned below, because the vector may still grow.
       fields->push_back(doubled ? absl::string_view() : field);
       if (doubled)
-        fields->back() = absl::string_view(nullptr, used);  // which of `unquoted_`, from 1
+        fields->back() = absl::string_view(nullptr, used);  // index in `unquoted_`, from 1
     } else {
       const std::size_t begin = at;
       while (at < safe && !SeparatorAt(at) && LineEndAt(at) == 0) {
         if (quoting_ && buffer_[at] == '"')
-          return Bad(line_ + lines, absl::StrCat("a quote inside column ", fields->size(),
-                                                 "; `quoting: false` takes quotes as text"));
+          return Bad(line_ + lines,
+                     absl::StrCat("a quote inside column ", fields->size(),
+                                  "; `quoting: false` treats quotes as ordinary characters"));
         ++at;
       }
       if (at >= safe && !end_) return Parsed::kMore;
@@ -145,7 +146,7 @@ absl::StatusOr<bool> CsvRecords::Next(std::vector<absl::string_view>* fields) {
     if (parsed == Parsed::kEmpty) continue;
     if (buffer_.size() - begin_ > kRecordBytesMax)
       return Bad(line_, absl::StrCat("longer than ", kRecordBytesMax,
-                                     " bytes, or a quote is never closed"));
+                                     " bytes, or a closing quote is missing"));
     EG_RETURN_IF_ERROR(Fill());
   }
 }

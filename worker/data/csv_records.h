@@ -1,5 +1,4 @@
-// Records of comma-separated text as RFC 4180 has them, one after another, from gzip or plain
-// files.
+// Records of comma-separated text as in RFC 4180, from gzip or plain files.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +15,24 @@ namespace evergrad::worker {
 inline constexpr std::size_t kRecordBytesMax = 1u << 20;
 inline constexpr std::size_t kRecordColumnsMax = 65536;
 
-// A field that begins with a quote ends with the next single one; two stand for one, and separators
-// and line ends between are text. Lines end with LF or CRLF, empty ones are skipped, and so is a
-// byte order mark. Not thread-safe.
+// A field that begins with a quote ends at the next single quote; a double quote stands for one,
+// and separators and line ends between quotes are text. Lines end with LF or CRLF. Empty lines and
+// a byte order mark are skipped. Not thread-safe.
 class CsvRecords {
  public:
-  // `separator` is at least one byte, without quotes and line ends. Without `quoting` a quote is
-  // text like any other.
+  // `separator` has at least one byte and contains no quote or line end. Without `quoting` a quote
+  // is an ordinary character.
   static absl::StatusOr<std::unique_ptr<CsvRecords>> Open(const std::string& path,
                                                           std::string separator, bool quoting,
                                                           const fs::Roots& roots = {});
   ~CsvRecords();
 
-  // The next record; false at the end of the file. The views are good until the next call. User
-  // errors name file and line: a quote that is never closed, text behind a closing quote, a quote
-  // inside a field, a record beyond the limits, a damaged file.
+  // Reads the next record; returns false at the end of the file. The views are valid until the next
+  // call. User errors name file and line: a missing closing quote, text after a closing quote, a
+  // quote inside a field, a record beyond the limits, a damaged file.
   absl::StatusOr<bool> Next(std::vector<absl::string_view>* fields);
   const DataFile& file() const { return *file_; }
-  std::uint64_t line() const {
-    return record_line_;
-  }  // where the record of the last Next begins, from 1
+  std::uint64_t line() const { return record_line_; }  // the first line of the last record, from 1
 
  private:
   CsvRecords(std::string separator, bool quoting, std::unique_ptr<DataFile> file);
@@ -44,18 +41,17 @@ class CsvRecords {
   enum class Parsed { kRecord, kEmpty, kMore };
   absl::StatusOr<Parsed> Parse(std::vector<absl::string_view>* fields);
   bool SeparatorAt(std::size_t at) const;
-  // The length of a line end at `at`: 0 where there is none.
+  // The length of a line end at `at`, or 0.
   std::size_t LineEndAt(std::size_t at) const;
 
   const std::string separator_;
   const bool quoting_;
   const std::unique_ptr<DataFile> file_;
   std::string buffer_;
-  std::size_t begin_ = 0;  // of what is not parsed
+  std::size_t begin_ = 0;  // of the unparsed bytes
   bool end_ = false;       // the buffer holds the rest of the file
   std::uint64_t line_ = 1, record_line_ = 1;
-  std::vector<std::string>
-      unquoted_;  // fields that are no part of the buffer as they stand; reused
+  std::vector<std::string> unquoted_;  // fields that are not contiguous in the buffer; reused
 };
 
 }  // namespace evergrad::worker

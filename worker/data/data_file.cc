@@ -24,7 +24,8 @@ namespace {
 constexpr std::size_t kStoredBytes = 256 * 1024, kPieceMax = 1u << 30;
 constexpr unsigned char kGzipMagic[] = {0x1F, 0x8B};
 
-// What a file begins with that is packed in a way that is not read, and what unpacks it.
+// A compression that is not supported: its first bytes, its name, and the program that decompresses
+// it.
 struct Packing {
   absl::string_view magic, name, unpack;
 };
@@ -41,8 +42,8 @@ constexpr Packing kOtherPackings[] = {{absl::string_view("\xFD"
 
 const Packing* OtherPacking(absl::string_view head) {
   static constexpr Packing kBzip2{"BZh", "bzip2", "bzip2 -d"};
-  // Its magic is text that a csv file may begin with: the first block's number follows it, or that
-  // of an empty file.
+  // A csv file may begin with the text of bzip2's magic number, so the first block's magic, or that
+  // of an empty file, must follow.
   if (head.size() >= 10 && absl::StartsWith(head, "BZh") && head[3] >= '1' && head[3] <= '9' &&
       (head.substr(4, 6) == absl::string_view("\x31\x41\x59\x26\x53\x59", 6) ||
        head.substr(4, 6) == absl::string_view("\x17\x72\x45\x38\x50\x90", 6)))
@@ -57,11 +58,11 @@ const Packing* OtherPacking(absl::string_view head) {
 struct DataFile::Stream {
   z_stream z{};
   std::vector<unsigned char> stored = std::vector<unsigned char>(kStoredBytes);
-  bool between = false;  // a member has ended and no other has begun
+  bool between = false;  // one member has ended and no other has begun
   bool over = false;
   Stream() {
     EG_CHECK(inflateInit2(&z, 16 + MAX_WBITS) == Z_OK);
-  }  // gzip alone; fails for want of memory only
+  }  // gzip only; fails only if out of memory
   ~Stream() { inflateEnd(&z); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -74,7 +75,7 @@ DataFile::~DataFile() = default;
 absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path,
                                                          const fs::Roots& roots,
                                                          absl::string_view want) {
-  // O_NONBLOCK: a named pipe must not hold the thread.
+  // O_NONBLOCK keeps a named pipe from blocking the thread.
   fs::Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   if (file.get() < 0)
     return errno == EXDEV ? roots.Refusal("the data file", path) : FileError("open", path, errno);
@@ -92,9 +93,9 @@ absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path
   if (got < 0) return FileError("read", path, errno);
   const absl::string_view begins(head, static_cast<std::size_t>(got));
   if (const Packing* other = OtherPacking(begins))
-    return refuse("data file is packed in a way that is not read",
+    return refuse("data file has an unsupported compression",
                   absl::StrCat("want=", want, ", gzip (.gz) or plain got=", other->name, " (`",
-                               other->unpack, "` unpacks it; `gzip` packs it again)"));
+                               other->unpack, "` decompresses it; `gzip` compresses it again)"));
   std::unique_ptr<DataFile> data(
       new DataFile(path, std::move(file), static_cast<std::uint64_t>(info.st_size)));
   if (begins.size() >= sizeof(kGzipMagic) && std::memcmp(head, kGzipMagic, sizeof(kGzipMagic)) == 0)
@@ -144,11 +145,11 @@ absl::StatusOr<bool> DataFile::NextMember() {
   z_stream& z = stream_->z;
   if (*z.next_in == kGzipMagic[0]) {
     stream_->between = false;
-    if (inflateReset(&z) != Z_OK) return Damaged("zlib cannot begin again");
+    if (inflateReset(&z) != Z_OK) return Damaged("zlib cannot be reset");
     return true;
   }
   while (z.avail_in > 0 && *z.next_in == 0) ++z.next_in, --z.avail_in;
-  if (z.avail_in > 0) return Damaged("there is something behind the end of the gzip data");
+  if (z.avail_in > 0) return Damaged("there are bytes after the end of the gzip data");
   return false;
 }
 
@@ -173,7 +174,7 @@ absl::StatusOr<std::size_t> DataFile::Unpack(char* to, std::size_t bytes) {
       if (!another) continue;
     }
     const int result = inflate(&z, Z_NO_FLUSH);
-    offset_ = begin + (bytes - z.avail_out);  // for what Damaged says
+    offset_ = begin + (bytes - z.avail_out);  // for Damaged
     if (result == Z_STREAM_END)
       stream_->between = true;
     else if (result != Z_OK && result != Z_BUF_ERROR)

@@ -1,4 +1,4 @@
-// A data file as its user stored it: plain, or gzip, which is unpacked while it is read.
+// A user's data file: plain, or gzip, which is decompressed while it is read.
 #pragma once
 
 #include <cstddef>
@@ -13,30 +13,30 @@
 
 namespace evergrad::worker {
 
-// Errors are the user's and name the file. Not thread-safe.
+// Errors are user errors and name the file. Not thread-safe.
 class DataFile {
  public:
-  // `want` says what the file should be: "an idx file". Refused: a file outside of `roots`
-  // (PermissionDenied), whatever is no regular file, and by their names compressions that are not
-  // read (xz, bzip2, zip, …).
+  // `want` is the expected kind of file: "an idx file". Refuses a file outside of `roots`
+  // (PermissionDenied), anything but a regular file, and unsupported compressions (xz, bzip2, zip,
+  // …) by name.
   static absl::StatusOr<std::unique_ptr<DataFile>> Open(const std::string& path,
                                                         const fs::Roots& roots,
                                                         absl::string_view want);
   ~DataFile();
 
-  // The next bytes, unpacked: fewer than `bytes` at the end only. A gzip file may have several
-  // members one after another, and zeros behind the last, as gzip has it; other bytes there, a
-  // checksum that does not match and an end in the middle are errors.
+  // Reads the next decompressed bytes; fewer than `bytes` only at the end. A gzip file may have
+  // several members, and zeros after the last, as for gzip itself; other bytes there, a wrong
+  // checksum and a truncated member are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
   // For readers of text: drops the first `used` bytes of `buffer` and appends the next 256 KiB of
-  // the file. The result is true when the buffer holds the rest of the file.
+  // the file. Returns true if the buffer holds the rest of the file.
   absl::StatusOr<bool> Refill(std::size_t used, std::string* buffer);
 
   const std::string& path() const { return path_; }
   bool packed() const { return stream_ != nullptr; }
   std::uint64_t stored_bytes() const { return stored_bytes_; }
-  std::uint64_t offset() const { return offset_; }  // of the next unpacked byte
-  // fingerprint.h's, of the file that is open, whatever its path leads to by now.
+  std::uint64_t offset() const { return offset_; }  // of the next decompressed byte
+  // The fingerprint (fingerprint.h) of the open file, even if its path leads to another file now.
   absl::StatusOr<std::string> Fingerprint() const;
 
  private:
@@ -44,7 +44,7 @@ class DataFile {
   DataFile(std::string path, fs::Descriptor file, std::uint64_t stored_bytes);
   absl::StatusOr<std::size_t> ReadStored(char* to, std::size_t bytes);
   absl::StatusOr<std::size_t> Unpack(char* to, std::size_t bytes);
-  // Between two members: whether another one follows.
+  // Called between two members: returns whether another one follows.
   absl::StatusOr<bool> NextMember();
   absl::Status Damaged(absl::string_view why) const;
 
@@ -52,7 +52,7 @@ class DataFile {
   const fs::Descriptor file_;
   const std::uint64_t stored_bytes_;
   std::uint64_t offset_ = 0;
-  std::unique_ptr<Stream> stream_;  // null: plain
+  std::unique_ptr<Stream> stream_;  // nullptr: a plain file
 };
 
 }  // namespace evergrad::worker

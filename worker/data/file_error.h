@@ -1,4 +1,4 @@
-// Errors about a data file: it cannot be used on this host, or a record in it is damaged.
+// Errors of data files: unusable on this host, or a damaged record.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace evergrad::worker {
 
-// "cannot <verb> data file: file=… error=…", a user's error. NotFound, PermissionDenied and
-// Unavailable (the medium) say that another host, or a later time, may do better; InvalidArgument,
-// that the path is no file that data can be in.
+// "cannot <verb> data file: file=… error=…", a user error. NotFound, PermissionDenied and
+// Unavailable (the medium) mean that another host, or a later attempt, may succeed; InvalidArgument
+// means that the path cannot be a data file.
 absl::Status FileError(absl::string_view verb, const std::string& path, int error);
 
-// "bad record: PATH:LINE: TEXT", a user's error. Lines are counted from 1.
+// "bad record: PATH:LINE: TEXT", a user error. Lines count from 1.
 absl::Status BadRecord(const std::string& path, std::uint64_t line, absl::string_view text);
 
 }  // namespace evergrad::worker

@@ -1,5 +1,5 @@
-// What tells the contents of two files apart. Copies of one file, on other hosts or under other
-// names, are the same.
+// Identifies the contents of a file. Copies of one file, on other hosts or under other names, have
+// the same fingerprint.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace evergrad::worker {
 
-// "size=<bytes> sha256=<hex>", the hash over all of the file as stored. Above 256 MiB, where
-// reading it once more would be felt: over its first and its last MiB, with
-// "mtime=<seconds>.<nanoseconds>" for what lies between. `fd`: a regular file, whose position stays
-// as it is; `path` names it in the user error when it cannot be read.
+// "size=<bytes> sha256=<hex>", with the hash of the whole file as stored. For files above 256 MiB,
+// which would take too long to read again, the hash covers the first and the last MiB, and
+// "mtime=<seconds>.<nanoseconds>" stands for the rest. `fd` is a regular file, whose position does
+// not change; `path` names it in the user error if it cannot be read.
 absl::StatusOr<std::string> FileFingerprint(int fd, const std::string& path);
 
 }  // namespace evergrad::worker

@@ -1,5 +1,5 @@
-// IDX files as MNIST and its kin use them: big-endian `00 00 type rank`, `rank` dimensions of 32
-// bits, then the elements.
+// IDX files, the format of MNIST and similar data sets: big-endian `00 00 type rank`, `rank`
+// dimensions of 32 bits, then the elements.
 #include <algorithm>
 #include <array>
 
@@ -15,14 +15,14 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::uint32_t kUnsignedByte = 0x08;
-// Deflate cannot do better than 1032 to 1: a header that promises more than that is lying.
+// Deflate cannot compress better than 1032 to 1, so a header that claims more is wrong.
 constexpr std::uint64_t kDeflateRatioMax = 1032;
 
 absl::Status Bad(absl::string_view words, const std::string& path, absl::string_view values) {
   return UserError(absl::InvalidArgumentError(absl::StrCat(words, ": file=", path, " ", values)));
 }
 
-// The next `bytes` bytes of `file`; `what` says what they are.
+// Reads the next `bytes` bytes of `file`; `what` describes them in errors.
 absl::Status ReadAll(DataFile& file, void* to, std::uint64_t bytes, absl::string_view what) {
   const std::uint64_t begin = file.offset();
   EG_ASSIGN_OR_RETURN(const std::size_t got, file.Read(to, bytes));
@@ -31,7 +31,7 @@ absl::Status ReadAll(DataFile& file, void* to, std::uint64_t bytes, absl::string
              absl::StrCat("offset=", file.offset(), " want=", bytes, " bytes of ", what,
                           " from offset ", begin, " got=", got));
 }
-// Nothing may follow; what is packed is checked up to its last byte by that.
+// Checks that nothing follows, which also checks compressed data up to its last byte.
 absl::Status ExpectEnd(DataFile& file) {
   char extra;
   const std::uint64_t end = file.offset();
@@ -40,7 +40,7 @@ absl::Status ExpectEnd(DataFile& file) {
                   : Bad("file longer than its header says", file.path(),
                         absl::StrCat("offset=", end, " want=end of file"));
 }
-// Whether the file can hold `bytes` (uncompressed) at all.
+// Returns whether the file can hold `bytes` (uncompressed) at all.
 bool CanHold(const DataFile& file, std::uint64_t bytes) {
   return file.packed() ? bytes / kDeflateRatioMax <= file.stored_bytes()
                        : bytes <= file.stored_bytes();
@@ -55,7 +55,7 @@ std::uint32_t BigEndian(const unsigned char* b) {
          static_cast<std::uint32_t>(b[2]) << 8 | b[3];
 }
 
-// `ranks`: which are allowed, for the message and the check.
+// The allowed ranks are for the check and its message.
 absl::StatusOr<Header> ReadHeader(DataFile& file, int rank_min, int rank_max,
                                   absl::string_view want) {
   std::array<unsigned char, 4> raw{};
@@ -100,8 +100,8 @@ absl::StatusOr<std::vector<std::uint8_t>> ReadElements(DataFile& file, const Hea
 
 using ByteTable = std::array<float, 256>;
 
-// The result of the transforms for each of the 256 values of a byte. Every chain is computed in
-// double and rounded once.
+// The result of the transforms for each of the 256 values of a byte, computed in double and rounded
+// once.
 absl::StatusOr<ByteTable> TransformedBytes(const config::FieldSpec& field) {
   std::vector<TransformStep> steps;
   for (const config::Transform& transform : field.transforms) {

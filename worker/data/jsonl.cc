@@ -1,5 +1,5 @@
-// Jsonl files: one JSON object per line, UTF-8. The members that the fields name become typed
-// columns; all others are skipped.
+// Jsonl files: one JSON object per line, UTF-8. Members that the fields name become typed columns;
+// all others are skipped.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -26,13 +26,13 @@ constexpr std::size_t kLineBytesMax = 1u << 20;
 constexpr int kDepthMax = 64;
 constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-// The lines of a file, which end with LF or CRLF. A byte order mark at the start is skipped.
+// The lines of a file, ending with LF or CRLF. A byte order mark at the start is skipped.
 class Lines {
  public:
   explicit Lines(std::unique_ptr<DataFile> file) : file_(std::move(file)) {}
 
-  // The next line without its end; false at the end of the file. The view is valid until the next
-  // call. UserError: a line longer than kLineBytesMax, a damaged file.
+  // Reads the next line without its end; returns false at the end of the file. The view is valid
+  // until the next call. UserError for a line longer than kLineBytesMax, and for a damaged file.
   absl::StatusOr<bool> Next(absl::string_view* line) {
     std::size_t from = begin_;  // where the search for the line's end continues
     while (true) {
@@ -61,7 +61,7 @@ class Lines {
   const std::unique_ptr<DataFile> file_;
   std::string buffer_;
   std::size_t begin_ = 0;  // of the next line
-  bool at_end_ = false;    // the buffer has the rest of the file
+  bool at_end_ = false;    // the buffer holds the rest of the file
   std::uint64_t number_ = 0;
 };
 
@@ -89,18 +89,17 @@ struct Item {
   }
 };
 
-// What a line says of a member that some field reads.
+// A member that some field reads, with its value in the current line.
 struct Member {
   std::string name;
-  bool present = false;  // in the line
+  bool present = false;  // in the current line
   bool seen = false;     // in some line of the file
-  Item value;            // kList: of `elements`
+  Item value;            // kList: its elements
   std::vector<Item> elements;
 };
 
-// Takes the events of nlohmann-json's parser, which has no recursion. Memory is bounded by the
-// line: values that no field reads are not kept, and values within values are kept as their kind
-// alone.
+// Handles the events of nlohmann-json's parser, which does not recurse. Memory is bounded by the
+// line: values that no field reads are not kept, and only the kind of nested values is kept.
 class MemberHandler {
  public:
   using Json = nlohmann::json;
@@ -119,7 +118,7 @@ class MemberHandler {
     current_ = nullptr;
     error_.clear();
     error_at_ = 0;
-    // nlohmann-json takes a NUL for the end of its input and skips a byte order mark.
+    // nlohmann-json treats a NUL as the end of its input and skips a byte order mark.
     if (line.find('\0') != absl::string_view::npos)
       return absl::InvalidArgumentError("the line has a NUL byte, which JSON does not allow");
     if (absl::StartsWith(line, kByteOrderMark))
@@ -176,7 +175,7 @@ class MemberHandler {
   }
 
  private:
-  // A value, of which a list or an object is only the beginning.
+  // Handles a value; a list or an object has only begun.
   bool Scalar(Item item) {
     if (depth_ == 0) return Fail(absl::StrCat("expected a JSON object, got ", item.Describe()));
     if (current_ == nullptr) return true;
@@ -202,12 +201,13 @@ class MemberHandler {
   std::vector<Member>* const members_;
   absl::flat_hash_map<std::string, std::size_t> index_;
   int depth_ = 0;
-  Member* current_ = nullptr;  // whose value is parsed; null: one that no field reads
+  // the member whose value is being parsed; nullptr for a value that no field reads
+  Member* current_ = nullptr;
   std::string error_;
-  std::size_t error_at_ = 0;  // of the parser: characters read, from 1
+  std::size_t error_at_ = 0;  // number of characters read by the parser, from 1
 };
 
-// How the file is read, as far as the plan's own text does not say it.
+// The settings of the file that the text of the plan does not contain.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: format=jsonl missing=`", absl::StrJoin(source.missing, "`,`"),
                       "` split=", source.split.modulo, "/", source.split.equals,
@@ -295,7 +295,7 @@ class JsonlReader {
         absl::StrCat("expected ", ExpectedOf(kind), ", got ", item.Describe()));
   }
 
-  // A member that no line has is probably a mistake in the job file.
+  // A member that occurs in no line is probably a mistake in the job file.
   std::vector<std::string> Warnings() const {
     std::vector<std::string> warnings;
     for (const Member& member : members_)
@@ -309,8 +309,8 @@ class JsonlReader {
   const config::SourceSpec& source_;
   Lines lines_;
   TypedDatasetBuilder builder_;
-  std::vector<Member> members_;                  // each that some field reads, once
-  std::vector<std::vector<std::size_t>> reads_;  // of `members_`, by field
+  std::vector<Member> members_;                  // members that some field reads, once each
+  std::vector<std::vector<std::size_t>> reads_;  // indices in `members_`, by field
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
-// The function that opens each data format, and the table that OpenDataset looks in. What the job
-// file says of a format is its descriptor in common/data_formats.
+// The function that opens each data format, and their table for OpenDataset. The keys of a format
+// in a job file are in its descriptor in common/data_formats.
 //
-// All of them open `source` and return a data set that has the fields `fields`. `train` is the
-// training data of the same job if this is other data; its vocabularies are used. Errors are the
-// user's and name the file; PermissionDenied: a file outside of the roots; ResourceExhausted: the
-// data set needs more than `options.bytes_max`.
+// All of them open `source` and return a data set with the fields `fields`. If this is not the
+// training data, `train` is the training data of the same job, whose vocabularies are used. Errors
+// are user errors and name the file; PermissionDenied for a file outside of the roots;
+// ResourceExhausted if the data set needs more than `options.bytes_max`.
 #pragma once
 
 #include <memory>
@@ -16,16 +16,16 @@
 
 namespace evergrad::worker {
 
-// Images and labels of IDX files of unsigned bytes, gzip or plain, as bytes in memory: fields image
-// and label, in this order. Errors name the offset (of the unpacked bytes) and what was expected
-// there. A header that promises more than `bytes_max`, or more than the file can hold, is refused
-// before anything is allocated.
+// Images and labels of IDX files of unsigned bytes, gzip or plain, kept as bytes in memory: fields
+// image and label, in this order. Errors name the offset (in the decompressed bytes) and the
+// expectation. A header that claims more than `bytes_max`, or more than the file can hold, is
+// refused before any allocation.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source,
                                                  const std::vector<config::FieldSpec>& fields,
                                                  const Dataset* train = nullptr,
                                                  const DataOptions& options = {});
 // A csv file, gzip or plain, with typed columns: a field for each of `fields`, in their order.
-// Errors name file:line and column, what was expected and the first kQuotedMax characters of the
+// Errors name file:line and column, the expectation and the first kQuotedMax characters of the
 // value.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source,
                                                  const std::vector<config::FieldSpec>& fields,
@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonl(const config::SourceSpec& sou
                                                    const std::vector<config::FieldSpec>& fields,
                                                    const Dataset* train = nullptr,
                                                    const DataOptions& options = {});
-// Examples that are made from (source.seed, fields) while they are read, the same on every machine.
+// Examples generated from (source.seed, fields) while they are read, the same on every machine.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source,
                                                        const std::vector<config::FieldSpec>& fields,
                                                        const Dataset* train = nullptr,

@@ -1,12 +1,12 @@
-// Examples made from a seed as they are read: example i is a function of (seed, field, i), so any
-// one costs the same, anywhere.
+// Examples generated from a seed while they are read. Example i is a function of (seed, field, i),
+// so every example has the same cost on every machine.
 //
-// The label is drawn by a hidden factorization machine over all ids (a weight and kHidden factors
-// each) and a linear term over all numbers, so that there is something to learn, and something that
-// cannot be: even the hidden model itself errs.
+// A hidden model draws the label: a factorization machine over all ids (a weight and kHidden
+// factors each) and a linear term over all numbers. So there is something to learn, and noise that
+// cannot be learned: even the hidden model makes errors.
 //
-// Bits are the same on every machine: only +, -, *, / and sqrt are used, and logarithms and powers
-// are made of them here.
+// The bits are the same on every machine: only +, -, *, / and sqrt are used, and logarithms and
+// powers are computed from them here.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -51,15 +51,15 @@ double Exp(double x) {
   return std::ldexp(sum, static_cast<int>(e));  // exact
 }
 
-// In [0, 1), 53 bits.
+// A number in [0, 1) with 53 bits.
 double Unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 double Unit(std::uint32_t high, std::uint32_t low) {
   return Unit(static_cast<std::uint64_t>(high) << 32 | low);
 }
-// Uniform in [-1, 1).
+// A number uniform in [-1, 1).
 double Signed(std::uint64_t bits) { return 2 * Unit(bits) - 1; }
 __extension__ typedef unsigned __int128 Wide;
-// In [0, n), from 64 bits.
+// A number in [0, n) from 64 bits.
 std::uint64_t Below(std::uint64_t bits, std::uint64_t n) {
   return static_cast<std::uint64_t>((static_cast<Wide>(bits) * n) >> 64);
 }
@@ -106,8 +106,8 @@ class AliasTable {
 
 struct Generated {
   config::FieldSpec spec;
-  std::uint64_t key = 0;     // of its values
-  std::uint64_t hidden = 0;  // of the hidden model's numbers for it
+  std::uint64_t key = 0;     // key of its values
+  std::uint64_t hidden = 0;  // key of the hidden model's parameters for it
   std::size_t width = 1;
   AliasTable zipf;
 };
@@ -177,10 +177,10 @@ class SyntheticDataset final : public Dataset {
 
  private:
   struct Hidden {
-    double linear = 0;                     // of ids
-    double numbers = 0;                    // of numbers
-    std::array<double, kHidden> sum = {};  // of factors
-    double squares = 0;                    // of factors, all together
+    double linear = 0;                     // sum over ids
+    double numbers = 0;                    // sum over numbers
+    std::array<double, kHidden> sum = {};  // sums of factors
+    double squares = 0;                    // sum of the squares of all factors
   };
 
   void Ids(const Generated& g, std::uint64_t example, std::int64_t* to, Hidden* hidden) const {
@@ -203,7 +203,7 @@ class SyntheticDataset final : public Dataset {
     }
   }
 
-  // Standard normal: the sum of twelve uniform numbers less six.
+  // Approximately standard normal: the sum of twelve uniform numbers minus six.
   void Numbers(const Generated& g, std::uint64_t example, float* to, Hidden* hidden) const {
     for (std::size_t j = 0; j < g.width; ++j) {
       double sum = -6;
@@ -216,8 +216,8 @@ class SyntheticDataset final : public Dataset {
     }
   }
 
-  // Each part is brought to a variance of about one: of the linear terms (a third each), of the n
-  // (n - 1) / 2 products of pairs (kHidden / 9 each).
+  // Scales each part to a variance of about one: the linear terms (a third each), and the n (n - 1)
+  // / 2 products of pairs (kHidden / 9 each).
   double Logit(const Hidden& hidden) const {
     double logit = 0;
     if (ids_ > 0) logit += 1.5 * hidden.linear / std::sqrt(static_cast<double>(ids_) / 3);
@@ -231,9 +231,9 @@ class SyntheticDataset final : public Dataset {
     return logit;
   }
 
-  // Of two classes: 1 with the logit's probability. Of more: where among the examples the logit
-  // with logistic noise lies, in equal parts; the sum of a normal number of deviation 1.5 or so and
-  // a logistic one is near enough to a logistic number of kSpread.
+  // Two classes: 1 with the logit's probability. More classes: the quantile of the logit with
+  // logistic noise among the examples, in equal parts; the sum of a normal number with a deviation
+  // of about 1.5 and a logistic number is nearly a logistic number with spread kSpread.
   static float Label(double logit, double u, const Generated& g) {
     if (g.spec.classes == 2) return u * (1 + Exp(-logit)) < 1 ? 1.0f : 0.0f;
     constexpr double kSpread = 1.3;
@@ -248,7 +248,7 @@ class SyntheticDataset final : public Dataset {
   const std::uint64_t label_key_;
   std::vector<Field> fields_;
   bool label_ = false;
-  std::size_t ids_ = 0, numbers_ = 0;  // of an example
+  std::size_t ids_ = 0, numbers_ = 0;  // per example
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The computation of each transform, for every format. The settings and the kinds of value are in
+// The computation of each transform, for every format. Settings and kinds of value are in
 // common/data_formats; load.py computes the same with NumPy.
 #pragma once
 
@@ -10,13 +10,13 @@
 
 namespace evergrad::worker {
 
-// Computes the result for one value of the kind that the step was made for. A text in the result is
-// a view into the argument. InvalidArgument: the transform has no result for this value. Immutable,
-// so it may be called from any thread.
+// Computes the result for one value of the step's kind. A text in the result is a view into the
+// argument. InvalidArgument if the transform has no result for this value. Immutable, so any thread
+// may call it.
 using TransformStep = std::function<absl::StatusOr<Value>(const Value&)>;
 
-// InvalidArgument: the transform does not take values of `kind`, or it is learned from the training
-// data (config::TransformType::learned) and has no computation of its own.
+// InvalidArgument if the transform does not take values of `kind`, or if it is learned from the
+// training data (config::TransformType::learned) and has no computation.
 absl::StatusOr<TransformStep> MakeTransformStep(const config::Transform& transform,
                                                 config::ValueKind kind);
 

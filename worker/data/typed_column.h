@@ -1,5 +1,5 @@
-// One field of a data set with typed columns: its values are typed and transformed as they are
-// added, and held as int64 or float32.
+// One field of a data set with typed columns. Its values are converted and transformed when they
+// are added, and stored as int64 or float32.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@
 
 namespace evergrad::worker {
 
-// Values are added by one thread; after End it is immutable and may be read by any thread.
+// One thread adds values; after End the column is immutable, and any thread may read it.
 class TypedColumn {
  public:
-  // `vocabulary` is that of the training data if this data is read beside it, else null; it must
-  // outlive the call of End. UserError: the transforms do not fit the type.
+  // `vocabulary` is that of the training data if this is other data, else null; it must live until
+  // End returns. UserError if the transforms do not match the type.
   static absl::StatusOr<std::unique_ptr<TypedColumn>> Make(const config::FieldSpec& spec,
                                                            const Vocabulary* vocabulary);
 
-  // Adds a value of the kind `reads()`. InvalidArgument without file, line and column: a transform
-  // has no result for it, or the result is beyond float32.
+  // Adds a value of the kind `reads()`. InvalidArgument without file, line and column if a
+  // transform has no result for it, or the result exceeds float32.
   absl::Status Add(const Value& value);
-  // Adds the field's default, or id 0 if it has a vocabulary. `found` is what the file has instead
-  // of a value, for the message. InvalidArgument: the field has neither.
+  // Adds the field's default, or id 0 if it has a vocabulary. `found` is the text in place of a
+  // value, for the message. InvalidArgument if the field has neither.
   absl::Status AddMissing(absl::string_view found);
-  // Called after the last value: makes the vocabulary and gives every word its id.
+  // Called after the last value: makes the vocabulary and assigns every word its id.
   absl::Status End();
 
   const config::FieldSpec& spec() const { return spec_; }
   config::ValueKind reads() const { return reads_; }
-  // The number of values of one example.
+  // The number of values per example.
   std::size_t width() const;
   bool integers() const { return integers_; }
-  // The values of all examples, `width` each; those of the other dtype are empty.
+  // The values of all examples, `width` each; the vector of the other dtype is empty.
   const std::vector<std::int64_t>& ints() const { return ints_; }
   const std::vector<float>& reals() const { return reals_; }
   bool has_vocabulary() const { return learned_at_ < spec_.transforms.size(); }
@@ -51,9 +51,10 @@ class TypedColumn {
 
   const config::FieldSpec spec_;
   const config::ValueKind reads_;
-  const std::size_t learned_at_;  // of the transforms; their number if none is learned
+  // index of the learned transform; the number of transforms if none is learned
+  const std::size_t learned_at_;
   bool integers_ = false;
-  std::vector<TransformStep> before_, after_;  // the learned transform
+  std::vector<TransformStep> before_, after_;  // the transforms before and after the learned one
   std::vector<std::int64_t> ints_;
   std::vector<float> reals_;
   // While a vocabulary is built, each value is the number of its word; 0: missing.

@@ -68,7 +68,7 @@ class TypedDataset final : public Dataset {
     return all;
   }
 
-  // nullptr: there is no such field. The vocabulary is empty if the field has none.
+  // Returns nullptr for an unknown field. The vocabulary is empty if the field has none.
   const Vocabulary* FindVocabulary(const std::string& field) const {
     for (const auto& column : columns_) {
       if (column->spec().name == field) return &column->vocabulary();
@@ -104,7 +104,8 @@ TypedDatasetBuilder::TypedDatasetBuilder(const config::SourceSpec& source, std::
 absl::StatusOr<TypedDatasetBuilder> TypedDatasetBuilder::Make(
     const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
     const Dataset* train, std::string manner, const DataOptions& options) {
-  // All sources of a job have one format, so the training data of a typed data set is typed, too.
+  // All sources of a job have one format, so the training data of a typed data set is typed as
+  // well.
   const auto* const trained = dynamic_cast<const TypedDataset*>(train);
   TypedDatasetBuilder builder(source, std::move(manner), options.bytes_max);
   for (const config::FieldSpec& field : fields) {

@@ -1,5 +1,5 @@
-// A data set with typed columns, which is held in memory column by column: 8 bytes an integer, 4 a
-// real number. Formats whose records have typed values (csv) build it with TypedDatasetBuilder.
+// A data set with typed columns, stored in memory by column: 8 bytes per integer, 4 per real
+// number. Formats whose records have typed values (csv, jsonl) build it with TypedDatasetBuilder.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@ namespace evergrad::worker {
 //
 //   Make -> for each example that Takes(n) accepts: columns()[f]->Add …, EndExample -> End
 //
-// Errors are the user's and name the file. Not thread-safe.
+// Errors are user errors and name the file. Not thread-safe.
 class TypedDatasetBuilder {
  public:
   // A column for each entry of `fields`, in their order. `train` is the training data of the same
-  // job, whose vocabularies are used; null: vocabularies are built of this file. `manner` says how
-  // the file is read as far as the plan's text does not say it; the fingerprint includes it.
+  // job, whose vocabularies are used; nullptr: vocabularies are built from this file. `manner`
+  // describes the settings of the file that the plan's text does not contain, for the fingerprint.
   static absl::StatusOr<TypedDatasetBuilder> Make(const config::SourceSpec& source,
                                                   const std::vector<config::FieldSpec>& fields,
                                                   const Dataset* train, std::string manner,
                                                   const DataOptions& options);
 
   const std::vector<std::unique_ptr<TypedColumn>>& columns() const { return columns_; }
-  // Whether the source has example n of the file (SourceSpec::split).
+  // Returns whether the source contains example n of the file (SourceSpec::split).
   bool Takes(std::uint64_t n) const { return source_.split.Takes(n); }
-  // Counts an example whose values were added. ResourceExhausted: the data set is too large. `line`
-  // is where the example begins.
+  // Counts an example whose values have been added. ResourceExhausted if the data set is too large.
+  // `line` is the example's first line.
   absl::Status EndExample(std::uint64_t line);
-  // The error about the value `status` of `field` at file:line:place. `place` is the column or
+  // The error `status` about a value of `field` at file:line:place. `place` is the column or
   // member, escaped and shortened by the caller.
   absl::Status BadValue(std::uint64_t line, absl::string_view place, const config::FieldSpec& field,
                         const absl::Status& status) const;

@@ -1,4 +1,4 @@
-// One value of a typed column on its way from the file to the batch. Pure.
+// One value of a typed column between file and batch. Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,21 +11,21 @@
 
 namespace evergrad::worker {
 
-// Messages about a value quote at most this many of its characters. The user who submitted the job
-// sees the messages, and the file may belong to someone else.
+// Messages quote at most this many characters of a value, because the file may belong to another
+// person than the submitter who reads the messages.
 inline constexpr std::size_t kQuotedMax = 16;
 
 struct Value {
   config::ValueKind kind = config::ValueKind::kText;
-  absl::string_view text;  // kText: a view into memory that the caller owns
+  absl::string_view text;  // kText: a view into the caller's memory
   std::int64_t integer = 0;
   double real = 0;
 
   double number() const {  // kInteger, kReal
     return kind == config::ValueKind::kInteger ? static_cast<double>(integer) : real;
   }
-  // kText, kInteger: the text itself, or the integer's decimal digits. Vocabularies, `map` and
-  // `hash` know the value by this text, so 39 and `39` are the same.
+  // kText, kInteger: the text, or the integer's decimal digits. Vocabularies, `map` and `hash`
+  // identify the value by this text, so 39 and `39` are equal.
   std::string Name() const;
 };
 
@@ -33,10 +33,10 @@ inline Value TextValue(absl::string_view text) { return {config::ValueKind::kTex
 inline Value IntegerValue(std::int64_t v) { return {config::ValueKind::kInteger, {}, v, 0}; }
 inline Value RealValue(double v) { return {config::ValueKind::kReal, {}, 0, v}; }
 
-// The value of `kind` that `text` spells. InvalidArgument: it spells none.
+// Parses `text` as a value of `kind`. InvalidArgument if it is none.
 absl::StatusOr<Value> ParseValue(config::ValueKind kind, absl::string_view text);
 
-// What a column of `kind` expects, for messages: "an integer of 64 bits".
+// The expected value of a column of `kind`, for messages: "an integer of 64 bits".
 absl::string_view ExpectedOf(config::ValueKind kind);
 // "expected …, got `…`" with the beginning of `text`. The caller adds file, line and column.
 absl::Status WrongValue(absl::string_view expected, absl::string_view text);

@@ -8,7 +8,7 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr std::uint64_t kBytesPerWord = 64;  // beside its text
+constexpr std::uint64_t kBytesPerWord = 64;  // in addition to its text
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The ids that the transform `vocabulary` gives to the values of the training data.
+// The ids that the transform `vocabulary` assigns to the values of the training data.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@
 
 namespace evergrad::worker {
 
-// Ids from 1 on, by descending count in the training data and then by text. A text that is not in
-// it has id 0: it occurs less than min_count times, or not at all.
+// Ids start at 1 and follow descending counts in the training data, then texts. Other texts have id
+// 0: they occur fewer than min_count times.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
 // Counts the words while the file is read, so that training data is read only once: a word gets a
 // number in order of appearance, and an id at the end. Not thread-safe.
 class VocabularyBuilder {
  public:
-  // Counts `word` and returns its number, from 1 on.
+  // Counts `word` and returns its number; numbers start at 1.
   std::int64_t Count(const std::string& word);
-  // Makes the vocabulary of the words that were counted `min_count` times or more and forgets the
-  // words. `ids` receives the id of each number; ids[0] is 0.
+  // Makes the vocabulary of the words with a count of at least `min_count`, and removes the words.
+  // ids[number] is set to the id of each number; ids[0] is 0.
   Vocabulary Make(std::uint64_t min_count, std::vector<std::int64_t>* ids);
-  // Memory of the words, approximately.
+  // Approximate memory of the words.
   std::uint64_t bytes() const { return bytes_; }
 
  private:

@@ -93,9 +93,9 @@ TEST_CASE("faults of a record name file and line") {
     CHECK(BlameOf(parsed.error) == Blame::kUser);
     return std::string(parsed.error.message());
   };
-  CHECK_THAT(fault("a,b\n\"c,d\n"), Catch::Contains("x.csv:2: a quote is never closed"));
+  CHECK_THAT(fault("a,b\n\"c,d\n"), Catch::Contains("x.csv:2: no closing quote"));
   CHECK_THAT(fault("a\n\"b\"c\n"),
-             Catch::Contains("x.csv:2: text behind the closing quote of column 0"));
+             Catch::Contains("x.csv:2: text after the closing quote of column 0"));
   CHECK_THAT(fault("a\nb,c\"d\n"),
              Catch::Contains("x.csv:2: a quote inside column 1; `quoting: false`"));
   CHECK_THAT(fault("a\n" + std::string(kRecordBytesMax + 1000, 'x') + "\n"),
@@ -456,7 +456,7 @@ TEST_CASE(
   CHECK_THAT(fault("a,b\n1,2\n", Field("f", "int", {"2"}), nothing),
              Catch::Contains("field `f` is column 2, the file has columns 0 to 1"));
   CHECK_THAT(fault("a,a\n1,2\n", Field("f", "int", {"a"}), nothing),
-             Catch::Contains("two columns are called `a`"));
+             Catch::Contains("duplicate column name `a`"));
   CHECK_THAT(fault("", Field("f", "int", {"a"}), nothing),
              Catch::Contains("data file without a record"));
   CHECK_THAT(fault("a\n", Field("f", "int", {"a"}), nothing),
@@ -553,7 +553,7 @@ TEST_CASE("a header that looks like an example is warned of, and a real one is n
                              {Field("x", "float", {"0", "1"}), Field("y", "int", {"2"})});
   REQUIRE(lost.size() == 1);
   CHECK_THAT(lost[0], Catch::Contains("the first record of a csv file looks like an example, and "
-                                      "`header: true` leaves it out: file=" +
+                                      "`header: true` skips it: file=" +
                                       (folder / "x.csv")) &&
                           Catch::Contains("column 0 of it is `5.1`") &&
                           Catch::Contains("`header: false`"));

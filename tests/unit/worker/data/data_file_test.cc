@@ -87,7 +87,7 @@ TEST_CASE("garbage after a gzip member is refused, and so is a member that is cu
   for (const std::string& rest : {std::string("garbage"), std::string("\n"),
                                   std::string("\0\0x", 3), std::string(300000, 'x')}) {
     const std::string refusal = Refusal(Gzip("1,2\n") + rest);
-    CHECK_THAT(refusal, Catch::Contains("there is something behind the end of the gzip data") &&
+    CHECK_THAT(refusal, Catch::Contains("there are bytes after the end of the gzip data") &&
                             Catch::Contains("offset=4"));
   }
   const std::string gz = Gzip("1,2\n3,4\n");
@@ -113,7 +113,7 @@ TEST_CASE("a file that is packed otherwise is named with what unpacks it") {
       {"\x37\x7a\xbc\xaf\x27\x1c", "got=7z"},
   };
   for (const auto& [bytes, want] : cases)
-    CHECK_THAT(Refusal(bytes), Catch::Contains("data file is packed in a way that is not read") &&
+    CHECK_THAT(Refusal(bytes), Catch::Contains("data file has an unsupported compression") &&
                                    Catch::Contains("want=a csv file, gzip (.gz) or plain") &&
                                    Catch::Contains(want));
   TempFolder folder;
@@ -146,9 +146,11 @@ TEST_CASE(
                              (folder / name).size(), "PATH"));
   }
   REQUIRE(said.size() == 1);  // the same of all of them
-  CHECK_THAT(*said.begin(), Catch::Contains("the data file lies outside of the folders that may be "
-                                            "used, links followed: path=PATH") &&
-                                Catch::Contains("start the worker with --data-root FOLDER"));
+  CHECK_THAT(
+      *said.begin(),
+      Catch::Contains(
+          "the data file lies outside of the allowed folders (after following links): path=PATH") &&
+          Catch::Contains("start the worker with --data-root FOLDER"));
 }
 
 TEST_CASE(
