@@ -20,23 +20,23 @@
 namespace evergrad::worker {
 namespace {
 
-// What flows along an edge: a model input, or the output of a layer. A view (flatten) shares the
-// storage of what it views, and with it the gradient, so that consumers of either side add into one
-// place.
+// The value on an edge: a model input, or the output of a layer. A view (flatten) shares the
+// storage of its input, and so the gradient, which consumers of either side add to.
 struct Value {
   std::string name;
-  tensor::Shape shape;  // of one example
+  tensor::Shape shape;  // shape of one example
   std::size_t storage = 0;
-  bool needs_gradient = false;  // some variable lies upstream
+  bool needs_gradient = false;  // a variable is upstream
 };
 
 struct Storage {
   std::int64_t elements = 0;               // per example
-  std::optional<std::size_t> model_input;  // the batch holds the memory
+  std::optional<std::size_t> model_input;  // the batch holds its memory
   bool needs_gradient = false;
-  Memory data, gradient;          // for batch_max_ examples
-  int consumers = 0;              // of it and its views, losses included, that write its gradient
-  bool gradient_written = false;  // in this step; a second consumer adds
+  Memory data, gradient;  // for batch_max_ examples
+  // number of consumers of it and its views, losses included, that write its gradient
+  int consumers = 0;
+  bool gradient_written = false;  // in this step; further consumers add
   bool at_loss = false;
   Element type = Element::kFloat32;  // of data and gradient
   bool cast_wanted = false;          // some layer reads it in the other type of the policy
@@ -46,16 +46,16 @@ struct Storage {
 
 struct Node {
   std::unique_ptr<Layer> layer;
-  std::vector<std::size_t> inputs;  // values; of an embedding the model inputs with its ids
+  std::vector<std::size_t> inputs;  // values; for an embedding, the model inputs with its ids
   std::size_t output = 0;           // value
   std::size_t first_variable = 0;
-  Embedding* embedding = nullptr;      // `layer`, where it is one
-  std::size_t table = 0;               // of an embedding
-  std::optional<std::size_t> weights;  // of an embedding: a model input
-  std::size_t ids_before = 0;  // an example's, in the embeddings above it that read the same table
-  std::optional<std::size_t> key;     // in keys_, of a layer that draws
-  bool wide = false;                  // the job says that it computes in float32
-  Element reads = Element::kFloat32;  // its inputs and kernel
+  Embedding* embedding = nullptr;      // `layer` if that is an embedding, else nullptr
+  std::size_t table = 0;               // for an embedding
+  std::optional<std::size_t> weights;  // for an embedding: a model input
+  std::size_t ids_before = 0;  // ids per example in the embeddings above that read the same table
+  std::optional<std::size_t> key;     // index in keys_, for a layer that draws random numbers
+  bool wide = false;                  // the job requests float32 computation
+  Element reads = Element::kFloat32;  // type of its inputs and kernel
 };
 
 struct LossNode {
@@ -65,14 +65,14 @@ struct LossNode {
   ResultBlock::Slot<LossResult> result;
 };
 
-// Of the first loss.
+// A metric of the first loss.
 struct MetricNode {
   Metric metric;
   ResultBlock::Slot<std::int64_t> counts;  // auc
   ResultBlock::Slot<double> sum;           // root_mean_squared_error
 };
 
-// Several graphs may use one backend, which tells their steps apart.
+// Several graphs may use one backend, which distinguishes their steps by this number.
 std::uint64_t NextGraphNumber() {
   static std::atomic<std::uint64_t> next{0};
   return ++next;
@@ -117,14 +117,15 @@ class GraphImpl final : public Graph {
   absl::Status AddLayer(const config::LayerSpec& spec, const std::vector<config::LayerSpec>& all);
   absl::StatusOr<std::size_t> FindValue(const config::LayerSpec& spec, const std::string& source,
                                         const std::vector<config::LayerSpec>& all) const;
-  // The inputs of an embedding: ids, perhaps their weights, and its table, which `node` gets, too.
+  // The inputs of an embedding: ids, optional weights, and the table, which is stored in `node`,
+  // too.
   absl::StatusOr<config::LayerInputs> ReadIds(const config::LayerSpec& spec, Node* node);
-  // The model input is read as `dtype`; LayerError where another layer reads it otherwise.
+  // The model input is read as `dtype`; LayerError if another layer reads it as another type.
   absl::Status ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype);
   absl::Status AddLoss(const config::LossSpec& spec, const config::ModelSpec& model);
   absl::Status AddMetrics(const config::ModelSpec& model);
   absl::Status CheckEverythingIsUsed(const config::ModelSpec& model) const;
-  // What the steps need whatever their batch: keys, results.
+  // Allocates memory that steps need for any batch: keys, results.
   absl::Status LayOut();
 
   absl::Status CheckInputs(const Batch& batch) const;
@@ -135,9 +136,9 @@ class GraphImpl final : public Graph {
   In WeightsOf(const Node& node, const Batch& batch) const {
     return node.weights ? DataOf(*node.weights, batch).floats() : In();
   }
-  // As the node reads them.
+  // The inputs in the types that the node reads.
   std::vector<AnyIn> InputsOf(const Node& node, const Batch& batch) const;
-  // Of the variable, in this step: what products read where the node reads 16 bits.
+  // Returns whether the node's products read the variable as 16 bits in this step.
   bool IsNarrowed(const Node& node, std::size_t variable) const {
     return node.reads != Element::kFloat32 && variables_[variable].of_products;
   }
@@ -145,12 +146,13 @@ class GraphImpl final : public Graph {
     return {narrowed_[variable].as<std::byte>().data(),
             static_cast<std::size_t>(variables_[variable].shape.elements()), narrow_};
   }
-  // It came as products read it.
+  // Returns whether the variable has arrived in the type that products read.
   bool IsReadAsItCame(const Node& node, std::size_t variable, AnyIn came) const {
     return IsNarrowed(node, variable) && came.type() == narrow_;
   }
   std::vector<AnyIn> VariablesOf(const Node& node, const std::vector<AnyIn>& weights);
-  // What came, or is wanted, as 16 bits is float32 in memory of our own; the rest lies where it is.
+  // 16-bit data from or for the caller has a float32 copy in our own memory; float32 data is used
+  // in place.
   static In WideOf(AnyIn given, const Memory& wide) {
     return given.is_float32() ? given.floats() : wide.as<float>().first(given.size());
   }
@@ -160,16 +162,16 @@ class GraphImpl final : public Graph {
   absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows,
                            const std::vector<AnyOut>& gradients,
                            const std::vector<AnyOut>& row_gradients);
-  // Behind all that is computed with it: into what is wanted, with what that cannot say noted under
-  // `number`.
+  // After the last use of a gradient: writes it into the caller's memory and records overflows
+  // under `number`.
   void HandOut(In gradient, AnyOut wanted, std::size_t number);
-  // Casts what the node reads in another type than it is, once a step.
+  // Converts inputs that the node reads in another type, once per step.
   void CastInputs(const Node& node, const Batch& batch);
-  // A gradient of weights, after the scale of the losses.
+  // Divides a gradient of weights by the loss scale.
   void Unscale(Out gradient) {
     if (loss_scale_ != 1) backend_.Scale(1 / loss_scale_, gradient, gradient);
   }
-  // What a regularizer adds to the mean loss, and to the gradient, where there is one.
+  // Adds a regularizer's term to the mean loss, and to the gradient if there is one.
   void Regularize(double l2, In values, Out gradient, const ResultBlock::Slot<double>& squares);
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
   absl::Status Grow(std::int64_t batch, bool with_gradients);
@@ -183,16 +185,16 @@ class GraphImpl final : public Graph {
     return {memory.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch),
             storage.type};
   }
-  // The type of the storage's cast: the other one of the policy.
+  // The type of the storage's converted copy: the other type of the policy.
   Element CastTypeOf(const Storage& storage) const {
     return storage.type == Element::kFloat32 ? narrow_ : Element::kFloat32;
   }
-  // Calls write(dx) with the memory to overwrite, of `type`, then adds it to what other consumers
-  // wrote.
+  // Calls write(dx) with memory of `type` to overwrite, and adds the result to the gradients of
+  // other consumers.
   template <typename Write>
   void Contribute(std::size_t value, std::int64_t batch, Element type, Write write);
 
-  // What the calls of a step are made of (Backend::BeginStep).
+  // Collects everything that determines the calls of a step (Backend::BeginStep).
   void Sign(const std::vector<AnyIn>& weights, const Rows& rows, const Batch& batch,
             const std::vector<AnyOut>& gradients, const std::vector<AnyOut>& row_gradients,
             const StepEvents& events, bool training);
@@ -224,29 +226,29 @@ class GraphImpl final : public Graph {
   std::vector<MetricNode> metric_nodes_;
   std::vector<Variable> variables_;
   std::vector<GraphInput> inputs_;  // values 0 … of values_
-  std::vector<bool> input_read_;    // its dtype is known
+  std::vector<bool> input_read_;    // whether its dtype is known
   std::vector<config::TableSpec> tables_;
-  std::vector<std::size_t> table_ids_;  // ids an example reads of each; 0: none yet
+  std::vector<std::size_t> table_ids_;  // ids per example of each table; 0: none yet
   std::uint64_t label_elements_ = 0;
-  std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;  // what the buffers hold
-  Memory scratch_;        // a gradient before it is added to another consumer's, or cast
-  const Element narrow_;  // of the policy: float32 where it is not mixed
+  std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;  // batch sizes of the buffers
+  Memory scratch_;        // a gradient before it is added to another consumer's, or converted
+  const Element narrow_;  // the policy's 16-bit type; float32 if it is not mixed
   std::vector<Memory>
-      narrowed_;  // by variable: what products read, where it is not the variable itself
+      narrowed_;  // by variable: the copy for products, if it differs from the variable
   std::vector<Memory> wide_,
-      wide_gradients_;  // by variable, where it comes or is wanted as 16 bits
+      wide_gradients_;  // by variable, if values arrive or gradients are requested as 16 bits
   std::vector<Memory> wide_rows_, wide_row_gradients_;  // by table
   float loss_scale_ = 1;
   ResultBlock results_;
   std::vector<ResultBlock::Slot<double>> squares_,
-      row_squares_;  // of variables and tables, where they have a regularizer
+      row_squares_;  // of variables and tables with a regularizer
   ResultBlock::Slot<std::uint64_t> not_finite_,
       overflows_;                         // of all; of each variable, then of each table
-  bool handed_narrow_ = false;            // some of the step to be finished
-  std::vector<std::uint64_t> step_keys_;  // of the present step
-  Memory keys_;                           // likewise
+  bool handed_narrow_ = false;            // whether the step to be finished has 16-bit results
+  std::vector<std::uint64_t> step_keys_;  // of the current step
+  Memory keys_;                           // of the current step, in the backend's memory
   std::int64_t queued_ = 0;               // examples of the step to be finished …
-  bool queued_gradients_ = false;         // … and whether it trains
+  bool queued_gradients_ = false;         // … and whether it is a training step
   std::vector<std::uint64_t> signature_;
   const std::uint64_t number_ = NextGraphNumber();
   std::uint64_t generation_ = 0;  // of the buffers
@@ -258,7 +260,7 @@ absl::Status ModelError(absl::string_view text) {
 
 absl::Status GraphImpl::AddInput(const config::InputSpec& spec) {
   if (value_of_name_.count(spec.name) != 0)
-    return ModelError(absl::StrCat("two model inputs have one name: name=", spec.name));
+    return ModelError(absl::StrCat("duplicate model input: name=", spec.name));
   auto shape = tensor::Shape::Checked(spec.shape);
   if (!shape.ok())
     return ModelError(absl::StrCat("input `", spec.name, "`: ", shape.status().message()));
@@ -281,14 +283,14 @@ absl::Status GraphImpl::AddLayer(const config::LayerSpec& spec,
                                  const std::vector<config::LayerSpec>& all) {
   if (spec.name.empty()) return LayerError(spec, "a layer needs a name");
   if (value_of_name_.count(spec.name) != 0)
-    return LayerError(spec, "another layer or a model input has this name");
-  if (spec.inputs.empty()) return LayerError(spec, "names no input");
+    return LayerError(spec, "duplicate name: another layer or a model input has it");
+  if (spec.inputs.empty()) return LayerError(spec, "has no input");
   if ((spec.type == "embedding" || spec.type == "factorization_machine") &&
       spec.inputs.size() > backend_.InputsMax())
-    return LayerError(spec, absl::StrCat("more inputs than this worker's device takes: inputs=",
+    return LayerError(spec, absl::StrCat("more inputs than this worker's device supports: inputs=",
                                          spec.inputs.size(), " max=", backend_.InputsMax(),
                                          " device=", backend_.name(),
-                                         "; give several ids to an input, or train on processors"));
+                                         "; give several ids to an input, or train on CPUs"));
   Node node;
   node.output = values_.size();
   node.first_variable = variables_.size();
@@ -353,10 +355,9 @@ absl::Status GraphImpl::ReadAs(const config::LayerSpec& spec, std::size_t value,
   if (value >= inputs_.size()) return absl::OkStatus();
   GraphInput& input = inputs_[value];
   if (input_read_[value] && input.dtype != dtype) {
-    return LayerError(
-        spec, absl::StrCat("model input `", input.name,
-                           "` is read as ids by an embedding and as numbers by another layer; "
-                           "give each a field of its own"));
+    return LayerError(spec, absl::StrCat("model input `", input.name,
+                                         "` is read as ids by an embedding and as numbers by "
+                                         "another layer; use one field for each"));
   }
   input.dtype = dtype;
   input_read_[value] = true;
@@ -408,7 +409,7 @@ absl::Status GraphImpl::AddLoss(const config::LossSpec& spec, const config::Mode
     if (elements != label_elements_)
       return LossError(
           spec,
-          absl::StrCat("wants another number of labels an example than the first loss: first=",
+          absl::StrCat("needs another number of labels per example than the first loss: first=",
                        label_elements_, " this=", elements));
   }
   label_elements_ = elements;
@@ -661,7 +662,7 @@ absl::Status GraphImpl::ReserveWide(const std::vector<AnyIn>& weights, const Row
     if (given.is_float32() || given.size() * sizeof(float) <= wide->bytes())
       return absl::OkStatus();
     ++generation_;
-    *wide = {};  // first, or both sizes would be held
+    *wide = {};  // freed first, because both sizes may not fit at once
     EG_ASSIGN_OR_RETURN(
         *wide, backend_.Allocate(given.size() * sizeof(float), absl::StrCat(name, " as float32")));
     return absl::OkStatus();
@@ -710,7 +711,7 @@ absl::Status GraphImpl::Reserve(std::int64_t batch, bool with_gradients) {
   ++generation_;
   const absl::Status grown = Grow(batch, with_gradients);
   if (grown.ok()) return grown;
-  // What was taken for the batch is given back.
+  // Frees the memory that was allocated for the batch.
   for (Storage& storage : storages_) storage.data = {}, storage.gradient = {}, storage.cast = {};
   scratch_ = {};
   batch_max_ = gradient_batch_max_ = 0;
@@ -728,7 +729,7 @@ absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
   if (batch > batch_max_) {
     batch_max_ = 0;  // until all have grown
     for (Storage& storage : storages_)
-      storage.data = {}, storage.cast = {};  // first, or both sizes would be held
+      storage.data = {}, storage.cast = {};  // freed first, because both sizes may not fit at once
     for (const Value& value : values_) {
       Storage& storage = storages_[value.storage];
       if (!storage.cast_wanted || storage.cast.bytes() > 0) continue;
@@ -748,7 +749,8 @@ absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
     gradient_batch_max_ = 0;
     for (Storage& storage : storages_) storage.gradient = {};
     scratch_ = {};
-    std::int64_t added = 0;  // elements that more than one consumer writes, or one in another type
+    // elements with more than one consumer that writes, or with one of another type
+    std::int64_t added = 0;
     for (const Node& node : nodes_) {
       Storage& storage = storages_[values_[node.output].storage];
       if (node.layer->is_view() || !storage.needs_gradient) continue;
@@ -779,11 +781,12 @@ absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t example
   std::uint64_t fit = there <= callers.still_wanted ? 0
                                                     : (there - callers.still_wanted) /
                                                           std::max<std::uint64_t>(1, per_example);
-  // Refused all the same: for its pieces, or for what a layer wants beside.
+  // The batch was refused although the estimate fits, because of fragmentation or of a layer's own
+  // memory.
   if (fit >= static_cast<std::uint64_t>(examples)) fit = static_cast<std::uint64_t>(examples) / 2;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no memory for a batch: examples=", examples, " bytes_per_example=", per_example,
-                   " examples_that_may_fit=", fit, " cause=", cause.message()));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "out of memory for a batch: examples=", examples, " bytes_per_example=", per_example,
+      " examples_that_may_fit=", fit, " cause=", cause.message()));
 }
 
 AnyIn GraphImpl::DataOf(std::size_t value, const Batch& batch) const {

@@ -76,7 +76,7 @@ absl::StatusOr<std::span<T>> HostStep::Room(std::size_t elements, absl::string_v
                                             Memory* memory) {
   if (elements == 0) return std::span<T>();
   if (memory->bytes() < elements * sizeof(T)) {
-    *memory = {};  // first, or both sizes would be held
+    *memory = {};  // freed first, because both sizes may not fit at once
     EG_ASSIGN_OR_RETURN(*memory, backend_.Allocate(elements * sizeof(T), what));
   }
   return memory->as<T>().first(elements);
@@ -110,7 +110,7 @@ absl::StatusOr<AnyIn> HostStep::BringRows(std::size_t table, AnyIn rows) {
 }
 
 absl::StatusOr<Batch> HostStep::BringBatch(const Batch& batch, Side* side) {
-  Batch over = batch;  // ids stay: the graph only counts them
+  Batch over = batch;  // ids are not copied, because the graph only counts them
   for (std::size_t i = 0; i < batch.inputs.size() && i < side->inputs.size(); ++i) {
     EG_ASSIGN_OR_RETURN(over.inputs[i].floats,
                         Bring(batch.inputs[i].floats, graph_.inputs()[i].name, &side->inputs[i]));
@@ -126,21 +126,21 @@ void HostStep::BringAhead(const Batch& batch) {
   if (!MakeEvents().ok()) return;
   const int side = in_step_ ? 1 - side_ : side_;
   absl::StatusOr<Batch> over = BringBatch(batch, &sides_[side]);
-  // A refused copy is an error of the step that is under way; between two it is nobody's, and the
-  // next one brings its batch itself.
+  // A refused copy is an error of the current step. Between steps it is ignored, and the next step
+  // copies its batch itself.
   const absl::Status refused = in_step_ ? absl::OkStatus() : backend_.TakeError();
   if (over.ok() && refused.ok()) {
     ahead_ = Ahead{side, batch, *std::move(over)};
     return;
   }
-  backend_.Record(Lane::kIn, *sides_[side].there);  // what was asked for reads the caller's memory
+  backend_.Record(Lane::kIn, *sides_[side].there);  // queued copies read the caller's memory
   static_cast<void>(backend_.Wait(*sides_[side].there));
 }
 
 void HostStep::ForgetAhead() {
   if (!ahead_) return;
-  static_cast<void>(backend_.Wait(
-      *sides_[ahead_->side].there));  // a device that has failed says so to the next step
+  static_cast<void>(
+      backend_.Wait(*sides_[ahead_->side].there));  // a failed device reports it in the next step
   ahead_.reset();
 }
 
@@ -216,30 +216,30 @@ absl::Status HostStep::Told(const absl::Status& refused, const Batch& batch,
 
 absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
                                             const Meanwhile& meanwhile) {
-  backend_.Record(Lane::kIn, *all_in_);  // what goes ahead comes behind it
+  backend_.Record(Lane::kIn, *all_in_);  // prefetched copies come after it
   if (queued.ok() && meanwhile) {
     in_step_ = true;
     meanwhile();
     in_step_ = false;
   }
   absl::StatusOr<StepResult> result = queued.ok() ? graph_.FinishStep() : queued;
-  if (!queued.ok())
-    backend_.TakeError().IgnoreError();  // of a copy: it is no error of the next step
+  if (!queued.ok()) backend_.TakeError().IgnoreError();  // of a copy: not an error of the next step
   if (!result.ok()) {
-    AllChanged();  // what was asked for may not have come over
+    AllChanged();  // queued copies may have failed
     ForgetAhead();
-    backend_.Record(Lane::kIn, *all_in_);  // with an error left it was not recorded before
+    backend_.Record(Lane::kIn, *all_in_);  // it was not recorded if there was an error
   }
   backend_.Record(Lane::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));
   EG_RETURN_IF_ERROR(backend_.Wait(*all_out_));
-  if (!result.ok()) {  // zeros behind the rows may still have to be written, and what lies there
-                       // next is another's
+  // zeros behind the rows may not have been written, and the memory holds other values
+  if (!result.ok()) {
     backend_.Record(Lane::kCompute, *all_made_);
     EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));
   }
   if (absl::IsResourceExhausted(
-          result.status())) {  // or a batch that did not fit would leave no room for those that do
+          // otherwise a batch that did not fit would leave no memory for one that does
+          result.status())) {
     rows_room_.assign(rows_room_.size(), 0);
     for (std::vector<Memory>* const of_tables : {&row_values_, &row_gradients_})
       for (Memory& memory : *of_tables) memory = {};
@@ -286,7 +286,7 @@ absl::StatusOr<StepResult> HostStep::TrainStep(const std::vector<AnyIn>& weights
   if (backend_.host_memory())
     return graph_.TrainStep(weights, rows, batch, dropout_key, gradients, row_gradients);
   for (std::size_t t = 0; t < row_gradients.size() && t < rows.values.size();
-       ++t) {  // over there all have the room's size
+       ++t) {  // the copies have the allocated size
     if (row_gradients[t].size() != rows.values[t].size()) {
       return absl::InvalidArgumentError(
           absl::StrCat("row gradient elements mismatch: table=", graph_.tables()[t].name,

@@ -1,30 +1,30 @@
-// Steps on host memory, whatever the backend's is: brings over what a step reads, and back what it
-// makes.
+// Runs steps on host memory for a backend of any kind: copies the inputs of a step to the backend,
+// and its results back.
 //
-// Where the backend's memory is the host's, the graph is handed the very spans and nothing is
-// copied. Else copies overlap with the step as far as its data allows: a layer waits for its own
-// weights only, and a gradient leaves once its layer is through, while those before it still
+// If the backend uses host memory, the graph gets the caller's spans and nothing is copied.
+// Otherwise copies overlap with the step as far as data dependencies allow: a layer waits only for
+// its own weights, and a gradient is copied once its layer is done, while earlier layers still
 // compute.
 //
 //   kIn       batch, rows ─▶ weights of layer 1 ─▶ of layer 2 …
 //   kCompute              layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 2 back ─▶ layer 1 back
 //   kOut                                                                gradients of 2 ─▶ of 1
 //
-// The next step's batch may go over before that step begins (BringAhead), behind all that the
-// present one still computes:
+// The next step's batch may be copied before that step begins (BringAhead), after the current
+// step's copies:
 //
 //   kIn       … weights of layer 2 ─▶ batch of step t + 1
 //   kCompute        layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 1 back     (step t + 1 finds it there)
 //
-// Rows of tables lie over there in room for a few more, which does not shrink: batches read almost
-// as many rows as each other, never just as many, and a step whose sizes are those of another is
-// one that a backend has recorded (Backend::BeginStep). What the room has more changes no bit.
+// Rows of tables are copied into memory for a few more rows, which does not shrink. Batches read
+// similar but rarely equal numbers of rows, and a backend can replay a recorded step only if its
+// sizes are the same (Backend::BeginStep). The additional rows change no bit.
 //
-// What has 16 bits here has 16 bits over there, where the graph makes float32 of it and back: half
-// as many bytes travel.
+// 16-bit data is copied as 16 bits, which halves the bytes; the graph converts it to float32 and
+// back on the device.
 //
-// Not thread-safe; the compute thread. Holds the backend's memory: copies of weights, batch and
-// gradients.
+// Not thread-safe; used on the compute thread. Holds memory of the backend: copies of weights,
+// batch and gradients.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +41,8 @@
 
 namespace evergrad::worker {
 
-// How many rows to keep room for where `rows` are needed: a sixteenth more, rounded up to an eighth
-// of a power of two, 64 at least.
+// The number of rows to allocate for `rows`: a sixteenth more, rounded up to an eighth of a power
+// of two, at least 64.
 std::size_t RoomForRows(std::size_t rows);
 
 class HostStep {
@@ -52,25 +52,25 @@ class HostStep {
   HostStep(Graph* graph, Backend* backend);  // both outlive it
   ~HostStep();
 
-  // The variable has other values than in the last step: they are brought over again. At first, all
-  // have. What a step is handed for the others may lie elsewhere, and is not looked at.
+  // The variable has new values since the last step, so it will be copied again. Initially all
+  // have. For unchanged variables the next step does not read the span that it gets.
   void Changed(std::size_t variable) { current_[variable] = false; }
   void AllChanged() { current_.assign(current_.size(), false); }
 
-  // Asks for the copies of the next step's batch, rows of tables left out, and waits for none. It
-  // is for the step that is handed the very same spans, which live until then, or until
-  // ForgetAhead, another BringAhead, the destructor or a step with another batch has returned. What
-  // could not be brought that step brings itself. Within `meanwhile`, and between steps. Nothing is
-  // done where the memory is the host's.
+  // Queues the copies of the next step's batch without rows of tables, and does not wait. The next
+  // step must get the same spans, which must live until it has returned, or until ForgetAhead,
+  // another BringAhead, the destructor or a step with another batch has returned. The step itself
+  // copies parts that could not be copied. Call it inside `meanwhile` or between steps. No effect
+  // if the backend uses host memory.
   void BringAhead(const Batch& batch);
   void ForgetAhead();
   std::uint64_t brought_ahead() const {
     return brought_ahead_;
-  }  // steps that found their batch there
+  }  // steps whose batch had been copied before
 
-  // As Graph's, all of it host memory, which is read and written before they return only.
-  // `meanwhile` is called when all of the step has been asked for and before it is waited for, and
-  // not at all where the memory is the host's: there it has computed by then.
+  // Like Graph's, with host memory, which is accessed only until they return. `meanwhile` is called
+  // when the whole step is queued and before the wait for it; it is not called if the backend uses
+  // host memory, because the step has been computed by then.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,
@@ -80,14 +80,15 @@ class HostStep {
                                       const Batch& batch, const Meanwhile& meanwhile = nullptr);
 
  private:
-  // What a step reads, over there.
+  // The copies of a step's inputs in the backend's memory.
   struct Over {
     std::vector<AnyIn> weights;
     Rows rows;
     Batch batch;
   };
-  // Where a batch lies over there. Two, for the next one goes over while the present one is read. A
-  // step's signature has its side's addresses, so each side is captured by itself.
+  // The copy of a batch. There are two, because the next one is copied while the current one is
+  // read. A step's signature contains the addresses of its side, so each side is captured
+  // separately.
   struct Side {
     std::vector<Memory> inputs;
     Memory labels;
@@ -98,7 +99,7 @@ class HostStep {
     Batch host, over;
   };
   absl::Status MakeEvents();
-  // The first bytes of `memory`, grown if need be.
+  // The first bytes of `memory`, which grows if necessary.
   template <typename T>
   absl::StatusOr<std::span<T>> Room(std::size_t elements, absl::string_view what, Memory* memory);
   absl::StatusOr<AnyOut> RoomOf(std::size_t elements, Element type, absl::string_view what,
@@ -110,23 +111,23 @@ class HostStep {
   absl::StatusOr<Batch> BringBatch(const Batch& batch, Side* side);
   absl::StatusOr<Over> BringAll(const std::vector<AnyIn>& weights, const Rows& rows,
                                 const Batch& batch);
-  // Memory that was refused, told as how many examples may fit; all else as it is.
+  // Adds the number of examples that may fit to an out-of-memory error; passes other errors on.
   absl::Status Told(const absl::Status& refused, const Batch& batch, bool with_gradients) const;
   absl::Status QueueTrain(const Over& over, std::uint64_t dropout_key,
                           const std::vector<AnyOut>& gradients,
                           const std::vector<AnyOut>& row_gradients);
-  // Returns when nothing reads or writes the caller's memory any more.
+  // Returns once the caller's memory is no longer accessed.
   absl::StatusOr<StepResult> Finish(const absl::Status& queued, const Meanwhile& meanwhile);
 
   Graph& graph_;
   Backend& backend_;
-  std::vector<bool> current_;   // by variable: what is over there is what the caller has …
+  std::vector<bool> current_;   // by variable: whether the copy equals the caller's values …
   std::vector<Element> types_;  // … of this type
-  std::vector<std::size_t> rows_room_;  // by table: rows
+  std::vector<std::size_t> rows_room_;  // by table: number of rows allocated
   std::vector<Memory> weights_, gradients_, row_values_, row_gradients_, positions_;
   Side sides_[2];
-  int side_ = 0;          // of the last step
-  bool in_step_ = false;  // `meanwhile`
+  int side_ = 0;          // side of the last step
+  bool in_step_ = false;  // inside `meanwhile`
   std::optional<Ahead> ahead_;
   std::uint64_t brought_ahead_ = 0;
   std::unique_ptr<Event> rows_there_, all_made_, all_in_, all_out_;

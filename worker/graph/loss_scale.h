@@ -1,10 +1,8 @@
-// How many times as large the gradients of a step are made, so that 16 bits can say the small ones
-// (Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2; Keras'
-// LossScaleOptimizer): halved by a step with a gradient that is not finite, doubled after a run of
-// steps without.
+// The factor of a step's gradients that lets 16 bits represent small ones (Micikevicius et al.,
+// "Mixed precision training", ICLR 2018, section 3.2; Keras' LossScaleOptimizer): halved by a step
+// with a non-finite gradient, doubled after a series of finite steps.
 //
-// A pure state machine, one for each job of a worker: what it has learnt goes with the process. Not
-// thread-safe.
+// A pure state machine, one per job of a worker; its state ends with the process. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +12,22 @@ namespace evergrad::worker {
 class LossScale {
  public:
   static constexpr float kFirst = 32768, kLeast = 1,
-                         kMost = 1 << 30;  // powers of two: to scale by them rounds nothing
-  static constexpr std::uint32_t kDoubleAfter = 2000;  // finite steps on end
+                         kMost = 1 << 30;  // powers of two, so that scaling does not round
+  static constexpr std::uint32_t kDoubleAfter = 2000;  // consecutive finite steps
 
   enum class Verdict {
-    kUse,          // its gradients are right
-    kSkip,         // too large for the scale: they are nobody's, and the next step's is smaller
-    kNotTheScale,  // not finite at the least scale: a true NaN or Inf
+    kUse,          // the gradients are valid
+    kSkip,         // the gradients overflowed: drop them; the next step's scale is smaller
+    kNotTheScale,  // not finite at the smallest scale: a true NaN or Inf
   };
 
   float scale() const { return scale_; }
   std::uint32_t finite_steps() const {
     return finite_steps_;
-  }                                                       // on end, since the scale last changed
-  std::uint64_t overflows() const { return overflows_; }  // steps that were skipped
+  }  // consecutive finite steps since the last change of the scale
+  std::uint64_t overflows() const { return overflows_; }  // number of skipped steps
 
-  // After a step at scale(): whether its loss and gradients were finite.
+  // Call it after a step at scale() with the result whether its loss and gradients were finite.
   Verdict After(bool finite) {
     if (finite) {
       if (++finite_steps_ < kDoubleAfter) return Verdict::kUse;

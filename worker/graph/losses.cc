@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Every loss that common/layers says is built; its table checks the name first.
+// Every loss that is built in common/layers, whose table has checked the name.
 LossType LossTypeOf(absl::string_view name) {
   if (name == "sparse_categorical_crossentropy") return LossType::kSparseCategoricalCrossentropy;
   if (name == "binary_crossentropy") return LossType::kBinaryCrossentropy;

@@ -1,4 +1,4 @@
-// The losses of a job: read from its spec, and what became of their labels. The backend computes
+// The losses of a job: parsed from its spec, and the check of their labels. The backend computes
 // them (Backend::ComputeLoss). Pure functions.
 #pragma once
 
@@ -10,11 +10,11 @@
 
 namespace evergrad::worker {
 
-// UserError: a label that is no class (or, for binary, outside 0..1), naming value, classes and
-// example; OK where `result` reports none.
+// UserError for a label that is not a class (or, for binary, outside 0..1), naming value, classes
+// and example; OK if `result` reports none.
 absl::Status CheckLabels(const Loss& loss, const LossResult& result);
 
-// Reads a spec against the shape of the output that it names. UserError naming the loss.
+// Parses a spec for an output of the given shape. UserError that names the loss.
 absl::StatusOr<Loss> MakeLoss(const config::LossSpec& spec, const tensor::Shape& output,
                               absl::string_view output_activation);
 

@@ -1,5 +1,5 @@
-// What is measured beside the loss, as sums that add up over batches and closures in any cut; the
-// coordinator makes one number of them.
+// Metrics as sums that can be added over batches and closures in any division; the coordinator
+// computes one number from them.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,21 @@ namespace evergrad::worker {
 enum class MetricType { kAccuracy, kAuc, kRootMeanSquaredError };
 
 struct Metric {
-  std::string name;  // as the job names it
+  std::string name;  // the name in the job
   MetricType type = MetricType::kAccuracy;
 };
 struct MetricSum {
   std::int64_t count = 0;  // accuracy: correct examples
-  double sum = 0;  // root_mean_squared_error: over examples, of the mean square of their elements
+  // root_mean_squared_error: sum over examples of the mean square of their elements
+  double sum = 0;
   std::vector<std::int64_t>
-      counts;  // auc: positives, then negatives, by bin: (b / 199, (b + 1) / 199], the first with 0
+      // auc: positives, then negatives, by bin: (b / 199, (b + 1) / 199], the first including 0
+      counts;
   void Add(const MetricSum& other);
 };
 
-// Reads `name` against the loss whose output, of this shape, it measures. UserError where it is not
-// defined.
+// Parses `name` for the loss with an output of this shape. UserError if the metric is not defined
+// for it.
 absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec,
                                   const tensor::Shape& output);
 

@@ -1,4 +1,4 @@
-// What a step tells the host: laid out once, filled by primitives in the backend's memory, fetched
+// The results of a step: laid out once, filled by primitives in the backend's memory, and fetched
 // in one piece at the end.
 #pragma once
 
@@ -16,12 +16,12 @@ namespace evergrad::worker {
 
 class ResultBlock {
  public:
-  // Where `count` values of one type are.
+  // The place of `count` values of one type.
   template <typename T>
   struct Slot {
     std::size_t word = 0, count = 0;
   };
-  // Before Allocate.
+  // Call it before Allocate.
   template <typename T>
   Slot<T> Add(std::size_t count = 1) {
     static_assert(sizeof(T) % kWord == 0 && alignof(T) <= kWord);
@@ -35,17 +35,17 @@ class ResultBlock {
     return absl::OkStatus();
   }
 
-  // For primitives to fill.
+  // The memory that primitives fill.
   template <typename T>
   std::span<T> Of(const Slot<T>& slot) {
     return {reinterpret_cast<T*>(memory_.as<std::uint64_t>().data() + slot.word), slot.count};
   }
-  // Ends the step: Backend::Finish.
+  // Ends the step with Backend::Finish and fetches the results.
   absl::Status Fetch(Backend& backend) {
     return backend.Finish(memory_.as<std::byte>().first(words_ * kWord),
                           std::as_writable_bytes(std::span(fetched_)));
   }
-  // As fetched.
+  // The fetched value.
   template <typename T>
   T Get(const Slot<T>& slot, std::size_t i = 0) const {
     T value;

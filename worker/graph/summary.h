@@ -1,4 +1,4 @@
-// The table of a model for people, in Keras' form.
+// The summary table of a model, in Keras' form.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ struct SummaryRow {
   std::string layer;             // "conv1 (Conv2D)"
   std::string output_shape;      // "(None, 26, 26, 32)"
   std::uint64_t parameters = 0;  // moving averages included
-  std::uint64_t moving = 0;      // of them
-  std::string connected_to;      // the layer that it takes, "" for an input
+  std::uint64_t moving = 0;      // the part of `parameters` that are moving averages
+  std::string connected_to;      // the layer that it reads, "" for an input
 };
 
-// The "Connected to" column appears when some layer takes another than the one above it.
+// The column "Connected to" is shown if some layer reads another layer than the one above it.
 std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connections);
 
 }  // namespace evergrad::worker

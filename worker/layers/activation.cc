@@ -1,4 +1,4 @@
-// An activation as a layer of its own. Softmax is over the last axis.
+// An activation as a separate layer. Softmax is over the last axis.
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {

@@ -1,4 +1,4 @@
-// Inputs side by side along the last axis; all other axes agree.
+// Concatenates inputs along the last axis; all other axes are equal.
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {

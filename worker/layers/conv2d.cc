@@ -1,11 +1,11 @@
-// A convolution over NHWC with an HWIO kernel, TensorFlow's padding.
+// A convolution over NHWC with an HWIO kernel and TensorFlow's padding.
 #include "common/layers/shape_rules.h"
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {
 namespace {
 
-// Of a batch of one.
+// The shape for a batch of one.
 Conv2dShape ConvolutionOf(const LayerPlan& plan) {
   const config::LayerSpec& spec = plan.spec;
   const tensor::Shape& in = plan.input();

@@ -1,5 +1,5 @@
-// y = activation(x · kernel + bias) over the last axis, as Keras: an input (28, 28, 3) gives (28,
-// 28, units).
+// y = activation(x · kernel + bias) over the last axis, as in Keras: an input (28, 28, 3) gives
+// (28, 28, units).
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {

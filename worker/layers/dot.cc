@@ -1,5 +1,6 @@
-// The scalar product of two vectors an example: Keras' Dot over axis 1. `normalize` divides each by
-// its length first, which makes it the cosine; like Keras', a length below 1e-6 counts as 1e-6.
+// The scalar product of two vectors per example, like Keras' Dot over axis 1. `normalize` divides
+// each vector by its length first, which gives the cosine; as in Keras, a length below 1e-6 counts
+// as 1e-6.
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {

@@ -1,8 +1,8 @@
 // Inverted dropout: in training each element is kept with probability 1 - rate and divided by it;
-// in evaluation nothing happens.
+// evaluation changes nothing.
 //
-// The mask is a function of (step's key, layer's name, layer's seed, element), never of who
-// computes the step: a retried closure draws the same one.
+// The mask is a function of (step's key, layer's name, layer's seed, element) and does not depend
+// on the worker: a retried closure draws the same mask.
 #include "absl/strings/str_cat.h"
 #include "common/random/philox.h"
 #include "worker/layers/layer.h"

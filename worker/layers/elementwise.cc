@@ -17,7 +17,7 @@ class Add final : public MergeLayer {
   }
 };
 
-// In mixed precision each product of two is rounded to 16 bits, as in Keras.
+// In mixed precision each product of two inputs is rounded to 16 bits, as in Keras.
 class Multiply final : public MergeLayer {
  public:
   using MergeLayer::MergeLayer;

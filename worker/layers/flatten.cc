@@ -1,4 +1,4 @@
-// One axis of all elements. Memory is row-major, so nothing moves.
+// One axis with all elements. Memory is row-major, so no data is moved.
 #include "common/base/check.h"
 #include "worker/layers/layer.h"
 

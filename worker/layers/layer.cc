@@ -36,7 +36,7 @@ void MergeLayer::Backward(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyIn, 
 
 absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory) {
   if (bytes <= memory->bytes()) return absl::OkStatus();
-  *memory = {};  // first, or both sizes would be held
+  *memory = {};  // freed first, because both sizes may not fit at once
   EG_ASSIGN_OR_RETURN(*memory, backend.Allocate(bytes, layer.name()));
   return absl::OkStatus();
 }
@@ -58,7 +58,7 @@ Activation ActivationOf(const config::LayerSpec& spec) {
       {"softmax", Activation::kSoftmax}};
   for (const auto& [name, activation] : kNames)
     if (spec.activation == name) return activation;
-  EG_CHECK(false);  // the table of common/layers has a name that this one lacks
+  EG_CHECK(false);  // the table of common/layers has a name that is missing here
   return Activation::kLinear;
 }
 

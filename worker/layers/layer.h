@@ -1,11 +1,11 @@
 // The computation of a layer: forward and backward over one batch.
 //
 // common/layers knows the types, their inputs, output shapes and variables; here each family of
-// types has a file that computes them. A layer takes one input or several (merges()) and gives one
-// output. It holds neither weights nor activations: the graph hands them in. They are in the
-// backend's memory, so that a layer calls primitives and looks at no element. Its own state between
-// Forward and Backward (pooling's argmax) is in that memory, too, which makes a layer usable from
-// one thread at a time. Shapes are of one example; a batch puts its size in front.
+// types has a file with their computation. A layer has one input or several (merges()) and one
+// output. The graph holds weights and activations and passes them. They are in the backend's
+// memory, so a layer calls primitives and accesses no element. A layer's own state between Forward
+// and Backward (pooling's argmax) is in that memory, too, so only one thread at a time may use a
+// layer. Shapes describe one example; a batch has its size as an additional first dimension.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace evergrad::worker {
 
-// Names are Keras': "dense/kernel".
+// Names are those of Keras: "dense/kernel".
 struct Variable {
   std::string name;
   tensor::Shape shape;
@@ -31,36 +31,37 @@ struct Variable {
   double initial_value = 0;  // constant
   double stddev = 0.05;      // truncated_normal
   std::uint64_t fan_in = 0, fan_out = 0;
-  double l2 = 0;  // regulariser: l2 * sum of squares is added to the loss
-  // In [0, 1): the variable is no weight but a moving average. Its "gradient" is what each step
-  // measured, and an update moves it there by 1 - momentum of the way. Below 0: a weight.
+  double l2 = 0;  // regularizer: l2 * sum of squares is added to the loss
+  // In [0, 1): the variable is a moving average, not a weight. Its "gradient" is the value that a
+  // step measured, and an update moves the variable towards it by the share 1 - momentum. Below 0:
+  // a weight.
   double momentum = -1;
   bool of_products = false;  // a kernel: in mixed precision products read it in 16 bits
   bool is_moving_average() const { return momentum >= 0; }
 };
 
-// In which elements a layer reads its inputs and writes its output, where the policy is one of
-// mixed precision.
+// The types of a layer's inputs and output in mixed precision.
 enum class Computes {
-  kNarrow,    // as the policy says; at a loss in float32
-  kProducts,  // likewise; at a loss it still reads 16 bits, and writes float32
-  kFloat32,   // float32 whatever the policy: sums of products of what it reads
+  kNarrow,    // the policy's type; float32 at a loss
+  kProducts,  // the policy's type; at a loss it reads 16 bits and writes float32
+  kFloat32,   // always float32: sums of products of its inputs
 };
 
-// What a layer computes with, for one batch.
+// The context of a layer's computation for one batch.
 struct Pass {
   Backend& backend;
   std::int64_t batch = 0;
   bool training = false;
-  std::span<const std::uint64_t> key;  // what StepKey said of this step, in the backend's memory
+  // the result of StepKey for this step, in the backend's memory
+  std::span<const std::uint64_t> key;
 };
 
-// The spec of a layer, its inputs, and the shapes that common/layers infers of them.
+// The spec of a layer, its inputs, and the shapes that common/layers infers from them.
 struct LayerPlan {
   const config::LayerSpec& spec;
   const config::LayerInputs& inputs;
   const config::LayerShapes& shapes;
-  absl::string_view keras;  // the name of the class that Keras prints: "Conv2D"
+  absl::string_view keras;  // the class name that Keras prints: "Conv2D"
 
   const tensor::Shape& input() const { return inputs.shapes[0]; }
   const tensor::Shape& output() const { return shapes.output; }
@@ -76,27 +77,27 @@ class Layer {
   const tensor::Shape& input_shape() const { return input_shape_; }
   const tensor::Shape& output_shape() const { return output_shape_; }
   const std::vector<Variable>& variables() const { return variables_; }
-  // True when the output is the input's memory under another shape: the graph then calls neither
+  // True if the output is the input's memory with another shape: the graph then calls neither
   // Forward nor Backward.
   virtual bool is_view() const { return false; }
-  // A layer that draws: the key of its draws in the step of `dropout_key`. Absent: it draws
-  // nothing.
+  // For a layer that draws random numbers: the key of its numbers in the step of `dropout_key`.
+  // nullopt for other layers.
   virtual std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const;
   virtual Computes computes() const { return Computes::kNarrow; }
-  // Before the first Forward of so many examples: takes the memory that it keeps between Forward
-  // and Backward. ResourceExhausted.
+  // Called before the first Forward of that many examples: allocates memory that is kept between
+  // Forward and Backward. ResourceExhausted.
   virtual absl::Status Reserve(Backend& backend, std::int64_t batch);
 
-  // `weights` and `gradients` follow variables(); those of_products are of x's type, the others
-  // float32. Forward writes all of y.
+  // `weights` and `gradients` have the order of variables(); those with of_products have x's type,
+  // the others float32. Forward writes all of y.
   virtual void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) = 0;
-  // After Forward of the same batch in training. `dy` is the layer's to spoil. dx is overwritten;
-  // empty when nobody needs it. Every gradient is overwritten.
+  // Called after Forward of the same batch in training. `dy` may be overwritten. dx is overwritten;
+  // it is empty if it is not needed. Every gradient is overwritten.
   virtual void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y,
                         AnyOut dy, AnyOut dx, const std::vector<Out>& gradients) = 0;
 
-  // True of a layer without variables that may have several inputs: the graph then calls these two
-  // instead. Inputs may be one and the same.
+  // True for a layer without variables that may have several inputs: the graph then calls these two
+  // functions instead. Inputs may be identical.
   virtual bool merges() const { return false; }
   virtual void Merge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyOut y);
   // Overwrites the gradient of inputs[input].
@@ -109,12 +110,12 @@ class Layer {
   std::vector<Variable> variables_;
 };
 
-// UserError naming the layer, the shapes and what was expected; with file:line:column when the spec
-// knows it.
+// UserError that names the layer, the shapes and the expectation, with file:line:column if the spec
+// contains it.
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec,
                                                  const config::LayerInputs& inputs);
 
-// A type of common/layers, and what makes a layer of it from a plan that fits.
+// A type of common/layers, and the function that makes a layer of this type from a valid plan.
 struct LayerMaker {
   absl::string_view type;
   std::unique_ptr<Layer> (*make)(const LayerPlan& plan);
@@ -128,7 +129,7 @@ std::unique_ptr<Layer> MakeOf(const LayerPlan& plan) {
 #include "common/layers/layer_families.inc"
 #undef EVERGRAD_LAYER_FAMILY
 
-// A layer of several inputs: the calls for one are never made.
+// A layer with several inputs; Forward and Backward are never called.
 class MergeLayer : public Layer {
  public:
   using Layer::Layer;
@@ -142,7 +143,7 @@ class MergeLayer : public Layer {
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
 // One of config::Activations(); the shape rule has checked the name.
 Activation ActivationOf(const config::LayerSpec& spec);
-// Grows `memory` to `bytes`; what was there is lost. ResourceExhausted, naming the layer, when that
-// cannot be.
+// Grows `memory` to `bytes`; its contents are lost. ResourceExhausted that names the layer if out
+// of memory.
 absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory);
 }  // namespace evergrad::worker

@@ -1,11 +1,11 @@
-// The largest value of each window, per channel; TensorFlow's padding, which never wins.
+// The maximum of each window per channel; TensorFlow's padding, which is never the maximum.
 #include "common/layers/shape_rules.h"
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {
 namespace {
 
-// Of a batch of one.
+// The shape for a batch of one.
 PoolShape PoolOf(const LayerPlan& plan) {
   const config::LayerSpec& spec = plan.spec;
   const tensor::Shape& in = plan.input();

@@ -1,11 +1,12 @@
-// batch_normalization and layer_normalization over the last axis, as Keras: gamma, beta, and of the
-// former the moving mean and variance that evaluation uses.
+// batch_normalization and layer_normalization over the last axis, as in Keras: gamma, beta, and for
+// batch_normalization the moving mean and variance that evaluation uses.
 //
-// While training, batch_normalization hands the mean and the variance of its batch out as the
-// "gradients" of its moving averages: each step of any worker moves those on the servers
-// (ps_server/optimizer, moving_average), under the same ledger as every other update. As Keras'
-// fused kernel, an input (height, width, channels) gives the variance of the population (the sum of
-// squares by rows - 1) to the moving one; other inputs that of the batch.
+// In training, batch_normalization returns the mean and the variance of its batch as the
+// "gradients" of its moving averages: each step of any worker moves the averages on the servers
+// (ps_server/optimizer, moving_average), under the same ledger as every other update. As with
+// Keras' fused kernel, an input (height, width, channels) contributes the variance of the
+// population (the sum of squares divided by rows - 1) to the moving one; other inputs contribute
+// the batch's.
 #include <vector>
 
 #include "worker/layers/layer.h"
@@ -42,7 +43,7 @@ class Normalization : public Layer {
 
   const double epsilon_;
   const std::int64_t columns_, rows_per_example_;
-  // Of the last Forward in training.
+  // The moments of the last Forward in training.
   absl::Status ReserveMoments(Backend& backend, std::int64_t each) {
     return ReserveState(backend, *this, 2 * static_cast<std::size_t>(each) * sizeof(float),
                         &moments_);
@@ -93,7 +94,7 @@ class BatchNormalization final : public Normalization {
 
  private:
   const bool of_population_;
-  const std::size_t moving_mean_;  // its position in variables(); the variance is behind it
+  const std::size_t moving_mean_;  // its position in variables(); the variance follows it
 };
 
 class LayerNormalization final : public Normalization {

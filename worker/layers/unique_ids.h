@@ -1,5 +1,5 @@
-// Unique ids with their inverse index: what is pulled of a table, and where each id of a batch
-// finds its row.
+// Unique ids with their inverse index: the ids to pull from a table, and the row of each id of a
+// batch.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 
 namespace evergrad::worker {
 
-// An open-addressing table of positions, kept and cleared by generation, so that a step costs no
-// allocation and no sweep once it has seen the largest batch. Not thread-safe.
+// An open-addressing hash table of positions. It is kept and cleared by generation, so a step needs
+// no allocation and no sweep once the largest batch has been seen. Not thread-safe.
 class UniqueIds {
  public:
   // Begins a batch of at most `ids_max` ids (< 2^31).
   void Begin(std::size_t ids_max);
-  // Appends to `ids` what is new, in order of first appearance, and the position of every id to
-  // `position`; kAbsent for a negative id. `ids` begins empty with Begin, and only this writes it.
+  // Appends new ids to `ids`, in order of first appearance, and the position of every id to
+  // `position`; kAbsent for a negative id. `ids` must be empty after Begin, and only this function
+  // may write it.
   void Add(std::span<const std::int64_t> batch, std::vector<std::int64_t>* ids,
            std::vector<std::uint32_t>* position);
 
@@ -26,7 +27,7 @@ class UniqueIds {
     std::int64_t id;
     std::uint32_t position, generation;
   };
-  std::vector<Cell> cells_;  // a power of two, at most half of it used
+  std::vector<Cell> cells_;  // the size is a power of two, at most half of it is used
   std::uint32_t generation_ = 0;
 };
 

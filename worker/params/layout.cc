@@ -65,7 +65,7 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
       laid.moving_average = variable.optimizer().type() == "moving_average";
       laid.wire = wire;
     } else if (laid.name != variable.name() || !(laid.shape == shape) || laid.wire != wire) {
-      return Bad("variable described in two ways",
+      return Bad("conflicting descriptions of a variable",
                  absl::StrCat("index=", variable.index(), " first=", laid.name,
                               laid.shape.ToString(), " then=", variable.name(), shape.ToString()));
     }
@@ -97,7 +97,7 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
     for (const ShardId shard : laid.shards) {
       const ShardSlice& slice = layout.slice(shard);
       if (slice.row_begin != next) {
-        return Bad("rows of a variable leave a gap or overlap",
+        return Bad("rows of a variable have a gap or overlap",
                    absl::StrCat("variable=", laid.name, " shard=", shard.value(), " want=", next,
                                 " got=", slice.row_begin));
       }
@@ -113,7 +113,7 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
 absl::Status Layout::LayTables(const v1::Plan& plan) {
   for (const v1::TableSpec& table : plan.tables()) {
     if (table.name().empty() || table.dimension() == 0 || table.dtype() != v1::DTYPE_FLOAT32)
-      return Bad("table described badly",
+      return Bad("table description is invalid",
                  absl::StrCat("table=", table.name(), " dimension=", table.dimension(),
                               " dtype=", v1::DType_Name(table.dtype())));
     EG_ASSIGN_OR_RETURN(const tensor::WireType wire, client::WireTypeOf(table));
@@ -121,7 +121,7 @@ absl::Status Layout::LayTables(const v1::Plan& plan) {
   }
   for (const v1::ShardSpec& spec : plan.shards()) slots_ += spec.has_slot();
   if ((slots_ == 0) != tables_.empty() || slots_ > sharding::kSlotsMax)
-    return Bad("slots and tables do not fit",
+    return Bad("slots and tables do not match",
                absl::StrCat("tables=", tables_.size(), " slots=", slots_));
   for (std::uint32_t slot = 0; slot < slots_; ++slot) {
     const auto shard = static_cast<std::uint32_t>(plan.shards_size()) - slots_ + slot;

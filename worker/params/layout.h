@@ -1,7 +1,7 @@
-// How a job's variables are cut into shards, as the plan says: which rows of which dense variable
-// each shard is, and which shards are the slots of its embedding tables.
+// The partitioning of a job's variables into shards, according to the plan: the rows of a dense
+// variable in each shard, and the shards that are the slots of the embedding tables.
 //
-// A value, checked once; read-only after that, so thread-safe.
+// A value type, checked at construction and immutable afterwards, so thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,17 +21,17 @@ class Plan;
 
 namespace evergrad::worker {
 
-// Memory for what comes from the servers, where a device had best read it. Empty: there is none,
-// and the heap or the frame serves. Null: nobody wants it.
+// Allocates memory for data from the servers in the place that suits the device. If it returns an
+// empty buffer, or is null, the heap or the frame is used.
 using Room = std::function<tensor::AlignedBuffer(std::size_t bytes)>;
 
 struct ShardSlice {
   std::uint32_t variable = 0;  // index into Layout::variables()
   std::uint64_t row_begin = 0, row_end = 0;
-  std::uint64_t first_element = 0, elements = 0;  // within the variable
+  std::uint64_t first_element = 0, elements = 0;  // position and size within the variable
   std::uint64_t rows() const { return row_end - row_begin; }
   std::uint64_t bytes() const { return elements * sizeof(float); }
-  // On the wire values and gradients are of this type.
+  // The type of values and gradients on the wire.
   tensor::WireType wire = tensor::WireType::kFloat32;
   std::uint64_t wire_bytes() const { return elements * tensor::WireBytes(wire); }
 };
@@ -54,20 +54,20 @@ struct LaidTable {
 
 class Layout {
  public:
-  // InvalidArgument names the shard or the variable: shard numbers that are not 0,1,2… once each,
-  // rows that leave a gap or overlap, one variable described in two ways, an element type other
-  // than float32, a wire type that is not built, sizes that overflow; slots that are not the last
-  // shards in their order, or without tables.
+  // InvalidArgument that names the shard or the variable: for shard numbers that are not 0,1,2…
+  // once each, rows with a gap or overlap, conflicting descriptions of a variable, an element type
+  // other than float32, an unsupported wire type, or sizes that overflow; for slots that are not
+  // the last shards in their order, or slots without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 
   const std::vector<LaidVariable>& variables() const {
     return variables_;
   }  // in the order of the plan
   std::uint32_t shard_count() const { return static_cast<std::uint32_t>(slices_.size()); }
-  // Of a slot: nothing (no elements).
+  // The slice of a slot is empty (no elements).
   const ShardSlice& slice(ShardId shard) const { return slices_[shard.value()]; }
   const LaidVariable& variable_of(ShardId shard) const { return variables_[slice(shard).variable]; }
-  // Embedding tables, in the order of the plan, and the shards that hold them: slots() of them,
+  // Embedding tables, in the order of the plan, and the number of shards that hold them: slots(),
   // from dense_shards() on.
   const std::vector<LaidTable>& tables() const { return tables_; }
   std::uint32_t slots() const { return slots_; }

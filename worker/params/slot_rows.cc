@@ -39,7 +39,7 @@ SlotRows::SlotRows(std::shared_ptr<const Layout> layout,
       size.last_table = t;
     }
   }
-  std::vector<Slot> next(slots);  // where the next row of each slot goes
+  std::vector<Slot> next(slots);  // position of the next row of each slot
   std::size_t rows = 0, entries = 0;
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     const Slot& size = sizes[slot];
@@ -103,7 +103,7 @@ void SlotRows::ForEachRow(const Part& part, Copy copy) const {
 bool SlotRows::Scatter(const Part& part, std::span<const std::byte> values,
                        std::vector<tensor::AlignedBuffer>* rows) const {
   if (values.size() != part.bytes) return false;
-  std::vector<std::byte*> homes;  // of each table's rows as they came
+  std::vector<std::byte*> homes;  // the place of each table's rows in wire order
   homes.reserve(rows->size());
   for (std::size_t t = 0; t < rows->size(); ++t) {
     const std::span<float> floats = (*rows)[t].floats();

@@ -1,12 +1,10 @@
-// How the ids of one batch lie in the slots of a job's tables, and their rows on the way in and
-// out.
+// The distribution of a batch's ids over the slots of a job's tables, and the conversion of their
+// rows from and to the wire.
 //
-//   ids of each table ──SlotRows──▶ parts, one a slot ──▶ pulls ──Scatter──▶ rows of each table ──▶
-//   Graph
-//                                                     ◀── pushes ◀──Gather── row gradients of each
-//                                                     table
+//   ids of each table ──SlotRows──▶ one part per slot ──▶ pulls ──Scatter──▶ rows of each table
+//                                    pushes ◀──Gather── row gradients of each table
 //
-// Immutable once made, so thread-safe; shared by the requests that carry its ids.
+// Immutable, so thread-safe; shared by the requests that carry its ids.
 #pragma once
 
 #include <cstdint>
@@ -22,24 +20,25 @@ namespace evergrad::worker {
 
 class SlotRows {
  public:
-  // The rows of one slot: tables rise, and within a table rows are in the order of its ids.
+  // The rows of one slot: tables rise, and within a table rows have the order of its ids.
   struct Part {
     ShardId shard;
-    std::size_t first_row = 0, rows = 0;      // into ids
-    std::size_t first_table = 0, tables = 0;  // into tables() and table_rows()
+    std::size_t first_row = 0, rows = 0;      // position in ids
+    std::size_t first_table = 0, tables = 0;  // position in tables() and table_rows()
     std::size_t first_byte = 0,
-                bytes = 0;  // into what Gather makes: the rows as they are on the wire
-    // Of all of its tables; kSeveral: they have several, and each row is of its table's.
+                bytes = 0;  // position in Gather's result, with the rows in wire order
+    // The wire type of all its tables; kSeveral: the types differ, and each row has its table's
+    // type.
     tensor::WireType wire = tensor::WireType::kSeveral;
   };
 
-  // `ids`: one list for each table of the layout, each id once. O(ids + slots).
+  // `ids` has one list per table of the layout, without duplicates. O(ids + slots).
   SlotRows(std::shared_ptr<const Layout> layout,
            const std::vector<std::span<const std::int64_t>>& ids);
 
   const std::vector<Part>& parts() const {
     return parts_;
-  }  // slots without rows have none; shards rise
+  }  // slots without rows have no part; shards rise
   std::span<const std::uint32_t> tables(const Part& part) const {
     return std::span(tables_).subspan(part.first_table, part.tables);
   }
@@ -50,20 +49,20 @@ class SlotRows {
   // Keeps `self` alive.
   static tensor::SharedBytes Ids(const std::shared_ptr<const SlotRows>& self, const Part& part);
 
-  // Memory for the rows of each table, [ids, dimension] float32, out of `room` where there is any.
-  // Not initialised.
+  // Memory for the rows of each table, [ids, dimension] float32, from `room` if possible.
+  // Uninitialized.
   std::vector<tensor::AlignedBuffer> MakeRows(const Room& room = nullptr) const;
-  // What a pull of `part` returned into those. False: not the bytes of its rows, and nothing has
-  // changed.
+  // Copies the result of a pull of `part` into the rows. Returns false, without any change, if the
+  // size is wrong.
   bool Scatter(const Part& part, std::span<const std::byte> values,
                std::vector<tensor::AlignedBuffer>* rows) const;
-  // Once every part is there: float32 from now on.
+  // Call it once all parts have been scattered: converts the rows to float32.
   void Widen(std::vector<tensor::AlignedBuffer>* rows) const;
-  // Gradients of each table, [ids, dimension] float32, into its wire type, where they lie. The
-  // first table with one that was finite and is not any more; -1: none.
+  // Converts gradients of each table, [ids, dimension] float32, to its wire type in place. Returns
+  // the first table with a gradient that was finite and is not any more; -1: none.
   int ToWire(std::vector<tensor::AlignedBuffer>* gradients) const;
-  // Those as they go on the wire, in the order of the parts: each table's elements at the beginning
-  // of its buffer.
+  // The gradients in wire order, that of the parts: each table's elements are at the beginning of
+  // its buffer.
   tensor::AlignedBuffer Gather(const std::vector<tensor::AlignedBuffer>& gradients) const;
 
  private:
@@ -71,10 +70,10 @@ class SlotRows {
   void ForEachRow(const Part& part, Copy copy) const;
 
   std::shared_ptr<const Layout> layout_;
-  std::vector<std::size_t> counts_;  // ids of each table
+  std::vector<std::size_t> counts_;  // number of ids of each table
   std::vector<Part> parts_;
   std::vector<std::uint32_t> tables_, table_rows_;
-  std::vector<std::uint32_t> position_;  // of each row in its table's list
+  std::vector<std::uint32_t> position_;  // index of each row in its table's list
   tensor::AlignedBuffer ids_;
   std::uint64_t wire_bytes_ = 0;
 };

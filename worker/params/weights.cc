@@ -9,7 +9,7 @@
 namespace evergrad::worker {
 namespace {
 
-// A frame may be kept alive for one of its sections if that section is at least this part of it.
+// A frame may be kept alive for a section that is at least this fraction of it.
 constexpr std::uint64_t kFrameShare = 4;
 
 }  // namespace
@@ -60,7 +60,7 @@ std::vector<PulledShard> PullCache::Take() {
     fresh.reset();
   }
   for (auto& landing : landing_)
-    landing.reset();  // the taker reads it: the next values land elsewhere
+    landing.reset();  // the taker reads it, so the next values need other memory
   return taken;
 }
 
@@ -102,7 +102,7 @@ void WeightBuffer::CopyIn(const ShardSlice& slice, const LaidVariable& variable,
                       bytes = variable.shape.elements() * element;
   if (whole->assembled.size() != bytes) {
     whole->assembled = tensor::AlignedBuffer(bytes);
-    // The shards that stay.
+    // The shards that were not pulled again.
     if (whole->borrowed != nullptr && variable.shards.size() > 1)
       std::memcpy(whole->assembled.data(), whole->borrowed, bytes);
   }
@@ -212,8 +212,8 @@ tensor::SharedBytes GradientBuffer::Slice(const std::shared_ptr<const GradientBu
   EG_CHECK(self->on_wire_);
   const ShardSlice& slice = self->layout_->slice(shard);
   const std::byte* const whole = self->buffers_[slice.variable].data();
-  // Each variable's memory is an owner of its own: a frame takes what lies between two pieces of
-  // one owner for padding that was written (wire/data_frame.h).
+  // Each variable's memory has its own owner, because a frame treats bytes between two pieces of
+  // one owner as padding (wire/data_frame.h).
   return {std::shared_ptr<const void>(self, whole),
           {whole + slice.first_element * tensor::WireBytes(slice.wire), slice.wire_bytes()}};
 }

@@ -279,10 +279,10 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
        [](auto& m) {
          m.layers[1].inputs = {"a", "x"};
        }},
-      {"layer `b`: names no input", [](auto& m) { m.layers[1].inputs.clear(); }},
-      {"layer `a`: another layer or a model input has this name",
+      {"layer `b`: has no input", [](auto& m) { m.layers[1].inputs.clear(); }},
+      {"layer `a`: duplicate name: another layer or a model input has it",
        [](auto& m) { m.layers[1].name = "a"; }},
-      {"layer `x`: another layer or a model input has this name",
+      {"layer `x`: duplicate name: another layer or a model input has it",
        [](auto& m) { m.layers[0].name = "x"; }},
       {"layer ``: a layer needs a name", [](auto& m) { m.layers[0].name = ""; }},
       {"layer `c`: its output reaches no loss; remove it or use it",
@@ -291,7 +291,7 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
        [](auto& m) {
          m.inputs.push_back({"z", {2}});
        }},
-      {"two model inputs have one name: name=x",
+      {"duplicate model input: name=x",
        [](auto& m) {
          m.inputs.push_back({"x", {2}});
        }},
@@ -319,7 +319,7 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
          m.losses[0].type = "binary_crossentropy";
          m.layers[1].activation = "sigmoid";
        }},
-      {"loss `mean_squared_error`: from_logits has no meaning for it; remove the key",
+      {"loss `mean_squared_error`: from_logits does not apply to it; remove the key",
        [](auto& m) { m.losses[0].type = "mean_squared_error"; }},
       {"loss `mean_squared_error`: metric `accuracy` is not defined for it",
        [](auto& m) { m.losses[0] = LossOf("mean_squared_error", "b"); }},
@@ -331,7 +331,7 @@ TEST_CASE("a mistake in a model is refused with its place, its layer and what wa
       {"a model needs a loss: losses=0", [](auto& m) { m.losses.clear(); }},
       {"a model needs at least one layer: layers=0", [](auto& m) { m.layers.clear(); }},
       {"a model needs at least one input: inputs=0", [](auto& m) { m.inputs.clear(); }},
-      {"loss `mean_squared_error`: wants another number of labels an example than the first loss: "
+      {"loss `mean_squared_error`: needs another number of labels per example than the first loss: "
        "first=1 this=3",
        [](auto& m) { m.losses.push_back(LossOf("mean_squared_error", "b")); }},
       {"loss `sparse_categorical_crossentropy`: several losses share one field of labels: "
@@ -559,21 +559,19 @@ TEST_CASE(
   CHECK(refused.code() == absl::StatusCode::kResourceExhausted);
   // 5 + 3 outputs and their gradients; inputs and labels, weights and gradients of the model are
   // there already.
-  CHECK_THAT(
-      std::string(refused.message()),
-      Catch::StartsWith(
-          "no memory for a batch: examples=1500 bytes_per_example=64 examples_that_may_fit=10") &&
-          Catch::Contains("cause=no memory: what="));
+  CHECK_THAT(std::string(refused.message()),
+             Catch::StartsWith("out of memory for a batch: examples=1500 bytes_per_example=64 "
+                               "examples_that_may_fit=10") &&
+                 Catch::Contains("cause=out of memory: what="));
   CHECK(train(900).ok());
   CHECK(train(1500).status().code() == absl::StatusCode::kResourceExhausted);
   CHECK(train(10).ok());
   // Of which not even the inputs fit: as many as may, with their inputs twice.
   const absl::Status inputs = train(8000).status();
-  CHECK_THAT(
-      std::string(inputs.message()),
-      Catch::StartsWith(
-          "no memory for a batch: examples=8000 bytes_per_example=104 examples_that_may_fit=9") &&
-          Catch::Contains("cause=no memory: what=x bytes=128000 free="));
+  CHECK_THAT(std::string(inputs.message()),
+             Catch::StartsWith("out of memory for a batch: examples=8000 bytes_per_example=104 "
+                               "examples_that_may_fit=9") &&
+                 Catch::Contains("cause=out of memory: what=x bytes=128000 free="));
   CHECK(train(900).ok());
 }
 
@@ -600,7 +598,7 @@ TEST_CASE(
   REQUIRE(refused.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(
       std::string(refused.message()),
-      Catch::StartsWith("no memory for a batch: examples=40 bytes_per_example=") &&
+      Catch::StartsWith("out of memory for a batch: examples=40 bytes_per_example=") &&
           Catch::Contains(" examples_that_may_fit=20 cause=backend could not compute: layer="));
   CHECK(train(20).ok());
 }

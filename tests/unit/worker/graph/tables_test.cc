@@ -439,8 +439,8 @@ TEST_CASE("after a batch whose rows there was no memory for, one of fewer rows r
       INFO(NameOf(type) << " rows " << rows);
       const absl::Status refused = step(rows);
       if (rows == 1200)
-        CHECK_THAT(refused.ToString(),
-                   Catch::Contains("RESOURCE_EXHAUSTED") && Catch::Contains("no memory: what="));
+        CHECK_THAT(refused.ToString(), Catch::Contains("RESOURCE_EXHAUSTED") &&
+                                           Catch::Contains("out of memory: what="));
       const absl::Status again = step(100);
       CHECK(again.ToString() == "OK");
     }

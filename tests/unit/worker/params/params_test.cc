@@ -88,7 +88,8 @@ TEST_CASE("a plan whose shards do not partition its variables is refused by name
       {"tail missing", PlanOf({{0, 0, "w", {4}, 0, 3}}), "not all covered"},
       {"empty shard", PlanOf({{0, 0, "w", {4}, 2, 2}}), "outside the variable"},
       {"beyond the rows", PlanOf({{0, 0, "w", {4}, 0, 5}}), "outside the variable"},
-      {"two shapes", PlanOf({{0, 0, "w", {4}, 0, 2}, {1, 0, "w", {5}, 2, 4}}), "two ways"},
+      {"two shapes", PlanOf({{0, 0, "w", {4}, 0, 2}, {1, 0, "w", {5}, 2, 4}}),
+       "conflicting descriptions"},
       {"hole in the variables", PlanOf({{0, 1, "w", {4}, 0, 2}, {1, 1, "w", {4}, 2, 4}}),
        "without shards"},
       {"index beyond", PlanOf({{0, 9, "w", {4}, 0, 4}}), "index out of range"},
@@ -376,7 +377,7 @@ TEST_CASE(
   odd = Small();
   odd.mutable_shards(0)->mutable_variable()->set_wire_dtype(v1::DTYPE_BFLOAT16);
   CHECK_THAT(std::string(Layout::FromPlan(odd).status().message()),
-             Catch::Contains("described in two ways"));
+             Catch::Contains("conflicting descriptions"));
 }
 
 }  // namespace

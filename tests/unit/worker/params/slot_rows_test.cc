@@ -70,15 +70,16 @@ TEST_CASE(
     const auto bad = Layout::FromPlan(plan);
     CHECK_THAT(std::string(bad.status().message()), Catch::Contains(text));
   };
-  refused("slots and tables do not fit", [](v1::Plan* p) { p->clear_tables(); });
-  refused("slots and tables do not fit",
+  refused("slots and tables do not match", [](v1::Plan* p) { p->clear_tables(); });
+  refused("slots and tables do not match",
           [](v1::Plan* p) { p->mutable_shards()->DeleteSubrange(2, 8); });
   refused("slots are not the last shards",
           [](v1::Plan* p) { p->mutable_shards()->SwapElements(1, 5); });
   refused("slots are not the last shards",
           [](v1::Plan* p) { p->mutable_shards(4)->mutable_slot()->set_slot(7); });
   refused("slots are not the last shards", [](v1::Plan* p) { p->mutable_shards()->RemoveLast(); });
-  refused("table described badly", [](v1::Plan* p) { p->mutable_tables(1)->set_dimension(0); });
+  refused("table description is invalid",
+          [](v1::Plan* p) { p->mutable_tables(1)->set_dimension(0); });
 }
 
 TEST_CASE(
