@@ -20,43 +20,43 @@ constexpr std::uint64_t kLaneUnit = 64ull << 10, kLaneBytesMax = 64ull << 20;
 
 void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("name", &config->name,
-             "identity of this worker; empty: the ordinal of the host name (worker-3 is 3), else "
-             "the coordinator numbers it");
-  // How many workers share this host cannot be known, and two is the usual number on a desk.
+             "identity of this worker; empty: the ordinal of the host name (worker-3 is 3), or "
+             "else a number from the coordinator");
+  // The number of workers on this host is unknown; two is the usual number on a desktop machine.
   table->Add("threads", &config->threads,
-             "threads that compute; 0: half of the cores, at least one", {0, 1024});
-  table->Add("device", &config->device,
-             "what computes: cpu, gpu (the first), gpu:N, or auto: the first GPU that answers, "
-             "else the CPU");
+             "number of compute threads; 0: half of the cores, at least one", {0, 1024});
+  table->Add(
+      "device", &config->device,
+      "compute device: cpu, gpu (the first), gpu:N, or auto: the first usable GPU, else the CPU");
   table->Add("cuda_library", &config->cuda_library,
-             "libevergrad_cuda.so; empty: the one beside this program");
-  table->AddPrint("list_devices", "print the GPUs of this host, one a line, and end",
+             "path of libevergrad_cuda.so; empty: the one beside this program");
+  table->AddPrint("list_devices", "print the GPUs of this host, one per line, and end",
                   [config] { return ListDevices(config->cuda_library); });
-  table->Add("prefetch_batches_max", &config->prefetch_batches_max, "batches read ahead",
+  table->Add("prefetch_batches_max", &config->prefetch_batches_max, "number of batches read ahead",
              {1, 1u << 16});
   table->AddBytes("prefetch_bytes_max", &config->prefetch_bytes_max,
-                  "memory for batches read ahead", {64 << 10, 1ull << 40});
+                  "memory limit of the batches read ahead", {64 << 10, 1ull << 40});
   table->Add("data_root", &config->data_roots,
-             "folder in which the files that jobs name as data have to lie, wherever their links "
-             "lead. Left out: any file that this process can read "
-             "where only this machine is involved (it and its coordinator listen on loopback, no "
-             "TLS), and no file at all otherwise");
+             "folder that must hold the data files that jobs name, after following links. If "
+             "omitted: any file that this process can read, if only this machine is involved (it "
+             "and its coordinator listen on loopback, no TLS), and no file at all otherwise");
   table->AddBytes("data_bytes_max", &config->data_bytes_max,
-                  "one data source in memory; a larger one is refused", {kMiB, 1ull << 42});
+                  "memory limit of one data source; a larger source is refused",
+                  {kMiB, 1ull << 42});
   table->Add("step_records_max", &config->step_records_max,
-             "records of steps between two heartbeats; the oldest are dropped", {16, 1u << 16});
+             "number of step records kept between two heartbeats; the oldest are dropped",
+             {16, 1u << 16});
   table->Add("call_deadline", &config->call_deadline,
-             "a push or pull of which nothing was granted, sent or answered for this long is sent "
-             "again; it waits for its grant six times as long",
+             "a push or pull is sent again after this time without a grant, a sent byte or an "
+             "answer; the wait for its grant may take six times as long",
              std::chrono::milliseconds(100), std::chrono::minutes(10));
   table->AddBytes("lane_bytes", &config->lane_bytes,
-                  "memory shared with each server of this host, for each direction, through which "
-                  "payload goes instead of through a socket; a "
-                  "multiple of 64KiB; 0: none",
+                  "memory shared with each server of this host, per direction, that carries "
+                  "payload in place of a socket; a multiple of 64KiB; 0: none",
                   {0, kLaneBytesMax});
   table->AddChoice(
       "not_finite", &config->not_finite, {"fail", "skip"},
-      "a NaN or infinite loss or gradient ends the job, or the update is skipped and counted");
+      "reaction to a NaN or infinite loss or gradient: end the job, or skip and count the update");
 }
 
 fs::Roots RootsOf(const Config& config, bool local_only) {
@@ -65,8 +65,7 @@ fs::Roots RootsOf(const Config& config, bool local_only) {
       config.data_roots,
       config.data_roots.empty()
           ? "this worker was started without --data-root, and its cluster is not on this machine "
-            "alone: start it "
-            "with --data-root FOLDER, the folder that the data lies in"
+            "alone: start it with --data-root FOLDER, the folder that holds the data"
           : "start the worker with one more --data-root FOLDER to allow another folder");
 }
 

@@ -1,5 +1,5 @@
-// Settings of evergrad-worker beside those of every daemon (common/daemon): each is declared once
-// in AddOptions.
+// Settings of evergrad-worker in addition to those of every daemon (common/daemon); each is
+// declared once in AddOptions.
 #pragma once
 
 #include <chrono>
@@ -15,15 +15,16 @@
 namespace evergrad::worker {
 
 struct Config {
-  std::string name;             // "": the ordinal of the host name, else the coordinator numbers it
+  std::string name;  // "": the ordinal of the host name, or else a number from the coordinator
   std::string device = "auto";  // auto | cpu | gpu | gpu:N; Resolve leaves cpu or gpu:N
-  std::string device_text = {};   // Resolve's: which and why, "cpu: no CUDA driver (cudart 35)"
+  // set by Resolve: the device and the reason, "cpu: no CUDA driver (cudart 35)"
+  std::string device_text = {};
   std::string cuda_library = {};  // "": libevergrad_cuda.so beside the executable
   std::uint32_t threads = 0;      // 0: half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
   std::vector<std::string> data_roots =
-      {};  // folders of jobs' data files; RootsOf says what none means
+      {};  // folders of jobs' data files; see RootsOf for an empty list
   std::uint64_t data_bytes_max = 8ull << 30;
   std::uint32_t step_records_max = 4096;
   std::chrono::milliseconds call_deadline{10000};
@@ -34,17 +35,17 @@ struct Config {
 // `config` outlives the table.
 void AddOptions(daemon::OptionTable* table, Config* config);
 
-// Fills in what depends on the machine: the name, the threads, the device. User errors: a name that
-// cannot be an identity, a device that cannot be had or computes something else than the CPU
+// Fills in values that depend on the machine: the name, the threads, the device. UserError for an
+// invalid identity, and for a device that is not usable or computes something else than the CPU
 // (worker/backend/self_check.h) on numbers drawn from `check_seed`.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config,
                      std::uint64_t check_seed = 1);
 
-// Which files a job's data may be: those in --data-root; without the flag every file where
-// `local_only` (daemon::IsLocalOnly holds here and at the coordinator), and none elsewhere.
+// The files that a job may use as data: those in --data-root. Without the flag all files if
+// `local_only` (daemon::IsLocalOnly is true here and at the coordinator), otherwise none.
 fs::Roots RootsOf(const Config& config, bool local_only);
 
-// "worker-3" and "worker-3.pool" -> "3"; "" for a name without an ordinal behind a dash.
+// "worker-3" and "worker-3.pool" -> "3"; "" for a name without an ordinal after a dash.
 std::string OrdinalOf(absl::string_view host_name);
 
 }  // namespace evergrad::worker

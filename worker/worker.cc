@@ -16,16 +16,16 @@
 namespace evergrad::worker {
 namespace {
 
-// Above what the runner's own waits add up to, below the 10 s of grace.
+// More than the sum of the runner's own waits, less than the 10 s of grace.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
-// What the numbers of this worker depend on beside the plan and the build: kernels are chosen by
-// instruction set, and sums are cut by threads.
+// The properties of this host that affect results beside the plan and the build: kernels are
+// selected by instruction set, and sums are divided by threads.
 std::string ComputeName(const Config& config) {
   const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512"
                           : __builtin_cpu_supports("avx2")  ? "avx2"
                                                             : "baseline";
-  // Two GPUs of one kind compute alike: the ordinal is left out.
+  // Two GPUs of one model give the same results, so the ordinal is omitted.
   const absl::string_view device =
       absl::StartsWith(config.device, "gpu:")
           ? absl::string_view(config.device_text).substr(config.device.size() + 1)
@@ -43,16 +43,16 @@ struct Worker::Impl {
   Dependencies dependencies;
   Config config;
   Identity identity;
-  std::string name;  // control executor; as numbered by the coordinator once it has
+  std::string name;  // control executor; a number from the coordinator if it has none of its own
   std::int64_t started_ms = 0;
-  std::unique_ptr<transport::Server> server;  // health
+  std::unique_ptr<transport::Server> server;  // for health checks
   std::unique_ptr<runtime::ThreadExecutor> control, compute;
   std::shared_ptr<client::ParameterClient>
       client;                      // shared with the registry's callbacks, which hold it weakly
   std::unique_ptr<Runner> runner;  // control executor
   std::unique_ptr<client::SessionClient> session;  // control executor
   std::string last_rejection;                      // control executor
-  std::string leaving;           // control executor; why it leaves, "" until it does
+  std::string leaving;           // control executor; the reason to stop, "" before
   bool warned_of_roots = false;  // control executor
   bool stopped = false;
 
@@ -77,14 +77,14 @@ struct Worker::Impl {
       dependencies.logger->SetTask(absl::StrCat("worker/", name));
     }
     last_rejection.clear();
-    // A coordinator that this worker dials on loopback may listen for other machines beside it:
-    // their users submit jobs, too.
+    // A coordinator that this worker reaches on loopback may also listen for other machines, whose
+    // users submit jobs, too.
     const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
       warned_of_roots = true;
       dependencies.logger->Warning(
-          "started without --data-root: jobs whose data lies in files are refused here, synthetic "
-          "data and functions are not");
+          "started without --data-root: jobs whose data is in files are refused, synthetic data "
+          "and functions are accepted");
     }
     runner->SetDataRoots(roots);
     runner->SetIdentity(name);
@@ -126,11 +126,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
   impl->name = config.name;
   impl->started_ms = dependencies.clock->WallMillis();
   transport::Handlers handlers;
-  // No unary calls: the transport itself answers those about health.
+  // No unary calls, because the transport itself answers health checks.
   handlers.stream = [](const transport::PeerInfo&, absl::string_view,
                        std::shared_ptr<transport::MessageStream>)
       -> std::optional<transport::MessageStreamEvents> {
-    return std::nullopt;  // a worker dials, nobody dials it
+    return std::nullopt;  // a worker dials and accepts no streams
   };
   handlers.data = [](const transport::PeerInfo&, transport::ReceivedFrame,
                      std::unique_ptr<transport::DataResponder> responder) {
@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
 void Worker::Join(Identity identity, client::SessionClient::Options session,
                   std::function<void(const std::string&)> on_refused,
                   std::function<void(const std::string&)> on_drain) {
-  Impl* impl = impl_.get();  // The executor is shut down before it goes.
+  Impl* impl = impl_.get();  // the executor is shut down before `impl` is destroyed
   impl->identity = std::move(identity);
   impl->control->Post([impl, session = std::move(session), on_refused = std::move(on_refused),
                        on_drain = std::move(on_drain)]() mutable {
@@ -187,7 +187,7 @@ void Worker::Join(Identity identity, client::SessionClient::Options session,
                                   lost = false](const absl::Status& status) mutable {
       if (std::exchange(lost, true)) return;
       impl->dependencies.logger->Error(absl::StrCat(
-          "ends, to be started again: its device has failed: code=", daemon::kExitDevice,
+          "exiting to be restarted, because the device has failed: code=", daemon::kExitDevice,
           " cause=", status.message()));
       on_refused(kDeviceLost);
     };
@@ -200,7 +200,8 @@ void Worker::Join(Identity identity, client::SessionClient::Options session,
     options.prefetch_bytes_max = impl->config.prefetch_bytes_max;
     options.data_bytes_max = impl->config.data_bytes_max;
     options.data_roots = RootsOf(
-        impl->config, /*local_only=*/false);  // until the coordinator has said who may submit jobs
+        // until the coordinator has said whether others may submit jobs
+        impl->config, /*local_only=*/false);
     options.step_records_max = impl->config.step_records_max;
     options.call_deadline = impl->config.call_deadline;
     options.skip_not_finite = impl->config.not_finite == "skip";
@@ -229,13 +230,13 @@ void Worker::Join(Identity identity, client::SessionClient::Options session,
     };
     events.on_lost = [impl](absl::string_view) {
       impl->dependencies.logger->Info(
-          "goes on with what it holds, and dials the coordinator again");
+          "continues with its shards and work, and connects to the coordinator again");
       impl->runner->OnLost();
     };
     events.on_rejected = [impl, on_refused = std::move(on_refused)](const v1::Rejected& rejected) {
       if (!rejected.exit()) return;
       impl->dependencies.logger->Error(
-          absl::StrCat("ends, refused by the coordinator: kind=", rejected.kind(),
+          absl::StrCat("exiting, refused by the coordinator: kind=", rejected.kind(),
                        " code=", ExitCodeOf(rejected.kind()), " message=", rejected.message()));
       on_refused(rejected.kind());
     };
@@ -251,14 +252,15 @@ void Worker::Stop(absl::string_view reason) {
   if (std::exchange(impl_->stopped, true)) return;
   Impl* impl = impl_.get();
   const auto drained =
-      std::make_shared<runtime::Event>();  // shared with a drain that outlives our patience
+      std::make_shared<runtime::Event>();  // shared with a drain that may outlive the wait
   const auto say = [impl, reason = std::string(reason)] {
     impl->leaving = reason;
     v1::TaskMessage leaving;
     leaving.mutable_leaving()->set_reason(reason);
     impl->session->Send(std::move(leaving));
   };
-  // Said first: nothing new is granted to us, and what we hand back goes to the next one at once.
+  // Leaving is sent first: the coordinator grants nothing new to this worker, and grants returned
+  // work to others at once.
   impl->control->Post([impl, drained, say] {
     if (impl->session != nullptr) say();
     if (impl->runner == nullptr) return drained->Set();
@@ -266,17 +268,18 @@ void Worker::Stop(absl::string_view reason) {
   });
   if (!drained->WaitFor(kDrainMax))
     impl->dependencies.logger->Warning(
-        "leaving before everything was handed back: it takes too long");
+        "exiting before everything was handed back: the time limit has passed");
   runtime::Event said;
   impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {
-      say();  // again: the session may be another one by now
+      say();  // again, because the session may be another one now
       impl->session->Stop();
     }
     said.Set();
   });
   said.Wait();
-  // In this order nobody calls what is gone: tasks after their executors, calls after the client.
+  // This order avoids calls into destroyed objects: tasks end before the objects of their
+  // executors, calls before the client.
   impl->server->Shutdown();
   impl->compute->Shutdown();
   impl->control->Shutdown();

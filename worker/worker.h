@@ -1,10 +1,11 @@
-// A worker: the session with the coordinator, the runner behind it, streams to the servers, one
-// thread that computes.
+// A worker: the session with the coordinator, the runner, streams to the servers, and one compute
+// thread.
 //
 //   coordinator ── session ──▶ control executor: SessionClient, Runner ──▶ compute executor
 //   servers     ══ data streams ══▶ ParameterClient
 //
-// Several may live in one process. Everything it needs comes in by the constructor and outlives it.
+// Several workers may live in one process. Everything it needs is passed to the constructor and
+// outlives it.
 #pragma once
 
 #include <functional>
@@ -26,7 +27,7 @@ namespace evergrad::worker {
 
 inline constexpr char kDeviceLost[] = "device_lost";
 int ExitCodeOf(
-    absl::string_view kind);  // of a refusal, or kDeviceLost (common/daemon/exit_codes.h)
+    absl::string_view kind);  // the kind of a refusal, or kDeviceLost (common/daemon/exit_codes.h)
 
 class Worker {
  public:
@@ -39,30 +40,31 @@ class Worker {
     std::uint64_t process_uid = 0;            // random at start
   };
   struct Identity : client::TaskIdentity {
-    bool allow_counting = false;               // started with --failpoints
-    const sdk::Registry* functions = nullptr;  // a user's; outlives the worker. Null: none
-    bool local_only = false;                   // daemon::IsLocalOnly
+    bool allow_counting = false;  // started with --failpoints
+    // a user's functions; outlives the worker. null: none
+    const sdk::Registry* functions = nullptr;
+    bool local_only = false;  // daemon::IsLocalOnly
   };
 
-  // Binds (health only: nobody needs to reach a worker). `config` is resolved. Errors are those of
-  // Transport::Listen.
+  // Binds a port for health checks only, because no peer connects to a worker. `config` must be
+  // resolved. Errors are those of Transport::Listen.
   static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies,
                                                         const Config& config,
                                                         transport::ServerOptions server_options);
-  ~Worker();  // Stop("destroyed").
+  ~Worker();  // Calls Stop("destroyed").
 
-  std::string address() const;  // as bound
+  std::string address() const;  // the bound address
 
-  // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called
-  // when the coordinator has refused this process for good, with the kind of the refusal; or with
-  // kDeviceLost. Once. `on_drain` (likewise): an operator wants it to leave.
+  // Connects to the coordinator, and reconnects until Stop. `on_refused` (control executor, once)
+  // is called if the coordinator has refused this process permanently, with the kind of the
+  // refusal; or with kDeviceLost. `on_drain` (control executor): an operator has requested a drain.
   void Join(Identity identity, client::SessionClient::Options session,
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // Finishes or drops the running step, hands back what has not begun, says Leaving, ends
-  // everything: within 10 s, the time of one step or one file on the compute thread included.
-  // Idempotent; not from a callback.
+  // Finishes or drops the running step, hands back attempts that have not begun, sends Leaving, and
+  // ends everything: within 10 s, including one step or one file on the compute thread. Idempotent;
+  // not from a callback.
   void Stop(absl::string_view reason);
 
  private:

@@ -1,5 +1,5 @@
-// The main of every worker: evergrad-worker has no functions of its own, a user's program brings
-// some (worker/sdk/sdk.h).
+// The main of every worker: evergrad-worker has no functions, a user's program registers some
+// (worker/sdk/sdk.h).
 #include "worker/sdk/sdk.h"
 
 #include <atomic>
@@ -64,9 +64,10 @@ int WorkerMain(int argc, char** argv, Registry functions) {
       [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
-  if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process
-                                                          // for good; it is in the log
-    (*worker)->Stop(refused_code == daemon::kExitDevice ? "its device has failed" : "refused");
+  // the coordinator refused this process permanently; the log has the reason
+  if (end.kind == daemon::Daemon::End::Kind::kRefused) {
+    (*worker)->Stop(refused_code == daemon::kExitDevice ? "the device of the worker has failed"
+                                                        : "refused");
     return refused_code;
   }
   (*worker)->Stop(end.reason);

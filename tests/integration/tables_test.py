@@ -523,7 +523,7 @@ class Room(Tables):
             status = self.show(c, name)
             if has_ended(status):
                 raise Failure("%s ended: %s %s" % (name, status["state"], status["first_cause"]))
-            return status if status["waiting_for"].startswith("room at ps_server/0") else None
+            return status if status["waiting_for"].startswith("memory at ps_server/0") else None
 
         return wait_for("%s to wait for room" % name, there)
 
@@ -584,10 +584,12 @@ class Room(Tables):
                 ),
                 status["events"],
             )
-            self.assertIn("waiting for room at ps_server/0", c.psctl("job", "show", "waits").stdout)
+            self.assertIn(
+                "waiting for memory at ps_server/0", c.psctl("job", "show", "waits").stdout
+            )
             self.assertTrue(
                 any(
-                    t["activity"].startswith("paused, waits for room at ps_server/0: ")
+                    t["activity"].startswith("paused, waits for memory at ps_server/0: ")
                     for t in c.tasks()
                     if t["role"] == "worker"
                 ),
@@ -607,7 +609,7 @@ class Room(Tables):
             cause = self.ended(c, "fails", "FAILED")["first_cause"]
             self.assertEqual((cause["kind"], cause["origin"]), ("user", "ps_server/0"))
             for words in (
-                "no room at ps_server/0: ",
+                "out of memory at ps_server/0: ",
                 "table=vectors",
                 "held=",
                 "memory_bytes_max=%d" % limit,
@@ -782,7 +784,7 @@ class Mistakes(Tables):
                 cause("columns", good, head + row + "1,2,3,4,5,6,7,8\n")[1],
             )
             self.assertIn(
-                "data.csv:2: a quote is never closed",
+                "data.csv:2: no closing quote",
                 cause("quote", good, head + '"1,2,3,4,5,6,7,8,1\n')[1],
             )
             self.assertIn(
@@ -867,14 +869,14 @@ class Budget(Tables):
         text = self.show(c, "pauses")["waiting_for"]
         self.assertRegex(
             text,
-            r"^room at ps_server/0: server's tables are above memory_bytes_max: table=vectors held=\d+ memory_bytes_max=%d "
+            r"^memory at ps_server/0: server's tables are above memory_bytes_max: table=vectors held=\d+ memory_bytes_max=%d "
             % limit,
         )
         c.psctl("job", "cancel", "pauses")
         self.ended(c, "pauses", "CANCELLED")
         self.submit(c, "fails", **self.oversized(limit))
         cause = self.ended(c, "fails", "FAILED")["first_cause"]
-        self.assertIn("no room at ps_server/0: ", cause["message"])
+        self.assertIn("out of memory at ps_server/0: ", cause["message"])
         self.assertEqual(cause["kind"], "user")
         # The room is there again, for one that fits, at the same process.
         self.submit(c, "fits", examples=2000)

@@ -1,5 +1,5 @@
-// Makes the run of a granted attempt: which class it is depends on the kind of work and the type of
-// the job. Control executor.
+// Makes the run of a granted attempt; its class depends on the kind of work and the type of the
+// job. Control executor.
 #pragma once
 
 #include "worker/runner/batch_streams.h"
@@ -12,22 +12,22 @@ namespace evergrad::worker {
 
 class AttemptFactory {
  public:
-  // All outlive the factory and its runs.
+  // All objects outlive the factory and its runs.
   struct Environment {
-    AttemptRun::Environment run;  // but for job, and for the job's part of the exchange
+    AttemptRun::Environment run;  // except job, and the job's part of the exchange
     UpdateRun::Measures measures;
     BatchStreams* streams = nullptr;
     DeviceReport* device = nullptr;
     const sdk::Registry* functions = nullptr;  // may be null: none
     std::function<bool(v1::TaskMessage)> send;
-    std::string host;  // where exported files lie
+    std::string host;  // folder of exported files
     bool skip_not_finite = false;
   };
   explicit AttemptFactory(Environment environment) : env_(std::move(environment)) {}
 
-  // `job` can do such work (JobContext::Check), and outlives the run. `registration`: of this
-  // worker in the session. For training and evaluations that read data, the stream of `work` is
-  // open.
+  // `job` must be able to do such work (JobContext::Check), and outlives the run. `registration` is
+  // this worker's in the session. For training and evaluations that read data, the stream of `work`
+  // is open.
   std::shared_ptr<AttemptRun> Make(const Work& work, JobContext* job,
                                    const v1::Stamp& registration);
 

@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the batch around it
+constexpr std::uint64_t kDoneOverheadBytes = 128;  // v0, v1, and the surrounding batch
 constexpr std::uint64_t kHeldOverheadBytes = 8;    // tag and length of one attempt in a Hello
 static_assert(client::kHeldAttemptsMax == 2 * (AttemptBook::kQueuedMax + 1));
 
@@ -52,7 +52,7 @@ void AttemptReports::SendFailed(const Work& work, const absl::Status& status,
         about);
   } else {
     env_.logger->Error(
-        absl::StrCat(user ? "closure failed by the user's making: " : "closure failed: ",
+        absl::StrCat(user ? "closure failed with a user error: " : "closure failed: ",
                      status.message()),
         about);
   }
@@ -70,10 +70,10 @@ absl::Status AttemptReports::CheckSize(const Work& work, const v1::Done& done) c
   if (bytes <= env_.message_bytes_max) return absl::OkStatus();
   const char* const hint =
       work.kind == WorkKind::kDescribe
-          ? "; a model with fewer variables or shorter names describes itself in less"
+          ? "; a model with fewer variables or shorter names has a shorter description"
           : "";
   return UserError(absl::ResourceExhaustedError(
-      absl::StrCat("the report of a closure is too large for a message", hint,
+      absl::StrCat("the report of a closure exceeds the size of a message", hint,
                    ": kind=", v1::WorkKind_Name(done.kind()), " closure=", ClosureName(work),
                    " bytes=", bytes, " limit=", env_.message_bytes_max)));
 }

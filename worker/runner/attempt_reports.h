@@ -1,6 +1,6 @@
-// Tells the coordinator how attempts end: Dropped, Failed, or Done. A Done is kept, and sent again
-// in each session, until it is forgotten because the coordinator has answered it [LEDGER 16].
-// Control executor.
+// Reports the ends of attempts to the coordinator: Dropped, Failed, or Done. A Done is kept, and
+// sent again in each session, until the coordinator has acknowledged it [LEDGER 16]. Control
+// executor.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace evergrad::worker {
 
 class AttemptReports {
  public:
-  // All outlive the reports. `send` returns false without a session.
+  // All objects outlive the reports. `send` returns false without a session.
   struct Environment {
     std::function<bool(v1::TaskMessage)> send;
     log::Logger* logger = nullptr;
@@ -35,18 +35,18 @@ class AttemptReports {
     log::Level level = log::Level::kInfo;
   };
   // Without a session neither message is sent; the coordinator then misses the attempt in the next
-  // Hello. `about`: the job and the closure.
+  // Hello. `about` names the job and the closure.
   void SendDropped(const Work& work, const Dropped& dropped, const log::Context& about);
-  // `identity`: this worker's.
+  // `identity` is this worker's.
   void SendFailed(const Work& work, const absl::Status& status, const std::string& identity,
                   const log::Context& about);
 
-  // A user's error if `done` could never be sent, because it is larger than a message may be.
+  // UserError if `done` exceeds the size of a message and could never be sent.
   absl::Status CheckSize(const Work& work, const v1::Done& done) const;
-  // Keeps `done` for SendDone, which sends it behind a heartbeat: a job may be over before
+  // Keeps `done` for SendDone, which sends it after a heartbeat, because a job may be over before
   // the next heartbeat is due.
   void KeepDone(Attempt attempt, v1::Done done) { done_[attempt] = std::move(done); }
-  void SendDone(Attempt attempt, v1::WorkerProgress progress);  // EG_CHECK: it is kept
+  void SendDone(Attempt attempt, v1::WorkerProgress progress);  // EG_CHECK that it is kept
   void Forget(Attempt attempt) { done_.erase(attempt); }
   void ForgetJob(JobUid job);
 
@@ -55,9 +55,9 @@ class AttemptReports {
   std::map<Attempt, v1::Done> done_;  // the attempts of AttemptBook::Unanswered()
 };
 
-// Names the attempts in hand, as many as a message may hold: a larger Hello would be refused at
-// every dial. The ones left out, which are the last to begin, are not adopted; they are dropped
-// here and granted again by the coordinator [LEDGER 26].
+// Lists the held attempts, as many as fit into a message: a larger Hello would be refused at every
+// dial. The ones left out, which are the last to begin, are not adopted; they are dropped here, and
+// the coordinator grants them again [LEDGER 26].
 void FillHeld(const std::vector<AttemptBook::Held>& held, std::uint64_t message_bytes_max,
               v1::Hello* hello);
 

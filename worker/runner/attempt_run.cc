@@ -23,7 +23,7 @@ bool AttemptRun::GiveBackIfPaused() {
   if (!exchange_ || finishing_ || !(recalled_ || draining_) || !exchange_->WaitsForRoom())
     return false;
   env_.owner->GiveUp(
-      {.reason = recalled_ ? "recalled while its pushes waited for room" : "draining"});
+      {.reason = recalled_ ? "recalled while its pushes waited for memory" : "draining"});
   return true;
 }
 
@@ -61,7 +61,7 @@ void AttemptRun::Finish() {
   finishing_ = true;
   AtFailpoint(env_.failpoints, "worker.before_done", env_.control,
               IfRunning([this](const absl::Status& hit) {
-                // A dropped message is kept, and leaves in the next session.
+                // A dropped message is kept and sent in the next session.
                 const bool dropped = absl::IsAborted(hit);
                 if (!hit.ok() && !dropped) return env_.owner->Fail(hit);
                 env_.owner->ReportDone(/*send_now=*/!dropped);

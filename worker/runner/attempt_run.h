@@ -8,7 +8,7 @@
 //
 // Everything here is on the control executor. Work for the compute executor goes through Compute,
 // and its continuation is on the control executor again. Continuations are guarded: they do nothing
-// once the attempt has ended. An attempt ends when the owner lets go of it (Cancel), which happens
+// once the attempt has ended. An attempt ends when the owner releases it (Cancel), which happens
 // inside the owner's ReportDone, Fail and GiveUp: after one of these calls a run returns at once.
 #pragma once
 
@@ -34,21 +34,21 @@
 
 namespace evergrad::worker {
 
-// The runner, as its running attempt sees it. Each call ends the attempt.
+// The runner as its running attempt uses it. Each call ends the attempt.
 class AttemptOwner {
  public:
   virtual ~AttemptOwner() = default;
-  // Reports Done. Not `send_now`: the report is kept and leaves in the next session.
+  // Reports Done. Without `send_now` the report is kept and sent in the next session.
   virtual void ReportDone(bool send_now) = 0;
   virtual void Fail(const absl::Status& status) = 0;
-  // As Fail, for an error of the compute executor, whose device may be lost with it.
+  // The same for an error of the compute executor, which may mean that the device is lost.
   virtual void FailCompute(const absl::Status& status) = 0;
   virtual void GiveUp(const AttemptReports::Dropped& dropped) = 0;
 };
 
 class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
  public:
-  // All outlive the run; `failpoints` may be null.
+  // All objects outlive the run; `failpoints` may be null.
   struct Environment {
     AttemptOwner* owner = nullptr;
     JobContext* job = nullptr;
@@ -68,24 +68,24 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
 
   const Work& work() const { return work_; }
 
-  // --- called by the runner, which holds the run during the call
-  // Once, after AttemptBook::Begin.
+  // --- called by the runner, which holds the run during the call. Start is called once, after
+  // AttemptBook::Begin.
   virtual void Start() = 0;
   virtual void OnMap();
-  // A new session: messages of the former one may be lost.
+  // A new session has begun: messages of the former one may be lost.
   virtual void OnSession() {}
   virtual void OnFileAnswer(const v1::RunFileAnswer&) {}
-  // The coordinator wants the attempt back. It continues all the same, unless it waits for a
-  // server's budget.
+  // The coordinator recalls the attempt. It continues nevertheless, unless it waits for a server's
+  // budget.
   void Recall();
-  // The worker leaves: an update ends after its running step, `step_max` from now at the latest;
-  // other work is given up at once, unless its report is on its way.
+  // The worker is stopping: an update ends after its running step, at most `step_max` from now;
+  // other work is given up at once, unless its report is being sent.
   virtual void Drain(std::chrono::milliseconds step_max);
   // Releases the objects that the run shares with other threads.
   virtual void Cancel() {}
 
   void FillProgress(v1::WorkerProgress* progress) const;
-  // The part of Done that is of this kind of work; called once, at the end.
+  // Fills the part of Done that belongs to this kind of work; called once, at the end.
   virtual void FillDone(v1::Done* done) = 0;
   // The report was made: the book holds it, and the run ends.
   virtual void OnReported() {}
@@ -93,7 +93,7 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
  protected:
   // A number for heartbeats that rises while the attempt advances.
   virtual std::uint32_t Progressed() const { return 0; }
-  // Values were pulled or pushes settled. Begins the next possible thing.
+  // Values were pulled or pushes settled. Starts the next possible operation.
   virtual void OnExchange() {}
 
   // Continuations of this attempt: `f`, unless the attempt has ended. `f` may use `this`.
@@ -108,8 +108,8 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   void Compute(W work, Then then) {
     env_.compute->Run(std::move(work), IfRunning(std::move(then)));
   }
-  // `then` runs on the control executor: here and now, or later where the failpoint delays. Its
-  // error ends the attempt.
+  // `then` runs on the control executor, either now or after the failpoint's delay. Its error ends
+  // the attempt.
   template <class Then>
   void PassFailpoint(absl::string_view name, Then then) {
     AtFailpoint(env_.failpoints, name, env_.control,
@@ -119,14 +119,14 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
                 }));
   }
 
-  // The exchange with the servers, whose events are this run's. The first pull of all dense values
-  // leaves now; a training closure may have it from the attempt before.
+  // Opens the exchange with the servers, whose events this run handles. The first pull of all dense
+  // values is sent now, unless a training closure has it from the previous attempt.
   void OpenExchange();
   // The attempt is done: passes the failpoint and reports.
   void Finish();
   bool finishing() const { return finishing_; }
-  // Gives the attempt back if it waits for a server's budget while the worker is wanted elsewhere:
-  // the wait may last until the other job has ended. True: it was given back.
+  // Gives the attempt back if it waits for a server's budget while the worker is needed elsewhere,
+  // because the wait may last until the other job has ended. Returns whether it was given back.
   bool GiveBackIfPaused();
   log::Context About() const { return {env_.job->name(), ClosureName(work_)}; }
 
@@ -139,7 +139,7 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
   bool recalled_ = false, finishing_ = false;
 };
 
-// `status` with the step that it is about; a user's error stays one.
+// Adds the step to `status`; a user error stays one.
 absl::Status AboutStep(const absl::Status& status, ClosureId closure, std::uint32_t step);
 
 }  // namespace evergrad::worker

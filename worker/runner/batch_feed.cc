@@ -32,7 +32,8 @@ void BatchFeed::OnRead(absl::StatusOr<ReadyBatch> batch) {
   on_batch_(AskRows());
 }
 
-// It is copied now, while the device computes the step before or the servers are waited for.
+// The batch is copied now, while the device computes the previous step or the run waits for
+// servers.
 void BatchFeed::CopyToDevice() {
   const std::shared_ptr<ComputeJob>& compute = env_.job->compute();
   if (!compute->on_device()) return;

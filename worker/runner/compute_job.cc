@@ -19,7 +19,7 @@
 namespace evergrad::worker {
 namespace {
 
-// (28, 28) and (28, 28, 1) name the same pixels in the same order, and a flat input takes any
+// (28, 28) and (28, 28, 1) name the same pixels in the same order, and a flat input accepts any
 // shape.
 bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   if (input.elements() != example.elements()) return false;
@@ -32,14 +32,14 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   return trimmed(input) == trimmed(example);
 }
 
-// A user's error of `optimizers`, with its place in the job file.
+// A user error about `optimizers`, with its place in the job file.
 absl::Status OptimizersError(const config::JobSpec& spec, absl::string_view words) {
   const config::Location& at = spec.optimizers_where;
   return UserError(absl::InvalidArgumentError(
       absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words)));
 }
 
-// Shortfall::kAbility: this worker's device does not compute in it.
+// Shortfall::kAbility: this worker's device does not support the precision.
 absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
   const std::string& name = spec.training.precision;
   const std::optional<Precision> precision = ParsePrecision(name);
@@ -137,7 +137,7 @@ absl::StatusOr<std::shared_ptr<const Dataset>> ComputeJob::OpenSource(
   if (!opened.ok()) {
     const absl::Status& status = opened.status();
     if (absl::IsResourceExhausted(status)) data_limit_->refused.Add();
-    // The file is not here. What is in it would be wrong elsewhere, too.
+    // The file is missing on this host. Errors in its contents would occur on other hosts, too.
     const bool here =
         absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status);
     return here ? WithShortfall(Shortfall::kInput, status) : status;
@@ -169,7 +169,7 @@ absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
   for (const GraphInput& input : graph_->inputs()) {
     const auto field = data.FindField(input.name);
     if (!field)
-      return wrong(place_of(input.name), "the data has no field of a model input's name",
+      return wrong(place_of(input.name), "no field of the data has the name of a model input",
                    input.name, "");
     const Field& have = data.fields()[*field];
     if (have.dtype != input.dtype) {
@@ -187,10 +187,10 @@ absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
   const std::string& labels = spec_->model.losses[0].labels;
   const config::Location& loss = spec_->model.losses[0].where;
   const auto field = data.FindField(labels);
-  if (!field) return wrong(loss, "the data has no field of the labels' name", labels, "");
+  if (!field) return wrong(loss, "no field of the data has the name of the labels", labels, "");
   const std::uint64_t elements = data.fields()[*field].shape.elements();
   if (elements != graph_->label_elements())
-    return wrong(loss, "labels mismatch: the loss wants another number an example", labels,
+    return wrong(loss, "labels mismatch: the loss needs another number per example", labels,
                  absl::StrCat("want=", graph_->label_elements(), " got=", elements));
   label_field_ = *field;
   integer_labels_ = data.fields()[*field].dtype == tensor::DType::kInt64;
@@ -199,7 +199,7 @@ absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
 
 absl::Status ComputeJob::Open(const Needs& needs) {
   if (spec_->type != "training") return absl::OkStatus();
-  if (needs.graph && graph_ == nullptr) {  // the model first: its mistakes cost no reading
+  if (needs.graph && graph_ == nullptr) {  // the model first, because its mistakes need no reading
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
     EG_ASSIGN_OR_RETURN(precision_, PrecisionOf(*spec_, *backend));
     EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend, precision_));
@@ -229,10 +229,10 @@ absl::Status ComputeJob::Open(const Needs& needs) {
 absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
   if (spec_->type == "counting") return DescribeCounting(*spec_, seed_);
   if (spec_->type == "functions")
-    return absl::InternalError("a functions job is not described by a worker");
+    return absl::InternalError("a functions job needs no description by a worker");
   v1::DescribeResult result;
   result.set_train_examples(train_->examples());
-  result.set_data_fingerprint(train_->Fingerprint());  // evaluation is no part of the plan
+  result.set_data_fingerprint(train_->Fingerprint());  // evaluation is not part of the plan
   if (eval_ != nullptr) result.set_eval_examples(eval_->examples());
   std::set<std::string> warnings;  // one file may be both
   for (const Dataset* data : {train_.get(), eval_.get()})
@@ -328,7 +328,7 @@ void ComputeJob::Absorb(std::vector<PulledShard> pulled) {
 
 absl::Status ComputeJob::CheckWeights() const {
   if (weights_ && weights_->complete()) return absl::OkStatus();
-  return absl::InternalError("a step without all of its weights");
+  return absl::InternalError("a step does not have all of its weights");
 }
 
 absl::StatusOr<std::vector<std::span<const float>>> ComputeJob::Weights(
@@ -465,7 +465,7 @@ HostStep::Meanwhile ComputeJob::CopyingNext(NextBatch* next) {
 
 namespace {
 
-// Which variable's or else table's wire type could not say a gradient (-1: none's), or "".
+// The variable or table, by index (-1: none), whose wire type cannot represent a gradient, or "".
 std::string Overflow(const Layout& layout, int variable, int table) {
   const auto say = [](const char* what, const auto& laid) {
     return absl::StrCat(what, "=", laid.name, " wire_dtype=", tensor::WireTypeName(laid.wire));
@@ -505,7 +505,7 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   EG_ASSIGN_OR_RETURN(const std::vector<AnyIn> weights, StepWeights());
   Step step;
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
-  const bool wire = !backend->host_memory();  // its gradients are narrowed over there
+  const bool wire = !backend->host_memory();  // its gradients are narrowed on the device
   backend->SetReproducible(spec_->strategy.deterministic);
   backend->SetTf32(precision_ == Precision::kTf32);
   step.gradients = MakeGradients(*backend);

@@ -1,4 +1,4 @@
-// The way of a computation between the runner's two threads: it runs on the compute executor and
+// The path of a computation between the runner's two threads: it runs on the compute executor and
 // resumes on the control executor.
 //
 //   control executor ── Run(work, then) ─┐                          ┌─▶ then(result)
@@ -23,15 +23,15 @@ class ComputeQueue {
   ComputeQueue(runtime::Executor* control, runtime::Executor* compute)
       : control_(control), compute_(compute) {}
 
-  // `work` runs on the compute executor, and `then` on the control executor with its result. Who
-  // may end before that wraps `then` accordingly.
+  // `work` runs on the compute executor, and `then` on the control executor with its result. A
+  // caller that may end before that must guard `then`.
   template <class Work, class Then>
   void Run(Work work, Then then) {
     ++*under_way_;
     compute_->Post([control = control_, under_way = under_way_, work = std::move(work),
                     then = std::move(then)]() mutable {
-      // The result changes threads behind a pointer: a Status that both threads owned would be
-      // counted in a library that ThreadSanitizer does not see into.
+      // The result is passed behind a pointer, because a Status shared by both threads would have
+      // its reference count in a library that is not instrumented for ThreadSanitizer.
       auto result = std::make_shared<decltype(work())>(work());
       control->Post([under_way, then = std::move(then), result]() mutable {
         --*under_way;
@@ -44,7 +44,7 @@ class ComputeQueue {
   void Post(Work work) {
     compute_->Post(std::move(work));
   }
-  // A computation was handed over by Run and has not come back.
+  // A computation was handed over by Run and has not returned.
   bool busy() const { return *under_way_ > 0; }
 
  private:

@@ -1,5 +1,5 @@
-// The job of the fault scenarios (`spec.type: counting`): its final state says exactly how often
-// each update and each sample was applied. Accepted only where the daemon was started with
+// The job of the fault scenarios (`spec.type: counting`): its final state tells exactly how often
+// each update and each sample was applied. Accepted only if the daemon was started with
 // --failpoints. Pure.
 //
 //   counting/samples [examples, 1]
@@ -30,25 +30,25 @@ namespace evergrad::worker {
 
 using plan::kCountingSamples;
 inline constexpr char kCountingUpdates[] = "counting/updates";
-inline constexpr char kCountingTable[] = "counting/table";  // and its number
+inline constexpr char kCountingTable[] = "counting/table";  // followed by its number
 
 v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t seed);
 
-// touch(c, u): a function of the plan, c and u, through the batch that they name. InvalidArgument:
-// not a counting job's layout, an example that it has no row for.
+// touch(c, u): a function of the plan, c and u, through their batch. InvalidArgument for a layout
+// that is not a counting job's, or an example without a row.
 absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples);
-// The values that update (closure, update) pushes, in wire types: +1 to dense shards, and the
-// integers of its rows of tables. EG_CHECK: as CountingTouch checked it.
+// The values that update (closure, update) pushes, in wire types: +1 to dense shards, and integers
+// for its rows of tables. EG_CHECK: CountingTouch must have checked the layout.
 struct CountedStep {
   std::shared_ptr<GradientBuffer> gradients;
-  std::shared_ptr<const SlotRows> slots;  // null without rows
+  std::shared_ptr<const SlotRows> slots;  // nullptr without rows
   std::vector<tensor::AlignedBuffer> row_gradients;
 };
 CountedStep CountStepOf(const std::shared_ptr<const Layout>& layout,
                         const std::vector<std::uint64_t>& examples, std::uint64_t closure,
                         std::uint32_t update, std::uint64_t table_ids);
-// Of rows [begin, end) of counting/samples. InvalidArgument: rows that it does not have.
+// The sum over rows [begin, end) of counting/samples. InvalidArgument for rows that do not exist.
 absl::StatusOr<std::int64_t> CountingSum(const Layout& layout,
                                          const std::vector<std::span<const float>>& weights,
                                          std::uint64_t begin, std::uint64_t end);

@@ -32,9 +32,9 @@ class CountingTraining final : public UpdateRun {
     env_.control->PostAfter(std::chrono::milliseconds(step_ms), IfRunning([this] { Count(); }));
   }
 
-  // Pulled values are taken in the turn that hands them to the compute executor: those of a run
-  // that ends before stay in the cache, whose next pull would otherwise be answered `unchanged` for
-  // values that nobody has.
+  // Pulled values are taken in the turn that hands them to the compute executor. Values of a run
+  // that ends earlier stay in the cache; otherwise the next pull would be answered `unchanged` for
+  // values that were lost.
   void Count() {
     const UpdateIndex update(next_step());
     std::vector<std::uint64_t> examples = env_.job->plan()->Batch(work_.closure, update);
@@ -103,7 +103,7 @@ class CountingEvaluation final : public AttemptRun {
         });
   }
 
-  bool computing_ = false;  // also once it is computed
+  bool computing_ = false;  // also after the computation has finished
   std::int64_t count_ = 0;
   v1::ClosureMetrics metrics_;
 };

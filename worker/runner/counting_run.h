@@ -1,11 +1,11 @@
-// Attempts of a counting job (counting.h), the only code of the runner that knows of such jobs.
+// Attempts of a counting job (counting.h); the rest of the runner does not know of such jobs.
 #pragma once
 
 #include "worker/runner/update_run.h"
 
 namespace evergrad::worker {
 
-// A training or an evaluation closure. An evaluation sums up the counts of its examples.
+// A training or an evaluation closure. An evaluation adds the counts of its examples.
 std::shared_ptr<AttemptRun> MakeCountingRun(const AttemptRun::Environment& environment,
                                             const Work& work, const UpdateRun::Measures& measures);
 

@@ -10,7 +10,7 @@ namespace evergrad::worker {
 struct DeviceReport::Counts {
   std::atomic<std::uint64_t> batches_ahead{0}, waits{0};
   std::atomic<double> wait_seconds{0};
-  // These two belong to the present job; 0 where its losses are not scaled.
+  // These two belong to the current job; 0 if its losses are not scaled.
   std::atomic<float> loss_scale{0};
   std::atomic<std::uint64_t> overflows{0};
 
@@ -54,26 +54,23 @@ using Samples = metrics::Registry::Samples;
 const std::vector<metrics::Registry::Named>& GaugeNames() {
   static const auto* const names = new std::vector<metrics::Registry::Named>{
       {"evergrad_worker_device_memory_bytes",
-       "Memory of the device: used and at most used by arrays, reserved for them, free"},
+       "Memory of the device: used by arrays now and at most, reserved for them, free"},
       {"evergrad_worker_device_memory_fragmentation_ratio",
-       "Of the device's memory that is kept for reuse, the share that is not in its largest "
-       "piece"},
+       "Fragmentation of the device memory kept for reuse: the share outside its largest piece"},
       {"evergrad_worker_device_seconds",
-       "Time so far in copies to the device (in), kernels, copies from it (out), waiting in "
-       "steps (stalled) and between them (wait)"},
+       "Total time in copies to the device (in), kernels, copies from it (out), waits inside steps "
+       "(stalled) and waits between steps (wait)"},
       {"evergrad_worker_device_utilization_ratio",
        "Share of time in kernels: the driver's last sample (nvml), or measured (kernels)"},
       {"evergrad_worker_device_steps",
-       "Steps so far, by how they were asked for, the eager ones without room for a graph "
-       "(crowded), and those whose batch was there before they "
-       "began (ahead)"},
-      {"evergrad_worker_graph_recaptures", "Steps captured again so far, by reason"},
+       "Steps by how they were submitted, eager steps because the graph limit was reached "
+       "(crowded), and steps whose batch had been copied before they began (ahead)"},
+      {"evergrad_worker_graph_recaptures", "Steps captured again, by reason"},
       {"evergrad_worker_device_in_bytes",
-       "Bytes copied to the device so far: from page-locked memory (direct), or copied into it "
-       "first by the thread that computes (staged)"},
+       "Bytes copied to the device: directly from page-locked memory (direct), or first copied "
+       "into it by the compute thread (staged)"},
       {"evergrad_worker_device_staging_refused",
-       "Times that there was no page-locked memory for a batch, or for what comes from servers "
-       "or goes to them"}};
+       "Failed reservations of page-locked memory, for a batch or for data from or to servers"}};
   return *names;
 }
 
@@ -114,9 +111,8 @@ std::vector<Samples> GaugeSamples(const DeviceUse& use, const v1::DeviceProgress
 DeviceReport::DeviceReport(std::shared_ptr<ComputeBackend> backend, metrics::Registry* registry)
     : backend_(std::move(backend)),
       counts_(std::make_shared<Counts>()),
-      loss_scale_(
-          registry->GetGauge("evergrad_worker_loss_scale",
-                             "What the last step's losses were multiplied by (mixed_float16)")),
+      loss_scale_(registry->GetGauge("evergrad_worker_loss_scale",
+                                     "Loss scale of the last step (mixed_float16)")),
       overflows_(registry->GetCounter(
           "evergrad_worker_loss_scale_overflows_total",
           "Steps whose update was skipped because the loss scale was too large")) {
@@ -161,13 +157,13 @@ void DeviceReport::Fill(v1::WorkerProgress* progress) const {
 void DeviceReport::WarnOnce(log::Logger* logger, const log::Context& context) {
   if (backend_->staging_refused() > 0 && !std::exchange(warned_of_staging_, true))
     logger->Warning(
-        "no page-locked memory: batches and what comes from the servers are copied once more on "
+        "out of page-locked memory: batches and data from the servers are copied once more on "
         "their way to the device",
         context);
   const std::optional<DeviceUse> use = backend_->use();
   if (use && use->crowded > 0 && !std::exchange(warned_of_graphs_, true))
-    logger->Warning(absl::StrCat("steps have more shapes than graphs are kept for, those of "
-                                 "the others are asked for call by call: graphs=",
+    logger->Warning(absl::StrCat("steps have more shapes than graphs are kept; the other shapes "
+                                 "run call by call: graphs=",
                                  use->graphs, " captures=", use->captures),
                     context);
 }

@@ -1,6 +1,5 @@
-// Reports the use of the worker's device: in heartbeats, metrics and two warnings.
-// A backend without a device (the CPU) is reported as nothing; the metrics then have names and no
-// samples.
+// Reports the use of the worker's device in heartbeats, metrics and two warnings. Without a device
+// (on the CPU) it reports nothing; the metrics then have names and no samples.
 //
 // The methods belong to the control executor. The metrics are read from the scraping thread, also
 // after this object has ended.
@@ -23,10 +22,10 @@ class DeviceReport {
   void BeginJob();
   // A training step has ended.
   void AddStep(const ComputeJob::Step& step);
-  // The device had no step to compute for so long.
+  // The device had no step to compute for this time.
   void AddWait(double seconds);
   void Fill(v1::WorkerProgress* progress) const;
-  // Logs, once each: there is no page-locked memory; steps have more shapes than there are graphs.
+  // Logs, once each: out of page-locked memory; steps have more shapes than there are graphs.
   void WarnOnce(log::Logger* logger, const log::Context& context);
 
  private:

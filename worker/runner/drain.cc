@@ -16,7 +16,7 @@ void Drain::SetSession(bool connected) {
   if (begun_ && !connected) EndWithoutSession();
 }
 
-// All daemons may be told to end at the same moment. A step whose servers still run settles within
+// All daemons may be told to end at the same time. A step whose servers still run settles within
 // this time.
 void Drain::EndWithoutSession() {
   env_.control->PostAfter(env_.no_session_max, [weak = weak_from_this()] {

@@ -17,8 +17,8 @@ namespace {
 using client::FromProto;
 using client::ToProto;
 
-// Errors that another try is not expected to cure: so many in a row, without an answer between
-// them, end the attempt.
+// After this number of errors in a row that a retry is not expected to cure, without an answer in
+// between, the attempt ends.
 constexpr std::uint32_t kHardErrorsMax = 5;
 constexpr std::uint32_t kBusyAfterMsMax = 10'000;
 
@@ -125,7 +125,7 @@ void Exchange::Flush() {
   if (sequential && in_flight_ > 0) return;
   std::map<std::string, Group> groups;
   std::set<std::uint32_t>
-      held_back;  // shards with a push that does not leave now: their pull waits for it
+      held_back;  // shards with a push that is not sent now: their pull waits for it
   for (auto& [key, item] : pushes_) {
     const ShardPlace* place = item.state == State::kReady ? PlaceFor(key.second, item) : nullptr;
     if (place == nullptr) {
@@ -171,7 +171,7 @@ bool Exchange::SendGroup(const std::string& server, const Group& group) {
   const SplitPlan plan =
       SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), sizes, under_way > 0);
   if (plan.never_fits) {
-    // In a turn of its own: who flushes goes on with this exchange.
+    // Posted, because the caller of Flush continues to use this exchange.
     env_.executor->Post(
         [weak = weak_from_this(), error = NeverFits(server, sizes[*plan.never_fits])] {
           if (const auto self = weak.lock()) self->events_.on_failed(error);
@@ -183,7 +183,7 @@ bool Exchange::SendGroup(const std::string& server, const Group& group) {
     return true;
   }
   for (const std::vector<std::size_t>& sections : plan.requests) {
-    if (under_way >= client::kPartsUnderWayMax) break;  // the rest leaves as these are answered
+    if (under_way >= client::kPartsUnderWayMax) break;  // the rest is sent as these are answered
     Group part;
     for (const std::size_t i : sections) {
       if (i < group.pushes.size()) {
@@ -216,7 +216,7 @@ absl::Status Exchange::NeverFits(const std::string& server, const SectionSize& s
   const char* const remedy =
       layout_->is_slot(ShardId(section.shard))
           ? "use a smaller spec.data.batch_size, or more spec.strategy.table_slots"
-          : "cut the variable into smaller shards (spec.strategy.partitioner)";
+          : "partition the variable into smaller shards (spec.strategy.partitioner)";
   return WithOrigin(UserError(absl::InvalidArgumentError(absl::StrCat(
                         NameOf(section.shard), " do not fit into one request to ps_server/", server,
                         ": bytes=", section.request_bytes + section.response_bytes,
@@ -246,7 +246,7 @@ void Exchange::Announce(const std::vector<ShardId>& shards, bool pulls) {
     const SplitPlan plan = SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), all,
                                          parts_.contains(server));
     if (plan.requests.empty()) continue;
-    std::vector<SectionSize> first;  // of parts, the one that leaves first
+    std::vector<SectionSize> first;  // the part that is sent first
     for (const std::size_t i : plan.requests.front()) first.push_back(all[i]);
     const RequestSize size = SizeOf(first);
     announced_[server] = env_.client->Announce(env_.endpoints->at(server), size.request_bytes,
@@ -263,7 +263,7 @@ std::uint64_t Exchange::MarkSent(Item& item, std::uint32_t shard) {
   return item.serial;
 }
 
-// The rows of tables that a section is about.
+// Adds the rows of tables to a section.
 template <class Section>
 void Exchange::NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::Part& part,
                         Section* section, Payloads* payloads) const {
@@ -350,8 +350,8 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
   }
   ++in_flight_;
   if (env_.clock != nullptr) reach_.Asked(server, env_.clock->Now());
-  // The answer comes on a transport's thread, or on this one before Send returns: always a turn of
-  // its own.
+  // The answer comes on a transport thread, or on this thread before Send returns; in both cases it
+  // is posted.
   env_.client->Send(
       env_.endpoints->at(server), std::move(header), std::move(payloads.bytes), response_bytes,
       env_.deadline,
@@ -380,7 +380,7 @@ void Exchange::WaitOrBackoff(Item& item, MapVersion version) {
 void Exchange::OnAnswer(
     const std::shared_ptr<Request>& request,
     const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer) {
-  const std::shared_ptr<Exchange> self = shared_from_this();  // an event may let go of us
+  const std::shared_ptr<Exchange> self = shared_from_this();  // an event may release this object
   --in_flight_;
   if (request->part) {
     if (const auto it = parts_.find(request->server); --it->second == 0) parts_.erase(it);
@@ -393,7 +393,7 @@ void Exchange::OnAnswer(
   if (static_cast<std::size_t>(header.pushes_size()) != request->pushes.size() ||
       static_cast<std::size_t>(header.pulls_size()) != request->pulls.size() ||
       got.payloads.size() != request->pulls.size()) {
-    return OnCallFailed(*request, absl::InternalError("answer does not fit the request"));
+    return OnCallFailed(*request, absl::InternalError("answer does not match the request"));
   }
   hard_errors_ = 0;
   last_error_.clear();
@@ -457,14 +457,13 @@ absl::Status Exchange::PushError(const std::string& server, const PushKey& key,
                                  const v1::PushResult& result) const {
   const std::string origin = absl::StrCat("ps_server/", server);
   if (AnswerOf(result.answer()) == PushAnswer::kOverBudget)
-    return WithOrigin(
-        UserError(absl::ResourceExhaustedError(absl::StrCat(
-            "no room at ", origin, ": ", result.message(), " closure=", closure_.value(),
-            " update=", key.first,
-            "; give the servers more room (--memory-bytes-max; bytes_max of the table), more "
-            "servers, let rows go (evict: lru, ttl_steps, admit_after), or let the job wait "
-            "(training.on_over_budget: pause)"))),
-        origin);
+    return WithOrigin(UserError(absl::ResourceExhaustedError(absl::StrCat(
+                          "out of memory at ", origin, ": ", result.message(),
+                          " closure=", closure_.value(), " update=", key.first,
+                          "; give the servers more memory (--memory-bytes-max; bytes_max of the "
+                          "table), add servers, let rows be removed (evict: lru, ttl_steps, "
+                          "admit_after), or let the job wait (training.on_over_budget: pause)"))),
+                      origin);
   return WithOrigin(absl::InternalError(absl::StrCat(
                         "push refused by the server: answer=", v1::PushAnswer_Name(result.answer()),
                         " closure=", closure_.value(), " update=", key.first, " shard=", key.second,
@@ -484,7 +483,7 @@ absl::Status Exchange::TakePullAnswers(
     PullItem& pull = it->second;
     pull.state = State::kReady;
     pull.serial = ++serial_;
-    if (unsettled.contains(sent.key.second)) continue;  // asked again together with the push
+    if (unsettled.contains(sent.key.second)) continue;  // requested again together with the push
     if (result.answer() == v1::PULL_STALE) {
       WaitOrBackoff(pull, FromProto<MapVersion>(result.version()));
       if (pull.state == State::kBackoff) retry->pulls.push_back(sent.key);
@@ -553,7 +552,7 @@ absl::Status Exchange::AcceptDense(
   return absl::OkStatus();
 }
 
-// Copied out of the frame at once; the item has served.
+// Copied from the frame at once, so the item is done.
 absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std::byte> payload) {
   RowPull& pull = row_pulls_.at(sent.key.first);
   const SlotRows::Part& part = *pulls_.at(sent.key).part;
@@ -568,8 +567,8 @@ absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std
 
 void Exchange::OnCallFailed(const Request& request, const absl::Status& status) {
   last_error_ = absl::StrCat("ps_server/", request.server, ": ", status.message());
-  // The server's whole budget, or frame, is too small for a request that cannot be divided any
-  // more: no other try mends it.
+  // The server's whole budget, or frame limit, is too small for a request that cannot be divided
+  // further, so no retry helps.
   if (status.code() == absl::StatusCode::kOutOfRange &&
       request.pushes.size() + request.pulls.size() == 1) {
     const std::uint32_t shard = request.pushes.empty() ? request.pulls.front().key.second
@@ -660,8 +659,8 @@ void Exchange::OnMap() {
                                        env_.endpoints->contains(map.shards[shard].server))
                                 : map.version >= item.wait_for;
         break;
-      // Whoever had it may be gone for good: the new owner is asked at once, and the old one's
-      // answer is not waited for.
+      // The former owner may be lost permanently: the new owner is asked at once, without waiting
+      // for the old one's answer.
       case State::kInFlight:
       case State::kBackoff:
         again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch ||
@@ -683,10 +682,10 @@ std::string Exchange::WaitingFor() const {
   const bool for_map =
       std::any_of(pushes_.begin(), pushes_.end(), [&](const auto& e) { return waits(e.second); }) ||
       std::any_of(pulls_.begin(), pulls_.end(), [&](const auto& e) { return waits(e.second); });
-  if (for_map) return "a newer shard map: some shard has no owner";
+  if (for_map) return "a newer shard map, because a shard has no owner";
   const auto no_room = std::find_if(pushes_.begin(), pushes_.end(),
                                     [](const auto& e) { return !e.second.no_room.empty(); });
-  if (no_room != pushes_.end()) return absl::StrCat("room at ", no_room->second.no_room);
+  if (no_room != pushes_.end()) return absl::StrCat("memory at ", no_room->second.no_room);
   return last_error_;
 }
 

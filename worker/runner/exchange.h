@@ -1,18 +1,21 @@
 // The pushes and pulls of one attempt: split by owner, sent, resent until settled (LEDGER lines 14
 // and 15).
 //
-//   Push(u, …)  ─┐                   one request per server, push u and the next pull together;
-//   several where the server cannot grant one so large WantPull(n) ─┴▶ Flush
-//   ──────────────────────────────────────────────▶ ParameterClient
-//                     ▲   waits for a map (STALE) or backs off (BUSY,          │ answers, per
-//                     section └── transport, STALE at our map): 10 ms doubling to 1 s ─┘
+//   Push(u, …)   ─┐
+//   WantPulls(n) ─┴▶ Flush ─▶ ParameterClient ─▶ answers, one per section
+//                      ▲                            │
+//                      └── retry after a newer map (STALE), or after a backoff of 10 ms doubling
+//                          to 1 s (BUSY, transport errors, STALE at our map)
 //
-// What an answer means is AttemptBook's decision; this class remembers what is where. A pull that
-// rides with a push counts only once that push is settled, so a worker never misses its own update.
-// Rows of embedding tables are pulled for one step at a time, by the ids of its batch. Runs on the
-// control executor; bounded by the attempt: at most two updates, one pull per dense shard and the
-// rows of two steps are under way. Of a server that takes less at once than is to be sent, a few
-// parts are under way at a time (request_split.h).
+// Push u and the next pull share one request per server, or several if the server cannot grant one
+// of that size.
+//
+// AttemptBook decides about the meaning of an answer; this class tracks the state of every section.
+// A pull that is sent with a push counts only once that push is settled, so a worker never misses
+// its own update. Rows of embedding tables are pulled for one step at a time, by the ids of its
+// batch. Runs on the control executor. The attempt bounds the requests: at most two updates, one
+// pull per dense shard and the rows of two steps are in flight. If a server's limits are below the
+// size of a request, a few parts are in flight at a time (request_split.h).
 #pragma once
 
 #include <chrono>
@@ -58,74 +61,73 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     AttemptBook* book = nullptr;
     PullCache* cache = nullptr;
     const std::map<std::string, v1::Endpoint>* endpoints =
-        nullptr;  // by server identity; changes before OnMap
+        nullptr;  // by server identity; updated before OnMap
     fault::Failpoints* failpoints = nullptr;
-    const Clock* clock = nullptr;  // null: nobody is told which servers cannot be reached
+    const Clock* clock = nullptr;  // null: unreachable servers are not reported
     Counters counters;
     Room room = nullptr;  // for rows of tables
     JobUid job;
     v1::Stamp registration;
     std::chrono::milliseconds deadline{10000}, backoff_min{10}, backoff_max{1000};
   };
-  // Called on the executor, last thing in a turn: the callee may destroy the exchange.
+  // Called on the executor at the end of a turn, so the callee may destroy the exchange.
   struct Events {
-    std::function<void()> on_progress;  // something was settled or pulled
+    std::function<void()> on_progress;  // a push was settled or a pull completed
     // SUPERSEDED or REFUSED: the book has dropped the attempt. `superseded_by`: the shard that
     // answered SUPERSEDED.
     std::function<void(std::optional<ShardId> superseded_by)> on_dropped;
     std::function<void(absl::Status)>
-        on_failed;  // INVALID, OVER_BUDGET under `fail`, or a server that cannot be talked to
+        on_failed;  // INVALID, OVER_BUDGET under `fail`, or an unusable server
   };
   struct Gradient {
     ShardId shard;
     tensor::SharedBytes bytes;  // empty for a SKIP
-    // Of a slot, but for a SKIP: which rows these are of. `part` is one of its parts.
+    // For a slot, unless it is a SKIP: the rows of the gradients. `part` is one of their parts.
     std::shared_ptr<const SlotRows> rows = nullptr;
     const SlotRows::Part* part = nullptr;
   };
 
-  // `work` is what the attempt was granted as.
+  // `work` is the attempt as granted.
   Exchange(Environment environment, std::shared_ptr<const Layout> layout, const Work& work,
            Events events);
 
-  // The first `count` pulls of every dense shard are wanted; a lower count than before changes
-  // nothing. Flush sends.
+  // Requests the first `count` pulls of every dense shard; a lower count than before has no effect.
+  // Flush sends.
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
-  // Values that were pulled under the present map before this attempt began serve as its first
-  // pull.
+  // Values that were pulled under the current map before this attempt serve as its first pull.
   void HavePulls(std::uint64_t count);
   bool PullsDone(std::uint64_t count) const;  // of dense shards
-  // Rows of embedding tables for one step, numbered from 1 as the runner likes: once for each. They
-  // leave when pull `after` of dense shards is wanted, with it or later. Flush sends.
+  // Requests rows of embedding tables for one step, once per number; the caller numbers the
+  // requests from 1. They are sent with pull `after` of dense shards, or later. Flush sends.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
-  bool RowsDone(std::uint64_t count) const;  // false, too, when they are not wanted
-  // Those rows, for each table [ids, dimension], once RowsDone(count): float32, or, not to be
-  // widened, as they came (SlotRows::Scatter).
+  bool RowsDone(std::uint64_t count) const;  // also false if they were not requested
+  // Those rows, [ids, dimension] for each table, once RowsDone(count): float32, or, without
+  // `widen`, as received (SlotRows::Scatter).
   std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count, bool widen);
   // Once per update, after AttemptBook::Expect of the same shards. `skip_reason` not "": kind SKIP,
   // without payload [13].
   void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients,
             absl::string_view skip_reason);
   void Flush();
-  // Pushes to `shards` are about to come, with the next pull of every shard if `pulls`: room at the
-  // servers is asked for now. What comes instead, or elsewhere, goes without.
+  // Announces pushes to `shards` that follow soon, with the next pull of every shard if `pulls`, so
+  // that the servers reserve memory now. Other requests have no announcement.
   void Announce(const std::vector<ShardId>& shards, bool pulls);
-  // A new map, or new addresses: what waited for it goes, what was sent to a former owner is sent
-  // again to the new one.
+  // A new map, or new addresses: sends the sections that waited for it, and sends requests to
+  // former owners again to the new ones.
   void OnMap();
-  // "" or what is waited for, for people.
+  // "" or the reason for waiting, for people.
   std::string WaitingFor() const;
-  // A push was answered OVER_BUDGET and is sent again and again until there is room
+  // Returns whether a push was answered OVER_BUDGET and is repeated until the server has memory
   // (AttemptBook::OverBudget::kPause).
   bool WaitsForRoom() const;
-  // Which servers have not answered, and since when.
+  // Reports servers that have not answered, with times.
   void FillUnreached(v1::WorkerProgress* progress) const;
 
  private:
   enum class State { kReady, kInFlight, kBackoff, kWaitMap };
   struct Item {
     State state = State::kReady;
-    std::uint64_t serial = 0;  // of the present state: an answer or a timer of another one is late
+    std::uint64_t serial = 0;  // of the current state: answers and timers of another one are late
     std::uint32_t tries = 0;
     MapVersion wait_for;      // kWaitMap: a map at least this new …
     bool wait_newer = false;  // … or any newer than `sent_version`
@@ -138,11 +140,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::string skip_reason;
     std::shared_ptr<const SlotRows> rows;
     const SlotRows::Part* part = nullptr;
-    std::string no_room;  // not "": its last answer was OVER_BUDGET; by whom, and why
+    std::string no_room;  // not "": its last answer was OVER_BUDGET; the server and the reason
   };
   struct PullItem : Item {
     std::uint64_t have = 0;                // dense: pulls done
-    const SlotRows::Part* part = nullptr;  // rows: of row_pulls_[key.first]
+    const SlotRows::Part* part = nullptr;  // for rows: of row_pulls_[key.first]
   };
   using PullKey = std::pair<std::uint64_t, std::uint32_t>;  // 0 (dense) or the step's pull, shard
   struct RowPull {
@@ -164,19 +166,19 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
 
   bool Sequential() const;
-  // Where the item goes now; null: it waits for a map from here on.
+  // The current owner of the shard; nullptr if the item now waits for a map.
   const ShardPlace* PlaceFor(std::uint32_t shard, Item& item);
-  // What is ready to leave for one server.
+  // Sections to be sent to one server.
   struct Group {
     std::vector<PushKey> pushes;
     std::vector<PullKey> pulls;
   };
-  // One request, or parts of it as far as there may be more of them under way. False: something in
-  // it never leaves, and the attempt is to end.
+  // Sends one request, or as many of its parts as may be in flight. Returns false if a section can
+  // never be sent, and the attempt is to end.
   bool SendGroup(const std::string& server, const Group& group);
   void Send(const std::string& server, const std::vector<PushKey>& pushes,
             const std::vector<PullKey>& pulls, bool is_part);
-  // The parts of a request beside its header: a payload for each push, ids of rows for each
+  // The parts of a request besides its header: a payload for each push, ids of rows for each
   // section.
   struct Payloads {
     std::vector<tensor::SharedBytes> bytes, ids;
@@ -187,35 +189,35 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   template <class Section>
   void NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::Part& part,
                 Section* section, Payloads* payloads) const;
-  // Returns the serial of the item's present state.
+  // Returns the serial of the item's current state.
   std::uint64_t MarkSent(Item& item, std::uint32_t shard);
   SectionSize SizeOfPush(const PushKey& key) const;
   SectionSize SizeOfPull(const PullKey& key) const;
-  // What a section of `shard` holds, in the words of the job file.
+  // The contents of a section of `shard`, in the words of the job file.
   std::string NameOf(std::uint32_t shard) const;
-  // The user's error that a section is larger than what `server` takes.
+  // The user error that a section exceeds the limits of `server`.
   absl::Status NeverFits(const std::string& server, const SectionSize& section) const;
-  // Sections that are sent again after a delay, of at least `busy_after_ms`.
+  // Sections to be sent again after a delay of at least `busy_after_ms`.
   struct Retry {
     std::vector<PushKey> pushes;
     std::vector<PullKey> pulls;
     std::uint32_t busy_after_ms = 0;
   };
-  // The answers to the pushes of a request. `unsettled`: the shards whose push is not settled.
-  // False: an event has ended the attempt.
+  // Processes the answers to the pushes of a request. `unsettled` gets the shards whose push is not
+  // settled. Returns false if an event has ended the attempt.
   bool TakePushAnswers(const Request& request, const v1::ResponseHeader& header, Retry* retry,
                        std::set<std::uint32_t>* unsettled);
   absl::Status PushError(const std::string& server, const PushKey& key,
                          const v1::PushResult& result) const;
-  // The answers to the pulls of a request; an error ends the attempt.
+  // Processes the answers to the pulls of a request; an error ends the attempt.
   absl::Status TakePullAnswers(
       const Request& request,
       const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
       const std::set<std::uint32_t>& unsettled, Retry* retry);
   absl::Status CheckPull(const PullItem& pull, const Request::Pull& sent,
                          const v1::PullResult& result) const;
-  // Sends the sections that are ready, and reports the progress. `pushed`: a push was answered,
-  // behind which worker.between_pushes lies.
+  // Sends the sections that are ready, and reports the progress. `pushed`: a push was answered, so
+  // the failpoint worker.between_pushes applies.
   void Continue(bool pushed);
   // Takes the values of a pull; an error ends the attempt.
   absl::Status AcceptDense(
@@ -239,11 +241,10 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::uint64_t serial_ = 0;
   std::uint32_t in_flight_ = 0, hard_errors_ = 0;
   std::map<PushKey, PushItem> pushes_;
-  std::map<PullKey, PullItem> pulls_;  // of dense shards, always; of rows, until they are here
+  std::map<PullKey, PullItem> pulls_;  // of dense shards, always; of rows, until they have arrived
   std::map<std::uint64_t, RowPull> row_pulls_;
   std::map<std::string, client::ParameterClient::Announced> announced_;  // by server
-  std::map<std::string, std::uint32_t>
-      parts_;  // requests under way that are parts, by server; none is 0
+  std::map<std::string, std::uint32_t> parts_;  // number of parts in flight by server; never 0
   std::string last_error_;
   ReachLog reach_;
 };

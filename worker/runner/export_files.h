@@ -1,5 +1,4 @@
-// The files of an export: the final weights, and the vocabularies that were made of the training
-// data.
+// The files of an export: the final weights, and the vocabularies built from the training data.
 #pragma once
 
 #include <cstddef>
@@ -19,35 +18,35 @@
 
 namespace evergrad::worker {
 
-// A file that can be read in parts before it is anywhere.
+// A file that can be read in parts before it exists on a disk.
 struct ExportFile {
   std::string name;  // in the runs folder
   std::uint64_t bytes = 0;
   std::function<void(std::uint64_t offset, std::span<std::byte> to)> read;
 };
 
-// weights.npz, weights.safetensors (common/weights); model/vocabularies.json where a field has one.
-// Nothing of a model without variables but the latter. The tensors' values are a loan for the
-// result's life.
+// weights.npz, weights.safetensors (common/weights), and model/vocabularies.json if a field has a
+// vocabulary. For a model without variables only the last one. The tensors' values must outlive the
+// result.
 absl::StatusOr<std::vector<ExportFile>> MakeExport(
     const std::vector<weights::NamedTensor>& tensors,
     const std::vector<FieldVocabulary>& vocabularies);
 
-// {"field": ["first word", "second word", ...]}: word i has id i + 1. Bytes that are not UTF-8
-// stand as Python's surrogateescape has them: \udc80.
+// {"field": ["first word", "second word", ...]}: word i has id i + 1. Bytes that are not UTF-8 are
+// written as Python's surrogateescape does: \udc80.
 std::string VocabulariesJson(const std::vector<FieldVocabulary>& vocabularies);
 
-// Whether `folder` is the coordinator's own: it has the order's mark, and this process may write
-// there.
+// Returns whether `folder` is the coordinator's own folder: it has the order's mark, and this
+// process may write there.
 bool SeesRunsFolder(const std::string& folder, const v1::ExportOrder& order);
 
-// Writes the files into `folder`, each whole beside its name, synced, then renamed. Errors name the
-// path.
+// Writes the files into `folder`; each is written completely beside its target, synced, and
+// renamed. Errors name the path.
 absl::StatusOr<std::vector<v1::RunFileInfo>> WriteExport(const std::string& folder,
                                                          const std::vector<ExportFile>& files);
 
-// Reads the next part of a file and adds it to the file's digest; parts come in order, offset 0
-// begins anew. Fills data, crc32c, and in the last part sha256.
+// Reads the next part of a file and adds it to the file's digest. Parts must be in order; offset 0
+// starts anew. Fills data, crc32c, and for the last part sha256.
 class ExportReader {
  public:
   void Read(const ExportFile& file, std::uint64_t offset, std::size_t bytes, bool last,

@@ -82,7 +82,7 @@ void ExportRun::ReadParts() {
       });
 }
 
-// Without a session the part is lost, and the file begins anew in the next one (OnSession).
+// Without a session the part is lost, and the file starts anew in the next one (OnSession).
 void ExportRun::SendPart(v1::RunFileChunk part) {
   if (!part.sha256().empty()) {
     v1::RunFileInfo& file = sent_[part.name()];
@@ -108,11 +108,11 @@ void ExportRun::OnFileAnswer(const v1::RunFileAnswer& answer) {
   const bool disk_full = absl::IsResourceExhausted(error);
   const bool warn = !disk_full || options_.disk_full->Warn(env_.clock);
   env_.logger->Write(warn ? log::Level::kWarning : log::Level::kDebug,
-                     absl::StrCat("the coordinator does not take a file: name=", answer.name(),
+                     absl::StrCat("the coordinator refuses a file: name=", answer.name(),
                                   " reason=", error.message()),
                      About());
   if (!disk_full) return env_.owner->Fail(error);
-  env_.owner->GiveUp({.reason = "the coordinator has no room for its files",
+  env_.owner->GiveUp({.reason = "the coordinator is out of space for its files",
                       .level = warn ? log::Level::kInfo : log::Level::kDebug});
 }
 

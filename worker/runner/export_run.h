@@ -1,8 +1,9 @@
 // Writes the files of an export (final weights, vocabularies) into the runs folder, if this host
-// sees the coordinator's own; otherwise sends them to the coordinator, a part at a time.
+// can access the coordinator's folder; otherwise sends them to the coordinator, one part at a time.
 //
-// The values are read, and the files written, on the compute executor. A coordinator out of disk
-// space gets the attempt back and grants it again; every other refusal of a part is an error.
+// The values are read, and the files written, on the compute executor. If the coordinator is out of
+// disk space, the attempt is given back, and the coordinator grants it again; every other refusal
+// of a part is an error.
 #pragma once
 
 #include "worker/runner/attempt_run.h"
@@ -10,11 +11,10 @@
 
 namespace evergrad::worker {
 
-// Remembers, across attempts, when a trouble was last logged as a warning, so that one that is met
-// again and again is not.
+// Limits a warning across attempts to one per minute.
 class WarningInterval {
  public:
-  // Whether to warn now; if so, not again for a minute. `clock` null: always.
+  // Returns whether to warn now; then it returns false for a minute. `clock` null: always true.
   bool Warn(const Clock* clock);
 
  private:
@@ -40,10 +40,10 @@ class ExportRun final : public AttemptRun {
   struct Made {
     std::shared_ptr<const ComputeJob::Exported> exported;
     bool sees_runs_folder = false;
-    std::vector<v1::RunFileInfo> written;  // if it does
+    std::vector<v1::RunFileInfo> written;  // if this worker writes the files itself
   };
 
-  // A file that is sent advances by each MiB that is confirmed.
+  // The progress of a file that is sent is one per confirmed MiB.
   std::uint32_t Progressed() const override {
     return upload_ ? static_cast<std::uint32_t>(upload_->confirmed_bytes() >> 20) : 0;
   }
@@ -55,7 +55,7 @@ class ExportRun final : public AttemptRun {
   const Options options_;
   bool exporting_ = false, reading_ = false;
   v1::ExportResult result_;
-  std::optional<Upload> upload_;                          // once the files are being sent
+  std::optional<Upload> upload_;                          // set while files are sent
   std::shared_ptr<const ComputeJob::Exported> exported_;  // shared with the compute executor
   const std::shared_ptr<ExportReader> reader_ =
       std::make_shared<ExportReader>();          // used on the compute executor

@@ -4,7 +4,7 @@ namespace evergrad::worker {
 
 FunctionRun::FunctionRun(const Environment& environment, Work work, const Measures& measures,
                          const sdk::Registry* functions, bool skip_not_finite)
-    // More steps than there may be, until the last one is known.
+    // A larger number of steps than allowed, until the last step is known.
     : UpdateRun(environment, std::move(work), measures, kUpdatesPerClosureMax + 1),
       functions_(functions),
       skip_not_finite_(skip_not_finite) {}
@@ -47,7 +47,7 @@ absl::Status FunctionRun::AboutFunction(const absl::Status& status) const {
 absl::StatusOr<std::string> FunctionRun::CheckFinite(const ComputeJob::FunctionStep& step) {
   if (step.finite && step.overflowed.empty()) return "";
   const absl::Status error = AboutFunction(UserError(absl::OutOfRangeError(
-      step.finite ? absl::StrCat("gradient is beyond the range of its wire type: ", step.overflowed)
+      step.finite ? absl::StrCat("gradient exceeds the range of its wire type: ", step.overflowed)
                   : "gradient is not finite (NaN or Inf)")));
   if (!skip_not_finite_) return error;
   env_.logger->Warning(absl::StrCat("update skipped: ", error.message()), About());

@@ -1,7 +1,7 @@
-// A closure of a functions job: each step is one call of the user's function, and pushes the
-// gradients that the function pushed. The number of steps is known with the last one.
+// A closure of a functions job. Each step is one call of the user's function, and pushes the
+// gradients that the function pushed. The number of steps is known only after the last one.
 //
-// The call is used on the compute executor, and ends there, because it holds the user's objects.
+// The call is used and destroyed on the compute executor, because it holds the user's objects.
 #pragma once
 
 #include "worker/runner/update_run.h"
@@ -20,10 +20,10 @@ class FunctionRun final : public UpdateRun {
 
  private:
   void ComputeStep() override;
-  // A function reads values that are as new as its beginning, or newer.
+  // A function must read values that are at least as new as its beginning.
   bool MayPullAhead() const override { return false; }
   void OnStep(absl::StatusOr<ComputeJob::FunctionStep> step);
-  // "" or the reason to skip the update; the user's error, unless such steps are skipped.
+  // "" or the reason to skip the update; a user error, unless such steps are skipped.
   absl::StatusOr<std::string> CheckFinite(const ComputeJob::FunctionStep& step);
   absl::Status AboutFunction(const absl::Status& status) const;
 

@@ -27,8 +27,8 @@ v1::WorkerProgress Heartbeat::Take(const Present& present) {
     progress.set_running_closure(present.next->closure.value());
   }
   if (present.run == nullptr && !present.waiting_for.empty()) progress.set_state("waiting");
-  // A heartbeat that does not fit into a message is none, and the lease ends: the servers' words in
-  // it are bounded.
+  // A heartbeat that exceeds the size of a message would not be sent, and the lease would end; so
+  // texts from servers are truncated.
   progress.set_waiting_for(client::CleanText(progress.waiting_for(), kWaitingForBytesMax));
   const client::ParameterClient::Stats stats = client_->stats();
   progress.set_bytes_sent(stats.bytes_sent);

@@ -1,5 +1,5 @@
-// The contents of heartbeats: state and progress of the worker, traffic, use of the device, records
-// of steps. Control executor.
+// The contents of heartbeats: state and progress of the worker, traffic, use of the device, step
+// records. Control executor.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@ namespace evergrad::worker {
 
 class Heartbeat {
  public:
-  // All outlive the heartbeat.
+  // All objects outlive the heartbeat.
   Heartbeat(client::ParameterClient* client, DeviceReport* device, StepLog* steps,
             log::Logger* logger)
       : client_(client), device_(device), steps_(steps), logger_(logger) {}
 
-  // Traffic counts as the job's from here on.
+  // Traffic is attributed to the job from now on.
   void BeginJob();
 
-  // The runner at present; the pointers are null where there is nothing of the kind.
+  // The current state of the runner; pointers are null if there is no such object.
   struct Present {
     bool computing = false;
     std::string waiting_for;          // between two attempts
-    const JobContext* job = nullptr;  // that is served
-    const AttemptRun* run = nullptr;  // that runs
-    const Work* next = nullptr;       // that begins next
+    const JobContext* job = nullptr;  // the job that is served
+    const AttemptRun* run = nullptr;  // the running attempt
+    const Work* next = nullptr;       // the attempt that begins next
     log::Context about;               // for warnings
   };
-  // Takes the records of steps since the last call.
+  // Takes the step records since the last call.
   v1::WorkerProgress Take(const Present& present);
 
  private:
@@ -41,8 +41,8 @@ class Heartbeat {
   DeviceReport* const device_;
   StepLog* const steps_;
   log::Logger* const logger_;
-  std::uint64_t stint_ = 0;             // how often a job has begun here
-  std::uint64_t bytes_before_job_ = 0;  // sent and received by this process until then
+  std::uint64_t stint_ = 0;             // number of jobs begun in this process
+  std::uint64_t bytes_before_job_ = 0;  // bytes sent and received by this process before the job
 };
 
 }  // namespace evergrad::worker

@@ -1,8 +1,8 @@
 // Opens the input of one job (data sets, model) before an attempt begins, and checks that the data
-// are those that the plan was made from [LEDGER 33].
+// are those from which the plan was made [LEDGER 33].
 //
 // Control executor; the opening itself runs on the compute executor and resumes on the control
-// executor. An opener that ends meanwhile is not called any more.
+// executor. After the opener's end there are no callbacks.
 #pragma once
 
 #include <functional>
@@ -22,29 +22,29 @@ namespace evergrad::worker {
 
 class InputOpener : public std::enable_shared_from_this<InputOpener> {
  public:
-  // All outlive the opener; `failpoints` and `clock` may be null.
+  // All objects outlive the opener; `failpoints` and `clock` may be null.
   struct Environment {
     runtime::Executor* control = nullptr;
     ComputeQueue* compute = nullptr;
     fault::Failpoints* failpoints = nullptr;
     const Clock* clock = nullptr;
   };
-  // The opening that began for this attempt has ended, well or not.
+  // The opening for this attempt has ended, with or without an error.
   using OnOpened = std::function<void(Attempt, const absl::Status&)>;
 
   InputOpener(Environment environment, std::shared_ptr<ComputeJob> compute, OnOpened on_opened);
 
-  // True once all of this is open. Otherwise an opening for `attempt` begins, unless one is under
-  // way, and its end is told to `on_opened`. After an error the next call tries again.
+  // Returns true if everything needed is open. Otherwise starts an opening for `attempt`, unless
+  // one is in progress, and calls `on_opened` at its end. After an error the next call tries again.
   bool Open(const ComputeJob::Needs& needs, Attempt attempt);
   bool opening() const { return opening_; }
 
-  // An input error of this worker (Shortfall::kInput) if the open data differ from the plan's.
-  // The data are then opened anew by the next Open, once a second at most, because somebody may put
-  // the right ones in their place.
+  // An input error of this worker (Shortfall::kInput) if the open data differ from the plan's. The
+  // next Open then opens the data again, at most once a second, because the right data may have
+  // been put in place.
   absl::Status CheckData(const JobContext& job, const Work& work);
 
-  // Null where not open.
+  // nullptr if not open.
   const std::shared_ptr<const Dataset>& train() const { return train_; }
   const std::shared_ptr<const Dataset>& eval() const { return eval_; }
 

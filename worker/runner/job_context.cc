@@ -25,7 +25,7 @@ void JobContext::Read(const v1::JobInfo& info) {
   config::ParsedJob parsed = config::ParseJob(info.yaml(), parse);
   if (!parsed.spec) {
     const std::string first =
-        parsed.mistakes.empty() ? "no mistake named" : parsed.mistakes.front().ToString();
+        parsed.mistakes.empty() ? "no reason given" : parsed.mistakes.front().ToString();
     spec_error_ = WithShortfall(Shortfall::kAbility,
                                 absl::InvalidArgumentError(absl::StrCat(
                                     "the job's YAML cannot be read by this worker: ", first)));
@@ -62,7 +62,7 @@ ComputeJob::Needs JobContext::NeedsOf(WorkKind kind) const {
     case WorkKind::kTrain: return {true, false, true};
     case WorkKind::kEvaluate: return {false, true, true};
     case WorkKind::kDescribe: return {true, true, true};
-    case WorkKind::kExport:  // vocabularies are made of the training data
+    case WorkKind::kExport:  // vocabularies are built from the training data
       return {NeedsTrain(spec_->data.fields), false, false};
   }
   return {};

@@ -1,9 +1,9 @@
-// The job that the worker serves, for the control executor: its specification, its plan, and the
-// state that passes from one attempt to the next. Control executor only, but for `compute`,
-// whose methods belong to the compute executor.
+// The job that the worker serves, for the control executor: its specification, its plan, and state
+// that is passed from one attempt to the next. Control executor only, except `compute`, whose
+// methods belong to the compute executor.
 //
-// A job that this worker cannot read, and a plan that does not fit together, are kept as errors
-// which end each attempt of the job (Check).
+// If the job is unreadable or its plan is inconsistent, the error is kept and ends each attempt of
+// the job (Check).
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class JobContext {
   };
   JobContext(const v1::JobInfo& info, Environment environment);
 
-  // A newer message about the same job: the runs folder, and the plan once it is made.
+  // Processes a newer message about the same job: the runs folder, and the plan once it exists.
   void Learn(const v1::JobInfo& info);
 
   JobUid uid() const { return uid_; }
@@ -50,40 +50,42 @@ class JobContext {
     return spec_ != nullptr && spec_->training.on_over_budget == "pause";
   }
 
-  // The input that such work needs.
+  // The input that this kind of work needs.
   ComputeJob::Needs NeedsOf(WorkKind kind) const;
-  // Whether work of this kind is possible at all: the job can be read, and, except for a describe,
+  // Checks whether work of this kind is possible: the job is readable and, except for a describe,
   // has a plan.
   absl::Status Check(WorkKind kind) const;
-  // InvalidArgument: closure or targets are not of the plan. After Check, not for a describe.
+  // InvalidArgument if closure or targets are not in the plan. Call it after Check, and not for a
+  // describe.
   absl::Status CheckPlanHas(const Work& work) const;
-  // The examples of an evaluation that the plan has.
+  // The examples of an evaluation in the plan.
   plan::ClosureRange EvalRange(const Work& work) const;
 
-  // Job, steps and examples.
+  // Fills in job, steps and examples.
   void FillProgress(v1::WorkerProgress* progress) const;
 
-  // Null if the job cannot be read (Check).
+  // nullptr if the job is unreadable (Check).
   const config::JobSpec* spec() const { return spec_.get(); }
-  // These are null until there is a plan (Check).
+  // These are nullptr until there is a plan (Check).
   const std::shared_ptr<const plan::Plan>& plan() const { return plan_; }
   const std::shared_ptr<const Layout>& layout() const { return layout_; }
   PullCache* cache() const { return cache_.get(); }
-  // Of the training data that the plan was made from; "" if the plan does not say.
+  // Fingerprint of the training data from which the plan was made; "" if the plan has none.
   const std::string& data_fingerprint() const { return data_fingerprint_; }
-  // Shared with the tasks of the compute executor. The last owner is on the compute executor
-  // (TakeCompute). Null if the job cannot be read.
+  // Shared with tasks of the compute executor, which also destroys it (TakeCompute). nullptr if the
+  // job is unreadable.
   const std::shared_ptr<ComputeJob>& compute() const { return compute_; }
   std::shared_ptr<ComputeJob> TakeCompute() { return std::move(compute_); }
 
   // --- written by the runner and its attempts
   v1::ExportOrder export_order;  // of the newest grant of an export
-  // The last push of the attempt before has pulled every shard under this map: these values serve
-  // as the first pull of the next one.
+  // The map under which the last push of the previous attempt has pulled every shard: these values
+  // serve as the first pull of the next attempt.
   std::optional<MapVersion> pulled_ahead;
   std::uint64_t steps = 0, examples = 0;  // trained here
-  MonoTime step_time{0};  // of the last training step, from hand-over until its gradients were here
-  // When the last training step ended, if nothing else was computed since.
+  // duration of the last training step, from hand-over to the arrival of its gradients
+  MonoTime step_time{0};
+  // End of the last training step, if nothing else was computed since.
   std::optional<MonoTime> step_ended;
   UniqueIds unique_ids;  // scratch memory for the rows that a batch reads
 

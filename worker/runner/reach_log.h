@@ -1,6 +1,6 @@
-// Which servers keep the running attempt waiting, for the coordinator and for people: those that it
-// cannot reach (a worker that is cut off from a server that lives loses its work to one that is
-// not), and the one whose answer is slow. Pure; not thread-safe.
+// The servers for which the running attempt waits, for the coordinator and for people: unreachable
+// ones (a worker that cannot reach a living server loses its work to a worker that can), and the
+// one whose answer is slow. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -17,20 +17,20 @@ namespace evergrad::worker {
 
 class ReachLog {
  public:
-  static constexpr std::size_t kServersMax = 64;        // that are told of
-  static constexpr std::chrono::seconds kSlowAfter{2};  // an answer that takes longer is told of
+  static constexpr std::size_t kServersMax = 64;        // reported at most
+  static constexpr std::chrono::seconds kSlowAfter{2};  // slower answers are reported
 
-  // A call to `server` begins, or has ended, however it did.
+  // A call to `server` has begun, or has ended with any result.
   void Asked(const std::string& server, MonoTime now);
   void Ended(const std::string& server);
-  // A call to `server` failed. Only Unavailable says that the server cannot be reached: one that is
-  // slow can be. The first one counts: `since` stays until an answer, or until the server has
-  // another address.
+  // A call to `server` failed. Only Unavailable means that the server is unreachable; a slow server
+  // is reachable. `since` is the time of the first failure; it stays until an answer arrives, or
+  // the server's address changes.
   void Failed(const std::string& server, const std::string& address, const absl::Status& status,
               MonoTime now);
   void Answered(const std::string& server, MonoTime now);
   void Keep(const std::set<std::string>&
-                servers);  // forgets the others: nothing is wanted of them any more
+                servers);  // removes the other servers, which have no pending requests any more
   void Fill(MonoTime now, v1::WorkerProgress* progress) const;
 
  private:
@@ -39,11 +39,11 @@ class ReachLog {
     MonoTime since{0};
   };
   struct Awaited {
-    std::uint32_t calls = 0;  // 0: the last one failed, and is made again
-    MonoTime since{0};        // of the last answer, or of the first call after it
+    std::uint32_t calls = 0;  // 0: the last call failed, and is repeated
+    MonoTime since{0};        // time of the last answer, or of the first call after it
   };
-  std::map<std::string, Unreached> unreached_;  // by identity; as many as the map has servers
-  std::map<std::string, Awaited> awaited_;      // likewise
+  std::map<std::string, Unreached> unreached_;  // by identity; at most the servers of the map
+  std::map<std::string, Awaited> awaited_;      // by identity; at most the servers of the map
 };
 
 }  // namespace evergrad::worker

@@ -9,7 +9,7 @@ namespace {
 
 // Sections and lists of ids begin at multiples of this.
 constexpr std::uint64_t kAlignment = 64;
-// What a section's own message takes in the header at most, without the lists of its tables.
+// Largest size of a section's own message in the header, without the lists of its tables.
 constexpr std::uint64_t kSectionHeaderBytes = 192;
 constexpr std::uint64_t kTableHeaderBytes = 16;
 // The rest of the header: job, client, sizes.
@@ -20,14 +20,14 @@ std::uint64_t OnWire(std::uint64_t payload_bytes, std::uint64_t ids_bytes, std::
          (ids_bytes > 0 ? ids_bytes + kAlignment : 0);
 }
 
-// Requests being filled one after another.
+// Fills requests one after another.
 class Packer {
  public:
   Packer(const client::RequestLimits& limits, std::span<const SectionSize> sections,
          SplitPlan* plan)
       : limits_(limits), sections_(sections), plan_(plan) {}
 
-  // Adds sections that are not to be parted. False: no request is large enough for them.
+  // Adds sections that must stay together. Returns false if they exceed every request.
   bool Add(std::span<const std::size_t> unit) {
     RequestSize size;
     for (const std::size_t i : unit) {
@@ -80,8 +80,8 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
   SplitPlan plan;
   if (sections.empty()) return plan;
   const RequestSize all = SizeOf(sections);
-  // A request above the client's share would make the other clients wait until all of it has been
-  // sent and answered.
+  // A request above the client's share would make other clients wait until it has been sent and
+  // answered.
   if (!in_parts && limits.Fits(all.request_bytes, all.response_bytes) &&
       all.request_bytes + all.response_bytes <= limits.share_bytes()) {
     plan.requests.emplace_back(sections.size());
@@ -89,7 +89,7 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
     return plan;
   }
   plan.in_parts = true;
-  // By shard, and of a shard the pushes first.
+  // Ordered by shard; within a shard, pushes come first.
   std::vector<std::size_t> order(sections.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {

@@ -1,10 +1,10 @@
-// Which sections for one server go in which request. Pure.
+// Divides the sections for one server into requests. Pure.
 //
-// All of them go in one request if that is within the client's share of the server's budget.
-// Otherwise they are divided into parts, and the push and the pull of a shard stay in the same
-// part: a pull shows the worker's own update only if the server deals with it behind the push.
-// Where a shard's push and pull do not fit into one request, the push goes alone and the pull is
-// left for later, when the push has been answered.
+// They form one request if that is within the client's share of the server's budget. Otherwise they
+// are divided into parts; the push and the pull of a shard stay in the same part, because a pull
+// shows the worker's own update only if the server handles it after the push. If a shard's push and
+// pull exceed one request, the push is sent alone, and the pull later, once the push has been
+// answered.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@ namespace evergrad::worker {
 struct SectionSize {
   std::uint32_t shard = 0;
   bool push = false;
-  std::uint64_t request_bytes =
-      0;  // what it adds to the request at most, its part of the header included
+  std::uint64_t request_bytes = 0;   // largest contribution to the request, including the header
   std::uint64_t response_bytes = 0;  // payload of its answer
 };
 
-// What a section adds to a request: `ids_bytes` and `tables` of rows of embedding tables.
+// The contribution of a section to a request; `ids_bytes` and `tables` are for rows of embedding
+// tables.
 SectionSize PushSize(std::uint32_t shard, std::uint64_t payload_bytes, std::uint64_t ids_bytes = 0,
                      std::size_t tables = 0);
 SectionSize PullSize(std::uint32_t shard, std::uint64_t values_bytes, std::uint64_t ids_bytes = 0,
@@ -34,20 +34,18 @@ SectionSize PullSize(std::uint32_t shard, std::uint64_t values_bytes, std::uint6
 struct RequestSize {
   std::uint64_t request_bytes = 0, response_bytes = 0;
 };
-// A request with these sections is at most so large.
+// The largest size of a request with these sections.
 RequestSize SizeOf(std::span<const SectionSize> sections);
 
 struct SplitPlan {
   std::vector<std::vector<std::size_t>>
-      requests;  // indices of the sections, in the order in which they are to be sent
-  bool in_parts =
-      false;  // they are more than one request may take: at most kPartsUnderWayMax at once
+      requests;           // indices of the sections, in the order of sending
+  bool in_parts = false;  // the request was divided: at most kPartsUnderWayMax in flight
   std::optional<std::size_t>
-      never_fits;  // this section is larger than any request may be, and `requests` lacks it
+      never_fits;  // this section exceeds every request, and `requests` lacks it
 };
 
-// `in_parts`: parts of an earlier plan are still under way, so that what is left is sent in parts,
-// too.
+// `in_parts`: parts of an earlier plan are still in flight, so the rest is sent in parts, too.
 SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const SectionSize> sections,
                         bool in_parts = false);
 

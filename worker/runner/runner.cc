@@ -34,7 +34,7 @@ using client::FromProto;
 
 }  // namespace
 
-// The router: passes each message of the coordinator to the part that it concerns, and starts one
+// The router: passes each message of the coordinator to the responsible part, and starts one
 // attempt after another.
 struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::Impl> {
   Impl(Environment e, Options o)
@@ -49,7 +49,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         heartbeat(env.client, &device, &step_log, env.logger),
         streams({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
         reports({env.send, env.logger, &metrics, options.message_bytes_max}) {}
-  // Once the runner is shared, because the drain holds it weakly.
+  // Called once the runner is shared, because the drain holds it weakly.
   void Init() {
     drain = std::make_shared<worker::Drain>(worker::Drain::Environment{
         env.control, options.drain_done_max, options.drain_alone_max, [weak = weak_from_this()] {
@@ -83,7 +83,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   log::Context About(const Work& work) const {
     return {job && job->uid() == work.job ? job->name() : "", ClosureName(work)};
   }
-  // About the job, and the attempt that runs.
+  // Log context: the job, and the running attempt.
   log::Context About() const {
     return {job ? job->name() : "", run ? ClosureName(run->work()) : ""};
   }
@@ -171,8 +171,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     const std::set<Attempt> adopted = DropNotAdopted(registered);
     if (registered.has_map()) SetMap(registered.map());
     SyncRun();
-    // An attempt may have been dropped since the Hello (SUPERSEDED by a shard, say). The
-    // coordinator has adopted it, and would wait for it without end.
+    // An attempt may have been dropped since the Hello (for example after SUPERSEDED from a shard).
+    // The coordinator has adopted it, and would wait for it for ever.
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
       const auto number = FromProto<Attempt>(attempt.attempt());
       if (adopted.contains(number) && !book.Holds(number))
@@ -183,7 +183,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SchedulePump();
   }
 
-  // Returns the attempts of the present job that the coordinator has adopted.
+  // Returns the attempts of the current job that the coordinator has adopted.
   std::set<Attempt> DropNotAdopted(const v1::Registered& registered) {
     std::set<Attempt> adopted;
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
@@ -216,7 +216,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         EndJob(JobUid(message.job_ended().job_uid()), message.job_ended().state());
         return SchedulePump();
       default:
-        env.logger->Warning(absl::StrCat("message that is not for a worker: kind=",
+        env.logger->Warning(absl::StrCat("message is not for a worker: kind=",
                                          static_cast<int>(message.message_case())));
     }
   }
@@ -226,14 +226,13 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     if (!KindOf(grant.kind()))
       return SendDropped(work, {.reason = absl::StrCat("unknown kind of work: kind=",
                                                        static_cast<int>(grant.kind()))});
-    if (!job || job->uid() != work.job)
-      return SendDropped(work, {.reason = "the job is not known here"});
+    if (!job || job->uid() != work.job) return SendDropped(work, {.reason = "unknown job"});
     if (work.kind == WorkKind::kExport) job->export_order = grant.export_order();
     if (drain->begun()) return SendDropped(work, {.reason = "draining"});
     if (!book.OnGrant(work)) {
       if (book.Holds(work.attempt)) return;  // a repeated grant
       metrics.attempts.refused.Add();
-      return SendDropped(work, {.reason = absl::StrCat("too many attempts wait here: limit=",
+      return SendDropped(work, {.reason = absl::StrCat("too many attempts are queued: limit=",
                                                        AttemptBook::kQueuedMax)});
     }
     SchedulePump();
@@ -247,7 +246,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SchedulePump();
   }
 
-  // If it has not begun. A job beside others loses many attempts like this, and nothing is wrong.
+  // Gives the attempt back if it has not begun. A job that shares the cluster loses many attempts
+  // in this way, so it is no error.
   void GiveBack(Attempt attempt, const std::string& reason) {
     for (const AttemptBook::Held& held : book.HeldForHello()) {
       if (held.work.attempt != attempt || book.OnRecall(attempt).empty()) continue;
@@ -283,7 +283,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
       const Work* next = drain->begun() ? nullptr : book.NextToBegin();
       waiting_for = "";
       if (next == nullptr || !job) {
-        // The attempt that follows later has not been waited for.
+        // The time until a later attempt is not counted as a wait.
         if (job) job->pulled_ahead.reset(), job->step_ended.reset();
         return CheckDrained();
       }
@@ -294,12 +294,12 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         continue;
       }
       waiting_for = *missing;
-      if (!missing->empty()) return;  // its arrival pumps again
+      if (!missing->empty()) return;  // its arrival calls Pump again
       Start(work);
     }
   }
 
-  // The thing that `work` waits for, "" if it can begin now. An error ends it.
+  // The object for which `work` waits, "" if it can begin now. An error ends it.
   absl::StatusOr<std::string> MissingFor(const Work& work) {
     EG_RETURN_IF_ERROR(job->Check(work.kind));
     if (!input->Open(job->NeedsOf(work.kind), work.attempt)) return "its input";
@@ -312,9 +312,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   }
 
   void Start(const Work& work) {
-    book.Begin(work.attempt);  // V0 is the map of the pull that leaves in this very turn [14]
-    // This line, that of the first push and that of the end tell from the logs of a worker that
-    // died where its work was.
+    book.Begin(work.attempt);  // V0 is the map of the pull that is sent in this turn [14]
+    // With this line, the one of the first push and the one of the end, the logs of a dead worker
+    // tell how far its work was.
     env.logger->Debug(absl::StrCat("attempt begins: attempt=", work.attempt.ToString()),
                       About(work));
     if (job->reads_data() && (work.kind == WorkKind::kTrain || work.kind == WorkKind::kEvaluate))
@@ -347,8 +347,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
 
   void FailCompute(const absl::Status& status) override {
     Fail(status);
-    // Of all that a computation does, only a device's failure is Unavailable (Backend). A worker
-    // that continued would fail at once whatever it is granted, and so be granted most.
+    // The backend returns Unavailable only if its device has failed. A worker with a failed device
+    // must exit: it would fail each attempt at once, and the coordinator grants most work to the
+    // worker that ends attempts fastest.
     if (absl::IsUnavailable(status) && env.on_device_lost) env.on_device_lost(status);
   }
 
@@ -366,7 +367,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SchedulePump();
   }
 
-  // Ends the run, whatever the book says of its attempt.
+  // Ends the run, whatever state the book has for its attempt.
   void EndRun() {
     const std::shared_ptr<AttemptRun> ended = std::exchange(run, nullptr);
     ended->Cancel();
@@ -379,7 +380,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     if (run && (book.running() == nullptr || book.running()->attempt != run->work().attempt))
       EndRun();
   }
-  // Nothing of an attempt remains but in the book.
+  // Removes everything of an attempt outside of the book.
   void Forget(Attempt attempt) {
     reports.Forget(attempt);
     streams.Close(attempt);
@@ -403,10 +404,10 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   }
 
   const Environment env;
-  Options options;  // data_roots change with the coordinator; the rest is constant
-  const std::shared_ptr<ComputeBackend> backend;  // shared by the jobs' compute parts
-  // Values from the servers, and batches, are put where the device reads them. Exchanges hold this
-  // function, too, and must not own the backend.
+  Options options;  // data_roots change with the coordinator; all others are constant
+  const std::shared_ptr<ComputeBackend> backend;  // shared by the compute parts of jobs
+  // Values from the servers, and batches, are stored in memory that suits the device. Exchanges
+  // hold this function as well, and must not own the backend.
   const Room room = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
     const auto made = weak.lock();
     return made == nullptr ? tensor::AlignedBuffer() : made->Stage(bytes);
@@ -421,7 +422,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   AttemptReports reports;
   std::optional<AttemptFactory> factory;          // from Init on
   std::map<std::string, v1::Endpoint> endpoints;  // of the servers in book.map()
-  std::unique_ptr<JobContext> job;                // null: no job is served
+  std::unique_ptr<JobContext> job;                // nullptr: no job is served
   std::shared_ptr<InputOpener> input;             // of `job`; shared with its own callbacks
   std::shared_ptr<AttemptRun> run;                // of `job`; shared with its own callbacks
   std::shared_ptr<worker::Drain> drain;           // shared with its own callbacks

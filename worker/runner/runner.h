@@ -1,14 +1,12 @@
 // Runs the attempts that the coordinator grants: one at a time, step by step, and reports each
 // once.
 //
-//   session ──▶ control executor ───────────────┐        prefetch thread     files -> batches
-//               Runner: AttemptBook, Exchange   │
-//   servers ◀─▶ pushes and pulls                └──────▶ compute executor    weights, batch ->
-//   gradients
+//   session ──▶ control executor: Runner,  ──▶ compute executor: weights, batch -> gradients
+//   servers ◀─▶ AttemptBook, Exchange      ◀── prefetch thread: files -> batches
 //
-// Every method and every callback is on the control executor; nothing there blocks. Whether a push
-// is settled, an attempt dropped or a Done kept is AttemptBook's decision (LEDGER lines 14 to 17
-// and 26); this class performs it.
+// Every method and every callback runs on the control executor, which never blocks. AttemptBook
+// decides whether a push is settled, an attempt dropped or a Done kept (LEDGER lines 14 to 17 and
+// 26); this class carries it out.
 #pragma once
 
 #include <chrono>
@@ -31,8 +29,8 @@ namespace evergrad::worker {
 
 class Runner {
  public:
-  // All outlive the runner. The executors are shut down before it is destroyed, or run nothing
-  // while it is.
+  // All objects outlive the runner. The executors are shut down before it is destroyed, or run
+  // nothing meanwhile.
   struct Environment {
     runtime::Executor* control = nullptr;
     runtime::Executor* compute = nullptr;
@@ -40,11 +38,11 @@ class Runner {
     log::Logger* logger = nullptr;
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;    // may be null
-    const Clock* clock = nullptr;               // null: no push is announced before it is there
+    const Clock* clock = nullptr;               // null: pushes are not announced in advance
     const sdk::Registry* functions = nullptr;   // may be null: none
     std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
-    // May be null. The device that this process computes on has failed, and no other step will do
-    // better: once its attempt has been reported as Failed.
+    // May be null. Called after an attempt has been reported as Failed because the device has
+    // failed; all later steps would fail, too.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
   };
   struct Options {
@@ -54,20 +52,20 @@ class Runner {
     std::uint32_t prefetch_batches_max = 8;
     std::uint64_t prefetch_bytes_max = 64ull << 20;
     std::uint64_t data_bytes_max = 8ull << 30;  // of one source, in memory
-    fs::Roots data_roots = {};                  // where a job's data files may lie
+    fs::Roots data_roots = {};                  // folders of jobs' data files
     std::uint32_t step_records_max =
         4096;  // between two heartbeats; older ones are dropped and counted
     std::chrono::milliseconds call_deadline{10000};
     std::chrono::milliseconds backoff_min{10}, backoff_max{1000};
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{2000};
     std::chrono::milliseconds drain_alone_max{
-        500};  // of a drain without a session: nobody is there to be told of an end
+        500};  // limit of a drain without a session, in which results cannot be reported
     std::uint64_t message_bytes_max = 4ull
                                       << 20;  // of the session; a larger Done could never be sent
     bool skip_not_finite =
-        false;  // policy for NaN and Inf: a user's error, or a SKIP that is counted
+        false;  // reaction to NaN and Inf: a user error, or a SKIP that is counted
     bool allow_counting = false;  // the daemon was started with --failpoints
-    std::string host;             // where exported files lie
+    std::string host;             // folder of exported files
   };
 
   Runner(Environment environment, Options options);
@@ -76,23 +74,23 @@ class Runner {
   // --- session
   void SetIdentity(const std::string& identity);  // "0"; known from Registered at the latest
   void SetDataRoots(
-      const fs::Roots& roots);  // in place of Options::data_roots, for jobs that begin from now on
-  void FillHello(v1::Hello* hello) const;  // highest_term, life_id and every attempt in hand [26]
+      const fs::Roots& roots);  // replaces Options::data_roots for jobs that begin from now on
+  // fills highest_term, life_id and every held attempt [26]
+  void FillHello(v1::Hello* hello) const;
   void OnRegistered(const v1::Registered& registered);
-  void OnLost();  // the session has ended; what is held goes on [17]
+  void OnLost();  // the session has ended; held attempts continue [17]
   void OnMessage(const v1::CoordinatorMessage& message);
-  v1::WorkerProgress Progress();  // takes the step records collected since the last call
+  v1::WorkerProgress Progress();  // takes the step records since the last call
 
-  // Hands back what has not begun, finishes or drops the running step, waits a bounded time for
-  // answers to what is done, then calls `done` once. Without a session nobody hears of either: what
-  // then has not settled by itself within drain_alone_max is dropped. No new work is taken from
-  // here on. A second call is ignored.
+  // Hands back attempts that have not begun, finishes or drops the running step, waits a bounded
+  // time for answers to finished attempts, then calls `done` once. Without a session nothing can be
+  // reported: attempts that have not settled within drain_alone_max are dropped. No new work is
+  // accepted from now on. A second call is ignored.
   void Drain(std::function<void()> done);
 
  private:
   struct Impl;
-  std::shared_ptr<Impl>
-      impl_;  // shared with what is posted to the executors, which holds it weakly
+  std::shared_ptr<Impl> impl_;  // shared with tasks posted to the executors, which hold it weakly
 };
 
 }  // namespace evergrad::worker

@@ -37,13 +37,14 @@ struct RunnerMetrics::ServedJob {
 
 RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_records_max,
                              std::uint64_t data_bytes_max)
-    : attempts(*registry, "evergrad_worker_queued_attempts", "Attempts granted ahead and not begun",
+    : attempts(*registry, "evergrad_worker_queued_attempts",
+               "Attempts granted ahead and not started",
                static_cast<double>(AttemptBook::kQueuedMax)),
       step_records(*registry, "evergrad_worker_step_records",
-                   "Step records between two heartbeats; refused: the oldest is dropped",
+                   "Step records between two heartbeats; when full, the oldest is dropped",
                    static_cast<double>(step_records_max)),
       data(*registry, "evergrad_worker_data_bytes",
-           "Largest data source in memory; a larger one than the limit is refused",
+           "Largest data source in memory; a source above the limit is refused",
            static_cast<double>(data_bytes_max)),
       steps(registry->GetCounter("evergrad_worker_steps_total", "Training steps computed")),
       examples(
@@ -59,15 +60,15 @@ RunnerMetrics::RunnerMetrics(metrics::Registry* registry, std::uint64_t step_rec
       loss(registry->GetGauge("evergrad_worker_loss", "Mean loss of the last step")),
       exchange(ExchangeCounters(registry)),
       served_job_(std::make_shared<ServedJob>()) {
-  registry->AddCallbackGauges("evergrad_worker_serves_job",
-                              "1 for the job that the worker serves; none: it waits for one",
-                              [served = served_job_] {
-                                metrics::Registry::Samples samples;
-                                MutexLock lock(&served->mu);
-                                if (!served->labels.empty())
-                                  samples.emplace_back(served->labels, 1);
-                                return samples;
-                              });
+  registry->AddCallbackGauges(
+      "evergrad_worker_serves_job",
+      "1 for the job that the worker serves; no value while it waits for a job",
+      [served = served_job_] {
+        metrics::Registry::Samples samples;
+        MutexLock lock(&served->mu);
+        if (!served->labels.empty()) samples.emplace_back(served->labels, 1);
+        return samples;
+      });
 }
 
 void RunnerMetrics::ShowServedJob(const std::string& name, JobUid uid) {

@@ -16,7 +16,7 @@ class RunnerMetrics {
   RunnerMetrics(metrics::Registry* registry, std::uint64_t step_records_max,
                 std::uint64_t data_bytes_max);
 
-  // `evergrad_worker_serves_job` shows this job from now on; an empty name: no job.
+  // `evergrad_worker_serves_job` shows this job from now on; an empty name means no job.
   void ShowServedJob(const std::string& name, JobUid uid);
 
   metrics::Limit attempts, step_records, data;

@@ -1,5 +1,5 @@
-// Converts between the messages of the coordinator's session and the runner's types. Pure, and
-// without threads. Messages are not trusted: a value that does not fit is an InvalidArgument.
+// Conversions between the messages of the coordinator's session and the runner's types. Pure; any
+// thread. Messages are not trusted: an invalid value gives InvalidArgument.
 #pragma once
 
 #include <map>
@@ -14,14 +14,14 @@
 namespace evergrad::worker {
 
 v1::WorkKind ToProto(WorkKind kind);
-// nullopt: a kind that this build does not know.
+// nullopt for a kind that this build does not know.
 std::optional<WorkKind> KindOf(v1::WorkKind kind);
-// The worker's state in heartbeats while it does such work: "running", "evaluating", …
+// The worker's state in heartbeats during such work: "running", "evaluating", …
 const char* StateName(WorkKind kind);
 // The closure in log lines: its number, or "eval EPOCH/NUMBER".
 std::string ClosureName(const Work& work);
 
-// Both read a kind that this build does not know as kTrain; the caller asks KindOf.
+// Both read a kind that this build does not know as kTrain; the caller checks KindOf.
 Work WorkOf(const v1::HeldAttempt& attempt);
 // `granted_to`: the identity of this worker at the time of the grant.
 Work WorkOf(const v1::Grant& grant, const std::string& granted_to);
@@ -33,7 +33,7 @@ void FillAttempt(const Work& work, Message* to) {
   to->set_closure(work.closure.value());
   *to->mutable_attempt() = client::ToProto(work.attempt);
 }
-// Fills these three, the kind and the targets.
+// Fills the same fields, the kind and the targets.
 template <class Message>
 void FillWork(const Work& work, Message* to) {
   FillAttempt(work, to);
@@ -47,7 +47,7 @@ struct PlacedShards {
   ShardMap map;
   std::map<std::string, v1::Endpoint> endpoints;
 };
-// InvalidArgument: a shard's number is not below the number of shards.
+// InvalidArgument if a shard's number is not below the number of shards.
 absl::StatusOr<PlacedShards> PlacedShardsOf(const v1::ShardMap& proto);
 
 }  // namespace evergrad::worker

@@ -1,5 +1,5 @@
-// The records of training steps for the next heartbeat. Control executor only. Bounded: at
-// `records_max` the oldest record is dropped and counted as refused by the limit.
+// The step records for the next heartbeat. Control executor only. Bounded: at `records_max` the
+// oldest record is dropped and counted as refused by the limit.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class StepLog {
     records_.push_back(std::move(record));
     ShowSize();
   }
-  // Moves the records into a heartbeat, which also names the loss of the last step so far.
+  // Moves the records into a heartbeat, together with the loss of the last step.
   void MoveTo(v1::WorkerProgress* progress) {
     progress->set_loss(last_loss_);
     for (v1::StepRecord& record : records_) *progress->add_steps_log() = std::move(record);

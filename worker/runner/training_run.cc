@@ -10,7 +10,7 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::size_t kNamedExamplesMax = 8;
-// The push of a step is announced so long before the step is expected to end: longer than a round
+// The push of a step is announced this long before the step's expected end: longer than a round
 // trip through a busy host.
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 
@@ -37,9 +37,9 @@ bool TrainingRun::InputReady() {
 void TrainingRun::ComputeStep() {
   const std::shared_ptr<ComputeJob>& compute = env_.job->compute();
   const BatchFeed::Taken taken = feed_->Take();
-  // With tables the next batch is asked for now, because the rows that it reads must be known when
-  // the push of this step leaves. With a device, because cores are idle. Otherwise it is read while
-  // the servers are waited for.
+  // With tables the next batch is requested now, because the ids of its rows must be known when the
+  // push of this step is sent. With a device it is requested because cores are idle. Otherwise it
+  // is read during the wait for the servers.
   if ((taken.rows || compute->on_device()) && next_step() + 1 < steps()) feed_->Ask();
   PullForSecondStep();
   const std::uint64_t dropout_key = random::KeyOf(
@@ -63,16 +63,16 @@ void TrainingRun::ComputeStep() {
   AnnounceLater();
 }
 
-// A device does nothing while it waits for servers, a batch or its host between two steps.
+// Counts the time between two steps in which a device waits for servers, a batch or its host.
 void TrainingRun::CountWaitOfDevice() {
   if (env_.clock == nullptr || !env_.job->step_ended) return;
   const MonoTime idle = env_.clock->Now() - *std::exchange(env_.job->step_ended, std::nullopt);
   options_.device->AddWait(std::chrono::duration<double>(idle).count());
 }
 
-// The servers' budget for this step's push is asked for shortly before the step is expected to
-// end: the grant is there in time, and no server reserves memory for a computation. Which slots a
-// step with tables pushes to is not known yet.
+// Requests the servers' budget for this step's push shortly before the step's expected end, so that
+// the grant arrives in time and no server reserves memory during a computation. With tables it is
+// not known yet to which slots the step pushes.
 void TrainingRun::AnnounceLater() {
   if (env_.clock == nullptr || env_.job->layout()->slots() > 0) return;
   step_begun_ = env_.clock->Now();
@@ -98,7 +98,7 @@ absl::Status TrainingRun::NotFinite(const ReadyBatch& batch, const ComputeJob::S
       examples.begin() + static_cast<std::ptrdiff_t>(std::min(examples.size(), kNamedExamplesMax)));
   return UserError(absl::OutOfRangeError(absl::StrCat(
       step.result.finite
-          ? absl::StrCat("gradient is beyond the range of its wire type: ", step.overflowed, " ")
+          ? absl::StrCat("gradient exceeds the range of its wire type: ", step.overflowed, " ")
           : "loss or gradient is not finite (NaN or Inf): ",
       "closure=", work_.closure.value(), " step=", next_step(),
       " loss=", step.result.loss_sum / static_cast<double>(batch.size),
@@ -115,7 +115,7 @@ absl::StatusOr<std::string> TrainingRun::CheckFinite(const ReadyBatch& batch,
   if (step->too_large) {
     env_.logger->Info(
         absl::StrCat("update skipped: its gradients, ", step->loss_scale,
-                     " times as large, are beyond float16; the next ones are halved: closure=",
+                     " times as large, exceed float16; the loss scale is halved: closure=",
                      work_.closure.value(), " step=", next_step()),
         About());
     if (!std::isfinite(result.loss_sum)) result.loss_sum = 0;

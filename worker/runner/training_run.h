@@ -1,8 +1,7 @@
 // A closure of a training job: each step computes the gradients of one batch.
 //
-// A gradient that is not finite, or that its wire type cannot represent, is a user's error, or a
-// skipped update if `skip_not_finite` is set. A step whose loss scale was too large is always
-// skipped.
+// A gradient that is not finite, or that exceeds its wire type, is a user error, or a skipped
+// update if `skip_not_finite` is set. A step whose loss scale was too large is always skipped.
 #pragma once
 
 #include "worker/runner/batch_feed.h"
@@ -34,15 +33,15 @@ class TrainingRun final : public UpdateRun {
 
   void CountWaitOfDevice();
   void AnnounceLater();
-  // The reason to skip the update, "" if it is pushed. A step that is skipped adds nothing to a sum
-  // that would make it not finite. The user's error, unless such steps are skipped.
+  // The reason to skip the update, "" if it is pushed. A skipped step does not add non-finite
+  // numbers to sums. Returns a user error, unless such steps are skipped.
   absl::StatusOr<std::string> CheckFinite(const ReadyBatch& batch, ComputeJob::Step* step);
   absl::Status NotFinite(const ReadyBatch& batch, const ComputeJob::Step& step) const;
   std::vector<ShardId> DenseTargets() const;
 
   const Options options_;
   std::shared_ptr<BatchFeed> feed_;  // shared with its own callbacks
-  MonoTime step_begun_{0};           // when the step was handed to the compute executor
+  MonoTime step_begun_{0};           // time at which the step was handed to the compute executor
   std::vector<MetricSum> measured_;  // in the order of the model's metrics
 };
 

@@ -21,7 +21,7 @@ void UpdateRun::OnExchange() {
   if (InputReady() && exchange_->PullsDone(next_step_ + 1)) BeginStep();
 }
 
-// False: the failpoint behind a push was passed or waits, and has continued by itself.
+// Returns false if the failpoint after a push was passed or waits; it continues the run itself.
 bool UpdateRun::CountSettledSteps() {
   while (!paused_ && settled_steps_ < next_step_ &&
          env_.book->Unsettled(UpdateIndex(settled_steps_)).empty()) {
@@ -56,7 +56,7 @@ void UpdateRun::PushUpdate(Update update) {
   PassFailpoint("worker.before_push", [this, update = std::move(update)] {
     if (next_step_ == 0)
       env_.logger->Debug(
-          absl::StrCat("first push of an attempt leaves: attempt=", work_.attempt.ToString()),
+          absl::StrCat("first push of an attempt is sent: attempt=", work_.attempt.ToString()),
           About());
     PushStep(update);
   });
@@ -90,7 +90,7 @@ void UpdateRun::PushStep(const Update& update) {
   exchange_->Push(index, env_.job->plan()->GlobalStep(work_.closure, index), std::move(gradients),
                   update.skip_reason);
   ++next_step_;
-  // The values of step next_step_ + pipeline leave with this push.
+  // The values of step next_step_ + pipeline are pulled with this push.
   const std::uint64_t pulls = next_step_ + pipeline() + 1;
   if (pulls <= steps_) {
     exchange_->WantPulls(pulls);
@@ -125,7 +125,7 @@ std::vector<ShardId> UpdateRun::Targets(std::vector<ShardId> shards) const {
   return shards;
 }
 
-// On the control executor, because the compute executor has the next step to do.
+// Runs on the control executor, because the compute executor has the next step to compute.
 void UpdateRun::AddGradientsOfRows(const std::shared_ptr<const SlotRows>& slots,
                                    const std::vector<tensor::AlignedBuffer>& gradients,
                                    Update* update) const {

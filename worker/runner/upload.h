@@ -1,6 +1,6 @@
-// Which part of which file an export sends next, and what the coordinator has confirmed: one file
-// after another, each in order, a bounded window of bytes beyond what is confirmed. Pure; bytes and
-// messages are the caller's.
+// Tracks the files of an export that are sent: the next part, and the bytes that the coordinator
+// has confirmed. One file after another, each in order, with a bounded window of unconfirmed bytes.
+// Pure; the caller handles bytes and messages.
 #pragma once
 
 #include <cstdint>
@@ -23,18 +23,18 @@ class Upload {
     std::size_t file = 0;
     std::uint64_t offset = 0;
     std::size_t bytes = 0;
-    bool last = false;  // of its file: the digest of the whole goes with it
+    bool last = false;  // the last chunk of its file, which carries the digest of the whole
   };
   Upload(std::vector<File> files, std::size_t chunk_bytes, std::size_t window_bytes);
 
-  // The next chunk to be sent, which counts as sent from here on; nullopt: the window is full, or a
-  // file waits for its last word.
+  // The next chunk, which counts as sent from now on. nullopt if the window is full, or a file
+  // waits for its final confirmation.
   std::optional<Chunk> Next();
-  // So many bytes of that file are confirmed. InvalidArgument: more than was sent, or another
+  // Confirms the first `bytes` of that file. InvalidArgument for more than was sent, or another
   // file's name.
   absl::Status Confirm(absl::string_view name, std::uint64_t bytes);
-  // What was sent and not confirmed is lost with its session: the present file begins anew. Chunks
-  // of an earlier generation() are void.
+  // Unconfirmed data is lost with its session: the current file starts anew. Chunks of an earlier
+  // generation() are invalid.
   void Restart();
   std::uint64_t generation() const { return generation_; }
   bool done() const { return file_ == files_.size(); }

@@ -17,7 +17,7 @@ absl::StatusOr<std::unique_ptr<FunctionCall>> FunctionCall::Make(
   const auto found = registry.functions_.find(function);
   if (found == registry.functions_.end())
     return absl::NotFoundError(
-        absl::StrCat("this worker has no such function: function=", CleanText(function, 200)));
+        absl::StrCat("unknown function: function=", CleanText(function, 200)));
   std::unique_ptr<FunctionCall> call(new FunctionCall());
   call->function_ = found->second;
   call->seed_ = seed;
@@ -39,7 +39,7 @@ absl::StatusOr<FunctionCall::Outcome> FunctionCall::Step(const std::vector<Varia
   } catch (const std::exception& e) {
     outcome = UserError(absl::UnknownError(absl::StrCat("exception: ", CleanText(e.what(), 1000))));
   } catch (...) {
-    outcome = UserError(absl::UnknownError("exception that is no std::exception"));
+    outcome = UserError(absl::UnknownError("exception that is not a std::exception"));
   }
   variables_ = nullptr;
   gradient_ = nullptr;
@@ -61,7 +61,7 @@ absl::StatusOr<FunctionCall::Outcome> FunctionCall::StepOrThrow(const Gradient& 
   }
   if (step_ >= kUpdatesPerClosureMax)
     return UserError(absl::ResourceExhaustedError(
-        absl::StrCat("a closure of more steps than there may be: max=", kUpdatesPerClosureMax)));
+        absl::StrCat("a closure has too many steps: max=", kUpdatesPerClosureMax)));
   StepContext step;
   static_cast<ClosureContext&>(step) = context_;
   step.key_ = random::KeyOf(seed_, absl::StrCat("closure/", context_.closure_, "/", step_));
@@ -90,8 +90,8 @@ absl::StatusOr<std::uint32_t> FunctionCall::Find(absl::string_view variable) con
     if ((*variables_)[i].name == variable) return i;
     if (i < 16) absl::StrAppend(&names, i == 0 ? "" : ", ", (*variables_)[i].name);
   }
-  return UserError(absl::NotFoundError(absl::StrCat(
-      "the job has no such variable: variable=", CleanText(variable, 200), " have=", names)));
+  return UserError(absl::NotFoundError(
+      absl::StrCat("unknown variable: variable=", CleanText(variable, 200), " have=", names)));
 }
 
 absl::StatusOr<Values> StepContext::Pull(absl::string_view variable) const {
@@ -105,7 +105,7 @@ absl::Status StepContext::Push(absl::string_view variable, std::span<const float
   const FunctionCall::Variable& found = (*call_->variables_)[index];
   if (gradient.size() != found.values.size()) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("gradient of another size than its variable: variable=", found.name,
+        absl::StrCat("gradient size differs from its variable: variable=", found.name,
                      " want=", found.values.size(), " got=", gradient.size())));
   }
   const std::span<float> to = (*call_->gradient_)(index);

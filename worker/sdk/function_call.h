@@ -1,6 +1,5 @@
-// One run of a user's function: its source, its steps, what they push and what comes of it. The
-// border where what a user's code does becomes a Status. Used from one thread at a time, but for
-// the flag.
+// One run of a user's function: its source, its steps, their pushes and its result. It converts
+// exceptions of user code to a Status. Used on one thread at a time, except for the flag.
 #pragma once
 
 #include <any>
@@ -25,22 +24,22 @@ class FunctionCall {
     std::span<const float> values;
   };
   struct Outcome {
-    bool stepped = false;               // a step was made; else there was no input at all
-    bool last = false;                  // and no other follows
-    std::vector<std::uint32_t> pushed;  // variables, rising
+    bool stepped = false;               // a step was made; otherwise there was no input
+    bool last = false;                  // no other step follows
+    std::vector<std::uint32_t> pushed;  // pushed variables, rising
     std::uint64_t examples = 0;
   };
-  // Memory for the gradient of a variable, zeroed at first.
+  // Memory for the gradient of a variable, initially zero.
   using Gradient = std::function<std::span<float>(std::uint32_t variable)>;
 
-  // NotFound: no function of this name. `registry` outlives the call; `cancelled` is shared with
-  // who may give it up.
+  // NotFound for an unknown function. `registry` outlives the call; `cancelled` is shared with the
+  // code that may cancel it.
   static absl::StatusOr<std::unique_ptr<FunctionCall>> Make(
       const Registry& registry, const std::string& function, std::string arguments,
       std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled);
 
-  // The next step: opens the source before the first, and reads ahead by one input, so that the
-  // last step is known as such.
+  // Makes the next step. Opens the source before the first step, and reads one input ahead, so that
+  // the last step is known.
   absl::StatusOr<Outcome> Step(const std::vector<Variable>& variables, const Gradient& gradient);
   const std::string& result() const { return result_; }
 
@@ -50,7 +49,7 @@ class FunctionCall {
   absl::StatusOr<Outcome> StepOrThrow(const Gradient& gradient);
   absl::StatusOr<std::uint32_t> Find(absl::string_view variable) const;
 
-  Registry::Function function_;  // a copy: what a user's lambda keeps between steps is of this call
+  Registry::Function function_;  // a copy, so that state in the user's lambda belongs to this call
   ClosureContext context_;
   std::uint64_t seed_ = 0;
   std::uint32_t step_ = 0;
@@ -58,7 +57,7 @@ class FunctionCall {
   std::any input_;
   bool opened_ = false;
   std::string result_;
-  // Of the step being made.
+  // Valid during a step.
   const std::vector<Variable>* variables_ = nullptr;
   const Gradient* gradient_ = nullptr;
   std::vector<std::uint32_t> pushed_;

@@ -33,14 +33,14 @@ void Registry::Add(const std::string& name, Function function) {
   if (!status_.ok()) return;
   if (!good) {
     status_ = UserError(absl::InvalidArgumentError(
-        absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax,
+        absl::StrCat("invalid function name: want=1 to ", client::kFunctionNameBytesMax,
                      " visible characters got=", client::CleanText(name, 200))));
   } else if (functions_.size() >= client::kFunctionsMax) {
     status_ = UserError(absl::InvalidArgumentError(
         absl::StrCat("too many functions in one worker: max=", client::kFunctionsMax)));
   } else if (!functions_.emplace(name, std::move(function)).second) {
-    status_ = UserError(
-        absl::InvalidArgumentError(absl::StrCat("two functions of one name: name=", name)));
+    status_ =
+        UserError(absl::InvalidArgumentError(absl::StrCat("duplicate function: name=", name)));
   }
 }
 

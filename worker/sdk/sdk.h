@@ -1,4 +1,4 @@
-// What a user's worker is made of: functions that closures run, and a main (docs/closures.md).
+// The building blocks of a user's worker: functions for closures, and a main (docs/closures.md).
 //
 //   #include "worker/sdk/sdk.h"
 //
@@ -9,16 +9,17 @@
 //     return evergrad::sdk::WorkerMain(argc, argv, std::move(functions));
 //   }
 //
-// Link evergrad::sdk. The program is a whole worker, with every option of evergrad-worker.
+// Link evergrad::sdk. The program is a complete worker with every option of evergrad-worker.
 //
-// A closure may be run again, on another worker, from its first step: after a death, and when a
-// server lost what it had applied. So what it pushes must be a function of its arguments, of
-// closure() and step(), and of what it draws through its context; what it reads through Pull may
-// differ. Exactly one gradient of each step reaches each shard, whatever happens.
+// A closure may run again from its first step, on another worker: after a death, or if a server
+// lost its updates. So its pushes must be a function of its arguments, of closure() and step(), and
+// of the random numbers of its context; the values returned by Pull may differ. In every case
+// exactly one gradient of each step reaches each shard.
 //
-// Errors: a Status marked by UserError() and an exception are the user's: the closure has failed,
-// and the client's next call is told. Any other Status is the machine's (a file that cannot be read
-// just now): the closure is tried again, here or elsewhere, ten times with growing pauses.
+// Errors: a Status marked by UserError() and an exception are user errors: the closure has failed,
+// and the client's next call returns the error. Any other Status is a machine error (a file that is
+// temporarily unreadable): the closure is retried, here or on another worker, ten times with
+// growing pauses.
 #pragma once
 
 #include <any>
@@ -42,13 +43,13 @@ namespace evergrad::sdk {
 
 class FunctionCall;
 
-// One variable's values as this step reads them; valid until the step function returns.
+// The values of one variable in this step; valid until the step function returns.
 struct Values {
   std::span<const float> data;  // row-major
   std::vector<std::uint64_t> shape;
 };
 
-// What the input function sees.
+// The context of an input function.
 class ClosureContext {
  public:
   absl::string_view function() const { return function_; }
@@ -56,13 +57,12 @@ class ClosureContext {
   std::uint64_t closure() const {
     return closure_;
   }  // its number: rises in the order of Schedule, with gaps
-  // Random by (job's seed, closure), in a step by (job's seed, closure, step): the same each time
-  // the closure is run. Element `index` of a sequence without end.
+  // Random numbers, a function of (job's seed, closure), and in a step of (job's seed, closure,
+  // step): the same in every run of the closure. Element `index` of an infinite sequence.
   float Uniform(std::uint64_t index) const;  // in [0, 1)
   float Normal(std::uint64_t index) const;
   std::uint64_t Bits(std::uint64_t index) const;
-  // The closure was cancelled, or its worker gives it up: whatever is returned now is thrown away.
-  // Thread-safe.
+  // The closure was cancelled, or its worker gives it up: any result is discarded. Thread-safe.
   bool cancelled() const;
 
  protected:
@@ -73,20 +73,21 @@ class ClosureContext {
   std::shared_ptr<const void> cancelled_;  // std::atomic<bool>, shared with the worker
 };
 
-// What a step function sees. On the compute thread of its worker; valid until it returns.
+// The context of a step function. Used on the worker's compute thread; valid until the function
+// returns.
 class StepContext : public ClosureContext {
  public:
-  std::uint32_t step() const { return step_; }  // from 0; at most 4096 in a closure
-  // As of the beginning of this step, one's own earlier pushes included. All variables are read
-  // together before the step; what has not changed does not travel. NotFound (the user's): no such
-  // variable.
+  std::uint32_t step() const { return step_; }  // from 0; a closure has at most 4096 steps
+  // The values at the beginning of this step, including the closure's own earlier pushes. All
+  // variables are read together before the step; unchanged values are not sent again. NotFound (a
+  // user error) for an unknown variable.
   absl::StatusOr<Values> Pull(absl::string_view variable) const;
-  // A gradient for the variable's optimizer, of its shape; sent when the step function has returned
-  // OK. A second push of a variable in one step is added. InvalidArgument, NotFound (the user's):
-  // another size, no such variable.
+  // A gradient for the variable's optimizer, of the variable's shape; sent if the step function
+  // returns OK. A second push of a variable in one step is added. InvalidArgument or NotFound (user
+  // errors) for a wrong size or an unknown variable.
   absl::Status Push(absl::string_view variable, std::span<const float> gradient);
-  // The closure's result, at most 1 MiB; a later one replaces it. InvalidArgument (the user's):
-  // larger.
+  // The closure's result, at most 1 MiB; a later one replaces it. InvalidArgument (a user error) if
+  // it is larger.
   absl::Status SetResult(absl::string_view bytes);
   void CountExamples(std::uint64_t examples) {
     examples_ += examples;
@@ -100,8 +101,8 @@ class StepContext : public ClosureContext {
   FunctionCall* call_ = nullptr;
 };
 
-// Makes the inputs of a closure's steps, one after another; nullopt: no more. Its context is gone
-// by then: what it needs of it, it copies.
+// Returns the inputs of a closure's steps, one after another; nullopt after the last. The context
+// does not live as long, so the source copies what it needs.
 template <class Input>
 using Source = std::function<absl::StatusOr<std::optional<Input>>()>;
 
@@ -109,11 +110,11 @@ class Registry {
  public:
   using Step = std::function<absl::Status(StepContext&)>;
 
-  // A closure of one step. Mistakes (a name twice, a bad name, too many) are told by status(), and
-  // by WorkerMain.
+  // Registers a closure of one step. status() and WorkerMain report mistakes (a duplicate name, an
+  // invalid name, too many functions).
   void Register(const std::string& name, Step step);
-  // `open`: (const ClosureContext&) -> absl::StatusOr<Source<Input>>, once a run. `step`:
-  // (StepContext&, Input&) -> absl::Status, once for each input.
+  // `open`: (const ClosureContext&) -> absl::StatusOr<Source<Input>>, called once per run. `step`:
+  // (StepContext&, Input&) -> absl::Status, called once per input.
   template <class Open, class StepOfInput>
   void Register(const std::string& name, Open open, StepOfInput step) {
     using SourceOf = typename std::invoke_result_t<Open&, const ClosureContext&>::value_type;
@@ -124,7 +125,7 @@ class Registry {
       absl::StatusOr<SourceOf> source = open(context);
       if (!source.ok()) return source.status();
       const auto shared = std::make_shared<SourceOf>(
-          *std::move(source));  // a std::function is copied; the source need not be
+          *std::move(source));  // a std::function must be copyable, and the source need not be
       return AnySource([shared]() -> absl::StatusOr<std::any> {
         auto input = (*shared)();
         if (!input.ok()) return input.status();
@@ -144,7 +145,7 @@ class Registry {
 
  private:
   friend class FunctionCall;
-  using AnySource = std::function<absl::StatusOr<std::any>()>;  // an empty one: no more
+  using AnySource = std::function<absl::StatusOr<std::any>()>;  // empty: there are no more inputs
   struct Function {
     std::function<absl::StatusOr<AnySource>(const ClosureContext&)> open;
     std::function<absl::Status(StepContext&, const std::any&)> step;
@@ -154,8 +155,8 @@ class Registry {
   absl::Status status_;
 };
 
-// evergrad-worker with these functions: parses its options, joins the coordinator, works until
-// SIGTERM. Returns the exit code. From main.
+// The main of evergrad-worker with these functions: parses the options, joins the coordinator,
+// works until SIGTERM. Returns the exit code.
 int WorkerMain(int argc, char** argv, Registry functions);
 
 }  // namespace evergrad::sdk

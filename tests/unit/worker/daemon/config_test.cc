@@ -85,10 +85,10 @@ TEST_CASE(
   const char* flags[] = {"evergrad-worker", "--data-root", "/a", "--data-root", "/b,c"};
   REQUIRE(table.Parse(5, flags).ok());
   CHECK(given.data_roots == std::vector<std::string>{"/a", "/b,c"});
-  CHECK_THAT(table.Help(),
-             Catch::Contains("--data-root") &&
-                 Catch::Contains(
-                     "any file that this process can read where only this machine is involved"));
+  CHECK_THAT(
+      table.Help(),
+      Catch::Contains("--data-root") &&
+          Catch::Contains("any file that this process can read, if only this machine is involved"));
 }
 
 TEST_CASE("settings are flags and keys of one table, and what does not fit is refused") {
@@ -127,24 +127,24 @@ TEST_CASE("settings are flags and keys of one table, and what does not fit is re
 }
 
 TEST_CASE(
-    "a device that cannot be had is refused by name with the reason, and auto says why it takes "
+    "an unusable device is refused by name with the reason, and auto says why it takes "
     "the CPU") {
   Config config;
   config.cuda_library = "/nowhere/libevergrad_cuda.so";
   REQUIRE(Resolve("", 2, &config).ok());
   CHECK(config.device == "cpu");
-  CHECK(config.device_text == "cpu: /nowhere/libevergrad_cuda.so is not there");
+  CHECK(config.device_text == "cpu: /nowhere/libevergrad_cuda.so does not exist");
   config.device = "gpu:3";
   const absl::Status refused = Resolve("", 2, &config);
   CHECK(refused.message() ==
-        "device gpu:3 cannot be had: /nowhere/libevergrad_cuda.so is not there");
+        "device gpu:3 is not usable: /nowhere/libevergrad_cuda.so does not exist");
   CHECK(BlameOf(refused) == Blame::kUser);
   config.device = "tpu";
   CHECK(Resolve("", 2, &config).message() ==
         "unknown device; one of auto, cpu, gpu, gpu:N: device=tpu");
   config.device = "cpu";
   REQUIRE(Resolve("", 2, &config).ok());
-  CHECK(config.device_text == "cpu: as asked for");
+  CHECK(config.device_text == "cpu: as requested");
 }
 
 }  // namespace

@@ -548,7 +548,8 @@ Node::Intercept FullWhile(const std::atomic<bool>* full, std::atomic<int>* refus
   };
 }
 
-TEST_CASE("no room at a server: the job fails with server, table, bytes, limit and what to do") {
+TEST_CASE(
+    "out of memory at a server: the job fails with server, table, bytes, limit and what to do") {
   std::atomic<bool> full{true};
   std::atomic<int> refused{0};
   Stage stage;
@@ -560,7 +561,7 @@ TEST_CASE("no room at a server: the job fails with server, table, bytes, limit a
   CHECK(failed.user_error());
   CHECK(failed.cause().origin_text() == "ps_server/1");
   CHECK_THAT(failed.cause().message(),
-             Catch::StartsWith("no room at ps_server/1: ") &&
+             Catch::StartsWith("out of memory at ps_server/1: ") &&
                  Catch::Contains("table=movies held=1000 memory_bytes_max=900") &&
                  Catch::Contains("closure=0 update=0") &&
                  Catch::Contains("training.on_over_budget: pause"));
@@ -569,7 +570,8 @@ TEST_CASE("no room at a server: the job fails with server, table, bytes, limit a
 }
 
 TEST_CASE(
-    "no room at a server, on_over_budget: pause: the worker says for what it waits, and goes on "
+    "out of memory at a server, on_over_budget: pause: the worker says for what it waits, and goes "
+    "on "
     "when there is room") {
   std::atomic<bool> full{true};
   std::atomic<int> refused{0};
@@ -589,9 +591,10 @@ TEST_CASE(
     const MonoTime began = stage.clock.Now();
     while (progress().state() != "paused" && stage.clock.Now() - began < std::chrono::seconds(20)) {
     }
-    CHECK(progress().waiting_for() ==
-          "room at ps_server/1: server's tables are above memory_bytes_max: table=movies held=1000 "
-          "memory_bytes_max=900");
+    CHECK(
+        progress().waiting_for() ==
+        "memory at ps_server/1: server's tables are above memory_bytes_max: table=movies held=1000 "
+        "memory_bytes_max=900");
   };
   const std::uint64_t first = stage.Grant(0);
   until_paused();
@@ -614,7 +617,7 @@ TEST_CASE(
   stage.Message(recall);
   const v1::AttemptDropped dropped = stage.Next(v1::TaskMessage::kDropped).dropped();
   CHECK(dropped.attempt().n() == second);
-  CHECK_THAT(dropped.reason(), Catch::Contains("waited for room"));
+  CHECK_THAT(dropped.reason(), Catch::Contains("waited for memory"));
   CHECK(stage.HoldsNothing());
   full = false;
   CHECK(stage.RunClosure(1).attempt().n() == second + 1);
@@ -861,7 +864,7 @@ TEST_CASE("a coordinator whose disk is full for a while fills no worker's log") 
   }
   int refused = 0, given_back = 0;
   for (const log::Line& line : stage.logger.Read(0, 0, "", 1000)) {
-    refused += line.text.find("does not take a file") != std::string::npos;
+    refused += line.text.find("refuses a file") != std::string::npos;
     given_back += line.text.find("attempt given back") != std::string::npos;
   }
   CHECK(refused == 1);
@@ -1197,7 +1200,7 @@ TEST_CASE("in mixed_bfloat16 the loss falls as it does in float32") {
   CheckSameCurve(settings, "mixed_bfloat16", 2e-2);
 }
 
-constexpr char kScaleHelp[] = "What the last step's losses were multiplied by (mixed_float16)";
+constexpr char kScaleHelp[] = "Loss scale of the last step (mixed_float16)";
 constexpr char kOverflowsHelp[] =
     "Steps whose update was skipped because the loss scale was too large";
 
@@ -1305,8 +1308,8 @@ TEST_CASE(
     CHECK(failed.lack() == v1::ABILITY);
     CHECK_THAT(failed.cause().message(),
                Catch::Contains("training.precision=" + precision + " device=cpu (oneDNN") &&
-                   Catch::Contains(precision == "tf32" ? "TF32 is of NVIDIA's GPUs"
-                                                       : "no float16 products for processors"));
+                   Catch::Contains(precision == "tf32" ? "only NVIDIA's GPUs have TF32"
+                                                       : "no float16 products for CPUs"));
   }
 }
 
@@ -1337,7 +1340,7 @@ TEST_CASE(
     const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
     CHECK(failed.user_error());
     CHECK_THAT(failed.cause().message(),
-               Catch::Contains("gradient is beyond the range of its wire type: "
+               Catch::Contains("gradient exceeds the range of its wire type: "
                                "variable=logits/kernel wire_dtype=fp16 closure=0 step="));
   }
 }
@@ -1461,7 +1464,7 @@ TEST_CASE(
   const v1::Failed failed = stage.Next(v1::TaskMessage::kFailed).failed();
   CHECK(failed.user_error());
   CHECK(failed.cause().kind() == "user");
-  CHECK_THAT(failed.cause().message(), Catch::Contains("too large") &&
+  CHECK_THAT(failed.cause().message(), Catch::Contains("exceeds the size of a message") &&
                                            Catch::Contains("kind=DESCRIBE") &&
                                            Catch::Contains("limit=200"));
   CHECK(stage.HoldsNothing());
@@ -1516,7 +1519,7 @@ TEST_CASE("a job that ends takes its attempts with it, and a new one runs on the
   CHECK(stage.HoldsNothing());
   stage.Grant(1);
   CHECK_THAT(stage.Next(v1::TaskMessage::kDropped).dropped().reason(),
-             Catch::Contains("not known"));
+             Catch::Contains("unknown job"));
   stage.Register({}, 3);
   CHECK(stage.RunClosure(2).closure() == 2);
 }

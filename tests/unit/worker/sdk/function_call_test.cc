@@ -169,7 +169,7 @@ TEST_CASE("errors and exceptions of a user's code are told apart, and stop at th
   CHECK(good.status().ok());
   CHECK(good.names().size() == 5);
   good.Register("user", [](StepContext&) { return absl::OkStatus(); });
-  CHECK_THAT(std::string(good.status().message()), Catch::Contains("two functions of one name"));
+  CHECK_THAT(std::string(good.status().message()), Catch::Contains("duplicate function"));
   Stage stage(std::move(good));
   const auto status = [&](const std::string& function) {
     stage.Make(function);
