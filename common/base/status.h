@@ -1,5 +1,5 @@
-// Adds to absl::Status what a caller needs for its reaction: who caused the error, and whether a
-// retry makes sense.
+// Adds two properties to absl::Status that decide about a caller's reaction: the party that caused
+// the error, and whether a retry makes sense.
 //
 // The two kinds of errors of ARCHITECTURE section 4.6 are distinguished by type, never by message
 // text.

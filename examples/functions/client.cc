@@ -1,4 +1,4 @@
-// Schedules the example's closures and shows what comes of them (README.md).
+// Schedules the example's closures and shows their results (README.md).
 //
 //   evergrad-example-client ADDRESS JOB [CLOSURES [BATCHES]]
 #include <cstdint>
@@ -36,7 +36,8 @@ absl::Status Run(ClusterCoordinator& cluster, std::uint32_t closures, std::uint3
   std::cout << "slope, height and steps applied: " << *values << "   (drawn from 3 -2 0.5; "
             << std::uint64_t{closures} * batches << " steps scheduled)\n";
 
-  // What a user's mistake looks like: it is told by the next call, once, and then all goes on.
+  // The effect of a user's mistake: the next call returns the error, once, and then the job
+  // continues.
   const auto wrong = cluster.Schedule("fit", "many points");
   if (!wrong.ok()) return wrong.status();
   std::cout << "a mistake on purpose: " << cluster.Join().message() << "\n";

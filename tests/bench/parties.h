@@ -1,6 +1,6 @@
-// Rivals in processes of their own: each is a client and a server that share nothing with the
-// others, so that CPU, page faults and threads are told apart. Fork them first: nobody has threads
-// yet. POSIX only, no gRPC.
+// Competitors in separate processes: each is a client and a server that share nothing with the
+// others, so that CPU, page faults and threads are measured separately. Fork them first, before
+// there are threads. POSIX only, no gRPC.
 #pragma once
 
 #include <signal.h>
@@ -28,7 +28,8 @@ namespace evergrad::bench {
 
 using Steady = std::chrono::steady_clock;
 
-struct Wish {  // Calls that carry `push` bytes there and `pull` bytes back, `in_flight` at a time.
+// Calls that carry `push` bytes to the server and `pull` bytes back, `in_flight` at a time.
+struct Wish {
   std::uint64_t push = 0, pull = 0;
   int in_flight = 1;
   double seconds = 0.25;
@@ -44,7 +45,7 @@ struct Measured {
   double rate() const { return calls / seconds; }
 };
 
-// Of a process that is ours: CPU seconds, minor page faults.
+// The CPU seconds and minor page faults of one of our processes.
 inline Usage UsageOf(pid_t pid) {
   Usage usage;
   clockid_t clock;
@@ -59,7 +60,7 @@ inline Usage UsageOf(pid_t pid) {
   return usage;
 }
 
-// Calls per wish; how often within `wish.seconds` at least, and how long that took.
+// Calls per wish: their number within at least `wish.seconds`, and the duration.
 using Client = std::function<Measured(const Wish&)>;
 
 inline void SayLine(int out, const std::string& text) {
@@ -70,7 +71,7 @@ inline void SayLine(int out, const std::string& text) {
 class Party {
  public:
   // `serve` runs in the server's process and writes a line (its addresses) to the descriptor, then
-  // serves until it is killed; `connect` makes the client of it in the client's process.
+  // serves until it is killed; `connect` makes its client in the client's process.
   Party(const std::function<void(int out)>& serve,
         const std::function<Client(const std::string& line)>& connect) {
     int to[2], from[2];
@@ -89,7 +90,7 @@ class Party {
     to_ = to[1];
     from_ = from[0];
   }
-  // The client alone, of a server that runs elsewhere at `line`; its usage stays 0.
+  // Only the client, for a server that runs elsewhere at `line`; its usage stays 0.
   Party(const std::string& line, const std::function<Client(const std::string& line)>& connect)
       : Party([line](int out) { SayLine(out, line), pause(); }, connect) {}
   ~Party() {
@@ -140,11 +141,12 @@ class Party {
   int to_ = -1, from_ = -1;
 };
 
-// The raw rival: one TCP connection, every byte read into one buffer. A line is "HOST:PORT", IPv4.
+// The raw competitor: one TCP connection, with every byte read into one buffer. A line is
+// "HOST:PORT", IPv4.
 Client ConnectRaw(const std::string& line);
 void ServeRaw(int out);
-// The same in pieces: a listening socket, or -1; where it listens; serves each connection in a
-// process of its own, until it is ended.
+// The same in pieces: a listening socket, or -1; its address; a server that handles each connection
+// in a separate process.
 int ListenRaw(const std::string& address);
 std::string AddressOf(int listener);
 [[noreturn]] void ServeRawForEver(int listener);

@@ -1,6 +1,6 @@
-// The rival of embedding tables: what one writes in an afternoon for a table of fixed size and
-// nothing else. One flat open-addressing array of {key, row}, rows with their accumulators in one
-// flat array, memory asked for ahead, Adagrad written out, large pages. One thread.
+// The competitor of embedding tables: a minimal table of fixed size. One flat open-addressing array
+// of {key, row}, rows with their accumulators in one flat array, memory allocated in advance,
+// Adagrad written out, large pages. One thread.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 
 namespace evergrad::bench {
 
-// Zeroed, on large pages.
+// Zero-initialized, on large pages.
 template <class T>
 class Pages {
  public:

@@ -1,5 +1,5 @@
-// The server side of dense_bench and rows_bench: a parameter server's shards without daemon and
-// coordinator, in this process.
+// The server side of dense_bench and rows_bench: a parameter server's shards in this process,
+// without daemon and coordinator.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ inline constexpr std::uint64_t kLaneBytesMax = 64u << 20,
 
 class ShardServer {
  public:
-  // Of the jobs above those in `jobs`. An executor for each core. Checks that it can listen, off
-  // loopback, too: the caller has asked for that.
+  // Serves those of the jobs above that are in `jobs`, with an executor for each core. EG_CHECKs
+  // that it can listen; an address off loopback is allowed, because the caller has asked for it.
   ShardServer(const std::string& listen, const std::vector<std::uint64_t>& jobs,
               transport::TlsFiles tls = {});
   std::string address() const { return server_->address(); }
@@ -47,9 +47,9 @@ class ShardServer {
   std::unique_ptr<transport::Server> server_;
 };
 
-// "A,B,C", without what is empty.
+// Splits "A,B,C" and drops empty parts.
 std::vector<std::string> SplitServers(const std::string& list);
-// The next port of the same host, where bench_server has its raw stream. "" when there is none.
+// The next port of the same host, at which bench_server has its raw stream. "" if there is none.
 std::string RawAddressOf(const std::string& address);
 
 }  // namespace evergrad::bench

@@ -1,7 +1,6 @@
-// A worker's session by hand: registers, takes what it is granted and keeps it. For tools that push
-// to a real cluster, whose servers take nothing that was not granted, and for one that lies.
-// Destroyed: it leaves as a worker does that was given notice, and what it had is granted to
-// others.
+// A manual session of a worker: it registers, accepts grants and keeps them. For tools that push to
+// a real cluster, whose servers accept only granted pushes, and for one that sends wrong messages.
+// The destructor leaves like a worker after a notice, and its work is granted to others.
 #pragma once
 
 #include <chrono>
@@ -26,7 +25,7 @@ namespace evergrad::test {
 
 class GrantHolder {
  public:
-  // `answer`: called for each grant on the session's executor; what it returns is sent. Empty:
+  // `answer` is called for each grant on the session's executor, and its result is sent. If empty,
   // grants are kept.
   using Answer =
       std::function<std::optional<v1::TaskMessage>(const v1::Grant&, const v1::Stamp& map_version)>;
@@ -79,7 +78,7 @@ class GrantHolder {
     session_.reset();
   }
 
-  // The first grant of training work of `job`; nullopt: there is none in time.
+  // The first grant of training work of `job`; nullopt if none arrives in time.
   std::optional<v1::Grant> WaitGrant(std::uint64_t job, std::chrono::milliseconds timeout) {
     MutexLock lock(&mu_);
     const auto end = std::chrono::steady_clock::now() + timeout;
@@ -93,7 +92,7 @@ class GrantHolder {
                                  std::chrono::milliseconds(1));
     }
   }
-  // What a push needs: the name and the proof of that grant.
+  // The fields that a push needs: the name and the proof of that grant.
   void Prove(const v1::Grant& grant, v1::RequestHeader* header) const {
     header->set_client_name("worker/" + name_);
     v1::GrantProof& proof = *header->add_grants();

@@ -1,5 +1,5 @@
-// Where a test finds the checkout, the binaries and the data. ctest sets the environment; by hand,
-// the current folder serves.
+// The places of the checkout, the binaries and the data. ctest sets the environment; without it the
+// current folder is used.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// A folder of a test's own, removed with everything in it. Its name has spaces: paths may have
-// them.
+// A temporary folder for one test, removed with its contents. Its name has spaces, because paths
+// may have them.
 #pragma once
 
 #include <stdlib.h>

@@ -238,7 +238,7 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
     EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));
   }
   if (absl::IsResourceExhausted(
-          // otherwise a batch that did not fit would leave no memory for one that does
+          // otherwise a batch that did not fit would use up the memory for one that does
           result.status())) {
     rows_room_.assign(rows_room_.size(), 0);
     for (std::vector<Memory>* const of_tables : {&row_values_, &row_gradients_})

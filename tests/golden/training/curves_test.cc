@@ -1,5 +1,5 @@
 // Training end to end in one process, without the wire: reader, plan, graph, shards with their
-// initialisers, ledger and Adam. Its loss curve must equal that of an independent float64
+// initializers, ledger and Adam. The loss curve must equal that of an independent float64
 // implementation (make_curves.py, which wrote curves.json).
 #include <algorithm>
 #include <array>
@@ -68,7 +68,7 @@ config::ModelSpec Model(const std::string& name, const std::string& activation) 
 constexpr ShardEpoch kEpoch{1, 1};
 constexpr MapVersion kStart{1, 1};
 
-// A variable on its servers' shards.
+// A variable with its shards.
 struct Variable {
   tensor::Shape shape;
   std::vector<std::unique_ptr<ps_server::Shard>> shards;
@@ -264,7 +264,7 @@ void CheckCurve(const std::string& name, std::size_t steps) {
   const Run run = Train(name, *data, golden, 1, steps);
   CHECK(Worst(run.losses, want, 100) <= 1e-4);
   CHECK(Worst(run.losses, want, steps) <= 1e-3);
-  CHECK(run.losses.back() < 0.5 * run.losses.front());  // it has learned something worth comparing
+  CHECK(run.losses.back() < 0.5 * run.losses.front());  // it has learned enough for a comparison
 }
 
 TEST_CASE("the loss curve of the MLP equals the float64 implementation's") {
@@ -273,7 +273,7 @@ TEST_CASE("the loss curve of the MLP equals the float64 implementation's") {
 TEST_CASE("the loss curve of the CNN equals the float64 implementation's") {
   CheckCurve("cnn", 200);
 }
-// 100 steps: make_curves.py says why relu, pooling and Adam cannot be compared for longer.
+// 100 steps; make_curves.py explains why relu, pooling and Adam cannot be compared for longer.
 TEST_CASE("the loss curve of the CNN with relu equals the float64 implementation's") {
   CheckCurve("cnn_relu", 100);
 }

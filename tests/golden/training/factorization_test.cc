@@ -1,6 +1,6 @@
-// The example job of a matrix factorization, read as users write it and trained in one process: csv
-// reader, look-ups, embedding layers, L2 and RMSE reach what a correct implementation reaches on
-// its ratings. The rows live in plain maps, with the lazy Adam of the job (t per row).
+// The example job of a matrix factorization, read from its file and trained in one process: csv
+// reader, lookups, embedding layers, L2 and RMSE must reach the result of a correct implementation
+// on its ratings. The rows are in plain maps, with the lazy Adam of the job (t per row).
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <fstream>
@@ -80,7 +80,7 @@ Loaded Load(const worker::Dataset& data, const worker::Graph& graph, const std::
 }
 
 // Trains the example on `set`/ratings.csv below the data folder and returns the last RMSE; nullopt,
-// with the reason said, where the file is missing.
+// with a message, if the file is missing.
 std::optional<double> RmseOn(const std::string& set, std::uint64_t ratings) {
   std::ifstream file(test::SourceDir() + "/configs/examples/matrix_factorization.yaml");
   std::stringstream text;

@@ -1,13 +1,13 @@
-/* The border between the worker and libevergrad_cuda.so: plain C, so that a worker built without
- * CUDA loads a library built with it.
+/* The interface between the worker and libevergrad_cuda.so: plain C, so that a worker built without
+ * CUDA can load a library built with it.
  *
- * The library exports one function, evergrad_cuda_api(), which gives one table. The first two
- * members of the table never move: whoever loads it compares them with the ones of his own header
- * and refuses another version before he reads on.
+ * The library exports one function, evergrad_cuda_api(), which returns one table. The first two
+ * members of the table never move: the loader compares them with those of its own header and
+ * refuses another version before it reads any other member.
  *
  * Every function returns a kind (EgCudaKind) and, unless that is EG_CUDA_OK, fills in *error.
- * Nothing throws across the border. Unless said, a function may be called from any thread; a
- * context and what was made of it belong to one thread at a time. */
+ * No exception crosses the interface. Unless stated, a function may be called from any thread; a
+ * context and the objects made from it are used by one thread at a time. */
 #ifndef EVERGRAD_WORKER_BACKEND_CUDA_CUDA_ABI_H_
 #define EVERGRAD_WORKER_BACKEND_CUDA_CUDA_ABI_H_
 
@@ -23,16 +23,16 @@ extern "C" {
 enum EgCudaKind {
   EG_CUDA_OK = 0,
   EG_CUDA_NO_DRIVER = 1,  /* cudart's 35: no driver, or one older than the runtime */
-  EG_CUDA_NO_DEVICE = 2,  /* cudart's 100, or an ordinal that is not there */
+  EG_CUDA_NO_DEVICE = 2,  /* cudart's 100, or an ordinal that does not exist */
   EG_CUDA_NO_LIBRARY = 3, /* cuBLASLt or cuDNN cannot be loaded */
-  EG_CUDA_NO_MEMORY = 4,  /* of the device, or pinned */
+  EG_CUDA_NO_MEMORY = 4,  /* out of device memory or pinned memory */
   EG_CUDA_BAD_SHAPE = 5,  /* the library refuses this shape, or has no algorithm for it */
   EG_CUDA_FAILED = 6 /* anything else; after some of these the device is lost to this process */
 };
 
 typedef struct EgCudaError {
   int32_t kind;
-  int32_t code;   /* of CUDA, cuBLAS or cuDNN, whichever `text` names */
+  int32_t code;   /* of CUDA, cuBLAS or cuDNN, as named in `text` */
   char text[496]; /* "cudaMalloc: out of memory (cudart 2)" */
 } EgCudaError;
 
@@ -42,9 +42,9 @@ typedef struct EgCudaDevice {
   char name[256];
 } EgCudaDevice;
 
-typedef struct EgContext EgContext; /* one device, its three lanes (streams), its handles */
+typedef struct EgContext EgContext; /* one device, its three queues (streams), its handles */
 typedef struct EgEvent EgEvent;
-typedef struct EgGraph EgGraph; /* a step that was captured, ready to be launched */
+typedef struct EgGraph EgGraph; /* a captured step, ready to be launched */
 typedef struct EgPlan EgPlan;   /* one algorithm of cuBLASLt or cuDNN for one shape */
 
 enum EgLane { EG_LANE_COMPUTE = 0, EG_LANE_IN = 1, EG_LANE_OUT = 2 };
@@ -55,13 +55,14 @@ typedef struct EgOpenOptions {
   int32_t reserved;
 } EgOpenOptions;
 
-/* What cuBLASLt or cuDNN computes. a and b are of `type` (EgElement of cuda_ops.h), d of `d_type`,
- * bias and sums float32; 16 bits are added up in float32, float32 is multiplied as float32 unless
- * `tf32`. Arrays are row-major or NHWC; filters are KRSC ([filters][kernel_h][kernel_w][in_c]).
- *   EG_PLAN_MATMUL      d[m,n] = op(a) op(b) (+ bias[n]); a is [m,k] or, transposed, [k,m]; b is
- * [k,n] or [n,k]; bias_gradient: sums[n] = the columns of b (not transposed) added up, beside the
- * product EG_PLAN_CONV        d = conv(a = x, b = w) (+ bias, relu) EG_PLAN_CONV_DATA   d = dx of a
- * = dy, b = w EG_PLAN_CONV_FILTER d = dw of a = dy, b = x */
+/* A computation of cuBLASLt or cuDNN. a and b have `type` (EgElement of cuda_ops.h), d has
+ * `d_type`, bias and sums are float32. 16-bit elements are added in float32; float32 is multiplied
+ * as float32 unless `tf32`. Arrays are row-major or NHWC; filters are KRSC
+ * ([filters][kernel_h][kernel_w][in_c]). EG_PLAN_MATMUL       d[m,n] = op(a) op(b) (+ bias[n]); a
+ * is [m,k] or, transposed, [k,m]; b is [k,n] or [n,k]; with bias_gradient also sums[n] = the sums
+ * of the columns of b (not transposed) EG_PLAN_CONV         d = conv(a = x, b = w) (+ bias, relu)
+ *   EG_PLAN_CONV_DATA    d = dx of a = dy, b = w
+ *   EG_PLAN_CONV_FILTER  d = dw of a = dy, b = x */
 enum EgPlanKind {
   EG_PLAN_MATMUL = 0,
   EG_PLAN_CONV = 1,
@@ -93,13 +94,13 @@ typedef struct EgCudaApi {
   uint32_t table_bytes; /* sizeof(EgCudaApi) */
 
   const char* (*build)(void); /* "CUDA 13.0, cuDNN 9.19" */
-  /* Makes no context on any device. Without a driver or a device: EG_CUDA_NO_DRIVER,
+  /* Creates no context on any device. Without a driver or a device: EG_CUDA_NO_DRIVER,
    * EG_CUDA_NO_DEVICE, and *count is 0. */
   int32_t (*device_count)(int32_t* count, EgCudaError* error);
   int32_t (*device)(int32_t ordinal, EgCudaDevice* device, EgCudaError* error);
 
-  /* Loads cuBLASLt and cuDNN. A context is used by the thread that opened it; close waits for what
-   * is queued. */
+  /* Loads cuBLASLt and cuDNN. A context is used by the thread that opened it; close waits for
+   * queued work. */
   int32_t (*open)(const EgOpenOptions* options, EgContext** context, EgCudaError* error);
   void (*close)(EgContext* context);
 
@@ -112,7 +113,7 @@ typedef struct EgCudaApi {
   int32_t (*allocate_host)(uint64_t bytes, void** memory, EgCudaError* error);
   void (*release_host)(void* memory);
 
-  /* Queued on the lane. Host memory that is not page-locked makes the caller wait. */
+  /* Queued on `lane`. With host memory that is not page-locked the caller waits. */
   int32_t (*copy)(EgContext* context, int32_t lane, int32_t direction, void* to, const void* from,
                   uint64_t bytes, EgCudaError* error);
 
@@ -120,50 +121,51 @@ typedef struct EgCudaApi {
   void (*drop_event)(EgEvent* event);
   int32_t (*record)(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error);
   int32_t (*await)(EgContext* context, int32_t lane, EgEvent* event, EgCudaError* error);
-  int32_t (*wait)(EgEvent* event,
-                  EgCudaError* error); /* the host waits; one that was never recorded has passed */
+  int32_t (*wait)(
+      EgEvent* event,
+      EgCudaError* error); /* the host waits; an event that was never recorded has passed */
   int32_t (*passed)(EgEvent* event, int32_t* yes, EgCudaError* error);
   int32_t (*milliseconds)(EgEvent* from, EgEvent* to, float* milliseconds,
                           EgCudaError* error); /* both timed and passed */
 
-  /* Between the two, what is queued on the compute lane is recorded and not run; events are
-   * recorded and awaited when the graph runs. end_capture always ends it; *graph is null after an
-   * error. */
+  /* Between the two calls, work queued on the compute queue is recorded and not run; its events are
+   * recorded and awaited when the graph runs. end_capture always ends the capture; *graph is null
+   * after an error. */
   int32_t (*begin_capture)(EgContext* context, EgCudaError* error);
   int32_t (*end_capture)(EgContext* context, EgGraph** graph, EgCudaError* error);
   int32_t (*launch)(EgContext* context, EgGraph* graph,
-                    EgCudaError* error); /* on the compute lane */
+                    EgCudaError* error); /* on the compute queue */
   void (*drop_graph)(EgGraph* graph);
 
-  /* The algorithms that the library offers for a shape, its first choice first; at most
-   * `infos_max`, of which the last is a deterministic one where there is any and none is before it.
-   * EG_CUDA_BAD_SHAPE: none, and why. */
+  /* The algorithms that the library offers for a shape, in its order of preference; at most
+   * `infos_max`. If none of the others is deterministic, the last is, if there is one.
+   * EG_CUDA_BAD_SHAPE with the reason if there is none. */
   int32_t (*plans)(EgContext* context, const EgPlanKey* key, EgPlanInfo* infos, int32_t infos_max,
                    int32_t* count, EgCudaError* error);
-  /* One of those that `plans` has offered last, for this key; each once. */
+  /* Makes one of those that `plans` has offered last, for this key; each at most once. */
   int32_t (*make_plan)(EgContext* context, const EgPlanKey* key, int32_t index, EgPlan** plan,
                        EgCudaError* error);
   int32_t (*run_plan)(EgContext* context, EgPlan* plan, const EgPlanArguments* arguments,
-                      EgCudaError* error); /* on the compute lane */
+                      EgCudaError* error); /* on the compute queue */
   void (*drop_plan)(EgPlan* plan);
-  /* Makes all of a plan that needs no device (descriptors of tensors, convolutions, operations,
-   * products): on a machine without one, too. */
+  /* Makes the parts of a plan that need no device (descriptors of tensors, convolutions,
+   * operations, products), so it also works on a machine without one. */
   int32_t (*check_plan)(const EgPlanKey* key, EgCudaError* error);
 
-  /* One of our own kernels (cuda_ops.h) on the compute lane; `arguments` is its struct. */
+  /* One of our own kernels (cuda_ops.h) on the compute queue; `arguments` is its struct. */
   int32_t (*compute)(EgContext* context, int32_t op, const void* arguments,
                      uint64_t arguments_bytes, EgCudaError* error);
 
-  /* What EgScatter's scratch has to have for a sort of n pairs; below 0: not known. */
+  /* The size of EgScatter's scratch for a sort of n pairs; below 0: unknown. */
   int64_t (*sort_bytes)(EgContext* context, int64_t n);
 
-  /* A named range in a profile (NVTX), on the calling thread. push_range: 0 when no profiler is
-   * attached, which stays so for the life of the process, and nothing was pushed. */
+  /* A named range in a profile (NVTX), on the calling thread. push_range returns 0 if no profiler
+   * is attached, which does not change during the life of the process; nothing was pushed then. */
   int32_t (*push_range)(const char* name);
   void (*pop_range)(void);
 
   /* The driver's last sample (NVML): the share of time in which some kernel of some process ran, 0
-   * to 1. EG_CUDA_NO_LIBRARY: it cannot be asked. */
+   * to 1. EG_CUDA_NO_LIBRARY if NVML is not usable. */
   int32_t (*utilization)(EgContext* context, float* share, EgCudaError* error);
 } EgCudaApi;
 

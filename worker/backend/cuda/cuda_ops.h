@@ -1,11 +1,12 @@
-/* The kernels of libevergrad_cuda.so: one struct of arguments each, plain C. What they compute is
- * said in worker/backend/backend.h; here is what differs. Pointers are into the device's memory
- * unless said; a null one is not wanted, or absent. All sizes are in elements.
+/* The kernels of libevergrad_cuda.so: one struct of arguments each, plain C. Their results are
+ * specified in worker/backend/backend.h; this file describes only the differences. Pointers are
+ * into the device's memory unless stated; a null output is not computed, a null input is absent.
+ * All sizes are in elements.
  *
- * void pointers are to elements of the `type` beside them (EgElement), others to what they say.
+ * void pointers point to elements of the `type` beside them (EgElement).
  *
- * `scratch` is memory that the kernel may spoil, of kernels/scratch.h's size. X(enumerator, struct)
- * lists them all. */
+ * `scratch` is memory that the kernel may overwrite, of kernels/scratch.h's size. X(enumerator,
+ * struct) lists them all. */
 #ifndef EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
 #define EVERGRAD_WORKER_BACKEND_CUDA_CUDA_OPS_H_
 
@@ -15,7 +16,7 @@
 extern "C" {
 #endif
 
-/* Lists travel in the arguments, of which CUDA takes 4 KB. */
+/* Lists are part of the arguments, which CUDA limits to 4 KB. */
 #define EG_LIST_MAX 96
 
 enum EgElement { EG_FLOAT32 = 1, EG_FLOAT16 = 3, EG_BFLOAT16 = 4 };
@@ -64,7 +65,7 @@ typedef struct EgCast {
   const void* x;
   void* y;
   int32_t x_type, y_type;
-} EgCast; /* a copy, where the types are one */
+} EgCast; /* a copy if the types are equal */
 typedef struct EgScale {
   int64_t n;
   const void* x;
@@ -100,7 +101,7 @@ typedef struct EgTranspose {
   int32_t x_type, y_type;
 } EgTranspose; /* y[c][r] = x[r][c] */
 /* Images of [in_h][in_w][channels] as images of [out_h][out_w][channels]: y[h][w] = x[h - top][w -
- * left], zeros where x has no such place. */
+ * left], and zeros outside of x. */
 typedef struct EgPad {
   int64_t batch, in_h, in_w, out_h, out_w, channels, top, left;
   const void* x;
@@ -246,7 +247,7 @@ typedef struct EgEmbedding {
   int64_t batch, dimension, ids;
   int32_t combiner, count;
   int64_t widths[EG_LIST_MAX];
-} EgEmbedding; /* ids: of an example */
+} EgEmbedding; /* ids: per example */
 typedef struct EgGather {
   EgEmbedding s;
   const uint32_t* position;

@@ -1,4 +1,4 @@
-// Kernels that touch each element once, and pooling.
+// Kernels that access each element once, and pooling.
 #include "worker/backend/cuda/device/kernels.h"
 #include "worker/backend/cuda/device/launch.cuh"
 #include "worker/backend/cuda/kernels/launch.h"

@@ -10,7 +10,7 @@
 
 namespace evergrad::cuda {
 
-inline constexpr std::int64_t kGridMax = 1 << 20;  // beyond, threads take several
+inline constexpr std::int64_t kGridMax = 1 << 20;  // beyond it, a thread processes several
 
 // A value of whole 32-bit words from another lane.
 template <typename T>
@@ -36,7 +36,7 @@ __device__ __forceinline__ T FirstLane(const T& value) {
   return result;
 }
 
-// HostTeam's sums, in the same order. All threads of a team come to each Reduce.
+// Computes HostTeam's sums in the same order. All threads of a team must call each Reduce.
 template <int kCount>
 struct DeviceTeam {
   static constexpr int kThreads = kCount;
@@ -56,7 +56,7 @@ struct DeviceTeam {
     if constexpr (kThreads == kWarp) return FirstLane(mine);
     __shared__ __align__(16) unsigned char memory[kThreads / kWarp * sizeof(T)];
     T* const warps = reinterpret_cast<T*>(memory);
-    __syncthreads();  // the last Reduce has been read
+    __syncthreads();  // the result of the last Reduce has been read
     if (thread % kWarp == 0) warps[thread / kWarp] = mine;
     __syncthreads();
     T all = warps[0];
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kBlock)
        i += step)
     op(i);
 }
-// The loop is the team's: every thread of it makes the same turns.
+// All threads of a team run the same iterations.
 template <int kThreads, typename Op>
 __global__ void __launch_bounds__(kBlock)
     TeamKernel(std::int64_t count, const __grid_constant__ Op op) {
@@ -104,8 +104,8 @@ struct DeviceLauncher {
     const std::int64_t blocks = (count + per_block - 1) / per_block;
     return static_cast<unsigned>(blocks < kGridMax ? blocks : kGridMax);
   }
-  // The call's own status: the thread's last error may be another call's, of one that was allowed
-  // to fail.
+  // Uses the call's own status, because the thread's last error may come from another call that was
+  // allowed to fail.
   template <typename Op>
   int32_t Start(unsigned grid, void (*kernel)(std::int64_t, Op), std::int64_t count, const Op& op) {
     cudaLaunchConfig_t launch{};

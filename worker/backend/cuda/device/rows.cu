@@ -1,4 +1,4 @@
-// Kernels whose result for a row needs the row; losses and metrics.
+// Kernels whose result for a row depends on the whole row; losses and metrics.
 #include "worker/backend/cuda/device/kernels.h"
 #include "worker/backend/cuda/device/launch.cuh"
 #include "worker/backend/cuda/kernels/launch.h"

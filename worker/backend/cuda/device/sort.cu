@@ -1,5 +1,5 @@
-// The stable sort that puts the gradients of a row side by side: CUB's radix sort, the one
-// algorithm here that is not ours.
+// The stable sort that groups the gradients of a row: CUB's radix sort, the only algorithm here
+// from a library.
 #include <cub/device/device_radix_sort.cuh>
 
 #include "worker/backend/cuda/device/launch.cuh"
@@ -10,7 +10,7 @@ std::int64_t SortScratchBytes(std::int64_t n) {
   std::size_t bytes = 0;
   const std::uint32_t* const from = nullptr;
   std::uint32_t* const to = nullptr;
-  // Without memory it only answers how much it needs.
+  // Without memory the call only returns the size that it needs.
   const cudaError_t status = cub::DeviceRadixSort::SortPairs(nullptr, bytes, from, to, from, to,
                                                              static_cast<int>(n), 0, 32);
   return status == cudaSuccess ? static_cast<std::int64_t>(bytes) : -1;
