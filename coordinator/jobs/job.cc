@@ -119,7 +119,7 @@ void Job::Start() {
 void Job::Cancel() {
   if (phase_ == Phase::kSealedExporting) return GiveUpSealedExport("it was cancelled meanwhile");
   if (ended() || phase_ >= Phase::kSealing) return;
-  Event("state", "cancel asked for");
+  Event("state", "cancel requested");
   if (state_ == JobState::kQueued) {
     started_ms_ = host_->WallMillis();
     started_at_ = host_->Now();
@@ -215,7 +215,7 @@ void Job::Event(absl::string_view kind, const std::string& text) {
 // anew.
 void Job::ShowRefusal(const std::string& refusal) {
   const v1::Event& event = events_.Add(
-      "warning", absl::StrCat("shown as its journal has it, without its variables: ", refusal),
+      "warning", absl::StrCat("restored from the journal without its variables: ", refusal),
       host_->WallMillis(), nullptr);
   host_->Log(log::Level::kWarning, absl::StrCat("an ended job is ", event.text()), id_.spec.name);
 }
@@ -440,7 +440,7 @@ absl::Status Job::AdmitServer(TaskId task, const std::string& identity,
                  server.process == old->second.process) {
         Event("away",
               absl::StrFormat(
-                  "ps_server/%s is back after %.1f s", identity,
+                  "ps_server/%s reconnected after %.1f s", identity,
                   std::chrono::duration<double>(host_->Now() - old->second.away_since).count()));
       }
       servers_.erase(old);
@@ -528,8 +528,8 @@ void Job::Ready(TaskId task) {
                                          return server->stopped.count(order.shard.value()) != 0;
                                        });
         SayRollback(absl::StrCat("ps_server/", identity,
-                                 moves ? " has what was being moved when the coordinator ended"
-                                       : " registered without what it held"),
+                                 moves ? " was handing over shards when the coordinator ended"
+                                       : " registered without the shards that it held"),
                     change);
         // Also a shard that was adopted in the start-up window: its values are not those that a
         // reading round began with.
@@ -612,13 +612,13 @@ void Job::OnServerAway(TaskId task, absl::string_view reason) {
     if (const std::size_t shards = book_ && placed_ ? book_->ShardsOf(server->identity).size() : 0;
         shards > 0)
       Event("away", absl::StrCat("ps_server/", server->identity,
-                                 " has gone after its notice and held ", Shards(shards)));
+                                 " left after its drain notice and still held ", Shards(shards)));
   } else if (active() && !DiesIdle(server->identity)) {
     Event("away",
-          absl::StrFormat(
-              "ps_server/%s went away (%s); waiting for it to return (declared lost after %.3g s)",
-              server->identity, reason,
-              std::chrono::duration<double>(options_.server_lost_after).count()));
+          absl::StrFormat("ps_server/%s disconnected (%s); waiting for it to reconnect (declared "
+                          "lost after %.3g s)",
+                          server->identity, reason,
+                          std::chrono::duration<double>(options_.server_lost_after).count()));
   }
   Touch();
 }
@@ -642,7 +642,7 @@ void Job::OnServerLost(TaskId task, absl::string_view identity, absl::string_vie
 void Job::OnServerMissing(const std::string& identity) {
   OnDeath(Role::kPsServer, identity,
           absl::StrCat(
-              "it has not come back since the coordinator was started again ",
+              "it has not reconnected since the coordinator restarted ",
               std::chrono::duration_cast<std::chrono::seconds>(options_.server_lost_after).count(),
               " s ago"),
           false, nullptr, "");
@@ -654,7 +654,7 @@ void Job::GiveAwayShards(absl::string_view identity) {
     const std::vector<ShardId> shards = book_->ShardsOf(std::string(identity));
     if (!shards.empty()) {
       Event("rollback", absl::StrCat("ps_server/", identity, " is lost: ", shards.size(),
-                                     " shards are given to other servers"));
+                                     " shards are reassigned to other servers"));
       for (const ShardId shard : shards) {
         assigned_[shard.value()] = false;
         unplaced_.insert(shard);
@@ -680,8 +680,9 @@ void Job::BeginAnew(Term term) {
   moves_.clear();  // their sessions end
   moved_from_.clear();
   if (book_) Persist(book_->BeginLife(term));
-  Event("warning", absl::StrCat("a task knew of a later life of the coordinator: begun anew, term=",
-                                term.value()));
+  Event("warning",
+        absl::StrCat("a task has seen a later term, so the coordinator began a new one: term=",
+                     term.value()));
 }
 
 void Job::CloseWindow() {
@@ -747,7 +748,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
     if (worker->stuck && !said.computing()) {
       worker->stuck = false;
       Event("stall", absl::StrCat("worker/", worker->identity,
-                                  " computes nothing any more and may be given work again"));
+                                  " has stopped computing and may be given work again"));
     }
     if (said.steps() != before.steps()) Touch();
     worker->progress = said;
@@ -776,7 +777,7 @@ void Job::OnHeartbeat(TaskId task, const v1::Heartbeat& heartbeat) {
       // It was only slow: nothing of it has been given away.
       server->away_since = MonoTime{0};
       server->ready = true;
-      if (active()) Event("away", absl::StrCat("ps_server/", server->identity, " speaks again"));
+      if (active()) Event("away", absl::StrCat("ps_server/", server->identity, " responds again"));
     }
   }
 }
@@ -798,9 +799,9 @@ void Job::TellPauses(absl::string_view gone) {
                                   " waits for ", waits->progress.waiting_for()));
   } else if (waits == nullptr && pause_said_) {
     pause_said_ = false;
-    Event("state", gone.empty() ? "goes on: no push waits for room any more"
-                                : absl::StrCat("nobody waits for room any more: worker/", gone,
-                                               ", which did, is gone from this job"));
+    Event("state", gone.empty() ? "resumed: no push waits for memory any more"
+                                : absl::StrCat("no push waits for memory any more: worker/", gone,
+                                               ", whose push waited, has left this job"));
   }
 }
 
@@ -959,25 +960,27 @@ std::string Job::WaitingFor() const {
       workers = functions_->finish() ? "" : "closures to be scheduled";
     else if (!ready)
       workers = workers_elsewhere_ == 0
-                    ? "workers: none is here"
+                    ? "workers: none is connected"
                     : absl::StrCat("workers: ",
                                    workers_elsewhere_ == 1
-                                       ? "the one here serves"
+                                       ? "the only connected one serves"
                                        : absl::StrCat("all ", workers_elsewhere_, " serve"),
                                    " other jobs now");
     else if (!usable)
-      workers = !unfit.empty() ? absl::StrCat("workers: those here cannot take part: ", unfit)
+      workers = !unfit.empty()
+                    ? absl::StrCat("workers: the connected ones cannot take part: ", unfit)
                 : stalled.empty()
                     ? absl::StrCat("workers: ", WaitingForBackoffs())
-                    : absl::StrCat("workers: set aside after standing still: ", stalled);
+                    : absl::StrCat("workers: set aside because they made no progress: ", stalled);
     else if (pin_.waits())
-      workers = absl::StrCat("workers: a deterministic job goes on with worker/", pin_.identity(),
-                             " or one of its build and settings: ", pin_.compute());
+      workers =
+          absl::StrCat("workers: a deterministic job continues only with worker/", pin_.identity(),
+                       " or one with the same build and settings: ", pin_.compute());
     else if (functions_ && phase_ == Phase::kTraining)
       workers = WaitingForFunction();
   }
   const std::string servers = phase_ == Phase::kDescribing ? "" : WaitingForServers();
-  if (window_open_) return "tasks to register anew";
+  if (window_open_) return "tasks to register again";
   if (phase_ == Phase::kSaving && servers.empty()) {
     if (!checkpoint_.trouble().empty())
       return absl::StrCat("the last checkpoint: ", checkpoint_.trouble());
@@ -991,7 +994,7 @@ std::string Job::WaitingFor() const {
   }
   if (phase_ == Phase::kReporting && servers.empty()) return WaitingForReport();
   if (phase_ == Phase::kExporting && !export_trouble_.empty() && workers.empty() && servers.empty())
-    return absl::StrCat("room for the job's files: ", export_trouble_);
+    return absl::StrCat("disk space for the job's files: ", export_trouble_);
   if (!workers.empty() && !servers.empty()) return absl::StrCat(workers, "; ", servers);
   if (workers.empty() && servers.empty()) {
     for (const auto& what : {WaitingForReach(), WaitingForRoom(), WaitingForAnswers()}) {
@@ -1036,11 +1039,11 @@ std::string Job::WaitingForServers() const {
     for (const auto& [task, server] : servers_) {
       if (server.ready && server.leaving.empty()) return "";
     }
-    return phase_ == Phase::kPlacing ? "servers: none is here" : "";
+    return phase_ == Phase::kPlacing ? "servers: none is connected" : "";
   }
   std::string text;
   if (!unplaced_.empty()) {
-    text = absl::StrCat("servers: none for ", Shards(unplaced_.size()));
+    text = absl::StrCat("servers: none can take ", Shards(unplaced_.size()));
     for (const auto& [task, server] : servers_) {
       const double left = std::chrono::duration<double>(
                               death_backoff_.Until(Role::kPsServer, server.identity) - host_->Now())
@@ -1056,14 +1059,14 @@ std::string Job::WaitingForServers() const {
     if (shards == 0) continue;
     const double away = std::chrono::duration<double>(host_->Now() - server.away_since).count();
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", server.identity,
-                    " is away since ", static_cast<std::int64_t>(away), " s and holds ",
+                    " has been disconnected for ", static_cast<std::int64_t>(away), " s and holds ",
                     Shards(shards));
   }
   for (const auto& [identity, lost_at] : awaited_) {
     const std::size_t shards = book_ == nullptr ? 0 : book_->ShardsOf(identity).size();
     if (shards == 0) continue;
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
-                    " has not come back since the coordinator was started again and holds ",
+                    " has not reconnected since the coordinator restarted and holds ",
                     Shards(shards));
   }
   // Those that are here, and have not said that they hold what they were given.
@@ -1075,7 +1078,7 @@ std::string Job::WaitingForServers() const {
   }
   for (const auto& [identity, shards] : silent) {
     absl::StrAppend(&text, text.empty() ? "servers: " : ", ", "ps_server/", identity,
-                    " has not yet taken ", Shards(shards));
+                    " has not yet loaded ", Shards(shards));
   }
   return text;
 }

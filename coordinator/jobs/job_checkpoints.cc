@@ -114,7 +114,7 @@ void Job::BeginRound() {
   }
   if (held_up > 0 && checkpoint_.trouble().empty())
     CheckpointTrouble(absl::ResourceExhaustedError(
-        absl::StrCat("no file of an older one can be given up (see the log): shards=", held_up)));
+        absl::StrCat("no older snapshot can be deleted (see the log): shards=", held_up)));
   CheckRound(round_began_);
 }
 
@@ -401,7 +401,7 @@ void Job::GiveUpSnapshots(const std::set<std::string>& named) {
       return [this, alive, status = swept.status()] {
         if (!alive.expired() && !status.ok())
           host_->Log(log::Level::kWarning,
-                     absl::StrCat("old files of checkpoints stay: ", status.message()),
+                     absl::StrCat("cannot delete old checkpoint files: ", status.message()),
                      id_.spec.name);
       };
     });
@@ -425,7 +425,7 @@ void Job::CheckpointTrouble(const absl::Status& status, bool users) {
     if (trouble_said_at_ != MonoTime{0} && now - trouble_said_at_ < kTroubleSaidEvery) return;
     trouble_said_at_ = now;
     checkpoint_trouble_said_ = true;
-    Event("warning", absl::StrCat("no checkpoint, it is tried again: ", checkpoint_.trouble()));
+    Event("warning", absl::StrCat("cannot write a checkpoint, retrying: ", checkpoint_.trouble()));
     return;
   }
   // One that was asked for is not left out silently; the one that everybody gets must not stop who
@@ -440,7 +440,7 @@ void Job::CheckpointTrouble(const absl::Status& status, bool users) {
   checkpoints_off_ = true;
   round_ = false;
   round_waiting_.clear();
-  Event("warning", absl::StrCat("the job goes on without checkpoints: ", checkpoint_.trouble()));
+  Event("warning", absl::StrCat("the job continues without checkpoints: ", checkpoint_.trouble()));
   if (!PersistWhole()) return;
   if (phase_ == Phase::kSaving || phase_ == Phase::kSealedSaving) FinishJob();
 }
@@ -476,13 +476,13 @@ void Job::SayUnsaved() {
   if (unsaved_.empty()) return;
   const std::string& server = book_->durable().map[unsaved_.begin()->value()].server;
   const std::string text = absl::StrCat(
-      "the end of the job is not saved whole: ", unsaved_.size(), " of ", assigned_.size(),
-      " shards have no file of it, first=", unsaved_.begin()->value(),
+      "the final state of the job is only partly saved: ", unsaved_.size(), " of ",
+      assigned_.size(), " shards have no file of it, first=", unsaved_.begin()->value(),
       server.empty() ? std::string(" at no server") : absl::StrCat(" at ps_server/", server), "; ",
       checkpoint_.number() == 0
           ? std::string("there is no checkpoint to resume from")
           : absl::StrCat("checkpoint ", checkpoint_.number(),
-                         " can be resumed from, what came after it there is run again"));
+                         " can be resumed from, which repeats the work done after it"));
   Event("warning", text);
   checkpoint_.set_trouble(text);
   if (journals()) *Note().mutable_checkpoint() = checkpoint_;
@@ -517,11 +517,11 @@ bool Job::SnapshotRefused(ShardId shard, const v1::ErrorDetail& cause) {
   const std::optional<Snapshot>& next = change.assigns.front().snapshot;
   Event("rollback", absl::StrCat("shard ", shard.value(),
                                  " cannot be restored from its snapshot: ", cause.message(), "; ",
-                                 next ? absl::StrCat("the one before is used: ", next->file)
-                                      : "it begins from the seed"));
+                                 next ? absl::StrCat("the previous snapshot is used: ", next->file)
+                                      : "the shard starts from its seed"));
   if (!Persist(change.record)) return true;
   ApplyChange(change);
-  AfterRollback("a shard goes further back");
+  AfterRollback("a shard was restored from an older snapshot");
   return true;
 }
 
@@ -581,7 +581,7 @@ void Job::LookForResume() {
         return;
       }
       for (const absl::Status& passed : point->passed_over)
-        Event("warning", absl::StrCat("a newer checkpoint is passed over: ", passed.message()));
+        Event("warning", absl::StrCat("a newer checkpoint is skipped: ", passed.message()));
       resume_point_ = *point;
       resumption_ = *std::move(resumption);
       BeginPlan();
@@ -598,16 +598,16 @@ void Job::ResumeFrom(const ResumePoint& point, const Resumption& resumption) {
     // with a server.
     std::string which = dead.ToString();
     if (which.size() > kLostTextMax) which = absl::StrCat(which.substr(0, kLostTextMax), "...");
-    Event("lost", absl::StrCat("what the former job had lost with a server stays lost: ",
+    Event("lost", absl::StrCat("updates that the earlier job lost with a server stay lost: ",
                                dead.size(), dead.size() == 1 ? " closure is" : " closures are",
-                               " not run again here: ", which));
+                               " not run again: ", which));
   }
   epochs_.Resume(book_->durable().succeeded, book_->durable().dead, point.manifest,
                  resumption.same_plan, AccountContext());
   checkpoint_.set_resumed_from(point.uri);
   Event("state", absl::StrCat("resumed at step ", epochs_.steps_done(), " of ",
                               epochs_.steps_total(), " from ", point.uri, ": ", resumption.text));
-  SayNotReproducible("it goes on from a checkpoint, whose shards are of different moments");
+  SayNotReproducible("it resumes from a checkpoint whose shards were saved at different moments");
 }
 
 }  // namespace evergrad::coordinator

@@ -101,9 +101,9 @@ void Job::OnDeath(Role role, const std::string& identity, absl::string_view reas
 
 void Job::SayBacksOff(const DeathBackoff::Record& record) {
   Event("warning",
-        absl::StrFormat("%s/%s has died %d times in a row while it held work of this job, and has "
-                        "ended none in between: it is given none "
-                        "for %.3g s (last death%s: %s)",
+        absl::StrFormat("%s/%s has died %d times in a row while it held work of this job, without "
+                        "completing any: it "
+                        "gets no work for %.3g s (last death%s: %s)",
                         RoleName(record.role), record.identity, record.deaths,
                         Seconds(record.until - host_->Now()),
                         record.host.empty() ? "" : absl::StrCat(" on host ", record.host),
@@ -138,9 +138,8 @@ void Job::JudgeDeaths() {
          false);
   } else if (death_limit_.deaths() > options_.deaths_max) {
     Fail(MakeError(absl::ResourceExhaustedError(
-                       absl::StrCat("tasks that held work of the job died again and again, and the "
-                                    "job did not get further "
-                                    "meanwhile (--deaths-max): deaths=",
+                       absl::StrCat("tasks that held work of the job died repeatedly, and the job "
+                                    "made no progress meanwhile (--deaths-max): deaths=",
                                     death_limit_.deaths(), " max=", options_.deaths_max)),
                    "limit", ""),
          false);
@@ -176,9 +175,9 @@ void Job::KeepFromServer(const std::string& identity, const std::vector<ShardId>
     ++kept;
   }
   if (kept == 0) return;
-  Event("rollback", absl::StrCat("ps_server/", identity, " is here again and backs off: ", kept,
+  Event("rollback", absl::StrCat("ps_server/", identity, " reconnected and backs off: ", kept,
                                  kept == 1 ? " shard is" : " shards are",
-                                 " given to other servers, or wait for it"));
+                                 " reassigned to other servers, or wait for it"));
   AfterRollback("a server lost its shards");
 }
 
@@ -228,8 +227,8 @@ std::string Job::WaitingForBackoffs() const {
     absl::StrAppend(&text, text.empty() ? "" : ", ", "worker/", worker.identity, " for ",
                     absl::StrFormat("%.1f", Seconds(worker.backoff_until - now)), " s");
   }
-  if (backing_off == 0) return "those here have said nothing since they registered";
-  return absl::StrCat("those here back off after repeated deaths: ", text,
+  if (backing_off == 0) return "the connected ones have not reported since they registered";
+  return absl::StrCat("the connected ones back off after repeated deaths: ", text,
                       backing_off > kBackoffsNamedMax ? ", …" : "");
 }
 

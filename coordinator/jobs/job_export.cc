@@ -154,8 +154,7 @@ void Job::ExportHasNoRoom(ReadingRound::Closure* reading, absl::string_view why)
   if (export_trouble_said_at_ != MonoTime{0} && now - export_trouble_said_at_ < kTroubleSaidEvery)
     return;
   export_trouble_said_at_ = now;
-  Event("warning",
-        absl::StrCat("the job's files cannot be written, it is tried again: ", export_trouble_));
+  Event("warning", absl::StrCat("cannot write the job's files, retrying: ", export_trouble_));
 }
 
 void Job::FinishExport(const v1::ExportResult& said, const std::string& worker) {
@@ -200,9 +199,9 @@ void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& re
     const std::string why = client::CleanText(status.message(), kTextMax);
     if (!result.uploaded()) {
       export_upload_ = true;
-      Event("state", absl::StrCat("what worker/", worker, " on host ", far,
+      Event("state", absl::StrCat("the files that worker/", worker, " on host ", far,
                                   " wrote to the runs folder cannot be read on host ", here,
-                                  ", so it is sent: ", why));
+                                  ", so the worker sends them: ", why));
       BeginReading(phase_, 1);
     } else if (phase_ == Phase::kSealedExporting) {
       return GiveUpSealedExport(absl::StrCat("they cannot be read back on host ", here, ": ", why));
@@ -235,11 +234,12 @@ void Job::OnExportChecked(const absl::Status& status, const v1::ExportResult& re
   if (plan_ && plan_message_.tables_size() > 0) {
     // A table may be larger than any worker: its rows are where the servers save them.
     Event("state",
-          absl::StrCat("embedding tables are not among the exported weights: ",
-                       checkpoints() ? absl::StrCat("psctl checkpoint export ",
-                                                    CheckpointFolder().substr(0, kTextMax),
-                                                    " --to FILE.npz writes their rows")
-                                     : "checkpoints are off for this job, their rows end with it"));
+          absl::StrCat(
+              "embedding tables are not among the exported weights: ",
+              checkpoints()
+                  ? absl::StrCat("psctl checkpoint export ", CheckpointFolder().substr(0, kTextMax),
+                                 " --to FILE.npz writes their rows")
+                  : "checkpoints are off for this job, so their rows are lost when it ends"));
   }
   if (phase_ == Phase::kSealedExporting) return FinishJob();
   BeginReport();

@@ -114,8 +114,8 @@ void Job::CountFunction(const std::string& identity, ClosureId closure, const v1
   const bool first = functions_->results_given_up() == 0;
   NoteFunctions(note);
   if (first && functions_->results_given_up() > 0)
-    Event("warning", absl::StrCat("results are given up, the oldest first, to make room for newer "
-                                  "ones: result_bytes_max=",
+    Event("warning", absl::StrCat("discarding results, the oldest first, because they exceed "
+                                  "the limit: result_bytes_max=",
                                   id_.spec.functions.result_bytes_max));
 }
 
@@ -217,9 +217,10 @@ void Job::TrimArguments() {
       drop.Add(c);
     }
     if (!drop.empty() && !std::exchange(arguments_given_up_said_, true))
-      Event("warning",
-            "arguments of closures that have ended are given up to make room: there are no "
-            "checkpoints, so a lost server would lose their updates");
+      Event(
+          "warning",
+          "discarding the arguments of ended closures because they exceed the limit: there are no "
+          "checkpoints, so a lost server would lose their updates");
   }
   if (drop.empty()) return;
   room_wanted_ = false;
@@ -252,7 +253,7 @@ void Job::WantRound(MonoTime now) {
 absl::Status Job::FunctionsRefusal() const {
   if (!functions_)
     return UserError(absl::FailedPreconditionError(
-        absl::StrCat("closures are scheduled in jobs of spec.type functions: job=", name(),
+        absl::StrCat("closures can be scheduled only in jobs of spec.type functions: job=", name(),
                      " type=", id_.spec.type)));
   if (!ended() && phase_ < Phase::kSealing) return absl::OkStatus();
   if (first_cause_) {
@@ -272,14 +273,14 @@ absl::Status Job::CallRefusal(const v1::ClosureCall& call) const {
   EG_RETURN_IF_ERROR(FunctionsRefusal());
   if (call.client() == 0 || call.call() == 0 || call.answered_below() > call.call())
     return absl::InvalidArgumentError(
-        absl::StrCat("a call without its number: client=", call.client(), " call=", call.call()));
+        absl::StrCat("invalid call number: client=", call.client(), " call=", call.call()));
   return absl::OkStatus();
 }
 
 std::string Job::ClosingText() const {
-  return absl::StrCat("servers to close what was cancelled: ",
-                      closing_.size() > kLifeGap ? "the closures of former lives"
-                                                 : absl::StrCat(closing_.size(), " closures"));
+  return absl::StrCat("servers to close cancelled closures: ",
+                      closing_.size() > kLifeGap ? "those of earlier coordinator processes"
+                                                 : absl::StrCat(closing_.size(), " left"));
 }
 
 std::optional<v1::RaisedError> Job::TellError(const v1::ClosureCall& call, bool* wait) {
@@ -321,12 +322,12 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
     return Refuse<Response>(std::move(refused));
   if (functions_->Answered(request.call()))
     return Refuse<Response>(
-        absl::InvalidArgumentError("a repeat of a call that its client said was answered"));
+        absl::InvalidArgumentError("the client repeats a call that it has acknowledged"));
   if (auto released = client::FromProto(request.released()); !released.ok())
     return Refuse<Response>(released.status());
   if (!IsFunctionName(request.function()))
     return Refuse<Response>(UserError(absl::InvalidArgumentError(
-        absl::StrCat("not a name of a function: want=1 to ", client::kFunctionNameBytesMax,
+        absl::StrCat("invalid function name: want=1 to ", client::kFunctionNameBytesMax,
                      " visible characters got=", client::CleanText(request.function(), 200)))));
   if (request.arguments().size() > client::kArgumentBytesMax)
     return Refuse<Response>(UserError(absl::InvalidArgumentError(
@@ -343,8 +344,8 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
     return std::nullopt;
   }
   if (functions_->finish())
-    return Refuse<Response>(
-        UserError(absl::FailedPreconditionError(absl::StrCat("the job finishes: job=", name()))));
+    return Refuse<Response>(UserError(absl::FailedPreconditionError(
+        absl::StrCat("the job is finishing and accepts no closures: job=", name()))));
   if (!book_) {
     *waiting_for = "the job to start";
     return std::nullopt;
@@ -355,7 +356,7 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
   }
   ReleaseFunctions(request.released());
   if (functions_->full()) {
-    *waiting_for = absl::StrCat("room in the queue: queue_limit=", id_.spec.functions.queue_limit);
+    *waiting_for = absl::StrCat("space in the queue: queue_limit=", id_.spec.functions.queue_limit);
     return std::nullopt;
   }
   if (!functions_->HasRoomFor(request.arguments().size())) {
@@ -364,7 +365,7 @@ Job::Answer<v1::ScheduleClosureResponse> Job::Schedule(const v1::ScheduleClosure
     if (!functions_->HasRoomFor(request.arguments().size())) {
       room_wanted_ = true;
       *waiting_for = absl::StrCat(
-          "room for its arguments: closures to end, and to be saved: argument_bytes_max=",
+          "memory for its arguments, which closures free when they are saved: argument_bytes_max=",
           functions_->argument_bytes_max());
       return std::nullopt;
     }
@@ -402,9 +403,9 @@ std::string Job::Unjoined(bool durable) {
   if (!book_) return durable ? "the job to start" : "";
   if (!durable || EverythingIsSaved(saved_done_)) return "";
   round_wanted_ = true;
-  return absl::StrCat("a checkpoint of it", checkpoint_.trouble().empty()
-                                                ? ""
-                                                : absl::StrCat(": ", checkpoint_.trouble()));
+  return absl::StrCat(
+      "a checkpoint of the closures",
+      checkpoint_.trouble().empty() ? "" : absl::StrCat(": ", checkpoint_.trouble()));
 }
 
 Job::Answer<v1::JoinClosuresResponse> Job::Join(const v1::JoinClosuresRequest& request,
@@ -564,7 +565,7 @@ std::string Job::WaitingForFunction() const {
     if (book_->current().contains(ClosureId(c))) continue;
     const FunctionQueue::Entry* entry = functions_->Find(c);
     if (entry != nullptr && !there.contains(entry->function))
-      return absl::StrCat("workers: none of those here has function `", entry->function, "`");
+      return absl::StrCat("workers: no connected worker has function `", entry->function, "`");
   }
   return "";
 }

@@ -137,9 +137,9 @@ Job::Pin Job::PinnedWorker() {
 void Job::SayNotReproducible(const std::string& why) {
   if (!id_.spec.strategy.deterministic) return;
   Event("warning", absl::StrCat("deterministic: ", why,
-                                "; updates that had reached some of the shards only are completed "
-                                "from values read later, so the bits of this run "
-                                "may differ from those of an undisturbed one"));
+                                "; updates that had reached only some of the shards are completed "
+                                "from values that were read later, so the results "
+                                "may differ in bits from those of an undisturbed run"));
 }
 
 // ---------------------------------------------------------------- work that stands still
@@ -173,7 +173,7 @@ void Job::TakeAway(Worker& worker) {
   // Judged as a death is (ARCHITECTURE section 4.7): by what it last reported as running.
   const Attempt running = client::FromProto<Attempt>(worker.progress.running_attempt());
   std::optional<PoisonRule::Running> blamed;
-  std::string what = "what it was given";
+  std::string what = "its work";
   ReadingRound::Closure* stalled = nullptr;
   for (const auto& [attempt, held] : worker.held) {
     SendSuperseded(worker.task, held.closure, attempt);
@@ -200,17 +200,16 @@ void Job::TakeAway(Worker& worker) {
   worker.stuck = worker.progress.computing();
   worker.aside_until = now + std::min(options_.aside_max, options_.step_timeout);
   const double seconds = std::chrono::duration<double>(options_.step_timeout).count();
-  Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is taken away "
-                                 "(%d attempts) and granted again elsewhere",
+  Event("stall", absl::StrFormat("worker/%s has not advanced a step for %.3g s: %s is revoked "
+                                 "(%d attempts) and granted to other workers",
                                  worker.identity, seconds, what, attempts));
   poison_.OnDeath(now, blamed);
-  if (blamed)
-    SayNotReproducible(absl::StrCat(what, " was taken away from worker/", worker.identity));
+  if (blamed) SayNotReproducible(absl::StrCat(what, " was revoked from worker/", worker.identity));
   Touch();
   if (stalled != nullptr && ++stalled->stalls >= options_.poison_deaths) {
     Fail(MakeError(
              absl::DeadlineExceededError(absl::StrCat(
-                 "work stood still again and again; raise step_timeout if it is only slow: work=",
+                 "work repeatedly made no progress; raise step_timeout if it is only slow: work=",
                  what, " times=", stalled->stalls, " step_timeout_s=", seconds)),
              "poison", absl::StrCat("worker/", worker.identity)),
          false);
@@ -245,7 +244,7 @@ bool Job::SetAside(Worker& worker, const v1::Failed& failed) {
   }
   if (change.news) {
     Event("warning", absl::StrCat("worker/", worker.identity,
-                                  " cannot take part, it is tried again from time to time: ",
+                                  " cannot take part in the job, retrying from time to time: ",
                                   unfit_.Of(worker.process)->why));
     Touch();
   }
@@ -382,7 +381,7 @@ class Job::FunctionGrants final : public ClosureGrants {
     });
     if (!granted) return Given::kNothingForIt;
     if (job_.functions_->Find(granted->closure.value()) == nullptr)
-      job_.GiveUpRepair(granted->closure, granted->attempt, "its arguments were given up");
+      job_.GiveUpRepair(granted->closure, granted->attempt, "its arguments were discarded");
     else
       Send(worker, *granted, newest);
     return Given::kGranted;
@@ -418,8 +417,8 @@ void Job::CheckWindow(MonoTime now) {
   if (window_said_ || now - window_full_at_ < kWindowSaidAfter) return;
   window_said_ = true;
   Event("warning", absl::StrCat("closure ", epochs_.folded(),
-                                " has not ended while later ones have: no new one is granted "
-                                "until it does: window=",
+                                " has not ended although later ones have: no closure is granted "
+                                "until it ends: window=",
                                 options_.closures_behind_max));
 }
 
@@ -747,7 +746,7 @@ void Job::GiveUpRepair(ClosureId closure, Attempt attempt, absl::string_view why
     Event("lost",
           absl::StrCat("updates of closure ", closure.value(), " are lost in ", shards,
                        shards == 1 ? " shard" : " shards", ", it cannot be run again: ", why,
-                       closures_lost_ == kLostNamedMax ? "; further ones are only counted" : ""));
+                       closures_lost_ == kLostNamedMax ? "; further losses are only counted" : ""));
   }
   Touch();
   Persist(record);

@@ -174,12 +174,12 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   const auto named = [&](const absl::Status& status) {
     return absl::Status(
         status.code(),
-        absl::StrCat("a job of the journal cannot be taken up: job=", JobUidString(uid),
+        absl::StrCat("cannot resume a job of the journal: job=", JobUidString(uid),
                      snapshot.name().empty() ? "" : absl::StrCat(" name=", snapshot.name()),
                      " reason=", status.message()));
   };
   if (stored.snapshot.empty() || !snapshot.ParseFromString(stored.snapshot))
-    return named(absl::DataLossError("no readable snapshot"));
+    return named(absl::DataLossError("its snapshot is missing or unreadable"));
   config::ParsedJob parsed = config::ParseJob(snapshot.yaml(), {.submission = true});
   std::string refusal;
   if (!parsed.spec) {
@@ -202,7 +202,7 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Restore(JobHost* host, JobOptions opti
   for (const std::string& bytes : stored.notes) {
     v1::JobNote note;
     if (!note.ParseFromString(bytes))
-      return named(absl::DataLossError("a note that cannot be read"));
+      return named(absl::DataLossError("one of its notes is unreadable"));
     if (absl::Status status = job->ReadNote(note); !status.ok()) return named(status);
     last = MonoTime(note.counters().mono_ns());
   }
@@ -238,7 +238,7 @@ absl::Status Job::TakeOldPlan(BuiltPlan built, const v1::JobSnapshot& s,
   if (built.message.fingerprint() != s.plan_fingerprint()) {
     if (!ended()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "this version makes another plan of it: fingerprint=", built.message.fingerprint(),
+          "this version builds a different plan for it: fingerprint=", built.message.fingerprint(),
           " want=", s.plan_fingerprint()));
     }
     built.message.set_fingerprint(s.plan_fingerprint());  // nothing is done by it any more
@@ -295,7 +295,7 @@ absl::Status Job::ReadSnapshot(const v1::JobSnapshot& s, const DurableState& sta
     absl::StatusOr<BuiltPlan> planned =
         BuildPlan(id_.spec, described_, SectionLimit{.bytes = partition_bytes_max_});
     if (!planned.ok())
-      *refusal = absl::StrCat("this version makes no plan of it: ", planned.status().message());
+      *refusal = absl::StrCat("this version cannot build its plan: ", planned.status().message());
     if (!planned.ok() && !ended()) return absl::InvalidArgumentError(*refusal);
     if (planned.ok()) EG_RETURN_IF_ERROR(TakeOldPlan(*std::move(planned), s, state));
   }
@@ -383,7 +383,7 @@ void Job::Resume(Term term) {
         awaited_[server] = now + options_.server_lost_after;
     }
   }
-  Event("restart", absl::StrCat("the coordinator was started again: term=", term.value(), ", ",
+  Event("restart", absl::StrCat("the coordinator restarted: term=", term.value(), ", ",
                                 epochs_.succeeded(), " closures had succeeded"));
 }
 

@@ -61,7 +61,7 @@ void Job::PumpMoves() {
       here |= other.ready;
     }
     if (!others) {
-      SayDrained(server, "no other server is here");
+      SayDrained(server, "no other server is connected");
       continue;
     }
     const auto stuck = std::find_if(
@@ -134,8 +134,9 @@ void Job::SendReceive(Moves::iterator move) {
   const Server* target = placed.empty() ? nullptr : ServerOf(placed.front().server);
   const Server* source = FindServer(move->second.source);
   if (target == nullptr || source == nullptr) {
-    return MoveFailed(move, MakeError(absl::UnavailableError("no other server takes it now"),
-                                      "move", "coordinator"));
+    return MoveFailed(
+        move, MakeError(absl::UnavailableError("no other server can take the shard now"), "move",
+                        "coordinator"));
   }
   move->second.target = target->task;
   v1::CoordinatorMessage message;
@@ -178,7 +179,7 @@ void Job::CommitMove(Moves::iterator move) {
       !hit.ok() || target == nullptr) {
     SendDrop(*what.target, shard, what.from);
     return MoveFailed(
-        move, MakeError(hit.ok() ? absl::UnavailableError("its next server went away") : hit,
+        move, MakeError(hit.ok() ? absl::UnavailableError("its new owner disconnected") : hit,
                         "move", "coordinator"));
   }
   moves_.erase(move);
@@ -277,12 +278,12 @@ void Job::SayDrained(Server& server, const std::string& cannot) {
   SendMovedMap(true);
   if (!cannot.empty()) {
     Event("warning", absl::StrCat("ps_server/", server.identity,
-                                  " leaves, and what it holds cannot be moved: ", cannot));
+                                  " is leaving, but its shards cannot be moved: ", cannot));
   } else if (server.shards_moved > 0) {
-    Event("drain",
-          absl::StrCat("ps_server/", server.identity, " has handed over: ", server.shards_moved,
-                       server.shards_moved == 1 ? " shard is" : " shards are",
-                       " at other servers, nothing is run again"));
+    Event("drain", absl::StrCat("ps_server/", server.identity,
+                                " has handed over its shards: ", server.shards_moved,
+                                server.shards_moved == 1 ? " shard is" : " shards are",
+                                " at other servers, and no closure is run again"));
   }
   v1::CoordinatorMessage message;
   message.mutable_drained()->set_cannot(cannot);

@@ -55,7 +55,7 @@ void Job::WriteJobFile() {
   std::weak_ptr<bool> alive = alive_;
   host_->WriteFiles(id_.runs_folder, std::move(files), [this, alive](const absl::Status& status) {
     if (!alive.expired() && !status.ok())
-      Event("warning", absl::StrCat("the runs folder cannot be written: ", status.message()));
+      Event("warning", absl::StrCat("cannot write to the runs folder: ", status.message()));
   });
 }
 

@@ -159,8 +159,9 @@ void Job::CheckSealed() {
                                                                     : std::next(it);
   }
   if (!unsealed_.empty() && host_->Now() >= seal_deadline_) {
-    Event("warning", absl::StrCat("servers silent while the job was sealed: ", unsealed_.size(),
-                                  " shards are unmapped, what is applied to them now is void"));
+    Event("warning",
+          absl::StrCat("servers did not answer while the job was sealed: ", unsealed_.size(),
+                       " shards are unmapped, and updates applied to them from now on are void"));
     Record record;
     for (const ShardId p : unsealed_) AppendRecord(book_->Unmap(p).record, &record);
     unsealed_.clear();

@@ -60,7 +60,7 @@ void Job::CheckReach() {
                reach_said_.insert(worker->identity + ">" + from.server()).second) {
       Event("warning",
             absl::StrCat("worker/", worker->identity, " cannot reach ", ReachRule::Text(from),
-                         ", and no other worker is there that can do its work: the job waits. "
+                         ", and no other connected worker can do its work: the job waits. "
                          "Start that server with a --listen (or "
                          "--advertise) address that the worker can reach"));
     }

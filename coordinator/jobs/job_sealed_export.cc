@@ -100,7 +100,7 @@ void Job::GiveUpSealedExport(absl::string_view why) {
 void Job::SayNotExported(absl::string_view why) {
   Event("warning", absl::StrCat("the weights of the failed job were not exported: ", why, "; ",
                                 checkpoint_.number() == 0
-                                    ? std::string("there is no checkpoint of it, either")
+                                    ? std::string("the job has no checkpoint either")
                                     : absl::StrCat("checkpoint ", checkpoint_.number(),
                                                    " has them: psctl checkpoint export ",
                                                    checkpoint_.uri(), " --to weights.npz")));

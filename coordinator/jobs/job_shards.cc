@@ -37,15 +37,15 @@ void Job::OnDescribed(const v1::DescribeResult& described) {
   const std::uint64_t bytes = server_bytes_ = built->server_bytes;
   if (const std::uint64_t max = ServerBytesMax(); max != 0 && bytes > max) {
     const bool its_own = max == id_.spec.resources.server_memory_bytes_max;
-    Fail(MakeError(
-             absl::ResourceExhaustedError(absl::StrCat(
-                 "the job's variables take more memory of the servers than it may have: bytes=",
-                 bytes,
-                 its_own ? " spec.resources.server_memory_bytes_max="
-                         : " coordinator's --job-server-memory-bytes-max=",
-                 max, " shards=", shard_bytes_.size())),
-             "user", "coordinator"),
-         true);
+    Fail(
+        MakeError(
+            absl::ResourceExhaustedError(absl::StrCat(
+                "the job's variables need more memory of the servers than the limit: bytes=", bytes,
+                its_own ? " spec.resources.server_memory_bytes_max="
+                        : " coordinator's --job-server-memory-bytes-max=",
+                max, " shards=", shard_bytes_.size())),
+            "user", "coordinator"),
+        true);
     return;
   }
   if (!journals())
@@ -150,7 +150,7 @@ void Job::TryPlace() {
   unplaced_.clear();
   if (!first) {
     shards_rolled_back_ += all.assigns.size();
-    SayRollback("placed anew", all);
+    SayRollback("all shards were placed again", all);
   }
   if (!Persist(all.record)) return;
   ApplyChange(all);
@@ -237,7 +237,7 @@ void Job::OnAssigned(TaskId task, const v1::Assigned& assigned) {
   if (cause.origin_text().empty()) cause.set_origin_text(absl::StrCat("ps_server/", owner.server));
   CleanCause(&cause);
   if (MoveLost(shard, cause) || SnapshotRefused(shard, cause)) return;
-  Event("warning", absl::StrCat("shard ", shard.value(), " could not be taken by ps_server/",
+  Event("warning", absl::StrCat("shard ", shard.value(), " could not be loaded by ps_server/",
                                 owner.server, " (", failures, " in a row): ", cause.message()));
   if (cause.kind() == "user" || !cause.retryable() || failures > options_.retries_max) {
     const bool user = cause.kind() == "user";

@@ -44,9 +44,9 @@ bool Job::SupersededNewest(ClosureId closure, ShardId shard, const Worker& worke
   const std::uint32_t times = ++superseded_[closure.value()];
   if (times < kSupersededMax) return true;
   Fail(MakeError(absl::AbortedError(absl::StrCat(
-                     "a shard answers that a later attempt of a closure runs, which was never "
-                     "granted: somebody pushes under attempts of his own making, or "
-                     "the shard's state is not this job's: closure=",
+                     "a shard reports a later attempt of a closure, which the coordinator never "
+                     "granted: another process forges attempts, or "
+                     "the shard's state is not that of this job: closure=",
                      closure.value(), " shard=", shard.value(), " times=", times)),
                  "fenced", absl::StrCat("worker/", worker.identity)),
        false);
@@ -60,7 +60,7 @@ absl::Status Job::CheckTouched(const v1::Done& done) const {
     return absl::OkStatus();
   if (done.touched().shards_size() != done.touched().updates_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "shards that a closure touches less often and their numbers do not pair: shards=",
+        "the shards that a closure touches less often and their counts differ in number: shards=",
         done.touched().shards_size(), " numbers=", done.touched().updates_size()));
   }
   return UpdateAccount::Check(LessOf(done.touched()),
@@ -114,7 +114,7 @@ bool Job::UpdatesAgree() {
   if (finding.verdict != UpdateAccount::Verdict::kDifferent) return true;
   Fail(MakeError(absl::DataLossError(absl::StrCat(finding.difference,
                                                   ": a worker reported work that it did not do, or "
-                                                  "a server lost some of it unnoticed")),
+                                                  "a server lost updates unnoticed")),
                  "mismatch", "coordinator"),
        false);
   return false;

@@ -88,13 +88,14 @@ void MetricsFile::OnWritten(const absl::Status& status) {
   durable_ -= wrote;
   end_unknown_ = false;
   if (was_shorter)
-    event_("warning", absl::StrCat(kFileName, " could not be continued whole: ", status.message()));
+    event_("warning",
+           absl::StrCat(kFileName, " was shortened by another process: ", status.message()));
   if (durable_ > 0) return Write();
   if (std::exchange(trouble_told_, false)) {
-    event_("state",
-           absl::StrCat(kFileName, " is written again, ",
-                        lost_ == 0 ? "no line of it is lost"
-                                   : absl::StrCat("there was no room for ", LinesText(lost_))));
+    event_("state", absl::StrCat(kFileName, " is written again, ",
+                                 lost_ == 0 ? "and no line is lost"
+                                            : absl::StrCat("but its full buffer dropped ",
+                                                           LinesText(lost_))));
   }
   if (settle_by_) settled_();
 }
@@ -110,10 +111,11 @@ void MetricsFile::OnWriteFailed(const absl::Status& status) {
   if (warned_at_ && now - *warned_at_ < kWarnEvery) return;
   warned_at_ = now;
   trouble_told_ = true;
-  event_("warning",
-         absl::StrCat(kFileName, " cannot be written, its lines are kept and it is tried again",
-                      lost_ == 0 ? "" : absl::StrCat("; there was no room for ", LinesText(lost_)),
-                      ": ", status.message()));
+  event_(
+      "warning",
+      absl::StrCat(kFileName, " cannot be written, its lines are kept in memory, retrying",
+                   lost_ == 0 ? "" : absl::StrCat("; its full buffer dropped ", LinesText(lost_)),
+                   ": ", status.message()));
 }
 
 bool MetricsFile::Settle(std::function<void()> then) {
@@ -138,8 +140,8 @@ void MetricsFile::GiveUp(const absl::Status& why) {
   durable_ = 0;
   end_unknown_ = trouble_told_ = false;
   gave_up_ = true;
-  event_("warning",
-         absl::StrCat(kFileName, " lacks its end, ", LinesText(lines), ": ", why.message()));
+  event_("warning", absl::StrCat(kFileName, " ends too early, missing ", LinesText(lines), ": ",
+                                 why.message()));
 }
 
 // ---------------------------------------------------------------- the journal

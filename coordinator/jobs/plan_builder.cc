@@ -66,7 +66,8 @@ absl::Status CheckOptimizers(const config::JobSpec& spec, const v1::DescribeResu
         }))
       continue;
     return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "spec.optimizers: no variable and no table of this name: match=", rule.match, "; it has ",
+        "spec.optimizers: no variable and no table of this name: match=", rule.match,
+        "; the model has ",
         absl::StrJoin(
             names.begin(),
             names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), std::size_t{20})),
@@ -87,10 +88,11 @@ absl::Status AddTables(const v1::DescribeResult& described, std::uint32_t slots,
   for (const v1::TableSpec& table : described.tables()) {
     if (table.name().empty() || table.name().size() > 512 || table.dimension() == 0 ||
         table.dtype() != v1::DTYPE_FLOAT32)
-      return absl::InvalidArgumentError("describe closure named a table badly");
+      return absl::InvalidArgumentError("invalid table in the describe result");
     EG_RETURN_IF_ERROR(client::WireTypeOf(table).status());
     if (!names->insert(table.name()).second)
-      return absl::InvalidArgumentError(absl::StrCat("variable named twice: name=", table.name()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("duplicate variable name: name=", table.name()));
     v1::TableSpec& added = *built->message.add_tables();
     added = table;
     added.set_index(static_cast<std::uint32_t>(built->message.tables_size() - 1));
@@ -205,7 +207,7 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
   }
 
   if (described.variables_size() == 0 && described.tables_size() == 0)
-    return absl::InvalidArgumentError("describe closure named no variables");
+    return absl::InvalidArgumentError("the describe result has no variables");
   if (described.variables_size() > kVariablesMax) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(
         "too many variables: count=", described.variables_size(), " max=", kVariablesMax)));
@@ -229,13 +231,13 @@ absl::StatusOr<BuiltPlan> BuildPlan(const config::JobSpec& spec,
   std::uint32_t index = 0;
   for (const v1::VariableSpec& variable : described.variables()) {
     if (variable.name().empty() || variable.name().size() > 512)
-      return absl::InvalidArgumentError("describe closure named a variable badly");
+      return absl::InvalidArgumentError("invalid variable in the describe result");
     if (!names.insert(variable.name()).second)
       return absl::InvalidArgumentError(
-          absl::StrCat("variable named twice: name=", variable.name()));
+          absl::StrCat("duplicate variable name: name=", variable.name()));
     if (variable.dtype() != v1::DTYPE_FLOAT32)
       return absl::InvalidArgumentError(absl::StrCat(
-          "variable dtype not built: name=", variable.name(), " dtype=", variable.dtype()));
+          "variable dtype is not built: name=", variable.name(), " dtype=", variable.dtype()));
     EG_RETURN_IF_ERROR(client::WireTypeOf(variable).status());
     const std::vector<std::uint64_t> dims(variable.shape().begin(), variable.shape().end());
     absl::StatusOr<tensor::Shape> shape = tensor::Shape::Checked(dims);

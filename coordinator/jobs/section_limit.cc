@@ -20,10 +20,9 @@ SectionLimit SectionLimit::Of(const std::map<std::string, v1::Endpoint>& servers
 absl::Status SectionLimit::CheckRow(absl::string_view kind, absl::string_view name,
                                     std::uint64_t row_bytes) const {
   if (row_bytes <= bytes || server.empty()) return absl::OkStatus();
-  return UserError(absl::InvalidArgumentError(
-      absl::StrCat(kind, " ", name, ": one row is larger than ps_server/", server,
-                   " takes in one request: row_bytes=", row_bytes, " max=", bytes,
-                   "; start that server with more than ", flag)));
+  return UserError(absl::InvalidArgumentError(absl::StrCat(
+      kind, " ", name, ": one row exceeds the limit of one request to ps_server/", server,
+      ": row_bytes=", row_bytes, " max=", bytes, "; start that server with more than ", flag)));
 }
 
 absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
@@ -40,9 +39,10 @@ absl::Status SectionLimit::CheckShards(const v1::Plan& plan) const {
     if (shard_bytes <= bytes) continue;
     return UserError(absl::InvalidArgumentError(absl::StrCat(
         "variable ", variable.name(), ": its rows ", shard.row_begin(), " to ", shard.row_end(),
-        " are more than ps_server/", server, " takes in one request: bytes=", shard_bytes,
+        " exceed the limit of one request to ps_server/", server, ": bytes=", shard_bytes,
         " max=", bytes, "; start that server with more than ", flag,
-        ", or submit the job again while it is there, so that the variable is cut for it")));
+        ", or submit the job again while it is connected, so that the variable is cut to its "
+        "limit")));
   }
   return absl::OkStatus();
 }

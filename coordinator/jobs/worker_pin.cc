@@ -20,9 +20,10 @@ JobWorker* WorkerPin::Choose(JobWorkers& workers, const UnfitWorkers& unfit,
     if (identity_.empty()) {
       compute_ = equal->compute;
     } else if (equal->identity != identity_) {
-      event("state", absl::StrCat("deterministic: worker/", equal->identity,
-                                  " does the work from here on instead of worker/", identity_,
-                                  ", which cannot; their build and settings are the same"));
+      event("state",
+            absl::StrCat("deterministic: worker/", equal->identity, " takes over from worker/",
+                         identity_,
+                         ", which cannot work now; their build and settings are the same"));
     }
     identity_ = equal->identity;
     return equal;
@@ -41,10 +42,10 @@ JobWorker* WorkerPin::Choose(JobWorkers& workers, const UnfitWorkers& unfit,
 
 std::string WorkerPin::WhyNot(const JobWorker* holder, const UnfitWorkers& unfit) const {
   if (holder == nullptr) return "it is gone, or came back with other settings";
-  if (holder->leaving) return "it leaves";
-  if (holder->stuck) return "it stands still";
-  if (unfit.Of(holder->process) != nullptr) return "it cannot take part";
-  return holder->ready ? "it is set aside or backs off for a while" : "it is away";
+  if (holder->leaving) return "it is leaving";
+  if (holder->stuck) return "it makes no progress";
+  if (unfit.Of(holder->process) != nullptr) return "it cannot take part in the job";
+  return holder->ready ? "it is set aside or backs off for a while" : "it is disconnected";
 }
 
 void WorkerPin::Release(const std::string& identity) {

@@ -108,7 +108,7 @@ void AddLostLines(const nlohmann::json& result, Lines* lines) {
     return;
   lines->push_back(absl::StrCat("metrics.jsonl lacks ",
                                 Counted(result["lines_lost"].get<std::uint64_t>(), "line"),
-                                ", for which there was no room"));
+                                ", which its full buffer dropped"));
 }
 
 // The weights of a job that did not succeed.

@@ -884,7 +884,7 @@ def k5(c, r):
 @scenario(
     "checkpoints",
     "K6",
-    "the newest file of a lost shard is damaged: the one before is used, that is said, no other shard goes further back",
+    "the newest file of a lost shard is damaged: the previous snapshot is used, an event says so, no other shard uses an older one",
 )
 def k6(c, r):
     victim = r.choice(c.servers)
@@ -946,7 +946,7 @@ def k6(c, r):
     said = events(job, "rollback", "shard %d cannot be restored from its snapshot" % shard)
     if (
         not said
-        or ("the one before is used: %s" % keep["file"]) not in said[-1]
+        or ("the previous snapshot is used: %s" % keep["file"]) not in said[-1]
         or len(said) > damaged
     ):
         raise Failure(

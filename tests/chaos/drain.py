@@ -54,7 +54,7 @@ def handed_over(c, job, result, victim, pids):
 
 
 def could_not(job, victim):
-    if not events(job, "warning", "%s leaves, and what it holds cannot be moved" % victim.name):
+    if not events(job, "warning", "%s is leaving, but its shards cannot be moved" % victim.name):
         raise Failure(
             "the job does not say that nobody could take what %s holds: %s"
             % (victim.name, events(job, "warning"))

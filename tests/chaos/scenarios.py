@@ -571,7 +571,7 @@ def x1(c, r):
             and not any("may be given work again" in e for e in events(job, "stall", victim.name))
         ):
             raise Failure(
-                "the job does not say what was taken away, or that it came back: %s"
+                "the job does not say which work was revoked, or that it came back: %s"
                 % events(job, "stall")
             )
         if any(victim.name in str(d) for d in result["deaths"]):
@@ -1327,7 +1327,7 @@ def c4(c, r):
         job.finish()
         job.check_lines()
         if mounted and c.coordinator.pid != pid:
-            raise Failure("the coordinator was started again")
+            raise Failure("the coordinator restarted")
         only_these_died(before, c, c.coordinator)
     finally:
         c.coordinator.terminate()

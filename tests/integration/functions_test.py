@@ -145,7 +145,7 @@ class Example(Case):
             try:
                 wait_for(
                     "the job to name the function",
-                    lambda: "none of those here has function `fit`"
+                    lambda: "no connected worker has function `fit`"
                     in c.psctl_json("job", "show", "plane").get("waiting_for", ""),
                 )
                 c.worker_binary = "evergrad-example-worker"

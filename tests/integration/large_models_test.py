@@ -87,7 +87,7 @@ class LargeModels(unittest.TestCase):
             self.assertEqual(cause["kind"], "user")
             self.assertEqual(
                 cause["message"],
-                "variable wide/kernel: one row is larger than ps_server/0 takes in one request: row_bytes=20000000 max=%d; start that server with "
+                "variable wide/kernel: one row exceeds the limit of one request to ps_server/0: row_bytes=20000000 max=%d; start that server with "
                 "more than --budget-bytes-max %d" % (BUDGET - (64 << 10), BUDGET),
             )
             self.assertEqual(status["steps_done"], 0)

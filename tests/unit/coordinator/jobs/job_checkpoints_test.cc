@@ -230,9 +230,10 @@ TEST_CASE(
     rerun.insert(g.closure());
   }
   CHECK(rerun == std::set<std::uint64_t>{5, 6, 7});
-  CHECK_THAT(AllEvents(c), Contains("ps_server/1 registered without what it held: 2 shards go back "
-                                    "to the newest snapshot; up to 3 closures that had "
-                                    "ended are run again there"));
+  CHECK_THAT(AllEvents(c),
+             Contains("ps_server/1 registered without the shards that it held: 2 shards go back "
+                      "to the newest snapshot; up to 3 closures that had "
+                      "ended are run again there"));
   finish = ~0ull;
   FinishHeld(c, finish);
   REQUIRE(c.RunToEnd());
@@ -271,7 +272,8 @@ TEST_CASE(
     REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && c.Status().closures_rerun() > 0; }));
     CHECK_THAT(AllEvents(c), Contains("shard 0 cannot be restored from its snapshot"));
     CHECK_THAT(AllEvents(c), Contains(known.back().file));
-    CHECK_THAT(AllEvents(c), Contains("the one before is used: " + known[known.size() - 2].file));
+    CHECK_THAT(AllEvents(c),
+               Contains("the previous snapshot is used: " + known[known.size() - 2].file));
   }
   SECTION("the seed") {
     for (const Snapshot& s : known) {
@@ -280,7 +282,7 @@ TEST_CASE(
     c.AddServer(owner, /*keeps=*/false);
     c.AddWorker("1");
     REQUIRE(c.Run([&] { return c.job->WaitingFor().empty() && c.Status().closures_rerun() > 0; }));
-    CHECK_THAT(AllEvents(c), Contains("it begins from the seed"));
+    CHECK_THAT(AllEvents(c), Contains("the shard starts from its seed"));
   }
   // No other shard of the server went further back than its file.
   for (const v1::Assign& assign : c.assigns) {
@@ -330,7 +332,7 @@ TEST_CASE(
   } else {
     CHECK(c.Status().state() == "SUCCEEDED");
     CHECK_THAT(AllEvents(c),
-               Contains("the job goes on without checkpoints: ") && Contains("path=/runs"));
+               Contains("the job continues without checkpoints: ") && Contains("path=/runs"));
   }
 }
 
@@ -348,7 +350,7 @@ TEST_CASE("a folder that the coordinator cannot see is found out at the first ma
     CHECK(c.Status().state() == "SUCCEEDED");
     CHECK_THAT(
         AllEvents(c),
-        Contains("the job goes on without checkpoints: the checkpoint folder is not shared"));
+        Contains("the job continues without checkpoints: the checkpoint folder is not shared"));
   }
 }
 
@@ -438,7 +440,7 @@ TEST_CASE(
       c.Run([&] { return !c.Status().checkpoint().trouble().empty(); }, std::chrono::seconds(2)));
   CHECK_THAT(c.Status().checkpoint().trouble(),
              Contains("ps_server/") && Contains("the disk is full: path=/far"));
-  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: ps_server/") &&
+  CHECK_THAT(AllEvents(c), Contains("cannot write a checkpoint, retrying: ps_server/") &&
                                !Contains("checkpoints are written again"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   FinishHeld(c);
@@ -467,8 +469,9 @@ TEST_CASE(
   c.elsewhere = std::make_shared<fs::MemoryFileSystem>();  // as the servers' disk: they have room
   c.host.disk->SetBytesMax(room);
   FinishHeld(c);
-  REQUIRE(c.Run(
-      [&] { return AllEvents(c).find("no checkpoint, it is tried again") != std::string::npos; }));
+  REQUIRE(c.Run([&] {
+    return AllEvents(c).find("cannot write a checkpoint, retrying") != std::string::npos;
+  }));
   CHECK_THAT(AllEvents(c), !Contains("checkpoints are written again"));
   c.Run([] { return false; }, std::chrono::milliseconds(100));  // the journal has it
   if (restarted) c.Restart();
@@ -481,7 +484,7 @@ TEST_CASE(
   const std::string events = AllEvents(c);
   const std::size_t again = events.find("state: checkpoints are written again: checkpoint ");
   REQUIRE(again != std::string::npos);
-  CHECK(events.rfind("no checkpoint, it is tried again") < again);
+  CHECK(events.rfind("cannot write a checkpoint, retrying") < again);
   CHECK(events.find("checkpoints are written again", again + 10) == std::string::npos);
 }
 
@@ -519,7 +522,7 @@ TEST_CASE("the last checkpoint waits for room, and says so") {
   CHECK(c.Status().phase() == "saving");
   CHECK_THAT(c.job->WaitingFor(), Contains("shards to be saved: 4 left"));
   CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(60)));
-  CHECK_THAT(AllEvents(c), Contains("no checkpoint, it is tried again: not saved after 60 s: "
+  CHECK_THAT(AllEvents(c), Contains("cannot write a checkpoint, retrying: not saved after 60 s: "
                                     "shards=4 first=0 at ps_server/"));
   c.host.disk->SetBytesMax(1 << 30);
   c.cut_error = [](const v1::CutShards&, std::uint32_t) { return absl::OkStatus(); };
@@ -552,7 +555,7 @@ TEST_CASE(
   for (const v1::ShardFile& file : manifest.shards())
     CHECK(DoneOf(file).ToString() == IntervalSet::Range(0, 11).ToString());
   CHECK(c.Status().checkpoint().trouble().empty());
-  CHECK_THAT(AllEvents(c), !Contains("is not saved whole"));
+  CHECK_THAT(AllEvents(c), !Contains("is only partly saved"));
   CHECK(
       Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"]
           .is_null());
@@ -615,8 +618,8 @@ TEST_CASE(
     AddTasks(d);
     REQUIRE(d.RunToEnd());
     CHECK(d.Status().state() == "SUCCEEDED");
-    CHECK_THAT(AllEvents(d), Contains("a newer checkpoint is passed over: ") &&
-                                 Contains(manifest.shards(2).file()));
+    CHECK_THAT(AllEvents(d),
+               Contains("a newer checkpoint is skipped: ") && Contains(manifest.shards(2).file()));
   }
 }
 
@@ -644,14 +647,15 @@ TEST_CASE(
   c.job->Cancel();
   REQUIRE(c.RunToEnd());
   REQUIRE(c.Status().state() == "CANCELLED");
-  const std::string want = all ? "the end of the job is not saved whole: 4 of 4 shards have no "
-                                 "file of it, first=0 at ps_server/"
-                               : "the end of the job is not saved whole: 1 of 4 shards have no "
-                                 "file of it, first=2 at ps_server/";
+  const std::string want =
+      all ? "the final state of the job is only partly saved: 4 of 4 shards have no "
+            "file of it, first=0 at ps_server/"
+          : "the final state of the job is only partly saved: 1 of 4 shards have no "
+            "file of it, first=2 at ps_server/";
   CHECK_THAT(AllEvents(c), Contains("warning: " + want));
   CHECK_THAT(
       c.Status().checkpoint().trouble(),
-      Contains(want) && Contains("can be resumed from, what came after it there is run again"));
+      Contains(want) && Contains("can be resumed from, which repeats the work done after it"));
   CHECK_THAT(
       Json::parse(c.host.files.at("/runs/fake-0000000000abcdef/result.json"))["checkpoint_trouble"]
           .get<std::string>(),
@@ -712,8 +716,9 @@ TEST_CASE(
   AddTasks(d);
   REQUIRE(d.RunToEnd());
   CHECK(d.Status().state() == "SUCCEEDED");
-  CHECK_THAT(AllEvents(d), Contains("lost: what the former job had lost with a server stays lost: "
-                                    "2 closures are not run again here: 4-5"));
+  CHECK_THAT(AllEvents(d),
+             Contains("lost: updates that the earlier job lost with a server stay lost: "
+                      "2 closures are not run again: 4-5"));
 }
 
 TEST_CASE("resuming where nothing was saved begins at the first step, and says so") {
@@ -1009,7 +1014,7 @@ TEST_CASE(
   else
     c.AddServer(owner, /*keeps=*/true);
   c.Deliver();
-  CHECK_THAT(c.job->WaitingFor(), Contains("ps_server/" + owner + " has not yet taken 1 shard"));
+  CHECK_THAT(c.job->WaitingFor(), Contains("ps_server/" + owner + " has not yet loaded 1 shard"));
   v1::TaskMessage damaged;
   damaged.mutable_assigned()->set_job_uid(c.job->uid().value());
   damaged.mutable_assigned()->set_shard(0);
@@ -1021,7 +1026,8 @@ TEST_CASE(
   REQUIRE(c.Run([&] { return c.job->WaitingFor().empty(); }));
   CHECK_THAT(
       AllEvents(c),
-      Contains("shard 0 cannot be restored from its snapshot: damaged; the one before is used"));
+      Contains(
+          "shard 0 cannot be restored from its snapshot: damaged; the previous snapshot is used"));
   finish = ~0ull;
   FinishHeld(c);
   REQUIRE(c.RunToEnd());

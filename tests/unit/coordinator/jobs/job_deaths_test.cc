@@ -169,7 +169,7 @@ TEST_CASE(
   CHECK(Events(c, "death", "worker/2").size() == given.size());
   CHECK(Events(c, "warning", "worker/2 has died").size() == given.size() - 3);
   CHECK_THAT(Events(c, "warning", "worker/2 has died")[0],
-             Contains("4 times in a row") && Contains("none for 1 s"));
+             Contains("4 times in a row") && Contains("gets no work for 1 s"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
@@ -218,7 +218,7 @@ TEST_CASE(
     c.job->Withhold(TaskId(7000 + i));
     c.job->Ready(TaskId(7000 + i));
     c.job->Tick();
-    CHECK_THAT(c.job->WaitingFor(), Contains("said nothing since they registered"));
+    CHECK_THAT(c.job->WaitingFor(), Contains("not reported since they registered"));
     c.job->OnWorkerGone(TaskId(7000 + i), "its session closed", false);
     Wait(c, milliseconds(25));
   }
@@ -264,7 +264,7 @@ TEST_CASE(
   REQUIRE(c.Status().backing_off_size() == 1);
   CHECK(c.Status().backing_off(0).task() == "ps_server/1");
   CHECK_THAT(Events(c, "rollback", "backs off")[0],
-             Contains("2 shards are given to other servers"));
+             Contains("2 shards are reassigned to other servers"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
@@ -361,7 +361,7 @@ TEST_CASE(
   }
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kFailed);
-  CHECK_THAT(c.Status().first_cause().message(), Contains("did not get further"));
+  CHECK_THAT(c.Status().first_cause().message(), Contains("made no progress"));
 }
 
 }  // namespace evergrad::coordinator

@@ -246,8 +246,9 @@ TEST_CASE("files that a worker has written where the coordinator does not see th
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   CHECK(e.grant().kind() == v1::EXPORT);
   CHECK(e.grant().export_order().upload());
-  CHECK_THAT(AllEvents(e.c), Contains("what worker/0 on host far wrote to the runs folder cannot "
-                                      "be read on host near, so it is sent"));
+  CHECK_THAT(AllEvents(e.c),
+             Contains("the files that worker/0 on host far wrote to the runs folder cannot be read "
+                      "on host near, so the worker sends them"));
   e.c.Say(e.worker().task, e.Chunk(0, 100));
   e.c.Deliver();
   e.End(true);
@@ -301,10 +302,9 @@ TEST_CASE("a disk without room for the exported files is waited for, however lon
         absl::ResourceExhaustedError("no space left: path=/runs/weights.npz"));
     e.worker().held.clear();
     e.c.Say(e.worker().task, message);
-    CHECK_THAT(e.c.job->WaitingFor(), Contains("room for the job's files: no space left"));
+    CHECK_THAT(e.c.job->WaitingFor(), Contains("disk space for the job's files: no space left"));
   }
-  CHECK_THAT(AllEvents(e.c),
-             Contains("the job's files cannot be written, it is tried again: no space left"));
+  CHECK_THAT(AllEvents(e.c), Contains("cannot write the job's files, retrying: no space left"));
   REQUIRE(e.c.Run([&] { return !e.worker().held.empty(); }));
   e.c.Say(e.worker().task, e.Chunk(0, 100));
   e.c.Deliver();

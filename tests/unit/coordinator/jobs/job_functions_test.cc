@@ -212,7 +212,7 @@ TEST_CASE(
   const v1::ScheduleClosureRequest next = c.Request("f", "7");
   const auto not_yet = [&] {
     CHECK_FALSE(c.Try(next));
-    CHECK_THAT(c.waiting, Contains("servers to close what was cancelled: 6 closures"));
+    CHECK_THAT(c.waiting, Contains("servers to close cancelled closures: 6 left"));
     CHECK_FALSE(c.TryJoin());
     v1::ClosuresDoneRequest done;
     *done.mutable_call() = c.Call();
@@ -298,7 +298,7 @@ TEST_CASE(
         for (int i = 0; i < 3 && scheduled < 1000; ++i) {
           if (!next) next = c.Request("f", absl::StrCat(scheduled));
           if (!c.Try(*next)) {
-            CHECK_THAT(c.waiting, Contains("room in the queue: queue_limit=2"));
+            CHECK_THAT(c.waiting, Contains("space in the queue: queue_limit=2"));
             ++waited;
             break;
           }
@@ -375,7 +375,7 @@ TEST_CASE(
   CHECK(c.HeldBy(c.workers["0"], f) != nullptr);  // not held up by the one before it
   CHECK(c.HeldBy(c.workers["0"], g) == nullptr);
   CHECK(c.workers["plain"].held.empty());
-  CHECK(c.Status().waiting_for() == "workers: none of those here has function `g`");
+  CHECK(c.Status().waiting_for() == "workers: no connected worker has function `g`");
   c.AddFunctionWorker("1", {"g"});
   c.Deliver();
   CHECK(c.HeldBy(c.workers["1"], g) != nullptr);
@@ -463,7 +463,7 @@ TEST_CASE(
   CHECK(c.Fetch(closures[2]).result()[0] == '2');
   int said = 0;
   for (const v1::JobStatus status = c.Status(); const v1::Event& event : status.events())
-    said += event.text().find("results are given up") == 0;
+    said += event.text().find("discarding results") == 0;
   CHECK(said == 1);
   v1::ReleaseResultsRequest release;
   release.mutable_released()->add_bounds(closures[2]);

@@ -14,7 +14,7 @@ using Catch::Matchers::Contains;
 using Json = nlohmann::json;
 
 constexpr char kTrouble[] =
-    "metrics.jsonl cannot be written, its lines are kept and it is tried again";
+    "metrics.jsonl cannot be written, its lines are kept in memory, retrying";
 
 std::vector<std::uint64_t> NumbersOf(const std::vector<Json>& lines, const char* kind) {
   std::vector<std::uint64_t> numbers;
@@ -71,7 +71,7 @@ TEST_CASE(
   CHECK(CountOf(AllEvents(c), kTrouble) == 2);  // once a minute
   c.host.lines_bytes_max = ~0ull;
   c.Run([] { return false; }, std::chrono::seconds(3));
-  CHECK(CountOf(AllEvents(c), "state: metrics.jsonl is written again, no line of it is lost") == 1);
+  CHECK(CountOf(AllEvents(c), "state: metrics.jsonl is written again, and no line is lost") == 1);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
@@ -147,7 +147,7 @@ TEST_CASE(
   c.host.lines_bytes_max = ~0ull;
   c.Restart();
   c.Run([] { return false; }, std::chrono::seconds(2));
-  CHECK_THAT(AllEvents(c), Contains("metrics.jsonl is written again, no line of it is lost"));
+  CHECK_THAT(AllEvents(c), Contains("metrics.jsonl is written again, and no line is lost"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
@@ -203,7 +203,8 @@ TEST_CASE(
   CHECK(std::is_sorted(steps.begin(), steps.end()));
   CHECK(steps.size() + end["step_lines_dropped"].get<std::uint64_t>() == kSteps);
   CHECK(NumbersOf(lines, "epoch") == std::vector<std::uint64_t>{1, 2, 3, 4});
-  CHECK_THAT(AllEvents(c), Contains("metrics.jsonl is written again, there was no room for "));
+  CHECK_THAT(AllEvents(c),
+             Contains("metrics.jsonl is written again, but its full buffer dropped "));
 }
 
 TEST_CASE(
@@ -235,7 +236,7 @@ TEST_CASE(
   }
   CHECK(c.host.files[kLinesFile] == before);
   CHECK(result["lines_lost"] > 0);
-  CHECK_THAT(AllEvents(c), Contains("warning: metrics.jsonl lacks its end, " +
+  CHECK_THAT(AllEvents(c), Contains("warning: metrics.jsonl ends too early, missing " +
                                     std::to_string(result["lines_lost"].get<std::uint64_t>()) +
                                     " lines: no space"));
 }

@@ -87,8 +87,8 @@ TEST_CASE(
   }
   CHECK_THAT(AllEvents(c),
              Contains("drain: ps_server/0 leaves: SIGTERM; 2 shards are to be moved") &&
-                 Contains("drain: ps_server/0 has handed over: 2 shards are at other servers, "
-                          "nothing is run again"));
+                 Contains("drain: ps_server/0 has handed over: 2 shards are at other servers, and "
+                          "no closure is run again"));
   Gone(c, "0");
   CheckNothingLost(c, End(c));
   CHECK_THAT(AllEvents(c), Contains("state: ps_server/0 left: said that it leaves: SIGTERM"));
@@ -102,9 +102,9 @@ TEST_CASE(
   Leave(c, "0");
   c.Deliver();
   CHECK(c.servers["0"].drained == 1);
-  CHECK_THAT(c.servers["0"].cannot, Contains("no other server is here"));
-  CHECK_THAT(AllEvents(c), Contains("warning: ps_server/0 leaves, and what it holds cannot be "
-                                    "moved: no other server is here"));
+  CHECK_THAT(c.servers["0"].cannot, Contains("no other server is connected"));
+  CHECK_THAT(AllEvents(c), Contains("warning: ps_server/0 is leaving, but its shards cannot be "
+                                    "moved: no other server is connected"));
   CHECK(c.servers["0"].shards.size() == 4);  // it serves until it goes
   c.AddServer("7");
   Leave(c, "7");
@@ -129,7 +129,7 @@ TEST_CASE(
   c.job->Start();
   CHECK_FALSE(c.Run([&] { return c.Status().state() == "RUNNING"; }, std::chrono::seconds(1)));
   CHECK(c.servers["0"].drained == 1);
-  CHECK(c.job->WaitingFor() == "servers: none is here");
+  CHECK(c.job->WaitingFor() == "servers: none is connected");
   c.AddServer("1");
   CheckNothingLost(c, End(c));
 }
@@ -222,7 +222,7 @@ TEST_CASE("what cannot be moved is tried three times, said, and left behind; the
   };
   Leave(c, "0");
   REQUIRE(c.Run([&] { return c.servers["0"].drained > 0; }, std::chrono::seconds(5)));
-  CHECK_THAT(c.servers["0"].cannot, Contains("no other server takes it now"));
+  CHECK_THAT(c.servers["0"].cannot, Contains("no other server can take the shard now"));
   CHECK(c.servers["0"].shards.size() == 1);
   CHECK(c.servers["1"].shards.size() == 3);
   // Too large to be moved: said at once.
@@ -283,10 +283,12 @@ TEST_CASE(
       CHECK(client::FromProto<MapVersion>(now.shards(static_cast<int>(p)).start()) >
             client::FromProto<MapVersion>(before.shards(static_cast<int>(p)).start()));
     }
-    CHECK_THAT(AllEvents(c),
-               Contains(after ? "rollback: ps_server/1 registered without what it held: 2 shards"
-                              : "rollback: ps_server/0 has what was being moved when the "
-                                "coordinator ended: 2 shards"));
+    CHECK_THAT(
+        AllEvents(c),
+        Contains(after
+                     ? "rollback: ps_server/1 registered without the shards that it held: 2 shards"
+                     : "rollback: ps_server/0 was handing over shards when the coordinator ended: "
+                       "2 shards"));
     const Json result = End(c);
     CHECK(result["repair"]["shards_rolled_back"] == 2);
   }

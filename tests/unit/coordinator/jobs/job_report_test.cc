@@ -77,7 +77,7 @@ TEST_CASE(
   FakeCluster& c = slow.c;
   c.job->OnServerAway(c.servers["1"].task, "its session closed");
   slow.Wait(seconds(7));
-  CHECK_THAT(c.job->WaitingFor(), Contains("ps_server/1 is away since"));
+  CHECK_THAT(c.job->WaitingFor(), Contains("ps_server/1 has been disconnected for"));
   CHECK(slow.asked.size() == 2);
   c.AddServer("1", true);
   slow.Wait(seconds(12));
@@ -89,7 +89,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
 }
 
-TEST_CASE("a server that was silent when the report began is asked once it speaks again") {
+TEST_CASE("a server that was silent when the report began is asked once it responds again") {
   FakeCluster c;
   int asked = 0;
   c.lose = [&](const FakeServer& server, const v1::CoordinatorMessage& message) {

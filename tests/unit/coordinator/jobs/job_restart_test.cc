@@ -256,7 +256,7 @@ TEST_CASE(
   c.Restart({"1"});
   c.Deliver();
   CHECK_THAT(c.Status().waiting_for(),
-             Contains("ps_server/1 has not come back since the coordinator was started again"));
+             Contains("ps_server/1 has not reconnected since the coordinator restarted"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) {
     c.FinishHeld(worker);
@@ -374,7 +374,7 @@ TEST_CASE(
   AddTasks(c);
   REQUIRE(c.Run([&] { return c.Status().state() == "RUNNING"; }));
   CHECK_THAT(std::string(of_another_version().status().message()),
-             Contains("this version makes another plan of it"));
+             Contains("this version builds a different plan for it"));
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   for (auto& [identity, worker] : c.workers) c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
@@ -394,8 +394,8 @@ TEST_CASE(
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
   const bool yaml_refused = GENERATE(true, false);
   CAPTURE(yaml_refused);
-  const std::string why =
-      yaml_refused ? "its YAML is refused by this version: " : "this version makes no plan of it: ";
+  const std::string why = yaml_refused ? "its YAML is refused by this version: "
+                                       : "this version cannot build its plan: ";
   const auto by_another_version = [&] {
     StoredJob stored = *c.host.memory.LoadJob(c.job->uid());
     v1::JobSnapshot snapshot;
@@ -439,7 +439,7 @@ TEST_CASE(
   CHECK(shown.workers_size() == status.workers_size());
   REQUIRE(shown.events_size() == status.events_size() + 1);
   CHECK_THAT(shown.events(shown.events_size() - 1).text(),
-             StartsWith("shown as its journal has it, without its variables: " + why));
+             StartsWith("restored from the journal without its variables: " + why));
   CHECK((*job)->plan_message() == nullptr);
   // Nothing of what has ended is done again, nor asked of it.
   (*job)->Resume(Term(99));

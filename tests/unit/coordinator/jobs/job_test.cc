@@ -258,8 +258,8 @@ TEST_CASE(
     CHECK(c.job->state() == JobState::kFailed);
     CHECK_THAT(
         c.Status().first_cause().message(),
-        Catch::StartsWith(
-            "variable counting/samples: its rows 0 to 4 are more than ps_server/8 takes") &&
+        Catch::StartsWith("variable counting/samples: its rows 0 to 4 exceed the limit of one "
+                          "request to ps_server/8") &&
             Catch::Contains(
                 "bytes=16 max=12; start that server with more than --budget-bytes-max 65548"));
   }
@@ -276,8 +276,8 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kFailed);
   CHECK_THAT(c.Status().first_cause().message(),
-             Catch::Equals("variable counting/samples: one row is larger than ps_server/7 takes in "
-                           "one request: row_bytes=4 max=3; start that server "
+             Catch::Equals("variable counting/samples: one row exceeds the limit of one request to "
+                           "ps_server/7: row_bytes=4 max=3; start that server "
                            "with more than --budget-bytes-max 65539"));
   CHECK(c.Status().first_cause().kind() == "user");
 }
@@ -285,9 +285,9 @@ TEST_CASE(
 TEST_CASE("a job says for what it waits, and goes on when it comes") {
   FakeCluster c;
   c.job->Start();
-  CHECK(c.job->WaitingFor() == "workers: none is here");
+  CHECK(c.job->WaitingFor() == "workers: none is connected");
   c.AddWorker("0");
-  REQUIRE(c.Run([&] { return c.job->WaitingFor() == "servers: none is here"; }));
+  REQUIRE(c.Run([&] { return c.job->WaitingFor() == "servers: none is connected"; }));
   c.AddServer("0");
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
@@ -302,7 +302,7 @@ TEST_CASE("what a dead worker held is granted again first, with a higher attempt
   REQUIRE(c.Run([&] { return c.workers["0"].held.size() >= 2; }));
   const std::vector<v1::Grant> lost = c.workers["0"].held;
   c.KillWorker("0");
-  CHECK(c.job->WaitingFor() == "workers: none is here");
+  CHECK(c.job->WaitingFor() == "workers: none is connected");
   c.AddWorker("1");
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
@@ -515,7 +515,8 @@ TEST_CASE(
   CHECK_THAT(said[0], Catch::Contains(
                           "updates of closure 0 are lost in 2 shards, it cannot be run again: ") &&
                           Catch::Contains("file=images"));
-  CHECK((trained < 8) == (said.back().find("further ones are only counted") == std::string::npos));
+  CHECK((trained < 8) ==
+        (said.back().find("further losses are only counted") == std::string::npos));
 }
 
 TEST_CASE("a server whose session was cut keeps its shards") {
@@ -552,7 +553,7 @@ TEST_CASE("the shards of a lost server go to a living one, or wait for one") {
   c.FinishHeld(c.workers["0"]);
   if (!two) {
     CHECK_FALSE(c.Run([&] { return c.job->ended(); }, std::chrono::seconds(2)));
-    CHECK(c.job->WaitingFor().find("servers: none for 4 shards") != std::string::npos);
+    CHECK(c.job->WaitingFor().find("servers: none can take 4 shards") != std::string::npos);
     c.AddServer("7");
   }
   REQUIRE(c.RunToEnd());
@@ -897,7 +898,7 @@ TEST_CASE("a worker that backs off gets nothing until its time has come, and the
   c.job->Start();
   c.job->Tick();
   CHECK(c.job->WaitingFor() ==
-        "workers: those here back off after repeated deaths: worker/0 for 1.0 s");
+        "workers: the connected ones back off after repeated deaths: worker/0 for 1.0 s");
   const auto grants = [&] {
     int n = 0;
     for (const v1::CoordinatorMessage& m : c.host.sent[TaskId(50)]) n += m.has_grant();
@@ -987,7 +988,7 @@ TEST_CASE("a job whose server never answers its Assign says for whom it waits") 
   c.job->Start();
   REQUIRE(
       c.Run([&] { return c.Status().phase() == "placing" && c.servers["0"].shards.size() == 4; }));
-  CHECK(c.Status().waiting_for() == "servers: ps_server/0 has not yet taken 1 shard");
+  CHECK(c.Status().waiting_for() == "servers: ps_server/0 has not yet loaded 1 shard");
   c.job->Cancel();
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kCancelled);
@@ -1073,7 +1074,7 @@ TEST_CASE(
   CHECK(c.host.clock.Now() - began > std::chrono::seconds(14));
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(EventsWith(c, "worker/0 has not advanced a step for 8 s: closure " +
-                          std::to_string(stuck.closure()) + " step 1 is taken away") == 1);
+                          std::to_string(stuck.closure()) + " step 1 is revoked") == 1);
   // It was told, and the next attempt is a higher one at the other worker.
   CHECK(hung.superseded.count(stuck.attempt().n()) == 1);
   Attempt last{};
@@ -1119,7 +1120,7 @@ TEST_CASE(
   CHECK(EventsWith(c, "goes on") == 0);
   beat("", std::chrono::seconds(3));
   CHECK(c.Status().waiting_for().empty());
-  CHECK(EventsWith(c, "goes on: no push waits for room any more") == 1);
+  CHECK(EventsWith(c, "resumed: no push waits for memory any more") == 1);
   held = false;
   c.FinishHeld(worker);
   REQUIRE(c.RunToEnd());
@@ -1149,8 +1150,10 @@ TEST_CASE("a worker that waits for room and dies: the job does not say that it g
   SECTION("another process has its identity") { c.AddWorker("0"); }
   beat("1", "");
   CHECK(EventsWith(c, "goes on: ") == 0);
-  CHECK(EventsWith(
-            c, "nobody waits for room any more: worker/0, which did, is gone from this job") == 1);
+  CHECK(
+      EventsWith(
+          c, "no push waits for memory any more: worker/0, whose push waited, has left this job") ==
+      1);
 }
 
 TEST_CASE(
@@ -1198,7 +1201,7 @@ TEST_CASE(
       },
       std::chrono::seconds(5));
   CHECK(worker.held.empty());  // aside for 2 s, but it computes still
-  CHECK(c.Status().waiting_for() == "workers: set aside after standing still: worker/0");
+  CHECK(c.Status().waiting_for() == "workers: set aside because they made no progress: worker/0");
   CHECK(c.Status().workers(0).state() == "stalled");
   computing = hangs = false;
   REQUIRE(until("may be given work again"));
@@ -1276,7 +1279,7 @@ TEST_CASE(
       c.Run([&] { return c.Status().closures_succeeded() > 20; }, std::chrono::seconds(20)));
   CHECK(c.Status().closures_succeeded() == 20);  // 5 before it, 15 behind it
   CHECK(c.job->closures_behind() == 15);
-  CHECK(EventsWith(c, "closure 5 has not ended while later ones have") == 1);
+  CHECK(EventsWith(c, "closure 5 has not ended although later ones have") == 1);
   CHECK(c.job->TakeWindowRefusals() >= 1);
   CHECK(c.job->TakeWindowRefusals() == 0);
   holds = false;
@@ -1462,8 +1465,7 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(used == std::set<std::string>{itself ? "0" : "7"});
-  CHECK(EventsWith(c, "worker/7 does the work from here on instead of worker/0") ==
-        (itself ? 0 : 1));
+  CHECK(EventsWith(c, "worker/7 takes over from worker/0") == (itself ? 0 : 1));
 }
 
 TEST_CASE("a deterministic job whose worker backs off says so instead of blocking silently") {
@@ -1553,12 +1555,13 @@ TEST_CASE("a server that goes away is an event at once, and its return is one") 
   c.job->Start();
   REQUIRE(c.Run([&] { return !c.workers["0"].held.empty(); }));
   c.job->OnServerAway(c.servers["1"].task, "its session closed");
-  CHECK(EventsWith(c,
-                   "ps_server/1 went away (its session closed); waiting for it to return (declared "
-                   "lost after 12 s)") == 1);
+  CHECK(EventsWith(
+            c,
+            "ps_server/1 disconnected (its session closed); waiting for it to reconnect (declared "
+            "lost after 12 s)") == 1);
   c.Run([] { return false; }, std::chrono::seconds(2));
   c.AddServer("1", true);
-  CHECK(EventsWith(c, "ps_server/1 is back after 2.0 s") == 1);
+  CHECK(EventsWith(c, "ps_server/1 reconnected after 2.0 s") == 1);
 }
 
 TEST_CASE("while nothing is trained on, neither examples per second nor a remaining time is told") {
@@ -1627,10 +1630,11 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kRunning);
   CHECK(c.Status().closures_succeeded() == 4);
   CHECK(c.Status().waiting_for() == "");  // worker 1 works
-  CHECK(EventsWith(
-            c,
-            "worker/0 cannot take part, it is tried again from time to time: not here: worker/0") ==
-        1);
+  CHECK(
+      EventsWith(
+          c,
+          "worker/0 cannot take part in the job, retrying from time to time: not here: worker/0") ==
+      1);
   CHECK(Unfit(c) == std::set<std::string>{"0"});
   if (deterministic) {
     CHECK(tried.size() == 1);  // what its bits would be is of no use any more
@@ -1671,7 +1675,8 @@ TEST_CASE(
   c.Run([] { return false; }, std::chrono::seconds(200));
   CHECK(c.job->state() == JobState::kRunning);
   CHECK(c.Status().waiting_for() ==
-        "workers: those here cannot take part: worker/0 (not here: worker/0), worker/1 (not here: "
+        "workers: the connected ones cannot take part: worker/0 (not here: worker/0), worker/1 "
+        "(not here: "
         "worker/1)");
   CHECK(c.granted.size() < 40);  // a look a minute each
   CHECK(Unfit(c) == lame);

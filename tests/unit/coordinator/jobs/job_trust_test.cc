@@ -219,7 +219,7 @@ TEST_CASE(
   CHECK(drops == 8);
   CHECK(c.Status().state() == "FAILED");
   CHECK_THAT(c.Status().first_cause().message(),
-             Contains("closure=5") && Contains("shard=0") && Contains("was never granted"));
+             Contains("closure=5") && Contains("shard=0") && Contains("never granted"));
 }
 
 TEST_CASE(

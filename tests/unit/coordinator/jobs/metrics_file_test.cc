@@ -92,7 +92,7 @@ TEST_CASE("after a failed write the end of the file is restored, a second later"
   f.file.Write();
   FakeFile::RunAll(&f.disk.writes);
   CHECK(f.disk.text == "old\n{1}\n");
-  CHECK_THAT(f.events.back(), Contains("is written again, no line of it is lost"));
+  CHECK_THAT(f.events.back(), Contains("is written again, and no line is lost"));
 }
 
 TEST_CASE("at the job's end a full disk is waited for, and then the lines are given up") {
@@ -112,7 +112,7 @@ TEST_CASE("at the job's end a full disk is waited for, and then the lines are gi
   CHECK(settled == 1);
   CHECK(f.file.gave_up());
   CHECK(f.file.lost() == 2);
-  CHECK_THAT(f.events.back(), Contains("lacks its end, 2 lines"));
+  CHECK_THAT(f.events.back(), Contains("ends too early, missing 2 lines"));
 }
 
 TEST_CASE("the journal holds the length of the file and what may not be in it") {

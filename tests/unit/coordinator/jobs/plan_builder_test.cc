@@ -59,16 +59,16 @@ TEST_CASE(
 
   const absl::Status late = limit.CheckShards(BuildPlan(Spec(), Described())->message);
   CHECK(late.message() ==
-        "variable dense/kernel: its rows 0 to 66 are more than ps_server/3 takes in one request: "
+        "variable dense/kernel: its rows 0 to 66 exceed the limit of one request to ps_server/3: "
         "bytes=67584 max=40960; start that server with more "
-        "than --budget-bytes-max 106496, or submit the job again while it is there, so that the "
-        "variable is cut for it");
+        "than --budget-bytes-max 106496, or submit the job again while it is connected, so that "
+        "the variable is cut to its limit");
   CHECK(BlameOf(late) == Blame::kUser);
 
   limit.bytes = 1023;
   const absl::Status row = BuildPlan(Spec(), Described(), limit).status();
   CHECK(row.message() ==
-        "variable dense/kernel: one row is larger than ps_server/3 takes in one request: "
+        "variable dense/kernel: one row exceeds the limit of one request to ps_server/3: "
         "row_bytes=1024 max=1023; start that server with more than "
         "--budget-bytes-max 106496");
   CHECK(BlameOf(row) == Blame::kUser);
@@ -81,7 +81,7 @@ TEST_CASE(
   CHECK(BuildPlan(Spec(), rows, limit)
             .status()
             .message()
-            .find("table users: one row is larger than ps_server/3 takes in one request: "
+            .find("table users: one row exceeds the limit of one request to ps_server/3: "
                   "row_bytes=1024") == 0);
   table->set_dimension(253);
   CHECK(BuildPlan(Spec(), rows, limit).ok());
@@ -304,12 +304,12 @@ TEST_CASE("what a worker describes is not trusted") {
             false},
            {"a name twice",
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name("dense/kernel"); },
-            "named twice", false},
+            "duplicate variable name", false},
            {"no name", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name(""); },
             "badly", false},
            {"a dtype that is not built",
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); },
-            "dtype not built", false},
+            "dtype is not built", false},
            {"a wire type that is not built",
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_wire_dtype(v1::DTYPE_INT64); },
             "wire type is not built", false},

@@ -121,7 +121,7 @@ TEST_CASE(
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(c.host.clock.Now() - begun < seconds(30));
   CHECK(c.Status().closures_succeeded() == 16);
-  CHECK(stage.Events("worker/0 cannot take part, it is tried again from time to time: it cannot "
+  CHECK(stage.Events("worker/0 cannot take part in the job, retrying from time to time: it cannot "
                      "reach ps_server/0 at 127.0.0.1:4001 for 5 s "
                      "(connection refused); its work goes to workers that can") == 1);
   CHECK(stage.since.size() >= 1);
@@ -196,7 +196,7 @@ TEST_CASE(
   c.job->Start();
   CHECK_FALSE(stage.Run([&] { return c.job->ended(); }, seconds(30)));
   CHECK(c.Status().waiting_for().find("worker/0 to reach ps_server/0 at 127.0.0.1:4001 for ") == 0);
-  CHECK(stage.Events("and no other worker is there that can do its work: the job waits") == 1);
+  CHECK(stage.Events("and no other connected worker can do its work: the job waits") == 1);
   CHECK(stage.since.size() == 1);
   stage.mended = true;
   c.FinishHeld(c.workers.at("0"));
@@ -263,7 +263,7 @@ TEST_CASE(
   }
   CHECK(c.Status().closures_succeeded() == 0);
   CHECK(stage.Events(passed_on) == 0);
-  CHECK(stage.Events("and no other worker is there that can do its work: the job waits") == 1);
+  CHECK(stage.Events("and no other connected worker can do its work: the job waits") == 1);
   CHECK(stage.Events(said) == 1);
   CHECK(stage.since.size() == 1);
   REQUIRE(c.workers.at("0").held.size() == 1);
@@ -287,7 +287,7 @@ TEST_CASE("what a worker cannot finish is left to it while the only other worker
   c.job->Ready(task);
   stage.Run([&] { return false; }, seconds(20));
   CHECK(stage.since.size() == 1);
-  CHECK(stage.Events("and no other worker is there that can do its work: the job waits") == 1);
+  CHECK(stage.Events("and no other connected worker can do its work: the job waits") == 1);
 }
 
 TEST_CASE("a worker is not blamed for a server that is away") {

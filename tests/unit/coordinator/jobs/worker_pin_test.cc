@@ -58,7 +58,7 @@ TEST_CASE("a worker of the same build and settings takes over, with an event") {
   f.workers.erase(TaskId(1));
   CHECK(f.Choose() == "c");
   REQUIRE(f.events.size() == 1);
-  CHECK_THAT(f.events[0], Contains("worker/c does the work from here on instead of worker/a"));
+  CHECK_THAT(f.events[0], Contains("worker/c takes over from worker/a"));
 }
 
 TEST_CASE("any other worker is not chosen: the job waits, and says why once") {
@@ -71,7 +71,7 @@ TEST_CASE("any other worker is not chosen: the job waits, and says why once") {
   CHECK(f.Choose().empty());
   CHECK(f.pin.waits());
   REQUIRE(f.events.size() == 1);
-  CHECK_THAT(f.events[0], Contains("worker/a cannot work now (it stands still)") &&
+  CHECK_THAT(f.events[0], Contains("worker/a cannot work now (it makes no progress)") &&
                               Contains("waits for one that has: x"));
   a.stuck = false;
   CHECK(f.Choose() == "a");
@@ -90,9 +90,9 @@ TEST_CASE("each reason why the worker cannot work has its words") {
   };
   CHECK_THAT(reason([](Fixture& f) { f.workers.clear(); }), Contains("it is gone"));
   CHECK_THAT(reason([](Fixture& f) { f.workers.at(TaskId(1)).leaving = true; }),
-             Contains("it leaves"));
+             Contains("it is leaving"));
   CHECK_THAT(reason([](Fixture& f) { f.workers.at(TaskId(1)).ready = false; }),
-             Contains("it is away"));
+             Contains("it is disconnected"));
   CHECK_THAT(reason([](Fixture& f) {
                f.workers.at(TaskId(1)).ready = false;
                f.unfit.Add(1, v1::ABILITY, "no GPU", MonoTime{0});

@@ -145,10 +145,10 @@ TEST_CASE("a plain line says state, epoch, step, speed, loss, time left and work
   CHECK(ProgressLine(waiting) == "STARTING  waiting for a worker");
   // Speed and time left of before would mislead while nothing moves.
   v1::JobStatus stalled = Running();
-  stalled.set_waiting_for("servers: ps_server/1 is away since 12 s and holds 3 shards");
+  stalled.set_waiting_for("servers: ps_server/1 has been disconnected for 12 s and holds 3 shards");
   CHECK(ProgressLine(stalled) ==
         "RUNNING  epoch 2/5  step 612/2345 (26 %)  loss 0.4312  waiting for servers: ps_server/1 "
-        "is away since 12 s and holds 3 shards  "
+        "has been disconnected for 12 s and holds 3 shards  "
         "workers: worker/0 running, worker/1 gone");
   stalled.set_waiting_for("");
   stalled.set_phase("repairing");
@@ -256,7 +256,7 @@ TEST_CASE("without a terminal a wait is a line now and then, not one a second") 
   ProgressPrinter printer(out, {});
   v1::JobStatus job = Running();
   for (int second = 0; second < 10; ++second) {
-    job.set_waiting_for("servers: ps_server/1 is away since " + std::to_string(second) +
+    job.set_waiting_for("servers: ps_server/1 has been disconnected for " + std::to_string(second) +
                         " s and holds 3 shards");
     printer.Update(job, std::chrono::seconds(second));
   }
@@ -320,7 +320,7 @@ TEST_CASE("the summary says how many lines metrics.jsonl lacks") {
   job.set_result_json(R"({"lines_lost": 2931})");
   const Lines lines = SummaryLines(job);
   CHECK(std::count(lines.begin(), lines.end(),
-                   "metrics.jsonl lacks 2931 lines, for which there was no room") == 1);
+                   "metrics.jsonl lacks 2931 lines, which its full buffer dropped") == 1);
   job.set_result_json(R"({"lines_lost": 0})");
   for (const std::string& line : SummaryLines(job)) CHECK_THAT(line, !Catch::Contains("lacks"));
 }

@@ -1036,7 +1036,7 @@ TEST_CASE(
   };
   const absl::Status refused = start().status();
   CHECK_THAT(std::string(refused.message()),
-             Contains("a job of the journal cannot be taken up: job=" + JobUidString(uids[1]) +
+             Contains("cannot resume a job of the journal: job=" + JobUidString(uids[1]) +
                       " name=lives reason=its YAML is refused by this version") &&
                  Contains("the journal is as it was: start the version that ran it"));
   CHECK(*store.LoadJob(uids[1]) == before);

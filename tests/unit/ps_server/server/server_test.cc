@@ -718,7 +718,7 @@ TEST_CASE(
     REQUIRE(coordinator.Next(v1::TaskMessage::kAssigned).assigned().ok());
     Draining draining(f.server.get());
     coordinator.Next(v1::TaskMessage::kLeaving);
-    if (how == "cannot") coordinator.Send(Drained("no other server is here"));
+    if (how == "cannot") coordinator.Send(Drained("no other server is connected"));
     if (how == "stopping") {
       v1::CoordinatorMessage message;
       message.mutable_stopping();
