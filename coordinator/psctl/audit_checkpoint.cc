@@ -18,8 +18,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// Whether update u of closure c has rows for this shard (LEDGER line 3); of a slot of a job that is
-// not a counting one: whether it may have, for only its data say.
+// Returns whether update u of closure c has rows in this shard (LEDGER line 3). For a table slot of
+// a job that is not a counting job, only the data decide this, so the result is true.
 bool Touches(const plan::Plan& plan, const v1::Manifest& manifest, const v1::ShardSpec& spec,
              std::uint64_t counted_ids, ClosureId c, std::uint32_t u) {
   if (spec.has_slot()) {
@@ -51,8 +51,9 @@ void ForEach(const IntervalSet& set, std::uint64_t closures, Each each) {
 // What the audit has to know about the job, from the YAML in its manifest.
 struct AuditedJob {
   bool resumed = false;
-  bool functions = false;         // no plan says how many updates its closures have
-  std::uint64_t counted_ids = 0;  // of a counting job's tables; 0: the data alone place rows
+  bool functions = false;  // no plan states the number of updates of its closures
+  // of the tables of a counting job; 0: only the data decide where rows are
+  std::uint64_t counted_ids = 0;
 
   static AuditedJob Of(const v1::Manifest& manifest) {
     const config::ParsedJob parsed = config::ParseJob(manifest.yaml(), {});
@@ -79,13 +80,13 @@ class Auditor {
     AddDone(report.done);
     refused_.UnionWith(report.refused);
     if (!report.done.Intersect(report.refused).empty())
-      Violated(i, "closures both done and refused");
+      Violated(i, "closures are both done and refused");
     CompareUpdates(i, report);
     if (!report.done.empty() && *report.done.FirstAtLeast(0) >= plan_.closures())
       Violated(i, "closures beyond the plan");
   }
 
-  // nullopt: there was no shard.
+  // Returns nullopt if there was no shard.
   std::optional<Audit> Finish() {
     if (!everywhere_) return std::nullopt;
     audit_.closures_done = everywhere_->size();
@@ -132,23 +133,24 @@ class Auditor {
       const std::uint64_t c = closure.value();
       audit_.open_closures.Add(c);
       if (c >= plan_.closures() || report.done.Contains(c))
-        Violated(i, absl::StrCat("closure ", c, " is open and should not be"));
+        Violated(i, absl::StrCat("closure ", c, " is open, but should not be"));
       want += updates.size();
     }
     std::uint64_t got = report.counters.updates_applied();
     for (const v1::SkipCount& skip : report.counters.skips()) got += skip.count();
     audit_.updates += got;
     if (job_.functions) return;
-    // No update of a refused closure may be applied any more. The values contain those that had
-    // been applied before, and no ledger names them.
+    // Updates of a refused closure are not applied any more. The values contain those that were
+    // applied before the refusal, and no ledger names them.
     const std::uint64_t over = got > want ? got - want : 0;
     const bool data_place_rows = manifest_.plan().shards(i).has_slot() && job_.counted_ids == 0;
     const bool fits = got < want
                           ? data_place_rows
                           : job_.resumed || over == 0 || over <= UpdatesOf(i, report.refused);
     if (!fits)
-      Violated(i, absl::StrCat("its values hold another number of updates than its ledger: ledger=",
-                               want, " values=", got));
+      Violated(i, absl::StrCat(
+                      "its values and its ledger disagree on the number of updates: ledger=", want,
+                      " values=", got));
     if (job_.resumed)
       audit_.earlier_plan_updates += over;
     else if (fits)
@@ -165,7 +167,7 @@ class Auditor {
       const plan::ClosureRange range = plan_.Closure(ClosureId(c));
       if (range.epoch != e || range.begin != position || range.end <= range.begin)
         audit_.violations.push_back(
-            absl::StrFormat("closure %d does not go on where the one before ends: want=%d got=%d",
+            absl::StrFormat("closure %d does not begin where the previous one ends: want=%d got=%d",
                             c, position, range.begin));
       position = range.end;
       CountOf(c, &epoch) += range.end - range.begin;
@@ -212,7 +214,7 @@ absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& 
   }
   std::optional<Audit> audit = auditor.Finish();
   if (!audit)
-    return absl::DataLossError(absl::StrCat("a manifest without shards: path=", manifest_uri));
+    return absl::DataLossError(absl::StrCat("the manifest has no shards: path=", manifest_uri));
   return *std::move(audit);
 }
 

@@ -1,4 +1,4 @@
-// The epochs of an audit as lines of a table. Pure.
+// Renders the epochs of an audit as rows of a table. Pure.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace evergrad::psctl {
 
-// A row for each epoch, or one for each run of epochs whose numbers are equal ("1 to 20").
+// Returns a row per epoch, or one row for each run of epochs with equal numbers ("1 to 20").
 std::vector<std::vector<std::string>> AuditRows(const std::vector<AuditEpoch>& epochs, bool each);
 
 }  // namespace evergrad::psctl

@@ -55,7 +55,7 @@ absl::Status WriteNew(const std::string& path, const std::string& contents, mode
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (fd < 0 && errno == EEXIST)
     return UserError(
-        absl::AlreadyExistsError(absl::StrCat("will not write over a file that is there: ", path)));
+        absl::AlreadyExistsError(absl::StrCat("refusing to overwrite an existing file: ", path)));
   if (fd < 0)
     return UserError(absl::PermissionDeniedError(
         absl::StrCat("cannot write ", path, ": ", std::strerror(errno))));
@@ -79,8 +79,8 @@ absl::Status WriteNew(const std::string& path, const std::string& contents, mode
 absl::Status MustBeAbsent(const std::vector<std::string>& paths) {
   for (const std::string& path : paths)
     if (fs::Exists(path))
-      return UserError(absl::AlreadyExistsError(
-          absl::StrCat("will not write over a file that is there: ", path)));
+      return UserError(
+          absl::AlreadyExistsError(absl::StrCat("refusing to overwrite an existing file: ", path)));
   return absl::OkStatus();
 }
 
@@ -165,10 +165,10 @@ int Init(Context& context, const std::vector<std::string>& args) {
   std::uint32_t days = 3650;
   daemon::OptionTable table(
       "psctl cert init",
-      "makes a certificate authority: ca.pem, and ca.key, which is to be kept safe",
+      "makes a certificate authority: ca.pem, and its private key ca.key, which must be kept safe",
       daemon::OptionTable::Kind::kCommand);
-  table.Add("folder", &folder, "where the files go");
-  table.Add("days", &days, "how long it is valid", {1, 36500});
+  table.Add("folder", &folder, "folder for the files");
+  table.Add("days", &days, "days until the certificate expires", {1, 36500});
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string path = AbsolutePath(context, folder);
   if (const absl::Status status = InitAuthority(path, name, days); !status.ok())
@@ -185,17 +185,18 @@ int Issue(Context& context, const std::vector<std::string>& args) {
       "psctl cert issue",
       "makes one task's (or a person's) certificate and key, signed by the folder's authority",
       daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("NAME", &request.name,
-                    "of the task, and of its files: worker-0 -> worker-0.pem, worker-0.key");
+  table.AddArgument(
+      "NAME", &request.name,
+      "name of the certificate and of its files: worker-0 -> worker-0.pem, worker-0.key");
   table.Add("task", &request.task,
-            "whom it is for: coordinator, ps_server/N, worker/NAME, user/NAME, or a role alone for "
-            "any of it; left out, NAME tells: coordinator, "
-            "ps-server-N, worker-NAME, and any other is a person's");
+            "task that the certificate identifies: coordinator, ps_server/N, worker/NAME, "
+            "user/NAME, or a role alone for any task of that role; left out, it follows from NAME: "
+            "coordinator, ps-server-N and worker-NAME are tasks, any other name is a user");
   table.Add("host", &request.hosts,
-            "host name or address that it is dialed by (the coordinator's is checked by who dials "
-            "it); without any: localhost, 127.0.0.1 and ::1");
-  table.Add("folder", &request.folder, "where ca.pem and ca.key lie");
-  table.Add("days", &request.days, "how long it is valid", {1, 36500});
+            "host name or address under which others connect to the task (the coordinator's "
+            "clients check it); left out: localhost, 127.0.0.1 and ::1");
+  table.Add("folder", &request.folder, "folder of ca.pem and ca.key");
+  table.Add("days", &request.days, "days until the certificate expires", {1, 36500});
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   request.folder = AbsolutePath(context, request.folder);
   if (request.task.empty()) request.task = TaskOfName(request.name);

@@ -10,22 +10,24 @@
 namespace evergrad::psctl {
 
 struct CertRequest {
-  std::string folder;  // ca.pem and ca.key lie here, and the results
+  std::string folder;  // folder of ca.pem, ca.key and the results
   std::string name;    // common name and file name: NAME.pem, NAME.key
-  std::vector<std::string>
-      hosts;  // host names and addresses that it is dialed by; who dials a coordinator asks for his
+  // Host names and addresses under which others connect to the task (the coordinator's clients
+  // check them).
+  std::vector<std::string> hosts;
   std::uint32_t days = 365;
-  std::string task = {};  // whom it is for: coordinator, ps_server/N, worker/NAME, user/NAME, or a
-                          // role alone for any of it; "": TaskOfName(name)
+  // task that the certificate identifies: coordinator, ps_server/N, worker/NAME, user/NAME, or a
+  // role alone for any task of the role; "": TaskOfName(name)
+  std::string task = {};
 };
-// coordinator -> coordinator, ps-server-0 -> ps_server/0, worker-0 -> worker/0; anything else is a
-// person: user/NAME.
+// Returns the task of a certificate name: coordinator for coordinator, ps_server/0 for ps-server-0,
+// worker/0 for worker-0, and user/NAME for any other name.
 std::string TaskOfName(const std::string& name);
-// Writes ca.pem and ca.key (0600). AlreadyExists, naming the file, when one of them is there:
-// nothing is ever written over.
+// Writes ca.pem and ca.key (mode 0600). Returns AlreadyExists with the path if one of the files
+// exists; no file is ever overwritten.
 absl::Status InitAuthority(const std::string& folder, const std::string& name, std::uint32_t days);
-// Writes NAME.pem and NAME.key (0600), signed by the folder's authority, for servers and clients.
-// AlreadyExists as above; NotFound without an authority.
+// Writes NAME.pem and NAME.key (mode 0600), signed by the folder's authority, for servers and
+// clients. Returns AlreadyExists as above, and NotFound if the folder has no authority.
 absl::Status IssueCertificate(const CertRequest& request);
 
 }  // namespace evergrad::psctl

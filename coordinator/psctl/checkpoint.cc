@@ -21,12 +21,12 @@ namespace {
 // One file of a checkpoint, or why it cannot be used.
 struct FileRow {
   std::uint32_t shard = 0;
-  std::string file;  // "": the seed
+  std::string file;  // "": the shard starts from its seed
   absl::StatusOr<snapshot::ShardFileReport> report = absl::UnknownError("");
 };
-// What `path` holds.
+// The contents of a checkpoint path.
 struct Checkpoint {
-  std::string uri;  // of the manifest; "": a shard file alone
+  std::string uri;  // of the manifest; "" if the path is a single shard file
   std::optional<v1::Manifest> manifest;
   std::vector<absl::Status> passed_over;  // newer manifests that cannot be read
   std::vector<FileRow> files;
@@ -160,7 +160,7 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
                 << "plan       " << Printable(m.plan().fingerprint()) << "\n";
     for (const v1::FinishedMetric& metric : m.metrics()) {
       if (metric.scope() == "train" && metric.name() == "steps")
-        continue;  // "at step" says where each epoch ends
+        continue;  // "at step" shows the end of each epoch
       context.out << "metric     " << Printable(metric.scope()) << " " << Printable(metric.name())
                   << " " << ShowNumber(metric.value(), 4) << " at step " << metric.global_step()
                   << "\n";
@@ -171,7 +171,7 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
   for (const FileRow& row : checkpoint.files) {
     if (row.file.empty()) {
       rows.push_back({absl::StrCat(row.shard), "-", "-", "-", "-", "-", "-",
-                      "from the seed: nothing of it is saved yet"});
+                      "from the seed: the shard has not been saved yet"});
       continue;
     }
     if (!row.report.ok()) {
@@ -181,13 +181,14 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
     const snapshot::ShardFileReport& r = *row.report;
     const v1::ShardSpec& spec = r.header.dense();
     const bool dense = r.header.kind() == v1::SHARD_KIND_DENSE;
-    rows.push_back(
-        {absl::StrCat(row.shard),
-         dense ? Printable(spec.variable().name())
-               : absl::StrCat(r.header.table_rows_size(), " tables"),
-         dense ? absl::StrCat(spec.row_begin(), "..", spec.row_end()) : "-", ShowBytes(r.bytes),
-         absl::StrCat(r.header.lsn()), Short(r.done), absl::StrCat(r.open_closures),
-         verified ? (dense ? ShowHex(r.value_digest) : "whole") : "ends and ledger are whole"});
+    rows.push_back({absl::StrCat(row.shard),
+                    dense ? Printable(spec.variable().name())
+                          : absl::StrCat(r.header.table_rows_size(), " tables"),
+                    dense ? absl::StrCat(spec.row_begin(), "..", spec.row_end()) : "-",
+                    ShowBytes(r.bytes), absl::StrCat(r.header.lsn()), Short(r.done),
+                    absl::StrCat(r.open_closures),
+                    verified ? (dense ? ShowHex(r.value_digest) : "whole")
+                             : "header, footer, ledger checked"});
   }
   for (const std::string& line : RenderTable({{"shard", true},
                                               {"variable"},
@@ -203,7 +204,7 @@ void Print(Context& context, const Checkpoint& checkpoint, bool verified) {
     if (!row.file.empty() && !row.report.ok())
       context.err << "psctl: " << Printable(row.report.status().message()) << "\n";
   for (const absl::Status& status : checkpoint.passed_over)
-    context.err << "psctl: newer, but passed over: " << Printable(status.message()) << "\n";
+    context.err << "psctl: skipped a newer checkpoint: " << Printable(status.message()) << "\n";
 }
 
 int Show(Context& context, const std::vector<std::string>& args, bool verify) {
@@ -212,11 +213,11 @@ int Show(Context& context, const std::vector<std::string>& args, bool verify) {
                             verify ? "reads every byte of a checkpoint and checks it: checksums, "
                                      "hashes, and that its files belong together. Exit "
                                      "code 1 when anything is damaged"
-                                   : "shows what a checkpoint holds; reads the manifest, and of "
-                                     "each shard file both ends and the ledger",
+                                   : "shows the contents of a checkpoint; reads the manifest, and "
+                                     "the header, footer and ledger of each shard file",
                             daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path,
-                    "a job's checkpoint folder or runs folder (its newest manifest counts), a "
+                    "a job's checkpoint folder or runs folder (its newest manifest is used), a "
                     "manifest, or one shard file; file:// or a plain path");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -272,8 +273,8 @@ absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::str
   }
   auto newest = snapshot::FindNewestManifest(files, uri);
   if (!newest.ok()) {
-    // A folder with manifests of which none can be read is a damaged checkpoint, not a mistake of
-    // the caller.
+    // A folder whose manifests are all unreadable is a damaged checkpoint, not a mistake of the
+    // caller.
     const auto numbers = snapshot::ListManifests(files, uri);
     if (numbers.ok() && !numbers->empty()) return absl::DataLossError(newest.status().message());
     return newest.status();
@@ -286,7 +287,7 @@ std::vector<Verb> CheckpointVerbs() {
   return {
       {"checkpoint", "list", "show the checkpoints below a folder, from their files alone",
        ListCheckpoints},
-      {"checkpoint", "describe", "show what a checkpoint holds, from its files alone",
+      {"checkpoint", "describe", "show the contents of a checkpoint, from its files alone",
        [](Context& context, const std::vector<std::string>& args) {
          return Show(context, args, false);
        }},

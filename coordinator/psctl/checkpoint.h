@@ -1,4 +1,4 @@
-// What the verbs of `psctl checkpoint` share. Files alone: no coordinator, no cluster.
+// Shared parts of the `psctl checkpoint` verbs. They read files only and need no coordinator.
 #pragma once
 
 #include <string>
@@ -13,24 +13,25 @@
 
 namespace evergrad::psctl {
 
-// `path` as the file system wants it: a URI as it is, a path absolute.
+// Returns `path` for the file system: a URI unchanged, any other path made absolute.
 std::string UriOf(const Context& context, const std::string& path);
 
 struct FoundManifest {
   std::string uri;
   v1::Manifest manifest;
-  std::vector<absl::Status> passed_over;  // newer ones that cannot be read
+  std::vector<absl::Status> passed_over;  // newer manifests that cannot be read
 };
-// `uri`: a manifest; or a folder of manifests, of which the newest that can be read counts; or a
-// job's runs folder with such a folder in it. DataLoss: there are some, none can be read. NotFound:
-// none. InvalidArgument, the user's: something else.
+// Finds the manifest of `uri`, which is a manifest, a folder of manifests (the newest readable one
+// is used), or a job's runs folder with such a folder in it. Errors: DataLoss if manifests exist
+// and none is readable, NotFound if there is none, InvalidArgument (a user's error) for any other
+// path.
 absl::StatusOr<FoundManifest> FindManifest(fs::FileSystem& files, const std::string& uri);
 
-// Says `status` with its exit code; a file of another version is the user's to replace.
+// Prints `status` and returns its exit code. A file of another version is a user's error.
 int ReportCheckpoint(Context& context, const absl::Status& status);
 
 int ListCheckpoints(Context& context, const std::vector<std::string>& args);
-// `list` of these files, which may change meanwhile.
+// Runs `list` on these files, which may change meanwhile.
 int ListCheckpointsOf(Context& context, fs::FileSystem& files, const std::string& uri,
                       bool as_json);
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args);

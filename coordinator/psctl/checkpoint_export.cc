@@ -28,7 +28,7 @@ struct Range {
   int begin = 0, end = 0;
   tensor::Shape shape;
 };
-// What is written of one table: ids and rows, in parts of at most so many rows.
+// The ids and rows of one table in the output, in parts of at most `part_rows` rows.
 struct Table {
   std::uint64_t rows = 0, part_rows = 0, parts = 1;
   std::size_t first = 0;  // its first tensor of the file: ids and rows of part 0, of part 1, …
@@ -41,12 +41,11 @@ struct Contents {
 };
 
 absl::Status Unfit(const std::string& uri, absl::string_view what) {
-  return absl::DataLossError(
-      absl::StrCat("manifest's cut cannot be put together: path=", uri, " ", what));
+  return absl::DataLossError(absl::StrCat(
+      "the shards of the manifest do not form whole variables: path=", uri, " ", what));
 }
 
-// Which shards make which variable. A manifest comes from outside: whatever it says about rows is
-// checked.
+// Returns the shards of each variable. A manifest comes from outside, so its rows are checked.
 absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& plan) {
   std::vector<Range> ranges;
   std::set<std::string> names;
@@ -61,7 +60,7 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
     if (!shape.ok())
       return Unfit(uri, absl::StrCat("variable=", variable.name(), " ", shape.status().message()));
     if (!names.insert(variable.name()).second)
-      return Unfit(uri, absl::StrCat("variable twice: variable=", variable.name()));
+      return Unfit(uri, absl::StrCat("duplicate variable: variable=", variable.name()));
     Range range{i, i, *shape};
     std::uint64_t row = 0;
     for (; range.end < plan.shards_size() &&
@@ -71,7 +70,7 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
       if (shard.row_begin() != row || shard.row_end() < row || shard.row_end() > shape->rows() ||
           !std::equal(dims.begin(), dims.end(), shard.variable().shape().begin(),
                       shard.variable().shape().end())) {
-        return Unfit(uri, absl::StrCat("rows do not follow each other: variable=", variable.name(),
+        return Unfit(uri, absl::StrCat("rows are not contiguous: variable=", variable.name(),
                                        " shard=", shard.shard(), " want_begin=", row,
                                        " got=", shard.row_begin(), "..", shard.row_end()));
       }
@@ -86,8 +85,8 @@ absl::StatusOr<std::vector<Range>> Cut(const std::string& uri, const v1::Plan& p
   return ranges;
 }
 
-// Both ends of every file, before anything is made room for: it says how large the files truly are,
-// and what they are. Adds the rows of slots up.
+// Checks header and footer of every file before any memory is allocated: they state the true size
+// and kind of the file. Adds up the rows of the slots.
 absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
                        std::vector<Table>* tables) {
   const v1::Manifest& manifest = found.manifest;
@@ -97,33 +96,32 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
     const v1::ShardSpec& spec = manifest.plan().shards(i);
     if (entry.file().empty()) {
       return UserError(absl::FailedPreconditionError(
-          absl::StrCat("nothing of a shard was saved yet, it is still as the seed makes it; export "
-                       "a newer checkpoint: path=",
+          absl::StrCat("a shard has not been saved yet and still has its initial values; export a "
+                       "newer checkpoint: path=",
                        found.uri, " shard=", entry.shard(),
                        spec.has_slot() ? absl::StrCat(" slot=", spec.slot().slot())
                                        : absl::StrCat(" variable=", spec.variable().name()))));
     }
     auto report =
         snapshot::CheckShardOf(files, fs::FolderOf(found.uri), manifest, i, /*whole=*/false);
-    // What a manifest names must be there.
+    // A file that the manifest names must exist.
     if (absl::IsNotFound(report.status())) return absl::DataLossError(report.status().message());
     if (!report.ok()) return report.status();
     const v1::ShardFileHeader& header = report->header;
     if (!spec.has_slot()) {
       if (header.kind() != v1::SHARD_KIND_DENSE)
-        return Unfit(
-            found.uri,
-            absl::StrCat("a slot of tables in the place of a dense shard: file=", entry.file()));
+        return Unfit(found.uri, absl::StrCat("found a table slot, expected a dense shard: file=",
+                                             entry.file()));
       continue;
     }
-    // Its tables are the plan's: that has been looked at.
+    // CheckShardOf has checked that its tables are those of the plan.
     if (header.kind() != v1::SHARD_KIND_SLOT || header.slot().slot() != slots)
-      return Unfit(found.uri, absl::StrCat("not the slot that is wanted: file=", entry.file(),
-                                           " want=", slots));
+      return Unfit(found.uri,
+                   absl::StrCat("unexpected table slot: file=", entry.file(), " want=", slots));
     ++slots;
     for (std::size_t t = 0; t < tables->size(); ++t) {
       const std::uint64_t rows = header.table_rows(static_cast<int>(t));
-      // Rows that the file has no bytes for make no room.
+      // A row count that exceeds the bytes of the file must not allocate memory.
       if (rows > report->bytes / sizeof(std::int64_t))
         return Unfit(found.uri, absl::StrCat("file too small for its rows: file=", entry.file()));
       (*tables)[t].rows += rows;
@@ -138,8 +136,8 @@ absl::Status CheckEnds(fs::FileSystem& files, const FoundManifest& found,
   return absl::OkStatus();
 }
 
-// "movies/ids", or "movies/ids.00000", "movies/ids.00001", … where they are in parts: as many
-// digits in each, so that by name is by number.
+// Returns "movies/ids", or "movies/ids.00000", "movies/ids.00001", … for a table in parts. All
+// numbers have equally many digits, so that sorting by name sorts by number.
 std::string PartName(absl::string_view table, absl::string_view what, const Table& of,
                      std::uint64_t part) {
   const auto digits = static_cast<int>(std::max<std::size_t>(5, absl::StrCat(of.parts - 1).size()));
@@ -186,12 +184,12 @@ absl::StatusOr<Contents> Plan(fs::FileSystem& files, const FoundManifest& found,
 
 using TakePiece = std::function<absl::Status(const snapshot::ShardFileReader::Piece&)>;
 
-// Reads the file to its last byte, which decides whether what was taken may be used.
+// Reads the file to its last byte; the checksum there decides whether the contents may be used.
 absl::Status ReadShard(fs::FileSystem& files, const std::string& folder, const v1::ShardFile& entry,
                        const TakePiece& take) {
   snapshot::ShardFileReader::Expected expected{entry.bytes(), {}};
   std::memcpy(expected.sha256.data(), entry.sha256().data(),
-              expected.sha256.size());  // DecodeManifest has looked at its size
+              expected.sha256.size());  // DecodeManifest has checked its size
   EG_ASSIGN_OR_RETURN(const auto reader, snapshot::ShardFileReader::Open(
                                              files, fs::JoinUri(folder, entry.file()), expected));
   return reader->ReadAll(take);
@@ -212,9 +210,9 @@ absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found,
                     [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
                       if (piece.section != snapshot::Section::kValues) return absl::OkStatus();
                       if (piece.section_bytes != want) {
-                        return absl::DataLossError(
-                            absl::StrCat("values have another size than their rows: file=", file,
-                                         " want=", want, " got=", piece.section_bytes));
+                        return absl::DataLossError(absl::StrCat(
+                            "the size of the values does not fit their rows: file=", file,
+                            " want=", want, " got=", piece.section_bytes));
                       }
                       return out->Append(v, piece.data);
                     }));
@@ -223,8 +221,8 @@ absl::Status WriteVariables(fs::FileSystem& files, const FoundManifest& found,
   return absl::OkStatus();
 }
 
-// Each slot's file is read once; its rows go through the sorter, so that equal tables give equal
-// bytes, whatever slots and servers they lay on.
+// Reads each slot's file once. The sorter orders the rows, so that equal tables give equal bytes,
+// independent of their slots and servers.
 absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found,
                          const Contents& contents, const std::string& folder,
                          weights::WeightStream* out) {
@@ -238,19 +236,18 @@ absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found,
   RowSorter sorter(options, dimensions);
   for (int i = 0; i < manifest.shards_size(); ++i) {
     if (!manifest.plan().shards(i).has_slot()) continue;
-    EG_RETURN_IF_ERROR(
-        ReadShard(files, fs::FolderOf(found.uri), manifest.shards(i),
-                  [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
-                    if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
-                    const auto rows = piece.index < dimensions.size()
-                                          ? snapshot::ParseRows(piece.data, dimensions[piece.index])
-                                          : std::nullopt;
-                    if (!rows)
-                      return absl::DataLossError(
-                          absl::StrCat("a block of rows has another size than they need: file=",
-                                       manifest.shards(i).file()));
-                    return sorter.Add(piece.index, rows->ids, rows->values);
-                  }));
+    EG_RETURN_IF_ERROR(ReadShard(
+        files, fs::FolderOf(found.uri), manifest.shards(i),
+        [&](const snapshot::ShardFileReader::Piece& piece) -> absl::Status {
+          if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
+          const auto rows = piece.index < dimensions.size()
+                                ? snapshot::ParseRows(piece.data, dimensions[piece.index])
+                                : std::nullopt;
+          if (!rows)
+            return absl::DataLossError(absl::StrCat("the size of a block of rows is wrong: file=",
+                                                    manifest.shards(i).file()));
+          return sorter.Add(piece.index, rows->ids, rows->values);
+        }));
   }
   for (std::size_t t = 0; t < contents.tables.size(); ++t) {
     const Table& table = contents.tables[t];
@@ -259,7 +256,7 @@ absl::Status WriteTables(fs::FileSystem& files, const FoundManifest& found,
         t, [&](std::span<const std::int64_t> ids, std::span<const float> values) -> absl::Status {
           if (ids.size() > table.rows - done)
             return absl::DataLossError(
-                absl::StrCat("more rows than the files' heads say: want=", table.rows));
+                absl::StrCat("more rows than the headers of the files state: want=", table.rows));
           while (!ids.empty()) {
             const std::uint64_t part = done / table.part_rows;
             const std::size_t n =
@@ -333,8 +330,8 @@ void ShowExport(Context& context, const FoundManifest& found, const Contents& co
                 << contents.parameters << " parameters, of checkpoint " << m.number() << " of job "
                 << Printable(m.job_name()) << " " << ShowHex(m.job_uid()) << "\n";
     if (!m.complete())
-      context.out << "the checkpoint is not complete: its shards hold different closures, as they "
-                     "do while training goes on\n";
+      context.out << "the checkpoint is not complete: its shards hold different closures, as is "
+                     "usual during training\n";
   }
 }
 
@@ -343,22 +340,21 @@ void ShowExport(Context& context, const FoundManifest& found, const Contents& co
 int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   std::string output = "text", path, to;
   std::uint64_t part_bytes = 1ull << 30;
-  daemon::OptionTable table("psctl checkpoint export",
-                            "writes the weights of a checkpoint, with the names and layouts of "
-                            "Keras, as a job's own weights.npz has them, and of each embedding "
-                            "table its ids and rows, by rising id; reads and checks every byte on "
-                            "the way, in bounded memory. The file is replaced when "
-                            "the new one is whole",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl checkpoint export",
+      "writes the weights of a checkpoint with the names and layouts of Keras, as in the "
+      "weights.npz of a job, and the ids and rows of each embedding table, in ascending order of "
+      "the ids; reads and checks every byte, in bounded memory. An existing file is replaced when "
+      "the new one is complete",
+      daemon::OptionTable::Kind::kCommand);
   table.AddArgument("PATH", &path,
-                    "a job's checkpoint folder or runs folder (its newest manifest counts, and is "
-                    "refused where it is damaged), or a manifest; "
-                    "file:// or a plain path");
+                    "a job's checkpoint folder or runs folder (its newest manifest is used, and "
+                    "must not be damaged), or a manifest; file:// or a plain path");
   table.Add("to", &to, "the file to write: .npz or .safetensors");
-  table.AddBytes("part-bytes", &part_bytes,
-                 "a table above that is written in parts of at most so much: NAME/ids.00000, "
-                 "NAME/rows.00000, …",
-                 {4096, 1ull << 50});
+  table.AddBytes(
+      "part-bytes", &part_bytes,
+      "larger tables are written in parts of at most this size: NAME/ids.00000, NAME/rows.00000, …",
+      {4096, 1ull << 50});
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const bool npz = absl::EndsWith(to, ".npz");
@@ -372,22 +368,23 @@ int ExportCheckpoint(Context& context, const std::vector<std::string>& args) {
   const std::string uri = UriOf(context, path);
   if (snapshot::ParseShardFileName(fs::NameOf(uri)))
     return Report(
-        context, UserError(absl::InvalidArgumentError(absl::StrCat(
-                     "a shard is a part of a variable; name its manifest or folder: path=", uri))));
+        context,
+        UserError(absl::InvalidArgumentError(absl::StrCat(
+            "a shard file holds only a part of a variable; name its manifest or folder: path=",
+            uri))));
 
   const auto files = fs::MakeLocalFileSystem();
   const auto found = FindManifest(*files, uri);
   if (!found.ok()) return ReportCheckpoint(context, found.status());
-  // A folder means its newest checkpoint: an older one is exported only where it is named.
+  // A folder means its newest checkpoint; an older one is exported only if it is named.
   if (!found->passed_over.empty()) {
     for (const absl::Status& status : found->passed_over)
       context.err << "psctl: " << Printable(status.message()) << "\n";
     return ReportCheckpoint(context, absl::DataLossError(absl::StrCat(
-                                         "the newest checkpoint here cannot be read, and nothing "
-                                         "was written; the newest one that can be read is "
-                                         "checkpoint ",
+                                         "cannot read the newest checkpoint, so nothing was "
+                                         "written; the newest readable one is checkpoint ",
                                          found->manifest.number(),
-                                         ", to export that one, name it: path=", found->uri)));
+                                         "; to export it, name its manifest: path=", found->uri)));
   }
   const auto contents =
       Export(*files, *found, part_bytes,

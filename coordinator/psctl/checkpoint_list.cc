@@ -19,7 +19,7 @@
 namespace evergrad::psctl {
 namespace {
 
-// One manifest. It is read, and let go of again: there may be many.
+// One manifest. It is released after it has been read, because there may be many.
 struct Row {
   std::string uri;
   std::uint64_t number = 0;
@@ -28,13 +28,14 @@ struct Row {
   std::int64_t written_ms = 0;
   bool complete = false;
   std::string plan;
-  bool functions = false;  // closures were scheduled by a client: its plan has no end and no epochs
-  std::uint64_t closures_done = 0, closures = 0;  // done in every shard; of the plan
-  std::uint64_t epochs_done = 0, epochs = 0;      // whole ones
+  bool functions = false;  // a client scheduled the closures: the plan has no end and no epochs
+  // closures_done: done in every shard; closures: in the plan
+  std::uint64_t closures_done = 0, closures = 0;
+  std::uint64_t epochs_done = 0, epochs = 0;  // epochs_done counts complete epochs
   int shards = 0, from_seed = 0;
-  std::uint64_t bytes = 0;  // of the files that it names
+  std::uint64_t bytes = 0;  // of the files that the manifest names
   std::string
-      state;  // whole | damaged | missing: as far as names and sizes tell, `verify` reads the files
+      state;  // whole | damaged | missing, judged by names and sizes; `verify` reads the files
   std::vector<std::string> errors;
 };
 
@@ -44,13 +45,12 @@ void CountClosures(const v1::Manifest& manifest, Row* row) {
   spec.batch_size = manifest.plan().batch_size();
   spec.steps_per_closure = manifest.plan().steps_per_closure();
   spec.epochs = manifest.plan().epochs();
-  // Of a plan without numbers there is nothing to say; resume refuses it.
+  // A plan without numbers shows none; resume refuses it.
   const auto plan = plan::Plan::Create(spec);
   std::optional<IntervalSet> common;
   IntervalSet refused;
   for (const v1::ShardFile& shard : manifest.shards()) {
-    const IntervalSet done =
-        *snapshot::FromProto(shard.done());  // DecodeManifest has looked at them
+    const IntervalSet done = *snapshot::FromProto(shard.done());  // DecodeManifest has checked them
     common = common ? common->Intersect(done) : done;
     refused.UnionWith(*snapshot::FromProto(shard.refused()));
   }
@@ -97,17 +97,17 @@ Row ReadRow(fs::FileSystem& files, const std::string& folder, std::uint64_t numb
                                : absl::StrCat(" (a server on host ", shard.host(), " wrote it)")));
     } else if (found->second != shard.bytes()) {
       row.state = "damaged";
-      row.errors.push_back(absl::StrCat("a file has another size than its manifest says: path=",
-                                        fs::JoinUri(folder, shard.file()), " want=", shard.bytes(),
-                                        " got=", found->second));
+      row.errors.push_back(absl::StrCat(
+          "the size of a file differs from its manifest: path=", fs::JoinUri(folder, shard.file()),
+          " want=", shard.bytes(), " got=", found->second));
     }
   }
   return row;
 }
 
-constexpr int kLooksMax = 3;  // at a manifest that seems damaged, after the first
+constexpr int kLooksMax = 3;  // repeated reads of a manifest that seems damaged
 
-// The manifests of one folder. Returns its sub-folders.
+// Reads the manifests of one folder and returns its sub-folders.
 std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& folder,
                                     const std::vector<fs::ListedFile>& entries,
                                     std::vector<Row>* rows) {
@@ -126,8 +126,8 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
   std::int64_t written_ms = 0;
   for (const std::uint64_t number : numbers) {
     Row row = ReadRow(files, folder, number, sizes);
-    // A job that goes on retires its oldest manifests, then the files that only they named: what is
-    // not there any more is not damaged.
+    // A running job deletes its oldest manifests and then the files that only they named: a
+    // manifest that has disappeared is not damaged.
     bool retired = false;
     for (int look = 0; look < kLooksMax && row.state != "whole" && !retired; ++look) {
       const auto now = files.List(folder);
@@ -142,7 +142,7 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
       if (!retired) row = ReadRow(files, folder, number, sizes);
     }
     if (retired) continue;
-    // A damaged one has no time: it stands beside the one before it.
+    // A damaged manifest has no time: it is listed beside the previous one.
     if (row.written_ms == 0) row.written_ms = written_ms;
     written_ms = row.written_ms;
     rows->push_back(std::move(row));
@@ -152,13 +152,13 @@ std::vector<std::string> ReadFolder(fs::FileSystem& files, const std::string& fo
 
 struct Listing {
   std::vector<Row> rows;
-  std::vector<absl::Status> unreadable;  // folders
+  std::vector<absl::Status> unreadable;  // folders that cannot be read
 };
 absl::StatusOr<Listing> Collect(fs::FileSystem& files, const std::string& uri) {
   Listing listing;
   EG_ASSIGN_OR_RETURN(const std::vector<fs::ListedFile> entries, files.List(uri));
-  // The folder itself, what is in it, and `checkpoint` in each of these: a checkpoint's folder, a
-  // job's runs folder, a directory of either.
+  // Searches the folder, its sub-folders, and `checkpoint` in each of these. The folder may be a
+  // checkpoint's folder, a job's runs folder, or a directory of either.
   for (const std::string& folder : ReadFolder(files, uri, entries, &listing.rows)) {
     const auto inside = files.List(folder);
     if (!inside.ok()) {
@@ -247,11 +247,11 @@ void Print(Context& context, const std::string& uri, const Listing& listing) {
 
 int ListCheckpoints(Context& context, const std::vector<std::string>& args) {
   std::string output = "text", path;
-  daemon::OptionTable table("psctl checkpoint list",
-                            "shows the checkpoints below a folder, newest first; looks at names "
-                            "and sizes only (verify reads every byte). Exit code 1 "
-                            "when one is damaged or lacks files",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl checkpoint list",
+      "shows the checkpoints below a folder, newest first; checks names and sizes only (verify "
+      "reads every byte). Exit code 1 when a checkpoint is damaged or lacks files",
+      daemon::OptionTable::Kind::kCommand);
   table.AddArgument("FOLDER", &path,
                     "a coordinator's runs folder, a checkpoint.directory, or one job's folder in "
                     "either; file:// or a plain path");

@@ -74,7 +74,7 @@ int Down(Context& context, const std::vector<std::string>& args) {
   OptionTable table("psctl cluster down", "ends the cluster of a folder",
                     OptionTable::Kind::kCommand);
   table.Add("folder", &options.folder, "cluster folder");
-  table.Add("grace", &grace, "how long tasks may take to end by themselves");
+  table.Add("grace", &grace, "time for tasks to end by themselves before they are killed");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   const std::string folder = AbsolutePath(context, options.folder);
   std::map<std::string, ProcessId> processes = PidFiles(folder);
@@ -119,10 +119,9 @@ int Down(Context& context, const std::vector<std::string>& args) {
 
 int Status(Context& context, const std::vector<std::string>& args) {
   ClusterOptions options;
-  OptionTable table(
-      "psctl cluster status",
-      "shows the processes of a cluster folder, and what the coordinator says of them",
-      OptionTable::Kind::kCommand);
+  OptionTable table("psctl cluster status",
+                    "shows the processes of a cluster folder, and their state at the coordinator",
+                    OptionTable::Kind::kCommand);
   table.Add("folder", &options.folder, "cluster folder");
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -183,8 +182,8 @@ int Status(Context& context, const std::vector<std::string>& args) {
 
 std::vector<Verb> ClusterVerbs() {
   return {{"cluster", "up", "start a cluster in the background on this machine", ClusterUp},
-          {"cluster", "down", "end it", Down},
-          {"cluster", "status", "show its processes and tasks", Status},
+          {"cluster", "down", "end a cluster", Down},
+          {"cluster", "status", "show the processes and tasks of a cluster", Status},
           {"cluster", "restart", "end one task and start it again", ClusterRestart},
           {"cluster", "run", "run a cluster in the foreground", RunForeground}};
 }

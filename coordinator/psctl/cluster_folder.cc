@@ -23,20 +23,20 @@ void AddLocalOptions(OptionTable* table, ClusterOptions* options) {
   table->Add("device", &options->local.device,
              "the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
   table->Add("gpus", &options->local.gpus,
-             "a worker for each GPU of this machine, instead of --workers");
-  table->Add("jobs_running_max", &options->local.jobs_running_max, "jobs that run side by side",
+             "one worker per GPU of this machine, instead of --workers");
+  table->Add("jobs_running_max", &options->local.jobs_running_max, "jobs that run at the same time",
              {1, 64});
   table->Add("runs", &options->runs, "folder for the files of runs");
   table->Add("supervise", &options->local.supervise,
-             "start again what dies, as a cluster manager would");
+             "restart processes that die, as a cluster manager would");
   table->Add("data_root", &options->local.data_roots,
-             "folder in which the data files of jobs have to lie, for a machine that others use, "
-             "too; left out: any file that you can read");
+             "folder that must contain the data files of jobs, for a machine with other users; "
+             "left out: any file that you can read");
   table->Add("checkpoint_root", &options->local.checkpoint_roots,
-             "folder in which the checkpoint.directory of jobs has to lie; left out: any folder "
+             "folder that must contain the checkpoint.directory of each job; left out: any folder "
              "that you can write");
   table->Add("failpoints", &options->local.failpoints,
-             "for tests: given to every daemon; `none` allows counting jobs");
+             "for tests: failpoints of every daemon; `none` allows counting jobs");
 }
 
 void CompleteLocalOptions(const Context& context, ClusterOptions* options) {
@@ -135,9 +135,10 @@ absl::StatusOr<ClusterFile> ReadClusterFile(const std::string& folder) {
       task.args = entry.at("args").get<std::vector<std::string>>();
     }
   } catch (const nlohmann::json::exception& error) {
-    return UserError(absl::InvalidArgumentError(absl::StrCat(
-        "cannot read what `cluster up` wrote (psctl cluster down, then up, writes it anew): ", path,
-        ": ", error.what())));
+    return UserError(
+        absl::InvalidArgumentError(absl::StrCat("cannot read the file that `cluster up` wrote "
+                                                "(psctl cluster down, then up, writes it again): ",
+                                                path, ": ", error.what())));
   }
   return file;
 }

@@ -109,7 +109,7 @@ class ClusterStart {
         context_.err << "psctl: not every task has registered: want=" << wanted << " got=" << alive
                      << (tasks.ok() ? ""
                                     : absl::StrCat(" (", Printable(tasks.status().message()), ")"))
-                     << "; it goes on in the background (psctl cluster status)\n";
+                     << "; the start continues in the background (psctl cluster status)\n";
         return kFailed;
       }
       if (!pause_(kPollInterval)) return Interrupted();
@@ -190,7 +190,7 @@ int ClusterUp(Context& context, const std::vector<std::string>& args) {
   OptionTable table("psctl cluster up", "starts a cluster in the background on this machine",
                     OptionTable::Kind::kCommand);
   AddLocalOptions(&table, &options);
-  table.Add("wait", &options.wait, "how long all tasks may take to register");
+  table.Add("wait", &options.wait, "time for all tasks to register");
   AddOutputOption(&table, &options.output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   CompleteLocalOptions(context, &options);

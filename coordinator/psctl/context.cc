@@ -57,7 +57,7 @@ std::string Overview(const std::vector<Verb>& verbs, absl::string_view noun) {
   absl::StrAppend(&out,
                   "\npsctl NOUN VERB --help lists the flags. Exit codes: 0 succeeded, 1 job failed "
                   "or checkpoint damaged, 2 bad usage or file,\n"
-                  "3 cancelled, 4 cluster not reachable or takes nothing now, 5 a --require not "
+                  "3 cancelled, 4 cluster not reachable or accepts no work now, 5 a --require not "
                   "met, 130 interrupted.\n");
   return out;
 }
@@ -77,8 +77,8 @@ void AddConnectionOptions(daemon::OptionTable* table, Connection* connection) {
   table->Add("tls.ca", &connection->tls.ca, "PEM file of the authority; all three --tls-… or none");
   table->Add("tls.cert", &connection->tls.cert, "PEM file of your certificate");
   table->Add("tls.key", &connection->tls.key, "PEM file of your private key");
-  table->Add("timeout", &connection->timeout, "how long one call may take",
-             std::chrono::milliseconds(100), std::chrono::minutes(10));
+  table->Add("timeout", &connection->timeout, "limit of one call", std::chrono::milliseconds(100),
+             std::chrono::minutes(10));
   table->Add("wait", &connection->wait,
              "how long to wait for a coordinator that does not listen yet; 0ms: not at all",
              std::chrono::milliseconds(0), std::chrono::hours(24));
@@ -130,7 +130,7 @@ std::optional<int> ParseArguments(Context& context, daemon::OptionTable* table,
   if (!outcome.ok()) {
     for (const absl::string_view line : absl::StrSplit(outcome.status().message(), '\n'))
       context.err << table->program() << ": " << Printable(line) << "\n";
-    context.err << "(" << table->program() << " --help lists what it takes)\n";
+    context.err << "(" << table->program() << " --help lists its arguments and flags)\n";
     return kUsage;
   }
   if (outcome->stop) {

@@ -47,11 +47,11 @@ absl::Status ControlClient::Explained(const std::string& address, const absl::St
   if (!OriginOf(status).empty()) return status;  // the coordinator itself has refused the call
   if (!transport::IsNotConnected(status) && code == absl::StatusCode::kDeadlineExceeded) {
     return absl::Status(
-        code, absl::StrCat("no answer from the coordinator in time (does it run, is this its "
-                           "address?); it may have "
-                           "done what it was asked, psctl job list says which jobs there are: "
-                           "address=",
-                           address, " cause=", status.message()));
+        code, absl::StrCat(
+                  "no answer from the coordinator in time (does it run, is this its "
+                  "address?); it may have carried out the request, psctl job list shows the jobs: "
+                  "address=",
+                  address, " cause=", status.message()));
   }
   return absl::Status(
       code, absl::StrCat("coordinator not reachable (does it run, is this its address?): address=",

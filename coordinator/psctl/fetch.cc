@@ -32,15 +32,16 @@
 namespace evergrad::psctl {
 namespace {
 
-// In a folder that files were fetched into: whose they are.
+// This file in a folder of fetched files names the run.
 constexpr char kFetchedMark[] = ".evergrad-fetched";
 constexpr std::uint64_t kMarkBytesMax = 4096, kResultBytesMax = 64u << 20;
-constexpr int kListedMax = 4;  // a file that changes while it is read is listed and read again
+// how often a file that changes while it is read is listed and read again
+constexpr int kListedMax = 4;
 // The coordinator reads every file of the run before it answers with the list.
 constexpr auto kListingLonger = std::chrono::minutes(10);
 constexpr auto kPause = std::chrono::milliseconds(200);
 
-// A file that is whole here already does not come again.
+// Returns whether the file is complete here, so that it is not transferred again.
 bool IsHere(const std::string& path, const v1::RunFileInfo& file) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return false;
@@ -75,22 +76,22 @@ class Fetcher {
       fetched.there = list.folder();
       fetched.state = list.state();
       fetched.files.clear();
-      uid_ = ShowHex(list.job_uid());  // a name may be another job's the next time
+      uid_ = ShowHex(list.job_uid());  // a repeated call by name may find another job
       EG_RETURN_IF_ERROR(Check(list));
       EG_RETURN_IF_ERROR(TakeFolder(JobUid(list.job_uid())));
       absl::Status changed;
       for (const v1::RunFileInfo& file : list.files()) {
         absl::Status status = Bring(file, &fetched.bytes);
         if (absl::IsDataLoss(status) || absl::IsNotFound(status)) {
-          changed = status;  // it was written anew meanwhile
+          changed = status;  // the file was rewritten meanwhile
           continue;
         }
         EG_RETURN_IF_ERROR(status);
         fetched.files.push_back(file.name());
       }
       if (changed.ok()) {
-        // As in the run itself: the folder `model` is whole by itself. Without such names load.py
-        // finds the weights in the folder above.
+        // As in the run itself, the folder `model` has its own weights. Without these names load.py
+        // finds the weights in the parent folder.
         const std::string weights = absl::StrCat(options_.folder, "/weights.npz"),
                           model = absl::StrCat(options_.folder, "/model");
         if (fs::Exists(weights) && fs::Exists(model))
@@ -108,7 +109,7 @@ class Fetcher {
       if (!client::IsRunFileName(file.name()) || !names.insert(file.name()).second ||
           file.sha256().size() != 32)
         return absl::InternalError(absl::StrCat(
-            "the coordinator's list of files cannot be read: name=", CleanText(file.name(), 100)));
+            "cannot read the coordinator's list of files: name=", CleanText(file.name(), 100)));
     }
     if (names.empty())
       return UserError(absl::FailedPreconditionError(
@@ -116,23 +117,23 @@ class Fetcher {
     return absl::OkStatus();
   }
 
-  // Files of two runs in one folder would pass for one model.
+  // Files of two runs in one folder could be mistaken for one model.
   absl::Status TakeFolder(JobUid job) const {
     const std::string path = absl::StrCat(options_.folder, "/", kFetchedMark),
                       mine = client::RunMark(job);
     const auto there = fs::ReadFile(path, kMarkBytesMax);
     if (there.ok() && *there == mine) return absl::OkStatus();
     if (there.ok())
-      return UserError(absl::FailedPreconditionError(absl::StrCat(
-          "the folder has the files of another run, and files of two runs do not mix: folder=",
-          options_.folder, " has=", CleanText(absl::StripAsciiWhitespace(*there), 100),
-          " want=job ", uid_, " (name an empty folder, or remove this one first)")));
+      return UserError(absl::FailedPreconditionError(
+          absl::StrCat("the folder already has the files of another run: folder=", options_.folder,
+                       " has=", CleanText(absl::StripAsciiWhitespace(*there), 100), " want=job ",
+                       uid_, " (name an empty folder, or remove this one first)")));
     if (!absl::IsNotFound(there.status())) return there.status();
     EG_RETURN_IF_ERROR(fs::MakeDirectories(options_.folder));
     return fs::WriteFileAtomic(path, mine);
   }
 
-  // `call` until it is answered for good.
+  // Repeats `call` until its answer is final.
   template <class F>
   auto Patiently(F call) -> decltype(call()) {
     std::optional<MonoTime> since;
@@ -187,7 +188,7 @@ class Fetcher {
             "a file changed while it was read: name=", file.name(), " offset=", offset));
       if (snapshot::Crc32c(snapshot::BytesOf(part.data())) != part.crc32c())
         return absl::DataLossError(absl::StrCat(
-            "a part of a file was damaged on its way: name=", file.name(), " offset=", offset));
+            "a chunk of a file was damaged in transit: name=", file.name(), " offset=", offset));
       hash.Update(snapshot::BytesOf(part.data()));
       EG_RETURN_IF_ERROR(fs::WriteAll(fd, snapshot::BytesOf(part.data()), beside));
       offset += part.data().size();
@@ -197,7 +198,7 @@ class Fetcher {
     }
     if (hash.Bytes() != file.sha256())
       return absl::DataLossError(
-          absl::StrCat("a file has another digest than the coordinator said: name=", file.name()));
+          absl::StrCat("the digest of a file differs from the coordinator's: name=", file.name()));
     return absl::OkStatus();
   }
 
@@ -215,7 +216,7 @@ bool SeesRun(const v1::JobStatus& job) {
       fs::ReadFile(absl::StrCat(job.runs_folder(), "/", client::kRunMarkFile), kMarkBytesMax);
   if (!mark.ok() || *mark != job.runs_mark()) return false;
   if (!IsEnded(job) || job.result_json().empty()) return true;
-  // A copy that was made before the end has the mark, too.
+  // A copy made before the job ended has the mark, too.
   const auto result =
       fs::ReadFile(absl::StrCat(job.runs_folder(), "/result.json"), kResultBytesMax);
   return result.ok() && *result == job.result_json();
@@ -231,15 +232,15 @@ int FetchJob(Context& context, const std::vector<std::string>& args) {
   FetchOptions options;
   Connection connection;
   std::string output = "text";
-  daemon::OptionTable table("psctl job fetch",
-                            "brings the files of a run to this machine: report.html, result.json, "
-                            "metrics.jsonl, job.yaml, weights.npz, "
-                            "weights.safetensors and the folder model; in parts with checksums, "
-                            "each file whole or not at all. What is here already does "
-                            "not come again, so that a repeat goes on where one was interrupted",
-                            daemon::OptionTable::Kind::kCommand);
-  table.AddArgument("JOB", &options.job, "its name (the newest of that name) or its uid");
-  table.Add("to", &options.folder, "folder for the files; made when it is not there");
+  daemon::OptionTable table(
+      "psctl job fetch",
+      "copies the files of a run to this machine: report.html, result.json, metrics.jsonl, "
+      "job.yaml, weights.npz, weights.safetensors and the folder model; in chunks with checksums, "
+      "each file completely or not at all. Files that are already here are not copied again, so a "
+      "repeated call resumes an interrupted one",
+      daemon::OptionTable::Kind::kCommand);
+  table.AddArgument("JOB", &options.job, "name of the job (the newest of that name) or its uid");
+  table.Add("to", &options.folder, "folder for the files; created if it does not exist");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -265,8 +266,7 @@ int FetchJob(Context& context, const std::vector<std::string>& args) {
                 << ShowPath(context, options.folder) << "/   ("
                 << absl::StrJoin(fetched->files, ", ") << ")\n";
     if (fetched->state != "SUCCEEDED")
-      context.out << "the job is " << Printable(fetched->state)
-                  << ": these are the files that it has\n";
+      context.out << "the job is " << Printable(fetched->state) << ": these are its files so far\n";
   }
   return kSucceeded;
 }

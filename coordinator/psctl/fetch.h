@@ -1,5 +1,5 @@
-// The files of a run, brought to this machine over the control calls: in parts with checksums, each
-// file whole or not at all.
+// Copies the files of a run to this machine through control calls, in chunks with checksums. Each
+// file is written completely or not at all.
 #pragma once
 
 #include <chrono>
@@ -13,28 +13,30 @@
 
 namespace evergrad::psctl {
 
-// Whether this machine sees the coordinator's own runs folder of that job: the folder's mark is
-// there, and of a job that has ended its result.json with the same contents. A coordinator that
-// says no mark is believed.
+// Returns whether this machine sees the coordinator's runs folder of the job: the folder has the
+// job's mark and, if the job has ended, a result.json with the same contents. If the coordinator
+// states no mark, its answer is trusted.
 bool SeesRun(const v1::JobStatus& job);
 
 struct FetchOptions {
   std::string job;     // uid or name
-  std::string folder;  // made when it is not there
+  std::string folder;  // created if it does not exist
   std::chrono::milliseconds retry_for{
-      60000};  // a coordinator that does not answer, or has too many such calls, is asked again
+      // how long a coordinator that does not answer, or that has too many such calls, is called
+      // again
+      60000};
 };
 struct Fetched {
-  std::string host;                // where the files come from
+  std::string host;                // host of the coordinator's files
   std::string there;               // their folder on that host
-  std::string state;               // of the job
-  std::vector<std::string> files;  // names, in the folder
+  std::string state;               // state of the job
+  std::vector<std::string> files;  // names in the folder
   std::uint64_t bytes =
-      0;  // that came now; a file that was here already, with the same digest, does not come again
+      0;  // transferred bytes; a file that was here with the same digest is not transferred
 };
-// Unavailable: the coordinator stays away. DataLoss: a file differs from its digest however often
-// it is read. FailedPrecondition: the run has no files yet. Cancelled: a signal came. Errors of
-// this machine name the path.
+// Errors: Unavailable if the coordinator stays unreachable; DataLoss if a file differs from its
+// digest after all retries; FailedPrecondition if the run has no files yet; Cancelled on a signal.
+// Errors of this machine name the path.
 absl::StatusOr<Fetched> FetchRun(Context& context, ControlClient& client,
                                  const FetchOptions& options);
 

@@ -1,5 +1,5 @@
-// What happens to a command while it waits: answers, signals. Filled from any thread, emptied by
-// the command's own.
+// Messages to a command while it waits: answers and signals. Any thread fills the inbox, the
+// command's own thread empties it.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ template <class T>
 class Inbox {
  public:
   static constexpr std::size_t kItemsMax =
-      4096;  // one answer is asked for at a time, and a person presses the keys
+      4096;  // one answer is requested at a time, and a person presses the keys
 
   void Put(T item) {
     MutexLock lock(&mu_);
@@ -25,8 +25,8 @@ class Inbox {
     items_.push_back(std::move(item));
     changed_.NotifyOne();
   }
-  // nullopt when `timeout` passed first, or a little before: callers look at the clock and come
-  // back.
+  // Returns nullopt when `timeout` has passed, or slightly earlier: callers check the clock and
+  // call again.
   std::optional<T> Take(std::chrono::nanoseconds timeout) {
     MutexLock lock(&mu_);
     if (items_.empty()) changed_.WaitFor(&mu_, timeout);

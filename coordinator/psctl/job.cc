@@ -38,12 +38,12 @@ struct JobFile {
   std::vector<std::string> sets, set_files;
 };
 void AddJobFile(OptionTable* table, JobFile* file) {
-  table->AddArgument("JOB.yaml", &file->path, "the job");
+  table->AddArgument("JOB.yaml", &file->path, "the job file");
   table->Add(
       "set", &file->sets,
-      "spec.training.epochs=3: a value in place of the file's; typed and checked like the file");
+      "spec.training.epochs=3: replaces a value of the file; typed and checked like the file");
   table->Add("set_file", &file->set_files,
-             "spec.model.layers=layers.yaml: the same, the value read from a file");
+             "spec.model.layers=layers.yaml: the same, with the value read from a file");
 }
 
 struct LoadedJob {
@@ -52,7 +52,7 @@ struct LoadedJob {
   std::vector<config::DataPath> paths;
 };
 
-// Reads and checks; what cannot even be read is one mistake too.
+// Reads and checks the file; an unreadable file counts as one mistake.
 LoadedJob Load(Context& context, const JobFile& file) {
   LoadedJob loaded;
   auto refuse = [&](const std::string& where, std::string text) {
@@ -88,7 +88,8 @@ LoadedJob Load(Context& context, const JobFile& file) {
     else
       options.overrides.push_back({set.substr(0, equals), *std::move(value), value_path});
   }
-  // One byte more than the cap: the parser refuses it in its own words, and nothing larger is read.
+  // Reads one byte more than the limit: the parser then reports the excess, and nothing larger is
+  // read.
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     refuse(file.path, "is a folder: expected a job file");
@@ -165,9 +166,8 @@ struct RunOptions {
 };
 
 void AddReconnectOption(OptionTable* table, std::chrono::milliseconds* timeout) {
-  table->Add(
-      "reconnect_timeout", timeout,
-      "how long a coordinator that went away while the job was watched may take to come back");
+  table->Add("reconnect_timeout", timeout,
+             "how long to wait for a coordinator that disconnects while the job is watched");
 }
 
 int RunRemote(Context& context, const RunOptions& options, const config::JobSpec& spec,
@@ -200,8 +200,9 @@ int RunRemote(Context& context, const RunOptions& options, const config::JobSpec
   return outcome.exit_code;
 }
 
-// The daemons' logs join the run that they are about, else the runs folder under a name that shows;
-// nothing hidden stays. Who was interrupted before there was a run wants none. Returns `code`.
+// Moves the daemons' logs into the folder of their run, or else into the runs folder under a
+// visible name; no hidden folder stays behind. If the user interrupted psctl before a run existed,
+// the logs are removed. Returns `code`.
 int LeaveLogs(Context& context, const LocalOptions& cluster, const std::string& runs_folder,
               int code) {
   std::error_code error;
@@ -224,22 +225,25 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
              const std::vector<Requirement>& requirements) {
   options.cluster.bin = std::filesystem::path(context.program).parent_path().string();
   options.cluster.runs = AbsolutePath(context, options.runs);
-  // Hidden among the runs until the job has a folder of its own, to which the logs then move.
+  // Hidden in the runs folder until the job has its own folder, to which the logs then move.
   options.cluster.folder = absl::StrCat(options.cluster.runs, "/.local-", ::getpid());
   options.cluster.supervise = options.supervise;
   options.cluster.logs_move = true;
   if (spec.type == "counting" && options.cluster.failpoints.empty())
-    return Report(context,
-                  UserError(absl::InvalidArgumentError(
-                      "a counting job is for tests: give --failpoints none (or some) to --local")));
+    return Report(
+        context,
+        UserError(absl::InvalidArgumentError(
+            "counting jobs are for tests: add --failpoints none (or failpoints) to --local")));
   if (const absl::Status made = fs::MakeDirectories(options.cluster.runs); !made.ok())
-    return Report(context,
-                  UserError(absl::Status(
-                      absl::StatusCode::kFailedPrecondition,
-                      absl::StrCat("no place for the run's files (--runs DIR names another): ",
-                                   made.message()))));
+    return Report(
+        context,
+        UserError(absl::Status(
+            absl::StatusCode::kFailedPrecondition,
+            absl::StrCat(
+                "cannot create the folder for the run's files (--runs DIR names another): ",
+                made.message()))));
   context.handles_signals->store(true);
-  // A journal that a run left behind which could not clean up is not this one's.
+  // Removes the journal of an earlier run that could not clean up.
   const std::string state_folder = absl::StrCat(options.cluster.folder, "/state");
   std::error_code ignored;
   std::filesystem::remove_all(state_folder, ignored);
@@ -274,41 +278,41 @@ int RunLocal(Context& context, RunOptions options, const config::JobSpec& spec,
   };
   const int code = RunRemote(context, options, spec, requirements, tick, &runs_folder);
   cluster.Stop();
-  std::filesystem::remove_all(state_folder, ignored);  // the journal of a cluster that is over
+  std::filesystem::remove_all(state_folder, ignored);  // the journal of a cluster that has ended
   return LeaveLogs(context, options.cluster, runs_folder, code);
 }
 
 void AddRunOptions(OptionTable* table, RunOptions* options) {
   AddJobFile(table, &options->file);
   table->Add("local", &options->local,
-             "on a cluster of its own on this machine, which ends with the job");
+             "starts a cluster for the job on this machine, which ends with the job");
   table->Add("workers", &options->cluster.workers, "with --local: workers", {1, 256});
   table->Add("gpus", &options->cluster.gpus,
-             "with --local: a worker for each GPU of this machine, instead of --workers");
+             "with --local: one worker per GPU of this machine, instead of --workers");
   table->Add("servers", &options->cluster.servers, "with --local: parameter servers", {1, 256});
   table->Add("threads", &options->cluster.worker_threads,
              "with --local: compute threads of a worker; 0: cores / workers", {0, 256});
   table->Add("device", &options->cluster.device,
              "with --local: the workers' --device (auto, cpu, gpu, gpu:N); empty: auto");
-  table->Add("runs", &options->runs,
-             "folder for the files of runs: with --local they are written there; else they are "
-             "brought there at the end of the job, unless the "
-             "coordinator's runs folder is seen from here");
+  table->Add(
+      "runs", &options->runs,
+      "folder for the files of runs: with --local they are written there; otherwise they are "
+      "copied there at the end of the job, unless this machine sees the coordinator's runs folder");
   table->AddChoice(
       "fetch", &options->fetch, {"auto", "never"},
-      "never: files that cannot be seen from here stay where they are (psctl job fetch)");
+      "never: files that this machine does not see are not copied (psctl job fetch copies them)");
   table->Add("supervise", &options->supervise,
-             "with --local: start again what dies, as a cluster manager would");
+             "with --local: restart processes that die, as a cluster manager would");
   table->Add("failpoints", &options->cluster.failpoints,
-             "with --local, for tests: given to every daemon; `none` allows counting jobs");
+             "with --local, for tests: failpoints of every daemon; `none` allows counting jobs");
   table->Add("require", &options->requirements,
-             "accuracy>=0.86: exit with 5 when the result falls short");
+             "accuracy>=0.86: exit code 5 if the result does not meet this");
   AddReconnectOption(table, &options->reconnect_timeout);
   AddConnectionOptions(table, &options->connection);
   AddOutputOption(table, &options->output);
 }
 
-// Options of `job run` that exclude each other.
+// Checks options of `job run` that exclude each other.
 absl::Status CheckRunOptions(const OptionTable& table, const RunOptions& options) {
   const auto refused = [](auto... text) {
     return UserError(absl::InvalidArgumentError(absl::StrCat(text...)));
@@ -316,9 +320,9 @@ absl::Status CheckRunOptions(const OptionTable& table, const RunOptions& options
   for (const char* name :
        {"workers", "gpus", "servers", "threads", "device", "supervise", "failpoints"})
     if (!options.local && table.IsSet(name))
-      return refused("--", name, " needs --local: a cluster that runs already has its own");
+      return refused("--", name, " needs --local: a running cluster has its own");
   if (options.local && table.IsSet("fetch"))
-    return refused("--fetch together with --local: there is nothing to bring, the files are here");
+    return refused("--fetch together with --local: the files are on this machine already");
   for (const auto& [name, flag] : {std::pair{"coordinator", "--coordinator"},
                                    {"folder", "--folder"},
                                    {"tls.ca", "--tls-…"},
@@ -332,7 +336,8 @@ absl::Status CheckRunOptions(const OptionTable& table, const RunOptions& options
   return absl::OkStatus();
 }
 
-// With --gpus, sets the number of workers. Cancelled: a signal came while the GPUs were counted.
+// With --gpus, sets the number of workers. Returns Cancelled if a signal arrived while the GPUs
+// were counted.
 absl::Status CountWorkers(Context& context, RunOptions* options) {
   if (!options->cluster.gpus) return absl::OkStatus();
   options->cluster.bin = std::filesystem::path(context.program).parent_path().string();
@@ -377,7 +382,7 @@ int Run(Context& context, const std::vector<std::string>& args) {
                                "`deterministic: true` needs one worker: give --workers 1: got=",
                                options.cluster.workers))));
   if (options.local) return RunLocal(context, std::move(options), *loaded.spec, *requirements);
-  options.connection.instead = "add --local --workers 2 --servers 2 for a cluster of the job's own";
+  options.connection.instead = "add --local --workers 2 --servers 2 to start a cluster for the job";
   std::string runs_folder;
   return RunRemote(context, options, *loaded.spec, *requirements, nullptr, &runs_folder);
 }
@@ -394,7 +399,7 @@ int Validate(Context& context, const std::vector<std::string>& args) {
       OptionTable::Kind::kCommand);
   AddJobFile(&table, &file);
   table.Add("effective", &effective,
-            "print the effective YAML: defaults, variables and --set put in");
+            "print the effective YAML, with defaults, variables and --set applied");
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   LoadedJob loaded = Load(context, file);
@@ -407,10 +412,10 @@ int Validate(Context& context, const std::vector<std::string>& args) {
   if (output == "text")
     for (const config::Mistake& missing : notes.missing)
       context.err << "warning: " << Printable(missing.ToString())
-                  << "; the job can run where the workers have it\n";
+                  << "; the job can run if the workers have the file\n";
+  // Strings that need double quotes are quoted, so that YAML reads the same value.
   if (effective && output == "text")
-    context.out << JsonWithoutHidden(config::EmitYaml(
-        *loaded.spec));  // what needs it stands in double quotes, where YAML reads the same
+    context.out << JsonWithoutHidden(config::EmitYaml(*loaded.spec));
   else if (output == "json")
     context.out << Dump({{"valid", true},
                          {"mistakes", nlohmann::json::array()},
@@ -479,7 +484,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const v1::JobStatus& job : jobs->jobs()) {
-    // Of tables nobody knows beforehand: what the servers hold of them.
+    // The final size of tables is not known beforehand: their current size at the servers is shown.
     std::uint64_t held = 0;
     for (const v1::ServerRow& row : job.servers()) held += row.bytes();
     const std::uint64_t bytes = std::max(held, job.server_bytes());
@@ -506,16 +511,16 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// What show, watch and cancel begin with: which job, in which cluster.
+// The job and the connection, which show, watch and cancel need.
 struct OneJob {
   Connection connection;
   std::string output = "text", job;
   std::unique_ptr<ControlClient> client;
 };
-// A code: the verb is over.
+// Returns an exit code if the verb has ended.
 std::optional<int> Open(Context& context, OptionTable* table, const std::vector<std::string>& args,
                         OneJob* one) {
-  table->AddArgument("JOB", &one->job, "its name (the newest of that name) or its uid");
+  table->AddArgument("JOB", &one->job, "name of the job (the newest of that name) or its uid");
   AddConnectionOptions(table, &one->connection);
   AddOutputOption(table, &one->output);
   if (const auto code = ParseArguments(context, table, args)) return *code;
@@ -527,7 +532,7 @@ std::optional<int> Open(Context& context, OptionTable* table, const std::vector<
 
 int Show(Context& context, const std::vector<std::string>& args) {
   OneJob one;
-  OptionTable table("psctl job show", "shows one job: state, progress, epochs, what happened",
+  OptionTable table("psctl job show", "shows one job: state, progress, epochs, events",
                     OptionTable::Kind::kCommand);
   if (const auto code = Open(context, &table, args, &one)) return *code;
   v1::GetJobRequest request;
@@ -589,10 +594,10 @@ int Watch(Context& context, const std::vector<std::string>& args) {
   OneJob one;
   std::vector<std::string> require;
   OptionTable table("psctl job watch",
-                    "follows a job to its end; Ctrl-C stops watching, the job goes on",
+                    "follows a job to its end; Ctrl-C stops watching, the job continues",
                     OptionTable::Kind::kCommand);
   WatchOptions options;
-  table.Add("require", &require, "accuracy>=0.86: exit with 5 when the result falls short");
+  table.Add("require", &require, "accuracy>=0.86: exit code 5 if the result does not meet this");
   AddReconnectOption(&table, &options.reconnect_timeout);
   if (const auto code = Open(context, &table, args, &one)) return *code;
   const auto requirements = ParseRequirements(require);
@@ -606,7 +611,7 @@ int Watch(Context& context, const std::vector<std::string>& args) {
 
 int Cancel(Context& context, const std::vector<std::string>& args) {
   OneJob one;
-  OptionTable table("psctl job cancel", "cancels a job; what it applied stays where it is",
+  OptionTable table("psctl job cancel", "cancels a job; updates that were applied are not undone",
                     OptionTable::Kind::kCommand);
   if (const auto code = Open(context, &table, args, &one)) return *code;
   v1::CancelJobRequest request;
@@ -636,14 +641,14 @@ int Reference(Context& context, const std::vector<std::string>& args) {
 
 std::vector<Verb> JobVerbs() {
   return {
-      {"job", "run", "submit a job and follow it to its end; --local brings its own cluster", Run},
+      {"job", "run", "submit a job and follow it to its end; --local starts a cluster for it", Run},
       {"job", "submit", "submit a job and return at once", Submit},
       {"job", "list", "list jobs", List},
       {"job", "show", "show one job", Show},
       {"job", "watch", "follow a job to its end", Watch},
       {"job", "cancel", "cancel a job", Cancel},
-      {"job", "fetch", "bring the files of a run to this machine", FetchJob},
-      {"job", "audit", "prove from its ledgers which examples were applied, and how often",
+      {"job", "fetch", "copy the files of a run to this machine", FetchJob},
+      {"job", "audit", "prove from a job's ledgers which examples were applied, and how often",
        AuditJob},
       {"job", "validate", "check a job file; lists every mistake", Validate},
       {"job", "reference", "print every key of a job file", Reference}};

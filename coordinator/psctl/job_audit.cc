@@ -1,5 +1,5 @@
-// psctl job audit: what the ledgers of a checkpoint prove about the data of a job (P1 to P3), from
-// its files alone.
+// psctl job audit: proves from the ledgers of a checkpoint which data a job has applied (P1 to P3),
+// using its files only.
 #include "coordinator/psctl/job_audit.h"
 
 #include <nlohmann/json.hpp>
@@ -31,7 +31,7 @@ std::string Verdict(const Audit& audit) {
     ++whole;
   std::string text =
       whole == 0
-          ? "no epoch is over"
+          ? "no epoch has ended"
           : absl::StrCat("exact: in ",
                          whole == 1 ? "epoch 1" : absl::StrCat("each of epochs 1 to ", whole),
                          " every example was applied exactly once, in every one of ", audit.shards,
@@ -65,7 +65,7 @@ nlohmann::json JsonOf(const Audit& audit, const std::string& uri) {
   return json;
 }
 
-// The job of that name or uid, which has a checkpoint.
+// Returns the job of that name or uid, which must have a checkpoint.
 absl::StatusOr<v1::JobStatus> JobWithCheckpoint(Context& context, const Connection& connection,
                                                 const std::string& job) {
   EG_ASSIGN_OR_RETURN(auto client, ControlClient::Connect(context, connection));
@@ -78,19 +78,19 @@ absl::StatusOr<v1::JobStatus> JobWithCheckpoint(Context& context, const Connecti
   return answer.job();
 }
 
-// Compares the ledgers with the number of closures that the coordinator counted, once the job has
-// succeeded and nothing changes any more.
+// Compares the ledgers with the number of closures that the coordinator counted. The comparison is
+// made after the job has succeeded, when nothing changes any more.
 void CompareWithCoordinator(const v1::JobStatus& job, const v1::Manifest& manifest, Audit* audit) {
   if (job.state() != "SUCCEEDED" || job.checkpoint().number() != manifest.number() ||
       job.closures_succeeded() == audit->closures_done + job.closures_lost())
     return;
   audit->violations.push_back(absl::StrCat(
-      "the coordinator counted another number of closures than the ledgers hold: coordinator=",
+      "the coordinator and the ledgers disagree on the number of closures: coordinator=",
       job.closures_succeeded(), " of them lost=", job.closures_lost(),
       " ledgers=", audit->closures_done));
 }
 
-// `verbose`: a line for each epoch; otherwise epochs with equal numbers share one.
+// `verbose` prints one line per epoch; otherwise epochs with equal numbers share a line.
 void ShowAudit(Context& context, const Audit& audit, const FoundManifest& found, bool verbose) {
   context.out << "job         " << Printable(found.manifest.job_name()) << " ("
               << ShowHex(found.manifest.job_uid()) << ")\n"
@@ -110,10 +110,10 @@ void ShowAudit(Context& context, const Audit& audit, const FoundManifest& found,
               << audit.updates << " updates in the shards' values"
               << (audit.functions ? "" : ", each in a ledger");
   if (audit.earlier_plan_updates > 0)
-    context.out << ", but for " << audit.earlier_plan_updates
+    context.out << ", except for " << audit.earlier_plan_updates
                 << " of the plan that it was resumed from";
   if (audit.refused_updates > 0)
-    context.out << ", but for " << audit.refused_updates << " of closures that are refused now";
+    context.out << ", except for " << audit.refused_updates << " of closures that are refused now";
   context.out << "\n";
   for (const std::string& violation : audit.violations)
     context.err << "psctl: " << Printable(violation) << "\n";
@@ -128,17 +128,17 @@ int AuditJob(Context& context, const std::vector<std::string>& args) {
   bool verbose = false;
   daemon::OptionTable table("psctl job audit",
                             "proves from the ledgers of a job's newest checkpoint which examples "
-                            "of each epoch were applied, and how often: reads every "
-                            "byte of it. Exit code 1 when a promise is violated",
+                            "of each epoch were applied, and how often; reads every byte of the "
+                            "checkpoint. Exit code 1 when a guarantee is violated",
                             daemon::OptionTable::Kind::kCommand);
-  table.Add("job", &job,
-            "its name (the newest of that name) or its uid: the coordinator says where its "
-            "checkpoint lies");
+  table.Add(
+      "job", &job,
+      "name of the job (the newest of that name) or its uid; the coordinator finds its checkpoint");
   table.Add("checkpoint", &path,
             "a checkpoint's folder, a manifest, or a job's runs folder, in place of --job; file:// "
             "or a plain path");
   table.Add("verbose", &verbose,
-            "a line for each epoch; without it epochs with equal numbers share one, which shows "
+            "one line per epoch; without it, epochs with equal numbers share a line, which shows "
             "the examples of each");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);

@@ -1,4 +1,4 @@
-// What the ledgers of a checkpoint prove about a job's data.
+// Proofs about a job's data from the ledgers of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +13,34 @@
 
 namespace evergrad::psctl {
 
-// Examples of one epoch. Together: the data set.
+// Numbers of examples of one epoch. Their sum is the data set.
 struct AuditEpoch {
   std::uint64_t epoch = 0;    // 1, 2, …
   std::uint64_t applied = 0;  // in every shard, each exactly once
   std::uint64_t partly =
-      0;  // in some shards, or of a closure that is open: the rest is run again where it lacks
+      0;  // applied in some shards, or part of an open closure; the missing shards run them again
   std::uint64_t refused = 0;  // of cancelled closures, or lost and reported
   std::uint64_t to_do = 0;
 };
 struct Audit {
   std::vector<AuditEpoch> epochs;
-  std::uint64_t shards = 0, closures = 0, closures_done = 0;  // done: in every shard
-  IntervalSet open_closures;                                  // in some shard
-  std::uint64_t updates = 0;  // in the values of all shards together
+  std::uint64_t shards = 0, closures = 0, closures_done = 0;  // closures_done: done in every shard
+  IntervalSet open_closures;                                  // open in at least one shard
+  std::uint64_t updates = 0;                                  // sum over the values of all shards
   std::uint64_t earlier_plan_updates =
-      0;  // of these, of the plan before a resume: in no ledger any more
-  std::uint64_t refused_updates = 0;  // of these, of closures that were begun and are refused now:
-                                      // cancelled, or lost and reported
+      0;  // part of `updates` of the plan before a resume; no ledger lists them any more
+  // part of `updates` of closures that were begun and then refused: cancelled, or lost and reported
+  std::uint64_t refused_updates = 0;
   bool complete = false;
   bool functions =
-      false;  // closures were scheduled by a client: there are no epochs, and no plan of updates
-  std::vector<std::string> violations;  // empty: exact
+      false;  // a client scheduled the closures: there are no epochs and no planned updates
+  std::vector<std::string> violations;  // empty: the checkpoint is exact
 };
-// Reads every byte of the checkpoint. Of a functions job: no closure is both done and refused or
-// open. Else checked: each shard's values hold as many updates as its ledger says were applied,
-// closure by closure and update by update, and of refused closures at most theirs; no closure is
-// both done and refused or open; the closures' ranges partition each epoch. DataLoss: damaged.
+// Reads every byte of the checkpoint. For a functions job it checks that no closure is both done
+// and refused or open. For other jobs it also checks that the values of each shard hold as many
+// updates as its ledger lists, by closure and update, that refused closures have at most their own
+// updates, and that the ranges of the closures partition each epoch. Returns DataLoss for a damaged
+// checkpoint.
 absl::StatusOr<Audit> AuditCheckpoint(fs::FileSystem& files, const std::string& manifest_uri,
                                       const v1::Manifest& manifest);
 

@@ -11,16 +11,14 @@ namespace {
 
 constexpr char kExampleData[] = "EVERGRAD_DATA";
 
-// What would bring the file: said of the paths that are made of the variable, and of no file of the
-// user's own.
+// Returns advice for a missing file whose path uses EVERGRAD_DATA, or "" for any other path.
 std::string Hint(const config::DataPath& path,
                  const std::map<std::string, std::string>& environment) {
   if (std::find(path.variables.begin(), path.variables.end(), kExampleData) == path.variables.end())
     return "";
   const auto set = environment.find(kExampleData);
   return absl::StrCat(
-      " (`./evergrad data` fetches the example data; EVERGRAD_DATA, which this path is made of, "
-      "is ",
+      " (`./evergrad data` fetches the example data; EVERGRAD_DATA, which this path contains, is ",
       set == environment.end() || set->second.empty() ? "not set" : set->second, ")");
 }
 

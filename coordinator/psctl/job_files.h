@@ -1,4 +1,5 @@
-// What this machine can say of the files that a job names as its data, before anything is started.
+// Checks the data files that a job names, as far as this machine can see them, before anything
+// starts.
 #pragma once
 
 #include <map>
@@ -10,10 +11,10 @@
 namespace evergrad::psctl {
 
 struct FileNotes {
-  std::vector<config::Mistake> mistakes;  // no worker could read it either
-  std::vector<config::Mistake> missing;   // not here; the workers may have it
+  std::vector<config::Mistake> mistakes;  // no worker could read the path either
+  std::vector<config::Mistake> missing;   // not on this machine; the workers may have the file
 };
-// One note a path, at the line that names it.
+// Returns one note per path, at the line that names it.
 FileNotes LookAtFiles(const std::vector<config::DataPath>& paths,
                       const std::map<std::string, std::string>& environment);
 

@@ -27,7 +27,7 @@ std::string RoleText(v1::Role role) {
 }
 
 nlohmann::json OptimizerJson(const v1::Optimizer& optimizer) {
-  if (optimizer.type().empty()) return nullptr;  // an older coordinator does not tell
+  if (optimizer.type().empty()) return nullptr;  // older coordinators do not send it
   const optimizers::Settings settings = client::OptimizerOf(optimizer);
   nlohmann::json out = {{"type", settings.type}};
   for (const optimizers::Member& member : ShownMembers(settings.type)) {

@@ -1,5 +1,5 @@
-// What `--output json` prints: control messages as JSON. Ids are 16 hex digits, numbers are
-// numbers, NaN is null. Pure.
+// Control messages as JSON for `--output json`. Ids are 16 hex digits, numbers are numbers, NaN is
+// null. Pure.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ nlohmann::json JsonOf(const v1::TaskRow& task);
 nlohmann::json JsonOf(const v1::VariableRow& variable);
 nlohmann::json JsonOf(const v1::LogLine& line);
 nlohmann::json JsonOf(const v1::GetClusterInfoResponse& info);
-// One line or indented; bytes that are not UTF-8 are replaced.
+// Returns one line, or indented text; bytes that are not UTF-8 are replaced.
 std::string Dump(const nlohmann::json& json, int indent = 1);
 
 }  // namespace evergrad::psctl

@@ -54,7 +54,7 @@ std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores) {
     checkpoint_roots.insert(checkpoint_roots.end(), {"--checkpoint-root", root});
   coordinator.insert(coordinator.end(), checkpoint_roots.begin(), checkpoint_roots.end());
   add(Role::kCoordinator, "0", std::move(coordinator));
-  // Checkpoints of jobs that name no folder lie among the runs.
+  // Checkpoints of jobs that name no folder are stored in the runs folder.
   if (!checkpoint_roots.empty())
     checkpoint_roots.insert(checkpoint_roots.end(), {"--checkpoint-root", options.runs});
   for (std::uint32_t i = 0; i < options.servers; ++i) {
@@ -103,13 +103,14 @@ absl::StatusOr<std::uint32_t> CountGpus(
   if (status != 0 || count == 0) {
     const absl::string_view said = absl::StripAsciiWhitespace(text);
     return UserError(absl::FailedPreconditionError(
-        absl::StrCat("--gpus: no worker can have a GPU here: ",
+        absl::StrCat("--gpus: no GPU can be used on this host: ",
                      said.empty() ? DescribeExit(status) : std::string(said))));
   }
   return count;
 }
 
-// What a process that ended by itself said last: the message of its log's last line.
+// Returns the last words of a process that ended by itself: the message of the last line of its
+// log.
 std::string LastWords(const std::string& path) {
   std::string line = Tail(path, 1);
   // "TIME LEVEL COMPONENT job=… closure=… MESSAGE"
@@ -121,8 +122,8 @@ std::string LastWords(const std::string& path) {
 }
 
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived) {
-  // One that ran for a while died of something else than its start: at once. Otherwise twice as
-  // long each time, up to 5 s.
+  // A task that ran for a while did not die of its start: it restarts at once. Otherwise each delay
+  // doubles the previous one, up to 5 s.
   if (lived > std::chrono::seconds(10) || starts <= 1) return std::chrono::milliseconds(100);
   return std::min(std::chrono::milliseconds(5000),
                   std::chrono::milliseconds(100) * (1 << std::min(starts - 1, 6)));
@@ -139,10 +140,10 @@ std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& f
   if (task.role != Role::kCoordinator) {
     args.insert(args.end(), {"--coordinator", coordinator_address});
   } else if (!coordinator_address.empty()) {
-    // Started again: tasks redial the address that they know.
+    // A restarted coordinator keeps its address, because tasks redial the address that they know.
     args.insert(args.end(), {"--listen", coordinator_address});
   } else {
-    // Nobody has ever served this cluster: there are no registrations to collect before the first
+    // A new cluster has no earlier tasks: there are no registrations to collect before the first
     // term.
     args.insert(args.end(), {"--window", "0"});
   }
@@ -193,7 +194,7 @@ absl::Status LocalCluster::Launch(LocalTask* task) {
   task->started = clock_->Now();
   task->start_again.reset();
   ++task->starts;
-  // Gone already: Tick or the wait for its address will say so.
+  // If the process has ended already, Tick or the wait for its address reports it.
   if (const auto identity = IdentityOf(pid); identity.ok()) task->process = *identity;
   return WritePidFile(absl::StrCat(options_.folder, "/", task->FileName(), ".pid"), task->process);
 }
@@ -247,7 +248,7 @@ std::vector<std::string> LocalCluster::Tick() {
       if (options_.supervise) {
         const auto delay = RestartDelay(task.starts, now - task.started);
         task.start_again = now + delay;
-        absl::StrAppend(&text, "; starting it again in ", delay.count(), " ms");
+        absl::StrAppend(&text, "; restarting it in ", delay.count(), " ms");
       } else {
         absl::StrAppend(&text, LogHint(LogOf(task)));
       }
@@ -256,11 +257,10 @@ std::vector<std::string> LocalCluster::Tick() {
     if (!task.running && task.start_again && now >= *task.start_again) {
       const absl::Status started = Launch(&task);
       if (started.ok()) {
-        news.push_back(absl::StrCat(task.Name(), " started again: pid ", task.process.pid));
+        news.push_back(absl::StrCat(task.Name(), " restarted: pid ", task.process.pid));
       } else {
         task.start_again = now + std::chrono::seconds(5);
-        news.push_back(
-            absl::StrCat(task.Name(), " could not be started again: ", started.message()));
+        news.push_back(absl::StrCat(task.Name(), " could not be restarted: ", started.message()));
       }
     }
   }
@@ -278,13 +278,13 @@ std::optional<LocalCluster::Broken> LocalCluster::broken() const {
           true, absl::StrCat("the coordinator at ", address_, " has ended", LogHint(LogOf(task)))};
     if (task.role == Role::kPsServer)
       return Broken{false, absl::StrCat(task.Name(),
-                                        " has ended and nothing starts it again (--supervise does)",
+                                        " has ended and is not restarted (--supervise restarts it)",
                                         LogHint(LogOf(task)))};
   }
   if (!any_worker && options_.workers > 0)
     return Broken{
         false,
-        absl::StrCat("every worker has ended and nothing starts them again (--supervise does)",
+        absl::StrCat("every worker has ended and is not restarted (--supervise restarts them)",
                      LogHint(options_.folder))};
   return std::nullopt;
 }
@@ -307,9 +307,9 @@ void LocalCluster::Stop(std::chrono::milliseconds grace) {
   };
   reap();
   signal_all(SIGTERM);
-  signal_all(SIGCONT);  // a stopped one shall hear it
+  signal_all(SIGCONT);  // a stopped process must receive the signal
   const MonoTime until = clock_->Now() + grace;
-  // A second Ctrl-C (pause returns false) is a wish to be quick.
+  // A second Ctrl-C (pause returns false) asks to stop at once.
   while (reap() && clock_->Now() < until && pause_(kPoll)) {
   }
   signal_all(SIGKILL);

@@ -1,6 +1,6 @@
-// The daemons of a cluster on this machine, as child processes: started, watched, started again,
-// stopped. One folder holds for each task NAME.log, NAME.pid and NAME.address ("worker-0"). One
-// thread, the process's main one.
+// The daemons of a cluster on this machine as child processes: started, watched, restarted,
+// stopped. One folder holds NAME.log, NAME.pid and NAME.address for each task ("worker-0"). One
+// thread, the main thread of the process.
 #pragma once
 
 #include <functional>
@@ -16,28 +16,28 @@
 namespace evergrad::psctl {
 
 struct LocalOptions {
-  std::string bin;  // where the daemons lie
-  std::string
-      folder;  // logs, pid and address files, the coordinator's journal in state/; made when absent
+  std::string bin;  // folder of the daemons
+  // holds logs, pid and address files, and the coordinator's journal in state/; created if absent
+  std::string folder;
   std::string runs;  // the coordinator's --runs
   std::uint32_t workers = 2, servers = 2;
   std::uint32_t worker_threads = 0;    // 0: cores / workers, at least 1
-  std::string device;                  // the workers' --device; "": theirs to choose
+  std::string device;                  // the workers' --device; "": each worker chooses
   bool gpus = false;                   // worker i computes on gpu:i
   std::uint32_t jobs_running_max = 1;  // of the coordinator
   std::vector<std::string> data_roots,
-      checkpoint_roots;    // absolute; none: as the daemons have it on loopback, any folder
+      checkpoint_roots;    // absolute; empty: the default of the daemons on loopback, any folder
   std::string failpoints;  // "": none are allowed; "none" allows counting jobs
-  bool supervise = false;  // start again what dies
-  bool detached = false;   // `cluster up`: they outlive us
+  bool supervise = false;  // restart processes that die
+  bool detached = false;   // `cluster up`: the daemons outlive this process
   bool logs_move =
-      false;  // the logs will lie elsewhere when it is over: what happened does not name them
+      false;  // the logs move to another folder at the end, so messages do not name them
 };
 
 struct LocalTask {
   Role role = Role::kWorker;
   std::string identity;
-  std::vector<std::string> args;  // but for --listen and --coordinator
+  std::vector<std::string> args;  // without --listen and --coordinator
   ProcessId process;
   bool running = false;
   int starts = 0;
@@ -47,35 +47,36 @@ struct LocalTask {
   std::string FileName() const;  // "worker-0"
 };
 
-// The tasks that `options` ask for, coordinator first. Pure.
+// Returns the tasks that `options` ask for, the coordinator first. Pure.
 std::vector<LocalTask> PlanTasks(const LocalOptions& options, unsigned cores);
-// How many GPUs this host has, as its worker says. Cancelled: interrupted (`pause` as
-// LocalCluster's). UserError: none, and why.
+// Returns the number of GPUs of this host, as its worker program reports it. Errors: Cancelled when
+// interrupted (`pause` as in LocalCluster), UserError with the reason when there is none.
 absl::StatusOr<std::uint32_t> CountGpus(
     const LocalOptions& options, const Clock& clock,
     const std::function<bool(std::chrono::milliseconds)>& pause);
-// How long to wait before the n-th start of a task (2 is the first restart). Pure.
+// Returns the delay before the n-th start of a task (2 is the first restart). Pure.
 std::chrono::milliseconds RestartDelay(int starts, MonoTime lived);
 
 class LocalCluster {
  public:
-  // `pause` waits a little; false: interrupted, stop waiting. clock outlives the cluster.
+  // `pause` waits a little and returns false to stop waiting. The clock outlives the cluster.
   LocalCluster(LocalOptions options, const Clock* clock,
                std::function<bool(std::chrono::milliseconds)> pause);
-  ~LocalCluster();  // Stop(), unless detached
+  ~LocalCluster();  // calls Stop(), unless detached
 
-  // Starts the coordinator, waits until it listens, then the others. Cancelled: interrupted.
+  // Starts the coordinator, waits until it listens, then starts the others. Returns Cancelled when
+  // interrupted.
   absl::Status Start();
-  // Reaps, starts again what is due, and returns what happened, for people.
+  // Reaps ended children, restarts those that are due, and returns what happened, for people.
   std::vector<std::string> Tick();
-  // Why no job can go on (the coordinator is gone, a server, or every worker, and nothing starts
-  // them again), or nullopt.
+  // Returns why no job can continue (the coordinator, a server or every worker has ended and is not
+  // restarted), or nullopt.
   struct Broken {
     bool coordinator = false;
     std::string text;
   };
   std::optional<Broken> broken() const;
-  // SIGTERM, then after `grace` SIGKILL; afterwards none is left. Idempotent.
+  // Sends SIGTERM and, after `grace`, SIGKILL; no process is left afterwards. Idempotent.
   void Stop(std::chrono::milliseconds grace = std::chrono::seconds(10));
 
   const std::string& coordinator_address() const { return address_; }
@@ -95,11 +96,11 @@ class LocalCluster {
   bool stopped_ = false;
 };
 
-// argv of a task as `cluster up` runs it; shared with `cluster restart`.
+// Returns argv of a task as `cluster up` runs it; `cluster restart` uses it, too.
 std::vector<std::string> ArgumentsOf(const LocalTask& task, const std::string& folder,
                                      const std::string& coordinator_address);
 std::string ProgramOf(const std::string& bin, Role role);
-// The last lines of a file, for a message.
+// Returns the last lines of a file, for a message.
 std::string Tail(const std::string& path, int lines);
 
 }  // namespace evergrad::psctl

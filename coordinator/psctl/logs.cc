@@ -1,5 +1,5 @@
-// psctl logs: the tasks' newest lines, read through the coordinator's sessions, so that it works
-// for a remote cluster.
+// psctl logs: shows the newest log lines of the tasks. They are read through the coordinator's
+// sessions, so that the command works for a remote cluster.
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
@@ -28,11 +28,11 @@ int Logs(Context& context, const std::vector<std::string>& args) {
       "psctl logs", "shows the newest log lines of tasks (worker/0, ps_server/1; none: all)",
       daemon::OptionTable::Kind::kCommand);
   table.AddRest("TASK", &tasks, "worker/0, ps_server/1, coordinator/0");
-  table.Add("follow", &follow, "go on with what comes, until Ctrl-C");
+  table.Add("follow", &follow, "print new lines until Ctrl-C");
   table.Short('f', "follow");
   table.Add("job", &job, "only lines about this job");
-  table.Add("since", &since, "only lines of the last so long; 0: all that is kept");
-  table.Add("lines", &lines_max, "at most so many, the newest", {1, 100000});
+  table.Add("since", &since, "only lines of this last period; 0: all kept lines");
+  table.Add("lines", &lines_max, "how many of the newest lines are printed at most", {1, 100000});
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -51,7 +51,7 @@ int Logs(Context& context, const std::vector<std::string>& args) {
       context.out << (output == "json" ? Dump(JsonOf(line), -1) : LogText(line)) << "\n";
     context.out.flush();
     if (!follow) return kSucceeded;
-    // From here on only what is newer than what each task has said, and all of it.
+    // From here on, the request asks for all lines that are newer than the last one of each task.
     *request.mutable_cursors() = answer->cursors();
     request.set_lines_max(0);
     const MonoTime until = context.clock->Now() + kFollowEvery;

@@ -1,4 +1,4 @@
-// psctl. The real world is made here: clock, transport, terminal, environment, signals.
+// psctl. This file creates the real clock, transport, terminal, environment and signal handlers.
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ extern char** environ;
 
 namespace {
 
-// A line of the terminal without waiting for one: bytes are taken as they come.
+// Returns a line of the terminal if one is complete, without waiting.
 std::optional<std::string> ReadLine() {
   static std::string pending;
   for (;;) {
@@ -30,7 +30,7 @@ std::optional<std::string> ReadLine() {
     if (::poll(&fd, 1, 0) <= 0) return std::nullopt;
     char buffer[256];
     const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof(buffer));
-    if (n <= 0 || pending.size() > 4096) return "";  // the terminal is gone: that is a no
+    if (n <= 0 || pending.size() > 4096) return "";  // the terminal is closed: this counts as "no"
     pending.append(buffer, static_cast<std::size_t>(n));
   }
 }
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
       for (;;) {
         const int signal = signals.Wait();
         if (signal == 0) return;
-        // Nothing to clean up in the verbs that only ask: they end here, in mid-call.
+        // Verbs that only read have nothing to clean up: they end here, in the middle of a call.
         if (!handles_signals.load()) std::_Exit(psctl::kInterrupted);
         psctl::Happening happening;
         happening.signal = signal;

@@ -27,8 +27,7 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
     return absl::UnavailableError(
         absl::StrCat("cannot write ", options.log_file, ": ", std::strerror(errno)));
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  // Everything that allocates happens before the fork: other threads may hold the allocator's
-  // locks.
+  // All allocation happens before the fork, because another thread may hold the allocator's locks.
   std::vector<char*> argv;
   argv.push_back(const_cast<char*>(options.program.c_str()));
   for (const std::string& arg : options.args) argv.push_back(const_cast<char*>(arg.c_str()));
@@ -63,8 +62,8 @@ absl::StatusOr<pid_t> Spawn(const SpawnOptions& options) {
 
 absl::StatusOr<ProcessId> IdentityOf(pid_t pid) {
   const auto stat = fs::ReadFile(absl::StrCat("/proc/", pid, "/stat"), 65536);
-  // "pid (name) state ppid …": the name may hold spaces and brackets, so what counts follows the
-  // last one. Field 22 is the start.
+  // The format is "pid (name) state ppid …". The name may hold spaces and brackets, so the fields
+  // begin after the last bracket. Field 22 is the start time.
   const std::size_t bracket = stat.ok() ? stat->rfind(')') : std::string::npos;
   if (bracket == std::string::npos)
     return absl::NotFoundError(absl::StrCat("no such process: pid=", pid));

@@ -1,4 +1,4 @@
-// Child processes and processes of pid files.
+// Child processes, and the processes of pid files.
 #pragma once
 
 #include <sys/types.h>
@@ -14,23 +14,24 @@ namespace evergrad::psctl {
 
 struct SpawnOptions {
   std::string program;            // path
-  std::vector<std::string> args;  // without the program's name
+  std::vector<std::string> args;  // without the name of the program
   std::string log_file;           // stdout and stderr are appended to it
-  std::string folder;             // where it runs; "" as we do
-  // true: a session of its own, outlives us. false: our process group, ignores SIGINT (a Ctrl-C is
-  // ours to answer), and gets SIGTERM when the thread that started it dies with us.
+  std::string folder;             // working directory; "": that of this process
+  // true: the child gets its own session and outlives this process. false: it stays in this process
+  // group, ignores SIGINT (this process handles a Ctrl-C), and gets SIGTERM when the thread that
+  // started it dies.
   bool detached = false;
 };
-// From the main thread only (see `detached`). NotFound: no such program.
+// Called from the main thread only (see `detached`). Returns NotFound if there is no such program.
 absl::StatusOr<pid_t> Spawn(const SpawnOptions& options);
 
-// A pid with its start time: the kernel gives pids away again.
+// A pid with its start time, because the kernel reuses pids.
 struct ProcessId {
   pid_t pid = 0;
   std::uint64_t start_ticks = 0;
 };
 absl::StatusOr<ProcessId> IdentityOf(
-    pid_t pid);  // NotFound when it is gone; a zombie counts as gone
+    pid_t pid);  // returns NotFound for an ended process; a zombie counts as ended
 bool IsAlive(const ProcessId& process);
 absl::Status WritePidFile(const std::string& path, const ProcessId& process);
 std::optional<ProcessId> ReadPidFile(const std::string& path);

@@ -35,14 +35,14 @@ std::string Figures(const v1::JobStatus& job) {
   if (job.steps_total() > 0)
     parts.push_back(absl::StrFormat("step %d/%d (%.0f %%)", job.steps_done(), job.steps_total(),
                                     std::floor(Share(job) * 100)));
-  // A functions job: what its client has scheduled.
+  // For a functions job: the closures that its client has scheduled.
   if (job.steps_total() == 0 && job.closures_total() > 0)
     parts.push_back(
         absl::StrFormat("closure %d/%d  step %d",
                         job.closures_succeeded() + job.closures_failed() + job.closures_cancelled(),
                         job.closures_total(), job.steps_done()));
-  // While a task is waited for, or lost work is run again, speed and time left are those of before:
-  // silence says less that is wrong.
+  // While the job waits for a task, or repeats lost work, the speed and the remaining time are
+  // outdated, so they are left out.
   const bool stalled = !IsEnded(job) && (!job.waiting_for().empty() || job.phase() == "repairing");
   if (job.examples_per_second() > 0 && !stalled)
     parts.push_back(absl::StrFormat("%.0f examples/s", job.examples_per_second()));
@@ -63,10 +63,10 @@ std::string WorkerText(const v1::WorkerRow& worker) {
           : "");
 }
 
-// What was measured and is no number, beside "-" for what was not measured.
+// Returns "nan" for a measured value that is not a number; "-" means that nothing was measured.
 std::string ShowMeasured(double loss) { return std::isnan(loss) ? "nan" : ShowNumber(loss, 4); }
 
-// Right-aligned to the width of a number.
+// Right-aligns the title to the width of a number.
 std::string MetricTitle(const std::string& name) {
   const std::string title = name == "root_mean_squared_error" ? "rmse" : Printable(name);
   return title.size() >= 8 ? title : std::string(8 - title.size(), ' ') + title;
@@ -104,7 +104,7 @@ std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t col
   if (job.steps_total() > 0) {
     const std::size_t width = std::clamp<std::size_t>(columns / 3, 10, 40);
     const auto full = static_cast<std::size_t>(std::floor(Share(job) * static_cast<double>(width)));
-    // Two lines: in one, loss and time left would not fit 80 columns.
+    // Two lines, because loss and remaining time would not fit into 80 columns.
     lines.push_back(
         absl::StrCat(Head(job), " [", std::string(full, '#'), std::string(width - full, '.'), "]"));
     lines.push_back(Figures(job));
@@ -177,10 +177,10 @@ std::vector<std::string> DeviceLines(const v1::WorkerRow& worker) {
   std::string use =
       absl::StrCat("worker/", Printable(worker.identity()), " on ", Printable(d.name()), ": ");
   if (!d.utilization_from().empty())
-    absl::StrAppend(
-        &use, ShowPercent(d.utilization()),
-        d.utilization_from() == "nvml" ? " busy (as the driver says)" : " of the time in kernels",
-        ", ");
+    absl::StrAppend(&use, ShowPercent(d.utilization()),
+                    d.utilization_from() == "nvml" ? " busy (reported by the driver)"
+                                                   : " of the time in kernels",
+                    ", ");
   absl::StrAppend(&use, "memory ", ShowBytes(d.memory_used()), " used, ",
                   ShowBytes(d.memory_peak()), " peak, ", ShowBytes(d.memory_reserved()),
                   " reserved");
@@ -216,7 +216,7 @@ std::string BackoffLine(const v1::TaskBackoff& backoff) {
   absl::StrAppend(&line, ": ");
   if (backoff.deaths() > 0) {
     absl::StrAppend(&line, "it died ", backoff.deaths(),
-                    " times in a row while it held work, and ended none in between");
+                    " times in a row while it held work, without completing any");
     if (backoff.idle_deaths() > 0)
       absl::StrAppend(&line, ", then ", backoff.idle_deaths(), " times without work");
     absl::StrAppend(

@@ -1,6 +1,6 @@
-// How a running job looks: what is new goes out once (events, epochs), what changes is redrawn on a
-// terminal and is a plain line now and then without one. Pure but for the stream that it is given;
-// not thread-safe.
+// Renders a running job: new events and epochs are printed once; changing figures are redrawn on a
+// terminal, or printed as a plain line from time to time without one. Pure except for the output
+// stream; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -21,29 +21,29 @@ bool IsEnded(const v1::JobStatus& job);  // SUCCEEDED, FAILED or CANCELLED
 // "RUNNING  epoch 2/5  step 612/2345 (26 %)  21300 examples/s  loss 0.4312  ETA 1 min 20 s workers:
 // worker/0 running, worker/1 idle"
 std::string ProgressLine(const v1::JobStatus& job);
-// The same as a block with a bar and one line a worker; no line wider than `columns`.
+// Returns the same as a block with a bar and one line per worker; no line is wider than `columns`.
 std::vector<std::string> ProgressBlock(const v1::JobStatus& job, std::size_t columns);
-// `metrics`: by name, a column for each behind the others (an evaluation's metrics beside loss and
-// accuracy: auc).
+// `metrics` are the names of an evaluation's metrics beside loss and accuracy (auc); each has a
+// column after the others.
 std::string EpochHeader(bool counting, const std::vector<std::string>& metrics = {});
 std::string EpochLine(const v1::EpochRow& row, bool counting,
                       const std::vector<std::string>& metrics = {});
 std::vector<std::string> EpochMetrics(const v1::JobStatus& job);
-// What the worker's device did, in two lines; none where it has none.
+// Returns two lines about the worker's device, or none if the worker has none.
 std::vector<std::string> DeviceLines(const v1::WorkerRow& worker);
-// Of a task that gets no work of the job for a while: who, how long, why.
+// Describes a task that gets no work of the job for a while: its name, how long, and why.
 std::string BackoffLine(const v1::TaskBackoff& backoff);
 // "worker/1 cannot reach ps_server/0 at 127.0.0.1:4000 for 12 s: connection refused".
 std::string UnreachedLine(const std::string& worker, const v1::UnreachedServer& unreached);
 std::string EventLine(const v1::Event& event);
 // Where the files of a run are.
 struct RunPlace {
-  bool here = true;     // the coordinator's own folder is seen from here
-  std::string fetched;  // "" or the folder that they were brought to
+  bool here = true;     // this machine sees the coordinator's folder
+  std::string fetched;  // folder that the files were copied to, or ""
 };
-// After the end: the cause or the accuracy, what was applied, where the files lie.
-// `there`: whether a file of the run is in its folder; empty: that cannot be seen from here (a
-// remote cluster), all are named.
+// Returns the lines after the end of a job: the cause or the metrics, the applied work, the
+// location of the files. `there` returns whether a file exists in the run's folder; if it is empty
+// (a remote cluster), all files are named.
 std::vector<std::string> SummaryLines(
     const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there = {},
     const RunPlace& place = {});
@@ -51,17 +51,18 @@ std::vector<std::string> SummaryLines(
 class ProgressPrinter {
  public:
   struct Options {
-    bool live = false;  // a terminal: redraw
+    bool live = false;  // true on a terminal: redraw
     std::size_t columns = 80;
     std::chrono::milliseconds plain_every{2000};
   };
   ProgressPrinter(std::ostream& out, Options options) : out_(out), options_(options) {}
 
-  // Shows what `job` has that was not shown yet. Cheap to call often.
+  // Prints the parts of `job` that have not been printed yet. Cheap to call often.
   void Update(const v1::JobStatus& job, MonoTime now);
-  // One line of ours between the others ("worker/1 ended with signal 9, started again").
+  // Prints a line of psctl itself between the others ("worker/1 ended with signal 9, started
+  // again").
   void Say(const std::string& line);
-  // Takes the block off the screen, until the next Update: before a question, and at the end.
+  // Removes the block from the screen until the next Update: before a question, and at the end.
   void Clear();
   std::uint64_t events_shown() const { return events_shown_; }
 
@@ -71,11 +72,11 @@ class ProgressPrinter {
 
   std::ostream& out_;
   const Options options_;
-  std::vector<std::string> block_;  // what is wanted below
-  std::size_t drawn_ = 0;           // lines of it on the screen
+  std::vector<std::string> block_;  // the block that should be on the screen
+  std::size_t drawn_ = 0;           // number of its lines that are on the screen
   std::uint64_t events_shown_ = 0;
   int epochs_shown_ = 0;
-  std::vector<std::string> epoch_metrics_;  // in the header that was printed
+  std::vector<std::string> epoch_metrics_;  // metrics in the header that was printed
   std::string state_shown_, line_shown_;
   std::optional<MonoTime> last_line_;
 };

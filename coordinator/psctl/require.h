@@ -1,4 +1,4 @@
-// `--require accuracy>=0.86`: what a run must have reached. Pure.
+// `--require accuracy>=0.86`: the metrics that a run must reach. Pure.
 #pragma once
 
 #include <map>
@@ -14,17 +14,17 @@ namespace evergrad::psctl {
 struct Requirement {
   std::string metric, comparison;  // >= > <= <
   double value = 0;
-  std::string text;  // as given
+  std::string text;  // as given by the user
 };
-// InvalidArgument with what was expected.
+// Returns InvalidArgument with the expected form.
 absl::StatusOr<Requirement> ParseRequirement(absl::string_view text);
-// One line for each that is not met; a metric that the job does not have, or that is NaN, is not
-// met.
+// Returns one line for each requirement that is not met. A metric that the job lacks, or that is
+// NaN, does not meet its requirement.
 std::vector<std::string> Unmet(const std::vector<Requirement>& requirements,
                                const std::map<std::string, double>& metrics);
-// The numbers under `metrics` of a result.json; empty when it cannot be read.
+// Returns the numbers under `metrics` of a result.json; empty when it cannot be read.
 std::map<std::string, double> MetricsOf(absl::string_view result_json);
-// The same in the order of the file: the metrics that the job asked for come first, in its order.
+// Returns the same in the order of the file: the metrics that the job asked for come first.
 std::vector<std::pair<std::string, double>> MetricsInOrder(absl::string_view result_json);
 
 }  // namespace evergrad::psctl

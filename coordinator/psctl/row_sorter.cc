@@ -19,14 +19,14 @@
 namespace evergrad::psctl {
 namespace {
 
-constexpr std::uint64_t kPieceBytes = 1 << 20;  // that is handed out at a time
+constexpr std::uint64_t kPieceBytes = 1 << 20;  // size of one piece that is handed out
 
 }  // namespace
 
-// The rows of one run, or of what is in memory, one after another.
+// Iterates over the rows of one run, or of the rows in memory.
 class RowSorter::Cursor {
  public:
-  // In memory; outlives the cursor.
+  // Reads rows in memory; they outlive the cursor.
   explicit Cursor(const Table& table)
       : dimension_(table.dimension), left_(0), ids_(table.ids), values_(table.values) {}
   Cursor(const RowSorter* sorter, const Table& table, Run run, std::uint64_t buffer_bytes)
@@ -37,7 +37,7 @@ class RowSorter::Cursor {
         left_(run.rows),
         rows_max_(std::max<std::uint64_t>(1, buffer_bytes / table.row_bytes())) {}
 
-  // False: that was all.
+  // Returns false after the last row.
   absl::StatusOr<bool> Next() {
     if (++at_ < ids_.size()) return true;
     if (left_ == 0) return false;
@@ -98,8 +98,7 @@ absl::Status RowSorter::Add(std::size_t table, std::span<const std::byte> ids,
 
 void RowSorter::Sort(Table* table) {
   if (std::is_sorted(table->ids.begin(), table->ids.end())) return;
-  // In place, by the cycles of the permutation: a second copy of the rows would be as much memory
-  // again.
+  // Permutes in place along the cycles, because a copy of the rows would double the memory.
   std::vector<std::uint32_t> from(table->ids.size());
   std::iota(from.begin(), from.end(), 0u);
   std::sort(from.begin(), from.end(),
@@ -137,7 +136,7 @@ absl::Status RowSorter::Spill(Table* table) {
   EG_RETURN_IF_ERROR(Write(std::as_bytes(std::span(table->values))));
   table->runs.push_back(run);
   bytes_ -= table->bytes();
-  // Swapped, not cleared: the memory is somebody else's turn.
+  // Swapped instead of cleared, to release the memory to other tables.
   std::vector<std::int64_t>().swap(table->ids);
   std::vector<float>().swap(table->values);
   return absl::OkStatus();
@@ -169,7 +168,7 @@ absl::Status RowSorter::Read(std::uint64_t offset, std::span<std::byte> to) cons
 
 absl::Status RowSorter::Drain(std::size_t table, const Take& take) {
   Table& of = tables_.at(table);
-  // What is of other tables stays in memory; this one's buffers get what is left of it.
+  // The rows of other tables stay in memory; the buffers of this table get the remaining memory.
   const std::uint64_t others = bytes_ - of.bytes();
   const std::uint64_t room = options_.memory_bytes > others ? options_.memory_bytes - others : 0;
   if (!of.runs.empty() && !of.ids.empty()) EG_RETURN_IF_ERROR(Spill(&of));
@@ -195,8 +194,7 @@ absl::Status RowSorter::Drain(std::size_t table, const Take& take) {
   while (!heads.empty()) {
     const auto [id, cursor] = heads.top();
     heads.pop();
-    if (any && id == last)
-      return absl::DataLossError(absl::StrCat("a row is there twice: id=", id));
+    if (any && id == last) return absl::DataLossError(absl::StrCat("duplicate row: id=", id));
     any = true;
     last = id;
     ids.push_back(id);

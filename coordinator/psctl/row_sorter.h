@@ -1,8 +1,8 @@
-// Rows of tables in the order of their ids, in bounded memory: what does not fit lies in a
-// temporary file, as sorted runs.
+// Sorts rows of tables by id in bounded memory: rows beyond the limit are written to a temporary
+// file as sorted runs.
 //
-// Blocking, not thread-safe. The file has no name and goes with the sorter. Errors:
-// ResourceExhausted (disk full), DataLoss (a row is there twice).
+// Blocking, not thread-safe. The file has no name and disappears with the sorter. Errors:
+// ResourceExhausted (disk full), DataLoss (duplicate row).
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,11 @@ namespace evergrad::psctl {
 class RowSorter {
  public:
   struct Options {
-    std::string folder;  // of the temporary file
-    std::uint64_t memory_bytes =
-        256ull << 20;  // of rows, about; at least one block that is added, and one row of each run
+    std::string folder;  // folder of the temporary file
+    // Approximate bytes of rows in memory; at least one added block, and one row of each run.
+    std::uint64_t memory_bytes = 256ull << 20;
   };
-  RowSorter(Options options, std::vector<std::uint32_t> dimensions);  // of each table
+  RowSorter(Options options, std::vector<std::uint32_t> dimensions);  // dimensions: one per table
   ~RowSorter();
   RowSorter(const RowSorter&) = delete;
   RowSorter& operator=(const RowSorter&) = delete;
@@ -31,7 +31,8 @@ class RowSorter {
   // ids: n x int64, values: n x dimension x float32, of any alignment.
   absl::Status Add(std::size_t table, std::span<const std::byte> ids,
                    std::span<const std::byte> values);
-  // All rows of the table, rising by id, in pieces; once. An error of `take` ends it.
+  // Passes all rows of the table to `take` in pieces, in ascending order of the ids; once. An error
+  // of `take` stops it.
   using Take =
       std::function<absl::Status(std::span<const std::int64_t> ids, std::span<const float> values)>;
   absl::Status Drain(std::size_t table, const Take& take);
@@ -39,7 +40,7 @@ class RowSorter {
 
  private:
   struct Run {
-    std::uint64_t offset = 0, rows = 0;  // in the file: ids, then values
+    std::uint64_t offset = 0, rows = 0;  // position in the file: ids first, then values
   };
   struct Table {
     std::uint32_t dimension = 0;

@@ -18,7 +18,7 @@ std::string Counted(std::uint64_t count, absl::string_view one) {
   return absl::StrCat(count, " ", one, count == 1 ? "" : "s");
 }
 
-// The metrics that the job asked for, in its order; the loss where it asked for none.
+// Returns the metrics that the job asked for, in its order, or the loss if it asked for none.
 std::vector<std::string> MetricTexts(absl::string_view result_json) {
   const auto metrics = MetricsInOrder(result_json);
   const bool asked = std::any_of(metrics.begin(), metrics.end(), [](const auto& m) {
@@ -72,19 +72,20 @@ void AddEnd(const v1::JobStatus& job, const nlohmann::json& result, Lines* lines
 void AddRepairs(const v1::JobStatus& job, Lines* lines) {
   if (job.shards_rolled_back() > 0) {
     lines->push_back(absl::StrCat("servers were lost: ", Counted(job.shards_rolled_back(), "shard"),
-                                  " went back to what was saved, ", job.closures_rerun(),
+                                  " went back to the last saved state, ", job.closures_rerun(),
                                   job.closures_rerun() == 1 ? " closure was" : " closures were",
-                                  " run again for it, ", job.updates_redone(), " updates redone"));
+                                  " run again for them, ", job.updates_redone(),
+                                  " updates redone"));
   }
   if (job.closures_lost() == 0) return;
-  // The plan does not know how many updates a user's closure has, and `on_lost_updates` does not
-  // apply to it: its arguments were given up, or it failed when it was run again.
+  // The plan does not know the number of updates of a user's closure, and `on_lost_updates` does
+  // not apply to it: its arguments were discarded, or it failed when it ran again.
   const bool functions = job.steps_total() == 0;
   lines->push_back(
       absl::StrCat("LOST: ", functions ? "updates" : Counted(job.updates_lost(), "update"), " of ",
                    Counted(job.closures_lost(), "closure"),
-                   " that could not be run again for a shard that lost them",
-                   functions ? ", how many is not known" : " (on_lost_updates: report)"));
+                   " that could not be run again for the shards that lost them",
+                   functions ? ", an unknown number" : " (on_lost_updates: report)"));
 }
 
 void AddCheckpoint(const v1::JobStatus& job, const std::string& on_host, Lines* lines) {
@@ -117,9 +118,9 @@ void AddUnexportedWeights(const v1::JobStatus& job, Lines* lines) {
       job.weights_exported())
     return;
   lines->push_back(job.checkpoint().number() > 0
-                       ? absl::StrCat("its weights: psctl checkpoint export ",
+                       ? absl::StrCat("to export its weights: psctl checkpoint export ",
                                       Printable(job.checkpoint().uri()), " --to weights.npz")
-                       : "no weights of it are kept: it has no checkpoint");
+                       : "its weights are lost: it has no checkpoint");
 }
 
 void AddTables(const v1::JobStatus& job, const nlohmann::json& result, Lines* lines) {
@@ -139,7 +140,7 @@ void AddTables(const v1::JobStatus& job, const nlohmann::json& result, Lines* li
                    job.checkpoint().number() > 0
                        ? absl::StrCat("   psctl checkpoint export ",
                                       Printable(job.checkpoint().uri()), " --to FILE.npz")
-                       : "; no checkpoint has them"));
+                       : "; lost, because there is no checkpoint"));
 }
 
 void AddFiles(const v1::JobStatus& job, const std::function<bool(const std::string& name)>& there,
@@ -151,18 +152,18 @@ void AddFiles(const v1::JobStatus& job, const std::function<bool(const std::stri
     files = {"report.html", "result.json",         "metrics.jsonl",
              "weights.npz", "weights.safetensors", "job.yaml"};
   if (there) std::erase_if(files, [&](const std::string& name) { return !there(name); });
-  const std::string names = files.empty() ? "nothing could be written" : absl::StrJoin(files, ", ");
+  const std::string names = files.empty() ? "no file could be written" : absl::StrJoin(files, ", ");
   if (place.here || !place.fetched.empty()) {
     lines->push_back(absl::StrCat(
         "the run's files",
-        place.here ? "" : absl::StrCat(", brought from host ", Printable(job.runs_host())), ": ",
+        place.here ? "" : absl::StrCat(", copied from host ", Printable(job.runs_host())), ": ",
         Printable(place.here ? job.runs_folder() : place.fetched), "/   (", names, ")"));
     return;
   }
   lines->push_back(absl::StrCat("the run's files: ", on_host, Printable(job.runs_folder()), "/   (",
                                 names, ")"));
   lines->push_back(
-      absl::StrCat("  psctl job fetch ", ShowHex(job.job_uid()), " --to DIR   brings them here"));
+      absl::StrCat("  psctl job fetch ", ShowHex(job.job_uid()), " --to DIR   copies them here"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Answers as tables for people. Pure.
+// Renders answers as tables for people. Pure.
 #pragma once
 
 #include <cstdint>

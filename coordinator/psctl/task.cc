@@ -19,7 +19,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   std::string output = "text";
   daemon::OptionTable table(
       "psctl task list",
-      "lists the tasks of the cluster: who runs where, and what it does or waits for",
+      "lists the tasks of the cluster with their hosts, and their present work or wait",
       daemon::OptionTable::Kind::kCommand);
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
@@ -39,13 +39,13 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// It goes on in the background: `task list` shows it.
+// The drain continues in the background; `task list` shows it.
 int Drain(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string task;
   daemon::OptionTable table(
       "psctl task drain",
-      "tells one task to hand over what it has and leave, as a preemption notice would",
+      "tells one task to hand over its work or shards and leave, like a preemption notice",
       daemon::OptionTable::Kind::kCommand);
   table.AddArgument("ROLE/INDEX", &task, "worker/0, ps_server/1");
   AddConnectionOptions(&table, &connection);
@@ -60,13 +60,13 @@ int Drain(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// What a task says of itself does not make the table wider than a terminal of a careful person.
+// Shortens texts that tasks send, so that the table stays narrower than a terminal.
 std::string Cut(const std::string& text) {
   constexpr std::size_t kWidth = 64;
   if (text.size() <= kWidth) return text;
   std::size_t end = kWidth - 3;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-    --end;  // not inside a letter
+    --end;  // do not cut inside a UTF-8 character
   return absl::StrCat(text.substr(0, end), "...");
 }
 
@@ -120,7 +120,7 @@ std::vector<std::string> TaskTable(const v1::ListTasksResponse& tasks, std::int6
 
 std::vector<Verb> TaskVerbs() {
   return {{"task", "list", "list tasks", List},
-          {"task", "drain", "let one task hand over what it has and leave", Drain}};
+          {"task", "drain", "let one task hand over its work or shards and leave", Drain}};
 }
 
 }  // namespace evergrad::psctl

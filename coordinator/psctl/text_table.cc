@@ -56,7 +56,7 @@ std::string ShowAge(std::int64_t ms) { return ShowSeconds(static_cast<double>(ms
 std::string ShowNumber(double value, int digits) {
   if (std::isnan(value)) return "-";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  constexpr std::size_t kWidthMax = 9;  // the narrowest column that a loss has
+  constexpr std::size_t kWidthMax = 9;  // width of the narrowest column for a loss
   if (std::fabs(value) < 1e9) {
     if (std::string fixed = absl::StrFormat("%.*f", digits, value); fixed.size() <= kWidthMax)
       return fixed;

@@ -13,8 +13,8 @@ struct Column {
   std::string title;
   bool right = false;  // numbers
 };
-// A header line, then one line a row; columns as wide as they must be, two spaces between them,
-// nothing trailing.
+// Returns a header line and one line per row. Columns are as narrow as possible, separated by two
+// spaces, without trailing spaces.
 std::vector<std::string> RenderTable(const std::vector<Column>& columns,
                                      const std::vector<std::vector<std::string>>& rows);
 
@@ -27,12 +27,12 @@ std::string ShowNumber(double value,
 std::string ShowPercent(double share);       // "87.60 %"; "-" for NaN
 std::string ShowHex(std::uint64_t value);    // 16 digits
 std::string ShowTime(std::int64_t wall_ms);  // "2026-11-21 12:03:11", local time; "-" for 0
-// Characters of a terminal that `text` takes (UTF-8 continuation bytes take none), and its
-// beginning that fits.
+// Width returns the number of terminal characters of `text` (UTF-8 continuation bytes count as
+// none). Fit returns the beginning of `text` that fits.
 std::size_t Width(absl::string_view text);
 std::string Fit(absl::string_view text, std::size_t columns);
-// As Escaped (common/base/escape.h): what a task or a job said must neither move the cursor nor
-// hide its neighbours.
+// Escapes like Escaped (common/base/escape.h): a text from a task or job must not move the cursor
+// or hide its neighbours.
 std::string Printable(absl::string_view text);
 
 }  // namespace evergrad::psctl

@@ -14,7 +14,8 @@
 namespace evergrad::psctl {
 namespace {
 
-// Fills in the job submitted last, and its name for people. A code: there is none, and it was said.
+// Fills in the newest job and its name for people. Returns an exit code if there is no job, after
+// printing this.
 std::optional<int> NewestIfUnnamed(Context& context, ControlClient& client, std::string* job,
                                    std::string* name = nullptr) {
   if (name != nullptr) *name = *job;
@@ -22,7 +23,7 @@ std::optional<int> NewestIfUnnamed(Context& context, ControlClient& client, std:
   const auto jobs = client.Call<v1::ListJobsResponse>(v1::ListJobsRequest());
   if (!jobs.ok()) return Report(context, jobs.status());
   if (jobs->jobs_size() == 0) {
-    context.err << "psctl: the coordinator knows no job (psctl job submit JOB.yaml gives it one)\n";
+    context.err << "psctl: the coordinator has no job (psctl job submit JOB.yaml submits one)\n";
     return kUsage;
   }
   const v1::JobStatus* newest = &jobs->jobs(0);
@@ -37,11 +38,12 @@ int List(Context& context, const std::vector<std::string>& args) {
   Connection connection;
   std::string output = "text", job;
   bool shards = false;
-  daemon::OptionTable table("psctl variable list",
-                            "lists a job's variables, their digests and where their shards lie",
-                            daemon::OptionTable::Kind::kCommand);
+  daemon::OptionTable table(
+      "psctl variable list",
+      "lists a job's variables, their digests and the servers of their shards",
+      daemon::OptionTable::Kind::kCommand);
   table.Add("job", &job, "name or uid; left out: the newest job");
-  table.Add("shards", &shards, "a line for each shard too");
+  table.Add("shards", &shards, "one more line per shard");
   AddConnectionOptions(&table, &connection);
   AddOutputOption(&table, &output);
   if (const auto code = ParseArguments(context, &table, args)) return *code;
@@ -62,7 +64,7 @@ int List(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// What `describe` and `top` ask for; the answer has exactly one row.
+// Sends the request of `describe` and `top`; the answer has exactly one row.
 absl::StatusOr<v1::VariableRow> Ask(ControlClient& client, const std::string& job,
                                     const std::string& name, bool digests) {
   v1::ListVariablesRequest request;
@@ -83,11 +85,10 @@ struct OneVariable {
   std::uint32_t count = 10;
 };
 void AddOptions(daemon::OptionTable* table, OneVariable* one) {
-  table->AddArgument("NAME", &one->name, "of the variable or table (psctl variable list)");
+  table->AddArgument("NAME", &one->name, "name of the variable or table (psctl variable list)");
   table->Add("job", &one->job, "name or uid; left out: the newest job");
   table->Add("count", &one->count,
-             "so many shards and ids are shown, the busiest; all the server keeps: 64 ids",
-             {1, 65536});
+             "how many of the busiest shards and ids are shown; a server keeps 64 ids", {1, 65536});
   AddConnectionOptions(table, &one->connection);
   AddOutputOption(table, &one->output);
 }
@@ -95,7 +96,7 @@ void AddOptions(daemon::OptionTable* table, OneVariable* one) {
 int Describe(Context& context, const std::vector<std::string>& args) {
   OneVariable one;
   daemon::OptionTable table("psctl variable describe",
-                            "shows one variable: its kind, optimizer, memory, what happened to its "
+                            "shows one variable: its kind, optimizer, memory, the counters of its "
                             "rows, its traffic by server and shard, its hottest ids",
                             daemon::OptionTable::Kind::kCommand);
   AddOptions(&table, &one);
@@ -116,7 +117,7 @@ int Describe(Context& context, const std::vector<std::string>& args) {
   return kSucceeded;
 }
 
-// The first sample shows totals, those after it what came since the one before.
+// The first sample shows totals, each later one the difference from the previous one.
 int Top(Context& context, const std::vector<std::string>& args) {
   OneVariable one;
   bool once = false;
@@ -124,14 +125,14 @@ int Top(Context& context, const std::vector<std::string>& args) {
   std::chrono::milliseconds interval{2000};
   daemon::OptionTable table("psctl variable top",
                             "shows where the traffic of a variable goes, by server and shard, and "
-                            "its hottest ids; on a terminal again and again until Ctrl-C",
+                            "its hottest ids; on a terminal repeatedly until Ctrl-C",
                             daemon::OptionTable::Kind::kCommand);
   AddOptions(&table, &one);
-  table.Add("interval", &interval, "between two samples", std::chrono::milliseconds(100));
+  table.Add("interval", &interval, "time between two samples", std::chrono::milliseconds(100));
   table.Add("samples", &samples,
-            "so many, then it ends; 0: one where the output is no terminal, else without end. The "
-            "second one and those after it show rates");
-  table.Add("once", &once, "one sample: totals since the servers hold the shards");
+            "number of samples; 0: one if the output is not a terminal, otherwise until Ctrl-C. "
+            "All samples but the first show rates");
+  table.Add("once", &once, "one sample, with totals since the servers got the shards");
   if (const auto code = ParseArguments(context, &table, args)) return *code;
   if (once && table.IsSet("samples")) {
     context.err << "psctl: --once and --samples exclude each other\n";
@@ -228,7 +229,8 @@ std::vector<Verb> VariableVerbs() {
   return {
       {"variable", "list", "list a job's variables", List},
       {"variable", "describe", "show one variable or table, its memory and its traffic", Describe},
-      {"variable", "top", "watch where the traffic of one goes, and its hottest ids", Top}};
+      {"variable", "top", "watch the traffic of one by server and shard, and its hottest ids",
+       Top}};
 }
 
 }  // namespace evergrad::psctl

@@ -51,7 +51,7 @@ std::string ServerOf(const v1::VariableRow& row, int i) {
   return i < row.servers_size() ? row.servers(i) : "";
 }
 
-// What `now` has that `before` had not; counters that fell began anew.
+// Returns the increase from `before` to `now`; a counter that fell has restarted from 0.
 double Since(std::uint64_t now, std::uint64_t before) {
   return static_cast<double>(now >= before ? now - before : now);
 }
@@ -71,12 +71,12 @@ VariableView View(const v1::VariableRow& row, const v1::VariableRow* before, dou
   for (int i = 0; i < row.shards_size(); ++i) {
     const v1::ShardState& now = row.shards(i);
     ShardFlow shard{now.shard(), ServerOf(row, i), {}};
-    v1::ShardState from;  // all 0
+    v1::ShardState from;  // all counters 0
     const auto found = earlier.find(now.shard());
     if (found != earlier.end() && found->second.second == shard.server) from = *found->second.first;
     if (found == earlier.end() && before != nullptr && !before->complete())
-      from = now;  // it did not answer then: what came since is not known
-    // One counter that fell tells of them all.
+      from = now;  // the shard did not answer then, so its increase is not known
+    // If one counter fell, all have restarted.
     if (now.pulls() < from.pulls() || now.pushes() < from.pushes() ||
         now.bytes_received() < from.bytes_received())
       from.Clear();
@@ -155,17 +155,18 @@ std::string WireText(v1::DType dtype, v1::DType wire) {
 std::string EvictionText(const v1::TableSpec& spec, const v1::TableState& table) {
   std::vector<std::string> parts;
   if (spec.ttl_steps() > 0)
-    parts.push_back(absl::StrCat("rows without a push for ", spec.ttl_steps(), " steps go"));
+    parts.push_back(
+        absl::StrCat("rows are evicted after ", spec.ttl_steps(), " steps without a push"));
   if (spec.bytes_max() > 0) {
-    // As the limit counts them, whatever room the allocator keeps for more.
+    // Counted as the limit counts them, without the allocator's spare memory.
     const std::uint64_t counted =
         table.bytes() + table.slot_bytes() +
         (table.rows() + table.waiting()) * config::kIndexBytesPerRow +
         table.rows() * optimizers::CounterBytesPerRow(spec.optimizer().type());
-    parts.push_back(absl::StrCat("rows and their places in the index are at most ",
+    parts.push_back(absl::StrCat("rows and their index entries take at most ",
                                  ShowBytes(spec.bytes_max()), ", now ", ShowBytes(counted)));
   }
-  parts.push_back(spec.evict_lru() ? "at the limit the rows pushed to least recently give way"
+  parts.push_back(spec.evict_lru() ? "at the limit the rows with the oldest push are evicted"
                                    : "at the limit pushes are refused (OVER_BUDGET)");
   return absl::StrJoin(parts, "; ");
 }
@@ -218,7 +219,7 @@ std::vector<std::string> HotLines(const VariableView& view, std::size_t count) {
     rows.push_back(std::move(row));
   }
   std::vector<Column> columns = {
-      {"hottest ids", true}, {"pushes, about", true}, {"at most too many", true}};
+      {"hottest ids", true}, {"pushes, about", true}, {"error at most", true}};
   if (view.seconds > 0) columns.push_back({"pushes/s, about", true});
   return RenderTable(columns, rows);
 }
@@ -271,7 +272,7 @@ std::vector<optimizers::Member> ShownMembers(const std::string& type) {
                                         });
     if (read) shown.push_back(member);
   }
-  // The least interesting number is the last.
+  // The least interesting number is last.
   std::stable_partition(shown.begin(), shown.end(),
                         [](const auto& member) { return member.name != "epsilon"; });
   return shown;
@@ -310,25 +311,25 @@ std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::s
         std::min(table.memory_bytes(), table.bytes() + table.slot_bytes());
     say("memory", absl::StrCat(ShowBytes(table.memory_bytes()), " = values ",
                                ShowBytes(table.bytes()), " + optimizer ",
-                               ShowBytes(table.slot_bytes()), " + index, counters and free room ",
+                               ShowBytes(table.slot_bytes()), " + index, counters and free space ",
                                ShowBytes(table.memory_bytes() - content)));
     if (table.rows() > 0)
-      say("", absl::StrFormat("%.1f bytes a row, of which %.1f are not values or optimizer",
+      say("", absl::StrFormat("%.1f bytes per row, %.1f of them index, counters and free space",
                               static_cast<double>(table.memory_bytes()) / rows,
                               static_cast<double>(table.memory_bytes() - content) / rows));
     say("index load", table.index_places() == 0
                           ? std::string("-")
-                          : absl::StrFormat("%.2f of %d places",
+                          : absl::StrFormat("%.2f of %d entries",
                                             static_cast<double>(table.rows() + table.waiting()) /
                                                 static_cast<double>(table.index_places()),
                                             table.index_places()));
     say("admitted", absl::StrCat(table.admitted(), " rows"));
     say("evicted",
-        absl::StrCat(table.evicted_ttl(), " rows by age, ", table.evicted_lru(), " to make room"));
-    say("dropped", absl::StrCat(table.gradients_dropped(),
-                                " gradients of ids that waited for their admission"));
-    say("duplicates", absl::StrCat(table.duplicates(), " ids that were twice in one push, summed"));
-    say("refused", absl::StrCat(table.refused(), " pushes for want of room"));
+        absl::StrCat(table.evicted_ttl(), " rows by age, ", table.evicted_lru(), " for capacity"));
+    say("dropped",
+        absl::StrCat(table.gradients_dropped(), " gradients of ids that were not admitted yet"));
+    say("duplicates", absl::StrCat(table.duplicates(), " ids that one push repeated, summed"));
+    say("refused", absl::StrCat(table.refused(), " pushes over the memory limit"));
   } else {
     const v1::VariableSpec& spec = row.variable_spec();
     std::uint64_t slot_bytes = 0;
@@ -359,8 +360,8 @@ std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::s
   for (const auto& [name, text] : facts) width = std::max(width, name.size());
   for (const auto& [name, text] : facts)
     lines.push_back(absl::StrCat("  ", name, std::string(width - name.size() + 2, ' '), text));
-  Append({is_table ? "traffic since the servers hold the shards; a slot's is that of all its tables"
-                   : "traffic since the servers hold the shards"},
+  Append({is_table ? "traffic since the servers got the shards; a slot's is that of all its tables"
+                   : "traffic since the servers got the shards"},
          &lines);
   lines.push_back("");
   std::vector<std::string> traffic;
@@ -379,7 +380,7 @@ std::vector<std::string> VariableTop(const v1::VariableRow& row, const VariableV
                     ", ");
   absl::StrAppend(&head, row.complete() ? "" : "not every shard answered, ",
                   view.seconds > 0 ? absl::StrFormat("over the last %.1f s", view.seconds)
-                                   : "since the servers hold the shards",
+                                   : "since the servers got the shards",
                   row.has_table() ? " (a slot's traffic is that of all its tables)" : "");
   const char* per = view.seconds > 0 ? "/s" : "";
   std::vector<std::string> lines = {

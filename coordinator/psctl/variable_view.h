@@ -1,4 +1,4 @@
-// One variable as people and programs see it: what it is, and where its traffic goes. Pure.
+// Describes one variable for people and programs: its properties and its traffic. Pure.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Flow {
   double pulls = 0, pushes = 0, bytes_in = 0, bytes_out = 0;  // in and out of the server
   double bytes() const { return bytes_in + bytes_out; }
 };
-// The largest one / the median one; NaN where the median is 0.
+// The largest divided by the median; NaN where the median is 0.
 struct Skew {
   double pulls = 0, pushes = 0, bytes = 0;
 };
@@ -38,24 +38,24 @@ struct HotFlow {
   std::uint64_t pushes = 0, error = 0;
   double pushes_per_second = 0;  // NaN: not known
 };
-// Totals since each server holds its shards or, of two samples, what came between them, a second. A
-// shard that has moved meanwhile, or whose server was started again, counts from nought: what it
-// has now is what came.
+// Holds totals since each server got its shards or, for two samples, the increase per second
+// between them. A shard that moved meanwhile, or whose server restarted, counts from 0: its present
+// totals are the increase.
 struct VariableView {
   double seconds = 0;               // between the samples; 0: totals
   std::vector<ShardFlow> shards;    // most bytes first
   std::vector<ServerFlow> servers;  // by name
   Skew shard_skew, server_skew;
-  std::vector<HotFlow> hottest;  // as in the newer sample
+  std::vector<HotFlow> hottest;  // in the order of the newer sample
 };
 VariableView ViewOf(const v1::VariableRow& row);
 VariableView ViewOf(const v1::VariableRow& row, const v1::VariableRow& before, double seconds);
 
-// The hyper-parameters that this type reads, in the order in which they are shown. For a type that
-// only newer programs know, that is the learning rate alone.
+// Returns the hyper-parameters of this type in the order in which they are shown. For a type that
+// only newer programs know, only the learning rate is returned.
 std::vector<optimizers::Member> ShownMembers(const std::string& type);
 
-// `job`: for the first line. At most `count` shards and ids are listed.
+// `job` is shown in the first line. At most `count` shards and ids are listed.
 std::vector<std::string> VariableDescription(const v1::VariableRow& row, absl::string_view job,
                                              std::size_t count);
 std::vector<std::string> VariableTop(const v1::VariableRow& row, const VariableView& view,

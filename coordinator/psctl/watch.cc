@@ -16,7 +16,7 @@ namespace evergrad::psctl {
 namespace {
 
 constexpr auto kTick =
-    std::chrono::milliseconds(100);  // between two looks at children, the keyboard and the job
+    std::chrono::milliseconds(100);  // between two checks of children, keyboard and job
 constexpr int kWaitMs = 1000;        // a quiet job is asked once a second
 
 class Watcher {
@@ -46,8 +46,8 @@ class Watcher {
     }
     printer_.Clear();
     Finish();
-    // The answer outstanding uses the inbox, which outlives us, and the client, which the caller
-    // keeps until it has come.
+    // The pending answer uses the inbox, which outlives this object, and the client, which the
+    // caller keeps until the answer has come.
     return {*code_, last_};
   }
 
@@ -105,13 +105,13 @@ class Watcher {
     const bool unreachable = status.code() == absl::StatusCode::kUnavailable ||
                              status.code() == absl::StatusCode::kDeadlineExceeded;
     if (!unreachable) {
-      // The job was there when we began: a coordinator that does not know it is another life of it
-      // (it keeps no journal: no --state-dir).
+      // The coordinator knew the job when the watch began: one that does not know it has restarted
+      // without a journal (no --state-dir).
       const bool forgotten = status.code() == absl::StatusCode::kNotFound && last_.has_value();
       if (forgotten)
         End(kUnreachable,
             absl::StrCat("the coordinator at ", client_.address(),
-                         " was started anew and does not know this job: ", status.message()));
+                         " restarted and does not know this job: ", status.message()));
       else
         End(Report(context_, status), "");
       return;
@@ -119,7 +119,7 @@ class Watcher {
     last_error_ = std::string(status.message());
     if (!failing_since_ && Patience().count() > 0) {
       failing_since_ = Now();
-      printer_.Clear();  // what it shows is of before
+      printer_.Clear();  // its figures are outdated
       printer_.Say(absl::StrCat(Printable(status.message()), "; trying again for ",
                                 ShowAge(Patience().count())));
     } else if (!failing_since_ || Now() - *failing_since_ > Patience()) {
@@ -127,7 +127,7 @@ class Watcher {
     }
   }
 
-  // Looked at beside the calls: one of them alone may take longer than there is patience.
+  // Checked independently of the calls: a single call may exceed the limit.
   void CheckPatience() {
     if (failing_since_ && Now() - *failing_since_ > Patience()) {
       End(interrupted_ ? kInterrupted : kUnreachable, last_error_);
@@ -141,7 +141,7 @@ class Watcher {
 
   void OnSignal(int signal) {
     if (!options_.cancel_on_interrupt || cancel_until_) {
-      // Watching only, or asked a third time: leave.
+      // The command only watches, or the user has pressed Ctrl-C a third time: stop.
       End(kInterrupted, cancel_until_ ? "interrupted while the job was being cancelled" : "");
       return;
     }
@@ -164,7 +164,7 @@ class Watcher {
       Cancel();
     } else {
       interrupted_ = false;
-      printer_.Say("the job goes on");
+      printer_.Say("the job continues");
     }
   }
 
@@ -187,7 +187,7 @@ class Watcher {
     code_ = code;
   }
 
-  // Brings the files of a run that cannot be seen from here. Returns their folder, "" where there
+  // Fetches the files of a run that this machine does not see. Returns their folder, or "" if there
   // is none.
   std::string Fetch() {
     if (options_.fetch_to.empty() || *code_ == kInterrupted || *code_ == kUnreachable) return "";
@@ -196,7 +196,7 @@ class Watcher {
     fetch.folder = absl::StrCat(options_.fetch_to, "/", fs::NameOf(last_->runs_folder()));
     const auto fetched = FetchRun(context_, client_, fetch);
     if (fetched.ok()) return fetch.folder;
-    context_.err << "psctl: the files of the run could not be brought here\n";
+    context_.err << "psctl: the files of the run could not be copied here\n";
     const int code = Report(context_, fetched.status());
     if (*code_ == kSucceeded) code_ = code;
     return "";

@@ -1,5 +1,5 @@
-// Follows one job to its end: progress on `out`, Ctrl-C, a coordinator that goes away. The verb's
-// own thread.
+// Follows one job to its end: prints progress on `out`, handles Ctrl-C and a coordinator that
+// disconnects. Runs on the verb's own thread.
 #pragma once
 
 #include <functional>
@@ -16,17 +16,20 @@ namespace evergrad::psctl {
 struct WatchOptions {
   std::string job;                   // uid as 16 hex digits, or a name
   bool json = false;                 // no progress; the last status as JSON on `out`
-  bool cancel_on_interrupt = false;  // Ctrl-C asks and cancels; else it only stops watching
+  bool cancel_on_interrupt = false;  // Ctrl-C asks and cancels; otherwise it only stops watching
   std::vector<Requirement> requirements;
   bool files_here = false;  // the coordinator is on this machine
-  std::string fetch_to;  // folder for the files of a run whose folder cannot be seen from here; "":
-                         // the user is told how to bring them
+  // folder for the files of a run whose folder this machine does not see; "": psctl prints the
+  // command that fetches them
+  std::string fetch_to;
   std::chrono::milliseconds unreachable_after{5000};  // before the first answer
   std::chrono::milliseconds reconnect_timeout{
-      60000};  // a coordinator that answered and is away: it may be started again
+      // how long to wait for a coordinator that answered before and has disconnected; it may
+      // restart
+      60000};
   std::chrono::milliseconds cancel_wait{15000};
-  // Called about ten times a second; lines to say go to the printer. A reason: the job cannot go on
-  // (exit code and text).
+  // Called about ten times per second; it sends its lines to the printer. Returns exit code and
+  // text if the job cannot continue.
   struct Broken {
     int exit_code = kFailed;
     std::string text;
@@ -35,7 +38,7 @@ struct WatchOptions {
 };
 struct WatchOutcome {
   int exit_code = kSucceeded;
-  std::optional<v1::JobStatus> last;  // the newest that was seen
+  std::optional<v1::JobStatus> last;  // the newest status that was seen
 };
 WatchOutcome WatchJob(Context& context, ControlClient& client, const WatchOptions& options);
 

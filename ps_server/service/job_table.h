@@ -56,7 +56,7 @@ class JobTable {
     if (here == nullptr) part = here = std::make_shared<storage::MemoryBudget>(tables_);
     return here;
   }
-  // What the job's tables hold here, index, counters and free room included.
+  // What the job's tables hold here, index, counters and free space included.
   std::uint64_t TableBytes(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = parts_.find(uid);

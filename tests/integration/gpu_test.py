@@ -231,7 +231,7 @@ class Gpus(unittest.TestCase):
         r = run("cluster", "up", "--gpus")
         self.assertEqual(r.returncode, 2, r.stderr)
         self.assertIn(
-            "--gpus: no worker can have a GPU here: evergrad-worker: no GPU: libevergrad_cuda.so does not exist",
+            "--gpus: no GPU can be used on this host: evergrad-worker: no GPU: libevergrad_cuda.so does not exist",
             r.stderr,
         )
         r = run("cluster", "up", "--gpus", "--workers", "2")
@@ -358,7 +358,7 @@ class Gpus(unittest.TestCase):
         os.remove(os.path.join(folder, "libevergrad_cuda.so"))
         r = run("--local", "--gpus", "--runs", os.path.join(folder, "runs"))
         self.assertEqual(r.returncode, 2, r.stderr)
-        self.assertIn("--gpus: no worker can have a GPU here", r.stderr)
+        self.assertIn("--gpus: no GPU can be used on this host", r.stderr)
 
     def test_job_show_says_what_a_gpu_did_and_nothing_of_a_cpu(self):
         for library, device in ((self.emulated, True), ("/nowhere.so", False)):

@@ -135,7 +135,7 @@ class NoSharedFolder(Case):
         here = self.run_of(self.far)
         name = os.path.basename(here)
         self.assertIn(
-            "the run's files, brought from host near: runs/%s/   (report.html, result.json" % name,
+            "the run's files, copied from host near: runs/%s/   (report.html, result.json" % name,
             r.stdout,
         )
         for file in (

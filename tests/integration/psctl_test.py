@@ -638,7 +638,7 @@ class Files(Case):
         )
         self.psctl("cert", "init", "--folder", "the certs")
         self.assertIn(
-            "will not write over",
+            "refusing to overwrite",
             self.psctl("cert", "init", "--folder", "the certs", expect=2).stderr,
         )
         self.psctl("cert", "issue", "worker-0", "--folder", "the certs", "--host", "localhost")
@@ -822,7 +822,7 @@ class LocalRuns(Case):
             p for p, line in processes_naming(self.folder).items() if "evergrad-worker" in line
         ]
         os.kill(worker, signal.SIGKILL)
-        psctl.wait_log("worker/0 started again")
+        psctl.wait_log("worker/0 restarted")
         self.assertEqual(psctl.process.wait(60), 0, psctl.log())
         with open(os.path.join(self.run_folder(self.path("all runs")), "result.json")) as f:
             result = json.load(f)
@@ -936,7 +936,7 @@ class Interrupts(Case):
         os.write(terminal, b"\x03")  # to the whole foreground group, as a person's Ctrl-C
         wait_for("the question", lambda: says(b"cancel the job?"))
         os.write(terminal, b"n\n")
-        wait_for("the job to go on", lambda: says(b"the job goes on"))
+        wait_for("the job to go on", lambda: says(b"the job continues"))
         self.assertEqual(
             set(processes_naming(self.folder)) - {pid}, set(daemons), "a no ended somebody"
         )

@@ -108,7 +108,7 @@ class MatrixFactorization(unittest.TestCase):
         self.assertEqual((top["seconds"], len(top["busiest_shards"])), (None, 5))
         self.assertEqual(sum(s["pushes"] for s in top["servers"]), sum(counts))
         self.assertIn(
-            "since the servers hold the shards",
+            "since the servers got the shards",
             c.psctl("variable", "top", "movies", "--once", "--job", job).stdout,
         )
         refused = c.psctl("variable", "describe", "user", "--job", job, expect=2).stderr

@@ -249,7 +249,7 @@ void BeginHolding(FakeCluster& c, std::initializer_list<const char*> servers) {
 
 TEST_CASE(
     "a server that dies again and again is kept from shards for a while: they go to another, and "
-    "the job goes on") {
+    "the job continues") {
   FakeCluster c(DeathsMax(20));
   BeginHolding(c, {"0", "1"});
   REQUIRE(c.servers["1"].shards.size() == 2);

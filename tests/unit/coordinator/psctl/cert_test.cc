@@ -104,7 +104,7 @@ TEST_CASE("keys are readable by their owner only, and nothing is ever written ov
   const absl::Status again = InitAuthority(folder.path(), "test authority", 1);
   CHECK(again.code() == absl::StatusCode::kAlreadyExists);
   CHECK(std::string(again.message()) ==
-        "will not write over a file that is there: " + folder / "ca.pem");
+        "refusing to overwrite an existing file: " + folder / "ca.pem");
   CHECK(IssueCertificate({folder.path(), "a", {"localhost"}, 1}).code() ==
         absl::StatusCode::kAlreadyExists);
 }

@@ -326,7 +326,7 @@ TEST_CASE(
     }();
     SavedTables saved(other);
     CHECK(saved.Export(saved.Folder(), saved.folder / "w.npz") == kFailed);
-    CHECK(saved.err.str().find(absl::StrCat("table=movies a row is there twice: id=", other)) !=
+    CHECK(saved.err.str().find(absl::StrCat("table=movies duplicate row: id=", other)) !=
           std::string::npos);
   }
   {
@@ -388,9 +388,8 @@ TEST_CASE(
   Stage::Flip(saved.Manifest(2), 300);
   CHECK(saved.Export(saved.Folder(), to) == kFailed);
   CHECK_FALSE(std::filesystem::exists(to));
-  CHECK(
-      saved.err.str().find("the newest checkpoint here cannot be read, and nothing was written") !=
-      std::string::npos);
+  CHECK(saved.err.str().find("cannot read the newest checkpoint, so nothing was written") !=
+        std::string::npos);
   CHECK(saved.err.str().find(saved.Manifest(1)) != std::string::npos);
   CHECK(saved.Export(saved.Manifest(2), to) == kFailed);
   CHECK(saved.Export(saved.Manifest(1), to) == kSucceeded);
@@ -419,7 +418,7 @@ TEST_CASE("a cut that does not make whole variables is damage, whatever the mani
       m->mutable_plan()->mutable_shards()->DeleteSubrange(shard, 1);
     });
   };
-  CHECK(without(1).find("rows do not follow each other: variable=dense/kernel shard=2 "
+  CHECK(without(1).find("rows are not contiguous: variable=dense/kernel shard=2 "
                         "want_begin=400 got=401..1001") != std::string::npos);
   CHECK(without(2).find("rows are missing: variable=dense/kernel want=1001 got=401") !=
         std::string::npos);
@@ -431,7 +430,7 @@ TEST_CASE(
   Saved saved;
   const std::string to = saved.folder / "w.npz";
   CHECK(saved.Export(saved.ShardUri(0), to) == kUsage);
-  CHECK(saved.err.str().find("a shard is a part of a variable") != std::string::npos);
+  CHECK(saved.err.str().find("a shard file holds only a part of a variable") != std::string::npos);
   CHECK(saved.Export(saved.Folder(), saved.folder / "w.h5") == kUsage);
   CHECK(saved.err.str().find("--to: expected a path that ends with .npz or .safetensors") !=
         std::string::npos);
@@ -449,7 +448,7 @@ TEST_CASE(
   std::swap(saved.manifest, seed);
   saved.WriteManifest();
   CHECK(saved.Export(saved.Folder(), to) == kUsage);
-  CHECK(saved.err.str().find("nothing of a shard was saved yet") != std::string::npos);
+  CHECK(saved.err.str().find("a shard has not been saved yet") != std::string::npos);
   CHECK(saved.err.str().find("variable=dense/bias") != std::string::npos);
 
   CHECK_FALSE(std::filesystem::exists(to));

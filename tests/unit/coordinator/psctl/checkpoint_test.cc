@@ -71,7 +71,7 @@ TEST_CASE("a damaged newest manifest is passed over and said, none at all is dam
   stage.Write();
   Stage::Flip(stage.Manifest(12), 200);
   CHECK(stage.Run({"verify", stage.folder / "job"}) == kFailed);
-  CHECK(stage.err.str().find("newer, but passed over") != std::string::npos);
+  CHECK(stage.err.str().find("skipped a newer checkpoint") != std::string::npos);
   CHECK(stage.err.str().find(snapshot::ManifestName(12)) != std::string::npos);
   const nlohmann::json json = stage.Json({"describe", stage.folder / "job"}, kFailed);
   CHECK(json["manifest"]["number"] == 11);

@@ -278,7 +278,7 @@ TEST_CASE("Ctrl-C asks on a terminal: no goes on, yes cancels, and the exit code
   psctl.coordinator.Script({Job("RUNNING", 1), Job("RUNNING", 2)});
   CHECK(psctl.Run({"job", "run", kJob}) == kInterrupted);
   CHECK_THAT(psctl.out.str(),
-             Catch::Contains("cancel the job? [y/N]") && Catch::Contains("the job goes on") &&
+             Catch::Contains("cancel the job? [y/N]") && Catch::Contains("the job continues") &&
                  Catch::Contains("cancelling the job") && Catch::Contains("cancelled after"));
   CHECK(psctl.coordinator.cancels() == 1);
   CHECK(answers.empty());
@@ -382,7 +382,7 @@ TEST_CASE("a submission without an answer is not said to have reached nobody") {
   psctl.coordinator.RefuseSubmit(absl::DeadlineExceededError("deadline exceeded"));
   CHECK(psctl.Run({"job", "submit", kJob}) == kUnreachable);
   CHECK_THAT(psctl.err.str(),
-             Catch::Contains("it may have done what it was asked, psctl job list says") &&
+             Catch::Contains("it may have carried out the request, psctl job list shows") &&
                  !Catch::Contains("not reachable"));
 }
 
@@ -401,7 +401,7 @@ TEST_CASE(
   other.coordinator.Script({Job("RUNNING", 1)});
   other.coordinator.FailGetJob(absl::NotFoundError("no such job: job=2a"));
   CHECK(other.Run({"job", "run", kJob}) == kUnreachable);
-  CHECK_THAT(other.err.str(), Catch::Contains("was started anew and does not know this job"));
+  CHECK_THAT(other.err.str(), Catch::Contains("restarted and does not know this job"));
 }
 
 TEST_CASE("JSON for programs: submit, show, list, tasks, variables, logs, validate") {
@@ -456,7 +456,7 @@ TEST_CASE(
   CHECK(psctl.Json()["rows"] == 5);
   REQUIRE(psctl.Run({"variable", "top", "movies"}) == kSucceeded);  // no terminal: one sample
   CHECK_THAT(psctl.out.str(), Catch::Contains("movies of job job, 5 rows") &&
-                                  Catch::Contains("since the servers hold the shards"));
+                                  Catch::Contains("since the servers got the shards"));
   REQUIRE(psctl.Run({"variable", "top", "movies", "--samples", "2", "--interval", "1s",
                      "--output=json"}) == kSucceeded);
   std::istringstream lines(psctl.out.str());
@@ -557,7 +557,7 @@ TEST_CASE("bad usage ends with 2 and says what was meant") {
                                   !Catch::Contains("--local"));
   CHECK(psctl.Run({"job", "run", kJob}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("(psctl cluster up), or add --local --workers 2 "
-                                              "--servers 2 for a cluster of the job's own: no "));
+                                              "--servers 2 to start a cluster for the job: no "));
   CHECK(psctl.Run({"cluster", "down", "--folder", "/nonexistent"}) == kUsage);
   CHECK_THAT(psctl.err.str(), Catch::Contains("no cluster in this folder (psctl cluster up starts "
                                               "one; --folder names another): /nonexistent"));
@@ -591,9 +591,8 @@ TEST_CASE("a local run looks for its data before it starts anything") {
   // Nor where there is no place for its files.
   CHECK(psctl.Run({"job", "run", "configs/examples/counting.yaml", "--local", "--failpoints",
                    "none", "--runs", "README.md/runs"}) == kUsage);
-  CHECK_THAT(psctl.err.str(),
-             Catch::Contains(
-                 "no place for the run's files (--runs DIR names another): cannot make folder"));
+  CHECK_THAT(psctl.err.str(), Catch::Contains("cannot create the folder for the run's files "
+                                              "(--runs DIR names another): cannot make folder"));
 }
 
 // A job on csv files of a folder, and what psctl says of it.
@@ -644,7 +643,7 @@ TEST_CASE("validate refuses the paths that run refuses, and warns of a file that
   CHECK(job.Run(source("absent.csv"), {"job", "validate"}) == kSucceeded);
   CHECK(job.psctl.err.str() == "warning: " + (job.folder / "my.yaml") +
                                    ":6:47: no such file: " + (job.folder / "absent.csv") +
-                                   "; the job can run where the workers have it\n");
+                                   "; the job can run if the workers have the file\n");
   CHECK_THAT(job.psctl.out.str(), Catch::Contains(": valid: job a"));
   REQUIRE(job.Run(source("absent.csv"), {"job", "validate", "--output=json"}) == kSucceeded);
   CHECK(job.psctl.Json()["valid"] == true);
@@ -662,15 +661,16 @@ TEST_CASE("each missing file is told once, at its own line, with a hint where on
   job.psctl.context.environment["EVERGRAD_DATA"] = "/nowhere";
   CHECK(job.Run("    train: {format: csv, path: \"${EVERGRAD_DATA}/x.csv\"" + split,
                 {"job", "run", "--local"}) == kUsage);
-  CHECK_THAT(job.psctl.err.str(),
-             Catch::Contains("no such file: /nowhere/x.csv (`./evergrad data` fetches the example "
-                             "data; EVERGRAD_DATA, which this path "
-                             "is made of, is /nowhere)\npsctl: one mistake"));
+  CHECK_THAT(
+      job.psctl.err.str(),
+      Catch::Contains(
+          "no such file: /nowhere/x.csv (`./evergrad data` fetches the example "
+          "data; EVERGRAD_DATA, which this path contains, is /nowhere)\npsctl: one mistake"));
   job.psctl.context.environment.erase("EVERGRAD_DATA");
   CHECK(job.Run("    train: {format: csv, path: \"${EVERGRAD_DATA:-/nowhere}/x.csv\"" + split,
                 {"job", "run", "--local"}) == kUsage);
   CHECK_THAT(job.psctl.err.str(),
-             Catch::Contains("EVERGRAD_DATA, which this path is made of, is not set)"));
+             Catch::Contains("EVERGRAD_DATA, which this path contains, is not set)"));
 }
 
 TEST_CASE("control characters and U+202E of a job file do not reach the terminal") {

@@ -134,7 +134,7 @@ TEST_CASE(
                       "echo 'evergrad-worker: no GPU: no device (100)' >&2; exit 2\n");
   const auto none = CountGpus(stage.options, stage.clock, stage.Pause());
   CHECK(none.status().message() ==
-        "--gpus: no worker can have a GPU here: evergrad-worker: no GPU: no device (100)");
+        "--gpus: no GPU can be used on this host: evergrad-worker: no GPU: no device (100)");
   CHECK(BlameOf(none.status()) == Blame::kUser);
   stage.folder.Script("evergrad-worker", "exit 0\n");
   CHECK_FALSE(CountGpus(stage.options, stage.clock, stage.Pause()).ok());

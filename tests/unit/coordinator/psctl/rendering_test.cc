@@ -81,13 +81,14 @@ TEST_CASE(
   device.set_graph_captures(3);
   device.set_graph_replays(93);
   (*device.mutable_graph_recaptures())["addresses changed"] = 1;
-  CHECK(DeviceLines(job.workers(0)) ==
-        Lines{"worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (as the driver says), memory 3.0 GiB "
-              "used, 4.0 GiB peak, 5.0 GiB reserved",
-              "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms "
-              "before; batch there before 99; steps 93 replayed, 3 "
-              "captured, 4 eager, "
-              "captured again: addresses changed (1)"});
+  CHECK(
+      DeviceLines(job.workers(0)) ==
+      Lines{"worker/0 on gpu:0 NVIDIA H100: 87.60 % busy (reported by the driver), memory 3.0 GiB "
+            "used, 4.0 GiB peak, 5.0 GiB reserved",
+            "  a step: 25 ms kernels, 1.2 ms in, 0.135 ms out, waits 0.4 ms within and 2 ms "
+            "before; batch there before 99; steps 93 replayed, 3 "
+            "captured, 4 eager, "
+            "captured again: addresses changed (1)"});
   device.set_utilization_from("kernels");
   CHECK(DeviceLines(job.workers(0))[0].find("87.60 % of the time in kernels, memory") !=
         std::string::npos);
@@ -308,8 +309,8 @@ TEST_CASE("on a terminal the block is drawn over the one before") {
   printer.Update(job, std::chrono::seconds(3));
   CHECK_THAT(out.str().substr(first),
              Catch::StartsWith("\033[4A\r\033[J") && Catch::Contains("step 700/2345"));
-  printer.Say("worker/1 started again");
-  CHECK_THAT(out.str(), Catch::Contains("\033[Jworker/1 started again\nRUNNING"));
+  printer.Say("worker/1 restarted");
+  CHECK_THAT(out.str(), Catch::Contains("\033[Jworker/1 restarted\nRUNNING"));
   printer.Clear();
   CHECK_THAT(out.str(), Catch::EndsWith("\033[4A\r\033[J"));
 }
@@ -354,15 +355,15 @@ TEST_CASE(
   job.mutable_checkpoint()->set_uri("/runs/x/checkpoint/manifest-000000000007.egmanifest");
   CHECK(SummaryLines(job)[0] == "2345 steps");
   CHECK(SummaryLines(job)[1] ==
-        "servers were lost: 8 shards went back to what was saved, 3 closures were run again for "
-        "it, 48 updates redone");
+        "servers were lost: 8 shards went back to the last saved state, 3 closures were run again "
+        "for them, 48 updates redone");
   CHECK(SummaryLines(job)[2] ==
         "checkpoint 7 (complete): /runs/x/checkpoint/manifest-000000000007.egmanifest");
   // What a full disk left out is not claimed.
   CHECK_THAT(SummaryLines(job, [](const std::string& name) { return name == "job.yaml"; }).back(),
              Catch::EndsWith("/   (job.yaml)"));
   CHECK_THAT(SummaryLines(job, [](const std::string&) { return false; }).back(),
-             Catch::EndsWith("/   (nothing could be written)"));
+             Catch::EndsWith("/   (no file could be written)"));
   // Of a job that runs only what is there from its start.
   v1::JobStatus runs = job;
   runs.set_state("RUNNING");
@@ -403,7 +404,7 @@ TEST_CASE(
   CHECK_THAT(all(), Catch::Contains("metrics.jsonl, weights.npz, weights.safetensors, job.yaml)"));
   job.set_weights_exported(false);
   job.mutable_checkpoint()->set_number(0);
-  CHECK_THAT(all(), Catch::Contains("no weights of it are kept: it has no checkpoint\n"));
+  CHECK_THAT(all(), Catch::Contains("its weights are lost: it has no checkpoint\n"));
   job.set_steps_done(0);
   CHECK_THAT(all(), !Catch::Contains("weights"));
   job.set_state("SUCCEEDED");
@@ -421,14 +422,14 @@ TEST_CASE("a task that is given no work for a while is shown with who, how long 
   backoff.set_host("far\x1b[31m");
   CHECK_THAT(BackoffLine(backoff),
              Catch::StartsWith("worker/2 is given no work for 12 s: it died 7 times in a row while "
-                               "it held work, and ended none in between, "
+                               "it held work, without completing any, "
                                "then 30 times without work; last death on host far") &&
                  Catch::EndsWith(": its session closed") && !Catch::Contains("\x1b"));
   backoff.set_for_ms(0);
   backoff.set_idle_deaths(0);
   CHECK_THAT(BackoffLine(backoff),
              Catch::StartsWith("worker/2 may be given work again: it died 7 times in a row while "
-                               "it held work, and ended none in between; last"));
+                               "it held work, without completing any; last"));
   v1::TaskBackoff young;
   young.set_task("worker/3");
   young.set_for_ms(900);
@@ -466,13 +467,13 @@ TEST_CASE(
   job.set_closures_lost(2);
   job.set_updates_lost(16);
   CHECK_THAT(SummaryLines(job)[1],
-             Catch::Equals("LOST: 16 updates of 2 closures that could not be run again for a shard "
-                           "that lost them (on_lost_updates: report)"));
+             Catch::Equals("LOST: 16 updates of 2 closures that could not be run again for the "
+                           "shards that lost them (on_lost_updates: report)"));
   job.set_steps_total(0);
   job.set_updates_lost(0);
   CHECK_THAT(SummaryLines(job)[1],
-             Catch::Equals("LOST: updates of 2 closures that could not be run again for a shard "
-                           "that lost them, how many is not known"));
+             Catch::Equals("LOST: updates of 2 closures that could not be run again for the shards "
+                           "that lost them, an unknown number"));
 }
 
 TEST_CASE("requirements are read, compared, and named when they are not met") {

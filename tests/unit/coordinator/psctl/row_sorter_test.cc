@@ -73,7 +73,7 @@ TEST_CASE(
     REQUIRE(Add(&sorter, 0, {9, 3}, {3, 4}) == absl::OkStatus());
     const absl::Status status = sorter.Drain(0, [](auto, auto) { return absl::OkStatus(); });
     CHECK(absl::IsDataLoss(status));
-    CHECK(status.message() == "a row is there twice: id=9");
+    CHECK(status.message() == "duplicate row: id=9");
   }
   RowSorter sorter({folder.path(), 1 << 20}, {1});
   REQUIRE(Add(&sorter, 0, {4}, {1}) == absl::OkStatus());

@@ -84,22 +84,22 @@ TEST_CASE(
           "  optimizer    adagrad, learning_rate 0.1, initial_accumulator_value 0.5, epsilon 0.25",
           "  slots        3 on 2 servers",
           "  admission    with push 2 to an id; until then it reads 0, 20 ids wait",
-          "  eviction     rows without a push for 1000 steps go; rows and their places in the "
-          "index are at most 1.0 MiB, now 148.9 KiB; at the "
-          "limit the rows pushed to least recently give way",
+          "  eviction     rows are evicted after 1000 steps without a push; rows and their index "
+          "entries take at most 1.0 MiB, now 148.9 KiB; at the limit the rows with the oldest push "
+          "are evicted",
           "  memory       146.5 KiB = values 62.5 KiB + optimizer 62.5 KiB + index, counters and "
-          "free room 21.5 KiB",
-          "               150.0 bytes a row, of which 22.0 are not values or optimizer",
-          "  index load   0.68 of 1500 places",
+          "free space 21.5 KiB",
+          "               150.0 bytes per row, 22.0 of them index, counters and free space",
+          "  index load   0.68 of 1500 entries",
           "  admitted     1100 rows",
-          "  evicted      60 rows by age, 40 to make room",
-          "  dropped      21 gradients of ids that waited for their admission",
-          "  duplicates   3 ids that were twice in one push, summed",
-          "  refused      2 pushes for want of room",
+          "  evicted      60 rows by age, 40 for capacity",
+          "  dropped      21 gradients of ids that were not admitted yet",
+          "  duplicates   3 ids that one push repeated, summed",
+          "  refused      2 pushes over the memory limit",
           "  updates      at most 150 applied in one shard; 0 repeated pushes refused",
           "  digest       00000000000000ab, optimizer 00000000000000cd",
           "",
-          "traffic since the servers hold the shards; a slot's is that of all its tables",
+          "traffic since the servers got the shards; a slot's is that of all its tables",
           "",
           "server       shards  pulls  pushes       in       out  of all",
           "ps_server/0       2    400     200  3.9 KiB  15.6 KiB    80 %",
@@ -112,9 +112,9 @@ TEST_CASE(
           "largest / median: of shards pulls 3.00, pushes 3.00, bytes 3.00; of servers pulls 1.60, "
           "pushes 1.60, bytes 1.60",
           "",
-          "hottest ids  pushes, about  at most too many",
-          "         -7           1270                 0",
-          "         42            254               127"});
+          "hottest ids  pushes, about  error at most",
+          "         -7           1270              0",
+          "         42            254            127"});
 }
 
 TEST_CASE("a dense variable's description has its shape and partitions, and no ids") {
