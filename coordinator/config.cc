@@ -10,95 +10,98 @@ using std::chrono::milliseconds;
 
 void AddOptions(Options* options, daemon::OptionTable* table) {
   ControlOptions& c = options->control;
-  table->Add("runs", &c.runs_folder,
-             "folder in which each job gets its runs folder <name>-<job_uid>");
+  table->Add("runs", &c.runs_folder, "folder for the runs folder <name>-<job_uid> of each job");
   table->Add("checkpoint_root", &options->checkpoint_roots,
-             "folder in which the checkpoint.directory of a job has to lie, wherever links lead; "
-             "the runs folder may always be written. Left out: any "
-             "folder where only this machine is involved (everything on loopback, no TLS), and "
-             "none otherwise");
+             "folder that must contain the checkpoint.directory of a job, with links followed; the "
+             "runs folder is always allowed. Left out: any folder if the cluster is on this "
+             "machine only (everything on loopback, no TLS), otherwise none");
   table->Add("state_dir", &options->store.folder,
-             "folder of the journal, on a local disk: a coordinator started again on it goes on "
-             "with its jobs; \"\": they end with this process");
-  table->Add("forget_unknown_jobs", &options->store.forget_unknown_jobs,
-             "for a journal that has lost jobs, or to go on without one: begin without them. An "
-             "orphaned -wal file is kept under another name, and "
-             "shards of jobs that the journal does not know are dropped by their servers; without "
-             "this the coordinator ends and changes nothing");
+             "folder of the journal, on a local disk: a coordinator that restarts with it "
+             "continues its jobs; \"\": the jobs end with this process");
+  table->Add(
+      "forget_unknown_jobs", &options->store.forget_unknown_jobs,
+      "start although the journal has lost jobs, or is missing: these jobs are given up. An "
+      "orphaned -wal file is kept under another name, and servers drop their shards of jobs that "
+      "the journal does not know; without this flag the coordinator ends and changes nothing");
   table->Add(
       "journal_commit_every", &options->store.commit_every,
-      "with --state-dir: changes wait so long at most to share one sync of the journal's disk",
+      "with --state-dir: longest time that a change waits to share a sync of the journal's disk",
       milliseconds(0), milliseconds(1000));
   table->AddBytes("state_bytes_max", &options->store.file_bytes_max,
-                  "with --state-dir: size of the journal's file; at it no new work is accepted, as "
-                  "on a full disk",
+                  "with --state-dir: largest size of the journal's file; at this size no new work "
+                  "is accepted, as on a full disk",
                   {64ull << 10});
   table->Add("lease", &c.membership.lease,
-             "a worker silent for this long is gone; heartbeats come four times as often",
+             "a worker that is silent for this long is declared gone; heartbeats are sent four "
+             "times as often",
              milliseconds(100), milliseconds(600'000));
   table->Add("grace", &c.membership.grace,
-             "a worker whose session closed is gone after this long unless it returns",
+             "a worker whose session closed is declared gone after this time unless it reconnects",
              milliseconds(0), milliseconds(600'000));
   table->Add("server_lost_after", &c.membership.server_lost_after,
-             "a server away for this long is lost: its shards go to other servers",
+             "a server that is disconnected for this long is declared lost: its shards are "
+             "reassigned to other servers",
              milliseconds(100));
   table->Add("window", &c.window,
-             "how long registrations are collected at the start before the term is chosen and "
+             "how long registrations are collected after the start before the term is chosen and "
              "workers are answered; 0: not at all",
              milliseconds(0), milliseconds(600'000));
   table->Add("tasks_max", &c.membership.tasks_max,
-             "living tasks; a registration beyond it is refused", {1, 1'000'000});
+             "largest number of living tasks; a registration beyond it is refused", {1, 1'000'000});
   table->Add("jobs_running_max", &c.jobs_running_max,
-             "jobs that run side by side; the workers are divided among them by "
-             "spec.resources.share, each job has its own variables",
+             "largest number of jobs that run at the same time; workers are divided among them by "
+             "spec.resources.share, and each job has its own variables",
              {1, 64});
-  table->AddBytes("job_server_memory_bytes_max", &c.jobs.server_memory_bytes_max,
-                  "a job whose variables take more on the servers, optimizer slots included and "
-                  "tables counted as their bytes_max, is refused once "
-                  "it is planned; 0: any size");
+  table->AddBytes(
+      "job_server_memory_bytes_max", &c.jobs.server_memory_bytes_max,
+      "largest memory of a job's variables on the servers, with optimizer slots, and tables "
+      "counted as their bytes_max; a larger job is refused when it is planned; 0: no limit");
   table->Add("share_turn", &c.share_turn,
-             "where workers do not divide evenly among jobs, who has one more changes this often",
+             "if workers do not divide evenly among jobs, the extra worker changes jobs this often",
              milliseconds(100), milliseconds(3'600'000));
   table->Add("jobs_queued_max", &c.jobs_queued_max,
-             "jobs that wait for their turn; a submission beyond it is refused", {1, 100'000});
-  table->Add("jobs_kept_max", &c.jobs_kept_max, "ended jobs that are still answered for",
-             {1, 100'000});
-  table->Add("closures_open_max", &c.jobs.closures_open_max,
-             "closures granted and not ended; beyond it no new one is granted", {1, 10'000'000});
+             "largest number of queued jobs; a submission beyond it is refused", {1, 100'000});
+  table->Add("jobs_kept_max", &c.jobs_kept_max,
+             "largest number of ended jobs that are kept for queries", {1, 100'000});
+  table->Add(
+      "closures_open_max", &c.jobs.closures_open_max,
+      "largest number of granted closures that have not ended; at this number none is granted",
+      {1, 10'000'000});
   table->Add("closures_behind_max", &c.jobs.closures_behind_max,
-             "closures granted behind one that has not ended, most of which have; beyond it no new "
-             "one is granted",
+             "largest number of closures granted after the oldest one that has not ended, most of "
+             "which have ended; at this number none is granted",
              {1, 10'000'000});
-  table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max, "attempts that one worker may hold",
-             {2, 4096});
+  table->Add("attempts_ahead_max", &c.jobs.sizing.attempts_max,
+             "largest number of attempts that one worker holds", {2, 4096});
   table->Add("coordinator_away", &c.jobs.sizing.coordinator_away,
-             "a worker is given work for this long, by its own measured rate", milliseconds(0),
+             "work that a worker holds, as time at its measured rate", milliseconds(0),
              milliseconds(600'000));
-  table->Add("close_every", &c.jobs.close_every,
-             "how often servers are told which closures have ended", milliseconds(1),
-             milliseconds(60'000));
+  table->Add("close_every", &c.jobs.close_every, "how often servers are told about ended closures",
+             milliseconds(1), milliseconds(60'000));
   table->Add("seal_timeout", &c.jobs.seal_timeout,
-             "a server silent for this long at a job's early end is unmapped", milliseconds(10),
-             milliseconds(600'000));
+             "a server that is silent for this long at the early end of a job is unmapped",
+             milliseconds(10), milliseconds(600'000));
   table->Add("retries_max", &c.jobs.retries_max,
-             "machine errors of one closure in a row; beyond it the job fails", {0, 1'000'000});
+             "largest number of machine errors of one closure in a row; beyond it the job fails",
+             {0, 1'000'000});
   table->Add("deaths_max", &c.jobs.deaths_max,
-             "deaths of tasks that hold work of a job and blame no closure, while the job does not "
-             "get further; beyond it the job fails",
+             "largest number of deaths of tasks that hold work of a job and blame no closure, "
+             "while the job makes no progress; beyond it the job fails",
              {0, 1'000'000'000});
   table->Add("step_timeout", &c.jobs.step_timeout,
-             "a worker that lives but whose work has not advanced a step for this long loses it to "
-             "others; 0: never",
+             "a connected worker whose work has not advanced by a step for this long loses it to "
+             "other workers; 0: never",
              milliseconds(0), milliseconds(86'400'000));
   table->Add("reach_timeout", &c.jobs.reach_timeout,
-             "a worker that has had no answer for this long from a parameter server that is there "
-             "loses its work to workers that can reach it; 0: never",
+             "a worker that gets no answer for this long from a connected parameter server loses "
+             "its work to workers that can reach the server; 0: never",
              milliseconds(0), milliseconds(86'400'000));
-  table->Add("calls_max", &c.calls_max, "control calls in progress; beyond it they are refused",
+  table->Add("calls_max", &c.calls_max,
+             "largest number of control calls in progress; a call beyond it is refused",
              {1, 1'000'000});
-  table->AddBytes(
-      "file_bytes_max", &c.file_bytes_max,
-      "bytes of metrics.jsonl waiting for the disk; beyond it lines are dropped and counted");
+  table->AddBytes("file_bytes_max", &c.file_bytes_max,
+                  "largest number of bytes of metrics.jsonl that wait for the disk; lines beyond "
+                  "it are dropped and counted");
 }
 
 absl::Status ResolveRoots(bool local_only, Options* options) {
@@ -107,11 +110,11 @@ absl::Status ResolveRoots(bool local_only, Options* options) {
   options->control.checkpoint_roots = fs::Roots::Only(
       options->checkpoint_roots,
       options->checkpoint_roots.empty()
-          ? "the coordinator was started without --checkpoint-root, and its cluster is not on this "
-            "machine alone: start it "
-            "with --checkpoint-root FOLDER, or leave checkpoint.directory out: checkpoints then "
-            "lie in the runs folder"
-          : "start the coordinator with one more --checkpoint-root FOLDER to allow another folder");
+          ? "the coordinator was started without --checkpoint-root, and its cluster is not only on "
+            "this machine: start it with --checkpoint-root FOLDER, or leave checkpoint.directory "
+            "out: checkpoints are then stored in the runs folder"
+          : "to allow another folder, start the coordinator with one more --checkpoint-root "
+            "FOLDER");
   return absl::OkStatus();
 }
 

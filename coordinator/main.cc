@@ -16,8 +16,9 @@
 
 int main(int argc, char** argv) {
   using namespace evergrad;
-  daemon::Daemon daemon(Role::kCoordinator,
-                        "runs jobs: registers tasks, grants closures, watches over shards");
+  daemon::Daemon daemon(
+      Role::kCoordinator,
+      "runs jobs: registers tasks, grants closures to workers, assigns shards to servers");
   coordinator::Options options;
   coordinator::AddOptions(&options, &daemon.options());
   if (const auto code = daemon.Start(argc, argv)) return *code;

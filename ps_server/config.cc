@@ -23,45 +23,46 @@ void AddOptions(daemon::OptionTable* table, Config* config) {
   table->Add("index", &config->index,
              "identity of this server, a number; empty: the ordinal of the host name (ps-server-3 "
              "is 3), else 0");
-  table->Add("executors", &config->executors,
-             "threads that apply updates, each the only writer of its shards; 0: one per core",
-             {0, kExecutorsMax});
+  table->Add(
+      "executors", &config->executors,
+      "number of threads that apply updates, each the only writer of its shards; 0: one per core",
+      {0, kExecutorsMax});
   table->AddBytes("budget_bytes_max", &config->budget_bytes_max,
-                  "payload of requests and answers in flight, all workers together",
+                  "largest payload of requests and answers in flight, of all workers together",
                   {kMiB, 1ull << 40});
   table->AddBytes("small_reserve_bytes_max", &config->small_reserve_bytes_max,
-                  "reserve for requests of at most 64 KiB, which need no grant",
+                  "memory reserved for requests of at most 64 KiB, which need no grant",
                   {kMiB, 1ull << 40});
   table->AddBytes("peer_small_bytes_max", &config->peer_small_bytes_max,
-                  "one worker's share of that reserve", {64 << 10, 1ull << 40});
-  table->AddBytes("frame_bytes_max", &config->frame_bytes_max, "one request, or one answer",
-                  {kMiB, kFrameBytesLimit});
+                  "largest share of one worker in the reserve for small requests",
+                  {64 << 10, 1ull << 40});
+  table->AddBytes("frame_bytes_max", &config->frame_bytes_max,
+                  "largest size of one request or answer", {kMiB, kFrameBytesLimit});
   table->AddBytes("pool_bytes_max", &config->pool_bytes_max,
-                  "spare memory kept for writing beside values that are being read",
+                  "spare memory for writing new values while the old ones are being read",
                   {0, 1ull << 40});
-  table->AddBytes(
-      "snapshot_bytes_max", &config->snapshot_bytes_max,
-      "one shard's values, slots and ledger held for its snapshot file; a larger shard has none",
-      {kMiB, 1ull << 40});
+  table->AddBytes("snapshot_bytes_max", &config->snapshot_bytes_max,
+                  "largest size of the values, slots and ledger of one shard for its snapshot "
+                  "file; a larger shard is not saved",
+                  {kMiB, 1ull << 40});
   table->AddBytes("memory_bytes_max", &config->memory_bytes_max,
-                  "rows of embedding tables, their index and their counters; 0: 0.8 of what the "
-                  "machine or the control group has",
+                  "memory for the rows of embedding tables, their index and their counters; 0: 0.8 "
+                  "of the memory of the machine or control group",
                   {0, 1ull << 50});
-  table->Add("streams_max", &config->streams_max, "connections of workers", {1, 1u << 20});
+  table->Add("streams_max", &config->streams_max, "largest number of connections of workers",
+             {1, 1u << 20});
   table->AddBytes("lane_bytes_max", &config->lane_bytes_max,
-                  "memory shared with workers and servers of this host, all together, through "
-                  "which their payload goes instead of through a "
-                  "socket; 0: none",
+                  "memory shared with all workers and servers of this host, which carries their "
+                  "payload in place of a socket; 0: none",
                   {0, 1ull << 40});
-  table->Add(
-      "drain_max", &config->drain_max,
-      "after SIGTERM or a notice: how long it stays at most until its shards are at other servers");
+  table->Add("drain_max", &config->drain_max,
+             "after SIGTERM or a notice: longest time that the server stays to move its shards to "
+             "other servers");
   table->Add("checkpoint_root", &config->checkpoint_roots,
-             "folder in which all has to lie that the coordinator has this server write and read, "
-             "wherever links lead: the folders of jobs' checkpoints, "
-             "and the coordinator's runs folder for jobs that name none. Left out: wherever the "
-             "coordinator says, whose own --checkpoint-root "
-             "confines the jobs");
+             "folder that must contain all files that this server reads and writes for the "
+             "coordinator, with links followed: the checkpoint folders of jobs, and the "
+             "coordinator's runs folder for jobs that name none. Left out: any folder that the "
+             "coordinator names, whose own --checkpoint-root limits the jobs");
   table->Add("unix_dir", &config->unix_dir,
              "folder for a unix socket that tasks on this host may use; empty: none");
 }
@@ -99,7 +100,7 @@ absl::Status Resolve(absl::string_view host_name, unsigned cores, std::uint64_t 
   }
   if (config->lane_bytes_max > 0 && config->lane_bytes_max < kLaneBytesMin) {
     return UserError(absl::InvalidArgumentError(
-        absl::StrCat("--lane-bytes-max has no room for one worker: got=", config->lane_bytes_max,
+        absl::StrCat("--lane-bytes-max is too small for one worker: got=", config->lane_bytes_max,
                      " min=", kLaneBytesMin, " or 0 for none")));
   }
   return absl::OkStatus();

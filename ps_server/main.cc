@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
           ? fs::Roots()
           : fs::Roots::Only(
                 config.checkpoint_roots,
-                "start the server with one more --checkpoint-root FOLDER to allow another folder");
+                "to allow another folder, start the server with one more --checkpoint-root FOLDER");
   const auto files = fs::MakeLocalFileSystem({.failpoints = &daemon.failpoints(), .roots = &roots});
   auto server =
       ps_server::Server::Listen({transport.get(), &daemon.logger(), &daemon.registry(), &clock,

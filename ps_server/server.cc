@@ -74,7 +74,8 @@ struct Server::Impl {
     if (coordinator_stops) return EndDrain(false);
     control_executor->PostAfter(kDrainAloneMax, [this] {
       if (session == nullptr || session->registered()) return;
-      dependencies.logger->Warning("the coordinator is away: what is held here cannot be moved");
+      dependencies.logger->Warning(
+          "cannot move the shards of this server: the coordinator is disconnected");
       EndDrain(false);
     });
   }
@@ -118,13 +119,13 @@ struct Server::Impl {
       if (current != nullptr) gauge(prefix + "_current", help, current);
       registry.GetGauge(prefix + "_limit", absl::StrCat(help, ": limit"))
           .Set(static_cast<double>(value));
-      count(prefix + "_refused_total", absl::StrCat(help, ": refused for the limit"), refused);
+      count(prefix + "_refused_total", absl::StrCat(help, ": refused at the limit"), refused);
     };
     bound("budget_bytes", "Granted payload in flight", limits.budget_bytes_max, &Stats::budget_used,
           &Stats::budget_refused);
     bound("small_reserve_bytes", "Reserve for small requests", limits.small_reserve_bytes_max,
           &Stats::small_used, &Stats::small_refused);
-    bound("peer_small_bytes", "Share of that reserve of the worker that uses most",
+    bound("peer_small_bytes", "Reserve for small requests, used by the worker that uses most",
           limits.peer_small_bytes_max, &Stats::peer_small_used, &Stats::peer_small_refused);
     bound("frame_bytes", "Largest frame that arrived or was answered", limits.frame_bytes_max,
           nullptr, &Stats::frame_refused);
@@ -241,7 +242,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   if (dependencies.failpoints != nullptr && dependencies.failpoints->IsArmed("ledger.off")) {
     host.mutant = fault::Mutant::kLedgerOff;
     dependencies.logger->Warning(
-        "the ledger is off (failpoint ledger.off): updates are applied as often as they arrive");
+        "the ledger is off (failpoint ledger.off): an update that arrives twice is applied twice");
   }
   if (dependencies.failpoints != nullptr && dependencies.failpoints->IsArmed("pull.ignore_start")) {
     host.mutant = fault::Mutant::kUnchangedByVlsn;
@@ -342,13 +343,13 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
       switch (message.message_case()) {
         case v1::CoordinatorMessage::kDrain:
           impl->dependencies.logger->Info(
-              absl::StrCat("told to leave: ", client::CleanText(message.drain().reason(), 200)));
+              absl::StrCat("draining: ", client::CleanText(message.drain().reason(), 200)));
           if (on_drain) on_drain(client::CleanText(message.drain().reason(), 200));
           return;
         case v1::CoordinatorMessage::kDrained:
           if (!message.drained().cannot().empty())
             impl->dependencies.logger->Warning(
-                absl::StrCat("what is held here cannot be moved: ",
+                absl::StrCat("cannot move the shards of this server: ",
                              client::CleanText(message.drained().cannot(), 500)));
           if (!impl->leaving.empty()) impl->EndDrain(message.drained().cannot().empty());
           return;
@@ -400,9 +401,9 @@ bool Server::Drain(absl::string_view reason) {
     impl->WaitForSession();
   });
   if (!drained->over.WaitFor(impl->config.drain_max)) {
-    impl->dependencies.logger->Warning(
-        absl::StrCat("leaving before everything was moved: it takes too long, drain_max_ms=",
-                     impl->config.drain_max.count()));
+    impl->dependencies.logger->Warning(absl::StrCat(
+        "ending before all shards were moved, because the limit has passed: drain_max_ms=",
+        impl->config.drain_max.count()));
   }
   return drained->handed_over;
 }

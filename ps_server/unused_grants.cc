@@ -13,21 +13,21 @@ void UnusedGrants::Note(const std::string& name, std::uint64_t grants, std::uint
     Peer& peer = peers_[room ? name : "other"];
     if (peer.counter == nullptr) {
       peer.counter = &registry_->GetCounter("evergrad_ps_server_unused_grants_total",
-                                            "Room in the budget that was granted to a client and "
-                                            "taken back because the client did not use it",
+                                            "Bytes of the budget that were granted to a client and "
+                                            "revoked because the client did not use them",
                                             {{"peer", room ? name : "other"}});
     }
     peer.counter->Add(grants);
     peer.grants += grants;
     peer.bytes += bytes;
     if (!ended && clock_->Now() < peer.silent_until) return;
-    text = ended ? absl::StrCat(name,
-                                " was granted room and did not use it again and again, so its data "
-                                "stream was ended: grants=",
-                                peer.grants, " bytes=", peer.bytes)
-                 : absl::StrCat(name,
-                                " was granted room and did not use it, so others get it: grants=",
-                                peer.grants, " bytes=", peer.bytes);
+    text =
+        ended ? absl::StrCat(
+                    name,
+                    " repeatedly left granted budget unused, so its data stream was ended: grants=",
+                    peer.grants, " bytes=", peer.bytes)
+              : absl::StrCat(name, " left granted budget unused, so other clients get it: grants=",
+                             peer.grants, " bytes=", peer.bytes);
     peer.silent_until = clock_->Now() + kSaidAgainAfter;
     peer.grants = peer.bytes = 0;
   }

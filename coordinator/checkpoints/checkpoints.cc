@@ -51,7 +51,7 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
   std::sort(numbers.rbegin(), numbers.rend());
   if (!numbers.empty() && numbers[0] > std::numeric_limits<std::uint64_t>::max() - kNumbersTried)
     return absl::FailedPreconditionError(absl::StrCat(
-        "no number is left for a manifest: folder=", request.folder, " highest=", numbers[0]));
+        "manifest numbers are exhausted: folder=", request.folder, " highest=", numbers[0]));
 
   absl::Status written;
   saved.number = numbers.empty() ? 1 : numbers[0] + 1;

@@ -27,7 +27,7 @@ absl::Status ReadBack::Look(fs::FileSystem& files, int index, std::uint64_t* rea
     return snapshot::CheckShardOf(files, folder_, manifest_, index, options_.whole).status();
   if (found->second != entry.bytes()) {
     return absl::DataLossError(
-        absl::StrCat("a shard's file has another size than its server said: path=", uri,
+        absl::StrCat("the size of a shard file differs from its server's report: path=", uri,
                      " want=", entry.bytes(), " got=", found->second));
   }
   if (!options_.whole && options_.read_before.contains(entry.file())) return absl::OkStatus();

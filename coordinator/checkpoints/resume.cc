@@ -50,7 +50,7 @@ absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder
   if (manifest.number() != number || manifest.job_uid() != folder.job.value() ||
       manifest.job_name() != job_name) {
     return absl::DataLossError(absl::StrCat(
-        "manifest lies in the wrong place: path=", uri, " job=", manifest.job_name(),
+        "manifest is in the folder of another job: path=", uri, " job=", manifest.job_name(),
         " job_uid=", JobUidString(JobUid(manifest.job_uid())), " number=", manifest.number()));
   }
   return manifest;
@@ -109,7 +109,7 @@ std::string Joined(const std::vector<absl::Status>& statuses) {
 absl::Status Refused(const ResumePoint& point, absl::string_view why, absl::string_view advice) {
   return UserError(absl::FailedPreconditionError(
       absl::StrCat("cannot resume: ", why, ": checkpoint=", point.uri, " (", advice,
-                   ", or leave out spec.checkpoint.resume to begin anew)")));
+                   ", or leave out spec.checkpoint.resume to start from the beginning)")));
 }
 
 std::string ShapeText(const v1::VariableSpec& variable) {
@@ -347,8 +347,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
     return *std::move(unseen);
   }
   const std::string text = absl::StrCat(
-      "cannot resume: there is no checkpoint of an earlier job of this name that can be read: job=",
-      job_name, " looked_at=", where, " folders=", folders.size(), Joined(passed_over));
+      "cannot resume: an earlier job of this name has no readable checkpoint: job=", job_name,
+      " looked_at=", where, " folders=", folders.size(), Joined(passed_over));
   return UserError(passed_over.empty() ? absl::NotFoundError(text) : absl::DataLossError(text));
 }
 
@@ -358,7 +358,7 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   const v1::Plan& was = manifest.plan();
   if (manifest.job_uid() == self.value())
     return absl::InvalidArgumentError(
-        absl::StrCat("a job does not resume from itself: checkpoint=", point.uri));
+        absl::StrCat("a job cannot resume from its own checkpoint: checkpoint=", point.uri));
   if (manifest.shards_size() != was.shards_size() || manifest.shards_size() == 0)
     return absl::DataLossError(
         absl::StrCat("manifest has no entry for each shard: path=", point.uri));
@@ -366,7 +366,7 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
              then = plan::Plan::Create(client::PlanSpecOf(was));
   if (!now.ok()) return now.status();
   if (!then.ok())
-    return absl::DataLossError(absl::StrCat("manifest has a plan that is none: path=", point.uri,
+    return absl::DataLossError(absl::StrCat("manifest has an invalid plan: path=", point.uri,
                                             " reason=", then.status().message()));
   for (const v1::ShardFile& entry : manifest.shards()) {
     if (entry.file().empty())
@@ -379,8 +379,8 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   out.metrics.assign(manifest.metrics().begin(), manifest.metrics().end());
   const std::string cut = CutDifference(was, plan);
   if (out.same_plan && !cut.empty())
-    return absl::DataLossError(
-        absl::StrCat("manifest's cut is not its plan's: path=", point.uri, " ", cut));
+    return absl::DataLossError(absl::StrCat(
+        "the shards of the manifest do not match its plan: path=", point.uri, " ", cut));
   std::vector<IntervalSet> done, refused;
   for (const v1::ShardFile& entry : manifest.shards()) {
     auto d = snapshot::FromProto(entry.done()), r = snapshot::FromProto(entry.refused());
@@ -396,25 +396,28 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
     dead.UnionWith(refused[i]);
   }
 
-  const std::string from = absl::StrCat("goes on from checkpoint ", manifest.number(), " of job ",
+  const std::string from = absl::StrCat("continues from checkpoint ", manifest.number(), " of job ",
                                         JobUidString(JobUid(manifest.job_uid())), ": ");
   if (out.same_plan) {
     for (std::size_t i = 0; i < done.size(); ++i) {
       if (!EndsWithin(done[i], now->closures()) || !EndsWithin(refused[i], now->closures())) {
-        return Refused(point,
-                       absl::StrCat("more is done than this job has to do: spec.training.epochs=",
-                                    plan.epochs()),
-                       absl::StrCat("give at least ", was.epochs(), " epochs"));
+        return Refused(
+            point,
+            absl::StrCat("the checkpoint is beyond the end of this job: spec.training.epochs=",
+                         plan.epochs()),
+            absl::StrCat("give at least ", was.epochs(), " epochs"));
       }
     }
     // What is in the values of a closure that this plan has not would be counted at the job's end
     // as if somebody had made it up.
     if (point.open_end > now->closures()) {
-      return Refused(point,
-                     absl::StrCat("more is begun than this job has to do: spec.training.epochs=",
-                                  plan.epochs()),
-                     absl::StrCat("give at least ",
-                                  (point.open_end - 1) / now->closures_per_epoch() + 1, " epochs"));
+      return Refused(
+          point,
+          absl::StrCat(
+              "the checkpoint has open closures beyond the end of this job: spec.training.epochs=",
+              plan.epochs()),
+          absl::StrCat("give at least ", (point.open_end - 1) / now->closures_per_epoch() + 1,
+                       " epochs"));
     }
     for (int i = 0; i < manifest.shards_size(); ++i) {
       out.snapshots.push_back(SnapshotOf(point, manifest.shards(i)));
@@ -432,9 +435,9 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
   const auto refuse = [&](absl::string_view why) {
     return Refused(point,
                    absl::StrCat("it was saved under another plan (", differences, ") and ", why),
-                   "submit the job as it was saved");
+                   "submit the job with its original settings");
   };
-  if (!cut.empty()) return refuse("its shards do not fit this job's");
+  if (!cut.empty()) return refuse("its shards do not match the shards of this job");
   if (!snapshot::DoneSetsAreEqual(manifest))
     return refuse("is not complete: its shards hold different closures");
   const IntervalSet ended = common.Union(dead);
@@ -444,12 +447,11 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
                                " closures_per_epoch=", per_epoch));
   }
   if (point.open_closures.value_or(0) != 0)
-    return refuse("has closures that are applied in part: open=" +
-                  absl::StrCat(*point.open_closures));
+    return refuse("has partly applied closures: open=" + absl::StrCat(*point.open_closures));
   out.epochs_done = end / per_epoch;
   if (out.epochs_done > plan.epochs()) {
     return Refused(point,
-                   absl::StrCat("more is done than this job has to do: epochs_done=",
+                   absl::StrCat("the checkpoint is beyond the end of this job: epochs_done=",
                                 out.epochs_done, " spec.training.epochs=", plan.epochs()),
                    "give more epochs");
   }

@@ -116,7 +116,7 @@ function ticks(lo,hi,n){const span=hi-lo||1,raw=span/n,p=Math.pow(10,Math.floor(
 function smooth(points,n){if(points.length<8)return null;const a=1/Math.max(2,n),out=[];let m=points[0][1];for(const[x,y]of points){m+=a*(y-m);out.push([x,m])}return out}
 function chart(id,series,o){
  const at=document.getElementById(id),all=series.flatMap(s=>s.points);
- if(!all.length){at.innerHTML="<div class=none>nothing was measured</div>";return}
+ if(!all.length){at.innerHTML="<div class=none>no measurements</div>";return}
  const W=520,H=240,L=52,R=14,T=10,B=30;let x0=Math.min(...all.map(p=>p[0])),x1=Math.max(...all.map(p=>p[0])),y0=Math.min(...all.map(p=>p[1])),y1=Math.max(...all.map(p=>p[1]));
  // A loss that left for 1e30 is drawn by its powers of ten: what came before shows too.
  const log=o.log&&y0>0&&y1>1e3&&y1/y0>1e4,F=log?Math.log10:v=>v,label=v=>short(log?Math.pow(10,v):v);y0=F(y0);y1=F(y1);
@@ -136,7 +136,7 @@ function chart(id,series,o){
   line.setAttribute("x1",X(near[0]));line.setAttribute("x2",X(near[0]));tip.setAttribute("x",X(near[0])<W/2?X(near[0])+6:X(near[0])-6);tip.setAttribute("text-anchor",X(near[0])<W/2?"start":"end");tip.textContent=o.x+" "+short(near[0])+":  "+t;
   line.setAttribute("visibility","visible");tip.setAttribute("visibility","visible")};
  svg.onmouseleave=()=>{line.setAttribute("visibility","hidden");tip.setAttribute("visibility","hidden")}}
-function bars(id,rows){const at=document.getElementById(id);if(!rows.length){at.innerHTML="<div class=none>no worker</div>";return}
+function bars(id,rows){const at=document.getElementById(id);if(!rows.length){at.innerHTML="<div class=none>no workers</div>";return}
  const W=520,h=26,L=110,R=70,H=rows.length*h+6,max=Math.max(...rows.map(r=>r[1]),1),box=document.createElement("div");let g="";
  rows.forEach((r,i)=>{g+=`<rect class=bar rx=3 x=${L} y=${i*h+5} width=${Math.max(1,r[1]/max*(W-L-R))} height=${h-10}></rect><text class=who x=${L-8} y=${i*h+18} text-anchor=end></text><text x=${L+r[1]/max*(W-L-R)+6} y=${i*h+18}>${r[1].toLocaleString()}</text>`});
  box.innerHTML=`<svg viewBox="0 0 ${W} ${H}" role=img>${g}</svg>`;box.querySelectorAll(".who").forEach((t,i)=>{t.textContent=rows[i][0]});at.replaceChildren(box)}
@@ -231,7 +231,7 @@ std::string RenderReport(const ReportData& data) {
     page += "</table></div></section>\n";
   }
 
-  page += "<section class=card><h2>What happened</h2><div class=wide><table>\n";
+  page += "<section class=card><h2>Events</h2><div class=wide><table>\n";
   if (data.events.empty()) page += "<tr><td class=k>nothing\n";
   for (const ReportEvent& e : data.events) {
     absl::StrAppend(&page, "<tr><td class=k>", Number(e.seconds, 2), " s<td class=\"k event-",

@@ -144,8 +144,7 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
                                   limit.each_burst, " then_per_second=", limit.each_per_second),
                false, limited.retry_after);
     refused.too_often = true;
-    absl::StrAppend(&refused.message, "; the next try is due in ", limited.retry_after.count(),
-                    " ms");
+    absl::StrAppend(&refused.message, "; retry in ", limited.retry_after.count(), " ms");
     return refused;
   }
 
@@ -225,7 +224,7 @@ void Membership::Leaving(MonoTime now, TaskId task, absl::string_view reason) {
   if (entry == nullptr || entry->state == TaskState::kGone) return;
   entry->leaving = true;
   SetState(now, *entry, TaskState::kLeaving,
-           absl::StrCat("said that it leaves: ", reason.substr(0, 200)));
+           absl::StrCat("announced that it leaves: ", reason.substr(0, 200)));
 }
 
 bool Membership::DeclareLost(MonoTime now, absl::string_view server_identity,
@@ -279,7 +278,7 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
                          entry.reason, entry.leaving, false});
     } else if (silent >= options_.server_lost_after) {
       SetState(now, entry, TaskState::kGone,
-               absl::StrCat("away for longer than server_lost_after: ms=",
+               absl::StrCat("disconnected for longer than server_lost_after: ms=",
                             options_.server_lost_after.count()));
       if (entry.session_open) entry.closed_at = now;
       changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity,

@@ -101,10 +101,10 @@ std::string ModelReadme(const config::JobSpec& spec, bool has_tables, bool table
   std::string text = absl::StrCat(
       "# ", spec.name,
       "\n\n"
-      "| file | what |\n| --- | --- |\n"
+      "| file | contents |\n| --- | --- |\n"
       "| model.json | layers, fields with their transforms, embedding tables, loss |\n"
-      "| load.py | maps raw records to the model's inputs and computes its outputs; needs Python 3 "
-      "and NumPy alone |\n"
+      "| load.py | maps raw records to the model's inputs and computes its outputs; needs only "
+      "Python 3 and NumPy |\n"
       "| vocabularies.json | words by field, in order of their ids from 1 on; only where a field "
       "has a vocabulary |\n"
       "| tables.npz | ids and rows of the embedding tables; only where the model has some |\n"

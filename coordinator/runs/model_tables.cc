@@ -23,17 +23,16 @@ absl::Status ModelTables::Take(const snapshot::ShardFileReader::Piece& piece) {
   if (piece.section != snapshot::Section::kRows) return absl::OkStatus();
   if (piece.index >= tables_.size())
     return absl::DataLossError(
-        absl::StrCat("rows of a table that the plan does not have: table=", piece.index));
+        absl::StrCat("rows of a table that is not in the plan: table=", piece.index));
   const std::uint32_t dimension =
       manifest_.plan().tables(static_cast<int>(piece.index)).dimension();
   const auto view = snapshot::ParseRows(piece.data, dimension);
   if (!view)
-    return absl::DataLossError(
-        absl::StrCat("a block of rows that cannot be read: table=", piece.index));
+    return absl::DataLossError(absl::StrCat("unreadable block of rows: table=", piece.index));
   bytes_ += view->ids.size() + view->values.size();
   if (bytes_ > bytes_max_)
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the tables are larger than what is written here: limit=", bytes_max_));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the tables exceed the size that a coordinator writes by itself: limit=", bytes_max_));
   Rows& rows = tables_[piece.index];
   const std::size_t before = rows.ids.size();
   rows.ids.resize(before + view->rows);

@@ -102,7 +102,7 @@ absl::Status RunFileReceiver::End(const v1::RunFileChunk& chunk) {
   const std::string path = PathOf(folder_, name_);
   if (const std::string got = hash_->Bytes(); got != chunk.sha256()) {
     return absl::DataLossError(
-        absl::StrCat("a received file has another digest than was sent: path=", path,
+        absl::StrCat("the digest of a received file differs from the sender's: path=", path,
                      " want=", Hex(chunk.sha256().substr(0, 32)), " got=", Hex(got)));
   }
   if (::fsync(fd_) != 0) return fs::FileError(errno, "cannot sync", beside_);
@@ -123,13 +123,13 @@ absl::StatusOr<std::uint64_t> RunFileReceiver::Take(const v1::RunFileChunk& chun
   if (fd_ < 0 || chunk.name() != name_ || chunk.offset() != taken_ || chunk.bytes() != bytes_ ||
       chunk.data().size() > bytes_ - taken_) {
     return refuse(absl::InvalidArgumentError(absl::StrCat(
-        "a chunk that does not follow the last one: name=", CleanText(chunk.name(), 100),
+        "a chunk does not follow the previous one: name=", CleanText(chunk.name(), 100),
         " offset=", chunk.offset(), " bytes=", chunk.data().size(), " of=", chunk.bytes(),
         " want_offset=", taken_)));
   }
   const auto data = std::as_bytes(std::span(chunk.data()));
   if (const std::uint32_t got = snapshot::Crc32c(data); got != chunk.crc32c()) {
-    return refuse(absl::DataLossError(absl::StrCat("a chunk was damaged on its way: name=", name_,
+    return refuse(absl::DataLossError(absl::StrCat("a chunk was damaged in transit: name=", name_,
                                                    " offset=", chunk.offset(),
                                                    " want=", chunk.crc32c(), " got=", got)));
   }
@@ -162,8 +162,9 @@ absl::Status RunFileCheck::Read(std::uint64_t* left) {
     offset_ = 0;
     hash_.emplace();
     if (bytes != file.bytes())
-      return absl::DataLossError(absl::StrCat("a file has another size than was said: path=", path,
-                                              " want=", file.bytes(), " got=", bytes));
+      return absl::DataLossError(
+          absl::StrCat("the size of a file differs from the announced size: path=", path,
+                       " want=", file.bytes(), " got=", bytes));
   }
   std::vector<char> buffer(1u << 20);
   while (*left > 0 && offset_ < file.bytes()) {
@@ -173,7 +174,7 @@ absl::Status RunFileCheck::Read(std::uint64_t* left) {
                                                     path));
     if (n == 0)
       return absl::DataLossError(
-          absl::StrCat("a file became shorter while it was read: path=", path));
+          absl::StrCat("a file was shortened while it was read: path=", path));
     hash_->Update(std::as_bytes(std::span(buffer).first(n)));
     offset_ += n;
     *left -= std::min<std::uint64_t>(*left, n);
@@ -182,9 +183,9 @@ absl::Status RunFileCheck::Read(std::uint64_t* left) {
   ::close(std::exchange(fd_, -1));
   ++next_;
   if (const std::string got = hash_->Bytes(); got != file.sha256())
-    return absl::DataLossError(absl::StrCat("a file has another digest than was said: path=", path,
-                                            " want=", Hex(file.sha256().substr(0, 32)),
-                                            " got=", Hex(got)));
+    return absl::DataLossError(
+        absl::StrCat("the digest of a file differs from the announced digest: path=", path,
+                     " want=", Hex(file.sha256().substr(0, 32)), " got=", Hex(got)));
   return absl::OkStatus();
 }
 

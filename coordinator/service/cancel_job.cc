@@ -11,7 +11,7 @@ void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responde
   // An empty name means the newest job where one is looked at; what is ended is named.
   if (request.job().empty())
     return responder->Answer(
-        UserError(absl::InvalidArgumentError("CancelJob without a job: want=name or uid")));
+        UserError(absl::InvalidArgumentError("CancelJob names no job: want=name or uid")));
   Job* job = jobs_.Find(request.job());
   if (job == nullptr) return responder->Answer(NoSuchJob(request.job()));
   if (!store_.status().ok() && !job->ended())

@@ -33,10 +33,9 @@ void ControlPlane::AskJob(const Request& request, const Responder& responder, As
     if (term_known_) {
       Job* job = shared->job().empty() ? nullptr : jobs_.Find(shared->job());
       if (job == nullptr) {
-        call->Answer(shared->job().empty()
-                         ? UserError(absl::InvalidArgumentError(
-                               "a closure's call without a job: want=name or uid"))
-                         : NoSuchJob(shared->job()));
+        call->Answer(shared->job().empty() ? UserError(absl::InvalidArgumentError(
+                                                 "a closure call names no job: want=name or uid"))
+                                           : NoSuchJob(shared->job()));
         return true;
       }
       job->EndTurn();  // everything that an answer may show is committed first

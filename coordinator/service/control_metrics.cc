@@ -10,13 +10,13 @@ JobGauges::JobGauges(metrics::Registry& registry) {
       {"evergrad_coordinator_job_share", "spec.resources.share of each running job"},
       {"evergrad_coordinator_job_workers", "workers that serve each running job"},
       {"evergrad_coordinator_job_worker_seconds",
-       "seconds of workers that each running job has had, in this life of the coordinator"},
+       "worker-seconds that each running job has received since the coordinator started"},
       {"evergrad_coordinator_job_steps_done", "steps done of each running job"},
       {"evergrad_coordinator_job_closures_open",
-       "closures of each running job that are granted and not ended"},
+       "granted closures of each running job that have not ended"},
       {"evergrad_coordinator_job_checkpoint_age_seconds",
-       "seconds since the newest checkpoint of each running job that makes some, or since it "
-       "began; its trouble is an event of the job"}};
+       "seconds since the newest checkpoint of each running job with checkpoints, or since the job "
+       "began; errors of its checkpoints are events of the job"}};
   static_assert(std::size(of_jobs) == std::tuple_size_v<decltype(One::values)>);
   for (std::size_t i = 0; i < std::size(of_jobs); ++i) {
     registry.AddCallbackGauges(of_jobs[i].first, of_jobs[i].second, [shared = shared_, i] {

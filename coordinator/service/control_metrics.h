@@ -22,48 +22,48 @@ struct ControlMetrics {
   // --- limits
   metrics::Limit tasks{registry, "evergrad_coordinator_tasks", "living tasks (--tasks-max)",
                        static_cast<double>(options.membership.tasks_max)};
-  metrics::Limit registrations{registry, "evergrad_coordinator_registrations_recent",
-                               "registrations accepted lately, those counted several times that "
-                               "ended without a word; refused: for being too many in a time",
-                               registrations_max};
+  metrics::Limit registrations{
+      registry, "evergrad_coordinator_registrations_recent",
+      "recently accepted registrations; sessions that ended without a message count several times; "
+      "refused: registrations beyond the rate limit",
+      registrations_max};
   metrics::Limit sessions{registry, "evergrad_coordinator_sessions",
                           "open sessions, registered or not", options.membership.tasks_max + 64.0};
   metrics::Limit jobs_queued{registry, "evergrad_coordinator_jobs_queued",
-                             "jobs that wait for their turn (--jobs-queued-max)",
+                             "queued jobs (--jobs-queued-max)",
                              static_cast<double>(options.jobs_queued_max)};
   metrics::Limit calls{registry, "evergrad_coordinator_calls", "control calls in progress",
                        static_cast<double>(options.calls_max)};
   metrics::Limit closures_open{registry, "evergrad_coordinator_closures_open",
-                               "closures granted and not ended (--closures-open-max)",
+                               "granted closures that have not ended (--closures-open-max)",
                                static_cast<double>(options.jobs.closures_open_max)};
   metrics::Limit closures_behind{
       registry, "evergrad_coordinator_closures_behind",
-      "closures that ended behind one that has not (--closures-behind-max); refused: "
-      "times that this held new ones back",
+      "closures that ended after the oldest one that has not (--closures-behind-max); refused: "
+      "times that this limit delayed grants",
       static_cast<double>(options.jobs.closures_behind_max)};
   metrics::Limit gate{registry, "evergrad_coordinator_gate_bytes",
                       "messages to tasks that wait until the journal is durable",
                       static_cast<double>(options.gate_bytes_max)};
-  metrics::Limit jobs_running{
-      registry, "evergrad_coordinator_jobs_running",
-      "jobs that run side by side (--jobs-running-max); refused: jobs that had to "
-      "wait for another one's end",
-      static_cast<double>(options.jobs_running_max)};
+  metrics::Limit jobs_running{registry, "evergrad_coordinator_jobs_running",
+                              "running jobs (--jobs-running-max); refused: jobs that had to wait "
+                              "for the end of another job",
+                              static_cast<double>(options.jobs_running_max)};
 
   // --- counters
   metrics::Counter& registered =
       registry.GetCounter("evergrad_coordinator_registrations_total", "registrations accepted");
   metrics::Counter& workers_gone =
-      registry.GetCounter("evergrad_coordinator_workers_gone_total", "workers found to be gone");
+      registry.GetCounter("evergrad_coordinator_workers_gone_total", "workers declared gone");
   metrics::Counter& servers_lost =
       registry.GetCounter("evergrad_coordinator_servers_lost_total", "servers declared lost");
   metrics::Counter& messages =
-      registry.GetCounter("evergrad_coordinator_messages_total", "messages of tasks handled");
+      registry.GetCounter("evergrad_coordinator_messages_total", "handled messages of tasks");
   metrics::Counter& malformed = registry.GetCounter("evergrad_coordinator_malformed_total",
                                                     "messages and calls refused as malformed");
   metrics::Counter& foreign = registry.GetCounter(
       "evergrad_coordinator_foreign_messages_total",
-      "messages about an attempt or a shard that another task has; they change nothing");
+      "messages about an attempt or a shard of another task; they change nothing");
   metrics::Counter& submitted =
       registry.GetCounter("evergrad_coordinator_jobs_submitted_total", "jobs accepted");
   metrics::Counter& ended =
@@ -74,8 +74,8 @@ struct ControlMetrics {
       registry.GetGauge("evergrad_coordinator_workers_alive", "workers alive");
   metrics::Gauge& servers_alive =
       registry.GetGauge("evergrad_coordinator_servers_alive", "parameter servers alive");
-  metrics::Gauge& term =
-      registry.GetGauge("evergrad_coordinator_term_number", "life number of this coordinator");
+  metrics::Gauge& term = registry.GetGauge("evergrad_coordinator_term_number",
+                                           "term: the number of this start of the coordinator");
 };
 
 // The gauges of each running job. Scrapes may outlive this object.

@@ -106,10 +106,10 @@ absl::Status ControlPlane::Recover() {
   if (refused.ok()) return refused;
   return absl::Status(
       refused.code(),
-      absl::StrCat(refused.message(), "; the journal is as it was: ",
+      absl::StrCat(refused.message(), "; the journal was not changed: ",
                    absl::IsDataLoss(refused)
                        ? ""
-                       : "start the version that ran it, to let it end or to cancel it, or ",
+                       : "start the version that ran the job, to let it end or to cancel it, or ",
                    "start with another --state-dir (and --forget-unknown-jobs, where parameter "
                    "servers still hold its shards) and submit "
                    "it again (its checkpoints are files of their own)"));
@@ -287,11 +287,11 @@ void ControlPlane::EndWindow() {
     const Term term = FirstTerm(parts_.store->term(), highest_reported_);
     if (parts_.store->persistent() && highest_reported_ > parts_.store->term().value()) {
       parts_.logger->Error(
-          absl::StrCat("the journal is not the one that these tasks were registered by, or has "
-                       "lost its end: term of the journal=",
+          absl::StrCat("these tasks registered with another journal, or this journal has lost its "
+                       "end: term of the journal=",
                        parts_.store->term().value(), " of the tasks=", highest_reported_,
-                       "; a job that it does not know is over for them (psctl checkpoint list RUNS "
-                       "says what can be resumed from)"));
+                       "; jobs that it does not know are over for them (psctl checkpoint list RUNS "
+                       "shows the checkpoints to resume from)"));
     }
     if (absl::Status status = parts_.store->CommitTerm(term); !status.ok()) {
       store_.Fail(status);
@@ -330,7 +330,7 @@ void ControlPlane::BeginAnew(Term term, std::uint64_t reported) {
     return;
   }
   parts_.logger->Warning(
-      absl::StrCat("a task has seen a later life of the coordinator: term=", term_.value(),
+      absl::StrCat("a task has seen a later term of the coordinator: term=", term_.value(),
                    " reported=", reported, " new_term=", term.value()));
   term_ = term;
   window_open_ = true;
@@ -374,7 +374,7 @@ void ControlPlane::Apply(const std::vector<MembershipChange>& changes) {
     }
     if (change.close_session) {
       if (const Session* session = sessions_.Of(change.task)) {
-        Reject(session->number, "not_active", absl::StrCat("lease out: ", change.reason), false,
+        Reject(session->number, "not_active", absl::StrCat("lease expired: ", change.reason), false,
                std::chrono::milliseconds(0));
       }
     }
@@ -395,13 +395,13 @@ absl::Status ControlPlane::NoSuchJob(absl::string_view name_or_uid) const {
   // With a journal it has forgotten only what had ended long ago.
   if (parts_.store->persistent())
     return UserError(
-        absl::NotFoundError(absl::StrCat(text, " (psctl job list shows those that are known)")));
+        absl::NotFoundError(absl::StrCat(text, " (psctl job list shows the known jobs)")));
   const absl::Time started = absl::FromUnixMillis(started_ms_);
   absl::StrAppend(
       &text, "; ",
       term_.value() > 1 ? "the coordinator was restarted at " : "this coordinator was started at ",
       absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", started, absl::UTCTimeZone()),
-      " without a journal (--state-dir) and has forgotten jobs of before");
+      " without a journal (--state-dir) and does not know earlier jobs");
   return UserError(absl::NotFoundError(text));
 }
 
@@ -521,8 +521,8 @@ void ControlPlane::FillStatus(const Job& job, v1::JobStatus* status,
       !term_known_ || window_open_ ? "tasks to register"
       : !store_.no_new_jobs().ok()
           ? std::string(store_.no_new_jobs().message())
-          : absl::StrCat("a slot: ", jobs_.running(), " running of ", options_.jobs_running_max,
-                         " (--jobs-running-max)",
+          : absl::StrCat("the running limit: ", jobs_.running(), " of ", options_.jobs_running_max,
+                         " jobs (--jobs-running-max)",
                          *before == 0 ? std::string() : absl::StrCat(", ", *before, " before it")));
 }
 
@@ -556,7 +556,7 @@ void ControlPlane::CheckStore() {
 void ControlPlane::CheckStorePlace() {
   if (!store_.CheckPlace()) return;
   if (store_.place().ok()) {
-    const char* again = "the coordinator's state folder is where it was again";
+    const char* again = "the coordinator's state folder is back in its place";
     parts_.logger->Info(absl::StrCat(again, ": new jobs are accepted"));
     for (Job* job : jobs_.Running()) job->Tell(again);
     StartNextJob();

@@ -15,7 +15,7 @@ void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responde
              server = name.first == RoleName(Role::kPsServer);
   if ((!worker && !server) || name.second.empty()) {
     return responder->Answer(UserError(absl::InvalidArgumentError(
-        absl::StrCat("no task of that kind can leave: want=worker/NAME or ps_server/N got=",
+        absl::StrCat("only a worker or server can be drained: want=worker/NAME or ps_server/N got=",
                      request.task().substr(0, 200)))));
   }
   const TaskEntry* entry =

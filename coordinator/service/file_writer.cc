@@ -12,7 +12,7 @@ FileWriter::FileWriter(Parts parts, std::uint64_t bytes_max)
     : parts_(parts),
       bytes_max_(bytes_max),
       limit_(*parts.registry, "evergrad_coordinator_file_bytes",
-             "bytes of metrics.jsonl waiting to be written; refused: writes that failed, too",
+             "bytes of metrics.jsonl that wait to be written; refused: includes failed writes",
              static_cast<double>(bytes_max)) {}
 
 void FileWriter::WriteFiles(const std::string& folder, std::vector<RunFile> files, Done done) {

@@ -79,7 +79,7 @@ void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
   if (metrics_.foreign.value() > 10) return;
   const TaskEntry* entry = membership_.Find(task);
   parts_.logger->Warning(absl::StrCat(
-      "a message is ignored because it is about work or a shard of another task: task=",
+      "ignored a message about work or a shard of another task: task=",
       entry == nullptr ? "?" : absl::StrCat(RoleName(entry->role), "/", entry->identity),
       " message=", what));
 }

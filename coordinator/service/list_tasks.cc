@@ -84,7 +84,7 @@ void ControlPlane::FillWorkerRow(const TaskEntry& entry, const v1::WorkerProgres
     if (const auto left = job->BacksOffFor(entry.id);
         now + left > entry.backoff_until && left.count() > 0)
       activity = absl::StrCat("backs off for ", left.count(),
-                              " ms: it died again and again while it held work of this job");
+                              " ms: it died repeatedly while it held work of this job");
     row->add_jobs()->set_name(job->name());
     row->mutable_jobs(0)->set_job_uid(job->uid().value());
   }
@@ -105,7 +105,7 @@ void ControlPlane::FillServerRow(const TaskEntry& entry, const v1::ServerProgres
     of->set_shards(use.shards());
     of->set_bytes(use.bytes());
   }
-  row->set_activity(!entry.session_open   ? "away, is waited for"
+  row->set_activity(!entry.session_open   ? "disconnected, may reconnect"
                     : server.shards() > 0 ? "serves"
                                           : "idle");
 }

@@ -143,7 +143,7 @@ void ControlPlane::Serve(const v1::ListVariablesRequest& request, Responder resp
       return responder->Answer(UserError(absl::NotFoundError(absl::StrCat(
           "no such variable: variable=", request.variable().substr(0, 200), " job=", job->name(),
           "; ",
-          plan == nullptr ? "the job's variables are not known before a worker has described it"
+          plan == nullptr ? "the job's variables are not known until a worker has described the job"
                           : absl::StrCat("it has ", known)))));
     }
   }

@@ -57,8 +57,7 @@ bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) 
   }
   if (lost_jobs_said_.size() < kSaidMax && lost_jobs_said_.insert(hello.process_uid()).second) {
     parts_.logger->Error(absl::StrCat(
-        "a parameter server is not registered, this coordinator goes on with its own jobs: ",
-        text));
+        "refused to register a parameter server, the coordinator's own jobs continue: ", text));
   }
   Reject(session.number, "lost_journal", text, false, options_.membership.lease);
   return true;

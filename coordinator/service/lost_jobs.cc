@@ -53,24 +53,22 @@ std::string LostJobs::Text() const {
       absl::StrAppend(&found, " and ", job.servers.size() - kServersNamedMax, " more servers");
   }
   constexpr absl::string_view kGiveUp =
-      "to give the job up and have its shards dropped, start with --forget-unknown-jobs (psctl "
-      "checkpoint list RUNS shows what it can be resumed "
-      "from)";
+      "to give the job up and drop its shards, start with --forget-unknown-jobs (psctl checkpoint "
+      "list RUNS shows the checkpoints to resume from)";
   if (!knows_.journals) {
     return absl::StrCat(
         "this coordinator was started without a journal (--state-dir), but parameter servers hold ",
         found,
-        ", which a coordinator with a journal had begun. Nothing was changed, and the servers keep "
-        "these shards. Start with "
-        "--state-dir and the folder that the job was begun with; or, ",
+        ", which a coordinator with a journal started. Nothing was changed, and the servers keep "
+        "these shards. Start with --state-dir and the folder with which the job was started; or, ",
         kGiveUp);
   }
   return absl::StrCat(
-      "the coordinator's journal (--state-dir) has lost jobs that are still there, or it is "
-      "another cluster's: parameter servers hold ",
+      "the coordinator's journal (--state-dir) has lost jobs that still exist, or it belongs to "
+      "another cluster: parameter servers hold ",
       found, ", but the journal is at term ", knows_.term, " and knows ", knows_.jobs,
       knows_.jobs == 1 ? " other job" : " other jobs",
-      ". Nothing was changed, and the servers keep these shards. Put the folder back from a backup "
+      ". Nothing was changed, and the servers keep these shards. Restore the folder from a backup "
       "that knows the job; or, ",
       kGiveUp);
 }

@@ -97,17 +97,15 @@ bool ControlPlane::CheckEndpoint(const Registration& one, const std::string& cla
   if (one.session.role != Role::kPsServer || !options_.unreachable_endpoint ||
       !options_.unreachable_endpoint(peer, endpoint))
     return true;
-  parts_.logger->Warning(
-      absl::StrCat("registration refused: peer=", peer, " task=", claimed,
-                   " reason=it is on another host and advertises a loopback address, address=",
-                   client::CleanText(endpoint, 128)));
-  Reject(
-      one.session.number, "endpoint",
-      absl::StrCat("this server tells workers to connect to ", endpoint,
-                   ", which they can do on its own host alone, and the coordinator is on another "
-                   "host: give it --listen or --advertise with "
-                   "an address that workers reach"),
-      /*exit=*/true, options_.membership.lease);
+  parts_.logger->Warning(absl::StrCat(
+      "registration refused: peer=", peer, " task=", claimed,
+      " reason=the server is on another host and advertises a loopback address, address=",
+      client::CleanText(endpoint, 128)));
+  Reject(one.session.number, "endpoint",
+         absl::StrCat("this server tells workers to connect to ", endpoint,
+                      ", which works only on its own host, and the coordinator is on another host: "
+                      "give it --listen or --advertise with an address that workers can reach"),
+         /*exit=*/true, options_.membership.lease);
   return false;
 }
 

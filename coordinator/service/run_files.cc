@@ -46,7 +46,7 @@ bool ControlPlane::BeginFileCall(const Responder& responder) {
     return true;
   }
   responder->Answer(absl::ResourceExhaustedError(
-      absl::StrCat("too many calls read files of runs: limit=", options_.file_calls_max)));
+      absl::StrCat("too many calls that read files of runs: limit=", options_.file_calls_max)));
   return false;
 }
 

@@ -63,7 +63,7 @@ void ControlPlane::OnBatch(std::uint64_t number, const v1::TaskBatch* batch) {
         status = absl::InvalidArgumentError("the first message must be one Hello and nothing else");
       }
     } else if (session->stage == Session::Stage::kPending) {
-      status = absl::InvalidArgumentError("a message before Registered");
+      status = absl::InvalidArgumentError("the task sent a message before it was registered");
     } else {
       status = OnTaskMessage(*session, message);
     }
@@ -96,11 +96,11 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
         &hello.endpoint().unix_path(), &hello.endpoint().host_id(), &hello.compute(),
         &hello.leaving(), &hello.lifeline()}) {
     if (text->size() > kTextBytesMax)
-      return absl::InvalidArgumentError(
-          absl::StrCat("hello with a text too long: bytes=", text->size(), " max=", kTextBytesMax));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a text of the hello is too long: bytes=", text->size(), " max=", kTextBytesMax));
   }
   if (hello.shards_size() > kShardsHeldMax || hello.attempts_size() > client::kHeldAttemptsMax)
-    return absl::InvalidArgumentError("hello holds too much");
+    return absl::InvalidArgumentError("hello holds too many shards or attempts");
   if (hello.role() == v1::ROLE_PS_SERVER && hello.endpoint().address().empty())
     return absl::InvalidArgumentError("hello of a server without an endpoint");
   for (const v1::HeldShard& shard : hello.shards()) {
@@ -173,7 +173,7 @@ absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage
     case v1::TaskMessage::kReceived: named = message.received().job_uid(); break;
     case v1::TaskMessage::kRunFile:
       if (session.role != Role::kWorker)
-        return absl::InvalidArgumentError("a file of an export from a task that is no worker");
+        return absl::InvalidArgumentError("only a worker may send a file of an export");
       named = message.run_file().job_uid();
       break;
     case v1::TaskMessage::kShardReport: break;

@@ -119,7 +119,7 @@ void SessionTable::SendBytes(std::uint64_t number, std::string bytes) {
   const absl::Status status = session->stream->Send(std::move(bytes));
   if (status.ok()) return;
   parts_.logger->Warning(
-      absl::StrCat("a session ends because messages could not be sent: task=", session->Name(),
+      absl::StrCat("ending a session because messages could not be sent: task=", session->Name(),
                    " bytes=", size, " reason=", status.message()));
   // The task does not read, or its stream has just ended. Unsent messages are reconciled when it
   // registers again. The session ends later because the caller is using it.

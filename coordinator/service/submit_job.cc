@@ -51,8 +51,8 @@ void ControlPlane::Serve(const v1::SubmitJobRequest& request, Responder responde
   if (!spec.ok()) return responder->Answer(spec.status());
   if (const Job* job = jobs_.FindLiving(spec->name)) {
     return responder->Answer(UserError(absl::AlreadyExistsError(absl::StrCat(
-        "a live job has this name: name=", spec->name, " job_uid=", JobUidString(job->uid()),
-        " state=", JobStateName(job->state())))));
+        "the name belongs to a living job: name=", spec->name,
+        " job_uid=", JobUidString(job->uid()), " state=", JobStateName(job->state())))));
   }
   if (jobs_.queued() >= options_.jobs_queued_max) {
     metrics_.jobs_queued.refused.Add();

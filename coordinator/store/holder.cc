@@ -42,12 +42,12 @@ absl::Status CheckLocalFileSystem(const std::string& folder) {
   struct statfs info;
   if (::statfs(folder.c_str(), &info) != 0)
     return absl::ErrnoToStatus(errno,
-                               absl::StrCat("cannot ask for the file system: path=", folder));
+                               absl::StrCat("cannot determine the file system: path=", folder));
   const std::string name = NetworkFileSystemName(info.f_type);
   if (name.empty()) return absl::OkStatus();
   return UserError(absl::FailedPreconditionError(
-      absl::StrCat("the state folder lies on a network file system, where locks and syncs cannot "
-                   "be relied on; give a folder on a local disk: type=",
+      absl::StrCat("the state folder is on a network file system, where locks and syncs are not "
+                   "reliable; give a folder on a local disk: type=",
                    name, " path=", folder)));
 }
 

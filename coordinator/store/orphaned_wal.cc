@@ -41,7 +41,7 @@ absl::StatusOr<std::string> SetWalAside(const std::string& database) {
     return to;
   }
   return absl::ResourceExhaustedError(
-      absl::StrCat("too many orphaned -wal files lie there: file=", wal, " max=", kNamesMax));
+      absl::StrCat("too many orphaned -wal files: file=", wal, " max=", kNamesMax));
 }
 
 }  // namespace evergrad::coordinator

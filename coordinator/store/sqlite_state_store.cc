@@ -148,18 +148,18 @@ struct SqliteStateStore::Impl {
         parts(p),
         path(absl::StrCat(options.folder, "/journal.sqlite")),
         queue_limit(*p.registry, "evergrad_coordinator_journal_queue_bytes",
-                    "accepted by the journal and not yet on disk",
+                    "bytes that the journal has accepted and not yet written to disk",
                     static_cast<double>(options.queue_bytes_max)),
-        file_limit(*p.registry, "evergrad_coordinator_journal_file_bytes",
-                   "size of the journal without free pages, what only its -wal file has included "
-                   "(--state-bytes-max)",
-                   static_cast<double>(options.file_bytes_max)),
+        file_limit(
+            *p.registry, "evergrad_coordinator_journal_file_bytes",
+            "size of the journal without free pages, including its -wal file (--state-bytes-max)",
+            static_cast<double>(options.file_bytes_max)),
         commits_total(p.registry->GetCounter("evergrad_coordinator_journal_commits_total",
                                              "group commits of the journal")),
         changes_total(p.registry->GetCounter("evergrad_coordinator_journal_changes_total",
                                              "changes committed to the journal")),
         failures_total(p.registry->GetCounter("evergrad_coordinator_journal_failures_total",
-                                              "group commits that failed, each retry counted")),
+                                              "failed group commits, including retries")),
         seconds(p.registry->GetHistogram(
             "evergrad_coordinator_journal_commit_seconds",
             "duration of a group commit, its sync included",
@@ -184,10 +184,9 @@ struct SqliteStateStore::Impl {
   }
   absl::Status Damaged(absl::string_view what) const {
     return absl::DataLossError(
-        absl::StrCat("the coordinator's journal is damaged: put back a copy of the folder, or move "
-                     "the folder away and begin "
-                     "without the jobs in it (--forget-unknown-jobs, where parameter servers still "
-                     "hold shards of them): file=",
+        absl::StrCat("the coordinator's journal is damaged: restore the folder from a copy, or "
+                     "move the folder to another place and start without the jobs in it (with "
+                     "--forget-unknown-jobs if parameter servers still hold shards of them): file=",
                      path, " reason=", what));
   }
   absl::Status OpenError(int code) const {
@@ -210,8 +209,7 @@ struct SqliteStateStore::Impl {
     if (code != SQLITE_OK) return OpenError(code);
     code = statement.Step();
     if (code != SQLITE_ROW)
-      return code == SQLITE_DONE ? Damaged(absl::StrCat("nothing found by: ", sql))
-                                 : OpenError(code);
+      return code == SQLITE_DONE ? Damaged(absl::StrCat("no result of: ", sql)) : OpenError(code);
     return statement.Int(0);
   }
 
@@ -226,13 +224,13 @@ struct SqliteStateStore::Impl {
                        fs::Exists(path) ? " is empty" : " is missing", ", but ", path,
                        "-wal beside it holds ", bytes,
                        " bytes of changes, which may be the only record of the jobs that ran. "
-                       "Nothing was changed. Put both files back from one copy of the "
-                       "folder; or, to begin without those jobs, start with --forget-unknown-jobs, "
-                       "which keeps the -wal file under another name"));
+                       "Nothing was changed. Restore both files from one copy of the folder; or, "
+                       "to start without these jobs, use --forget-unknown-jobs, which keeps the "
+                       "-wal file under another name"));
     }
     EG_ASSIGN_OR_RETURN(const std::string kept, SetWalAside(path));
     parts.logger->Warning(
-        absl::StrCat("--forget-unknown-jobs: the journal begins anew without the jobs of its "
+        absl::StrCat("--forget-unknown-jobs: the journal starts empty, without the jobs of its "
                      "orphaned -wal file, which was kept: file=",
                      kept, " bytes=", bytes));
     return absl::OkStatus();
@@ -246,12 +244,11 @@ struct SqliteStateStore::Impl {
     EG_RETURN_IF_ERROR(CheckPair());
     if (const auto at = DamagedWalAt(path + "-wal")) {
       return Damaged(absl::StrCat(
-          "a frame of its -wal file is not as it was written, and later commits are behind it: "
-          "file=",
-          path, "-wal offset=", *at,
-          *at == 0
-              ? ""
-              : "; cut off there (truncate -s), the file keeps only what was committed before"));
+          "a frame of its -wal file is corrupt, and later commits follow it: file=", path,
+          "-wal offset=", *at,
+          *at == 0 ? ""
+                   : "; truncated at this offset (truncate -s), the file keeps only the commits "
+                     "before it"));
     }
     torn_bytes = TornBytes(path + "-wal");
     int code = ::sqlite3_open_v2(path.c_str(), &db,
@@ -270,12 +267,12 @@ struct SqliteStateStore::Impl {
     // file's own permissions.
     for (const std::string& file : {path, path + "-wal"}) {
       if (::chmod(file.c_str(), 0600) != 0 && errno != ENOENT)
-        return fs::FileError(errno, "cannot keep the journal from others", file);
+        return fs::FileError(errno, "cannot restrict the permissions of the journal", file);
     }
     if (parts.failpoints->At("journal.sync").action == fault::Action::kDrop) {
       parts.logger->Warning(
-          "the journal does not sync (failpoint journal.sync): a loss of power takes what it has "
-          "accepted");
+          "the journal does not sync (failpoint journal.sync): a power failure loses accepted "
+          "changes");
       EG_RETURN_IF_ERROR(Exec("PRAGMA synchronous=OFF"));
     }
     EG_RETURN_IF_ERROR(
@@ -332,9 +329,9 @@ struct SqliteStateStore::Impl {
     }
     ShowSize();
     if (torn_bytes > 0) {
-      parts.logger->Warning(absl::StrCat(
-          "the journal's tail was torn; what had not been committed whole is dropped: file=", path,
-          "-wal bytes=", torn_bytes));
+      parts.logger->Warning(
+          absl::StrCat("the journal's tail was torn; incomplete commits were dropped: file=", path,
+                       "-wal bytes=", torn_bytes));
     }
     database_id = IdOf(path);
     wal_id = IdOf(path + "-wal");
@@ -357,9 +354,8 @@ struct SqliteStateStore::Impl {
         absl::StrCat("the state folder, or the journal in it, was removed or replaced while this "
                      "coordinator runs: file=",
                      which, (here ? wal : now) ? " is another file" : " is missing",
-                     "; its jobs go on, and are lost when it ends. Put the folder back if it was "
-                     "moved. Else save what it has open: stop it for a "
-                     "moment (kill -STOP ",
+                     "; its jobs continue, and are lost when it ends. Move the folder back if it "
+                     "was moved. Otherwise save the open files: pause the coordinator (kill -STOP ",
                      pid, "), copy what `ls -l /proc/", pid,
                      "/fd` shows as journal.sqlite and journal.sqlite-wal (cp /proc/", pid,
                      "/fd/N) to a new folder under these names, end it (kill -KILL ", pid,
@@ -420,7 +416,8 @@ struct SqliteStateStore::Impl {
     while ((code = rows.Step()) == SQLITE_ROW) {
       std::uint64_t uid = 0;
       if (!absl::SimpleHexAtoi(rows.Blob(0), &uid))
-        return Damaged(absl::StrCat("the name of a removed job: ", rows.Blob(0).substr(0, 100)));
+        return Damaged(
+            absl::StrCat("invalid name of a removed job: ", rows.Blob(0).substr(0, 100)));
       removed.Add(JobUid(uid));
       next_removed = rows.Int(1) + 1;
     }
@@ -437,7 +434,7 @@ struct SqliteStateStore::Impl {
       if (queue_bytes + bytes > options.queue_bytes_max) {
         queue_limit.refused.Add();
         broken = absl::ResourceExhaustedError(
-            absl::StrCat("too much waits for the journal's disk: file=", path,
+            absl::StrCat("too many changes wait for the journal's disk: file=", path,
                          " bytes=", queue_bytes + bytes, " max=", options.queue_bytes_max));
         return broken;
       }
@@ -503,13 +500,13 @@ struct SqliteStateStore::Impl {
         again = true;
         if (full.ok()) {
           full = absl::ResourceExhaustedError(absl::StrCat(
-              "no room for the coordinator's journal; it goes on once there is: file=", path,
-              " reason=", failure));
+              "no space for the coordinator's journal; it continues when there is space: file=",
+              path, " reason=", failure));
         }
       } else if (broken.ok()) {
         broken = absl::DataLossError(
-            absl::StrCat("the coordinator's journal cannot be written, it is not known what it "
-                         "holds; start the coordinator again once the disk is well: file=",
+            absl::StrCat("the coordinator's journal cannot be written, and its contents are "
+                         "unknown; restart the coordinator when the disk works again: file=",
                          path, " ", failure));
       }
       durable_changed.NotifyAll();

@@ -36,12 +36,12 @@ v1::TaskMessage DurableMessage(const ShardKey& key, ShardEpoch epoch) {
 absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source) {
   RestoreOptions what;
   what.source.uri = source.uri();
-  if (source.uri().empty()) return absl::InvalidArgumentError("a snapshot without a path");
+  if (source.uri().empty()) return absl::InvalidArgumentError("the snapshot has no path");
   what.source.expected = snapshot::ShardFileReader::Expected{source.bytes(), {}};
   snapshot::Sha256Digest& sha256 = what.source.expected->sha256;
   if (source.sha256().size() != sha256.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("SHA-256 of a snapshot has a wrong length: path=", source.uri(),
+        absl::StrCat("the SHA-256 of a snapshot has a wrong length: path=", source.uri(),
                      " want=", sha256.size(), " got=", source.sha256().size()));
   }
   std::memcpy(sha256.data(), source.sha256().data(), sha256.size());
@@ -148,7 +148,7 @@ void Control::OnMessage(const v1::CoordinatorMessage& message) {
       return;
     }
     default:
-      options_.logger->Warning(absl::StrCat("message that is not for a server: kind=",
+      options_.logger->Warning(absl::StrCat("ignored a message that is not for a server: kind=",
                                             static_cast<int>(message.message_case())));
       return;
   }
@@ -164,7 +164,7 @@ void Control::OnAssign(const v1::Assign& assign) {
       return SendAssigned(
           key, epoch,
           absl::FailedPreconditionError(absl::StrCat(
-              "an assignment of an older epoch than the one held: shard=", key.shard.ToString(),
+              "assignment of an older epoch than the held one: shard=", key.shard.ToString(),
               " epoch=", epoch.ToString(), " held=", it->second.epoch.ToString())));
     }
     if (epoch == it->second.epoch) {  // a repeat: answered when it is loaded
@@ -186,12 +186,12 @@ void Control::OnAssign(const v1::Assign& assign) {
   if (problem.ok() && assign.has_moved_from()) {
     const auto from = client::FromProto<ShardEpoch>(assign.moved_from());
     if (moving == moving_.end() || moving->second.from != from || moving->second.shard == nullptr) {
-      problem = absl::NotFoundError(
-          absl::StrCat("the state of a moved shard is not here: shard=", key.shard.ToString(),
-                       " from=", from.ToString(), " epoch=", epoch.ToString()));
+      problem = absl::NotFoundError(absl::StrCat(
+          "this server does not have the state of a moved shard: shard=", key.shard.ToString(),
+          " from=", from.ToString(), " epoch=", epoch.ToString()));
     } else if (what) {
-      problem = absl::InvalidArgumentError(
-          absl::StrCat("a shard that is moved and has a snapshot: shard=", key.shard.ToString()));
+      problem = absl::InvalidArgumentError(absl::StrCat(
+          "an assignment names both a move and a snapshot: shard=", key.shard.ToString()));
     } else {
       moved = std::move(moving->second.shard);
     }
@@ -204,7 +204,7 @@ void Control::OnAssign(const v1::Assign& assign) {
   }
   if (!problem.ok()) {
     options_.logger->Error(
-        absl::StrCat("shard not taken: shard=", key.shard.ToString(), " cause=", problem.message()),
+        absl::StrCat("refused a shard: shard=", key.shard.ToString(), " cause=", problem.message()),
         About(job));
     return SendAssigned(key, epoch, problem);
   }
@@ -316,7 +316,7 @@ void Control::OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& 
                           About(key.job));
   }
   if (!loaded.status.ok()) {
-    options_.logger->Error(absl::StrCat("shard not loaded: shard=", key.shard.ToString(),
+    options_.logger->Error(absl::StrCat("cannot load a shard: shard=", key.shard.ToString(),
                                         " cause=", loaded.status.message()),
                            About(key.job));
     held_.erase(it);
@@ -495,8 +495,8 @@ void Control::OnReceive(const v1::ReceiveShard& receive) {
   const absl::Status status = BeginReceive(receive);
   if (status.ok()) return;
   const ShardKey key{JobUid(receive.job_uid()), ShardId(receive.spec().shard())};
-  options_.logger->Warning(absl::StrCat("a moved shard is not taken: shard=", key.shard.ToString(),
-                                        " cause=", status.message()),
+  options_.logger->Warning(absl::StrCat("cannot receive a moved shard: shard=",
+                                        key.shard.ToString(), " cause=", status.message()),
                            About(key.job));
   SendReceived(key, client::FromProto<ShardEpoch>(receive.epoch()), session_, status);
 }
@@ -506,10 +506,10 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   const ShardKey key{job, ShardId(receive.spec().shard())};
   const auto from = client::FromProto<ShardEpoch>(receive.epoch());
   if (options_.peers == nullptr)
-    return absl::UnimplementedError("this server takes no shards of others");
+    return absl::UnimplementedError("this server receives no shards of other servers");
   if (const auto held = held_.find(key); held != held_.end() && held->second.epoch >= from) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "a shard that is to be moved here is held already: shard=", key.shard.ToString(),
+        "this server already holds the shard that it is to receive: shard=", key.shard.ToString(),
         " from=", from.ToString(), " held=", held->second.epoch.ToString()));
   }
   RestoreOptions what;
@@ -619,7 +619,7 @@ void Control::OnCut(const v1::CutShards& cut) {
     }
     if (cut.folder().empty()) {
       ended(absl::InvalidArgumentError(
-          absl::StrCat("an order to cut without a folder: shard=", key.shard.ToString())));
+          absl::StrCat("the order for a snapshot names no folder: shard=", key.shard.ToString())));
       continue;
     }
     SnapshotWriter::Order order;
@@ -642,7 +642,7 @@ void Control::OnCut(const v1::CutShards& cut) {
         message.mutable_shard_durable()->set_tried_again(true);
         SendIn(session, std::move(message));
         options_.logger->Warning(
-            absl::StrCat("snapshot of a shard dropped, it is taken anew until it succeeds: shard=",
+            absl::StrCat("snapshot of a shard dropped, retrying until it succeeds: shard=",
                          key.shard.ToString(), " cause=", cause.message()),
             About(round->job));
       });
@@ -739,7 +739,7 @@ void Control::OnJobEnded(const v1::JobEnded& ended) {
 // asked for.
 void Control::ForgetJobIfUnheld(JobUid job) {
   if (Holds(job)) return;
-  options_.logger->Info("no shard of this job is held any more", About(job));
+  options_.logger->Info("this server holds no shard of this job any more", About(job));
   if (!job_names_.contains(job)) options_.host->jobs().Forget(job);
 }
 

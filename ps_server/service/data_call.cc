@@ -158,7 +158,7 @@ void DataCall::Answer() {
   request_ = {};
   frame_ = {};
   if (answer_lost_.load(std::memory_order_relaxed)) {
-    responder_->Fail(absl::InternalError("answer lost by a failpoint"));
+    responder_->Fail(absl::InternalError("a failpoint dropped the answer"));
     return;
   }
   transport::Frame answer{wire::BuildResponseOfPieces(&header, payloads, order)};

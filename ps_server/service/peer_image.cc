@@ -85,7 +85,7 @@ class PeerFile final : public fs::ReadableFile {
         next_ = Ask(behind);
       const std::shared_ptr<Piece> piece = here_;
       while (!piece->there.WaitFor(kLookAgain)) {  // the call's own deadline ends it at last
-        if (Unwanted()) return absl::CancelledError("a moved shard is not wanted any more");
+        if (Unwanted()) return absl::CancelledError("the move of a shard was cancelled");
       }
       if (piece->answer.ok()) return Check(*piece);
       here_ = nullptr;
@@ -93,7 +93,7 @@ class PeerFile final : public fs::ReadableFile {
       const absl::Status& status = piece->answer.status();
       if (!absl::IsUnavailable(status) || Unwanted() || image_.clock->Now() >= until) {
         return absl::Status(status.code(),
-                            absl::StrCat("a moved shard cannot be read from ps_server/",
+                            absl::StrCat("cannot read a moved shard from ps_server/",
                                          image_.server.server(), ": ", status.message()));
       }
       // Whoever destroys the client meanwhile ends the next call at once.
@@ -106,13 +106,13 @@ class PeerFile final : public fs::ReadableFile {
     if (result.answer() == v1::VALUES && piece.answer->payloads[0].size() == piece.bytes)
       return absl::OkStatus();
     here_ = nullptr;
-    return absl::NotFoundError(absl::StrCat(
-        "a moved shard is not at ps_server/", image_.server.server(),
-        " any more: shard=", image_.shard.ToString(), " epoch=", image_.epoch.ToString(),
-        " answer=", v1::PullAnswer_Name(result.answer()),
-        result.message().empty()
-            ? ""
-            : absl::StrCat(" (", client::CleanText(result.message(), 500), ")")));
+    return absl::NotFoundError(
+        absl::StrCat("a moved shard is no longer at ps_server/", image_.server.server(),
+                     ": shard=", image_.shard.ToString(), " epoch=", image_.epoch.ToString(),
+                     " answer=", v1::PullAnswer_Name(result.answer()),
+                     result.message().empty()
+                         ? ""
+                         : absl::StrCat(" (", client::CleanText(result.message(), 500), ")")));
   }
 
   const PeerImage image_;

@@ -57,15 +57,15 @@ ShardHost::ShardHost(Options options)
   metrics_.push_bytes =
       &registry.GetCounter("evergrad_ps_server_applied_bytes_total", "Bytes of gradients applied");
   metrics_.pull_bytes = &registry.GetCounter("evergrad_ps_server_pulled_bytes_total",
-                                             "Bytes of values answered to pulls");
+                                             "Bytes of values sent in answers to pulls");
   malformed_ = &registry.GetCounter("evergrad_ps_server_malformed_requests_total",
-                                    "Requests that were not understood as a whole");
+                                    "Requests that were malformed as a whole");
   unproved_ = &registry.GetCounter(
       "evergrad_ps_server_unproved_pushes_total",
-      "Pushes refused because the coordinator had not granted them to their sender");
+      "Pushes refused because the coordinator had not granted the attempt to their sender");
   senders_refused_ = &registry.GetCounter(
       "evergrad_ps_server_senders_refused_total",
-      "Requests refused as a whole because their sender's certificate does not allow them");
+      "Requests refused as a whole because the certificate of their sender does not allow them");
   registry.AddCallbackGauge("evergrad_ps_server_pool_bytes_current",
                             "Spare blocks for writing out of place", {},
                             [pool = pool_] { return static_cast<double>(pool->bytes()); });
@@ -75,7 +75,7 @@ ShardHost::ShardHost(Options options)
       .Set(static_cast<double>(options_.pool_bytes_max));
   registry.AddCallbackCounter(
       "evergrad_ps_server_pool_bytes_refused_total",
-      "Spare blocks for writing out of place: given back to the system for the limit", {},
+      "Spare blocks for writing out of place: returned to the system because of the limit", {},
       [pool = pool_] { return pool->refused(); });
   const auto by_job = [&](const char* name, const char* help,
                           double (*read)(const JobTable::Job&)) {
@@ -87,7 +87,7 @@ ShardHost::ShardHost(Options options)
     });
   };
   by_job("evergrad_ps_server_job_bytes",
-         "Values and slots held, by job; of embedding tables all memory",
+         "Bytes of values and slots, by job; for embedding tables all memory",
          [](const JobTable::Job& job) { return static_cast<double>(job.bytes); });
   by_job("evergrad_ps_server_job_shards", "Shards held, by job",
          [](const JobTable::Job& job) { return static_cast<double>(job.shards); });
@@ -112,7 +112,7 @@ ShardHost::ShardHost(Options options)
                 "Rows of embedding tables, their index and their counters: limit")
       .Set(static_cast<double>(options_.memory_bytes_max));
   registry.AddCallbackCounter("evergrad_ps_server_table_bytes_refused_total",
-                              "Rows of embedding tables: growth refused for the limit", {},
+                              "Rows of embedding tables: growth refused at the limit", {},
                               [budget = budget_] { return budget->refusals(); });
   for (runtime::Executor* executor : options_.executors) {
     ShardLane::Options lane;
@@ -150,7 +150,7 @@ void ShardHost::Say(const std::string& what) {
   }
   options_.logger->Warning(
       unsaid == 0 ? what
-                  : absl::StrCat(what, " (and ", unsaid, " refusals since the last such line)"));
+                  : absl::StrCat(what, " (and ", unsaid, " refusals since the last such message)"));
 }
 
 void ShardHost::Handle(transport::ReceivedFrame frame,

@@ -14,8 +14,7 @@ constexpr std::size_t kNameBytesMax = 512;
 
 absl::Status CheckName(const std::string& name, absl::string_view what, std::uint32_t shard) {
   if (!name.empty() && name.size() <= kNameBytesMax) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(what,
-                                                 " name of no or too many bytes: shard=", shard,
+  return absl::InvalidArgumentError(absl::StrCat(what, " name is empty or too long: shard=", shard,
                                                  " bytes=", name.size(), " max=", kNameBytesMax));
 }
 
@@ -58,7 +57,7 @@ absl::StatusOr<SlotSettings> SettingsOf(const v1::SlotSpec& from, std::uint32_t 
     table.ttl_steps = spec.ttl_steps();
     table.bytes_max = spec.bytes_max() / from.slots();
     if (spec.bytes_max() != 0 && table.bytes_max == 0)
-      return bad("bytes_max of a table is less than a byte a slot: table=", spec.name());
+      return bad("bytes_max of a table is less than one byte per slot: table=", spec.name());
     table.evict_lru = spec.evict_lru();
     slot.tables.push_back(std::move(table));
     EG_ASSIGN_OR_RETURN(slot.wire.emplace_back(), client::WireTypeOf(spec));

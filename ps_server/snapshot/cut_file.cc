@@ -120,7 +120,7 @@ absl::Status AppendArray(const storage::DenseArray& array, const CutTarget& targ
     if (c % 4 == 0) {
       EG_RETURN_IF_ERROR(At(target.failpoints, "snapshot.write"));
       if (target.cancelled && target.cancelled())
-        return absl::CancelledError("the cut is not wanted any more");
+        return absl::CancelledError("the snapshot was cancelled");
     }
     EG_RETURN_IF_ERROR(writer->Append(std::as_bytes(array.chunk(c))));
   }
@@ -147,7 +147,7 @@ absl::Status AppendTables(const ShardCut& cut, const CutTarget& target,
   for (;;) {
     EG_RETURN_IF_ERROR(At(target.failpoints, "snapshot.write"));
     if (target.cancelled && target.cancelled())
-      return absl::CancelledError("the cut is not wanted any more");
+      return absl::CancelledError("the snapshot was cancelled");
     EG_ASSIGN_OR_RETURN(const SlotSlice slice, cut.next_slice());
     if (slice.end) break;
     const storage::TableSettings& table = cut.settings->slot->tables[slice.table];
@@ -166,7 +166,7 @@ absl::Status RemoveLeftover(const std::string& uri, const ShardCut& cut, fs::Fil
   const auto there = snapshot::ShardFileReader::Open(files, uri);
   if (there.ok() && (*there)->header().job_uid() != cut.settings->job.value()) {
     return absl::AlreadyExistsError(absl::StrCat(
-        "two jobs write into one folder: path=", uri, " job=", JobUidString(cut.settings->job),
+        "two jobs write to the same folder: path=", uri, " job=", JobUidString(cut.settings->job),
         " other=", JobUidString(JobUid((*there)->header().job_uid())),
         " (give each a folder of its own)"));
   }
@@ -257,7 +257,7 @@ absl::Status ReadTables(const ShardSettings& settings, const CutSource& source,
     EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
     if (source.cancelled && source.cancelled())
       return absl::CancelledError(
-          absl::StrCat("the shard is not wanted any more: path=", source.uri));
+          absl::StrCat("loading of the shard was cancelled: path=", source.uri));
     storage::EmbeddingTable& table = *cut->tables[piece.index];  // the reader has checked the index
     const bool rows = piece.section == snapshot::Section::kRows;
     if (!block.Parse(piece.data, rows ? table.dimension() : 0, rows ? table.numbers_per_row() : 0))
@@ -316,7 +316,7 @@ absl::Status ReadDense(const ShardSettings& settings, const CutSource& source,
     EG_RETURN_IF_ERROR(At(source.failpoints, "snapshot.restore"));
     if (source.cancelled && source.cancelled())
       return absl::CancelledError(
-          absl::StrCat("the shard is not wanted any more: path=", source.uri));
+          absl::StrCat("loading of the shard was cancelled: path=", source.uri));
     // The reader has checked section, index and length against the header.
     storage::DenseArray& array =
         piece.section == snapshot::Section::kValues ? cut->values : cut->slots[piece.index];
@@ -383,7 +383,7 @@ absl::StatusOr<std::unique_ptr<Shard>> ReadShard(const RestoreOptions& options) 
   if (options.replace_ledger) {
     if (!cut.ledger.open().empty()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "a closure is open in the snapshot, another plan cannot begin from it: variable=",
+          "the snapshot has an open closure, so another plan cannot start from it: variable=",
           options.settings.variable, " shard=", options.settings.shard.ToString(),
           " closure=", cut.ledger.open().begin()->first.ToString(), " path=", options.source.uri));
     }

@@ -71,9 +71,10 @@ absl::Status Images::Submit(Order order) {
       }
       if (bytes_ + bytes > options_.bytes_max) {
         limit_.refused.Add();
-        return absl::UnavailableError(absl::StrCat(
-            "no room for another shard's image now: shard=", std::get<ShardId>(key).ToString(),
-            " bytes=", bytes, " held=", bytes_, " max=", options_.bytes_max));
+        return absl::UnavailableError(
+            absl::StrCat("no memory left for the image of another shard: shard=",
+                         std::get<ShardId>(key).ToString(), " bytes=", bytes, " held=", bytes_,
+                         " max=", options_.bytes_max));
       }
       bytes_ += bytes;
       limit_.current.Set(static_cast<double>(bytes_));
@@ -142,7 +143,7 @@ void Images::Drop(JobUid job, std::optional<ShardId> shard) {
     }
   }
   for (Order& order : ended)
-    order.done(absl::CancelledError("the shard is not to be moved any more"));
+    order.done(absl::CancelledError("the move of the shard was cancelled"));
 }
 
 std::uint64_t Images::bytes() const {
@@ -197,7 +198,7 @@ void Images::Run() {
       MutexLock lock(&mu_);
       const Key key = *std::exchange(current_, std::nullopt);
       if (made.ok() && (stopping_ || current_dropped_))
-        made = absl::CancelledError("the shard is not to be moved any more");
+        made = absl::CancelledError("the move of the shard was cancelled");
       Release(reserved);
       if (made.ok()) {
         image->digest = *made;

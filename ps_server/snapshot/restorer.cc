@@ -9,7 +9,7 @@ namespace evergrad::ps_server {
 namespace {
 
 constexpr char kRestores[] = "evergrad_ps_server_restores_total";
-constexpr char kRestoresHelp[] = "Shards to be read from their files, by what became of them";
+constexpr char kRestoresHelp[] = "Shards read from their files, by outcome";
 
 }  // namespace
 
@@ -21,12 +21,12 @@ Restorer::Restorer(Options options)
       cancelled_(
           options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "cancelled"}})),
       failed_(options_.registry->GetCounter(kRestores, kRestoresHelp, {{"result", "failed"}})),
-      seconds_(
-          options_.registry->GetHistogram("evergrad_ps_server_restore_seconds",
-                                          "From the file of a shard to its checked state in memory",
-                                          {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
+      seconds_(options_.registry->GetHistogram(
+          "evergrad_ps_server_restore_seconds",
+          "Duration from opening a shard file to its checked state in memory",
+          {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
       orders_limit_(*options_.registry, "evergrad_ps_server_restore_orders",
-                    "Shards that wait to be read from their files",
+                    "Shards waiting to be read from their files",
                     static_cast<double>(options_.orders_max)) {
   thread_.emplace("restores", [this] { Run(); });
 }
@@ -65,7 +65,7 @@ absl::Status Restorer::Submit(Order order) {
       if (queue_.size() >= options_.orders_max) {
         orders_limit_.refused.Add();
         return absl::ResourceExhaustedError(
-            absl::StrCat("too many shards wait to be restored: max=", options_.orders_max));
+            absl::StrCat("too many shards are waiting to be restored: max=", options_.orders_max));
       }
       queue_.push_back(std::move(order));
       orders_limit_.current.Set(static_cast<double>(queue_.size()));
@@ -74,7 +74,7 @@ absl::Status Restorer::Submit(Order order) {
   }
   if (replaced) {
     cancelled_.Add();
-    replaced->done(absl::AbortedError("a newer order of the shard took this one's place"));
+    replaced->done(absl::AbortedError("a newer order for the shard replaced this one"));
   }
   return absl::OkStatus();
 }
@@ -97,7 +97,7 @@ void Restorer::Cancel(JobUid job, std::optional<ShardId> shard) {
   }
   for (Order& order : ended) {
     cancelled_.Add();
-    order.done(absl::CancelledError("the shard is not wanted any more"));
+    order.done(absl::CancelledError("loading of the shard was cancelled"));
   }
 }
 
@@ -135,7 +135,7 @@ void Restorer::Run() {
     if (unwanted) {
       cancelled_.Add();
       shard = absl::CancelledError(
-          "the shard is not wanted any more");  // its memory goes before the next one is read
+          "loading of the shard was cancelled");  // its memory goes before the next one is read
     } else if (shard.ok()) {
       restored_.Add();
       seconds_.Observe(std::chrono::duration<double>(options_.clock->Now() - begin).count());

@@ -32,24 +32,24 @@ SnapshotWriter::SnapshotWriter(Options options)
       bytes_written_(options_.registry->GetCounter("evergrad_ps_server_snapshot_bytes_total",
                                                    "Bytes of shard files that became durable")),
       durable_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
-                                             "Cuts of shards, by what became of them",
+                                             "Cuts of shards, by outcome",
                                              {{"result", "durable"}})),
       unchanged_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
-                                               "Cuts of shards, by what became of them",
+                                               "Cuts of shards, by outcome",
                                                {{"result", "unchanged"}})),
       dropped_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
-                                             "Cuts of shards, by what became of them",
+                                             "Cuts of shards, by outcome",
                                              {{"result", "dropped"}})),
       failed_(options_.registry->GetCounter("evergrad_ps_server_snapshots_total",
-                                            "Cuts of shards, by what became of them",
-                                            {{"result", "failed"}})),
-      seconds_(options_.registry->GetHistogram("evergrad_ps_server_snapshot_seconds",
-                                               "From the cut of a shard to its durable file",
-                                               {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
+                                            "Cuts of shards, by outcome", {{"result", "failed"}})),
+      seconds_(
+          options_.registry->GetHistogram("evergrad_ps_server_snapshot_seconds",
+                                          "Duration from the cut of a shard to its durable file",
+                                          {0.001, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100})),
       orders_limit_(*options_.registry, "evergrad_ps_server_snapshot_orders",
-                    "Shards that wait for their cut", static_cast<double>(options_.orders_max)),
+                    "Shards waiting for their cut", static_cast<double>(options_.orders_max)),
       held_limit_(*options_.registry, "evergrad_ps_server_snapshot_bytes",
-                  "Bytes of the cut in hand", static_cast<double>(options_.bytes_max)) {
+                  "Bytes of the current cut", static_cast<double>(options_.bytes_max)) {
   thread_.emplace("snapshots", [this] { Run(); });
 }
 
@@ -84,8 +84,8 @@ absl::Status SnapshotWriter::Submit(Order order) {
     } else {
       if (waiting_.size() >= options_.orders_max) {
         orders_limit_.refused.Add();
-        return absl::ResourceExhaustedError(
-            absl::StrCat("too many shards wait for their snapshot: max=", options_.orders_max));
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "too many shards are waiting for their snapshot: max=", options_.orders_max));
       }
       waiting_.emplace(key, Waiting{std::move(order), MonoTime{0}, std::chrono::milliseconds{0}});
       queue_.push_back(key);
@@ -93,8 +93,7 @@ absl::Status SnapshotWriter::Submit(Order order) {
     }
     changed_.NotifyAll();
   }
-  if (replaced)
-    replaced->done(absl::AbortedError("a newer order of the shard took this one's place"));
+  if (replaced) replaced->done(absl::AbortedError("a newer order for the shard replaced this one"));
   return absl::OkStatus();
 }
 
@@ -215,7 +214,7 @@ void SnapshotWriter::Perform(Waiting entry) {
     return;
   }
   if (replaced)
-    result = absl::AbortedError("a newer order of the shard took this one's place");
+    result = absl::AbortedError("a newer order for the shard replaced this one");
   else if (!result.ok() && !absl::IsCancelled(result.status()))
     failed_.Add();
   entry.order.done(std::move(result));
@@ -225,8 +224,7 @@ absl::StatusOr<ShardCut> SnapshotWriter::Take(const Order& order) {
   const auto arrival = std::make_shared<Arrival>();
   {
     MutexLock lock(&mu_);
-    if (stopping_ || current_cancelled_)
-      return absl::CancelledError("the cut is not wanted any more");
+    if (stopping_ || current_cancelled_) return absl::CancelledError("the snapshot was cancelled");
     arrival_ = arrival;
   }
   order.take(Arrival::Answerer(arrival, "no cut was made: the shard's executor has ended"));

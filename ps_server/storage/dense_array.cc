@@ -18,7 +18,7 @@ absl::StatusOr<DenseArray> DenseArray::Create(std::uint64_t elements,
         ChunkRef::New(std::min<std::uint64_t>(kChunkFloats, elements - at), array.pool_);
     if (!chunk)
       return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a shard's chunk: elements=", elements, " at=", at));
+          absl::StrCat("out of memory: what=chunk of a shard elements=", elements, " at=", at));
     array.chunks_.push_back(std::move(chunk));
   }
   return array;

@@ -333,12 +333,12 @@ absl::StatusOr<std::unique_ptr<EmbeddingTable>> EmbeddingTable::Create(
   const auto made = optimizer::Optimizer::Create(settings.optimizer);
   if (!made.ok()) return made.status();
   if (made->is_moving_average())
-    return bad("optimizer", "one of gradients", settings.optimizer.type);
+    return bad("optimizer", "an optimizer of gradients", settings.optimizer.type);
   if (settings.dimension == 0 || settings.dimension > kRowFloatsMax)
     return bad("dimension", absl::StrCat("1 to ", kRowFloatsMax), settings.dimension);
   if (const std::size_t floats = settings.dimension + made->row_numbers(settings.dimension);
       floats > kRowFloatsMax)
-    return bad("row with its optimizer numbers", absl::StrCat("at most ", kRowFloatsMax, " floats"),
+    return bad("row with its optimizer state", absl::StrCat("at most ", kRowFloatsMax, " floats"),
                floats);
   if (settings.admit_after > kCountMax)
     return bad("admit_after", absl::StrCat("at most ", kCountMax), settings.admit_after);
@@ -539,7 +539,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     ++p.counted.refused;
     return absl::ResourceExhaustedError(absl::StrCat(why, ": table=", settings_.name, details...));
   };
-  if (!memory) return refuse("no memory for a table's index", " rows=", p.rows);
+  if (!memory) return refuse("out of memory for a table's index", " rows=", p.rows);
 
   // What is too old goes in any case: a part of the index whenever the table's time passes the next
   // 1/64 of ttl / 8.
@@ -606,7 +606,7 @@ absl::StatusOr<PushOutcome> EmbeddingTable::Prepare(std::span<const std::int64_t
     }
   }
   if (!p.arena.Reserve(std::min(fresh, p.arena.free_rows() + more_rows())))
-    return refuse("no memory for a table's rows", " rows=", p.rows);
+    return refuse("out of memory for a table's rows", " rows=", p.rows);
   // In batches: a scan for each push of a full table would cost more than the push.
   if (drop_waiting > 0)
     drop_waiting = std::min(std::max(drop_waiting, p.waiting / 64), waiting_free);
@@ -1073,15 +1073,15 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
   };
   if (from.stamps.size() != n || from.counts.size() != n || from.values.size() != n * p.dimension ||
       from.numbers.size() != n * numbers_) {
-    return bad("lengths of restored rows do not fit", " ids=", n, " stamps=", from.stamps.size(),
-               " counts=", from.counts.size(), " values=", from.values.size(),
-               " numbers=", from.numbers.size(), " dimension=", p.dimension,
-               " numbers_per_row=", numbers_);
+    return bad("the arrays of restored rows differ in length", " ids=", n,
+               " stamps=", from.stamps.size(), " counts=", from.counts.size(),
+               " values=", from.values.size(), " numbers=", from.numbers.size(),
+               " dimension=", p.dimension, " numbers_per_row=", numbers_);
   }
   if (!p.arena_share.TryGrowTo(p.charged_rows_bytes(p.arena.high_water() + n)) ||
       !p.arena.Reserve(n)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for restored rows: table=", settings_.name, " rows=", p.rows + n));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "out of memory for restored rows: table=", settings_.name, " rows=", p.rows + n));
   }
   for (std::size_t i = 0; i < n; ++i) {
     if (i + kAheadRows < n) p.index.AskFor(p.HashOf(from.ids[i + kAheadRows]));
@@ -1089,11 +1089,11 @@ absl::Status EmbeddingTable::Restore(const RestoredRows& from) {
       return bad("stamp or count of a restored row does not fit 32 bits", " id=", from.ids[i],
                  " stamp=", from.stamps[i], " count=", from.counts[i]);
     const std::uint64_t hash = p.HashOf(from.ids[i]);
-    if (p.index.Find(hash)) return bad("a restored row is there twice", " id=", from.ids[i]);
+    if (p.index.Find(hash)) return bad("duplicate restored row", " id=", from.ids[i]);
     const RowIndex::Ref e = p.index.Insert(hash);
     if (!e)
       return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a table's index: table=", settings_.name));
+          absl::StrCat("out of memory for a table's index: table=", settings_.name));
     e.set_row(p.arena.Take());
     if (stamps()) {
       e.set_stamp(static_cast<std::uint32_t>(from.stamps[i]));
@@ -1121,20 +1121,21 @@ absl::Status EmbeddingTable::Restore(const RestoredWaiting& from) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": table=", settings_.name, details...));
   };
   if (from.stamps.size() != n || from.counts.size() != n)
-    return bad("lengths of restored waiting ids do not fit", " ids=", n,
+    return bad("the arrays of restored waiting ids differ in length", " ids=", n,
                " stamps=", from.stamps.size(), " counts=", from.counts.size());
   if (n > 0 && settings_.admit_after <= 1)
-    return bad("restored ids wait where none has to", " ids=", n);
+    return bad("restored ids wait for admission in a table that admits at the first push",
+               " ids=", n);
   for (std::size_t i = 0; i < n; ++i) {
     if (from.stamps[i] >> 32 != 0 || from.counts[i] == 0 || from.counts[i] > kCountMax)
       return bad("stamp or count of a restored waiting id is out of range", " id=", from.ids[i],
                  " stamp=", from.stamps[i], " count=", from.counts[i]);
     const std::uint64_t hash = p.HashOf(from.ids[i]);
-    if (p.index.Find(hash)) return bad("a restored id is there twice", " id=", from.ids[i]);
+    if (p.index.Find(hash)) return bad("duplicate restored waiting id", " id=", from.ids[i]);
     const RowIndex::Ref e = p.index.Insert(hash);
     if (!e)
       return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for a table's index: table=", settings_.name));
+          absl::StrCat("out of memory for a table's index: table=", settings_.name));
     // A job that admits sooner than the one that was cut: the next push to it does.
     e.set_row(kWaiting |
               std::min(static_cast<std::uint32_t>(from.counts[i]), settings_.admit_after - 1));

@@ -49,7 +49,7 @@ absl::Status CheckInitializer(const InitializerSettings& settings) {
     if (settings.fan_in >= 1 && (type == "he_normal" || settings.fan_out >= 1))
       return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("initializer needs the variable's fans: type=", type,
+        absl::StrCat("the initializer needs fan_in and fan_out of the variable: type=", type,
                      " fan_in=", settings.fan_in, " fan_out=", settings.fan_out));
   }
   if (type == "truncated_normal") {

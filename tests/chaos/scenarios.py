@@ -1299,7 +1299,7 @@ def c4(c, r):
             c.coordinator.start("journal.full=20+error")
         wait_for(
             "the coordinator to say so",
-            lambda: "no room for the coordinator's journal" in c.coordinator.tail(400),
+            lambda: "no space for the coordinator's journal" in c.coordinator.tail(400),
         )
         refused = c.psctl(
             "job",
@@ -1309,7 +1309,10 @@ def c4(c, r):
             "metadata.name=another",
             expect=None,
         )
-        if refused.returncode == 0 or "no room for the coordinator's journal" not in refused.stderr:
+        if (
+            refused.returncode == 0
+            or "no space for the coordinator's journal" not in refused.stderr
+        ):
             raise Failure(
                 "a job was taken without room for it: %d %s" % (refused.returncode, refused.stderr)
             )

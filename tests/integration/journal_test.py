@@ -110,7 +110,7 @@ class LostJournal(Case):
         for life in range(2):  # the second finds the empty journal that the first one made
             process = self.coordinator("gone %d" % life)
             self.assertEqual(self.ends(process), JOURNAL, process.log())
-            self.assertIn("has lost jobs that are still there", process.log())
+            self.assertIn("has lost jobs that still exist", process.log())
             self.assertIn("ps_server/0", process.log())
         self.assert_goes_on()
 

@@ -209,7 +209,7 @@ class Clusters(WithCluster):
             "cluster", "restart", "coordinator", "--folder", "the cluster", expect=1
         ).stderr
         self.assertIn("the coordinator does not answer: log=", said)
-        self.assertIn("the coordinator's journal is damaged: put back a copy of the folder", said)
+        self.assertIn("the coordinator's journal is damaged: restore the folder from a copy", said)
         shutil.rmtree(state)
         shutil.copytree(self.path("copy"), state)
         self.psctl("cluster", "restart", "coordinator", "--folder", "the cluster")
@@ -256,7 +256,8 @@ class Clusters(WithCluster):
                 )
                 self.assertEqual(jobs["three"]["state"], "QUEUED")
                 self.assertEqual(
-                    jobs["three"]["waiting_for"], "a slot: 2 running of 2 (--jobs-running-max)"
+                    jobs["three"]["waiting_for"],
+                    "the running limit: 2 of 2 jobs (--jobs-running-max)",
                 )
                 self.psctl("cluster", "down", *to)
 

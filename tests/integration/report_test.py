@@ -96,7 +96,7 @@ class Report(Case):
             )
             self.assertNotIn("NaN", drawn.group(1))
         for words in (
-            "What happened",
+            "Events",
             "worker/0",
             "worker/1",
             "ps_server/1",

@@ -184,7 +184,7 @@ TEST_CASE("under the same plan each shard goes on where its file ends, whatever 
   CHECK(s.resumed);
   CHECK_FALSE(s.replace_ledger);
   CHECK(resumption->text ==
-        "goes on from checkpoint 1 of job 0000000000000001: 11 of 45 closures are done (2 whole "
+        "continues from checkpoint 1 of job 0000000000000001: 11 of 45 closures are done (2 whole "
         "epochs)");
   const v1::FinishedMetric* metric = FindMetric(resumption->metrics, "eval", 1, "accuracy");
   REQUIRE(metric != nullptr);
@@ -224,7 +224,7 @@ TEST_CASE(
   // No epoch more to do is a plan with nothing to do, fewer is a mistake.
   CHECK(PlanResumption(point, SmallPlan(25, 2, "another"), kSelf)->closures_done == 4);
   CHECK(Has(RefusalOf(point, SmallPlan(25, 1, "another")),
-            "more is done than this job has to do: epochs_done=2 spec.training.epochs=1"));
+            "the checkpoint is beyond the end of this job: epochs_done=2 spec.training.epochs=1"));
 }
 
 TEST_CASE(
@@ -283,14 +283,14 @@ TEST_CASE("what makes it another plan is named, whatever it is") {
   CHECK(Has(refusal([&](v1::Plan* p) {
               each(p, [](v1::VariableSpec* v) { v->mutable_optimizer()->set_type("adam"); });
             }),
-            "(optimizer was=sgd is=adam) and its shards do not fit"));
+            "(optimizer was=sgd is=adam) and its shards do not match"));
   CHECK(Has(refusal([&](v1::Plan* p) {
               each(p, [](v1::VariableSpec* v) { v->mutable_optimizer()->set_momentum(0.9); });
             }),
-            "(momentum was=0 is=0.9) and its shards do not fit"));
+            "(momentum was=0 is=0.9) and its shards do not match"));
   CHECK(
       Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_name("other"); }); }),
-          "(variable of shard 0 was=dense/kernel is=other) and its shards do not fit"));
+          "(variable of shard 0 was=dense/kernel is=other) and its shards do not match"));
   CHECK(Has(refusal([&](v1::Plan* p) { each(p, [](v1::VariableSpec* v) { v->set_shape(1, 4); }); }),
             "(shape of dense/kernel was=[12, 3] is=[12, 4])"));
   CHECK(Has(refusal([](v1::Plan* p) { p->mutable_shards(0)->set_row_end(5); }),
@@ -313,7 +313,7 @@ TEST_CASE("a shard of which nothing was saved, and a plan shorter than what is d
   SavedJob more = Job(2, 2000);
   more.done = {IntervalSet::Range(0, 6), IntervalSet::Range(0, 5)};
   CHECK(Has(RefusalOf(PointOf(more), SmallPlan(10, 1)),
-            "more is done than this job has to do: spec.training.epochs=1"));
+            "the checkpoint is beyond the end of this job: spec.training.epochs=1"));
   CHECK(PlanResumption(PointOf(more), SmallPlan(10, 2), kSelf).ok());
   more.done = {IntervalSet::Range(0, 5), IntervalSet::Range(0, 5)};
   CHECK(PlanResumption(PointOf(more), SmallPlan(10, 1), kSelf)->epochs_done == 1);
@@ -329,7 +329,8 @@ TEST_CASE(
   const ResumePoint point = PointOf(job);
   CHECK(point.open_end == 13);
   const std::string text = RefusalOf(point, SmallPlan(10, 2));
-  CHECK(Has(text, "more is begun than this job has to do: spec.training.epochs=2"));
+  CHECK(Has(text,
+            "the checkpoint has open closures beyond the end of this job: spec.training.epochs=2"));
   CHECK(Has(text, "give at least 3 epochs"));
   CHECK(PlanResumption(point, SmallPlan(10, 3), kSelf)->closures_done == 10);
   // What is begun within the plan is gone on with.

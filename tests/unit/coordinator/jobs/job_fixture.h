@@ -656,7 +656,7 @@ class FakeCluster {
             answer.mutable_assigned()->set_shard(message.assign().spec().shard());
             *answer.mutable_assigned()->mutable_epoch() = message.assign().epoch();
             *answer.mutable_assigned()->mutable_error() = client::ToErrorDetail(
-                absl::NotFoundError("the state of a moved shard is not here"));
+                absl::NotFoundError("this server does not have the state of a moved shard"));
             break;
           }
           FakeServer::Shard& shard = server.shards[message.assign().spec().shard()];

@@ -38,7 +38,7 @@ void Gone(FakeCluster& c, const std::string& identity) {
   const TaskId task = c.servers.at(identity).task;
   c.servers.erase(identity);
   c.job->OnServerAway(task, "its session closed");
-  c.job->OnServerLost(task, identity, "said that it leaves: SIGTERM", true);
+  c.job->OnServerLost(task, identity, "announced that it leaves: SIGTERM", true);
 }
 
 Json End(FakeCluster& c) {
@@ -91,7 +91,7 @@ TEST_CASE(
                           "no closure is run again"));
   Gone(c, "0");
   CheckNothingLost(c, End(c));
-  CHECK_THAT(AllEvents(c), Contains("state: ps_server/0 left: said that it leaves: SIGTERM"));
+  CHECK_THAT(AllEvents(c), Contains("state: ps_server/0 left: announced that it leaves: SIGTERM"));
 }
 
 TEST_CASE(
@@ -249,8 +249,10 @@ TEST_CASE("a moved shard that its new owner has not got is rolled back") {
   };
   c.Deliver();
   c.lose = [](const FakeServer&, const v1::CoordinatorMessage&) { return false; };
-  CHECK_THAT(AllEvents(c),
-             Contains("was lost while it was moved: the state of a moved shard is not here"));
+  CHECK_THAT(
+      AllEvents(c),
+      Contains(
+          "was lost while it was moved: this server does not have the state of a moved shard"));
   const Json result = End(c);
   CHECK(result["repair"]["shards_rolled_back"] == 2);
 }

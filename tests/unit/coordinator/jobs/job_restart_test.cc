@@ -294,12 +294,12 @@ TEST_CASE(
 
 TEST_CASE("while the store takes nothing no work is granted, and the job says why") {
   FakeCluster c({}, {.jobs_max = 8, .persistent = true});
-  c.host.trouble = "no room for the coordinator's journal";
+  c.host.trouble = "no space for the coordinator's journal";
   AddTasks(c);
   c.Run([] { return false; }, std::chrono::seconds(1));
   CHECK(c.granted.empty());
   CHECK(c.Status().waiting_for() ==
-        "the coordinator's journal: no room for the coordinator's journal");
+        "the coordinator's journal: no space for the coordinator's journal");
   c.host.trouble.clear();
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().state() == "SUCCEEDED");

@@ -253,7 +253,7 @@ TEST_CASE(
     const TaskId lost = c.servers.at("7").task;
     c.servers.erase("7");
     c.AddServer("8");
-    c.job->OnServerLost(lost, "7", "away for longer than server_lost_after", false);
+    c.job->OnServerLost(lost, "7", "disconnected for longer than server_lost_after", false);
     REQUIRE(c.RunToEnd());
     CHECK(c.job->state() == JobState::kFailed);
     CHECK_THAT(
@@ -548,7 +548,7 @@ TEST_CASE("the shards of a lost server go to a living one, or wait for one") {
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 5; }));
   const TaskId lost = c.servers["0"].task;
   c.servers.erase("0");
-  c.job->OnServerLost(lost, "0", "away for longer than server_lost_after", false);
+  c.job->OnServerLost(lost, "0", "disconnected for longer than server_lost_after", false);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.FinishHeld(c.workers["0"]);
   if (!two) {

@@ -222,7 +222,7 @@ TEST_CASE("a server that said that it leaves is followed at once") {
   Transcript t;
   CHECK(t.Run("server 0 1\nleaving 1\nat 10\nclosed 1\nserver 0 2") ==
         "1 is server/0\n"
-        "1 ps_server/0 suspected left: said that it leaves: SIGTERM\n"
+        "1 ps_server/0 suspected left: announced that it leaves: SIGTERM\n"
         "2 is server/0 in place of 1\n");
 }
 
@@ -236,7 +236,7 @@ TEST_CASE("a server is lost after server_lost_after, or when an operator says so
         "2 is server/1\n"
         "1 ps_server/0 suspected: its session closed\n"
         "2 ps_server/1 suspected: silent for its lease\n"
-        "1 ps_server/0 lost: away for longer than server_lost_after: ms=3000\n"
+        "1 ps_server/0 lost: disconnected for longer than server_lost_after: ms=3000\n"
         "2 ps_server/1 lost close: declared lost by an operator\n"
         "unknown\n"
         "3 is server/0 in place of 1 (itself)\n");
@@ -397,15 +397,16 @@ TEST_CASE(
   Transcript t;
   CHECK(t.Run("server 0 1\nserver 1 2\nleaving 1\nat 10\nclosed 1\nclosed 2\nat 1600\nshow 0\nshow "
               "1") ==
-        "1 is server/0\n2 is server/1\n1 ps_server/0 suspected left: said that it leaves: "
+        "1 is server/0\n2 is server/1\n1 ps_server/0 suspected left: announced that it leaves: "
         "SIGTERM\n2 ps_server/1 suspected: its session closed\n"
-        "1 ps_server/0 lost left: said that it leaves: SIGTERM\nps_server/0 is gone (said that it "
-        "leaves: SIGTERM) registrations=1\n"
+        "1 ps_server/0 lost left: announced that it leaves: SIGTERM\nps_server/0 is gone "
+        "(announced that it leaves: SIGTERM) registrations=1\n"
         "ps_server/1 is suspected (its session closed) registrations=1\n");
   Transcript back;
   CHECK(back.Run("server 0 1\nleaving 1\nat 10\nclosed 1\nat 500\nserver 0 1\nleaving 2\nat "
                  "510\nheard 2\nat 2000\nheard 2\nshow 0") ==
-        "1 is server/0\n1 ps_server/0 suspected left: said that it leaves: SIGTERM\n2 is server/0 "
+        "1 is server/0\n1 ps_server/0 suspected left: announced that it leaves: SIGTERM\n2 is "
+        "server/0 "
         "in place of 1 (itself)\n"
-        "ps_server/0 is leaving (said that it leaves: SIGTERM) registrations=2\n");
+        "ps_server/0 is leaving (announced that it leaves: SIGTERM) registrations=2\n");
 }

@@ -117,7 +117,7 @@ TEST_CASE(
   CHECK_FALSE(refused.exit);
   CHECK(refused.retry_after > milliseconds(0));
   CHECK(refused.message.find("worker/0") != std::string::npos);
-  CHECK(refused.message.find("the next try is due in 500 ms") != std::string::npos);
+  CHECK(refused.message.find("retry in 500 ms") != std::string::npos);
   CHECK(membership.Register(now, Worker("1", process++)).accepted);
   CHECK(membership.Register(now + seconds(1), Worker("0", process++)).accepted);
 }

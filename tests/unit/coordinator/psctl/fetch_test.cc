@@ -146,7 +146,7 @@ struct Stage {
   v1::JobStatus status;
   int refuse = 0;
   absl::Status refusal =
-      absl::ResourceExhaustedError("too many calls read files of runs: limit=16");
+      absl::ResourceExhaustedError("too many calls that read files of runs: limit=16");
   std::function<void(const v1::ReadRunFileRequest&, v1::ReadRunFileResponse*)> on_read;
   std::unique_ptr<transport::Server> server;  // last: no handler runs once it is gone
 };

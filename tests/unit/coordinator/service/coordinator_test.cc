@@ -167,7 +167,7 @@ TEST_CASE(
   CHECK(jobs->jobs(1).state() == "RUNNING");
   CHECK(jobs->jobs(0).workers_serving() == 1);
   CHECK(jobs->jobs(1).workers_serving() == 1);
-  CHECK(jobs->jobs(2).waiting_for() == "a slot: 2 running of 2 (--jobs-running-max)");
+  CHECK(jobs->jobs(2).waiting_for() == "the running limit: 2 of 2 jobs (--jobs-running-max)");
   auto tasks = c.Call<v1::ListTasksResponse>(v1::ListTasksRequest());
   REQUIRE(tasks.ok());
   std::multiset<std::string> whose;
@@ -519,7 +519,8 @@ TEST_CASE(
   REQUIRE(tasks.ok());
   for (const v1::TaskRow& row : tasks->tasks()) {
     if (row.role() == v1::ROLE_PS_SERVER)
-      listed = row.state() == "leaving" && row.reason() == "said that it leaves: preemption notice";
+      listed =
+          row.state() == "leaving" && row.reason() == "announced that it leaves: preemption notice";
   }
   CHECK(listed);
   // Said in a Hello it counts as well: the notice came while the session was away.
@@ -952,7 +953,7 @@ TEST_CASE(
   CHECK(status.code() == absl::StatusCode::kNotFound);
   CHECK_THAT(std::string(status.message()), Contains("no such job: job=before") &&
                                                 Contains("the coordinator was restarted at 20") &&
-                                                Contains("has forgotten jobs of before"));
+                                                Contains("does not know earlier jobs"));
 }
 
 TEST_CASE(
@@ -965,7 +966,7 @@ TEST_CASE(
   const absl::Status status = c.Call<v1::GetJobResponse>(request).status();
   CHECK(status.code() == absl::StatusCode::kNotFound);
   CHECK_THAT(std::string(status.message()),
-             Contains("no such job: job=before (psctl job list shows those that are known)"));
+             Contains("no such job: job=before (psctl job list shows the known jobs)"));
 }
 
 TEST_CASE(
@@ -981,7 +982,7 @@ TEST_CASE(
   bool said = false;
   for (const log::Line& line : c.logger.Read(0, 0, "", 100))
     said |= line.text.find(
-                "the journal is not the one that these tasks were registered by, or has lost its "
+                "these tasks registered with another journal, or this journal has lost its "
                 "end: term of the journal=0 of the tasks=4") == 0;
   CHECK(said == (of_the_tasks != 0));
 }
@@ -1038,7 +1039,7 @@ TEST_CASE(
   CHECK_THAT(std::string(refused.message()),
              Contains("cannot resume a job of the journal: job=" + JobUidString(uids[1]) +
                       " name=lives reason=its YAML is refused by this version") &&
-                 Contains("the journal is as it was: start the version that ran it"));
+                 Contains("the journal was not changed: start the version that ran the job"));
   CHECK(*store.LoadJob(uids[1]) == before);
   std::set<std::string> named;
   for (const log::Line& line : other.logger.Read(0, 0, "", 100)) {
@@ -1198,7 +1199,7 @@ TEST_CASE(
   c.AddWorker("0", 1);
   c.AddServer("0", 2);
   REQUIRE(c.Submit(TestCluster::CountingYaml("waits")).ok());
-  late.Set(true, absl::ResourceExhaustedError("no room for the journal: file=x"));
+  late.Set(true, absl::ResourceExhaustedError("no space for the journal: file=x"));
   auto status = c.WaitJob("waits", [](const v1::JobStatus& s) {
     return s.waiting_for().find("no room") != std::string::npos || s.state() == "SUCCEEDED";
   });
@@ -1206,13 +1207,13 @@ TEST_CASE(
   auto refused = c.Submit(TestCluster::CountingYaml("refused"));
   CHECK(refused.status().code() == absl::StatusCode::kUnavailable);
   CHECK_THAT(std::string(refused.status().message()),
-             Contains("no new work is accepted: no room for the journal"));
+             Contains("no new work is accepted: no space for the journal"));
   CHECK(OriginOf(refused.status()) == "coordinator");
   if (status->state() != "SUCCEEDED") {
     v1::CancelJobRequest cancel;
     cancel.set_job("waits");
     CHECK_THAT(std::string(c.Call<v1::CancelJobResponse>(cancel).status().message()),
-               Contains("no room for the journal"));
+               Contains("no space for the journal"));
   }
   late.Set(false);
   CHECK(c.WaitState("waits", "SUCCEEDED").ok());
@@ -1230,8 +1231,8 @@ TEST_CASE("a store that was full and then fails is not said to go on once there 
     }
     return message;
   };
-  late.Set(true, absl::ResourceExhaustedError("no room for the journal"));
-  CHECK(refusal("no room") == "no new work is accepted: no room for the journal");
+  late.Set(true, absl::ResourceExhaustedError("no space for the journal"));
+  CHECK(refusal("no space") == "no new work is accepted: no space for the journal");
   late.Set(true, absl::DataLossError("the journal cannot be written"));
   CHECK(refusal("cannot be written") == "no new work is accepted: the journal cannot be written");
 }

@@ -49,7 +49,7 @@ TEST_CASE(
   for (const v1::Event& event : runs->events())
     warnings += event.kind() == "warning" ? event.text() : "";
   CHECK_THAT(warnings,
-             Contains("its jobs go on, and are lost when it ends") && Contains("--state-dir"));
+             Contains("its jobs continue, and are lost when it ends") && Contains("--state-dir"));
   const auto waits = c.WaitJob("waits", [](const v1::JobStatus&) { return true; });
   REQUIRE(waits.ok());
   CHECK(waits->state() == "QUEUED");

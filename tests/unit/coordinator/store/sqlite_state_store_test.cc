@@ -336,7 +336,7 @@ TEST_CASE("a full disk is said, loses nothing, and is over once there is room") 
   CHECK((*store)->Load(JobUid(1))->succeeded == IntervalSet::Range(1, 4));
   CHECK(stage.registry
             .GetCounter("evergrad_coordinator_journal_failures_total",
-                        "group commits that failed, each retry counted")
+                        "failed group commits, including retries")
             .value() == 3);
 }
 
@@ -356,7 +356,7 @@ TEST_CASE("a file at its bound is a full disk; what is removed makes room again"
   }
   CHECK(health.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(health.message()),
-             Contains("no room for the coordinator's journal") && Contains("journal.sqlite"));
+             Contains("no space for the coordinator's journal") && Contains("journal.sqlite"));
   // Why it failed, not how the rollback after it went.
   CHECK_THAT(std::string(health.message()),
              EndsWith("reason=sqlite=database or disk is full (13) text=database or disk is full"));
@@ -369,10 +369,9 @@ TEST_CASE(
   stage.options.file_bytes_max = 64 << 20;
   auto store = stage.Open();
   REQUIRE(store.ok());
-  metrics::Gauge& size =
-      stage.registry.GetGauge("evergrad_coordinator_journal_file_bytes_current",
-                              "size of the journal without free pages, what only its -wal file has "
-                              "included (--state-bytes-max) (now)");
+  metrics::Gauge& size = stage.registry.GetGauge(
+      "evergrad_coordinator_journal_file_bytes_current",
+      "size of the journal without free pages, including its -wal file (--state-bytes-max) (now)");
   CHECK((size.value() > 0 && size.value() < 100'000));
   REQUIRE((*store)->Checkpoint(JobUid(1), DurableState{}, std::string(1'000'000, 'a')).ok());
   REQUIRE((*store)->Sync().ok());

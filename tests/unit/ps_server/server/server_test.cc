@@ -652,7 +652,7 @@ TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") 
   config.lane_bytes_max = 100000;
   CHECK(Resolve("ps-4", 2, 1000, &config)
             .message()
-            .find("--lane-bytes-max has no room for one worker") == 0);
+            .find("--lane-bytes-max is too small for one worker") == 0);
   config.lane_bytes_max = 0;
   CHECK(Resolve("ps-4", 2, 1000, &config).ok());
 }

@@ -35,19 +35,19 @@ TEST_CASE(
   f.unused.Note("thief at 10.0.0.9", 1, 50, false);
   CHECK(f.Lines() ==
         std::vector<std::string>{
-            "worker/0 was granted room and did not use it, so others get it: grants=2 bytes=100",
-            "thief at 10.0.0.9 was granted room and did not use it, so others get it: grants=1 "
+            "worker/0 left granted budget unused, so other clients get it: grants=2 bytes=100",
+            "thief at 10.0.0.9 left granted budget unused, so other clients get it: grants=1 "
             "bytes=50"});
   CHECK(f.Counts("worker/0", 5));
   CHECK(f.Counts("thief at 10.0.0.9", 1));
   f.clock.Advance(UnusedGrants::kSaidAgainAfter);
   f.unused.Note("worker/0", 1, 10, false);
   CHECK(f.Lines().back() ==
-        "worker/0 was granted room and did not use it, so others get it: grants=4 bytes=210");
+        "worker/0 left granted budget unused, so other clients get it: grants=4 bytes=210");
   f.unused.Note("worker/0", 7, 70, true);
   CHECK(f.Lines().back() ==
-        "worker/0 was granted room and did not use it again and again, so its data stream was "
-        "ended: grants=7 bytes=70");
+        "worker/0 repeatedly left granted budget unused, so its data stream was ended: grants=7 "
+        "bytes=70");
   CHECK(f.Lines().size() == 4);
 }
 

@@ -234,14 +234,14 @@ TEST_CASE("what cannot be held is answered with the cause, and is not held") {
     spoil(assign);
     cases.emplace_back(assign, words);
   };
-  spoiled([](v1::Assign& a) { a.mutable_snapshot(); }, "a snapshot without a path");
+  spoiled([](v1::Assign& a) { a.mutable_snapshot(); }, "the snapshot has no path");
   spoiled([](v1::Assign& a) { a.mutable_snapshot()->set_uri("x.egshard"); },
           "SHA-256 of a snapshot has a wrong length: path=x.egshard want=32 got=0");
   spoiled(
       [](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_dtype(v1::DTYPE_BFLOAT16); },
       "dtype is not built, expected DTYPE_FLOAT32");
   spoiled([](v1::Assign& a) { a.mutable_spec()->mutable_variable()->set_name(""); },
-          "variable name of no or too many bytes");
+          "variable name is empty or too long");
   spoiled(
       [](v1::Assign& a) {
         a.mutable_spec()->mutable_variable()->mutable_optimizer()->set_type("lamb");

@@ -235,7 +235,7 @@ TEST_CASE(
   const v1::Assigned refused = a.NextAssigned();
   CHECK(refused.error().code() == static_cast<int>(absl::StatusCode::kFailedPrecondition));
   CHECK_THAT(refused.error().message(),
-             Catch::Matchers::Contains("a closure is open in the snapshot") &&
+             Catch::Matchers::Contains("the snapshot has an open closure") &&
                  Catch::Matchers::Contains("shard=0 closure=3") &&
                  Catch::Matchers::Contains(open.file()));
   a.Give(Stage::RestoreOf(open, {1, 9}));
@@ -330,8 +330,7 @@ TEST_CASE(
     }
     CHECK(a.registry
               .GetCounter("evergrad_ps_server_restores_total",
-                          "Shards to be read from their files, by what became of them",
-                          {{"result", "cancelled"}})
+                          "Shards read from their files, by outcome", {{"result", "cancelled"}})
               .value() == 1);
   }
 }
@@ -455,8 +454,10 @@ TEST_CASE(
   CHECK(trouble.error().code() == static_cast<int>(absl::StatusCode::kResourceExhausted));
   CHECK(a.Unread() == 0);
   a.On([] {});
-  CHECK_THAT(a.Log(), Catch::Matchers::Contains("warning snapshot of a shard dropped, it is taken "
-                                                "anew until it succeeds: shard=0 cause="));
+  CHECK_THAT(
+      a.Log(),
+      Catch::Matchers::Contains(
+          "warning snapshot of a shard dropped, retrying until it succeeds: shard=0 cause="));
   a.files.SetBytesMax(1 << 20);
   const v1::ShardDurable saved = a.NextDurable();
   CHECK_FALSE(saved.tried_again());

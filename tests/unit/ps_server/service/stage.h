@@ -376,7 +376,7 @@ struct Stage {
   }
   std::uint64_t Cuts(const std::string& result) {
     return registry
-        .GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them",
+        .GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by outcome",
                     {{"result", result}})
         .value();
   }

@@ -87,8 +87,7 @@ struct Stage {
   }
   std::uint64_t Count(const std::string& result) {
     return registry
-        .GetCounter("evergrad_ps_server_restores_total",
-                    "Shards to be read from their files, by what became of them",
+        .GetCounter("evergrad_ps_server_restores_total", "Shards read from their files, by outcome",
                     {{"result", result}})
         .value();
   }

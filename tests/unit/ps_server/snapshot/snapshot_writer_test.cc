@@ -107,7 +107,7 @@ struct Stage {
   }
   std::uint64_t Count(const std::string& result) {
     return registry
-        .GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by what became of them",
+        .GetCounter("evergrad_ps_server_snapshots_total", "Cuts of shards, by outcome",
                     {{"result", result}})
         .value();
   }
@@ -223,7 +223,7 @@ TEST_CASE(
   CHECK_FALSE(waits.event.IsSet());
   CHECK(stage.registry
             .GetCounter("evergrad_ps_server_snapshot_bytes_refused_total",
-                        "Bytes of the cut in hand (refused because full)")
+                        "Bytes of the current cut (refused because full)")
             .value() >= 2);
   runtime::Event closed;
   grown.executor.Post([&] {

@@ -836,7 +836,7 @@ TEST_CASE("rows from a file that lie are refused") {
     return std::string(table->Restore(rows).message());
   };
   CHECK(message({ids, zeros, zeros, values, values}).empty());
-  CHECK(message({ids, zeros, zeros, three, values}).find("lengths of restored rows do not fit") ==
+  CHECK(message({ids, zeros, zeros, three, values}).find("the arrays of restored rows differ in length") ==
         0);
   CHECK(message({ids, zeros, zeros, values, three}).find("lengths") == 0);
   CHECK(message({ids, std::span(zeros).first(1), zeros, values, values}).find("lengths") == 0);
@@ -845,7 +845,7 @@ TEST_CASE("rows from a file that lie are refused") {
   CHECK(message({ids, zeros, large, values, values}).find("stamp or count") == 0);
   const Ids twice = {4, 4};
   CHECK(message({twice, zeros, zeros, values, values}) ==
-        "a restored row is there twice: table=user/embedding id=4");
+        "duplicate restored row: table=user/embedding id=4");
   auto table = Make(Settings());
   REQUIRE(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).ok());
   CHECK(table->Restore(RestoredRows{ids, zeros, zeros, values, values}).code() ==
@@ -903,7 +903,7 @@ TEST_CASE("settings and steps out of range are refused by name") {
   CHECK(message(s) ==
         "a table's dimension is out of range: table=user/embedding want=1 to 4096 got=0");
   s = Settings(4096);
-  CHECK(message(s).find("row with its optimizer numbers") != std::string::npos);
+  CHECK(message(s).find("row with its optimizer state") != std::string::npos);
   s = Settings();
   s.optimizer.type = "lamb";
   CHECK(message(s).find("unknown optimizer") == 0);
@@ -1017,10 +1017,10 @@ TEST_CASE(
         REQUIRE(left < 1000);
         INFO(outcome.status().message());
         CHECK(outcome.status().code() == absl::StatusCode::kResourceExhausted);
-        const bool rows = absl::StrContains(outcome.status().message(),
-                                            "no memory for a table's rows: table=user/embedding");
+        const bool rows = absl::StrContains(
+            outcome.status().message(), "out of memory for a table's rows: table=user/embedding");
         CHECK(rows != absl::StrContains(outcome.status().message(),
-                                        "no memory for a table's index: table=user/embedding"));
+                                        "out of memory for a table's index: table=user/embedding"));
         ++(rows ? of_rows : of_index);
         ++refused;
         CHECK_FALSE(table->applying());
@@ -1092,7 +1092,7 @@ TEST_CASE("rows from a file for which there is no memory are an error that says 
     INFO(restored.message());
     REQUIRE(left < 1000);
     CHECK(restored.code() == absl::StatusCode::kResourceExhausted);
-    CHECK(absl::StrContains(restored.message(), "no memory for"));
+    CHECK(absl::StrContains(restored.message(), "out of memory for"));
   }
 }
 
