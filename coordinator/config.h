@@ -1,4 +1,4 @@
-// The settings of evergrad-coordinator beside those that every daemon has.
+// The settings of evergrad-coordinator, without those that every daemon has.
 #pragma once
 
 #include <string>
@@ -19,11 +19,10 @@ struct Options {
 
 // Declares the settings as flags and keys; `options` outlives the table.
 void AddOptions(Options* options, daemon::OptionTable* table);
-// Rules between settings. InvalidArgument (a user's) names them.
+// Checks rules between settings. Returns InvalidArgument (a user's error) that names them.
 absl::Status CheckOptions(const Options& options);
-// From --checkpoint-root to control.checkpoint_roots: without the flag any folder where
-// `local_only` (daemon::IsLocalOnly), and none elsewhere. A folder that is not there is a user's
-// error.
+// Derives control.checkpoint_roots from --checkpoint-root. Without the flag any folder is allowed
+// if `local_only` (daemon::IsLocalOnly), and none otherwise. A missing folder is a user's error.
 absl::Status ResolveRoots(bool local_only, Options* options);
 
 }  // namespace evergrad::coordinator

@@ -66,7 +66,7 @@ void Coordinator::Stop() {
   if (stopped_) return;
   stopped_ = true;
   if (control_ && plane_) control_->Post([plane = plane_.get()] { plane->Stop(); });
-  if (server_) server_->Shutdown();  // after it nothing more is posted
+  if (server_) server_->Shutdown();  // afterwards nothing more is posted
   if (control_) control_->Shutdown();
   if (files_) files_->Shutdown();
 }

@@ -1,4 +1,4 @@
-// The coordinator of one process: its threads, its listener, its control plane.
+// The coordinator of one process: threads, listener and control plane.
 #pragma once
 
 #include <memory>
@@ -20,24 +20,26 @@ class Coordinator {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // From the control executor, once: this process has to end, and why (line 18a). May be empty.
+    // Called once on the control executor if this process has to end, with the reason (line 18a).
+    // May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
-  // Listens. Errors are those of Transport::Listen, or of a runs folder that cannot be made.
+  // Starts to listen. Errors: those of Transport::Listen, or a runs folder that cannot be created.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options,
                                                              const transport::ServerOptions& server,
                                                              Parts parts);
-  ~Coordinator();  // Stop().
+  ~Coordinator();  // calls Stop()
 
-  std::string address() const { return server_->address(); }  // as bound
-  // Begins to register tasks; calls made before are queued.
+  std::string address() const { return server_->address(); }  // the bound address
+  // Begins to register tasks; earlier calls are queued.
   void Start(const std::string& advertised_address, const std::string& metrics_address);
-  // Ends sessions and calls, joins its threads. Idempotent.
+  // Ends sessions and calls, and joins the threads. Idempotent.
   void Stop();
 
  private:
   Coordinator() = default;
-  fs::Roots written_;  // where checkpoints may lie: what jobs may name, and the runs folder
+  // Where checkpoints may be written: the folders that jobs may name, and the runs folder.
+  fs::Roots written_;
   std::unique_ptr<fs::FileSystem> file_system_;
   std::unique_ptr<runtime::ThreadExecutor> files_, control_;
   std::unique_ptr<ControlPlane> plane_;

@@ -40,8 +40,8 @@ int main(int argc, char** argv) {
   RealClock clock;
   std::unique_ptr<coordinator::StateStore> store;
   if (options.store.folder.empty()) {
-    // Its records live as long as this process: a new coordinator knows no job, and chooses a term
-    // above any that a task reports.
+    // The journal of this process is in memory: a restarted coordinator knows no job, and chooses a
+    // term above all terms that tasks report.
     store = std::make_unique<coordinator::MemoryStateStore>();
   } else {
     options.store.holder = absl::StrCat("pid ", ::getpid(), " on host ", fs::HostName());

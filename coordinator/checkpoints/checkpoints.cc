@@ -1,4 +1,4 @@
-// Where checkpoints lie, and what is written and deleted there.
+// Paths of checkpoints, and the writes and deletions there.
 #include "coordinator/checkpoints/checkpoints.h"
 
 #include <algorithm>
@@ -13,13 +13,13 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr int kNumbersTried =
-    64;  // each lost to somebody who writes there, too: there should be nobody
+    64;  // retries after another writer took the number; there should be none
 
 void Warn(std::vector<absl::Status>* warnings, absl::Status status) {
   if (warnings->size() < kWarningsMax) warnings->push_back(std::move(status));
 }
 
-// Whether reading it again later would say the same.
+// Returns whether reading the file again later would give the same result.
 bool IsDamage(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsUnimplemented(status);
 }
@@ -76,7 +76,7 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
     if (kept >= std::max<std::uint32_t>(request.keep, 1)) {
       if (const absl::Status removed = files.Remove(uri);
           !removed.ok() && !absl::IsNotFound(removed)) {
-        // It still counts for whoever looks, so its files stay as long as it does.
+        // Readers may still use it, so its files stay as long as it does.
         Warn(&saved.warnings, removed);
         if (const auto old = snapshot::ReadManifest(files, uri); old.ok())
           name_files(*old);

@@ -1,10 +1,10 @@
-// A job's checkpoints on a file system: where they lie, writing the next manifest, deleting what is
-// no longer named, and what a new submission goes on from (LEDGER lines 27, 28, 30; the files
-// themselves: common/snapshot).
+// A job's checkpoints on a file system: paths, writing the next manifest, deleting files that no
+// manifest names, and the checkpoint that a new submission resumes from (LEDGER lines 27, 28, 30;
+// the files themselves: common/snapshot).
 //
-// Blocking functions for the file thread, thread-safe as the FileSystem is; one job's folder has
-// one writer, its job. All but PlanResumption, which is pure. A repeat after any error is safe:
-// nothing is ever written over, and nothing that a kept manifest names is deleted.
+// Blocking functions for the file thread, thread-safe like the FileSystem; PlanResumption is pure.
+// The folder of a job has one writer, the job. A repeat after any error is safe: no file is
+// overwritten, and no file that a kept manifest names is deleted.
 #pragma once
 
 #include <cstddef>
@@ -27,75 +27,76 @@
 
 namespace evergrad::coordinator {
 
-// Folder URI of one job's checkpoint. `checkpoint.directory` D given: D/<name>-<uid>; else
-// <runs_folder>/checkpoint. `runs_folder`: the job's own.
+// Returns the URI of the checkpoint folder of a job: D/<name>-<uid> if `checkpoint.directory` D is
+// given, else <runs_folder>/checkpoint. `runs_folder` is the job's own.
 std::string CheckpointFolder(const config::CheckpointSpec& spec, absl::string_view runs_folder,
                              absl::string_view job_name, JobUid uid);
 
 struct SaveRequest {
-  std::string folder;     // made when it is not there
+  std::string folder;     // created if it does not exist
   v1::Manifest manifest;  // `number` and `complete` are ignored; `written_ms` is the caller's
   std::uint32_t keep = 3;
 };
 struct Saved {
   std::uint64_t number = 0;
   std::string uri;
-  // File names that the kept manifests name: SweepRequest::needed. When one of those cannot be read
-  // for a passing reason: all of the folder's.
+  // File names in the kept manifests: SweepRequest::needed. If one of these manifests is
+  // temporarily unreadable: all names of the folder.
   std::set<std::string> named;
-  // Manifests passed over, an old one that cannot be deleted. At most kWarningsMax; the manifest is
-  // durable all the same.
+  // Skipped manifests, and an old one that cannot be deleted. At most kWarningsMax; the manifest is
+  // durable in any case.
   std::vector<absl::Status> warnings;
 };
 inline constexpr std::size_t kWarningsMax = 16;
-// The files that it names have been read back before (read_back.h): a manifest that names what
-// nobody can read would hide an older whole one. Writes the manifest under the next number (1 + the
-// highest of the folder, readable or not; AlreadyExists: the one after), then deletes readable
-// manifests older than the newest `keep` readable ones; a damaged one older than those goes with
-// them, a newer one stays to be looked at. InvalidArgument: not a manifest. Errors of the file
-// system: the manifest is not durable (after a crash it may be there all the same); which of them a
-// retry mends is SaveErrorIsFinal's to say.
+// Writes a manifest whose files have been read back before (read_back.h): a manifest with
+// unreadable files would hide an older complete one. Its number is 1 + the highest of the folder,
+// readable or not; after AlreadyExists, the next one. Then deletes readable manifests older than
+// the newest `keep` readable ones, and damaged manifests older than those; newer damaged ones stay
+// for inspection. Errors: InvalidArgument for a malformed manifest; errors of the file system mean
+// that the manifest is not durable (after a crash it may exist nevertheless). SaveErrorIsFinal
+// tells which errors a retry cannot fix.
 absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& request);
-// Permission, an unknown scheme, a part of the path that is a file, a name too long, two jobs in
-// one folder: no retry mends it. Of manifests and of shards' files.
+// Returns whether no retry can fix an error of a manifest or shard file: permission, unknown
+// scheme, a file in the place of a folder, a name that is too long, two jobs in one folder.
 bool SaveErrorIsFinal(const absl::Status& status);
 
 struct SweepRequest {
   std::string folder;
   std::set<std::string>
-      needed;  // file names: of the kept manifests (Saved::named), and what the book still holds
+      needed;  // file names in the kept manifests (Saved::named) and in the closure book
   std::map<ShardId, std::pair<ShardEpoch, std::uint64_t>>
-      newest;  // (epoch, lsn) of the newest file that is known of each shard
+      newest;  // (epoch, lsn) of the newest known file of each shard
 };
-// Deletes the folder's shard files that are not in `needed` and not above the newest known of their
-// shard: one above it is being reported. A shard that is not in `newest` keeps all of its files,
-// and other files are left alone. Returns how many went; the first error that is not NotFound ends
-// it. A folder that is not there: 0.
+// Deletes the shard files of the folder that are not in `needed` and not above the newest known
+// file of their shard, because a file above it is being reported. A shard that is not in `newest`
+// keeps all its files, and other files are not touched. Returns the number of deleted files; the
+// first error that is not NotFound stops it. A missing folder counts as 0.
 absl::StatusOr<std::size_t> SweepFolder(fs::FileSystem& files, const SweepRequest& request);
 
 struct ResumePoint {
   v1::Manifest manifest;
   std::string folder, uri;  // of the manifest
-  // Closures open in some shard's file: part of an epoch beyond `done` is in the values. nullopt:
-  // the files cannot be seen from here.
+  // Closures that are open in a shard's file: the values contain part of an epoch beyond `done`.
+  // nullopt: this host does not see the files.
   std::optional<std::uint64_t> open_closures;
-  // Newer ones and why not: unreadable, or a file that they name is damaged; then files that cannot
-  // be seen from here, if it is so.
+  // Newer manifests with the reason for skipping them: unreadable, a damaged file, or files that
+  // this host does not see.
   std::vector<absl::Status> passed_over;
-  // Updates in each shard's file, applied and skipped, in order; nullopt: the files cannot be seen
-  // from here.
+  // Updates in each shard's file, applied and skipped, in order; nullopt: this host does not see
+  // the files.
   std::optional<std::vector<std::uint64_t>> updates = std::nullopt;
-  bool whole = false;  // the files can be seen, hold the same closures, and none of them is open
-  std::uint64_t open_end =
-      0;  // one past the highest open closure of all files; 0: none is open, or they cannot be seen
+  bool whole = false;  // this host sees the files, they hold the same closures, and none is open
+  // One past the highest open closure of all files; 0: none is open, or this host does not see the
+  // files.
+  std::uint64_t open_end = 0;
 };
-// The newest manifest (by written_ms, then number) of an earlier job of this name that can be read
-// and none of whose files is damaged (every byte is read here, so it takes as long as that; a
-// server that loads one reads it again); one with files that cannot be seen from here only when
-// there is no other. Never of `self`. Looks where this job would save: in `checkpoint.directory`,
-// else beside `runs_folder` (the NEW job's). NotFound, marked as the user's, names the folders that
-// were looked at: nothing was ever saved. DataLoss, likewise: something was, and none of it can be
-// used; all that was passed over.
+// Finds the newest readable manifest (by written_ms, then number) of an earlier job of this name
+// without damaged files; all bytes are read here, and again by the server that loads them. A
+// manifest whose files this host does not see is used only if there is no other. The job's own
+// manifests (`self`) are excluded. The search covers the folder where this job would save:
+// `checkpoint.directory`, else the siblings of `runs_folder` (of the NEW job). Errors of the user:
+// NotFound, with the searched folders, if nothing was ever saved; DataLoss, with all skipped
+// manifests, if no checkpoint is usable.
 absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
                                             const config::CheckpointSpec& spec,
                                             absl::string_view runs_folder,
@@ -103,23 +104,24 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
 
 struct Resumption {
   std::vector<Snapshot>
-      snapshots;  // one for each shard of the plan, in order, for ClosureBook::ResumeFrom
+      snapshots;  // one per shard of the plan, in order, for ClosureBook::ResumeFrom
   bool same_plan = true;
   std::uint64_t closures_done = 0;          // of the NEW plan, done in every shard
-  std::uint64_t epochs_done = 0;            // whole ones
-  std::vector<v1::FinishedMetric> metrics;  // as in the manifest: what was measured before
+  std::uint64_t epochs_done = 0;            // complete epochs
+  std::vector<v1::FinishedMetric> metrics;  // the metrics in the manifest
   std::string text;                         // one line for people
 };
-// [28] The same fingerprint: each shard goes on where its file ends, open closures included.
-// Another plan: only with the same cut (variables by name, shape and rows, optimizer by type), from
-// a complete manifest that ends with an epoch of its own plan and has no closure open; the shards
-// begin with a new ledger in which so many epochs of the new plan are done. Otherwise
-// FailedPrecondition, marked as the user's, that says what differs and what to do; also when some
-// shard was not saved yet, and when the new plan has fewer epochs than are done or begun.
+// [28] With the same fingerprint each shard continues where its file ends, open closures included.
+// Another plan must have the same shards (variables by name, shape and rows, optimizer by type),
+// and the manifest must be complete, end with an epoch of its own plan, and have no open closure;
+// the shards then start with a new ledger, in which the same number of epochs of the new plan is
+// done. All other cases are FailedPrecondition, a user's error that states the difference and the
+// remedy; so is a shard that was not saved yet, and a new plan with fewer epochs than are done or
+// begun.
 absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Plan& plan,
                                           JobUid self);
-// "eval" or "train" metric `name` at the end of epoch `epoch` (1, 2, …, as in the message);
-// nullptr: there is none.
+// Returns the "eval" or "train" metric `name` at the end of epoch `epoch` (1, 2, …, as in the
+// message), or nullptr.
 const v1::FinishedMetric* FindMetric(const std::vector<v1::FinishedMetric>& metrics,
                                      absl::string_view scope, std::uint64_t epoch,
                                      absl::string_view name);

@@ -1,12 +1,12 @@
-// Reads back the shard files that a manifest is to name, before anybody calls it a checkpoint.
+// Reads back the shard files of a manifest before the manifest is written.
 //
-// The servers write shard files, the coordinator writes the manifest. Where they do not share a
-// folder, each file is durable on some disk and no process can read all of them. So the coordinator
-// opens every file itself first: of a periodic manifest both ends and the ledger of each file that
-// the last manifest did not name, and the size of the others; of a job's last manifest every byte
-// of every file.
+// The servers write shard files, the coordinator writes the manifest. Without a shared folder each
+// file is durable on some disk, and no process can read them all. So the coordinator first opens
+// every file itself. For a periodic manifest it reads header, footer and ledger of each file that
+// the last manifest did not name, and checks the size of the others; for the last manifest of a job
+// it reads every byte of every file.
 //
-// Not thread-safe, blocking: for the file thread, one Step at a time, so that other files are
+// Not thread-safe, blocking: runs on the file thread, one Step at a time, so that other files are
 // written in between.
 #pragma once
 
@@ -24,23 +24,23 @@ namespace evergrad::coordinator {
 
 struct UnreadFile {
   std::uint32_t shard = 0;
-  std::string host;     // of the server that wrote it; "": not known
-  absl::Status status;  // NotFound: it cannot be seen from here; DataLoss: it is damaged, or
-                        // another one; else the file system's error
+  std::string host;  // of the server that wrote the file; "": not known
+  // NotFound: this host does not see the file; DataLoss: the file is damaged or another one; else
+  // the file system's error.
+  absl::Status status;
 };
 
 class ReadBack {
  public:
   struct Options {
-    bool whole = false;                 // every byte of every file
-    std::set<std::string> read_before;  // names whose contents the last manifest had; they are not
-                                        // opened again unless `whole`
-    std::uint64_t step_bytes =
-        64u << 20;  // one Step goes on to the next file until it has read so much
+    bool whole = false;  // every byte of every file
+    // Files in the last manifest; they are opened again only if `whole`.
+    std::set<std::string> read_before;
+    std::uint64_t step_bytes = 64u << 20;  // bytes that one Step reads before it returns
   };
   ReadBack(std::string folder, v1::Manifest manifest, Options options);
 
-  // Reads the next files. True: that was the last one.
+  // Reads the next files. Returns true after the last one.
   bool Step(fs::FileSystem& files);
   int done() const { return next_; }
   int total() const { return manifest_.shards_size(); }
@@ -59,9 +59,9 @@ class ReadBack {
   std::vector<UnreadFile> unread_;
 };
 
-// OK when all were read. Else one error that says how many, which hosts have them, and what to do:
-// InvalidArgument when none is worse than not being visible from here (the folder is not shared, no
-// retry mends that), DataLoss when one is damaged, else the first error of the file system.
+// Returns OK if all files were read. Otherwise one error states their number, their hosts and the
+// remedy: InvalidArgument if this host does not see the files (the folder is not shared, and no
+// retry helps), DataLoss if one is damaged, else the first error of the file system.
 absl::Status UnreadError(const std::vector<UnreadFile>& unread, int total, absl::string_view folder,
                          absl::string_view this_host);
 

@@ -1,4 +1,4 @@
-// What a new submission goes on from, and how.
+// Finds the checkpoint that a new submission resumes from, and plans the resumption.
 #include <algorithm>
 #include <queue>
 
@@ -25,7 +25,7 @@ void PassOver(std::vector<absl::Status>* passed_over, absl::Status status) {
 
 // ---- finding
 
-// "<name>-<16 hex>" -> the uid.
+// Returns the uid in "<name>-<16 hex>".
 std::optional<JobUid> UidOfFolder(absl::string_view folder, absl::string_view job_name) {
   if (!absl::ConsumePrefix(&folder, job_name) || !absl::ConsumePrefix(&folder, "-"))
     return std::nullopt;
@@ -36,11 +36,11 @@ std::optional<JobUid> UidOfFolder(absl::string_view folder, absl::string_view jo
   return JobUid(uid);
 }
 
-// One job's folder; its manifests from the newest number down.
+// The folder of one job, and its manifests in descending order of numbers.
 struct Folder {
   std::string uri;
   JobUid job;
-  std::vector<std::uint64_t> numbers;  // rising; the last is looked at next
+  std::vector<std::uint64_t> numbers;  // ascending; the last one is checked next
 };
 
 absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder,
@@ -56,7 +56,7 @@ absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder
   return manifest;
 }
 
-// Takes manifests off the end of `folder` until one can be read; that one is off, too.
+// Removes manifests from the end of `folder` until one is readable, and that one, too.
 std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
                                          absl::string_view job_name,
                                          std::vector<absl::Status>* passed_over) {
@@ -70,10 +70,10 @@ std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
   return std::nullopt;
 }
 
-// The files that the manifest names, every byte: a server that found damage later would have
-// nothing older to begin from.
+// Reads every byte of the files of the manifest: if a server found damage later, there would be no
+// older checkpoint to use.
 struct Look {
-  absl::Status damaged, unseen;  // the first of each
+  absl::Status damaged, unseen;  // the first error of each kind
   std::uint64_t open_closures = 0, open_end = 0;
   std::vector<std::uint64_t> updates;  // by shard
 };
@@ -123,8 +123,7 @@ std::string Difference(absl::string_view what, const auto& was, const auto& is) 
   return absl::StrCat(what, " was=", was, " is=", is);
 }
 
-// Returns whether one of the two optimizers has a slot because of this number and the other has
-// not.
+// Returns whether this number gives one of the two optimizers a slot that the other one lacks.
 bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& was,
                   const optimizers::Settings& is) {
   if (member.number == nullptr || (was.*member.number != 0) == (is.*member.number != 0))
@@ -137,8 +136,8 @@ bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& 
   });
 }
 
-// The first difference between the slots of two optimizers; "" if they have the same. `of` ends the
-// name of what differs.
+// Returns the first difference between the slots of two optimizers, or "". `of` ends the name of
+// the differing setting.
 std::string SlotDifference(const v1::Optimizer& was, const v1::Optimizer& is,
                            absl::string_view of) {
   if (was.type() != is.type())
@@ -150,7 +149,7 @@ std::string SlotDifference(const v1::Optimizer& was, const v1::Optimizer& is,
   return "";
 }
 
-// The first difference between the shards themselves; "" when a file of one fits the other.
+// Returns the first difference between the shards, or "" if the files of one plan fit the other.
 std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
   const auto differ = [](absl::string_view what, const auto& a, const auto& b) {
     return Difference(what, a, b);
@@ -196,7 +195,7 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
   return "";
 }
 
-// Everything that makes it another plan, as far as the plans show it.
+// Returns all differences between the plans that make it another plan.
 std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   std::vector<std::string> all;
   const auto compare = [&](absl::string_view what, const auto& a, const auto& b) {
@@ -230,7 +229,7 @@ std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   for (int i = 0; i < std::min(was.shards_size(), is.shards_size()); ++i) {
     if (was.shards(i).has_slot() || is.shards(i).has_slot()) continue;
     if (compare_rules(was.shards(i).variable(), is.shards(i).variable()))
-      break;  // the rest differ likewise
+      break;  // the others differ in the same way
   }
   for (int t = 0; t < std::min(was.tables_size(), is.tables_size()); ++t) {
     const v1::TableSpec &x = was.tables(t), &y = is.tables(t);
@@ -297,7 +296,8 @@ absl::StatusOr<ResumePoint> FindResumePoint(fs::FileSystem& files,
     folders.push_back(std::move(folder));
   }
 
-  // The newest readable manifest of each folder stands for it; only one manifest is held at a time.
+  // Each folder is represented by its newest readable manifest; only one manifest is held at a
+  // time.
   struct Candidate {
     std::int64_t written_ms = 0;
     std::uint64_t number = 0;
@@ -408,8 +408,8 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
             absl::StrCat("give at least ", was.epochs(), " epochs"));
       }
     }
-    // What is in the values of a closure that this plan has not would be counted at the job's end
-    // as if somebody had made it up.
+    // Values from a closure that this plan does not have would be reported at the end of the job as
+    // forged updates.
     if (point.open_end > now->closures()) {
       return Refused(
           point,

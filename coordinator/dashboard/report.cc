@@ -45,14 +45,14 @@ std::string Bytes(std::uint64_t bytes) {
 Json Points(const std::vector<ReportPoint>& points) {
   Json list = Json::array();
   for (const ReportPoint& p : points) {
-    // Beyond this the page's own arithmetic would overflow.
+    // Beyond this number the arithmetic of the page would overflow.
     if (std::isfinite(p.x) && std::fabs(p.y) < 1e300) list.push_back({p.x, p.y});
   }
   return list;
 }
 
-// What has a curve and a column: what the job asked for, or was measured beside it; of a job that
-// asked for nothing, its test loss.
+// Returns the metrics with a curve and a column: those that the job asked for or that were
+// measured; for a job without metrics, its test loss.
 std::vector<std::string> MetricsShown(const ReportData& data) {
   std::vector<std::string> names = data.metric_names;
   std::set<std::string> others;

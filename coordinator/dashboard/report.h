@@ -1,5 +1,5 @@
-// report.html: what happened in one job, as one self-contained page that needs no network and no
-// other file. Pure.
+// report.html: the history of one job as one self-contained page that needs no network and no other
+// file. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct ReportEpoch {
   std::uint64_t epoch = 0, steps = 0;
   double train_loss = 0, eval_loss = 0;  // NaN: not measured
   double seconds = 0,
-         examples_per_second = 0;  // the speed is NaN where the epoch was too short to time
-  std::map<std::string, double> metrics = {};  // the evaluation's, but for its loss: accuracy, auc
+         examples_per_second = 0;  // NaN if the epoch was too short to measure its speed
+  std::map<std::string, double> metrics = {};  // of the evaluation, without its loss: accuracy, auc
 };
 struct ReportTask {
   std::string name;  // "worker/0"
@@ -37,7 +37,7 @@ struct ReportData {
   std::string submitted;                  // wall time, for people
   double seconds = 0;                     // from start to end
   double examples_per_second = 0;         // NaN: too short to time
-  std::vector<std::string> metric_names;  // that the job asked for, the first one first
+  std::vector<std::string> metric_names;  // metrics that the job asked for, in its order
   std::map<std::string, double> metrics;  // of the final evaluation, with its loss
   std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0,
                 attempts = 0, reruns = 0, deaths = 0, duplicates_refused = 0;
@@ -50,7 +50,7 @@ struct ReportData {
   std::string model_summary, yaml;
 };
 
-// The page. Every text in it is escaped; there is no reference to anything outside.
+// Returns the page. All texts are escaped; there is no reference to anything outside the page.
 std::string RenderReport(const ReportData& data);
 
 }  // namespace evergrad::coordinator

@@ -1,10 +1,9 @@
-// Finds two worker processes that were given one name and replace each other for ever, each
-// restarted by its supervisor. Pure.
+// Detects two worker processes with the same name that replace each other forever, each restarted
+// by its supervisor. Pure.
 //
-// The newer of two workers of one identity wins and the older exits, so such a pair changes places
-// with each restart. One replacement of a living process is normal (a worker is started again
-// before its old session has ended); several in a short time are a mistake in somebody's
-// configuration.
+// The newer of two workers of one identity wins and the older exits, so such a pair alternates with
+// each restart. One replacement of a living process is normal (a worker restarts before its old
+// session has ended); several in a short time mean a wrong configuration.
 #pragma once
 
 #include <chrono>
@@ -21,7 +20,7 @@ namespace evergrad::coordinator {
 class IdentityContest {
  public:
   struct Options {
-    std::uint32_t times = 3;  // living processes replaced within `within`
+    std::uint32_t times = 3;  // replacements of living processes within `within`
     std::chrono::milliseconds within{30'000};
     std::chrono::milliseconds said_every{60'000};
     std::size_t identities_max = 256;
@@ -33,14 +32,14 @@ class IdentityContest {
   explicit IdentityContest(Options options) : options_(options) {}
   IdentityContest() : IdentityContest(Options()) {}
 
-  // `newer` has replaced `older`, whose session was open. What somebody must be told now, if
-  // anything: it names both.
+  // Reports that `newer` has replaced `older`, whose session was open. Returns a message that names
+  // both if the replacements are too frequent, otherwise nullopt.
   std::optional<std::string> OnReplaced(MonoTime now, const std::string& task, const Process& older,
                                         const Process& newer);
 
  private:
   struct Row {
-    std::deque<MonoTime> replaced;  // the last `times` of them
+    std::deque<MonoTime> replaced;  // times of the last `times` replacements
     std::optional<MonoTime> said;
   };
   const Options options_;

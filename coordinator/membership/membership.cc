@@ -83,8 +83,8 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
     return Refuse("malformed", "server identity missing", false, options_.lease);
 
   std::string identity = hello.identity;
-  // A number was nobody's choice, and another one serves as well: nobody is replaced, or sent away,
-  // for one.
+  // An assigned number was nobody's choice, and another number works as well, so a registration for
+  // it replaces and rejects no task.
   const bool numbered = hello.role == Role::kWorker && (hello.numbered || hello.identity.empty());
   if (!numbered && replaced_.count(hello.process_uid) != 0) {
     const TaskEntry* holder = FindIdentity(hello.role, identity);
@@ -102,12 +102,11 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
   const bool former_living = former != nullptr && former->state != TaskState::kGone;
 
   if (hello.role == Role::kPsServer && former_living && !same_process) {
-    // It may hold the only copy: the newcomer waits while the first one's session is open or its
-    // lease runs (P7).
+    // The former process may hold the only copy of its shards: the new server waits while the
+    // former session is open or its lease runs (P7).
     const bool lease_runs = now < former->last_heard + options_.lease;
-    // A notice says that it will not come back.
-    // Where the newcomer proves that the other process has ended, nobody needs to wait for its
-    // lease.
+    // A server with a notice will not come back. If the new server proves that the former process
+    // has ended, the lease need not expire.
     const bool same_place = !former->lifeline.empty() && former->lifeline == hello.lifeline;
     const bool proved = same_place && hello.ended_process == former->process_uid;
     if (former->session_open || (lease_runs && !former->leaving && !proved)) {
@@ -188,7 +187,7 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
                                                       options_.backoff_max);
       }
       if (!numbered && !former->numbered)
-        RememberReplaced(former->process_uid);  // two processes were given one name
+        RememberReplaced(former->process_uid);  // two processes have the same name
     }
     by_id_.erase(former->id);
   }
@@ -270,8 +269,8 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
                          entry.reason, entry.leaving, entry.session_open});
       continue;
     }
-    // A notice says that it will not come back; a session that was only cut is dialed again before
-    // that.
+    // A server with a notice will not come back; a session that was only interrupted is dialed
+    // again before its lease ends.
     if (entry.leaving && !entry.session_open && now - entry.closed_at >= options_.lease) {
       SetState(now, entry, TaskState::kGone, entry.reason);
       changes.push_back({MembershipChange::Kind::kLost, entry.id, entry.role, entry.identity,
@@ -362,11 +361,11 @@ bool Membership::DiedYoung(const TaskEntry& entry, MonoTime end) const {
   return !entry.leaving && end - entry.registered_at < options_.short_life;
 }
 
-// A process that returns keeps its number while nobody else lives under it. One that is started
-// again where another died young gets that one's, and with it its back-off. Everybody else gets a
-// number that no listed task has: a healthy newcomer has no part in what a dead one did. There are
-// few of those, so that numbers do not grow under deaths that move from host to host; after them
-// whoever is gone with the fewest flaps gives his.
+// A process that returns keeps its number unless a living task has it. A worker that starts where
+// another one died young gets that worker's number, and with it its backoff. All others get a
+// number that no listed task has, so that a healthy task does not inherit the deaths of another.
+// These numbers are limited, so that they do not grow when deaths move from host to host; beyond
+// the limit, the gone task with the fewest flaps gives up its number.
 std::string Membership::NumberFor(const TaskHello& hello) const {
   std::uint64_t living = 0;
   const TaskEntry* again = nullptr;
@@ -391,7 +390,7 @@ std::string Membership::NumberFor(const TaskHello& hello) const {
     if (holder->state == TaskState::kGone && (gone == nullptr || holder->flaps < gone->flaps))
       gone = holder;
   }
-  return gone->identity;  // those who live cannot have them all
+  return gone->identity;  // living tasks cannot have all of them
 }
 
 std::string Membership::LowestFree(Role role) const {

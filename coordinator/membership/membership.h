@@ -1,8 +1,8 @@
-// Who is here: registrations, leases, and what is concluded when a task falls silent.
+// Registrations and leases of tasks, and the changes that follow when a task is silent.
 //
-// A pure state machine: the clock is the `now` of each call; no threads, no I/O. Not thread-safe;
-// the control executor calls it. Leases are for liveness only: nothing is unsafe if one is judged
-// wrongly (ARCHITECTURE section 3).
+// A pure state machine: each call passes the time as `now`; no threads, no I/O. Not thread-safe;
+// the control executor calls it. Leases only serve progress: a wrong verdict about a lease never
+// makes the system unsafe (ARCHITECTURE section 3).
 #pragma once
 
 #include <chrono>
@@ -42,18 +42,18 @@ struct MembershipOptions {
 enum class TaskState { kAlive, kSuspected, kGone, kLeaving };
 absl::string_view TaskStateName(TaskState state);  // alive | suspected | gone | leaving
 
-// What a Hello says, as far as membership is concerned.
+// The part of a Hello that membership needs.
 struct TaskHello {
   Role role = Role::kWorker;
-  std::string identity;  // "" only for a worker: it is numbered
+  std::string identity;  // "" only for a worker, which then gets a number
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
-  // A server: where its end can be proved, "" where it cannot; and whose end it has proved there
-  // (process uid), 0: nobody's.
+  // For a server: the place where its end can be proved ("" if it cannot), and the process (uid)
+  // whose end it has proved there (0: none).
   std::string lifeline;
   std::uint64_t ended_process = 0;
-  // A worker: `identity` is a number that a coordinator gave to it, nobody chose it.
+  // For a worker: a coordinator assigned the number in `identity`.
   bool numbered = false;
 };
 
@@ -66,10 +66,10 @@ struct TaskEntry {
   std::string host;
   std::string lifeline;
   TaskState state = TaskState::kAlive;
-  bool numbered = false;  // Its identity was given to it, nobody chose it.
+  bool numbered = false;  // a coordinator assigned its identity
   bool session_open = true;
-  bool spoke = false;    // It has said something since its Hello.
-  bool leaving = false;  // A notice was given: its end is no death.
+  bool spoke = false;    // the task has sent a message since its Hello
+  bool leaving = false;  // a notice was given, so its end is not a death
   MonoTime registered_at{0}, last_heard{0}, closed_at{0}, since{0};
   std::string reason;  // Why it is suspected, gone or leaving.
   std::uint32_t registrations = 1;
@@ -83,25 +83,26 @@ struct RegisterVerdict {
   // accepted
   TaskId task;
   std::string identity;
-  // The registration of this identity that this one ends. Its session, if open, is told "replaced"
-  // and closed.
+  // The registration of this identity that this one ends. If its session is open, the session gets
+  // "replaced" and is closed.
   std::optional<TaskId> former;
-  bool former_same_process = false;  // It came back itself and keeps what it holds.
-  bool former_was_gone = false;      // Its end has been reported by Tick already.
+  // The same process has reconnected and keeps its shards or attempts.
+  bool former_same_process = false;
+  bool former_was_gone = false;  // Tick has already reported its end
   bool former_leaving = false;
-  bool former_numbered = false;  // It gets another number when it returns.
+  bool former_numbered = false;  // the former task gets another number when it registers again
   // refused
   std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;
-  bool too_often = false;  // "limit": registrations in a time, not living tasks
+  bool too_often = false;  // "limit": the rate of registrations, not the number of living tasks
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
-  // Of identity_taken.
+  // Set for identity_taken.
   struct Holder {
     std::uint64_t process_uid = 0;
     std::string host, lifeline;
     bool lives = false;         // its session is open, and it was heard within its lease
-    std::string free_identity;  // the lowest index that nobody has
+    std::string free_identity;  // the lowest index that no server has
   };
   std::optional<Holder> holder;
 };
@@ -109,8 +110,8 @@ struct RegisterVerdict {
 struct MembershipChange {
   enum class Kind {
     kSuspected,
-    kGone,  // worker: what it held is granted again. Never reported for a server.
-    kLost,  // server: its shards are rolled back elsewhere.
+    kGone,  // worker: its attempts are granted again; never reported for a server
+    kLost,  // server: its shards are rolled back elsewhere
   };
   Kind kind = Kind::kSuspected;
   TaskId task;
@@ -126,23 +127,24 @@ class Membership {
  public:
   explicit Membership(MembershipOptions options);
 
-  // A new registration. A worker of a living identity replaces it, unless its identity is but a
-  // number: then it gets another one, as does a numbered worker that was replaced; a server of a
-  // living identity is refused, until that one's lease is over or its end is proved (session
-  // closed, and the newcomer has taken over its lifeline in the same place). The same process
-  // (process_uid) returning replaces its own former registration.
+  // Handles a new registration. A worker replaces a living worker of the same identity, except if
+  // the identity is an assigned number: then it gets another number, and so does a numbered worker
+  // that was replaced. A server of a living identity is refused until the lease of the other server
+  // is over or its end is proved (its session is closed, and the new server has acquired the same
+  // lifeline). A process that returns (same process_uid) replaces its own former registration.
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
-  // Any message of the task. Unknown or replaced tasks: nothing.
+  // Records a message of the task. Unknown or replaced tasks are ignored.
   void Heard(MonoTime now, TaskId task);
-  // Its stream has ended; suspected at once. A repeat changes nothing.
+  // Records that the stream of the task has ended; the task is suspected at once. A repeat changes
+  // nothing.
   std::vector<MembershipChange> StreamClosed(MonoTime now, TaskId task);
-  // SIGTERM was announced: its end will not be a death.
+  // Records that SIGTERM was announced, so that its end is not a death.
   void Leaving(MonoTime now, TaskId task, absl::string_view reason);
-  // An operator said that this server is lost for good. False: unknown.
+  // Records that an operator declared this server lost. Returns false if it is unknown.
   bool DeclareLost(MonoTime now, absl::string_view server_identity,
                    std::vector<MembershipChange>* changes);
-  // Judges every lease. After a gap of more than half a lease between two ticks every lease
-  // restarts: it was us who slept.
+  // Checks all leases. After a gap of more than half a lease between two ticks, all leases restart,
+  // because the coordinator itself was paused.
   std::vector<MembershipChange> Tick(MonoTime now);
 
   const TaskEntry* Find(TaskId task) const;
@@ -157,7 +159,7 @@ class Membership {
   const MembershipOptions& options() const { return options_; }
 
  private:
-  // Identities in the order of people: "2" before "10".
+  // Orders identities for people: "2" before "10".
   struct Key {
     Key(Role r, absl::string_view name);
     Role role;
@@ -180,7 +182,7 @@ class Membership {
   RegistrationLimit registrations_;
   std::map<Key, TaskEntry> tasks_;
   std::map<TaskId, TaskEntry*> by_id_;        // into tasks_
-  std::set<std::uint64_t> replaced_;          // process uids that may not come back
+  std::set<std::uint64_t> replaced_;          // process uids that may not register again
   std::deque<std::uint64_t> replaced_order_;  // bounded: the oldest is forgotten
   std::uint64_t next_id_ = 1;
   std::optional<MonoTime> last_tick_;

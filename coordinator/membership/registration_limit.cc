@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kRenewalCost = 0.1;
 constexpr double kDebtSeconds =
-    10;  // so long does an honest newcomer wait at most, once silent sessions have ended
+    10;  // longest wait of a correct new task after silent sessions have ended
 constexpr std::size_t kIdentitiesMax = 4096;
 constexpr std::chrono::milliseconds kRetryMin{100}, kRetryMax{60'000};
 
@@ -58,7 +58,7 @@ double RegistrationLimit::recent(MonoTime now) const {
   return options_.all_burst - Refilled(all_, now, options_.all_burst, options_.all_per_second);
 }
 
-// And if none is full, the fullest one.
+// Removes full buckets; if none is full, removes the fullest one.
 void RegistrationLimit::ForgetFull(MonoTime now) {
   const auto tokens = [&](const auto& one) {
     return Refilled(one.second, now, options_.each_burst, options_.each_per_second);

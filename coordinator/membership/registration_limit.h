@@ -1,13 +1,13 @@
-// How many registrations are accepted in a time. Pure: the clock is the `now` of each call.
+// Limits the rate of registrations. Pure: each call passes the time as `now`.
 //
-// A registration costs the coordinator log lines, table rows and messages, and whoever has a
-// certificate (or reaches a listener without TLS) can ask for as many as he likes. Two buckets of
-// tokens bound that: one for each identity, one for all. A cluster whose tasks all start at once,
-// or all come back to a coordinator that was started again, takes a token each and finds the bucket
-// of all full: it holds twice the number of tasks that may live. A process that only renews its
-// registration pays a tenth to its identity's bucket and nothing to that of all. A registration
-// that ends without a single message after its Hello costs further tokens: honest tasks send a
-// heartbeat at once.
+// A registration costs the coordinator log lines, table rows and messages, and anyone with a
+// certificate (or with access to a listener without TLS) can send any number of them. Two kinds of
+// token buckets limit this: one per identity, and one for all. A cluster whose tasks all start at
+// once, or all reconnect to a restarted coordinator, takes one token per task and finds the bucket
+// of all full: it holds twice the largest number of living tasks. A process that only renews its
+// registration pays a tenth of a token to the bucket of its identity and nothing to that of all. A
+// registration that ends without a message after its Hello costs further tokens: correct tasks send
+// a heartbeat at once.
 #pragma once
 
 #include <chrono>
@@ -24,21 +24,22 @@ class RegistrationLimit {
   struct Options {
     double each_burst = 30, each_per_second = 2;    // of one identity
     double all_burst = 2048, all_per_second = 100;  // of all
-    double silent_cost = 10;  // of one that ended without a word, beside its own token
+    // Cost of a registration that ended without a message, in addition to its own token.
+    double silent_cost = 10;
   };
   explicit RegistrationLimit(Options options)
       : options_(options), all_{options.all_burst, MonoTime{0}} {}
 
   struct Verdict {
     bool accepted = true;
-    bool of_all = false;  // refused: by the bucket of all, not by the identity's
+    bool of_all = false;  // refused by the bucket of all, not by that of the identity
     std::chrono::milliseconds retry_after{
-        0};  // refused: when there will be a token, unless others take it
+        0};  // for refusals: time until a token is available, unless other registrations take it
   };
   enum class Who {
     kNewcomer,
-    kKnown,   // the last process of this identity has said something
-    kRenews,  // and it is that process that comes back
+    kKnown,   // the last process of this identity has sent a message
+    kRenews,  // and the same process registers again
   };
   // `task`: role and identity.
   Verdict Take(MonoTime now, const std::string& task, Who who);
@@ -58,7 +59,7 @@ class RegistrationLimit {
 
   const Options options_;
   Bucket all_;
-  std::map<std::string, Bucket> each_;  // those that are not full, as of the last look
+  std::map<std::string, Bucket> each_;  // buckets that were not full at the last check
 };
 
 }  // namespace evergrad::coordinator

@@ -1,6 +1,6 @@
-// The folder `model` of a run: what a user needs to use the model without Evergrad. model.json
-// (layers, fields, transforms, tables), load.py, README.md. The weights are in weights.npz beside
-// the folder, vocabularies.json comes with the export, tables.npz: model_tables.h. Pure.
+// The folder `model` of a run lets a user use the model without Evergrad: model.json (layers,
+// fields, transforms, tables), load.py, README.md. The weights are in weights.npz beside the
+// folder, vocabularies.json comes with the export, tables.npz: model_tables.h. Pure.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace evergrad::coordinator {
 
 std::string ModelJson(const config::JobSpec& spec, const v1::Plan& plan);
 std::string ModelReadme(const config::JobSpec& spec, bool has_tables, bool tables_written);
-// coordinator/runs/model/load.py, as it was when this program was built.
+// Returns coordinator/runs/model/load.py as of the build of this program.
 std::string LoadPy();
 
 }  // namespace evergrad::coordinator

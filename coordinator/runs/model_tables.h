@@ -1,7 +1,7 @@
-// The embedding tables of a job's last checkpoint as one file, where they are small: rows by rising
-// id, under the names that `psctl checkpoint export` gives them.
+// Writes the embedding tables of a job's last checkpoint to one file if they are small: rows in
+// ascending order of ids, under the names of `psctl checkpoint export`.
 //
-// Blocking, not thread-safe: for the file thread, one Step at a time. Memory: the rows, at most
+// Blocking, not thread-safe: runs on the file thread, one Step at a time. Memory: the rows, at most
 // bytes_max.
 #pragma once
 
@@ -24,9 +24,9 @@ class ModelTables {
               std::uint64_t bytes_max = kModelTablesBytesMax)
       : manifest_uri_(std::move(manifest_uri)), path_(std::move(path)), bytes_max_(bytes_max) {}
 
-  // Reads the manifest, then a file a step; the last step writes `path`. True: that is done, or
-  // status() says why not: ResourceExhausted, the tables are larger than bytes_max or the disk is
-  // full; else an error of a file.
+  // Reads the manifest, then one file per step; the last step writes `path`. Returns true when this
+  // is done, or when status() has the error: ResourceExhausted if the tables are larger than
+  // bytes_max or the disk is full, else an error of a file.
   bool Step(fs::FileSystem& files);
   const absl::Status& status() const { return status_; }
 

@@ -28,7 +28,7 @@ std::string PathOf(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
 }
 
-// Fewer bytes than asked for: the end of the file.
+// Fewer bytes than requested: the end of the file.
 absl::StatusOr<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<char> to,
                                    const std::string& path) {
   std::size_t done = 0;
@@ -45,7 +45,7 @@ absl::StatusOr<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<char>
 
 std::string Hex(absl::string_view digest) { return snapshot::Hex(snapshot::BytesOf(digest)); }
 
-// Opens a regular file; what else has its name is refused.
+// Opens a regular file and refuses any other kind.
 absl::StatusOr<int> OpenRegular(const std::string& path, std::uint64_t* bytes) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return fs::FileError(errno, "cannot open file", path);
@@ -64,7 +64,7 @@ absl::StatusOr<int> OpenRegular(const std::string& path, std::uint64_t* bytes) {
 
 namespace {
 
-// One attempt at a time writes, so one hidden name for each file is enough.
+// Only one attempt at a time writes, so one hidden name per file is enough.
 std::string HiddenPath(const std::string& folder, const std::string& name) {
   return PathOf(folder, absl::StrCat(".", absl::StrReplaceAll(name, {{"/", "-"}}), ".receiving"));
 }
@@ -238,7 +238,7 @@ bool RunFileListing::Step() {
             fd_, offset_,
             std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), bytes_ - offset_)),
             path);
-        if (!n.ok() || *n == 0) break;  // it cannot be read: it is not listed
+        if (!n.ok() || *n == 0) break;  // unreadable files are not listed
         hash_->Update(std::as_bytes(std::span(buffer).first(*n)));
         offset_ += *n;
         left -= std::min<std::uint64_t>(left, *n);

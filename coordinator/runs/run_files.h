@@ -1,9 +1,9 @@
-// Files of a job's runs folder on their way between hosts: received from an exporting worker, read
+// Transfers the files of a job's runs folder between hosts: received from an exporting worker, read
 // back, and read for a user.
 //
-// Blocking functions and classes for the file thread; local paths. Only names of
-// common/client/run_file_names.h are ever used: no path comes from the wire. Errors name the path;
-// a full disk is ResourceExhausted.
+// Blocking functions and classes for the file thread; local paths. Only the names in
+// common/client/run_file_names.h are used: no path comes from the wire. Errors name the path; a
+// full disk is ResourceExhausted.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@
 
 namespace evergrad::coordinator {
 
-// Takes the chunks of one export attempt and makes files of them: each under a hidden name until
-// its last chunk has come and the digest of the whole agrees; then it is synced and renamed.
-// Memory: none of its own. Not thread-safe.
+// Writes the chunks of one export attempt to files. Each file has a hidden name until its last
+// chunk has come and the digest of the whole file matches; then it is synced and renamed. Holds no
+// file data in memory. Not thread-safe.
 class RunFileReceiver {
  public:
   explicit RunFileReceiver(std::string folder) : folder_(std::move(folder)) {}
-  ~RunFileReceiver();  // a file that has begun and not ended leaves nothing
+  ~RunFileReceiver();  // removes an incomplete file
   RunFileReceiver(const RunFileReceiver&) = delete;
   RunFileReceiver& operator=(const RunFileReceiver&) = delete;
 
-  // Returns the bytes of this file that have been taken: `chunk.bytes()` when it is durable under
-  // its name. Offset 0 begins the file anew. InvalidArgument: a name that is not of the list, a
-  // chunk that does not follow the last one. DataLoss: a checksum differs. After an error the file
-  // has to begin anew.
+  // Returns the number of stored bytes of this file: `chunk.bytes()` once the file is durable under
+  // its name. Offset 0 starts the file again. Errors: InvalidArgument for a name that is not in the
+  // list or a chunk that does not follow the previous one; DataLoss for a wrong checksum. After an
+  // error the file has to start again.
   absl::StatusOr<std::uint64_t> Take(const v1::RunFileChunk& chunk);
 
  private:
@@ -48,10 +48,11 @@ class RunFileReceiver {
   std::optional<snapshot::Sha256> hash_;  // of what has been seen of this file
 };
 
-// Removes what a coordinator that died while it received has left under hidden names.
+// Removes hidden files of a coordinator that died while it received them.
 void RemoveHalfReceived(const std::string& folder);
 
-// Reads files and compares size and digest with what their writer said, a bounded part at a time.
+// Reads files in chunks of limited size and compares their sizes and digests with those of their
+// writer.
 class RunFileCheck {
  public:
   RunFileCheck(std::string folder, std::vector<v1::RunFileInfo> files,
@@ -61,8 +62,8 @@ class RunFileCheck {
   RunFileCheck(const RunFileCheck&) = delete;
   RunFileCheck& operator=(const RunFileCheck&) = delete;
 
-  // True: all were read, or status() is an error: NotFound, DataLoss (another size or digest), or
-  // the file system's.
+  // Returns true when all files were read, or when status() is an error: NotFound, DataLoss (wrong
+  // size or digest), or an error of the file system.
   bool Step();
   const absl::Status& status() const { return status_; }
 
@@ -79,8 +80,8 @@ class RunFileCheck {
   absl::Status status_;
 };
 
-// The files of kRunFileNames that are in `folder`, with size and digest. Of those in `known` with
-// the same size the digest is taken from there; the others are read here, a bounded part at a time.
+// Lists the files of kRunFileNames in `folder`, with size and digest. For files in `known` with the
+// same size the known digest is used; the others are read, in chunks of limited size.
 class RunFileListing {
  public:
   RunFileListing(std::string folder, std::vector<v1::RunFileInfo> known,
@@ -89,7 +90,7 @@ class RunFileListing {
   RunFileListing(const RunFileListing&) = delete;
   RunFileListing& operator=(const RunFileListing&) = delete;
 
-  bool Step();  // true: files() is whole
+  bool Step();  // true: files() is complete
   const std::vector<v1::RunFileInfo>& files() const { return files_; }
 
  private:
@@ -103,7 +104,7 @@ class RunFileListing {
   std::vector<v1::RunFileInfo> files_;
 };
 
-// NotFound: no such file, or a name that is not of the list.
+// Returns NotFound if there is no such file, or if the name is not in the list.
 absl::StatusOr<std::string> ReadRunFilePart(const std::string& folder, absl::string_view name,
                                             std::uint64_t offset, std::size_t bytes_max);
 

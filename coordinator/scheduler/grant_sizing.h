@@ -1,4 +1,4 @@
-// How much work a worker may hold ahead, so that it does not feel a short absence of the
+// Sizes the work that a worker holds ahead, so that it does not notice a short absence of the
 // coordinator. Pure.
 #pragma once
 
@@ -15,10 +15,11 @@ struct GrantSizing {
   std::uint32_t attempts_max = 256;
 };
 
-// Seconds that one closure takes a worker: an average in which the newest weighs a quarter.
+// Average seconds per closure of a worker; the newest closure has a weight of a quarter.
 class ClosureRate {
  public:
-  // A closure ended now; `began_max` is the later of its grant and the end of the one before.
+  // Records the end of a closure; `began_max` is the later of its grant and the end of the previous
+  // closure.
   void OnDone(MonoTime now, MonoTime began_max);
   double seconds_per_closure() const { return seconds_; }  // 0: not known yet
 
@@ -26,9 +27,9 @@ class ClosureRate {
   double seconds_ = 0;
 };
 
-// Attempts that a worker may hold now. `remaining`: closures not granted yet before the next
-// barrier; near the end each worker gets a shrinking part of what is left, so that nobody waits
-// long for the slowest. Never below one.
+// Returns the number of attempts that a worker may hold now, at least one. `remaining` is the
+// number of closures before the next barrier that are not granted yet; near the end each worker
+// gets a shrinking part of them, so that no worker waits long for the slowest.
 std::uint32_t AttemptsAhead(const GrantSizing& sizing, double seconds_per_closure,
                             std::uint64_t remaining, std::uint32_t workers);
 

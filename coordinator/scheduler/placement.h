@@ -1,4 +1,4 @@
-// Which server holds which shard. Pure.
+// Assigns shards to servers. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ struct ShardSize {
 };
 struct ServerLoad {
   std::string identity;
-  std::uint64_t bytes = 0;  // what it holds already
+  std::uint64_t bytes = 0;  // bytes that the server holds already
 };
 struct Placement {
   ShardId shard;
   std::string server;
 };
 
-// The biggest shard first to the least loaded server; equals by lower number and by order in
-// `servers`, so the same input gives the same placement. In the order of shard numbers. Empty when
-// there are no servers.
+// Assigns the largest shard first to the least loaded server. Ties go to the lower shard number and
+// to the earlier server in `servers`, so equal input gives equal placement. The result is ordered
+// by shard number; it is empty if there are no servers.
 std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<ServerLoad> servers);
 
 }  // namespace evergrad::coordinator

@@ -4,11 +4,11 @@
 
 namespace evergrad::coordinator {
 
-// Begins the end; a repeat, or a job that has ended, changes nothing and is answered with the
-// state. Poll GetJob for CANCELLED.
+// Begins the end of a job. A repeat, or a cancel of an ended job, changes nothing and returns the
+// state. Callers poll GetJob for CANCELLED.
 template <>
 void ControlPlane::Serve(const v1::CancelJobRequest& request, Responder responder) {
-  // An empty name means the newest job where one is looked at; what is ended is named.
+  // An empty name selects the newest job only in calls that read; a cancel must name its job.
   if (request.job().empty())
     return responder->Answer(
         UserError(absl::InvalidArgumentError("CancelJob names no job: want=name or uid")));

@@ -1,7 +1,7 @@
 // The seven RPCs of functions jobs: schedule, join, done, fetch, cancel, release, finish. They
-// share one mechanism: the job answers at once, or it is asked again whenever something has
-// changed, in the order of the calls. At the latest after wait_ms the caller is told what the call
-// waits for, and calls again.
+// share one mechanism: the job answers at once, or it is asked again after each change, in the
+// order of the calls. After at most wait_ms the caller is told the reason for the wait, and calls
+// again.
 #include <algorithm>
 #include <type_traits>
 
@@ -20,8 +20,8 @@ struct Waits<Request, std::void_t<decltype(std::declval<Request>().wait_ms())>> 
 
 }  // namespace
 
-// Asks the job by `ask(job, request, waiting_for)`, now and whenever something has changed, until
-// it answers or wait_ms has passed.
+// Calls `ask(job, request, waiting_for)` now and after each change, until it answers or wait_ms has
+// passed.
 template <class Request, class Ask>
 void ControlPlane::AskJob(const Request& request, const Responder& responder, Ask ask) {
   using Response = typename std::decay_t<decltype(ask(

@@ -54,7 +54,7 @@ ControlCall ControlPlane::Row(std::vector<absl::string_view> roles) {
           }};
 }
 
-// A task tells the coordinator everything in its session (session.cc): people make these calls.
+// Tasks use their sessions (session.cc) for everything, so only users call these RPCs.
 const std::vector<ControlCall>& ControlPlane::Calls() {
   static const auto* const calls = new std::vector<ControlCall>{
       Row<v1::SubmitJobRequest>({"user"}),      Row<v1::GetJobRequest>({"user"}),

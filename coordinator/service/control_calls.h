@@ -19,22 +19,22 @@ namespace evergrad::coordinator {
 
 class ControlPlane;
 
-// Shared by a handler and the closures that answer later; it is answered once.
+// Shared by a handler and the closures that answer later; answers once.
 using Responder = std::shared_ptr<transport::UnaryResponder>;
 
 struct ControlCall {
   std::string method;                    // "/evergrad.v1.Control/DrainTask"
   std::vector<absl::string_view> roles;  // of certificates: "user", "worker", …
-  // Parses the request and serves it, on the control executor. False: the bytes are no request of
-  // the method, and nothing has changed.
+  // Parses and serves the request on the control executor. Returns false, without any change, if
+  // the bytes are not a request of the method.
   bool (*serve)(ControlPlane& plane, const std::string& request, const Responder& responder);
 };
 
-// Null: the method has no row, so no caller may use it.
+// Returns null if the method has no row, so that no caller may use it.
 const ControlCall* FindCall(const std::vector<ControlCall>& calls, absl::string_view method);
 
-// OK without TLS, where no peer has a proven role. Else PermissionDenied unless the certificate is
-// for one of the roles: "certificate is for worker/0, expected user".
+// Returns OK without TLS, where no peer has a proven role. With TLS it returns PermissionDenied
+// unless the certificate is for one of the roles: "certificate is for worker/0, expected user".
 absl::Status CheckCaller(const ControlCall& call, const transport::PeerInfo& peer);
 
 }  // namespace evergrad::coordinator

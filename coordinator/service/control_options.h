@@ -25,12 +25,14 @@ struct ControlOptions {
   fs::Roots checkpoint_roots = {};                // where a job's checkpoint.directory may lie
   std::uint32_t jobs_running_max = 1;             // side by side; the others wait in the queue
   std::chrono::milliseconds share_turn{
-      10000};  // how long who has the odd worker keeps it, while another job waits for its turn
+      // How long a job keeps a worker that does not divide evenly, while another job waits for its
+      // turn.
+      10000};
   std::uint32_t jobs_queued_max = 64;
   std::uint32_t jobs_kept_max = 100;           // ended jobs still answered for
   std::uint32_t calls_max = 1024;              // Control RPCs in progress
   std::uint32_t file_calls_max = 16;           // of them, those that read runs' files
-  std::uint32_t batches_queued_max = 1024;     // of one session, not yet handled
+  std::uint32_t batches_queued_max = 1024;     // of one session, not handled yet
   std::uint64_t file_bytes_max = 64ull << 20;  // waiting to be written
   std::uint64_t gate_bytes_max =
       64ull << 20;  // messages that wait for the journal; beyond it sessions end
@@ -38,10 +40,9 @@ struct ControlOptions {
   bool counting_allowed = false;        // the daemon was started with --failpoints
   bool local_only = false;  // daemon::IsLocalOnly: only users of this machine submit jobs
   bool insecure_listen = false;
-  bool forget_unknown_jobs =
-      false;  // shards of jobs that the journal has lost are dropped (line 18a)
-  // Whether a server that registers over this connection has an endpoint that workers elsewhere
-  // cannot reach. May be empty: no.
+  bool forget_unknown_jobs = false;  // drop shards of jobs that the journal has lost (line 18a)
+  // Returns whether a server that registers over this connection has an endpoint that workers on
+  // other hosts cannot reach. May be empty: false.
   std::function<bool(const std::string& peer_address, const std::string& endpoint)>
       unreachable_endpoint;
   std::string build_id;

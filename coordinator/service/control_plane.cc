@@ -18,7 +18,7 @@ namespace evergrad::coordinator {
 
 namespace {
 
-// Releases its place among the calls in progress when it goes, answered or not.
+// Releases its place among the calls in progress when it is destroyed, answered or not.
 class CountedResponder final : public transport::UnaryResponder {
  public:
   CountedResponder(std::unique_ptr<transport::UnaryResponder> inner,
@@ -35,14 +35,14 @@ class CountedResponder final : public transport::UnaryResponder {
       calls_;  // shared with every call: one may outlive the control plane
 };
 
-// The batches of one session that wait to be handled; shared by the session's callbacks.
+// The batches of one session that are not handled yet; shared by the session's callbacks.
 struct Inbox {
   std::atomic<std::uint32_t> queued{0};
   std::atomic<bool> overflowed{false};
 };
 
-// Read by the transport's thread, used by the control executor: its parts are in few blocks of
-// memory, freed together.
+// The transport's thread parses it, the control executor uses it: its parts are in few blocks of
+// memory, which are freed together.
 struct ParsedBatch {
   google::protobuf::Arena arena;
   v1::TaskBatch* const batch = google::protobuf::Arena::CreateMessage<v1::TaskBatch>(&arena);

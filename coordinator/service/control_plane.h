@@ -1,4 +1,4 @@
-// The coordinator's state and everything that changes it: sessions, membership, jobs, the Control
+// The state of the coordinator and all changes to it: sessions, membership, jobs and the Control
 // RPCs.
 //
 //   transport threads --(post)--> control executor: owns all of this, decides, sends --(post)-->
@@ -63,41 +63,41 @@ class ControlPlane final {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // Called once, on the control executor, when this process has to end: nothing was changed and
-    // nothing more will be. May be empty.
+    // Called once on the control executor if this process has to end. Nothing was changed, and
+    // nothing will change any more. May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
   ControlPlane(ControlOptions options, Parts parts);
 
-  // Takes up the jobs that the store holds. Before handlers() and Start, on the creating thread. An
-  // error names a living job that this version cannot go on with (all are logged): nothing of the
-  // journal has changed, and there is no coordinator.
+  // Restores the jobs of the store. Called on the creating thread, before handlers() and Start. An
+  // error names a living job that this version cannot continue (all such jobs are logged); the
+  // journal was not changed, and the coordinator must not start.
   absl::Status Recover();
 
   // The table of the Control RPCs, in the order of api.proto.
   static const std::vector<ControlCall>& Calls();
 
-  // Thread-safe: what the transport calls. Each posts to the control executor; bounded, refused
-  // beyond.
+  // Thread-safe. The handlers of the transport post to the control executor; their number is
+  // limited, and calls beyond the limit are refused.
   transport::Handlers handlers();
 
-  // The rest on the control executor.
+  // All further methods run on the control executor.
   void Start(std::string advertised_address,
              std::string metrics_address);  // opens the window, begins to tick
   void Stop();                              // ends every session; nothing happens afterwards
 
  private:
-  // What `task list` shows beside membership; lives as long as the task is listed.
+  // Facts that `task list` shows besides membership; they live as long as the task is listed.
   struct TaskFacts {
-    v1::Hello hello;  // without what it held
+    v1::Hello hello;  // without its shards and attempts
     v1::WorkerProgress worker;
     v1::ServerProgress server;
     std::int64_t registered_ms = 0, since_ms = 0;
     TaskState last_state = TaskState::kAlive;
-    std::string leaving;  // why, "": it stays
+    std::string leaving;  // reason for leaving; "": the task stays
     bool drains = false;  // a server that waits for Drained
-    std::map<std::uint64_t, std::string>
-        drained;  // jobs that have moved away what it held of theirs, and "" or why they could not
+    // Jobs that have moved their shards away, each with "" or the reason why they could not.
+    std::map<std::uint64_t, std::string> drained;
     bool drained_said = false;
   };
 

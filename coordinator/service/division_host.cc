@@ -70,7 +70,7 @@ class ControlPlane::Division final : public DivisionHost {
   }
 
  private:
-  // A job that ends while the workers are divided is still known.
+  // A job that ends during the division is still in the table.
   Job& Of(JobUid job) const { return *plane_.jobs_.Get(job); }
   ControlPlane& plane_;
 };

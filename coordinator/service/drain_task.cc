@@ -5,8 +5,8 @@
 
 namespace evergrad::coordinator {
 
-// The task is told down its session, and then does what a preemption notice would have made it do.
-// A repeat is told again and changes nothing.
+// The session passes the request to the task, which then acts as after a preemption notice. A
+// repeat is passed on again and changes nothing.
 template <>
 void ControlPlane::Serve(const v1::DrainTaskRequest& request, Responder responder) {
   const std::pair<std::string, std::string> name =

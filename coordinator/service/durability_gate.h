@@ -1,8 +1,8 @@
-// Keeps back whatever may not leave the process before the store has made durable what it accepted
-// earlier. Order is kept.
+// Holds back messages until the store has made all changes durable that it accepted before them.
+// Order is kept.
 //
-// Bytes of messages in the gate are counted against a limit. Not thread-safe: the control executor
-// owns it. It does no I/O; the store is only asked how far it is.
+// Bytes of waiting messages count against a limit. Not thread-safe: the control executor owns it.
+// The gate does no I/O; it only asks the store about its progress.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +15,22 @@ namespace evergrad::coordinator {
 
 class DurabilityGate {
  public:
-  // `store` outlives the gate. `commit` hands the store all changes that have been made and not
-  // committed yet; false: the store failed. It is called before anything is let through.
+  // `store` outlives the gate. `commit` passes all uncommitted changes to the store and returns
+  // false if the store has failed. It is called before the gate lets anything pass.
   DurabilityGate(const StateStore* store, std::uint64_t bytes_max, std::function<bool()> commit);
 
-  // Runs `then` at once if the store has made everything durable, else in Release. After a failed
-  // commit nobody knows what the store holds, so `then` never runs.
+  // Runs `then` at once if the store has made everything durable, otherwise in Release. After a
+  // failed commit the contents of the store are unknown, so `then` never runs.
   void WhenDurable(std::function<void()> then);
-  // The same for a message of `bytes`. False: it does not fit, and nothing has changed.
+  // The same for a message of `bytes`. Returns false, without any change, if the message exceeds
+  // the limit.
   bool Admit(std::uint64_t bytes, std::function<void()> then);
-  // Whether a message would be let through at once.
+  // Returns whether a message would pass at once.
   bool IsOpen();
-  // Lets through all that the store has made durable by now.
+  // Lets everything pass that the store has made durable by now.
   void Release();
 
-  std::uint64_t bytes() const { return bytes_; }  // of the messages that wait
+  std::uint64_t bytes() const { return bytes_; }  // of the waiting messages
 
  private:
   struct Waiting {

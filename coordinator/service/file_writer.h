@@ -1,9 +1,9 @@
 // Writes the files of runs on the file thread, in order.
 //
-// Bytes of lines that wait for the disk are bounded; further lines are refused with
-// ResourceExhausted and counted. Every callback runs later on the control executor. Public methods
-// belong to the control executor, but for UpdateMetrics, which any thread may call. The file
-// thread's work ends before the writer is destroyed.
+// The bytes of lines that wait for the disk are limited; further lines are refused with
+// ResourceExhausted and counted. All callbacks run later on the control executor. Public methods
+// are called on the control executor, except UpdateMetrics, which any thread may call. The work on
+// the file thread ends before the writer is destroyed.
 #pragma once
 
 #include <atomic>
@@ -34,14 +34,14 @@ class FileWriter {
   };
   FileWriter(Parts parts, std::uint64_t bytes_max);
 
-  // Writes each file atomically, and makes the folders that it needs.
+  // Writes each file atomically, and creates the folders that it needs.
   void WriteFiles(const std::string& folder, std::vector<RunFile> files, Done done);
-  // Both as JobHost has them. The folder of AppendLines exists.
+  // See JobHost for both. The folder of AppendLines exists.
   void AppendLines(const std::string& folder, const std::string& name, std::string lines,
                    Done done);
   void RestoreLines(const std::string& folder, const std::string& name, std::uint64_t offset,
                     std::string tail, Done done);
-  // Runs `work` on the file thread, then what it returned on the control executor.
+  // Runs `work` on the file thread, and then its result on the control executor.
   void Run(std::function<std::function<void()>()> work);
 
   void UpdateMetrics() { limit_.current.Set(static_cast<double>(bytes_.load())); }
@@ -52,8 +52,8 @@ class FileWriter {
 
   const Parts parts_;
   const std::uint64_t bytes_max_;
-  std::atomic<std::uint64_t> bytes_{0};  // of lines that wait
-  WriteTrouble write_trouble_;           // file thread
+  std::atomic<std::uint64_t> bytes_{0};  // of waiting lines
+  WriteTrouble write_trouble_;           // used on the file thread
   metrics::Limit limit_;
 };
 

@@ -5,8 +5,8 @@
 
 namespace evergrad::coordinator {
 
-// Answers at once if the job's revision is above the one seen, or it has ended; else when it rises,
-// at the latest after wait_ms.
+// Answers at once if the revision of the job is above the caller's, or if the job has ended;
+// otherwise when the revision rises, after at most wait_ms.
 template <>
 void ControlPlane::Serve(const v1::GetJobRequest& request, Responder responder) {
   const Job* job = jobs_.Find(request.job());

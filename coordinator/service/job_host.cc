@@ -1,4 +1,4 @@
-// The control plane as its jobs see it.
+// The control plane as jobs see it.
 #include "absl/strings/str_cat.h"
 #include "coordinator/service/control_plane.h"
 
@@ -56,7 +56,7 @@ class ControlPlane::Host final : public JobHost {
 std::unique_ptr<JobHost> ControlPlane::MakeJobHost() { return std::make_unique<Host>(this); }
 
 void ControlPlane::Send(TaskId task, const v1::CoordinatorMessage& message) {
-  if (message.has_drained()) {  // each job says it about its own shards
+  if (message.has_drained()) {  // each job reports its own shards
     facts_[task].drained[message.drained().job_uid()] = message.drained().cannot();
     return CheckDrained(task);
   }
@@ -75,7 +75,7 @@ void ControlPlane::JobChanged() {
 
 void ControlPlane::ForeignMessage(TaskId task, absl::string_view what) {
   metrics_.foreign.Add();
-  // The first ones show what happens; the counter has the rest.
+  // The first messages are logged; the counter has the others.
   if (metrics_.foreign.value() > 10) return;
   const TaskEntry* entry = membership_.Find(task);
   parts_.logger->Warning(absl::StrCat(

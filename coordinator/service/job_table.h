@@ -1,4 +1,4 @@
-// The jobs that the coordinator knows: by submission, waiting for their turn, and running.
+// The jobs that the coordinator knows: in order of submission, queued, and running.
 //
 //   Add -> queued -> TakeNext -> running -> RemoveEnded -> (still known) -> Forget
 //
@@ -20,7 +20,7 @@ namespace evergrad::coordinator {
 
 class JobTable {
  public:
-  // At most `running_max` jobs run side by side, but for those that were restored.
+  // At most `running_max` jobs run at the same time, not counting restored jobs.
   explicit JobTable(std::size_t running_max) : running_max_(running_max) {}
 
   // --- all jobs
@@ -29,17 +29,17 @@ class JobTable {
   std::size_t size() const { return jobs_.size(); }
   bool Contains(JobUid uid) const { return jobs_.contains(uid); }
   Job* Get(JobUid uid) const;  // null: unknown
-  // The newest job of this name or uid; "": the newest of all. Null: none.
+  // Returns the newest job of this name or uid ("": the newest of all), or null.
   Job* Find(absl::string_view name_or_uid) const;
   const Job* FindLiving(absl::string_view name) const;  // the job of this name that has not ended
   bool HasLiving() const;
 
-  // A job that has just been submitted: it is the last of the queue.
+  // Adds a submitted job at the end of the queue.
   Job* Add(std::unique_ptr<Job> job);
-  void TakeBack(JobUid uid);  // the job that was added last, as if it had never been added
-  // A job of the journal, in the order of submission. True: it runs.
+  void TakeBack(JobUid uid);  // removes the job that was added last, without a trace
+  // Adds a job of the journal, in the order of submission. Returns whether it runs.
   bool Restore(std::unique_ptr<Job> job);
-  // Ended jobs beyond the newest `kept_max`, oldest first.
+  // Returns the ended jobs beyond the newest `kept_max`, oldest first.
   std::vector<JobUid> EndedBeyond(std::size_t kept_max) const;
   void Forget(JobUid uid);
 
@@ -47,10 +47,10 @@ class JobTable {
   std::size_t queued() const { return queue_.size(); }
   std::optional<std::size_t> PlaceInQueue(JobUid uid) const;  // from 0
   void RemoveFromQueue(JobUid uid) { std::erase(queue_, uid); }
-  // Whether another job has to wait for the end of one that runs.
+  // Returns whether another job has to wait for the end of a running one.
   bool full() const { return running_.size() >= running_max_; }
-  // The next job that begins; it is running from now on. Null: none waits, or running_max run. Jobs
-  // that were cancelled in the queue are skipped.
+  // Returns the next job to begin, which is running from now on, or null if none waits or
+  // running_max run. Jobs that were cancelled in the queue are skipped.
   Job* TakeNext();
 
   // --- running jobs. A job that has ended is none, also before RemoveEnded.

@@ -4,8 +4,8 @@
 
 namespace evergrad::coordinator {
 
-// The coordinator itself first, then servers, then workers. Tasks that are gone stay in the list
-// until newer ones push them out.
+// Lists the coordinator first, then servers, then workers. Tasks that are gone stay in the list
+// until newer ones displace them.
 template <>
 void ControlPlane::Serve(const v1::ListTasksRequest&, Responder responder) {
   v1::ListTasksResponse response;
@@ -32,7 +32,7 @@ void ControlPlane::Serve(const v1::ListTasksRequest&, Responder responder) {
     row->set_build_id(facts.hello.build_id());
     row->set_started_ms(facts.hello.started_ms());
     if (entry->state == TaskState::kGone) {
-      // It no longer holds or does what it last reported.
+      // The last report of the task is outdated.
       row->set_activity("gone");
     } else if (entry->role == Role::kWorker) {
       FillWorkerRow(*entry, facts.worker, row);

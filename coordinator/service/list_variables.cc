@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kHottestIds = 64;
 
-// Adds one slot's part to what is known of the table.
+// Adds the state of one slot to the state of the table.
 void Add(const v1::TableState& part, v1::TableState* sum) {
   sum->set_rows(sum->rows() + part.rows());
   sum->set_waiting(sum->waiting() + part.waiting());
@@ -27,7 +27,7 @@ void Add(const v1::TableState& part, v1::TableState* sum) {
   sum->set_refused(sum->refused() + part.refused());
   sum->set_digest(sum->digest() + part.digest());
   sum->set_slot_digest(sum->slot_digest() + part.slot_digest());
-  // An id lies in one slot only: the hottest of all are among the hottest of each.
+  // An id belongs to one slot only, so the hottest ids of all slots are among the hottest of each.
   sum->mutable_hottest()->MergeFrom(part.hottest());
 }
 
@@ -73,7 +73,7 @@ v1::VariableRow TableRow(const v1::Plan& plan, const v1::TableSpec& table,
   return row;
 }
 
-// `only`: one variable's row; "": all.
+// `only` selects the row of one variable; "" selects all.
 v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& answer,
                                absl::string_view only) {
   std::map<std::uint32_t, std::size_t> answered;
@@ -97,7 +97,7 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
       row.set_complete(false);
       continue;
     }
-    // Digests are sums mod 2^64: they add up over any cut.
+    // Digests are sums mod 2^64, so they add up over any partition.
     const v1::ShardState& state = answer.shards[found->second];
     row.set_digest(row.digest() + state.digest());
     row.set_slot_digest(row.slot_digest() + state.slot_digest());
@@ -112,7 +112,7 @@ v1::ListVariablesResponse Rows(const v1::Plan& plan, const Job::ShardAnswer& ans
   return response;
 }
 
-// All names of the plan, dense variables first, each once.
+// Returns all names of the plan, dense variables first, without duplicates.
 std::vector<std::string> NamesOf(const v1::Plan& plan) {
   std::vector<std::string> names;
   for (const v1::ShardSpec& spec : plan.shards())
@@ -124,8 +124,8 @@ std::vector<std::string> NamesOf(const v1::Plan& plan) {
 
 }  // namespace
 
-// A running job's owners are asked now; an ended one is answered from its final report. Shards that
-// do not answer in time leave their variable incomplete.
+// For a running job the owners of the shards are asked now; for an ended one its final report is
+// used. Shards that do not answer in time leave their variable incomplete.
 template <>
 void ControlPlane::Serve(const v1::ListVariablesRequest& request, Responder responder) {
   constexpr std::size_t kNamesShown = 64;

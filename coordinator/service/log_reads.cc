@@ -11,7 +11,7 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::uint64_t kPerMs = 100'000;  // lines of a millisecond that a cursor can count
+constexpr std::uint64_t kPerMs = 100'000;  // lines per millisecond that a cursor can count
 constexpr char kOwnName[] = "coordinator/0";
 
 bool IsWanted(const v1::ReadTaskLogsRequest& request, const std::string& name) {
@@ -97,7 +97,7 @@ void LogReads::OnLines(TaskId task, const v1::LogLines& lines) {
     if (taken >= options_.lines_max) break;
     ++taken;
     read.lines.push_back(line);
-    read.lines.back().set_task(read.names[task]);  // whatever name the line has
+    read.lines.back().set_task(read.names[task]);  // replaces any name in the line
   }
   if (!lines.end()) return;
   read.waiting.erase(task);
@@ -128,8 +128,8 @@ void LogReads::Finish(std::uint64_t number) {
   std::stable_sort(
       read.lines.begin(), read.lines.end(),
       [](const v1::LogLine& a, const v1::LogLine& b) { return a.wall_ms() < b.wall_ms(); });
-  // The lines of the former answer are left out: those of earlier milliseconds, and the first lines
-  // of the cursor's millisecond, for each task.
+  // Leaves out the lines of the previous answer: for each task, those of earlier milliseconds, and
+  // the first lines of the cursor's millisecond.
   v1::ReadTaskLogsResponse response;
   std::map<std::string, std::pair<std::int64_t, std::uint64_t>>
       at;  // newest millisecond of a task, and the number of its lines

@@ -1,8 +1,9 @@
-// Reads of tasks' newest log lines: each task is asked through its session, and the answer is in
-// order of wall time, with a cursor for each task.
+// Reads the newest log lines of tasks: each task is asked through its session. The answer is
+// ordered by wall time and has a cursor per task.
 //
-// A cursor is wall_ms x 100,000 + the lines of that millisecond that were handed out, so a caller
-// that follows loses and repeats nothing. A task that does not answer in time is left out.
+// A cursor is wall_ms x 100,000 + the number of lines of that millisecond that were returned, so
+// that a following caller neither loses nor repeats a line. A task that does not answer in time is
+// left out.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -29,7 +30,7 @@ class LogReads {
   struct Parts {  // all outlive this
     SessionTable* sessions = nullptr;
     const Membership* membership = nullptr;
-    log::Logger* logger = nullptr;  // the coordinator's own lines
+    log::Logger* logger = nullptr;  // for the coordinator's own lines
   };
   struct Options {
     std::uint32_t lines_max = 0;  // of one answer, and of one task
@@ -37,13 +38,13 @@ class LogReads {
   };
   LogReads(Parts parts, Options options) : parts_(parts), options_(options) {}
 
-  // `number` is unique among the requests to tasks. NotFound: a task that was named is not known.
+  // `number` is unique among the requests to tasks. Returns NotFound if a named task is not known.
   void Begin(MonoTime now, std::uint64_t number, const v1::ReadTaskLogsRequest& request,
              Responder responder);
-  // Lines of a read that has ended, or that the task was not asked for, change nothing.
+  // Lines for a read that has ended, or from a task that was not asked, are ignored.
   void OnLines(TaskId task, const v1::LogLines& lines);
-  void OnSessionClosed(TaskId task);  // its lines are not waited for any more
-  // Answers the reads that wait for no task any more, or have waited long enough.
+  void OnSessionClosed(TaskId task);  // its lines are not awaited any more
+  // Answers the reads that wait for no more tasks, or have waited for the longest time.
   void Check(MonoTime now);
   void Stop();  // answers all with Unavailable
 

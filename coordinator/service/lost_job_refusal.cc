@@ -1,5 +1,5 @@
-// Line 18a: a journal that has lost jobs, or that a coordinator was started without. What the
-// servers hold of them may be their only copy: it is dropped on an operator's word alone.
+// Line 18a: a journal that has lost jobs, or a coordinator that started without a journal. The
+// servers may hold the only copy of these jobs, so it is dropped only if an operator says so.
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "coordinator/service/control_plane.h"
@@ -22,14 +22,14 @@ LostJobs ControlPlane::MakeLostJobs() const {
   return LostJobs(std::move(knows));
 }
 
-// Before the first message of this life.
+// Called before the first message of this life.
 bool ControlPlane::EndsForLostJobs() {
   LostJobs lost = MakeLostJobs();
   for (const std::uint64_t number : sessions_.deferred()) {
     const Session* session = sessions_.Find(number);
     if (session == nullptr) continue;
     const v1::Hello& hello = session->hello;
-    // Whoever is not the task that it says cannot keep a coordinator from starting.
+    // A peer that is not the task that it claims to be must not prevent a start of the coordinator.
     if (!transport::CheckPeer(session->peer,
                               absl::StrCat(RoleName(session->role), "/", hello.identity()))
              .ok())
@@ -41,8 +41,8 @@ bool ControlPlane::EndsForLostJobs() {
   return true;
 }
 
-// A server that comes once the term is taken. Jobs that run here are not stopped for it: it alone
-// is refused, and keeps what it holds.
+// Handles a server that registers after the term was chosen. Running jobs are not stopped for it:
+// only this server is refused, and it keeps its shards.
 bool ControlPlane::RefusesForLostJobs(Session& session, const v1::Hello& hello) {
   LostJobs lost = MakeLostJobs();
   if (!transport::CheckPeer(session.peer,

@@ -1,5 +1,5 @@
-// Which jobs a journal has lost, or are in another one, by what servers say that they hold (LEDGER
-// line 18a), and what an operator is told about it. Pure.
+// Finds the jobs that a journal has lost, or that belong to another journal, from the shards that
+// servers report (LEDGER line 18a), and words the message to the operator. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,22 @@
 
 namespace evergrad::coordinator {
 
-// How this coordinator's journal knows a job.
+// The knowledge of this coordinator's journal about a job.
 struct JournalKnows {
   bool journals = false;                // there is a journal that outlives the process
-  bool forgets = false;                 // an operator's word: nothing counts as lost
-  std::function<bool(JobUid)> known;    // it has the job, ended or not
-  std::function<bool(JobUid)> removed;  // it was told to remove the job
-  std::uint64_t term = 0, jobs = 0;     // what it holds, for the message
+  bool forgets = false;                 // the operator has decided that no job counts as lost
+  std::function<bool(JobUid)> known;    // the journal has the job, ended or not
+  std::function<bool(JobUid)> removed;  // the journal has removed the job
+  std::uint64_t term = 0, jobs = 0;     // its contents, for the message
 };
 
 class LostJobs {
  public:
   explicit LostJobs(JournalKnows knows) : knows_(std::move(knows)) {}
-  // What a server that registers holds of jobs that the journal has lost. True: something, and it
-  // was added.
+  // Adds the shards of lost jobs that a registering server holds. Returns whether there were any.
   bool Add(const v1::Hello& hello);
   bool empty() const { return jobs_.empty(); }
-  // Sentences for an operator: what was found, what is at stake, what to do.
+  // Returns sentences for an operator: the findings, the risk, and the remedies.
   std::string Text() const;
 
  private:

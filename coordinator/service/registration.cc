@@ -26,14 +26,14 @@ struct ControlPlane::Registration {
   Session& session;
   const MonoTime now;
   v1::Hello hello;
-  TaskHello said = {};  // the Hello as membership reads it
+  TaskHello said = {};  // the Hello in the form of membership
   RegisterVerdict verdict = {};
   bool former_died = false;
   std::optional<std::string> contest = {};  // two processes replace each other
   v1::CoordinatorMessage message = {};      // Registered
-  // What Registered says about the first job, for each further job.
+  // The contents of Registered for the first job are repeated for each further job.
   std::vector<v1::CoordinatorMessage> others = {};
-  std::vector<Job*> jobs = {};  // that the task takes part in: a worker in one, a server in all
+  std::vector<Job*> jobs = {};  // jobs of the task: one for a worker, all for a server
   v1::Registered* registered() { return message.mutable_registered(); }
 };
 
@@ -54,8 +54,8 @@ bool ControlPlane::Identify(Registration& one) {
   TaskHello& said = one.said;
   said.role = one.session.role;
   said.identity = hello.identity();
-  // With TLS a certificate says who a task is. A task that names no identity gets the
-  // certificate's.
+  // With TLS the certificate identifies the task. A task that names no identity gets that of the
+  // certificate.
   const std::size_t slash = peer.certificate_task.find('/');
   if (said.identity.empty() && slash != std::string::npos)
     said.identity = peer.certificate_task.substr(slash + 1);
@@ -260,7 +260,7 @@ void ControlPlane::SayRefused(const TaskHello& said, const RegisterVerdict& verd
                                      " kind=", verdict.kind, " reason=", verdict.message));
     return;
   }
-  // Whoever asks too often must not fill the log, either.
+  // A task that registers too often must not fill the log, either.
   metrics_.registrations.refused.Add();
   ++too_often_;
   const MonoTime now = Now();

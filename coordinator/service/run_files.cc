@@ -1,8 +1,8 @@
-// The files of a run for who does not see the coordinator's runs folder: which there are, with
-// their digests, and parts of them.
+// The files of a run for callers that do not see the coordinator's runs folder: a list with
+// digests, and chunks of the files.
 //
-// Read on the file thread, a bounded part at a time. A runs folder is the coordinator's own; the
-// names come from a fixed list.
+// Files are read on the file thread in chunks of limited size. A runs folder belongs to the
+// coordinator, and the names come from a fixed list.
 #include "coordinator/runs/run_files.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@
 namespace evergrad::coordinator {
 namespace {
 
-// Digests of exported files were computed when they were read back: a large file is not read again
-// for each listing.
+// Digests of exported files were computed when the coordinator read them back, so that a listing
+// need not read large files again.
 std::vector<v1::RunFileInfo> KnownFiles(const std::string& result_json) {
   std::vector<v1::RunFileInfo> files;
   const auto result = nlohmann::json::parse(result_json, nullptr, false);
@@ -68,7 +68,7 @@ void ControlPlane::Serve(const v1::ListRunFilesRequest& request, Responder respo
       std::move(response), std::move(responder));
 }
 
-// `listing` is shared with the file thread, which alone uses it until its step has ended.
+// `listing` is shared with the file thread, which has exclusive use of it until its step has ended.
 void ControlPlane::StepListing(std::shared_ptr<RunFileListing> listing,
                                v1::ListRunFilesResponse response, Responder responder) {
   files_.Run([this, listing, response = std::move(response),

@@ -1,5 +1,5 @@
-// The session of one task: Hello first, then batched messages both ways. What is malformed is
-// refused by a typed Rejected and changes nothing.
+// The session of one task: first the Hello, then batched messages in both directions. Malformed
+// messages are refused by a typed Rejected and change nothing.
 #include <algorithm>
 
 #include "absl/container/inlined_vector.h"
@@ -14,12 +14,12 @@
 namespace evergrad::coordinator {
 namespace {
 
-constexpr std::uint64_t kTermMax = 1ull << 62;  // beyond it somebody makes numbers up
+constexpr std::uint64_t kTermMax = 1ull << 62;  // higher terms are forged
 constexpr std::uint64_t kTermStepMax =
-    1ull << 32;  // above what we know of: no coordinator has had so many lives meanwhile
+    1ull << 32;  // distance above the known term; no coordinator restarts so often meanwhile
 constexpr int kShardsHeldMax = 1 << 16;
 constexpr std::size_t kTextBytesMax =
-    1024;  // each text that a task says of itself; `task list` shows them
+    1024;  // of each text that a task sends about itself; `task list` shows them
 
 }  // namespace
 
@@ -83,8 +83,8 @@ absl::Status ControlPlane::CheckHello(const v1::Hello& hello) const {
   if (hello.role() != v1::ROLE_WORKER && hello.role() != v1::ROLE_PS_SERVER)
     return absl::InvalidArgumentError(
         absl::StrCat("hello of an unknown role: role=", hello.role()));
-  // One task that makes a term up must not bring ours to where everybody else's hello is
-  // impossible.
+  // A task with a forged term must not raise the coordinator's term so far that the hellos of all
+  // others become impossible.
   const std::uint64_t known = std::max(term_.value(), parts_.store->term().value());
   const std::uint64_t term_max =
       known == 0 ? kTermMax : std::max(known, std::min(kTermMax, known + kTermStepMax));
@@ -151,7 +151,7 @@ void ControlPlane::OnHello(Session& session, const v1::Hello& hello) {
   Register(number);
 }
 
-// Handles what concerns the task itself; the rest goes to the jobs.
+// Handles the parts that concern the task itself; jobs get the rest.
 absl::Status ControlPlane::OnTaskMessage(Session& session, const v1::TaskMessage& message) {
   std::optional<std::uint64_t> named;  // the job that the message is about
   switch (message.message_case()) {

@@ -62,9 +62,9 @@ class SessionTable {
   void Open(Session session);
   Session* Find(std::uint64_t number);  // null: it has ended
   Session* Of(TaskId task);             // null: the task has no session
-  // The session is that of `task` from now on.
+  // Makes the session that of `task`.
   void Register(Session& session, TaskId task, const std::string& identity);
-  // Ends the session, and returns it; nullopt: it had ended.
+  // Ends the session and returns it, or nullopt if it has ended already.
   std::optional<Session> Remove(std::uint64_t number);
   void RemoveAll();
   // Registered tasks and the numbers of their sessions, by task.
@@ -82,12 +82,12 @@ class SessionTable {
 
   // --- messages to the task
   void Queue(Session& session, const v1::CoordinatorMessage& message);
-  // Queued messages leave now, unless they have to wait for the store.
+  // Sends queued messages now, unless they have to wait for the store.
   void Flush(std::uint64_t number);
-  // The last message of a session, which depends on nothing: in order with those before it if these
-  // can leave, else alone.
+  // Sends the last message of a session, which depends on nothing: after the earlier messages if
+  // these can be sent, otherwise alone.
   void SendLast(Session& session, const v1::CoordinatorMessage& message);
-  // At once: neither in order with what is queued, nor after the store.
+  // Sends at once, not in order with queued messages and not after the store.
   void SendBytes(std::uint64_t number, std::string bytes);
 
  private:

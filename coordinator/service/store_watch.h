@@ -1,7 +1,7 @@
-// Whether the state store takes what it is given, and whether the next start would find it.
+// Watches whether the state store accepts changes, and whether the next start would find it.
 //
 // The store calls from any thread; `on_change` then runs on the control executor, which owns this
-// object. One call of it stands for all changes since the last. Nothing blocks.
+// object. One call covers all changes since the last one. Nothing blocks.
 #pragma once
 
 #include <functional>
@@ -21,23 +21,24 @@ class StoreWatch {
   // All outlive the watch.
   StoreWatch(StateStore* store, runtime::Executor* control, log::Logger* logger);
   ~StoreWatch();
-  // Once: from now on the watch is the store's listener, until it is destroyed.
+  // Called once: from now on the watch is the store's listener, until it is destroyed.
   void Listen(std::function<void()> on_change);
 
-  // OK, or why nothing new is accepted.
+  // OK, or the reason for refusing new work.
   const absl::Status& status() const { return status_; }
-  // OK, or why no job is accepted or begun. That includes a store whose folder the next start would
-  // not find: running jobs continue, but a new one would be lost with this process.
+  // OK, or the reason for accepting and starting no job. This includes a store whose folder the
+  // next start would not find: running jobs continue, but a new job would be lost with this
+  // process.
   const absl::Status& no_new_jobs() const { return status_.ok() ? place_ : status_; }
   const absl::Status& place() const { return place_; }
   // Unavailable for that reason, with the coordinator as its origin: the caller has reached it.
   absl::Status Refusal(absl::string_view what) const;
 
-  // True: the store's folder has moved, or is where it was again.
+  // Returns true if the store's folder has moved, or has returned to its place.
   bool CheckPlace();
-  // True: the store has capacity again, so new work is accepted.
+  // Returns true if the store has capacity again, so that new work is accepted.
   bool CheckHealth();
-  // For good: nobody knows what the store holds, so no more work is accepted.
+  // Ends the acceptance of work for good, because the contents of the store are unknown.
   void Fail(const absl::Status& status);
 
  private:

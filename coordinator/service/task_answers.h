@@ -1,12 +1,12 @@
-// Messages that the control plane sends to a task about a job that the task is not part of: what
-// the task holds of it is over. Pure.
+// Messages of the control plane to a task about a job that the task is not part of: its shards or
+// attempts of that job are obsolete. Pure.
 #pragma once
 
 #include "evergrad/v1/session.pb.h"
 
 namespace evergrad::coordinator {
 
-// A server drops a shard that nobody will ask for.
+// Tells a server to drop a shard that is not needed any more.
 inline v1::CoordinatorMessage Drop(std::uint64_t job, std::uint32_t shard, const v1::Stamp& epoch) {
   v1::CoordinatorMessage message;
   message.mutable_drop()->set_job_uid(job);
@@ -15,7 +15,7 @@ inline v1::CoordinatorMessage Drop(std::uint64_t job, std::uint32_t shard, const
   return message;
 }
 
-// A worker forgets an attempt: another one has taken its place, or none is needed.
+// Tells a worker to forget an attempt: another one has replaced it, or none is needed.
 inline v1::CoordinatorMessage Superseded(std::uint64_t job, std::uint64_t closure,
                                          const v1::Stamp& attempt) {
   v1::CoordinatorMessage message;

@@ -1,5 +1,5 @@
-// Calls whose answer has to wait for something to change. Each is tried again on every change, in
-// the order in which the calls came, and is answered at its deadline at the latest.
+// Calls that wait for a change. Each is retried after every change, in the order of the calls, and
+// is answered at its deadline at the latest.
 //
 // Not thread-safe: the control executor owns it.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace evergrad::coordinator {
 
-// Answers once. The destructor answers a call that is still open, so no caller waits for a
+// Answers once. The destructor answers a call that is still open, so that no caller waits for a
 // coordinator that has ended.
 class OpenCall {
  public:
@@ -39,7 +39,7 @@ class OpenCall {
 
 class WaitingCalls {
  public:
-  // Answers the call if it can, or if it is late. True: answered.
+  // Answers the call if it can, or if its deadline has passed. Returns true if it has answered.
   using Attempt = std::function<bool(bool late)>;
   // The attempt owns the call, so a call that is dropped is answered by ~OpenCall.
   void Add(MonoTime deadline, Attempt attempt) { calls_.push_back({deadline, std::move(attempt)}); }

@@ -1,11 +1,11 @@
-// Which job each worker serves, where several jobs run side by side.
+// Decides which job each worker serves when several jobs run.
 //
 // A worker serves one job at a time. Every 100 ms the workers are divided by `scheduler/shares`; a
 // worker that is to serve another job is called back, and moves once it holds no work any more.
 // Functions jobs get only workers that have one of their functions.
 //
-// Pure but for its host, through which it sees the jobs and workers and moves workers. Not
-// thread-safe: the control executor owns it.
+// Pure except for its host, which shows jobs and workers and moves workers. Not thread-safe: the
+// control executor owns it.
 #pragma once
 
 #include <chrono>
@@ -21,8 +21,8 @@
 
 namespace evergrad::coordinator {
 
-// The jobs and workers as the division sees them, and its effects on them. A job here is one that
-// runs, so it was in RunningJobs() just now.
+// The jobs and workers for the division, and its effects on them. A job here is a running job, so
+// it was in RunningJobs() just now.
 class DivisionHost {
  public:
   virtual ~DivisionHost() = default;
@@ -63,10 +63,10 @@ class WorkerDivision {
   WorkerDivision(DivisionHost* host, std::chrono::milliseconds turn) : host_(host), turn_(turn) {}
 
   // --- jobs
-  // A job has begun. It counts as served as little as the least served job: it has not waited for
-  // what others had before it came.
+  // Records that a job has begun. It counts as served as little as the least served job: it did not
+  // wait during the service of the others.
   void Begin(JobUid job);
-  // A job of the journal, which counts as not served.
+  // Adds a job of the journal, which counts as not served.
   void Restore(JobUid job) { accounts_[job] = Account{}; }
   // Forgets the job, and that workers serve it.
   void End(JobUid job);
@@ -79,8 +79,8 @@ class WorkerDivision {
   void Assign(TaskId worker, JobUid job) { serving_.insert_or_assign(worker, Serving{job, {}}); }
   void Remove(TaskId worker) { serving_.erase(worker); }
   void RemoveAll() { serving_.clear(); }
-  // The job that lacks most workers of those that suit the worker; else the first running job, or
-  // nullopt if none runs.
+  // Returns the job that lacks most workers of the worker's kind; otherwise the first running job,
+  // or nullopt if none runs.
   std::optional<JobUid> JobFor(TaskId worker);
 
   // --- division
@@ -95,7 +95,7 @@ class WorkerDivision {
     std::optional<JobUid> next;  // the worker is called back for it
   };
   struct Account {
-    double served = 0;   // worker-seconds by share, and what it is taken to have had at its begin
+    double served = 0;   // worker-seconds divided by share, and the amount credited at its start
     double seconds = 0;  // worker-seconds
   };
   // One running job while the workers are divided.

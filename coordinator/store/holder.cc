@@ -72,14 +72,14 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Take(const std::string& folder,
                                       : "unknown",
           " path=", folder)));
     }
-    // The file that we locked may have been removed by its last holder meanwhile: then the lock
-    // guards nothing.
+    // The previous holder may have removed the locked file meanwhile: then the lock protects
+    // nothing.
     struct stat ours, there;
     if (::fstat(fd, &ours) != 0 || ::stat(path.c_str(), &there) != 0 ||
         ours.st_ino != there.st_ino || ours.st_dev != there.st_dev)
       continue;
     const std::string text = absl::StrCat(who, "\n");
-    // On a full disk the text stays short; the lock is what counts.
+    // On a full disk the text is truncated; only the lock matters.
     if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) < 0 &&
         errno != ENOSPC) {
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot write file: path=", path));
@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Take(const std::string& folder,
 }
 
 Holder::~Holder() {
-  // Only who holds the lock of the file that lies there removes it.
+  // Only the holder of the lock removes the file.
   struct stat ours, there;
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd_, &ours) == 0 &&
       ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino) {

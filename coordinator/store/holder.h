@@ -1,5 +1,5 @@
-// Who holds a state folder: one living coordinator at most (P7), and the file system under it must
-// keep its word.
+// Locks a state folder for one living coordinator (P7), and checks that its file system has
+// reliable locks and syncs.
 #pragma once
 
 #include <memory>
@@ -10,17 +10,18 @@
 
 namespace evergrad::coordinator {
 
-// "nfs", "cifs", … for a statfs type whose locks and syncs cannot be relied on; "" for the others.
+// Returns "nfs", "cifs", … for a statfs type with unreliable locks or syncs, and "" for others.
 // Pure.
 std::string NetworkFileSystemName(long type);
-// FailedPrecondition (a user's) naming the type; OK on a local file system.
+// Returns FailedPrecondition (a user's error) that names the type, or OK on a local file system.
 absl::Status CheckLocalFileSystem(const std::string& folder);
 
-// An flock on FOLDER/holder, whose text says who holds it. The system frees it when the process
-// ends, however it ends; the destructor removes the file.
+// An flock on FOLDER/holder, whose text names the holder. The system releases it when the process
+// ends, in any way; the destructor removes the file.
 class Holder {
  public:
-  // FailedPrecondition (a user's): somebody else holds the folder; the message is what they wrote.
+  // Returns FailedPrecondition (a user's error) with the text of the holder if another process
+  // holds the folder.
   static absl::StatusOr<std::unique_ptr<Holder>> Take(const std::string& folder,
                                                       const std::string& who);
   ~Holder();

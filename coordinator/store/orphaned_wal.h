@@ -1,7 +1,8 @@
 // A -wal file of SQLite without its database.
 //
-// SQLite takes an empty or missing database for a new one and deletes the -wal file beside it. A
-// coordinator's jobs may be in that file alone: it is looked at before SQLite opens anything.
+// SQLite treats an empty or missing database as a new one and deletes the -wal file beside it. That
+// file may be the only record of a coordinator's jobs, so it is checked before SQLite opens
+// anything.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace evergrad::coordinator {
 
-// Bytes of DATABASE-wal where DATABASE is missing or empty; 0: nothing is orphaned.
+// Returns the bytes of DATABASE-wal if DATABASE is missing or empty; 0: nothing is orphaned.
 std::uint64_t OrphanedWalBytes(const std::string& database);
 // Renames DATABASE-wal to DATABASE-wal.orphaned, or the first of .orphaned-2, .orphaned-3, … that
 // is free, durably; returns the new path.

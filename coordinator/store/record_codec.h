@@ -1,5 +1,5 @@
-// Records and states as bytes of the journal (FORMAT.md). Pure. What cannot be read is
-// InvalidArgument and names the field.
+// Encodes records and states as bytes of the journal (FORMAT.md). Pure. Invalid bytes give
+// InvalidArgument with the name of the field.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ class JournalRecord;
 
 namespace evergrad::coordinator {
 
-inline constexpr std::uint32_t kJournalShardsMax = 1u << 20;  // beyond it the bytes are not ours
+inline constexpr std::uint32_t kJournalShardsMax = 1u << 20;  // more shards mean invalid bytes
 
 void EncodeRecord(const Record& record, v1::JournalRecord* out);
 absl::StatusOr<Record> DecodeRecord(const v1::JournalRecord& in);

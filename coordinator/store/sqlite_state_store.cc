@@ -33,7 +33,7 @@ namespace {
 constexpr int kApplicationId = 0x65766a31;  // "evj1"
 constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kWalHeaderBytes = 32, kWalFrameHeaderBytes = 24;
-constexpr std::uint64_t kOverheadBytes = 256;  // of one queued commit, about
+constexpr std::uint64_t kOverheadBytes = 256;  // approximate overhead of a queued commit
 
 constexpr char kSchema[] =
     "CREATE TABLE meta(key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;"
@@ -46,7 +46,7 @@ constexpr char kSchema[] =
 
 std::int64_t Crc(absl::string_view a, absl::string_view b = {}) {
   uLong crc = ::crc32(0, reinterpret_cast<const Bytef*>(a.data()), static_cast<uInt>(a.size()));
-  // Without bytes zlib would begin anew.
+  // Without bytes zlib would restart the checksum.
   if (!b.empty())
     crc = ::crc32(crc, reinterpret_cast<const Bytef*>(b.data()), static_cast<uInt>(b.size()));
   return static_cast<std::int64_t>(crc);
@@ -75,13 +75,13 @@ class Statement {
     return *this;
   }
   int Step() { return ::sqlite3_step(raw_); }
-  // One that returns no rows; ready for the next use.
+  // Runs a statement without rows; it is then ready for the next use.
   int Run() {
     const int code = ::sqlite3_step(raw_);
     ::sqlite3_reset(raw_);
     return code == SQLITE_DONE ? SQLITE_OK : code;
   }
-  // The number of its one row, ready for the next use; 0 where there is none.
+  // Returns the number in its only row, or 0; it is then ready for the next use.
   std::int64_t Number() {
     const std::int64_t number = ::sqlite3_step(raw_) == SQLITE_ROW ? Int(0) : 0;
     ::sqlite3_reset(raw_);
@@ -100,7 +100,7 @@ class Statement {
   sqlite3_stmt* raw_ = nullptr;
 };
 
-// Which file lies at a path; nothing: none.
+// Identity of the file at a path; empty: none.
 using FileId = std::optional<std::pair<dev_t, ino_t>>;
 FileId IdOf(const std::string& path) {
   struct stat info;
@@ -113,15 +113,15 @@ std::uint64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
 }
 
-// Bytes behind the last whole frame: a write that the end of the process or of the machine cut off.
-// SQLite drops them, and what its checksums do not vouch for, by itself.
+// Bytes after the last complete frame: a write that the end of the process or machine interrupted.
+// SQLite drops them, and all frames with wrong checksums.
 std::uint64_t TornBytes(const std::string& wal) {
   const std::uint64_t bytes = FileBytes(wal);
   if (bytes <= kWalHeaderBytes) return bytes % kWalHeaderBytes;
   return (bytes - kWalHeaderBytes) % (kWalFrameHeaderBytes + kPageBytes);
 }
 
-// What is done in one commit.
+// The contents of one commit.
 struct PutTerm {
   Term term;
 };
@@ -136,7 +136,7 @@ struct PutJob {
 };
 struct DropJob {
   JobUid job;
-  std::optional<JobUid> forgotten;  // an earlier removal that is not remembered any more
+  std::optional<JobUid> forgotten;  // an earlier removal that is forgotten
 };
 using Change = std::variant<PutTerm, PutEntry, PutJob, DropJob>;
 
@@ -176,7 +176,7 @@ struct SqliteStateStore::Impl {
     if (db != nullptr) ::sqlite3_close(db);
   }
 
-  // Read before anything else is asked of the database: a rollback has a text of its own.
+  // Read before the next call of the database: a rollback replaces the text.
   std::string DbError(int code) const {
     return absl::StrCat(
         "sqlite=", ::sqlite3_errstr(code), " (", code, ")",
@@ -213,8 +213,8 @@ struct SqliteStateStore::Impl {
     return statement.Int(0);
   }
 
-  // Before SQLite sees the files: it deletes a -wal file whose database is missing or empty, and in
-  // it may be the only copy of every job.
+  // Called before SQLite sees the files: it deletes a -wal file whose database is missing or empty,
+  // and this file may be the only record of all jobs.
   absl::Status CheckPair() {
     const std::uint64_t bytes = OrphanedWalBytes(path);
     if (bytes == 0) return absl::OkStatus();
@@ -236,7 +236,7 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // On the opening thread, before the journal thread has anything to do.
+  // Runs on the opening thread, before the journal thread has work.
   absl::Status Open() {
     EG_RETURN_IF_ERROR(fs::MakeDirectories(options.folder));
     EG_RETURN_IF_ERROR(CheckLocalFileSystem(options.folder));
@@ -256,15 +256,15 @@ struct SqliteStateStore::Impl {
                                  nullptr);
     if (code != SQLITE_OK) return OpenError(code);
     ::sqlite3_extended_result_codes(db, 1);
-    // Exclusive before WAL: the index of the WAL is then in memory and no -shm file is made.
+    // Exclusive mode before WAL keeps the index of the WAL in memory, and no -shm file is created.
     for (const char* pragma :
          {"PRAGMA page_size=4096", "PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL",
           "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000", "PRAGMA auto_vacuum=NONE",
           "PRAGMA foreign_keys=OFF"}) {
       EG_RETURN_IF_ERROR(Exec(pragma));
     }
-    // It holds the keys that prove grants [34]. A -wal file that is made later is made with the
-    // file's own permissions.
+    // The journal holds the keys that prove grants [34]. A -wal file that is created later gets the
+    // permissions of the database.
     for (const std::string& file : {path, path + "-wal"}) {
       if (::chmod(file.c_str(), 0600) != 0 && errno != ENOENT)
         return fs::FileError(errno, "cannot restrict the permissions of the journal", file);
@@ -341,8 +341,8 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // Whether a start on this folder would find what we write. SQLite makes the -wal file with its
-  // first commit, if there was none, and keeps it.
+  // Returns OK if a start with this folder would find the journal of this process. SQLite creates
+  // the -wal file with its first commit, if there was none, and keeps it.
   absl::Status Look() {
     const FileId now = IdOf(path), wal = IdOf(path + "-wal");
     const bool here = now && now == database_id;
@@ -376,8 +376,8 @@ struct SqliteStateStore::Impl {
     });
   }
 
-  // The file alone shows little of it: SQLite writes it anew now and then, and its -wal file until
-  // then.
+  // The database file shows little of it: SQLite rewrites it from time to time, and uses the -wal
+  // file in between.
   void ShowSize() {
     file_limit.current.Set(static_cast<double>(pages_used->Number()) *
                            static_cast<double>(kPageBytes));
@@ -448,8 +448,8 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // A commit soon after another one waits for company, so that a busy coordinator syncs at most
-  // once per commit_every.
+  // A commit soon after another one waits for further commits, so that a busy coordinator syncs at
+  // most once per commit_every.
   void Schedule() {
     journal->Post([this] {
       const auto since = parts.clock->Now() - last_begun;
@@ -525,13 +525,13 @@ struct SqliteStateStore::Impl {
     if (more) Schedule();
   }
 
-  // Everything that is committed goes into the database file, and the -wal file begins anew. What
-  // goes wrong with it is no loss: the -wal file stays.
+  // Copies all commits to the database file and restarts the -wal file. An error loses nothing: the
+  // -wal file stays.
   void CheckpointWal() {
     ::sqlite3_wal_checkpoint_v2(db, nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr);
   }
 
-  // One transaction; anything but SQLITE_OK has changed nothing.
+  // Runs one transaction; any result except SQLITE_OK has changed nothing.
   int Write() {
     if (parts.failpoints->At("journal.full")) {
       failure = "failpoint";
@@ -562,7 +562,7 @@ struct SqliteStateStore::Impl {
   }
 
   int WriteChanges() {
-    // What one group does to one job is one row.
+    // All changes of one group to one job are one row.
     std::map<JobUid, std::pair<Record, v1::JournalEntry>> open;
     const auto close = [&](JobUid job) -> int {
       auto node = open.extract(job);
@@ -672,20 +672,20 @@ struct SqliteStateStore::Impl {
   std::uint64_t torn_bytes = 0;
   std::unique_ptr<Holder> holder;
 
-  // The opening thread, then the journal thread.
+  // Used by the opening thread, then by the journal thread.
   sqlite3* db = nullptr;
   std::unique_ptr<Statement> entry_put, entry_drop, job_put, job_drop, term_put, pages_used,
       removed_put, removed_drop;
   std::map<JobUid, std::int64_t> numbers;
   std::int64_t next_job = 1, next_entry = 1, next_removed = 1;
-  bool checkpoint_due = true;  // the database file is to hold what the -wal file has, so that it
-                               // does not depend on it
-  std::vector<Queued> group;   // being written, or tried again
-  std::string failure;         // of the last Write() that failed
+  // The database file shall get the contents of the -wal file, so that it does not depend on it.
+  bool checkpoint_due = true;
+  std::vector<Queued> group;   // being written or retried
+  std::string failure;         // of the last failed Write()
   FileId database_id, wal_id;  // of the files that SQLite has open
   MonoTime last_begun{MonoTime::min() / 2};
 
-  // The owner's.
+  // Used by the owner.
   Term term;
   std::vector<JobUid> order;
   RemovedJobs removed{kRemovedMax};
@@ -718,9 +718,10 @@ SqliteStateStore::SqliteStateStore(std::unique_ptr<Impl> impl) : impl_(std::move
 SqliteStateStore::~SqliteStateStore() {
   impl_->journal->Post([impl = impl_.get()] {
     impl->CommitGroup();
-    // The next start finds one file, and nothing to replay.
+    // The next start then finds one file and replays nothing.
     ::sqlite3_exec(impl->db, "PRAGMA wal_checkpoint(TRUNCATE)", nullptr, nullptr, nullptr);
-    // SQLite deletes the -wal file by its name: where another folder is, that is somebody else's.
+    // SQLite deletes the -wal file by its name, which belongs to another store if the folder was
+    // replaced.
     if (int keep = 1; !impl->Look().ok())
       ::sqlite3_file_control(impl->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
   });

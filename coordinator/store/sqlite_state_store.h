@@ -4,10 +4,10 @@
 //   control executor: Commit -> queue        journal thread: queue -> one transaction, synced ->
 //   durable() rises -> listener
 //
-// A group waits at most `commit_every` for company. A full disk is waited out: the group is tried
-// again until there is room, and health() says so meanwhile. Any other error of the disk is final:
-// it is not known what was stored. A folder that was removed under us, or in whose place there is
-// another one, ends nothing: place() says so.
+// A group waits at most `commit_every` for further commits. While the disk is full, the group is
+// retried, and health() reports it. Any other error of the disk is final, because the stored
+// contents are unknown. If the folder was removed or replaced while the process runs, nothing ends:
+// place() reports it.
 #pragma once
 
 #include <chrono>
@@ -26,20 +26,19 @@
 namespace evergrad::coordinator {
 
 struct SqliteStoreOptions {
-  std::string folder;  // made when absent; on a local file system
-  std::string holder;  // who we are, for a second coordinator: "pid 12 on host h"
+  std::string folder;  // created if absent; on a local file system
+  std::string holder;  // description of this process, for a second coordinator: "pid 12 on host h"
   std::chrono::milliseconds commit_every{
-      5};  // a commit waits at most so long for others to share its sync; 0: it does not wait
-  std::chrono::milliseconds retry_every{200};  // when the disk is full
+      5};  // longest time that a commit waits to share its sync; 0: it does not wait
+  std::chrono::milliseconds retry_every{200};  // while the disk is full
   std::chrono::milliseconds look_every{
-      1000};  // whether the folder is where it was, while nothing is committed
+      1000};  // how often the place of the folder is checked while nothing is committed
   std::uint64_t queue_bytes_max =
-      64ull << 20;  // accepted and not yet durable; beyond it Commit is refused
-  std::uint64_t file_bytes_max = 4ull
-                                 << 30;  // of the journal's file; at it the disk counts as full
+      64ull << 20;  // bytes accepted and not yet durable; beyond it Commit is refused
+  // Size of the journal's file; at this size the disk counts as full.
+  std::uint64_t file_bytes_max = 4ull << 30;
   std::size_t jobs_max = 65536;
-  bool forget_unknown_jobs =
-      false;  // an orphaned -wal file is set aside, and the journal begins anew
+  bool forget_unknown_jobs = false;  // rename an orphaned -wal file and start with an empty journal
 };
 
 class SqliteStateStore final : public StateStore {
@@ -50,13 +49,14 @@ class SqliteStateStore final : public StateStore {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
   };
-  // FailedPrecondition (a user's): a network file system; another coordinator holds the folder
-  // (named); a newer schema. DataLoss: the file is damaged, or missing beside a -wal file that is
-  // not; the message names it and says what to do. Others: the folder or file cannot be made.
+  // Errors: FailedPrecondition (a user's error) for a network file system, for another coordinator
+  // that holds the folder (named), and for a newer schema; DataLoss, with the remedy, if the file
+  // is damaged, or missing beside an existing -wal file; others if the folder or file cannot be
+  // created.
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(SqliteStoreOptions options,
                                                                 Parts parts);
   ~SqliteStateStore()
-      override;  // commits what is queued (once more if the disk is full), closes, frees the folder
+      override;  // commits the queue (one retry if the disk is full), closes, releases the folder
 
   using StateStore::Commit;
   absl::Status CommitTerm(Term term) override;

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 32, kFrameHeaderBytes = 24, kPageBytesMax = 65536;
 constexpr std::uint32_t kMagicLittle = 0x377f0682,
-                        kMagicBig = 0x377f0683;  // whose order the words have that checksums add up
+                        // Byte order of the words that the checksums add up.
+    kMagicBig = 0x377f0683;
 
 using Sum = std::array<std::uint32_t, 2>;
 
@@ -27,7 +28,7 @@ Sum Add(Sum sum, const unsigned char* bytes, std::size_t count, bool big) {
   return sum;
 }
 
-// As they stand in a header, always big-endian.
+// As stored in a header, always big-endian.
 Sum PairAt(const unsigned char* at) { return {Word(at, true), Word(at + 4, true)}; }
 
 }  // namespace
@@ -41,14 +42,14 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
   const bool header_whole = (big || magic == kMagicLittle) &&
                             Add({0, 0}, header.data(), 24, big) == PairAt(header.data() + 24);
   std::size_t page = Word(header.data() + 8, true);
-  if (!header_whole) page = 4096;  // all of ours have it
+  if (!header_whole) page = 4096;  // page size of all journals
   if (page < 512 || page > kPageBytesMax || page % 8 != 0) return std::nullopt;
 
   std::vector<unsigned char> frame(kFrameHeaderBytes + page);
-  std::optional<std::uint64_t> wrong;  // where the first wrong frame stands
+  std::optional<std::uint64_t> wrong;  // offset of the first wrong frame
   if (!header_whole) wrong = 0;
   Sum before = PairAt(header.data() + 24), salts = PairAt(header.data() + 16);
-  int commits = 0;  // behind `wrong`, in frames each of which follows from the one before it
+  int commits = 0;  // after `wrong`, in frames that each follow from the previous one
   for (std::uint64_t at = kHeaderBytes;
        file.read(reinterpret_cast<char*>(frame.data()), static_cast<std::streamsize>(frame.size()));
        at += frame.size()) {
@@ -62,7 +63,7 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
     before = stored;
     if (!header_whole)
       salts =
-          own_salts;  // those of the header are not known: of one life are those that stay the same
+          own_salts;  // the salts of the header are not known: within one life they stay the same
   }
   return std::nullopt;
 }

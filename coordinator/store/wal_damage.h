@@ -1,11 +1,11 @@
-// Whether a -wal file of SQLite is damaged in its midst.
+// Detects damage in the middle of a -wal file of SQLite.
 //
-// SQLite takes a -wal file's frames up to the first whose checksum is wrong, and drops all behind
-// it without a word: that is what a loss of power leaves of the last transaction. A bit that flips
-// in the midst of the file looks the same to it, and the journal would forget what it had
-// acknowledged. Here the two are told apart: with synchronous=FULL a transaction is on the disk
-// before the next one's first frame is written, so that where two commits follow one another behind
-// a wrong frame, everything up to the first of them had been durable.
+// SQLite reads the frames of a -wal file up to the first wrong checksum and silently drops the
+// rest, because a power failure leaves the last transaction in this state. A flipped bit in the
+// middle of the file looks the same to SQLite, and the journal would lose acknowledged changes.
+// This file tells the two cases apart: with synchronous=FULL a transaction is on disk before the
+// first frame of the next one is written. If two successive commits follow a wrong frame,
+// everything up to the first of them was durable.
 //
 // File format: https://www.sqlite.org/fileformat2.html#walformat
 #pragma once
@@ -16,9 +16,9 @@
 
 namespace evergrad::coordinator {
 
-// The offset of the frame (0: the file's header) that is not as it was written though later commits
-// are behind it. nullopt: the file is whole, torn in its last transaction, or not there. Blocks
-// while it reads the file.
+// Returns the offset of the frame (0: the file's header) that is corrupt although later commits
+// follow it. nullopt: the file is intact, torn in its last transaction, or missing. Blocks while it
+// reads the file.
 std::optional<std::uint64_t> DamagedWalAt(const std::string& path);
 
 }  // namespace evergrad::coordinator

@@ -836,8 +836,8 @@ TEST_CASE("rows from a file that lie are refused") {
     return std::string(table->Restore(rows).message());
   };
   CHECK(message({ids, zeros, zeros, values, values}).empty());
-  CHECK(message({ids, zeros, zeros, three, values}).find("the arrays of restored rows differ in length") ==
-        0);
+  CHECK(message({ids, zeros, zeros, three, values})
+            .find("the arrays of restored rows differ in length") == 0);
   CHECK(message({ids, zeros, zeros, values, three}).find("lengths") == 0);
   CHECK(message({ids, std::span(zeros).first(1), zeros, values, values}).find("lengths") == 0);
   CHECK(message({ids, large, zeros, values, values})
