@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr unsigned kExecutorsMax = 256;
-constexpr std::uint64_t kLaneBytesMin = 256ull << 10;  // Room for the smallest lane.
+constexpr std::uint64_t kLaneBytesMin = 256ull << 10;  // size of the smallest lane
 // A frame offset is counted in 32 bits (common/wire/FORMAT.md).
 constexpr std::uint64_t kFrameBytesLimit = 3ull << 30;
 

@@ -71,8 +71,8 @@ int main(int argc, char** argv) {
       [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
-  if (end.kind == daemon::Daemon::End::Kind::kRefused) {  // the coordinator refused this process
-                                                          // for good; it is in the log
+  // The coordinator refused this process for good; the log has the reason.
+  if (end.kind == daemon::Daemon::End::Kind::kRefused) {
     (*server)->Stop("refused");
     return refused_code;
   }

@@ -19,13 +19,13 @@
 namespace evergrad::ps_server {
 namespace {
 
-// Who coordinates may be on its way back: a start and its window.
+// A coordinator may be restarting: its start and its window.
 constexpr std::chrono::milliseconds kDrainAloneMax{3000};
 constexpr std::uint64_t kPeerLaneBytes =
-    2ull << 20;  // Shared with a server of this host whose shards move here, for each direction.
+    2ull << 20;  // shared with a server of this host that receives shards, for each direction
 
-// The name of the socket must not collide with a server of another cluster or of another life in
-// the same folder.
+// The name of the socket must be unique: servers of other clusters, or earlier processes of this
+// one, may use the same folder.
 std::string SocketPath(const Config& config, std::uint64_t unique) {
   if (config.unix_dir.empty()) return "";
   return absl::StrCat(config.unix_dir, "/ps-server-", config.index, "-",
@@ -45,29 +45,30 @@ struct Server::Impl {
   std::unique_ptr<SnapshotWriter> writer;
   std::unique_ptr<Restorer> restorer;
   std::unique_ptr<Images> images;
-  std::unique_ptr<client::ParameterClient> peers;  // other servers, whose shards are moved here
+  std::unique_ptr<client::ParameterClient> peers;  // other servers, whose shards move to this one
   std::unique_ptr<transport::Server> server;
   Identity identity;
   std::int64_t started_ms = 0;
   bool stopped = false;
-  // Control executor: why it leaves, "" until it is told to; shared with a drain that outlives our
-  // patience.
+  // Control executor: the reason for leaving, "" until there is one; shared with a drain that
+  // outlives the time limit.
   std::string leaving;
-  bool coordinator_stops = false;  // it said so, and no session has begun since
+  bool coordinator_stops = false;  // the coordinator announced it, and no session has begun since
   struct Drained {
     runtime::Event over;
     std::atomic<bool> handed_over{false};
   };
   std::shared_ptr<Drained> drained = std::make_shared<Drained>();
   std::unique_ptr<Lifeline> lifeline;  // control executor, from Join on
-  std::uint64_t ended_process = 0;     // control executor: who held our identity, and has ended
+  // Control executor: the process that held this identity and has ended.
+  std::uint64_t ended_process = 0;
 
   void EndDrain(bool handed_over) {
     drained->handed_over = handed_over;
     drained->over.Set();
   }
-  // Control executor. Nobody can move anything: ends the drain, at once if there is nothing to
-  // move.
+  // Control executor. Without a session no shard can be moved: ends the drain, at once if there is
+  // no shard to move.
   void WaitForSession() {
     if (leaving.empty() || session == nullptr || session->registered()) return;
     if (control->Progress().shards() == 0) return EndDrain(true);
@@ -86,7 +87,7 @@ struct Server::Impl {
     session->Send(std::move(message));
   }
 
-  // Scraped from the exporter's thread, possibly before the server is bound or after it is gone.
+  // The exporter's thread reads it, possibly before the server is bound or after it is destroyed.
   struct Counted {
     Mutex mu;
     transport::Server* server ABSL_GUARDED_BY(mu) = nullptr;
@@ -112,7 +113,7 @@ struct Server::Impl {
       registry.AddCallbackCounter(name, help, {},
                                   [counted = counted, field] { return counted->Read().*field; });
     };
-    // Every `_max` setting: how full it is, what it allows, what it has refused.
+    // For each `_max` setting: its present use, its limit, and its refusals.
     const auto bound = [&](const std::string& name, absl::string_view help, std::uint64_t value,
                            std::uint64_t Stats::*current, std::uint64_t Stats::*refused) {
       const std::string prefix = absl::StrCat("evergrad_ps_server_", name);
@@ -151,11 +152,11 @@ struct Server::Impl {
 
   transport::Handlers MakeHandlers() {
     transport::Handlers handlers;
-    // No unary calls: the transport itself answers those about health.
+    // No unary calls: the transport itself answers health checks.
     handlers.stream = [](const transport::PeerInfo&, absl::string_view,
                          std::shared_ptr<transport::MessageStream>)
         -> std::optional<transport::MessageStreamEvents> {
-      return std::nullopt;  // workers use data streams, the coordinator is dialed by us
+      return std::nullopt;  // workers use data streams, and this server dials the coordinator
     };
     handlers.data = [host = host.get()](const transport::PeerInfo& peer,
                                         transport::ReceivedFrame frame,
@@ -213,7 +214,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   server_options.on_lane = [logger = dependencies.logger,
                             said = std::make_shared<client::SaidOnce>()](
                                const std::string& address, const absl::Status& status) {
-    // A peer elsewhere is no news.
+    // A peer on another host is not logged.
     if (status.ok() || !said->First(std::string(status.message()))) return;
     logger->Info(
         absl::StrCat("payload goes through the socket: ", status.message(), " peer=", address));
@@ -360,8 +361,7 @@ void Server::Join(Identity identity, client::SessionClient::Options session_opti
         default: break;
       }
       if (message.has_report_shards()) {
-        // A report comes with the counters of its moment: a job may be over before the next
-        // heartbeat is due.
+        // A report carries current counters: the job may end before the next heartbeat is due.
         v1::TaskMessage beat;
         *beat.mutable_heartbeat() = impl->MakeHeartbeat();
         impl->session->Send(std::move(beat));
@@ -415,11 +415,11 @@ void Server::Stop(absl::string_view reason) {
     if (impl->session == nullptr) return;
     impl->SayLeaving(reason, /*drains=*/false);
     impl->session->Stop();
-    impl->control->OnLost();  // what is being read for a move ends
+    impl->control->OnLost();  // ends reads for moves
   });
-  // In this order nobody calls what is gone: no request after the server, no shard's callback after
-  // the executors, no file's answer after the writer and the restorer (what they post to an
-  // executor that has ended is dropped).
+  // This order ensures that no callback uses a destroyed object: no request after the server, no
+  // callback of a shard after the executors, no answer of a file after the writer and the restorer
+  // (tasks that they post to an ended executor are dropped).
   runtime::Event said;
   impl->control_executor->Post([&said] { said.Set(); });
   said.Wait();
@@ -432,7 +432,7 @@ void Server::Stop(absl::string_view reason) {
   impl->control_executor->Shutdown();
   impl->session.reset();
   if (impl->peers != nullptr)
-    impl->peers->Retain({});  // calls end; who reads finds that it is not wanted
+    impl->peers->Retain({});  // ends the calls; readers then find that they are cancelled
   impl->writer.reset();
   impl->restorer.reset();
   impl->images.reset();

@@ -7,7 +7,8 @@
 //                                                    └──▶ SnapshotWriter, Restorer (an I/O thread
 //                                                    each) ◀──▶ files
 //
-// Several may live in one process. Everything it needs comes in by the constructor and outlives it.
+// Several servers may run in one process. All dependencies are passed to the constructor and
+// outlive the server.
 #pragma once
 
 #include <functional>
@@ -38,35 +39,37 @@ class Server {
     std::uint64_t process_uid = 0;            // random at start; also names the unix socket
     fs::FileSystem* files = nullptr;          // of snapshots
   };
-  // What is told to the coordinator about this process.
+  // The description of this process for the coordinator.
   struct Identity : client::TaskIdentity {
     std::string coordinator_address;
     std::string advertised_address;
   };
 
-  // Binds and serves; knows no shard yet. `config` is resolved. Errors are those of
+  // Binds and serves, without any shard yet. `config` is resolved. Errors are those of
   // Transport::Listen.
   static absl::StatusOr<std::unique_ptr<Server>> Listen(const Dependencies& dependencies,
                                                         const Config& config,
                                                         transport::ServerOptions server_options);
-  ~Server();  // Stop("destroyed").
+  ~Server();  // calls Stop("destroyed")
 
   std::string address() const;    // as bound
   std::string unix_path() const;  // "" when none is served
 
-  // Dials the coordinator and keeps at it until Stop. `on_refused` (control executor) is called
-  // when the coordinator has refused this process for good. Once. `on_drain` (likewise): an
-  // operator wants it to leave.
+  // Dials the coordinator, repeatedly until Stop. `on_refused` is called once on the control
+  // executor when the coordinator has refused this process for good, and `on_drain` likewise when
+  // an operator drains the server.
   void Join(Identity identity, client::SessionClient::Options session,
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
-  // After a notice that this process will end: says so, and stays until the coordinator has moved
-  // its shards to other servers (LEDGER line 22), says that it cannot, or is being stopped itself;
-  // at most `config.drain_max`. Without a session it waits drain_alone_max for one, if it holds
-  // anything. True: it holds nothing any more. Stop follows. Blocks; not from a callback.
+  // After a notice that this process will end: announces it, and waits until the coordinator has
+  // moved its shards to other servers (LEDGER line 22), reports that it cannot, or is stopping
+  // itself; at most `config.drain_max`. Without a session it waits drain_alone_max for one if the
+  // server holds shards. Returns whether the server holds no shard any more. Stop follows. Blocks;
+  // not called from a callback.
   bool Drain(absl::string_view reason);
-  // Says Leaving, ends the session, the streams and the executors. Idempotent; not from a callback.
+  // Sends Leaving, ends the session, the streams and the executors. Idempotent; not called from a
+  // callback.
   void Stop(absl::string_view reason);
 
  private:

@@ -1,5 +1,5 @@
-// Says which clients keep room in the budget without using it: a counter for each, and a warning
-// now and then. Thread-safe.
+// Reports clients that leave granted budget unused: a counter for each, and a warning from time to
+// time. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@ class UnusedGrants {
   UnusedGrants(log::Logger* logger, metrics::Registry* registry, const Clock* clock)
       : logger_(logger), registry_(registry), clock_(clock) {}
 
-  // `grants` of `bytes` were taken back from `peer`; `ended`: and a stream of it was ended for
-  // leaving grants unused again and again.
+  // Records that `grants` with `bytes` were revoked from `peer`; `ended`: its stream was ended
+  // because it repeatedly left grants unused.
   void Note(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
 
-  // Clients beyond these are counted as "other": a client that proves no name could have any number
-  // of them.
+  // Further clients are counted as "other", because a client without a proven name could use any
+  // number of names.
   static constexpr std::size_t kPeersMax = 64;
   static constexpr MonoTime kSaidAgainAfter = std::chrono::seconds(60);
 
@@ -33,7 +33,7 @@ class UnusedGrants {
   struct Peer {
     metrics::Counter* counter = nullptr;  // of the registry
     MonoTime silent_until{0};
-    std::uint64_t grants = 0, bytes = 0;  // since it was last named
+    std::uint64_t grants = 0, bytes = 0;  // since the last warning
   };
   log::Logger* const logger_;
   metrics::Registry* const registry_;

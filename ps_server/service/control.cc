@@ -15,7 +15,8 @@
 namespace evergrad::ps_server {
 namespace {
 
-constexpr std::size_t kReportBytesMax = 512 * 1024;  // far below the transport's 4 MiB a message
+// Far below the transport's limit of 4 MiB per message.
+constexpr std::size_t kReportBytesMax = 512 * 1024;
 constexpr std::size_t kJobsNamedMax = 256, kJobNameBytesMax = 256;
 
 double Seconds(std::chrono::nanoseconds time) {
@@ -31,8 +32,8 @@ v1::TaskMessage DurableMessage(const ShardKey& key, ShardEpoch epoch) {
   return message;
 }
 
-// Where a shard is read from. What only its Assign says (settings, epoch, start, refused) is the
-// caller's.
+// Returns the source of a shard. The caller adds the parts that only Assign has (settings, epoch,
+// start, refused).
 absl::StatusOr<RestoreOptions> RestoreOptionsOf(const v1::SnapshotSource& source) {
   RestoreOptions what;
   what.source.uri = source.uri();
@@ -96,19 +97,19 @@ void Control::OnRegistered(const v1::Registered& registered) {
   }
   ForgetUnheldJobs();
   if (registered.has_job()) NameJob(registered.job());
-  // The Hello may have said "loading" of shards that are loaded by now.
+  // The Hello may have reported shards as "loading" that are loaded by now.
   for (v1::TaskMessage& message : std::exchange(unsent_assigned_, {}))
     options_.send(std::move(message));
 }
 
 void Control::OnLost() {
   ++session_;
-  // What has arrived here is nobody's; whoever coordinates next orders it anew.
+  // Received shards are not assigned; the next coordinator orders their moves again.
   while (!moving_.empty()) Forget(moving_.begin());
 }
 
-// Each session tells anew which jobs run. One whose end was not heard of (the session was cut just
-// then) is not among them and holds nothing.
+// Each session lists the running jobs again. A job whose end was missed (the session was
+// interrupted at that moment) is not among them and is dropped.
 void Control::ForgetUnheldJobs() {
   std::erase_if(job_names_, [&](const auto& entry) {
     if (Holds(entry.first)) return false;
@@ -380,8 +381,8 @@ void Control::OnClose(const v1::Close& close) {
   auto done = client::FromProto(close.done());
   auto refused = client::FromProto(close.refused());
   const auto it = held_.find(key);
-  // One that is being read from its file takes nothing yet: its sets are not known before. The next
-  // Close is whole.
+  // A shard that is being read from its file is skipped: its sets are not known yet. The next Close
+  // is complete.
   const bool restoring = it != held_.end() && it->second.loading && !it->second.file.empty();
   const bool stopped = it != held_.end() && it->second.stopped_in != 0;
   if (!done.ok() || !refused.ok() || it == held_.end() || restoring || stopped ||
@@ -415,8 +416,8 @@ void Control::OnSeal(const v1::Seal& seal) {
   sealed->set_job_uid(seal.job_uid());
   sealed->set_shard(seal.shard());
   *sealed->mutable_epoch() = seal.epoch();
-  // One that is still being read would be live, and not sealed, when it is there: nothing of this
-  // job wants it any more.
+  // A shard that is still being read would be live, and not sealed, when it is loaded: the job does
+  // not need it any more.
   if (const auto it = held_.find(key);
       it != held_.end() && it->second.loading && !it->second.file.empty() &&
       it->second.epoch == client::FromProto<ShardEpoch>(seal.epoch())) {
@@ -517,7 +518,7 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   what.epoch = from;
   what.start = client::FromProto<MapVersion>(receive.start());
   what.mutant = options_.host->mutant();
-  // Names it in messages; nobody opens it by this.
+  // A name for messages; no file is opened by it.
   what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(),
                                  "@", from.ToString());
   what.source.expected = snapshot::ShardFileReader::Expected{receive.bytes(), {}};
@@ -542,7 +543,7 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   image.epoch = from;
   image.bytes = receive.bytes();
   const std::shared_ptr<fs::FileSystem> files =
-      MakePeerFileSystem(std::move(image));  // shared with the order: gone when it is
+      MakePeerFileSystem(std::move(image));  // shared with the order and destroyed with it
   what.source.files = files.get();
   what.source.budget = options_.host->jobs().TablesOf(job);
   Restorer::Order order;
@@ -735,8 +736,7 @@ void Control::OnJobEnded(const v1::JobEnded& ended) {
                 [&](const v1::TaskMessage& m) { return m.assigned().job_uid() == job.value(); });
 }
 
-// One that runs is still known: it may be given shards here again, and what was counted for it is
-// asked for.
+// A running job stays known: it may get shards here again, and its counters are read.
 void Control::ForgetJobIfUnheld(JobUid job) {
   if (Holds(job)) return;
   options_.logger->Info("this server holds no shard of this job any more", About(job));

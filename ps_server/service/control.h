@@ -1,15 +1,15 @@
-// What the coordinator tells a server to do with its shards, and what the server tells about them
-// (LEDGER lines 20a, 21, 22, 24, 25, 27, 28).
+// Carries out the coordinator's orders about shards, and reports to the coordinator (LEDGER lines
+// 20a, 21, 22, 24, 25, 27, 28).
 //
-// Everything but the shards' own callbacks runs on the control executor. Keeps a directory of what
-// is held: epoch, start, and the closed and refused closures of each shard, because a Hello must be
-// made without waiting for a shard's executor. Those sets change only by Assign and Close, which
-// pass here first, so the directory is never behind what was asked for; those of a snapshot are
-// known once it is loaded, and until then the Hello says so.
+// Runs on the control executor, except for the callbacks of shards. Keeps a directory of the held
+// shards: epoch, start, and the closed and refused closures of each, because a Hello must be made
+// without waiting for a shard's executor. Assign and Close alone change these sets, and pass here
+// first, so the directory always covers the received orders; the sets of a snapshot are known once
+// it is loaded, and until then the Hello reports "loading".
 //
-// An order to cut is answered once for each shard, in the session of the order: with the file, or
-// with why there is none. The one exception is an order whose place a newer one of that shard took
-// while it waited: the newer one's answer is the answer to both.
+// An order for a snapshot is answered once per shard, in the session of the order: with the file,
+// or with the reason for its absence. The one exception is an order that a newer one for the same
+// shard replaced while it waited: the answer to the newer one answers both.
 #pragma once
 
 #include <atomic>
@@ -42,27 +42,27 @@ class Control {
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
     SnapshotWriter* writer =
-        nullptr;  // Both are destroyed before the control: they call what was given to them here.
+        nullptr;  // both are destroyed before the control, because they call functions of it
     Restorer* restorer = nullptr;
-    Images* images = nullptr;  // likewise; null: no shard can be moved away
+    Images* images = nullptr;  // likewise; null: this server moves no shards
     client::ParameterClient* peers =
-        nullptr;  // to other servers, whose shards are moved here; null: none can be
-    // SessionClient::Send: false when there is no session.
+        nullptr;  // connections to other servers, whose shards move here; null: none
+    // SessionClient::Send, which returns false without a session.
     std::function<bool(v1::TaskMessage)> send;
   };
   explicit Control(Options options) : options_(std::move(options)) {}
 
-  // highest_term, life_id and shards of a Hello.
+  // Fills in highest_term, life_id and shards of a Hello.
   void FillHello(v1::Hello* hello);
   void OnRegistered(const v1::Registered& registered);
   void OnMessage(const v1::CoordinatorMessage& message);
-  // The session ended; what is held goes on being served (line 17).
+  // Records the end of the session; held shards are served further (line 17).
   void OnLost();
-  // shards, bytes, updates_applied, duplicates_refused.
+  // Returns shards, bytes, updates_applied, duplicates_refused.
   v1::ServerProgress Progress() const;
   std::size_t jobs_named() const {
     return job_names_.size();
-  }  // those that run, by what the session has said, and those held
+  }  // running jobs of the session, and jobs with a held shard
 
  private:
   struct Held {
@@ -70,13 +70,13 @@ class Control {
     MapVersion start;
     IntervalSet done, refused;
     bool loading = true;
-    std::uint64_t stopped_in = 0;  // term of the life that stopped it, 0: it serves
-    std::string file;              // "": from the seed; URI that it is or was read from
+    std::uint64_t stopped_in = 0;  // term of the coordinator that stopped it; 0: it serves
+    std::string file;              // "": from the seed; otherwise the URI of its file
     MonoTime assigned{};           // when
-    bool rows = false;             // of tables: what they hold is asked for elsewhere
+    bool rows = false;             // a table slot: its size is read elsewhere
     std::uint64_t value_bytes = 0, slot_bytes = 0;
   };
-  // The orders of one CutShards, for the log.
+  // Counts the orders of one CutShards, for the log.
   struct CutRound {
     JobUid job;
     MonoTime begin{};
@@ -86,23 +86,23 @@ class Control {
     bool told_of_retry = false;
   };
   void OnAssign(const v1::Assign& assign);
-  // The shard's place is empty: its file may be read.
+  // Called when the old shard is gone: the file may be read.
   void BeginRestore(RestoreOptions what);
   void OnRestored(ShardKey key, ShardEpoch epoch, absl::StatusOr<std::unique_ptr<Shard>> shard);
   void OnLoaded(ShardKey key, ShardEpoch epoch, const ShardLane::Loaded& loaded);
-  // Line 22. The one that gives:
+  // Line 22. For the server that gives the shard:
   void OnStop(const v1::StopShard& stop);
   void OnStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
                  const std::string& fingerprint, absl::StatusOr<ShardCut> cut);
   void SendStopped(ShardKey key, ShardEpoch epoch, std::uint64_t session,
                    const absl::StatusOr<snapshot::FileDigest>& image);
-  // The one that takes:
-  struct Moving {  // read, or being read, and nobody's
+  // For the server that receives the shard:
+  struct Moving {  // read, or being read, and not assigned yet
     ShardEpoch from;
     std::uint64_t number = 0;                // of the order
     std::unique_ptr<Shard> shard = nullptr;  // null: being read
     std::shared_ptr<std::atomic<bool>> unwanted =
-        std::make_shared<std::atomic<bool>>(false);  // shared with who reads
+        std::make_shared<std::atomic<bool>>(false);  // shared with the reader
   };
   void OnReceive(const v1::ReceiveShard& receive);
   absl::Status BeginReceive(const v1::ReceiveShard& receive);
@@ -121,7 +121,7 @@ class Control {
   void OnReadLogs(const v1::ReadLogs& request);
   void OnJobEnded(const v1::JobEnded& ended);
   void SendAssigned(ShardKey key, ShardEpoch epoch, const absl::Status& status);
-  // The answers of a session are not sent in the next one: its Hello says what is held.
+  // Answers of a session are not sent in the next one: its Hello reports the held shards.
   void SendIn(std::uint64_t session, v1::TaskMessage message);
   void ForgetJobIfUnheld(JobUid job);
   void ForgetUnheldJobs();
@@ -132,13 +132,13 @@ class Control {
   const Options options_;
   std::map<ShardKey, Held> held_;
   std::map<ShardKey, Moving>
-      moving_;  // as many as the coordinator has on their way here; they end with its session
-  std::vector<v1::TaskMessage> unsent_assigned_;  // finished without a session; at most one a shard
+      moving_;  // the shards that the coordinator is moving here; they end with its session
+  std::vector<v1::TaskMessage> unsent_assigned_;  // loaded without a session; at most one per shard
   std::map<JobUid, std::string> job_names_;       // of the jobs that run; bounded
   std::uint64_t highest_term_ = 0, life_id_ = 0;
-  bool journaled_ = false;     // the newest coordinator that registered us keeps a journal
+  bool journaled_ = false;     // the newest coordinator that registered this server keeps a journal
   std::uint64_t term_ = 0;     // of the session
-  std::uint64_t session_ = 0;  // number of the session, for answers that come late
+  std::uint64_t session_ = 0;  // number of the session, to recognise late answers
   std::size_t loading_ = 0;
   std::uint64_t receives_ = 0;
 };

@@ -115,10 +115,11 @@ void DataCall::Answer() {
       *result->mutable_version() = client::ToProto(outcome.version);
     if (outcome.result.code == PushCode::kBusy) result->set_busy_after_ms(kBusyAfterMs);
     if (!outcome.result.message.empty())
-      result->set_message(std::move(outcome.result.message));  // an empty one would be allocated
+      // Assigning an empty message would allocate.
+      result->set_message(std::move(outcome.result.message));
     result->set_lsn(outcome.result.lsn);
   }
-  // A pull beyond it is refused, and those before it are served.
+  // A pull beyond the limit is refused, and the ones before it are served.
   const std::uint64_t bytes_max = answer_bytes_max();
   std::uint64_t left = bytes_max;
   std::vector<std::span<tensor::SharedBytes>> payloads(pulls_.size());
@@ -154,7 +155,7 @@ void DataCall::Answer() {
         order.push_back(static_cast<std::uint32_t>(i));
     }
   }
-  // The request's bytes and their place in the budget go before the answer takes its own way.
+  // The bytes of the request and their reservation are released before the answer is sent.
   request_ = {};
   frame_ = {};
   if (answer_lost_.load(std::memory_order_relaxed)) {

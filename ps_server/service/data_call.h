@@ -1,5 +1,4 @@
-// One data request on its way through the shards: taken apart into sections, answered once when the
-// last one is.
+// One data request: split into sections, and answered once when the last section is.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +17,8 @@
 
 namespace evergrad::ps_server {
 
-// Sections are written by the executors of their shards, each its own slot; the thread that answers
-// the last section builds the response. Shared by the executors that still hold a section. Dropped
+// The executors of the shards write the sections, each its own; the thread that answers the last
+// section builds the response. Shared by the executors that still hold a section. If it is dropped
 // unanswered (an executor was shut down), the transport tells the caller.
 class DataCall {
  public:
@@ -33,9 +32,9 @@ class DataCall {
     std::string invalid;  // not "": the section was malformed
   };
 
-  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max`: whatever
-  // the request says that it reserved. `executors`: shard s is on the one of number s % executors,
-  // which writes values that it copies behind each other.
+  // `failpoints` outlives the call and may be null, like `counters`. `answer_bytes_max` limits the
+  // answer independently of the request's reservation. `executors`: shard s is on executor s %
+  // executors, which writes copied values one after another.
   DataCall(transport::ReceivedFrame frame, wire::Request request,
            std::unique_ptr<transport::DataResponder> responder, std::uint32_t executors,
            std::uint64_t answer_bytes_max,
@@ -46,29 +45,30 @@ class DataCall {
   PushOutcome& push(std::size_t i) { return pushes_[i]; }
   PullOutcome& pull(std::size_t i) { return pulls_[i]; }
 
-  // For values that are copied: room in the answer, of what the request reserved, before any memory
-  // is taken. False: there is none, and the section is invalid with this text.
+  // Reserves bytes of the answer for copied values, within the reservation of the request, before
+  // any memory is allocated. Returns false if they do not fit, and the section becomes invalid with
+  // this text.
   bool ReserveCopy(std::uint64_t bytes, std::string* invalid);
 
-  // [35] Whether the request carries a proof that fits this push, which is one of its own. Any
+  // [35] Returns whether the request carries a proof for this push, which belongs to it. Any
   // executor; the same guard each time.
   bool IsProved(grants::GrantGuard& guard, const v1::PushSection& push);
 
-  // A test's failpoint takes the answer away: the caller gets Internal instead.
+  // A failpoint of a test drops the answer: the caller gets Internal instead.
   void LoseAnswer() { answer_lost_.store(true, std::memory_order_relaxed); }
-  // So many more sections have their outcomes. The last one answers.
+  // Adds the number of sections that have their outcomes. The last one answers.
   void FinishSections(std::size_t count);
   void FinishSection() { FinishSections(1); }
-  // For a request without sections.
+  // Answers a request without sections.
   void Answer();
 
-  // What was reserved for the answer is what it may take.
+  // The limit of the answer is its reservation.
   std::uint64_t answer_bytes_max() const {
     return std::min(request_.header->response_bytes_max(), answer_bytes_max_);
   }
 
   static void NoteFrame(std::uint64_t bytes, std::atomic<std::uint64_t>* largest);
-  // The answer to a frame that was not understood: nothing has changed.
+  // Answers a malformed frame, which has changed nothing.
   static transport::Frame Refusal(const absl::Status& status);
 
  private:
@@ -79,7 +79,7 @@ class DataCall {
   const std::uint64_t answer_bytes_max_;
   const std::shared_ptr<std::atomic<std::uint64_t>> largest_frame_;  // a metric of the host
   const std::shared_ptr<JobCounters>
-      counters_;  // of its job, shared with the table; null: it is not known
+      counters_;  // of its job, shared with the table; null: the job is not known
   fault::Failpoints* const failpoints_;
   std::vector<PushOutcome> pushes_;
   std::vector<PullOutcome> pulls_;

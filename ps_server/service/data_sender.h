@@ -1,4 +1,4 @@
-// Who sent a data request, and what that sender may ask for (LEDGER line 35). Pure.
+// Finds the sender of a data request and checks its rights (LEDGER line 35). Pure.
 #pragma once
 
 #include "absl/status/status.h"
@@ -7,13 +7,13 @@
 
 namespace evergrad::ps_server {
 
-// "gpu-7" of "worker/gpu-7"; "" where the request names no worker.
+// Returns "gpu-7" for "worker/gpu-7", and "" if the request names no worker.
 absl::string_view WorkerOf(const v1::RequestHeader& header);
 
-// `certificate_task`: the task that the sender's certificate is for, "" without TLS, where nobody
-// can tell and OK is answered. PermissionDenied: the request names another sender than its
-// certificate; or a worker asks for an image of a shard, or a server for anything else; or it is
-// neither.
+// `certificate_task` is the task of the sender's certificate; "" without TLS, where the sender
+// cannot be checked and OK is returned. PermissionDenied: the request names another sender than its
+// certificate, a worker asks for an image of a shard, a server asks for anything else, or the
+// sender is neither.
 absl::Status CheckSender(absl::string_view certificate_task, const v1::RequestHeader& header);
 
 }  // namespace evergrad::ps_server

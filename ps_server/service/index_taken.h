@@ -1,5 +1,6 @@
-// What a server does when the coordinator says that another one has its index: it waits (P7), says
-// at once who has it and what to type, and ends where waiting cannot be what was meant. Pure.
+// Decides the reaction of a server whose index another server has, as the coordinator reports: it
+// waits (P7), logs at once the holder and the remedy, and ends if waiting cannot be the intention.
+// Pure.
 #pragma once
 
 #include <string>
@@ -14,9 +15,9 @@ class IndexTaken {
   IndexTaken(std::string index, bool by_default, std::string host)
       : index_(std::move(index)), by_default_(by_default), host_(std::move(host)) {}
   struct Verdict {
-    std::string say;    // "": nothing new
-    bool ends = false;  // the index was taken for want of another, and a living server on another
-                        // host has it: it will not become free
+    std::string say;  // message for the log; "": nothing new
+    // The index was a default, and a living server on another host has it: it will not become free.
+    bool ends = false;
   };
   Verdict Judge(const v1::Rejected& rejected);
 
@@ -24,7 +25,7 @@ class IndexTaken {
   const std::string index_;
   const bool by_default_;
   const std::string host_;
-  std::string said_of_;  // the host that was named last
+  std::string said_of_;  // the host in the last message
 };
 
 }  // namespace evergrad::ps_server

@@ -1,7 +1,6 @@
-// What this server knows of jobs as a whole: the newest map version (for STALE answers), how many
-// shards there are, what is counted for each, and what its tables hold. Thread-safe: control
-// writes, shard executors read when a request is not for what they hold, each request looks for
-// where to count.
+// The state of jobs at this server: newest map version (for STALE answers), number of shards,
+// counters, and memory of tables. Thread-safe: control writes, shard executors read when a request
+// does not match a held shard, and each request looks up its counters.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +19,7 @@
 
 namespace evergrad::ps_server {
 
-// Since the server heard of the job; `stint` numbers that.
+// Counts since the server learned of the job; `stint` numbers this period.
 struct JobCounters {
   std::uint64_t stint = 0;
   std::atomic<std::uint64_t> updates_applied{0}, duplicates_refused{0};
@@ -31,23 +30,24 @@ struct JobCounters {
 class JobTable {
  public:
   struct Job {
-    MapVersion version;              // (0,0): none heard of
+    MapVersion version;              // (0,0): unknown
     std::uint32_t shards_total = 0;  // 0: unknown
     std::shared_ptr<JobCounters>
         counters;  // null: the job is not known. Shared with requests in progress
     std::shared_ptr<grants::GrantGuard>
-        grants;        // null: nobody's grants are checked. Shared with the job's shards
+        grants;        // null: grants are not checked. Shared with the job's shards
     std::string name;  // "": not known
-    std::uint32_t shards =
-        0;  // held here when last looked, and their values and slots; of tables all memory
+    // Shards held here at the last count, and the bytes of their values and slots; for tables all
+    // memory.
+    std::uint32_t shards = 0;
     std::uint64_t bytes = 0;
   };
-  // `tables`: of the server.
+  // `tables` is the budget of the server.
   explicit JobTable(
       std::shared_ptr<storage::MemoryBudget> tables = std::make_shared<storage::MemoryBudget>(0))
       : tables_(std::move(tables)) {}
-  // A job's part of it, whether the job is known or not: what its tables are made with, shared with
-  // them and gone with the last of them.
+  // Returns the job's part of the budget, whether the job is known or not: its tables are created
+  // with it, share it, and release it with the last of them.
   std::shared_ptr<storage::MemoryBudget> TablesOf(JobUid uid) {
     MutexLock lock(&mu_);
     std::erase_if(parts_, [](const auto& part) { return part.second.expired(); });
@@ -56,7 +56,7 @@ class JobTable {
     if (here == nullptr) part = here = std::make_shared<storage::MemoryBudget>(tables_);
     return here;
   }
-  // What the job's tables hold here, index, counters and free space included.
+  // Returns the bytes of the job's tables at this server, index, counters and free space included.
   std::uint64_t TableBytes(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = parts_.find(uid);
@@ -64,7 +64,7 @@ class JobTable {
         it == parts_.end() ? nullptr : it->second.lock();
     return part == nullptr ? 0 : part->used_by_part();
   }
-  // Versions only rise; a repeat changes nothing. `shards_total` 0 leaves what is known.
+  // Versions only rise; a repeat changes nothing. `shards_total` 0 keeps the known number.
   void Learn(JobUid uid, MapVersion version, std::uint32_t shards_total) {
     MutexLock lock(&mu_);
     Job& job = jobs_[uid];
@@ -84,7 +84,7 @@ class JobTable {
     if (it == jobs_.end() || it->second.grants != nullptr) return;
     it->second.grants = std::make_shared<grants::GrantGuard>(uid, key, mutant);
   }
-  // Of a job that is known; for whoever reads the metrics.
+  // Returns the state of a known job, for readers of the metrics.
   void Held(JobUid uid, const std::string& name, std::uint32_t shards, std::uint64_t bytes) {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);
@@ -101,7 +101,7 @@ class JobTable {
     MutexLock lock(&mu_);
     jobs_.erase(uid);
   }
-  // What each request needs, without a copy of the rest.
+  // Returns the parts that each request needs, without a copy of the others.
   std::shared_ptr<JobCounters> CountersOf(JobUid uid) const {
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);
@@ -116,7 +116,8 @@ class JobTable {
  private:
   const std::shared_ptr<storage::MemoryBudget> tables_;  // shared with the server's host
   mutable Mutex mu_;
-  std::map<JobUid, Job> jobs_ ABSL_GUARDED_BY(mu_);  // those with a shard or a map here: a handful
+  // Jobs with a shard or a map at this server: a handful.
+  std::map<JobUid, Job> jobs_ ABSL_GUARDED_BY(mu_);
   std::map<JobUid, std::weak_ptr<storage::MemoryBudget>> parts_ ABSL_GUARDED_BY(mu_);
   std::uint64_t stints_ ABSL_GUARDED_BY(mu_) = 0;
 };

@@ -13,13 +13,13 @@
 namespace evergrad::ps_server {
 namespace {
 
-// A socket that has the name of `process_uid`, or -1.
+// Returns a socket with the name of `process_uid`, or -1.
 int BindName(std::uint64_t process_uid) {
   const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // A first byte of zero makes the name abstract: it is no file.
+  // A zero as first byte makes the name abstract: it is not a file.
   const std::string name = absl::StrCat(absl::string_view("\0", 1), "evergrad/ps-server/",
                                         absl::Hex(process_uid, absl::kZeroPad16));
   std::copy(name.begin(), name.end(), address.sun_path);

@@ -1,12 +1,12 @@
 // Proves to another process of this host that this one has ended (promise P7: a closed session
 // alone does not).
 //
-// A process binds an abstract unix socket under a name made of its uid, and the kernel frees the
-// name when the last of the process's threads has ended, however it ends: nothing is left behind,
-// and a process that is only stopped keeps it. Whoever can bind that name in the same network
-// namespace of the same boot knows that the process is gone. Where names cannot be compared
-// (another host, a namespace of its own, no abstract sockets) nothing is proved, and one waits as
-// long as without it.
+// A process binds an abstract unix socket under a name that contains its uid. The kernel frees the
+// name when the last thread of the process has ended, in any way: nothing is left behind, and a
+// stopped process keeps the name. A process that can bind this name in the same network namespace
+// of the same boot knows that the other process has ended. Where names cannot be compared (another
+// host, another namespace, no abstract sockets) nothing is proved, and the wait is as long as
+// without a lifeline.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ namespace evergrad::ps_server {
 
 class Lifeline {
  public:
-  // Of this process, or in tests one of several in it.
+  // Of this process; tests have several in one process.
   explicit Lifeline(std::uint64_t process_uid);
   ~Lifeline();
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  // The boot and network namespace in which the name is held; "": it could not be bound, and this
-  // process's end cannot be proved.
+  // Returns the boot and network namespace of the name; "" if it could not be bound, so that the
+  // end of this process cannot be proved.
   const std::string& place() const { return place_; }
-  // Whether the process that held its name in `place` has ended; false, too, where that cannot be
+  // Returns whether the process that held its name in `place` has ended; false if that cannot be
   // known.
   bool HasEnded(std::uint64_t process_uid, absl::string_view place) const;
 

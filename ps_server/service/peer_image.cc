@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kTryAgain{20}, kLookAgain{20};
 
-// One piece on its way, or here. Shared with the call's callback, which may come after the reader
-// has gone.
+// One piece, in flight or received. Shared with the callback of the call, which may come after the
+// reader has gone.
 struct Piece {
   std::uint64_t offset = 0, bytes = 0;
   runtime::Event there;
@@ -74,7 +74,7 @@ class PeerFile final : public fs::ReadableFile {
     return piece;
   }
 
-  // Makes here_ the piece at `offset`, and asks for the one behind it meanwhile.
+  // Makes here_ the piece at `offset`, and requests the next one meanwhile.
   absl::Status Fetch(std::uint64_t offset) {
     const MonoTime until = image_.clock->Now() + image_.unreachable_max;
     for (;;) {
@@ -84,7 +84,7 @@ class PeerFile final : public fs::ReadableFile {
           behind < image_.bytes && (next_ == nullptr || next_->offset != behind))
         next_ = Ask(behind);
       const std::shared_ptr<Piece> piece = here_;
-      while (!piece->there.WaitFor(kLookAgain)) {  // the call's own deadline ends it at last
+      while (!piece->there.WaitFor(kLookAgain)) {  // the deadline of the call limits this loop
         if (Unwanted()) return absl::CancelledError("the move of a shard was cancelled");
       }
       if (piece->answer.ok()) return Check(*piece);
@@ -96,7 +96,7 @@ class PeerFile final : public fs::ReadableFile {
                             absl::StrCat("cannot read a moved shard from ps_server/",
                                          image_.server.server(), ": ", status.message()));
       }
-      // Whoever destroys the client meanwhile ends the next call at once.
+      // If the client is destroyed meanwhile, the next call ends at once.
       runtime::Event().WaitFor(kTryAgain);
     }
   }

@@ -1,9 +1,9 @@
 // The image of a stopped shard at another server, as a file that is read over the data stream
 // (LEDGER line 22).
 //
-// A file system of one file, so that a moved shard is read and checked by the very code that reads
-// a snapshot. Blocking: I/O threads only; one thread at a time. What it reads is bounded by credit
-// like any pull: a piece leaves its server after a grant. Two pieces of memory.
+// A file system of one file, so that the code that reads snapshots also reads and checks a moved
+// shard. Blocking: I/O threads only; one thread at a time. Credit limits its reads like any pull: a
+// server sends a piece after a grant. Memory: two pieces.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 namespace evergrad::ps_server {
 
 struct PeerImage {
-  // Outlives what is read of it; destroying it ends every call, with an error.
+  // Outlives all reads of it; its destruction ends every call with an error.
   client::ParameterClient* client = nullptr;
   const Clock* clock = nullptr;  // outlives it
   v1::Endpoint server;
@@ -30,14 +30,14 @@ struct PeerImage {
   ShardEpoch epoch;
   std::uint64_t bytes = 0;
   std::shared_ptr<const std::atomic<bool>>
-      unwanted;  // shared with who may end the reading: true ends it with Cancelled. May be null
+      unwanted;  // set to true to end the reading with Cancelled; may be null
   std::chrono::milliseconds piece_deadline{5000};
-  // A server that cannot be reached is tried again for so long: a stream is dialed anew.
+  // How long an unreachable server is retried: a stream is dialed again.
   std::chrono::milliseconds unreachable_max{300};
 };
 
-// Every URI is the image; nothing can be written. Errors: Unavailable, the server is gone or
-// silent; NotFound, it has no such image any more.
+// Every URI is the image; writes fail. Errors: Unavailable if the server is gone or silent,
+// NotFound if it no longer has the image.
 std::unique_ptr<fs::FileSystem> MakePeerFileSystem(PeerImage image);
 
 }  // namespace evergrad::ps_server

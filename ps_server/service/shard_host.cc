@@ -14,11 +14,11 @@ namespace {
 // A header of this size is parsed in some ten microseconds: less than it takes to wake another
 // thread.
 constexpr std::uint32_t kParseInlineBytesMax = 16 * 1024;
-// So is a request of so many bytes, its answer included, dealt with. (Not a push to tables: rows
-// may have to give way to it.)
+// The same holds for a request of at most this many bytes, its answer included. (Not for a push to
+// tables, which may evict rows.)
 constexpr std::uint64_t kRunInlineBytesMax = 16 * 1024;
 constexpr std::chrono::seconds kSayEvery{10};
-constexpr std::size_t kNameBytesMax = 100;  // of what a stranger calls itself
+constexpr std::size_t kNameBytesMax = 100;  // of a name that a sender claims
 
 bool IsBrief(std::uint64_t request_bytes, const v1::RequestHeader& header) {
   return request_bytes <= kRunInlineBytesMax &&

@@ -1,4 +1,4 @@
-// All shards of one server: requests in, one answer each; control operations by shard.
+// All shards of one server: takes requests and answers each once; runs control operations by shard.
 //
 // A shard lives on the executor of its number (shard % executors). Thread-safe; callbacks of
 // control operations run on a shard's executor and must not block.
@@ -35,27 +35,28 @@ class ShardHost {
     std::uint64_t pool_bytes_max = 256ull << 20;  // spare blocks kept for writing out of place
     std::uint64_t memory_bytes_max = 0;           // of embedding tables; 0: no limit
     const Images* images = nullptr;  // Of stopped shards; may be null. Outlives the executors.
-    log::Logger* logger = nullptr;   // Both may be null: what strangers try is counted only.
+    // Both may be null: refusals of foreign requests are then only counted.
+    log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
     fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardHost(Options options);
 
-  // A whole request from the transport; answers through `responder`. Never blocks, may be called on
-  // a transport thread. `certificate_task`: as in PeerInfo.
+  // Handles a whole request from the transport and answers through `responder`. Never blocks, may
+  // be called on a transport thread. `certificate_task`: as in PeerInfo.
   void Handle(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder,
               const std::string& certificate_task = "");
 
   JobTable& jobs() { return *jobs_; }
-  // Spare blocks of all shards. Shared with them.
+  // Spare blocks for all shards, which share them.
   const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
   fault::Mutant mutant() const { return options_.mutant; }  // of every shard
   ShardLane& lane(ShardId shard) { return *lanes_[shard.value() % lanes_.size()]; }
   void DropJob(JobUid job);
-  // The states of the shards of `job` (0: all), in order of job and shard.
+  // Returns the states of the shards of `job` (0: all), in order of job and shard.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
-  // Bytes of the largest frame that has arrived or was answered. Shared with the registry, which
+  // Bytes of the largest frame that arrived or was answered. Shared with the registry, which
   // outlives the host.
   std::shared_ptr<const std::atomic<std::uint64_t>> largest_frame() const { return largest_frame_; }
   // Since the process began.
@@ -69,7 +70,7 @@ class ShardHost {
  private:
   void Parse(transport::ReceivedFrame frame, std::unique_ptr<transport::DataResponder> responder,
              absl::string_view certificate_task);
-  // One line in kSayEvery; what came meanwhile is counted in the next.
+  // Logs one line per kSayEvery; the next line has the count of the others.
   void Say(const std::string& what);
 
   const Options options_;

@@ -13,12 +13,12 @@
 namespace evergrad::ps_server {
 namespace {
 
-constexpr std::uint64_t kTurnBytes = 1 << 20;  // about a millisecond of applying
+constexpr std::uint64_t kTurnBytes = 1 << 20;  // about a millisecond of apply work
 constexpr std::uint64_t kSectionCost = 2048;   // of a section without bytes
 constexpr absl::string_view kUnproved =
     "the coordinator has not granted this attempt to the sender of the push";
-constexpr std::size_t kHottestIds = 16;           // of each table of a slot, in a report
-constexpr std::uint64_t kSliceBytes = 512 << 10;  // of a table's cut, at a time
+constexpr std::size_t kHottestIds = 16;           // per table of a slot in a report
+constexpr std::uint64_t kSliceBytes = 512 << 10;  // of one piece of a table's cut
 
 ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
   const v1::RequestHeader& header = *call.request().header;
@@ -27,8 +27,8 @@ ShardKey KeyOf(const DataCall& call, const ShardLane::Section& section) {
           ShardId(section.is_push ? header.pushes(i).shard() : header.pulls(i).shard())};
 }
 
-// What is wrong with a push apart from its numbers; "" when nothing is. The shard answers it in its
-// place (line 11).
+// Returns the error of a push, without its numbers, or "". The shard returns it as the answer to
+// the push (line 11).
 std::string DefectOf(const v1::PushSection& push) {
   if (push.kind() != v1::GRADIENT && push.kind() != v1::MOVING_AVERAGE && push.kind() != v1::SKIP) {
     return absl::StrCat("update kind is not built, expected GRADIENT, MOVING_AVERAGE or SKIP, got=",
@@ -119,8 +119,8 @@ void ShardLane::Enqueue(Section section) {
   if (!std::exchange(it->second.waiting, true)) ready_.push_back(key);
 }
 
-// Line 8: STALE with the V that is known here; but a number that no shard of the job can have is
-// the caller's mistake.
+// Line 8: answers STALE with the known V; but a number that no shard of the job can have is the
+// caller's mistake.
 void ShardLane::AnswerUnheld(const Section& section) {
   const ShardKey key = KeyOf(*section.call, section);
   const JobTable::Job job = options_.jobs->Find(key.job);
@@ -150,10 +150,10 @@ void ShardLane::Turn() {
     const ShardKey key = ready_.front();
     ready_.pop_front();
     const auto it = FindNext(key);
-    if (it == slots_.end()) continue;  // dropped: its sections were answered then
+    if (it == slots_.end()) continue;  // dropped: its sections were answered before
     it->second.waiting = false;
     if (it->second.queue.empty() && !it->second.applying)
-      continue;  // dropped and assigned anew meanwhile
+      continue;  // dropped and assigned again meanwhile
     spent += Run(key, &it->second);
     if ((!it->second.queue.empty() || it->second.applying) && !it->second.waiting) {
       it->second.waiting = true;
@@ -170,8 +170,7 @@ tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes
     constexpr std::uint64_t kBlock = storage::kChunkFloats * sizeof(float);
     room_ = nullptr;
     room_of_ = &call;
-    // A spare block of the pool, whose pages are there; what an answer has no use for is not worth
-    // one.
+    // Uses a spare block of the pool, whose pages are mapped; a small answer is not worth one.
     if (bytes <= kBlock && call.answer_bytes_max() >= kBlock / 2) {
       if (auto block = std::make_shared<storage::ChunkRef>(
               storage::ChunkRef::New(storage::kChunkFloats, options_.pool));
@@ -191,7 +190,7 @@ tensor::SharedBytes ShardLane::RoomFor(const DataCall& call, std::uint64_t bytes
   const std::span<std::byte> padding = room_left_.subspan(
       bytes,
       std::min<std::uint64_t>(room_left_.size(), RoundUp(bytes, tensor::kAlignment)) - bytes);
-  std::fill(padding.begin(), padding.end(), std::byte{0});  // the frame may go on behind it
+  std::fill(padding.begin(), padding.end(), std::byte{0});  // the frame may continue after it
   room_left_ = room_left_.subspan(bytes + padding.size());
   return place;
 }
@@ -213,7 +212,7 @@ std::uint64_t ShardLane::Run(ShardKey key, Slot* slot) {
       options_.failpoints->AnyArmed()) {
     const fault::Hit hit = options_.failpoints->At("server.before_apply");
     if (hit.action == fault::Action::kDelay) {
-      // This shard's queue waits, in order; the others go on.
+      // The queue of this shard waits, in order; other shards continue.
       section.delayed = true;
       slot->queue.push_front(std::move(section));
       slot->waiting = true;
@@ -280,8 +279,8 @@ std::uint64_t ShardLane::ContinuePush(Slot* slot) {
   options_.metrics->updates[static_cast<int>(PushCode::kApplied)]->Add();
   AfterApplied(section, slot);
   section.call->FinishSection();
-  // Who waits for the end of an apply comes before the next one begins: an unbroken row of pushes
-  // holds up no report.
+  // Waiters for the end of an apply run before the next one begins, so that a continuous series of
+  // pushes delays no report.
   const bool awaited = !slot->after_apply.empty();
   EndApply(slot);
   return awaited ? std::max(bytes, kTurnBytes) : bytes;
@@ -302,8 +301,8 @@ void ShardLane::EndApply(Slot* slot) {
     options_.executor->Post(std::move(waiting));
 }
 
-// Line 22. Not by way of the shard: its next owner asks under the old epoch, of a state that nobody
-// is served from any more.
+// Line 22. Bypasses the shard: its next owner asks under the old epoch, for a state from which no
+// request is served any more.
 std::uint64_t ShardLane::ReadImage(Shard* shard, const Section& section) {
   const v1::PullSection& from =
       section.call->request().header->pulls(static_cast<int>(section.index));
@@ -392,8 +391,8 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
   options_.executor->Post([this, settings = std::move(settings), epoch, start,
                            refused = std::move(refused), done = std::move(done)]() mutable {
     const ShardKey key{settings.job, settings.shard};
-    // What it replaces goes first: both need not fit into memory, and its sections are stale by
-    // now.
+    // The replaced shard is freed first: both need not fit into memory, and its sections are stale
+    // by now.
     if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
     auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant,
                                  options_.pool, options_.jobs->TablesOf(key.job));
@@ -435,7 +434,7 @@ void ShardLane::Remove(std::map<ShardKey, Slot>::iterator it) {
     ready(NotHeld(it->first, it->second.shard->epoch()));
   EndApply(&it->second);
   std::deque<Section> queue = std::move(it->second.queue);
-  // What was half applied is gone with the state, and its answer says so.
+  // A half-applied update is gone with the state, and its answer says so.
   if (it->second.applying) queue.push_front(*std::move(it->second.applying));
   if (next_ == it) next_ = slots_.end();
   slots_.erase(it);
@@ -471,13 +470,12 @@ void ShardLane::Close(ShardKey key, ShardEpoch epoch, MapVersion version, Interv
 
 void ShardLane::Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed) {
   options_.executor->Post([this, key, epoch, sealed = std::move(sealed)] {
-    // Not held at this epoch: what is pushed under it is answered STALE, which is as good as
-    // sealed.
+    // Not held at this epoch: pushes under it are answered STALE, which equals a seal.
     const auto it = slots_.find(key);
     if (it == slots_.end() || it->second.shard->epoch() != epoch) return sealed();
     it->second.shard->Seal();
     if (!it->second.applying) return sealed();
-    it->second.after_apply.push_back(sealed);  // admitted before: it is part of what is cut
+    it->second.after_apply.push_back(sealed);  // admitted before, so it is part of the cut
   });
 }
 
@@ -493,18 +491,18 @@ void ShardLane::TakeCut(ShardKey key, ShardEpoch epoch, bool stop, CutReady read
   options_.executor->Post([this, key, epoch, stop, ready = std::move(ready)] {
     const auto it = slots_.find(key);
     if (it == slots_.end() || it->second.shard->epoch() != epoch) return ready(NotHeld(key, epoch));
-    if (stop) it->second.shard->Stop();  // what is queued is answered STALE in its turn
+    if (stop) it->second.shard->Stop();  // queued sections are answered STALE in their turn
     if (!it->second.applying) return ready(CutOf(*it->second.shard));
     it->second.cuts.push_back(ready);
   });
 }
 
-// A slot's cut is captured between its pushes, piece by piece, as its writer asks for them.
+// The cut of a slot is captured between its pushes, piece by piece, as its writer requests it.
 ShardCut ShardLane::CutOf(const Shard& shard) {
   ShardCut cut = shard.Cut();
   if (!cut.settings->slot) return cut;
   const ShardKey key{cut.settings->job, cut.settings->shard};
-  // Whoever lets go of the cut ends it.
+  // Releasing the cut ends it.
   const std::shared_ptr<void> open(nullptr, [this, executor = options_.executor, key,
                                              epoch = cut.epoch, serial = cut.serial](void*) {
     executor->Post([this, key, epoch, serial] {
@@ -566,7 +564,7 @@ v1::ShardState ShardLane::StateOf(const Slot& slot, bool digests) {
       state.set_slot_digest(shard.SlotDigest());
     }
     for (const v1::TableState& table :
-         state.tables()) {  // a slot's are their sums, and each costs a pass over its rows
+         state.tables()) {  // digests of a slot are their sums, and each costs a pass over its rows
       state.set_digest(state.digest() + table.digest());
       state.set_slot_digest(state.slot_digest() + table.slot_digest());
     }
@@ -615,7 +613,7 @@ void ShardLane::ContinueReport(std::shared_ptr<ReportTask> task) {
   options_.executor->Post([this, task] { ContinueReport(task); });
 }
 
-// Each shard is summed once for all who still want it.
+// Each shard is summed once for all waiting reports.
 void ShardLane::ContinueSums() {
   std::uint64_t spent = 0;
   while (!summing_.empty() && spent < kTurnBytes) {

@@ -1,13 +1,13 @@
-// One executor and the shards that live on it: the single writer of each (LEDGER line 6).
+// One executor with its shards: the single writer of each (LEDGER line 6).
 //
-// Every shard has a queue of sections in order of arrival. Shards with work take turns; after about
+// Every shard has a queue of sections in order of arrival. Shards with work take turns. After about
 // a megabyte of work the lane lets other tasks of its executor run, and a large apply yields after
-// each such piece: a small pull of another shard never waits behind large applies. A shard in the
-// middle of an apply answers nothing else of its queue: who pulls sees all of it or nothing.
-// Control operations (assign, drop, close, seal, cut, report) run at once, before what is queued:
-// the fence and the ledger make either order right. Only what would look at values in the middle of
-// an apply (seal's answer, cut, report) waits for its end. Nothing here blocks, and nothing has a
-// lock but the table of jobs.
+// each such piece, so that a small pull of another shard never waits behind large applies. During
+// an apply a shard answers nothing else in its queue: a pull sees all of the update or nothing.
+// Control operations (assign, drop, close, seal, cut, report) run at once, before queued sections:
+// the fence and the ledger make either order right. Only operations that read values (the answer of
+// seal, cut, report) wait for the end of an apply. Nothing blocks, and only the table of jobs has a
+// lock.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct ShardKey {
   friend auto operator<=>(const ShardKey&, const ShardKey&) = default;
 };
 
-// What the lanes of a server count; made by ShardHost.
+// Counters of the lanes of a server, created by ShardHost.
 struct LaneMetrics {
   metrics::Counter* updates[8];  // by PushCode
   metrics::Counter* pulls[4];    // values, unchanged, stale, invalid
@@ -54,7 +54,7 @@ class ShardLane {
     const Images* images = nullptr;            // of stopped shards; null: there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
     fault::Mutant mutant = fault::Mutant::kNone;
-    // [35] A push came without the proof of its grant and was refused. On the executor; must not
+    // [35] Called when a push without the proof of its grant was refused. On the executor; must not
     // block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};
   };
@@ -64,11 +64,10 @@ class ShardLane {
     std::shared_ptr<DataCall> call;  // shared with the other lanes that answer a part of it
     std::uint32_t index = 0;
     bool is_push = false;
-    bool delayed = false;  // its failpoint's delay is over
+    bool delayed = false;  // the delay of its failpoint has ended
   };
 
-  // --- any thread: what follows happens on the executor.
-  // `here`: at once on the caller's thread if the executor is idle.
+  // --- any thread: the work happens on the executor.
   void Submit(std::vector<Section> sections, bool here = false);
   struct Loaded {
     absl::Status status;
@@ -77,52 +76,53 @@ class ShardLane {
   };
   void Assign(ShardSettings settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
               std::function<void(Loaded)> done);
-  // A shard that was restored from its file: held from now on, in place of what is held there.
+  // Holds a shard that was restored from its file, in place of the one held there.
   void Adopt(std::unique_ptr<Shard> shard, std::function<void(Loaded)> done);
-  // Whatever is held there goes, then `vacated`: a copy that another one will replace leaves its
-  // memory before that one takes any.
+  // Drops the held shard, then calls `vacated`: the old copy is freed before its replacement is
+  // allocated.
   void Vacate(ShardKey key, std::function<void()> vacated);
   void Drop(ShardKey key, ShardEpoch epoch);
   void DropJob(JobUid job);
   void Close(ShardKey key, ShardEpoch epoch, MapVersion version, IntervalSet done,
              IntervalSet refused, std::function<void(bool taken)> answer);
   void Seal(ShardKey key, ShardEpoch epoch, std::function<void()> sealed);
-  // The state between two updates; sealed or not. NotFound: not held at this epoch, or not any more
-  // when the update in progress had ended. `ready` must neither block nor call back. Destroyed
-  // uncalled when the executor ends before.
+  // Cuts the state between two updates; the shard may be sealed. NotFound: not held at this epoch,
+  // or no longer held when the update in progress had ended. `ready` must neither block nor call
+  // back. It is destroyed uncalled if the executor ends before.
   using CutReady = std::function<void(absl::StatusOr<ShardCut>)>;
   void Cut(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // Line 22: the shard stops (Shard::Stop), then its last cut as above. A repeat: the same cut
-  // again.
+  // Line 22: stops the shard (Shard::Stop) and then takes its last cut as above. A repeat returns
+  // the same cut again.
   void Stop(ShardKey key, ShardEpoch epoch, CutReady ready);
-  // States of this lane's shards of `job` (0: all), in no order. Digests a megabyte or a shard a
-  // task: those of large ones hold up nothing else. Who asks for digests while others are waited
-  // for shares what is still to be summed: asking again and again makes nobody slower.
+  // Reports the states of this lane's shards of `job` (0: all), in no order. Digests are computed
+  // in tasks of a megabyte or a shard, so that large ones delay nothing else. A request for digests
+  // during another one shares the pending sums, so that repeated requests slow nothing down.
   void Report(JobUid job, bool digests, std::function<void(std::vector<v1::ShardState>)> done);
 
  private:
   struct Slot {
     std::unique_ptr<Shard> shard;
     std::shared_ptr<grants::GrantGuard>
-        grants;       // of its job, shared with the table of jobs; null: proofs are not asked for
+        grants;       // of its job, shared with the table of jobs; null: proofs are not required
     struct Traffic {  // as ShardState's
       std::uint64_t pulls = 0, pushes = 0, bytes_sent = 0, bytes_received = 0;
     } traffic;
     std::deque<Section> queue;        // Bounded by the transport's budget: each entry is part of a
                                       // request that it granted.
     bool waiting = false;             // in ready_, or paused by a failpoint's delay
-    std::optional<Section> applying;  // its push has been admitted, its arithmetic has not ended
-    std::vector<std::function<void()>> after_apply;  // posted once it has, or the shard is gone
+    std::optional<Section> applying;  // its push was admitted, and its apply has not ended
+    // Posted when it has ended, or when the shard is gone.
+    std::vector<std::function<void()>> after_apply;
     std::vector<CutReady>
-        cuts;  // answered once it has, before the next one begins; or the shard is gone
+        cuts;  // answered when it has ended, before the next one begins, or when the shard is gone
   };
-  // slots_.find, at once where the last key that was asked for is the one before: sections come in
-  // the order of their shards, as a rule.
+  // slots_.find, without a search if the last key was the previous one: sections usually come in
+  // the order of their shards.
   std::map<ShardKey, Slot>::iterator FindNext(const ShardKey& key);
   void Enqueue(Section section);
   void Turn();
   void PostTurn();
-  // Returns about how many bytes were touched.
+  // Returns the approximate number of touched bytes.
   std::uint64_t Run(ShardKey key, Slot* slot);
   std::uint64_t BeginPush(Slot* slot, Section section);
   std::uint64_t ContinuePush(Slot* slot);
@@ -149,15 +149,15 @@ class ShardLane {
   std::map<ShardKey, Slot>::iterator next_ = slots_.end();  // FindNext's guess
   std::deque<ShardKey> ready_;
   bool turn_posted_ = false;
-  std::deque<std::shared_ptr<ReportTask>> summing_;  // reports with digests, the oldest first;
-                                                     // ContinueSums is under way while there is one
-  // Where copied values of the request in hand go: the sections of one request share blocks, each
-  // at a multiple of 64. Not beyond the end of a turn.
+  // Reports with digests, the oldest first; ContinueSums runs while there is one.
+  std::deque<std::shared_ptr<ReportTask>> summing_;
+  // Block for the copied values of the current request: the sections of one request share blocks,
+  // each at a multiple of 64. Valid until the end of a turn.
   std::shared_ptr<const void> room_;  // shared with the answers
   std::span<std::byte> room_left_;
   const DataCall* room_of_ = nullptr;  // only compared
-  // Rows that sections of one request are about to get: read together, before anything else happens
-  // to a shard, and at the latest at the end of a turn.
+  // Rows that sections of one request read: they are read together, before any other change of a
+  // shard, and at the latest at the end of a turn.
   std::vector<storage::EmbeddingTable::Reading> readings_;
   std::shared_ptr<DataCall> reading_for_;  // null: there are none
   std::size_t reading_sections_ = 0;

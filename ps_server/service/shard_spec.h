@@ -1,5 +1,5 @@
-// A shard as the coordinator describes it, as the settings that this role works with. Nothing read
-// is trusted. Pure.
+// Converts the coordinator's description of a shard into the settings of this role. The description
+// is not trusted. Pure.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -9,9 +9,9 @@
 
 namespace evergrad::ps_server {
 
-// InvalidArgument: another dtype than float32, a wire type that is not built, a shape of more than
-// 8 dimensions or that overflows, a name of no or too many bytes. What the shard itself checks
-// (rows, initialiser, optimizer) is left to it.
+// InvalidArgument: a dtype other than float32, a wire type that is not built, a shape of more than
+// 8 dimensions or that overflows, a name that is empty or too long. The shard itself checks rows,
+// initialiser and optimizer.
 absl::StatusOr<ShardSettings> ShardSettingsOf(JobUid job, const v1::ShardSpec& spec);
 
 }  // namespace evergrad::ps_server
