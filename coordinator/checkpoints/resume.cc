@@ -370,7 +370,7 @@ absl::StatusOr<Resumption> PlanResumption(const ResumePoint& point, const v1::Pl
                                             " reason=", then.status().message()));
   for (const v1::ShardFile& entry : manifest.shards()) {
     if (entry.file().empty())
-      return Refused(point, absl::StrCat("nothing of shard ", entry.shard(), " was saved yet"),
+      return Refused(point, absl::StrCat("shard ", entry.shard(), " was not saved yet"),
                      "use an older or a newer checkpoint");
   }
 

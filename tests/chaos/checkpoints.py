@@ -699,10 +699,10 @@ def k2(c, r):
         **shape
     )
     result = job.finish()
-    if not events(job, "warning", "passed over") or os.path.basename(path) not in str(
-        events(job, "warning", "passed over")
+    if not events(job, "warning", "is skipped") or os.path.basename(path) not in str(
+        events(job, "warning", "is skipped")
     ):
-        raise Failure("it is not said that %s was passed over: %s" % (path, job.show()["events"]))
+        raise Failure("it is not said that %s was skipped: %s" % (path, job.show()["events"]))
     if result["resumed_from"] is None or os.path.basename(
         result["resumed_from"]
     ) == os.path.basename(newest):

@@ -765,7 +765,7 @@ class Mistakes(Tables):
             with open(place.group(1)) as f:
                 self.assertIn("name: twice", f.readlines()[int(place.group(2)) - 1])
             self.assertIn(
-                "spec.optimizers: no variable and no table of this name: match=vecters; it has ",
+                "spec.optimizers: no variable and no table of this name: match=vecters; the model has ",
                 cause(
                     "optimizers",
                     good.replace(

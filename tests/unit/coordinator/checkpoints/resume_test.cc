@@ -149,7 +149,7 @@ TEST_CASE("a manifest that was copied into another job's folder is passed over")
   job.Save(files);
   const auto none = Find(files);
   CHECK(absl::IsDataLoss(none.status()));
-  CHECK(Has(std::string(none.status().message()), "wrong place"));
+  CHECK(Has(std::string(none.status().message()), "in the folder of another job"));
 }
 
 TEST_CASE("under the same plan each shard goes on where its file ends, whatever is done in it") {
@@ -249,7 +249,7 @@ TEST_CASE(
   CHECK(Has(RefusalOf(PointOf(job), plan), "does not end with an epoch"));
   job.done = {IntervalSet::Range(0, 10), IntervalSet::Range(0, 10)};
   job.open = {10};
-  CHECK(Has(RefusalOf(PointOf(job), plan), "applied in part: open=2"));
+  CHECK(Has(RefusalOf(PointOf(job), plan), "partly applied closures: open=2"));
 }
 
 TEST_CASE("what makes it another plan is named, whatever it is") {
@@ -308,7 +308,7 @@ TEST_CASE("a shard of which nothing was saved, and a plan shorter than what is d
   empty.set_shard(1);
   *manifest.mutable_shards(1) = empty;
   REQUIRE(SaveManifest(files, {job.folder, manifest, 3}).ok());
-  CHECK(Has(RefusalOf(*Find(files), SmallPlan()), "nothing of shard 1 was saved yet"));
+  CHECK(Has(RefusalOf(*Find(files), SmallPlan()), "shard 1 was not saved yet"));
 
   SavedJob more = Job(2, 2000);
   more.done = {IntervalSet::Range(0, 6), IntervalSet::Range(0, 5)};

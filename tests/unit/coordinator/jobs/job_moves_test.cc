@@ -85,10 +85,12 @@ TEST_CASE(
     CHECK(c.servers["1"].shards[p].done.ToString() == shard.done.ToString());
     CHECK(c.servers["1"].shards[p].assign.moved_from().n() == shard.assign.epoch().n());
   }
-  CHECK_THAT(AllEvents(c),
-             Contains("drain: ps_server/0 leaves: SIGTERM; 2 shards are to be moved") &&
-                 Contains("drain: ps_server/0 has handed over: 2 shards are at other servers, and "
-                          "no closure is run again"));
+  CHECK_THAT(
+      AllEvents(c),
+      Contains("drain: ps_server/0 leaves: SIGTERM; 2 shards are to be moved") &&
+          Contains(
+              "drain: ps_server/0 has handed over its shards: 2 shards are at other servers, and "
+              "no closure is run again"));
   Gone(c, "0");
   CheckNothingLost(c, End(c));
   CHECK_THAT(AllEvents(c), Contains("state: ps_server/0 left: announced that it leaves: SIGTERM"));
@@ -114,7 +116,7 @@ TEST_CASE(
   Gone(c, "0");  // with all shards: line 21, and not at the one that leaves
   c.Deliver();
   CHECK(c.servers["7"].shards.empty());
-  CHECK_THAT(c.job->WaitingFor(), Contains("none for 4 shards"));
+  CHECK_THAT(c.job->WaitingFor(), Contains("none can take 4 shards"));
   c.AddServer("8");
   const Json result = End(c);
   CHECK(result["repair"]["shards_rolled_back"] == 4);

@@ -528,7 +528,7 @@ TEST_CASE("a server whose session was cut keeps its shards") {
   c.job->Start();
   REQUIRE(c.Run([&] { return c.Status().closures_succeeded() >= 12; }));
   c.job->OnServerAway(c.servers["1"].task, "its session closed");
-  CHECK(c.job->WaitingFor().find("ps_server/1 is away") != std::string::npos);
+  CHECK(c.job->WaitingFor().find("ps_server/1 has been disconnected") != std::string::npos);
   c.AddServer("1", true);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.FinishHeld(c.workers["0"]);
@@ -1149,7 +1149,7 @@ TEST_CASE("a worker that waits for room and dies: the job does not say that it g
   SECTION("its session closes") { c.KillWorker("0"); }
   SECTION("another process has its identity") { c.AddWorker("0"); }
   beat("1", "");
-  CHECK(EventsWith(c, "goes on: ") == 0);
+  CHECK(EventsWith(c, "resumed: ") == 0);
   CHECK(
       EventsWith(
           c, "no push waits for memory any more: worker/0, whose push waited, has left this job") ==
@@ -1166,7 +1166,7 @@ TEST_CASE(
   c.job->BeginAnew(Term(9));
   Beat(c, c.AddWorker("1", {}, false), grant, 1, false);
   CHECK(EventsWith(c, "paused (on_over_budget: pause)") == 1);
-  CHECK(EventsWith(c, "goes on: ") == 0);
+  CHECK(EventsWith(c, "resumed: ") == 0);
 }
 
 TEST_CASE(

@@ -254,7 +254,7 @@ TEST_CASE("an entry of optimizers that fits no variable is a user's mistake") {
   CHECK(BlameOf(built.status()) == Blame::kUser);
   CHECK_THAT(std::string(built.status().message()),
              Catch::StartsWith("spec.optimizers: no variable and no table of this name: "
-                               "match=dnse/*; it has dense/kernel, "));
+                               "match=dnse/*; the model has dense/kernel, "));
   spec.optimizers[0].match = "scale";
   CHECK(BuildPlan(spec, Described()).ok());
   // Of a table, too; and the last one may be left with nothing to do.

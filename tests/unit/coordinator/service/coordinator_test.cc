@@ -597,7 +597,7 @@ TEST_CASE("malformed session messages get a typed refusal, and nobody else notic
     hello.set_build_id(std::string(1 << 20, 'b'));
     auto rejected = c.Add(hello).Rejected();
     REQUIRE(rejected);
-    CHECK_THAT(rejected->message(), Contains("text too long"));
+    CHECK_THAT(rejected->message(), Contains("text of the hello is too long"));
   }
   SECTION(
       "a made-up term just below the impossible: it must not lift ours to where everybody is "

@@ -156,8 +156,8 @@ TEST_CASE("a damaged file is refused with its name and what to do") {
     }
   }
   CHECK(status.code() == absl::StatusCode::kDataLoss);
-  CHECK_THAT(std::string(status.message()),
-             Contains("journal is damaged") && Contains(file) && Contains("move the folder away"));
+  CHECK_THAT(std::string(status.message()), Contains("journal is damaged") && Contains(file) &&
+                                                Contains("move the folder to another place"));
 }
 
 TEST_CASE(
@@ -192,9 +192,9 @@ TEST_CASE(
     const bool was_refused = !again.ok();
     if (was_refused) {
       CHECK(again.status().code() == absl::StatusCode::kDataLoss);
-      CHECK_THAT(std::string(again.status().message()), Contains("journal is damaged") &&
-                                                            Contains(wal) &&
-                                                            Contains("move the folder away"));
+      CHECK_THAT(std::string(again.status().message()),
+                 Contains("journal is damaged") && Contains(wal) &&
+                     Contains("move the folder to another place"));
       if (at < 32) return true;
       // What is said to help does.
       const std::uint64_t offset = 32 + (at - 32) / 4120 * 4120;

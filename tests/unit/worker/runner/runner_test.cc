@@ -1151,7 +1151,7 @@ TEST_CASE(
                 .value();
         counted[1] = s->server_registry
                          .GetCounter("evergrad_ps_server_pulled_bytes_total",
-                                     "Bytes of values answered to pulls")
+                                     "Bytes of values sent in answers to pulls")
                          .value();
       }
       CHECK(MeanLoss(done.back()) < 0.5 * MeanLoss(done.front()));
