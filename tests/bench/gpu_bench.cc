@@ -141,7 +141,7 @@ absl::StatusOr<json> OnDevice(Backend& backend, Model& model, const Options& opt
     EG_ASSIGN_OR_RETURN(Memory memory,
                         backend.Allocate(std::max<std::size_t>(from.size_bytes(), 4), "bench"));
     const std::span<float> to = memory.as<float>().first(from.size());
-    backend.Upload(Lane::kCompute, std::as_bytes(from), std::as_writable_bytes(to));
+    backend.Upload(DeviceQueue::kCompute, std::as_bytes(from), std::as_writable_bytes(to));
     held.push_back(std::move(memory));
     return to;
   };
@@ -192,7 +192,7 @@ absl::StatusOr<json> FromHost(Backend& backend, Model& model, const Options& opt
     EG_RETURN_IF_ERROR(steps
                            .TrainStep(model.Weights(), {}, model.batch,
                                       static_cast<std::uint64_t>(i), gradients, {},
-                                      [&] { steps.BringAhead(model.batch); })
+                                      [&] { steps.PrefetchBatch(model.batch); })
                            .status());
   }
   return Measured(before, *backend.device_use(false), Now() - begin, options.steps,
@@ -476,7 +476,7 @@ spec:
     std::vector<AnyOut> gradients(model->gradients.begin(), model->gradients.end());
     EG_RETURN_IF_ERROR(steps
                            .TrainStep(model->Weights(), {}, present, static_cast<std::uint64_t>(i),
-                                      gradients, {}, [&] { steps.BringAhead(next); })
+                                      gradients, {}, [&] { steps.PrefetchBatch(next); })
                            .status());
   }
   const DeviceUse after = *backend->device_use(true);

@@ -200,8 +200,8 @@ struct DeviceUse {
   std::uint64_t crowded = 0, graphs = 0;
 };
 
-enum class Lane { kCompute, kIn, kOut };
-inline constexpr int kLanes = 3;
+enum class DeviceQueue { kCompute, kIn, kOut };
+inline constexpr int kQueues = 3;
 
 // A point in the work of a queue. Created once and recorded again in each step.
 class Event {
@@ -297,19 +297,21 @@ class Backend {
   // ---- Copies and their order
 
   // Copies from host memory to the backend's, and back; sizes are equal. The copy is queued in
-  // `lane`. The host's side may be any memory; it must stay unchanged (Upload), or must not be read
-  // (Download), until an event recorded after the copy has passed. Copies to and from the device
-  // overlap with primitives only if the host's side is in HostMemory.
-  virtual void Upload(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) = 0;
-  virtual void Download(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) = 0;
+  // `queue`. The host's side may be any memory; it must stay unchanged (Upload), or must not be
+  // read (Download), until an event recorded after the copy has passed. Copies to and from the
+  // device overlap with primitives only if the host's side is in HostMemory.
+  virtual void Upload(DeviceQueue queue, std::span<const std::byte> from,
+                      std::span<std::byte> to) = 0;
+  virtual void Download(DeviceQueue queue, std::span<const std::byte> from,
+                        std::span<std::byte> to) = 0;
 
   // Returns an event that counts as passed.
   virtual absl::StatusOr<std::unique_ptr<Event>> MakeEvent() = 0;
-  // The event passes once all earlier work of `lane` is done. Events belong to this backend and
+  // The event passes once all earlier work of `queue` is done. Events belong to this backend and
   // must not be destroyed before they have passed.
-  virtual void Record(Lane lane, Event& event) = 0;
-  // Later work of `lane` waits for the event as last recorded. The caller does not wait.
-  virtual void Await(Lane lane, Event& event) = 0;
+  virtual void Record(DeviceQueue queue, Event& event) = 0;
+  // Later work of `queue` waits for the event as last recorded. The caller does not wait.
+  virtual void Await(DeviceQueue queue, Event& event) = 0;
   // Returns when the event has passed. Unavailable if the device has failed.
   virtual absl::Status Wait(Event& event) = 0;
 

@@ -41,7 +41,7 @@ class Bench {
     if (memory.bytes() < bytes.size()) return memory;
     const std::span<std::byte> to = memory.as<std::byte>().first(bytes.size());
     backend_.host_memory() ? static_cast<void>(std::memcpy(to.data(), bytes.data(), bytes.size()))
-                           : backend_.Upload(Lane::kCompute, bytes, to);
+                           : backend_.Upload(DeviceQueue::kCompute, bytes, to);
     return memory;
   }
   template <typename T = float>
@@ -51,9 +51,9 @@ class Bench {
     if (backend_.host_memory())
       std::memcpy(to.data(), memory.as<std::byte>().data(), to.size());
     else
-      backend_.Download(Lane::kCompute, memory.as<std::byte>().first(to.size()), to);
+      backend_.Download(DeviceQueue::kCompute, memory.as<std::byte>().first(to.size()), to);
     if (absl::StatusOr<std::unique_ptr<Event>> done = backend_.MakeEvent(); done.ok()) {
-      backend_.Record(Lane::kCompute, **done);
+      backend_.Record(DeviceQueue::kCompute, **done);
       status_.Update(backend_.Wait(**done));
     } else {
       status_.Update(done.status());
@@ -156,21 +156,21 @@ void RunSteps(Backend& backend, Bench* bench) {
   for (int step = 0; step < kSteps; ++step) {
     const std::uint64_t key = random::KeyOf(bench->seed(), absl::StrCat("self-check/step ", step));
     for (std::size_t i = 0; i < kElements; ++i) in->floats()[i] = random::Uniform(key, i);
-    backend.Upload(Lane::kIn, {in->data(), in->size()}, x.as<std::byte>());
-    backend.Record(Lane::kIn, **there);
+    backend.Upload(DeviceQueue::kIn, {in->data(), in->size()}, x.as<std::byte>());
+    backend.Record(DeviceQueue::kIn, **there);
     if (!backend.BeginStep(signature)) {
       backend.Enter("self-check", Phase::kForward);
-      backend.Await(Lane::kCompute, **there);
+      backend.Await(DeviceQueue::kCompute, **there);
       backend.Scale(1, x.as<float>(), y.as<float>());
       for (int pass = 0; pass < kPasses; ++pass)
         backend.AddScaled(0.25f, x.as<float>(), y.as<float>());
-      backend.Record(Lane::kCompute, **made);
+      backend.Record(DeviceQueue::kCompute, **made);
       backend.Scale(2, y.as<float>(), z.as<float>());
     }
     backend.EndStep();
-    backend.Await(Lane::kOut, **made);
-    backend.Download(Lane::kOut, y.as<std::byte>(), {out->data(), out->size()});
-    backend.Record(Lane::kOut, **left);
+    backend.Await(DeviceQueue::kOut, **made);
+    backend.Download(DeviceQueue::kOut, y.as<std::byte>(), {out->data(), out->size()});
+    backend.Record(DeviceQueue::kOut, **left);
     bench->Update(backend.Finish({}, {}));
     bench->Update(backend.Wait(**left));
     bench->Update(backend.Wait(**there));

@@ -62,14 +62,14 @@ struct LossNode {
   Loss loss;
   std::string name;
   std::size_t value = 0;
-  ResultBlock::Slot<LossResult> result;
+  ResultBlock::ResultField<LossResult> result;
 };
 
 // A metric of the first loss.
 struct MetricNode {
   Metric metric;
-  ResultBlock::Slot<std::int64_t> counts;  // auc
-  ResultBlock::Slot<double> sum;           // root_mean_squared_error
+  ResultBlock::ResultField<std::int64_t> counts;  // auc
+  ResultBlock::ResultField<double> sum;           // root_mean_squared_error
 };
 
 // Several graphs may use one backend, which distinguishes their steps by this number.
@@ -172,7 +172,8 @@ class GraphImpl final : public Graph {
     if (loss_scale_ != 1) backend_.Scale(1 / loss_scale_, gradient, gradient);
   }
   // Adds a regularizer's term to the mean loss, and to the gradient if there is one.
-  void Regularize(double l2, In values, Out gradient, const ResultBlock::Slot<double>& squares);
+  void Regularize(double l2, In values, Out gradient,
+                  const ResultBlock::ResultField<double>& squares);
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
   absl::Status Grow(std::int64_t batch, bool with_gradients);
   AnyIn DataOf(std::size_t value, const Batch& batch) const;
@@ -240,9 +241,9 @@ class GraphImpl final : public Graph {
   std::vector<Memory> wide_rows_, wide_row_gradients_;  // by table
   float loss_scale_ = 1;
   ResultBlock results_;
-  std::vector<ResultBlock::Slot<double>> squares_,
+  std::vector<ResultBlock::ResultField<double>> squares_,
       row_squares_;  // of variables and tables with a regularizer
-  ResultBlock::Slot<std::uint64_t> not_finite_,
+  ResultBlock::ResultField<std::uint64_t> not_finite_,
       overflows_;                         // of all; of each variable, then of each table
   bool handed_narrow_ = false;            // whether the step to be finished has 16-bit results
   std::vector<std::uint64_t> step_keys_;  // of the current step
@@ -480,9 +481,11 @@ absl::Status GraphImpl::LayOut() {
     metric_nodes_.push_back(node);
   }
   for (const Variable& variable : variables_)
-    squares_.push_back(variable.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
+    squares_.push_back(variable.l2 != 0 ? results_.Add<double>()
+                                        : ResultBlock::ResultField<double>());
   for (const config::TableSpec& table : tables_)
-    row_squares_.push_back(table.l2 != 0 ? results_.Add<double>() : ResultBlock::Slot<double>());
+    row_squares_.push_back(table.l2 != 0 ? results_.Add<double>()
+                                         : ResultBlock::ResultField<double>());
   not_finite_ = results_.Add<std::uint64_t>();
   overflows_ = results_.Add<std::uint64_t>(variables_.size() + tables_.size());
   EG_RETURN_IF_ERROR(results_.Allocate(backend_));
@@ -699,7 +702,7 @@ void GraphImpl::CastInputs(const Node& node, const Batch& batch) {
 }
 
 void GraphImpl::Regularize(double l2, In values, Out gradient,
-                           const ResultBlock::Slot<double>& squares) {
+                           const ResultBlock::ResultField<double>& squares) {
   if (l2 == 0) return;
   backend_.SumOfSquares(values, results_.Of(squares).data());
   if (!gradient.empty()) backend_.AddScaled(static_cast<float>(2 * l2), values, gradient);
@@ -845,7 +848,7 @@ void GraphImpl::Forward(Pass pass, const std::vector<AnyIn>& weights, const Rows
     for (std::size_t v = node.first_variable;
          v < node.first_variable + node.layer->variables().size(); ++v) {
       if (v < events.there.size() && events.there[v] != nullptr)
-        backend_.Await(Lane::kCompute, *events.there[v]);
+        backend_.Await(DeviceQueue::kCompute, *events.there[v]);
       const bool as_it_came = IsReadAsItCame(node, v, weights[v]);
       if (!weights[v].is_float32() && (!as_it_came || variables_[v].l2 != 0))
         backend_.Copy(weights[v], wide_[v].as<float>().first(weights[v].size()));
@@ -952,7 +955,7 @@ void GraphImpl::Backward(Pass pass, const std::vector<AnyIn>& weights, const Row
       backend_.FindNotFinite(gradient, not_finite);
       HandOut(gradient, gradients[v], v);
       if (v < events.made.size() && events.made[v] != nullptr)
-        backend_.Record(Lane::kCompute, *events.made[v]);
+        backend_.Record(DeviceQueue::kCompute, *events.made[v]);
     }
   }
   for (std::size_t t = 0; t < tables_.size(); ++t) {
@@ -1000,7 +1003,7 @@ absl::Status GraphImpl::QueueTrainStep(const std::vector<AnyIn>& weights, const 
     for (const Node& node : nodes_) {
       if (node.key) step_keys_[*node.key] = *node.layer->StepKey(dropout_key);
     }
-    backend_.Upload(Lane::kCompute, std::as_bytes(std::span(step_keys_)),
+    backend_.Upload(DeviceQueue::kCompute, std::as_bytes(std::span(step_keys_)),
                     keys_.as<std::byte>().first(step_keys_.size() * sizeof(std::uint64_t)));
   }
   queued_ = batch.size, queued_gradients_ = true;

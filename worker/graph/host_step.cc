@@ -48,7 +48,7 @@ HostStep::HostStep(Graph* graph, Backend* backend)
   positions_.resize(tables);
 }
 
-HostStep::~HostStep() { ForgetAhead(); }
+HostStep::~HostStep() { ForgetPrefetch(); }
 
 absl::Status HostStep::MakeEvents() {
   if (all_out_ != nullptr) return absl::OkStatus();
@@ -86,7 +86,8 @@ template <typename T>
 absl::StatusOr<std::span<const T>> HostStep::Bring(std::span<const T> from, absl::string_view what,
                                                    Memory* memory) {
   EG_ASSIGN_OR_RETURN(const std::span<T> to, Room<T>(from.size(), what, memory));
-  if (!from.empty()) backend_.Upload(Lane::kIn, std::as_bytes(from), std::as_writable_bytes(to));
+  if (!from.empty())
+    backend_.Upload(DeviceQueue::kIn, std::as_bytes(from), std::as_writable_bytes(to));
   return to;
 }
 
@@ -103,7 +104,8 @@ absl::StatusOr<AnyIn> HostStep::BringRows(std::size_t table, AnyIn rows) {
   if (count > rows_room_[table]) rows_room_[table] = RoomForRows(count);
   EG_ASSIGN_OR_RETURN(const AnyOut room, RoomOf(rows_room_[table] * dimension, rows.type(),
                                                 spec.name, &row_values_[table]));
-  if (!rows.empty()) backend_.Upload(Lane::kIn, Bytes(rows), Bytes(room.subspan(0, rows.size())));
+  if (!rows.empty())
+    backend_.Upload(DeviceQueue::kIn, Bytes(rows), Bytes(room.subspan(0, rows.size())));
   if (spec.l2 != 0 && room.size() > rows.size())
     backend_.Zero(Bytes(room.subspan(rows.size(), room.size() - rows.size())));
   return AnyIn(room);
@@ -116,13 +118,13 @@ absl::StatusOr<Batch> HostStep::BringBatch(const Batch& batch, Side* side) {
                         Bring(batch.inputs[i].floats, graph_.inputs()[i].name, &side->inputs[i]));
   }
   EG_ASSIGN_OR_RETURN(over.labels, Bring(batch.labels, "labels", &side->labels));
-  backend_.Record(Lane::kIn, *side->there);
+  backend_.Record(DeviceQueue::kIn, *side->there);
   return over;
 }
 
-void HostStep::BringAhead(const Batch& batch) {
+void HostStep::PrefetchBatch(const Batch& batch) {
   if (backend_.host_memory()) return;
-  ForgetAhead();
+  ForgetPrefetch();
   if (!MakeEvents().ok()) return;
   const int side = in_step_ ? 1 - side_ : side_;
   absl::StatusOr<Batch> over = BringBatch(batch, &sides_[side]);
@@ -133,11 +135,11 @@ void HostStep::BringAhead(const Batch& batch) {
     ahead_ = Ahead{side, batch, *std::move(over)};
     return;
   }
-  backend_.Record(Lane::kIn, *sides_[side].there);  // queued copies read the caller's memory
+  backend_.Record(DeviceQueue::kIn, *sides_[side].there);  // queued copies read the caller's memory
   static_cast<void>(backend_.Wait(*sides_[side].there));
 }
 
-void HostStep::ForgetAhead() {
+void HostStep::ForgetPrefetch() {
   if (!ahead_) return;
   static_cast<void>(
       backend_.Wait(*sides_[ahead_->side].there));  // a failed device reports it in the next step
@@ -151,12 +153,12 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weig
     side_ = ahead_->side;
     over.batch = std::move(ahead_->over);
     ahead_.reset();
-    ++brought_ahead_;
+    ++prefetched_;
   } else {
-    ForgetAhead();
+    ForgetPrefetch();
     EG_ASSIGN_OR_RETURN(over.batch, BringBatch(batch, &sides_[side_]));
   }
-  backend_.Await(Lane::kCompute, *sides_[side_].there);
+  backend_.Await(DeviceQueue::kCompute, *sides_[side_].there);
   over.rows.lookup = rows.lookup;
   over.rows.values.resize(rows.values.size());
   if (rows.lookup != nullptr) over.rows.positions.resize(rows.lookup->size());
@@ -172,8 +174,8 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weig
     }
   }
   if (!row_values_.empty()) {
-    backend_.Record(Lane::kIn, *rows_there_);
-    backend_.Await(Lane::kCompute, *rows_there_);
+    backend_.Record(DeviceQueue::kIn, *rows_there_);
+    backend_.Await(DeviceQueue::kCompute, *rows_there_);
   }
   over.weights.resize(weights.size());
   for (std::size_t v = 0; v < weights.size() && v < weights_.size(); ++v) {
@@ -184,8 +186,8 @@ absl::StatusOr<HostStep::Over> HostStep::BringAll(const std::vector<AnyIn>& weig
     EG_ASSIGN_OR_RETURN(const AnyOut there,
                         RoomOf(weights[v].size(), weights[v].type(), name, &weights_[v]));
     if (!current) {
-      if (!weights[v].empty()) backend_.Upload(Lane::kIn, Bytes(weights[v]), Bytes(there));
-      backend_.Record(Lane::kIn, *there_[v]);
+      if (!weights[v].empty()) backend_.Upload(DeviceQueue::kIn, Bytes(weights[v]), Bytes(there));
+      backend_.Record(DeviceQueue::kIn, *there_[v]);
     }
     over.weights[v] = there;
     types_[v] = weights[v].type();
@@ -216,7 +218,7 @@ absl::Status HostStep::Told(const absl::Status& refused, const Batch& batch,
 
 absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
                                             const Meanwhile& meanwhile) {
-  backend_.Record(Lane::kIn, *all_in_);  // prefetched copies come after it
+  backend_.Record(DeviceQueue::kIn, *all_in_);  // prefetched copies come after it
   if (queued.ok() && meanwhile) {
     in_step_ = true;
     meanwhile();
@@ -226,15 +228,15 @@ absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
   if (!queued.ok()) backend_.TakeError().IgnoreError();  // of a copy: not an error of the next step
   if (!result.ok()) {
     AllChanged();  // queued copies may have failed
-    ForgetAhead();
-    backend_.Record(Lane::kIn, *all_in_);  // it was not recorded if there was an error
+    ForgetPrefetch();
+    backend_.Record(DeviceQueue::kIn, *all_in_);  // it was not recorded if there was an error
   }
-  backend_.Record(Lane::kOut, *all_out_);
+  backend_.Record(DeviceQueue::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));
   EG_RETURN_IF_ERROR(backend_.Wait(*all_out_));
   // zeros behind the rows may not have been written, and the memory holds other values
   if (!result.ok()) {
-    backend_.Record(Lane::kCompute, *all_made_);
+    backend_.Record(DeviceQueue::kCompute, *all_made_);
     EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));
   }
   if (absl::IsResourceExhausted(
@@ -267,13 +269,14 @@ absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key,
   EG_RETURN_IF_ERROR(graph_.QueueTrainStep(over.weights, over.rows, over.batch, dropout_key, made,
                                            rows_made, train_events_));
   for (std::size_t v = made.size(); v-- > 0;) {  // the last layer's first
-    backend_.Await(Lane::kOut, *made_[v]);
-    backend_.Download(Lane::kOut, Bytes(AnyIn(made[v])), Bytes(gradients[v]));
+    backend_.Await(DeviceQueue::kOut, *made_[v]);
+    backend_.Download(DeviceQueue::kOut, Bytes(AnyIn(made[v])), Bytes(gradients[v]));
   }
-  backend_.Record(Lane::kCompute, *all_made_);
-  backend_.Await(Lane::kOut, *all_made_);
+  backend_.Record(DeviceQueue::kCompute, *all_made_);
+  backend_.Await(DeviceQueue::kOut, *all_made_);
   for (std::size_t t = 0; t < rows_made.size(); ++t)
-    backend_.Download(Lane::kOut, Bytes(AnyIn(rows_made[t].subspan(0, row_gradients[t].size()))),
+    backend_.Download(DeviceQueue::kOut,
+                      Bytes(AnyIn(rows_made[t].subspan(0, row_gradients[t].size()))),
                       Bytes(row_gradients[t]));
   return absl::OkStatus();
 }

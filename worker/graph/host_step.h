@@ -10,7 +10,7 @@
 //   kCompute              layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 2 back ─▶ layer 1 back
 //   kOut                                                                gradients of 2 ─▶ of 1
 //
-// The next step's batch may be copied before that step begins (BringAhead), after the current
+// The next step's batch may be copied before that step begins (PrefetchBatch), after the current
 // step's copies:
 //
 //   kIn       … weights of layer 2 ─▶ batch of step t + 1
@@ -58,14 +58,14 @@ class HostStep {
   void AllChanged() { current_.assign(current_.size(), false); }
 
   // Queues the copies of the next step's batch without rows of tables, and does not wait. The next
-  // step must get the same spans, which must live until it has returned, or until ForgetAhead,
-  // another BringAhead, the destructor or a step with another batch has returned. The step itself
-  // copies parts that could not be copied. Call it inside `meanwhile` or between steps. No effect
-  // if the backend uses host memory.
-  void BringAhead(const Batch& batch);
-  void ForgetAhead();
-  std::uint64_t brought_ahead() const {
-    return brought_ahead_;
+  // step must get the same spans, which must live until it has returned, or until ForgetPrefetch,
+  // another PrefetchBatch, the destructor or a step with another batch has returned. The step
+  // itself copies parts that could not be copied. Call it inside `meanwhile` or between steps. No
+  // effect if the backend uses host memory.
+  void PrefetchBatch(const Batch& batch);
+  void ForgetPrefetch();
+  std::uint64_t prefetched() const {
+    return prefetched_;
   }  // steps whose batch had been copied before
 
   // Like Graph's, with host memory, which is accessed only until they return. `meanwhile` is called
@@ -129,7 +129,7 @@ class HostStep {
   int side_ = 0;          // side of the last step
   bool in_step_ = false;  // inside `meanwhile`
   std::optional<Ahead> ahead_;
-  std::uint64_t brought_ahead_ = 0;
+  std::uint64_t prefetched_ = 0;
   std::unique_ptr<Event> rows_there_, all_made_, all_in_, all_out_;
   std::vector<std::unique_ptr<Event>> there_, made_;  // by variable
   StepEvents train_events_, evaluate_events_;

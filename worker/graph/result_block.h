@@ -18,16 +18,16 @@ class ResultBlock {
  public:
   // The place of `count` values of one type.
   template <typename T>
-  struct Slot {
+  struct ResultField {
     std::size_t word = 0, count = 0;
   };
   // Call it before Allocate.
   template <typename T>
-  Slot<T> Add(std::size_t count = 1) {
+  ResultField<T> Add(std::size_t count = 1) {
     static_assert(sizeof(T) % kWord == 0 && alignof(T) <= kWord);
-    const Slot<T> slot{words_, count};
+    const ResultField<T> field{words_, count};
     words_ += count * (sizeof(T) / kWord);
-    return slot;
+    return field;
   }
   absl::Status Allocate(Backend& backend) {
     EG_ASSIGN_OR_RETURN(memory_, backend.Allocate(words_ * kWord, "results of a step"));
@@ -37,8 +37,8 @@ class ResultBlock {
 
   // The memory that primitives fill.
   template <typename T>
-  std::span<T> Of(const Slot<T>& slot) {
-    return {reinterpret_cast<T*>(memory_.as<std::uint64_t>().data() + slot.word), slot.count};
+  std::span<T> Of(const ResultField<T>& field) {
+    return {reinterpret_cast<T*>(memory_.as<std::uint64_t>().data() + field.word), field.count};
   }
   // Ends the step with Backend::Finish and fetches the results.
   absl::Status Fetch(Backend& backend) {
@@ -47,9 +47,9 @@ class ResultBlock {
   }
   // The fetched value.
   template <typename T>
-  T Get(const Slot<T>& slot, std::size_t i = 0) const {
+  T Get(const ResultField<T>& field, std::size_t i = 0) const {
     T value;
-    std::memcpy(&value, fetched_.data() + slot.word + i * (sizeof(T) / kWord), sizeof value);
+    std::memcpy(&value, fetched_.data() + field.word + i * (sizeof(T) / kWord), sizeof value);
     return value;
   }
 

@@ -436,24 +436,24 @@ absl::StatusOr<Batch> ComputeJob::StepInputs(const ReadyBatch& batch) {
     ahead_.reset();  // the caller has it
     return std::move(ahead_inputs_);
   }
-  ForgetAhead();
+  ForgetPrefetch();
   return InputsOf(batch, &labels_[labels_side_]);
 }
 
-void ComputeJob::ForgetAhead() {
+void ComputeJob::ForgetPrefetch() {
   if (ahead_ == nullptr) return;
-  steps_->ForgetAhead();
+  steps_->ForgetPrefetch();
   ahead_.reset();
 }
 
 void ComputeJob::CopyAhead(std::shared_ptr<const ReadyBatch> batch) {
   if (!steps_ || !on_device()) return;
-  ForgetAhead();
+  ForgetPrefetch();
   absl::StatusOr<Batch> inputs = InputsOf(*batch, &labels_[1 - labels_side_]);
   if (!inputs.ok()) return;
   ahead_inputs_ = *std::move(inputs);
   ahead_ = std::move(batch);
-  steps_->BringAhead(ahead_inputs_);
+  steps_->PrefetchBatch(ahead_inputs_);
 }
 
 HostStep::Meanwhile ComputeJob::CopyingNext(NextBatch* next) {
@@ -526,11 +526,11 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   }
   EG_ASSIGN_OR_RETURN(const Batch inputs, StepInputs(batch));
   if (loss_scale_) graph_->SetLossScale(step.loss_scale = loss_scale_->scale());
-  const std::uint64_t ahead = steps_->brought_ahead();
+  const std::uint64_t ahead = steps_->prefetched();
   EG_ASSIGN_OR_RETURN(step.result,
                       steps_->TrainStep(weights, ValuesOf(rows, *layout_), inputs, dropout_key,
                                         gradients, row_spans, CopyingNext(next)));
-  step.ahead = steps_->brought_ahead() > ahead;
+  step.ahead = steps_->prefetched() > ahead;
   step.too_large =
       loss_scale_ && loss_scale_->After(step.result.finite) == LossScale::Verdict::kSkip;
   backend_->TakeUse();

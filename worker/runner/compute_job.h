@@ -195,7 +195,7 @@ class ComputeJob {
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, tensor::AlignedBuffer* labels) const;
   // The same for a step that follows at once; for the prefetched batch, the same spans as before.
   absl::StatusOr<Batch> StepInputs(const ReadyBatch& batch);
-  void ForgetAhead();
+  void ForgetPrefetch();
   HostStep::Meanwhile CopyingNext(NextBatch* next);
   std::vector<Values> ModelInputs(const ReadyBatch& batch) const;
   // Converts gradients from float32 to their wire types, in place.

@@ -92,15 +92,15 @@ class CpuBackend final : public Backend {
   }
   MemoryUse memory() const override { return heap_->use(); }
 
-  void Upload(Lane, std::span<const std::byte> from, std::span<std::byte> to) override {
+  void Upload(DeviceQueue, std::span<const std::byte> from, std::span<std::byte> to) override {
     CopyBytes(from, to);
   }
-  void Download(Lane, std::span<const std::byte> from, std::span<std::byte> to) override {
+  void Download(DeviceQueue, std::span<const std::byte> from, std::span<std::byte> to) override {
     CopyBytes(from, to);
   }
   absl::StatusOr<std::unique_ptr<Event>> MakeEvent() override { return std::make_unique<Event>(); }
-  void Record(Lane, Event&) override {}
-  void Await(Lane, Event&) override {}
+  void Record(DeviceQueue, Event&) override {}
+  void Await(DeviceQueue, Event&) override {}
   absl::Status Wait(Event&) override { return absl::OkStatus(); }
 
   bool BeginStep(std::span<const std::uint64_t>) override { return false; }

@@ -30,9 +30,10 @@ static_assert(sizeof(EgLossResult) == sizeof(LossResult) &&
               offsetof(EgLossResult, bad_value) == offsetof(LossResult, bad_value));
 static_assert(cuda::kNoRow == kAbsent);
 
-constexpr std::int32_t LaneNumber(Lane lane) { return static_cast<std::int32_t>(lane); }
-static_assert(LaneNumber(Lane::kCompute) == EG_LANE_COMPUTE &&
-              LaneNumber(Lane::kIn) == EG_LANE_IN && LaneNumber(Lane::kOut) == EG_LANE_OUT);
+constexpr std::int32_t QueueNumber(DeviceQueue queue) { return static_cast<std::int32_t>(queue); }
+static_assert(QueueNumber(DeviceQueue::kCompute) == EG_LANE_COMPUTE &&
+              QueueNumber(DeviceQueue::kIn) == EG_LANE_IN &&
+              QueueNumber(DeviceQueue::kOut) == EG_LANE_OUT);
 
 constexpr std::uint64_t kStagingPiece = 4ull
                                         // one piece is filled while the previous one is transferred
@@ -127,9 +128,9 @@ class CudaBackendImpl final : public CudaBackend {
     // Queued work may read the memory that is freed now.
     EgCudaError ignored{};
     EgEvent* done = nullptr;
-    for (const Lane lane : {Lane::kCompute, Lane::kIn, Lane::kOut}) {
+    for (const DeviceQueue queue : {DeviceQueue::kCompute, DeviceQueue::kIn, DeviceQueue::kOut}) {
       if (api_->make_event(context_, 0, &done, &ignored) != EG_CUDA_OK) continue;
-      if (api_->record(context_, LaneNumber(lane), done, &ignored) == EG_CUDA_OK)
+      if (api_->record(context_, QueueNumber(queue), done, &ignored) == EG_CUDA_OK)
         static_cast<void>(api_->wait(done, &ignored));
       api_->drop_event(done);
     }
@@ -186,16 +187,17 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Copies and their order
 
-  void Upload(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) override {
+  void Upload(DeviceQueue queue, std::span<const std::byte> from,
+              std::span<std::byte> to) override {
     if (from.empty() || !error_.ok()) return;
-    memory_->UsedBy(lane, to.data());
-    if (lane != Lane::kCompute) times_->BeforeCopy(lane);
+    memory_->UsedBy(queue, to.data());
+    if (queue != DeviceQueue::kCompute) times_->BeforeCopy(queue);
     EgCudaError error{};
     in_bytes_ += from.size();
     if (pinned_->Holds(from.data(), from.size()) || !HaveRing()) {
       Check("upload",
-            api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data(), from.data(), from.size(),
-                       &error),
+            api_->copy(context_, QueueNumber(queue), EG_COPY_IN, to.data(), from.data(),
+                       from.size(), &error),
             error);
       return;
     }
@@ -204,31 +206,32 @@ class CudaBackendImpl final : public CudaBackend {
     for (std::size_t at = 0; at < from.size() && error_.ok();) {
       const std::size_t bytes =
           std::min<std::size_t>(from.size() - at, std::min(kStagingPiece, ring_.capacity()));
-      const std::optional<StagingRing::Slot> slot = Stage(bytes);
-      if (!slot) return;
-      std::byte* const piece = ring_memory_.data() + slot->offset;
+      const std::optional<StagingRing::StagingBlock> block = Stage(bytes);
+      if (!block) return;
+      std::byte* const piece = ring_memory_.data() + block->offset;
       std::memcpy(piece, from.data() + at, bytes);
       staged_bytes_ += bytes;
       EgEvent* event = nullptr;
       if (Check("upload", api_->make_event(context_, 0, &event, &error), error) &&
           (!Check("upload",
-                  api_->copy(context_, LaneNumber(lane), EG_COPY_IN, to.data() + at, piece, bytes,
+                  api_->copy(context_, QueueNumber(queue), EG_COPY_IN, to.data() + at, piece, bytes,
                              &error),
                   error) ||
-           !Check("upload", api_->record(context_, LaneNumber(lane), event, &error), error)))
+           !Check("upload", api_->record(context_, QueueNumber(queue), event, &error), error)))
         api_->drop_event(std::exchange(event, nullptr));
-      ring_.Submit(slot->ticket);
-      staged_.emplace_back(slot->ticket, event);
+      ring_.Submit(block->ticket);
+      staged_.emplace_back(block->ticket, event);
       at += bytes;
     }
   }
-  void Download(Lane lane, std::span<const std::byte> from, std::span<std::byte> to) override {
+  void Download(DeviceQueue queue, std::span<const std::byte> from,
+                std::span<std::byte> to) override {
     if (from.empty() || !error_.ok()) return;
-    memory_->UsedBy(lane, from.data());
-    if (lane != Lane::kCompute) times_->BeforeCopy(lane);
+    memory_->UsedBy(queue, from.data());
+    if (queue != DeviceQueue::kCompute) times_->BeforeCopy(queue);
     EgCudaError error{};
     Check("download",
-          api_->copy(context_, LaneNumber(lane), EG_COPY_OUT, to.data(), from.data(), from.size(),
+          api_->copy(context_, QueueNumber(queue), EG_COPY_OUT, to.data(), from.data(), from.size(),
                      &error),
           error);
   }
@@ -238,20 +241,20 @@ class CudaBackendImpl final : public CudaBackend {
     if (api_->make_event(context_, 0, &event, &error) != EG_CUDA_OK) return StatusOf(error);
     return std::make_unique<CudaEvent>(drop_event_, event);
   }
-  void Record(Lane lane, Event& event) override {
-    if (lane == Lane::kCompute) EndWait();
-    RecordEvent(lane, static_cast<CudaEvent&>(event).get());
+  void Record(DeviceQueue queue, Event& event) override {
+    if (queue == DeviceQueue::kCompute) EndWait();
+    RecordEvent(queue, static_cast<CudaEvent&>(event).get());
   }
-  void Await(Lane lane, Event& event) override {
-    if (lane != Lane::kCompute)
-      times_->AfterCopies(lane);
+  void Await(DeviceQueue queue, Event& event) override {
+    if (queue != DeviceQueue::kCompute)
+      times_->AfterCopies(queue);
     else if (!in_step_)
       times_->BeforeStep();
     else
       BeginWait();
     Work work;
     work.kind = Work::Kind::kAwait;
-    work.lane = lane;
+    work.queue = queue;
     work.event = static_cast<CudaEvent&>(event).get();
     Do(std::move(work));
   }
@@ -325,8 +328,8 @@ class CudaBackendImpl final : public CudaBackend {
   }
 
   absl::Status Finish(std::span<const std::byte> result, std::span<std::byte> to) override {
-    times_->AfterCopies(Lane::kIn);
-    times_->AfterCopies(Lane::kOut);
+    times_->AfterCopies(DeviceQueue::kIn);
+    times_->AfterCopies(DeviceQueue::kOut);
     EgCudaError error{};
     if (error_.ok() && result_.size() < result.size()) {
       if (absl::StatusOr<tensor::AlignedBuffer> grown = pinned_->Allocate(result.size());
@@ -692,7 +695,7 @@ class CudaBackendImpl final : public CudaBackend {
   // One request of a step, recorded while the step is captured.
   struct Work {
     enum class Kind { kOp, kPlan, kRecord, kAwait } kind = Kind::kOp;
-    Lane lane = Lane::kCompute;
+    DeviceQueue queue = DeviceQueue::kCompute;
     std::int32_t op = 0;
     const char* name = "";
     std::vector<std::byte> arguments;  // of an operation
@@ -849,7 +852,7 @@ class CudaBackendImpl final : public CudaBackend {
     if (memory.ok()) ring_memory_ = *std::move(memory);
     return memory.ok();
   }
-  std::optional<StagingRing::Slot> Stage(std::size_t bytes) {
+  std::optional<StagingRing::StagingBlock> Stage(std::size_t bytes) {
     EgCudaError error{};
     // Collects the copies that have completed meanwhile, without waiting.
     while (!staged_.empty()) {
@@ -860,7 +863,7 @@ class CudaBackendImpl final : public CudaBackend {
       Unstage();
     }
     for (;;) {
-      if (const auto slot = ring_.Acquire(bytes)) return slot;
+      if (const auto block = ring_.Acquire(bytes)) return block;
       if (staged_.empty())
         return Refuse("upload",
                       absl::InternalError("the staging ring is full but holds no copies")),
@@ -879,20 +882,20 @@ class CudaBackendImpl final : public CudaBackend {
 
   // ---- Work
 
-  void RecordEvent(Lane lane, EgEvent* event) {
+  void RecordEvent(DeviceQueue queue, EgEvent* event) {
     Work work;
     work.kind = Work::Kind::kRecord;
-    work.lane = lane;
+    work.queue = queue;
     work.event = event;
     Do(std::move(work));
   }
   void BeginWait() {
     if (times_->waiting() || !error_.ok()) return;
-    if (EgEvent* const event = times_->BeginWait()) RecordEvent(Lane::kCompute, event);
+    if (EgEvent* const event = times_->BeginWait()) RecordEvent(DeviceQueue::kCompute, event);
   }
   void EndWait() {
     if (!times_->waiting()) return;
-    if (EgEvent* const event = times_->EndWait()) RecordEvent(Lane::kCompute, event);
+    if (EgEvent* const event = times_->EndWait()) RecordEvent(DeviceQueue::kCompute, event);
   }
 
   template <typename Arguments>
@@ -932,9 +935,9 @@ class CudaBackendImpl final : public CudaBackend {
         return api_->compute(context_, work.op, work.arguments.data(), work.arguments.size(),
                              error);
       case Work::Kind::kRecord:
-        return api_->record(context_, LaneNumber(work.lane), work.event, error);
+        return api_->record(context_, QueueNumber(work.queue), work.event, error);
       case Work::Kind::kAwait:
-        return api_->await(context_, LaneNumber(work.lane), work.event, error);
+        return api_->await(context_, QueueNumber(work.queue), work.event, error);
       case Work::Kind::kPlan: {
         const Choice& choice = plans_.at(PlanKey{work.key});
         work.plan.workspace = workspace_.data();

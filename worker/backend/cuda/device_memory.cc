@@ -11,7 +11,7 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr BlockCache::Stream kCompute = static_cast<BlockCache::Stream>(Lane::kCompute);
+constexpr BlockCache::Stream kCompute = static_cast<BlockCache::Stream>(DeviceQueue::kCompute);
 
 BlockCache::Driver DriverOf(const EgCudaApi* api, EgContext* context) {
   return {[=](std::uint64_t bytes) -> absl::StatusOr<BlockCache::Address> {
@@ -67,16 +67,16 @@ void DeviceMemory::TakeBack(std::byte* data, std::size_t bytes) {
   const std::uint64_t address = reinterpret_cast<std::uint64_t>(data);
   const auto found = buffers_.find(address);
   EG_CHECK(found != buffers_.end() && found->second.bytes == bytes);
-  for (const Lane lane : {Lane::kIn, Lane::kOut}) {
-    const std::size_t l = static_cast<std::size_t>(lane);
-    if (!found->second.lanes[l]) continue;
+  for (const DeviceQueue queue : {DeviceQueue::kIn, DeviceQueue::kOut}) {
+    const std::size_t l = static_cast<std::size_t>(queue);
+    if (!found->second.queues[l]) continue;
     // An event after all copies queued so far.
     EgCudaError error{};
     EgEvent* event = nullptr;
     if (api_->make_event(context_, 0, &event, &error) == EG_CUDA_OK &&
-        api_->record(context_, static_cast<std::int32_t>(lane), event, &error) == EG_CUDA_OK) {
+        api_->record(context_, static_cast<std::int32_t>(queue), event, &error) == EG_CUDA_OK) {
       pending_[l].emplace_back(++marks_[l], event);
-      cache_.UsedOn(address, static_cast<BlockCache::Stream>(lane), marks_[l]);
+      cache_.UsedOn(address, static_cast<BlockCache::Stream>(queue), marks_[l]);
     } else if (event != nullptr) {
       api_->drop_event(event);  // the device has failed, which the wait for the step reports
     }
@@ -86,30 +86,30 @@ void DeviceMemory::TakeBack(std::byte* data, std::size_t bytes) {
   cache_.Free(address);
 }
 
-void DeviceMemory::UsedBy(Lane lane, const void* piece) {
-  if (lane == Lane::kCompute) return;
+void DeviceMemory::UsedBy(DeviceQueue queue, const void* piece) {
+  if (queue == DeviceQueue::kCompute) return;
   auto after = buffers_.upper_bound(reinterpret_cast<std::uint64_t>(piece));
   if (after == buffers_.begin()) return;
-  bool& used = std::prev(after)->second.lanes[static_cast<std::size_t>(lane)];
+  bool& used = std::prev(after)->second.queues[static_cast<std::size_t>(queue)];
   if (std::exchange(used, true)) return;
   EgCudaError error{};
   EgEvent* before = nullptr;
   if (api_->make_event(context_, 0, &before, &error) != EG_CUDA_OK)
     return;  // the following copy fails in the same way
-  if (api_->record(context_, static_cast<std::int32_t>(Lane::kCompute), before, &error) ==
+  if (api_->record(context_, static_cast<std::int32_t>(DeviceQueue::kCompute), before, &error) ==
       EG_CUDA_OK)
-    static_cast<void>(api_->await(context_, static_cast<std::int32_t>(lane), before, &error));
+    static_cast<void>(api_->await(context_, static_cast<std::int32_t>(queue), before, &error));
   api_->drop_event(before);
 }
 
 void DeviceMemory::Poll() {
-  for (const Lane lane : {Lane::kIn, Lane::kOut}) {
-    auto& pending = pending_[static_cast<std::size_t>(lane)];
+  for (const DeviceQueue queue : {DeviceQueue::kIn, DeviceQueue::kOut}) {
+    auto& pending = pending_[static_cast<std::size_t>(queue)];
     while (!pending.empty()) {
       EgCudaError error{};
       std::int32_t passed = 0;
       if (api_->passed(pending.front().second, &passed, &error) != EG_CUDA_OK || passed == 0) break;
-      cache_.Reached(static_cast<BlockCache::Stream>(lane), pending.front().first);
+      cache_.Reached(static_cast<BlockCache::Stream>(queue), pending.front().first);
       api_->drop_event(pending.front().second);
       pending.pop_front();
     }

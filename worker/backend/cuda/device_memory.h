@@ -29,10 +29,10 @@ class DeviceMemory final : public tensor::BufferHome {
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<DeviceMemory>& self,
                                                         std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;
-  // A copy on `lane` will use this piece of a buffer, so it is not reused before the copy is done.
+  // A copy on `queue` will use this piece of a buffer, so it is not reused before the copy is done.
   // The first such copy waits for the current work of kCompute, which may still use the previous
   // buffer at the same address.
-  void UsedBy(Lane lane, const void* piece);
+  void UsedBy(DeviceQueue queue, const void* piece);
   MemoryUse use(bool with_free = true) const;  // `free` is the driver's value
   const BlockCache& cache() const { return cache_; }
 
@@ -44,12 +44,12 @@ class DeviceMemory final : public tensor::BufferHome {
   BlockCache cache_;
   struct Buffer {
     std::uint64_t bytes = 0;
-    bool lanes[kLanes] = {};
+    bool queues[kQueues] = {};
   };
   std::map<std::uint64_t, Buffer> buffers_;  // those in use
   std::uint64_t used_ = 0, peak_ = 0;
-  BlockCache::Mark marks_[kLanes] = {};
-  std::deque<std::pair<BlockCache::Mark, EgEvent*>> pending_[kLanes];
+  BlockCache::Mark marks_[kQueues] = {};
+  std::deque<std::pair<BlockCache::Mark, EgEvent*>> pending_[kQueues];
 };
 
 // Page-locked memory. Allocating and freeing it in the driver is slow and may wait for the device,

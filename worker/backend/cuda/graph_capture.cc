@@ -38,7 +38,7 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
     }
     entries_.erase(oldest);
   }
-  Entry& entry = entries_[key];
+  CapturedShape& entry = entries_[key];
   EG_CHECK(!entry.capturing);
   const std::uint64_t before = std::exchange(entry.used, ++clock_);
   if (entry.has_graph && entry.fingerprint == fingerprint) {
@@ -78,13 +78,13 @@ GraphCapture::Decision GraphCapture::Next(Key key, std::uint64_t fingerprint) {
   return decision;
 }
 
-void GraphCapture::Drop(Entry* entry) {
+void GraphCapture::Drop(CapturedShape* entry) {
   entry->has_graph = false;
   --stats_.graphs;
   stats_.calls -= entry->calls;
 }
 
-bool GraphCapture::MakeRoom(const Entry& entry, std::uint64_t before, Decision* decision) {
+bool GraphCapture::MakeRoom(const CapturedShape& entry, std::uint64_t before, Decision* decision) {
   const auto fits = [&](std::uint64_t graphs, std::uint64_t calls) {
     return graphs == 0 || (graphs < options_.graphs_max &&
                            calls + std::max<std::uint64_t>(1, entry.calls) <= options_.calls_max);
@@ -103,7 +103,7 @@ bool GraphCapture::MakeRoom(const Entry& entry, std::uint64_t before, Decision* 
     calls -= entries_.at(key).calls;
   }
   for (std::size_t i = 0; i < going; ++i) {
-    Entry& gone = entries_.at(kept[i].second);
+    CapturedShape& gone = entries_.at(kept[i].second);
     Drop(&gone);
     gone.evicted = true;
     ++stats_.evictions;
@@ -113,7 +113,7 @@ bool GraphCapture::MakeRoom(const Entry& entry, std::uint64_t before, Decision* 
 }
 
 void GraphCapture::Captured(Key key, std::uint64_t calls) {
-  Entry& entry = entries_.at(key);
+  CapturedShape& entry = entries_.at(key);
   EG_CHECK(entry.capturing);
   entry.capturing = false;
   entry.has_graph = true;
@@ -125,7 +125,7 @@ void GraphCapture::Captured(Key key, std::uint64_t calls) {
 }
 
 void GraphCapture::Failed(Key key, const std::string& reason) {
-  Entry& entry = entries_.at(key);
+  CapturedShape& entry = entries_.at(key);
   EG_CHECK(entry.capturing);
   entry.capturing = false;
   ++entry.failures;

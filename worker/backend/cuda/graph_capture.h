@@ -68,20 +68,20 @@ class GraphCapture {
   std::string given_up(Key key) const;
 
  private:
-  struct Entry {
+  struct CapturedShape {
     std::uint32_t runs = 0, failures = 0;
     bool has_graph = false, capturing = false, evicted = false, replayed = false;
     std::uint64_t fingerprint = 0, used = 0, calls = 0;
     std::string reason;
   };
-  void Drop(Entry* entry);  // counts the removal of its graph
+  void Drop(CapturedShape* entry);  // counts the removal of its graph
   // Evicts graphs to make space for the graph of `entry` (as large as its last one; the size of a
   // first one is unknown), which was last requested at `before`. Returns false and changes nothing
   // if that is not possible.
-  bool MakeRoom(const Entry& entry, std::uint64_t before, Decision* decision);
+  bool MakeRoom(const CapturedShape& entry, std::uint64_t before, Decision* decision);
 
   const Options options_;
-  std::map<Key, Entry> entries_;
+  std::map<Key, CapturedShape> entries_;
   std::uint64_t clock_ = 0;  // number of calls of Next
   Stats stats_;
 };

@@ -6,26 +6,26 @@
 
 namespace evergrad::worker {
 
-std::optional<StagingRing::Slot> StagingRing::Acquire(std::uint64_t bytes) {
+std::optional<StagingRing::StagingBlock> StagingRing::Acquire(std::uint64_t bytes) {
   EG_CHECK(bytes > 0 && bytes <= bytes_);
   const std::uint64_t want = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (held_.empty()) head_ = 0;
-  const bool wraps = head_ + want > bytes_;  // a slot must be contiguous
+  const bool wraps = head_ + want > bytes_;  // a block must be contiguous
   const std::uint64_t skipped = wraps ? bytes_ - head_ : 0;
   if (stats_.in_use + skipped + want > bytes_) {
     ++stats_.refused;
     return std::nullopt;
   }
-  Slot slot;
-  slot.offset = wraps ? 0 : head_;
-  slot.bytes = bytes;
-  slot.ticket = ++last_;
-  held_.push_back({slot.ticket, slot.offset, skipped + want});
-  head_ = slot.offset + want;
+  StagingBlock block;
+  block.offset = wraps ? 0 : head_;
+  block.bytes = bytes;
+  block.ticket = ++last_;
+  held_.push_back({block.ticket, block.offset, skipped + want});
+  head_ = block.offset + want;
   stats_.in_use += skipped + want;
   stats_.in_use_peak = std::max(stats_.in_use_peak, stats_.in_use);
-  ++stats_.slots;
-  return slot;
+  ++stats_.blocks;
+  return block;
 }
 
 void StagingRing::Submit(Ticket ticket) {

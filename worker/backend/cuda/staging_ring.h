@@ -4,7 +4,7 @@
 //   Acquire ──▶ (the host or the copy fills it) ──▶ Submit: tickets in the stream's order ──▶
 //   Reached(ticket): the bytes are free
 //
-// Slots are allocated and freed in one order, so two positions and a queue describe them. It
+// Blocks are allocated and freed in one order, so two positions and a queue describe them. It
 // computes only with offsets. Not thread-safe.
 #pragma once
 
@@ -19,13 +19,13 @@ class StagingRing {
   using Ticket = std::uint64_t;
   static constexpr std::uint64_t kAlignment = 256;
 
-  struct Slot {
+  struct StagingBlock {
     std::uint64_t offset = 0, bytes = 0;
     Ticket ticket = 0;  // 1, 2, …
   };
   struct Stats {
     std::uint64_t in_use = 0, in_use_peak = 0;  // bytes, including those skipped at the end
-    std::uint64_t slots = 0, refused = 0;
+    std::uint64_t blocks = 0, refused = 0;
   };
 
   // `bytes` is rounded down to kAlignment.
@@ -34,8 +34,8 @@ class StagingRing {
   std::uint64_t capacity() const { return bytes_; }
   // Contiguous bytes; nullopt if the ring is too full: wait for oldest() and try again. `bytes`
   // must be in 1..capacity().
-  std::optional<Slot> Acquire(std::uint64_t bytes);
-  // The copy of this slot is queued, so Reached will follow. Call it in the order of the tickets.
+  std::optional<StagingBlock> Acquire(std::uint64_t bytes);
+  // The copy of this block is queued, so Reached will follow. Call it in the order of the tickets.
   void Submit(Ticket ticket);
   // All copies submitted up to `ticket` are done. A ticket that was reached before changes nothing.
   void Reached(Ticket ticket);
@@ -49,7 +49,7 @@ class StagingRing {
     std::uint64_t begin, length;  // `length` includes bytes skipped before it
   };
   const std::uint64_t bytes_;
-  std::uint64_t head_ = 0;  // begin of the next slot
+  std::uint64_t head_ = 0;  // begin of the next block
   std::deque<Held> held_;
   Ticket last_ = 0, submitted_ = 0;
   Stats stats_;

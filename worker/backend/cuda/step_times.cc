@@ -11,8 +11,8 @@ constexpr std::size_t kSpansMax = 4096;  // of one queue in one step; further sp
 
 StepTimes::~StepTimes() {
   for (auto& step : copies_)
-    for (Copies& lane : step)
-      for (const Span& span : lane.spans) Drop(span);
+    for (Copies& queue : step)
+      for (const Span& span : queue.spans) Drop(span);
   for (const Span& span : edges_) Drop(span);
   Drop(step_);
   Drop({told_, nullptr});
@@ -30,9 +30,9 @@ EgEvent* StepTimes::Make() {
   return on_ ? event : nullptr;
 }
 
-void StepTimes::Record(Lane lane, EgEvent* event) {
+void StepTimes::Record(DeviceQueue queue, EgEvent* event) {
   EgCudaError error{};
-  if (on_ && api_->record(context_, static_cast<std::int32_t>(lane), event, &error) != EG_CUDA_OK)
+  if (on_ && api_->record(context_, static_cast<std::int32_t>(queue), event, &error) != EG_CUDA_OK)
     on_ = false;
 }
 
@@ -44,23 +44,23 @@ double StepTimes::Seconds(const Span& span) {
   return on_ ? std::max(0.0, static_cast<double>(milliseconds) * 1e-3) : 0.0;
 }
 
-void StepTimes::BeforeCopy(Lane lane) {
-  Copies& copies = copies_[turn_][LaneOf(lane)];
+void StepTimes::BeforeCopy(DeviceQueue queue) {
+  Copies& copies = copies_[turn_][QueueIndex(queue)];
   if (!on_ || copies.open || copies.used >= kSpansMax) return;
   if (copies.used == copies.spans.size()) {
     const Span span{Make(), Make()};
     if (!on_) return Drop(span);
     copies.spans.push_back(span);
   }
-  Record(lane, copies.spans[copies.used].first);
+  Record(queue, copies.spans[copies.used].first);
   copies.open = on_;
 }
 
-void StepTimes::AfterCopies(Lane lane) {
-  Copies& copies = copies_[turn_][LaneOf(lane)];
+void StepTimes::AfterCopies(DeviceQueue queue) {
+  Copies& copies = copies_[turn_][QueueIndex(queue)];
   if (!copies.open) return;
   copies.open = false;
-  Record(lane, copies.spans[copies.used++].second);
+  Record(queue, copies.spans[copies.used++].second);
 }
 
 void StepTimes::BeforeStep() {
@@ -68,22 +68,22 @@ void StepTimes::BeforeStep() {
   for (EgEvent** const event : {&step_.first, &step_.second, &told_})
     if (*event == nullptr) *event = Make();
   if (!on_) return;
-  Record(Lane::kCompute, step_.first);
+  Record(DeviceQueue::kCompute, step_.first);
   begun_ = before_ = on_;
 }
 
 void StepTimes::BeginCompute() {
-  AfterCopies(Lane::kIn);  // copies requested after the step's end are another span
+  AfterCopies(DeviceQueue::kIn);  // copies requested after the step's end are another span
   waits_ = 0;
   waiting_ = ended_ = false;
-  if (before_) return Record(Lane::kCompute, told_);
+  if (before_) return Record(DeviceQueue::kCompute, told_);
   BeforeStep();
   before_ = false;
 }
 
 void StepTimes::EndCompute() {
   if (!begun_) return;
-  Record(Lane::kCompute, step_.second);
+  Record(DeviceQueue::kCompute, step_.second);
   ended_ = on_;
 }
 
@@ -106,20 +106,20 @@ EgEvent* StepTimes::EndWait() {
 
 void StepTimes::ReadCopies(std::array<Copies, 2>* copies) {
   double* const sums[] = {&sums_.in, &sums_.out};
-  for (std::size_t lane = 0; lane < 2; ++lane) {
-    Copies& one = (*copies)[lane];
+  for (std::size_t queue = 0; queue < 2; ++queue) {
+    Copies& one = (*copies)[queue];
     for (std::size_t i = 0; i < one.used; ++i) {
       EgCudaError error{};
       std::int32_t passed = 0;
       if (api_->passed(one.spans[i].second, &passed, &error) == EG_CUDA_OK && passed != 0)
-        *sums[lane] += Seconds(one.spans[i]);
+        *sums[queue] += Seconds(one.spans[i]);
     }
     one.used = 0;
   }
 }
 
 void StepTimes::Abandon() {
-  for (Copies& lane : copies_[turn_]) lane.used = 0, lane.open = false;
+  for (Copies& queue : copies_[turn_]) queue.used = 0, queue.open = false;
   begun_ = before_ = ended_ = waiting_ = false;
 }
 

@@ -34,8 +34,8 @@ class StepTimes {
   // BeforeCopy: a copy is queued in kIn or kOut next. AfterCopies: the next request may make the
   // queue wait, or the host will wait. An event that an idle queue records gives the time of the
   // request.
-  void BeforeCopy(Lane lane);
-  void AfterCopies(Lane lane);
+  void BeforeCopy(DeviceQueue queue);
+  void AfterCopies(DeviceQueue queue);
 
   // kCompute is told to wait while no step is open: the next step begins here.
   void BeforeStep();
@@ -65,10 +65,10 @@ class StepTimes {
     std::size_t used = 0;
     bool open = false;
   };
-  static std::size_t LaneOf(Lane lane) { return lane == Lane::kIn ? 0 : 1; }
+  static std::size_t QueueIndex(DeviceQueue queue) { return queue == DeviceQueue::kIn ? 0 : 1; }
   EgEvent* Make();
   void Drop(const Span& span);
-  void Record(Lane lane, EgEvent* event);
+  void Record(DeviceQueue queue, EgEvent* event);
   double Seconds(const Span& span);
   void ReadCopies(std::array<Copies, 2>* copies);
 

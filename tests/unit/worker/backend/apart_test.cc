@@ -52,20 +52,21 @@ TEST_CASE("a copy that nothing orders shows, and so does a host that does not wa
   const std::vector<float> one = {1};
   std::vector<float> got = {7};
   auto event = backend.MakeEvent().value();
-  backend.Upload(Lane::kIn, std::as_bytes(std::span(one)), x.as<std::byte>());
+  backend.Upload(DeviceQueue::kIn, std::as_bytes(std::span(one)), x.as<std::byte>());
   backend.Copy(x.as<float>(), y.as<float>());  // without Await
-  backend.Download(Lane::kCompute, y.as<std::byte>(), std::as_writable_bytes(std::span(got)));
+  backend.Download(DeviceQueue::kCompute, y.as<std::byte>(),
+                   std::as_writable_bytes(std::span(got)));
   CHECK(std::isnan(got[0]));  // without Wait
-  backend.Record(Lane::kCompute, *event);
+  backend.Record(DeviceQueue::kCompute, *event);
   CHECK(backend.Wait(*event).ok());
   CHECK(std::isnan(got[0]));
   backend.Copy(x.as<float>(), y.as<float>());
-  backend.Download(Lane::kOut, y.as<std::byte>(),
+  backend.Download(DeviceQueue::kOut, y.as<std::byte>(),
                    std::as_writable_bytes(std::span(got)));  // without Await
-  backend.Record(Lane::kIn, *event);
+  backend.Record(DeviceQueue::kIn, *event);
   CHECK(backend.Wait(*event).ok());
   CHECK(backend.TakeError().ok());
-  backend.Record(Lane::kOut, *event);
+  backend.Record(DeviceQueue::kOut, *event);
   CHECK(backend.Wait(*event).ok());
   CHECK(std::isnan(got[0]));
 }
@@ -79,11 +80,12 @@ TEST_CASE(
   const std::vector<float> one = {1}, two = {2};
   std::vector<float> got = {7};
   auto event = backend.MakeEvent().value();
-  backend.Upload(Lane::kIn, std::as_bytes(std::span(one)), x.as<std::byte>());
+  backend.Upload(DeviceQueue::kIn, std::as_bytes(std::span(one)), x.as<std::byte>());
   backend.Copy(x.as<float>(), y.as<float>());
-  backend.Upload(Lane::kIn, std::as_bytes(std::span(two)), x.as<std::byte>());
-  backend.Download(Lane::kCompute, y.as<std::byte>(), std::as_writable_bytes(std::span(got)));
-  backend.Record(Lane::kCompute, *event);
+  backend.Upload(DeviceQueue::kIn, std::as_bytes(std::span(two)), x.as<std::byte>());
+  backend.Download(DeviceQueue::kCompute, y.as<std::byte>(),
+                   std::as_writable_bytes(std::span(got)));
+  backend.Record(DeviceQueue::kCompute, *event);
   CHECK(backend.Wait(*event).ok());
   CHECK(got[0] == 2);
 }
@@ -121,7 +123,7 @@ TEST_CASE(
         }) == std::vector<std::string>{"allocation within a step: more"});
   CHECK(step([&] {
           scale(2);
-          backend.Upload(Lane::kCompute, host, x.as<std::byte>());
+          backend.Upload(DeviceQueue::kCompute, host, x.as<std::byte>());
         }) == std::vector<std::string>{"an upload within a step"});
   CHECK(backend.steps() == 7);
 }

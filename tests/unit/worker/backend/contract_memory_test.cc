@@ -33,17 +33,17 @@ struct Array {
   Array(Backend& b, const std::vector<float>& values)
       : backend(b), memory(b.Allocate(values.size() * sizeof(float), "array").value()) {
     auto event = backend.MakeEvent().value();
-    backend.Upload(Lane::kIn, Bytes(values), memory.as<std::byte>());
-    backend.Record(Lane::kIn, *event);
+    backend.Upload(DeviceQueue::kIn, Bytes(values), memory.as<std::byte>());
+    backend.Record(DeviceQueue::kIn, *event);
     CHECK(backend.Wait(*event).ok());
   }
   Out span() { return memory.as<float>(); }
   std::vector<float> Get() {
     std::vector<float> values(memory.bytes() / sizeof(float));
     auto event = backend.MakeEvent().value();
-    backend.Download(Lane::kCompute, memory.as<std::byte>(),
+    backend.Download(DeviceQueue::kCompute, memory.as<std::byte>(),
                      std::as_writable_bytes(std::span(values)));
-    backend.Record(Lane::kCompute, *event);
+    backend.Record(DeviceQueue::kCompute, *event);
     CHECK(backend.Wait(*event).ok());
     return values;
   }
@@ -89,23 +89,23 @@ TEST_CASE("host buffers may outlive the backend") {
 }
 
 TEST_CASE(
-    "what is uploaded comes back, whole and in parts, through every lane and any kind of host "
+    "what is uploaded comes back, whole and in parts, through every queue and any kind of host "
     "memory") {
   ForEachBare([](Backend& backend) {
     const std::vector<float> values = Draw(1, 10007);
     tensor::AlignedBuffer locked = backend.AllocateHost(values.size() * sizeof(float)).value();
     std::copy(values.begin(), values.end(), locked.floats().begin());
     auto event = backend.MakeEvent().value();
-    for (const Lane lane : {Lane::kCompute, Lane::kIn, Lane::kOut}) {
+    for (const DeviceQueue queue : {DeviceQueue::kCompute, DeviceQueue::kIn, DeviceQueue::kOut}) {
       for (const bool page_locked : {false, true}) {
         Memory memory = backend.Allocate(values.size() * sizeof(float), "copy").value();
         const auto from =
             page_locked ? std::span<const std::byte>(locked.data(), locked.size()) : Bytes(values);
-        backend.Upload(lane, from.first(404), memory.as<std::byte>().first(404));
-        backend.Upload(lane, from.subspan(404), memory.as<std::byte>().subspan(404));
+        backend.Upload(queue, from.first(404), memory.as<std::byte>().first(404));
+        backend.Upload(queue, from.subspan(404), memory.as<std::byte>().subspan(404));
         std::vector<float> back = Poison(values.size());
-        backend.Download(lane, memory.as<std::byte>(), std::as_writable_bytes(std::span(back)));
-        backend.Record(lane, *event);
+        backend.Download(queue, memory.as<std::byte>(), std::as_writable_bytes(std::span(back)));
+        backend.Record(queue, *event);
         CHECK(backend.Wait(*event).ok());
         CHECK(SameBits(back, values));
       }
@@ -113,29 +113,29 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("lanes wait for each other by events, and an event that was never recorded has passed") {
+TEST_CASE("queues wait for each other by events, and an event that was never recorded has passed") {
   ForEachBare([](Backend& backend) {
     const std::size_t n = 5000;
     Array x(backend, std::vector<float>(n)), y(backend, std::vector<float>(n));
     auto unused = backend.MakeEvent().value(), there = backend.MakeEvent().value(),
          made = backend.MakeEvent().value(), out = backend.MakeEvent().value();
     CHECK(backend.Wait(*unused).ok());
-    backend.Await(Lane::kCompute, *unused);
+    backend.Await(DeviceQueue::kCompute, *unused);
     std::vector<float> results[4];
     const std::vector<float> inputs[4] = {Draw(1, n), Draw(2, n), Draw(3, n), Draw(4, n)};
     for (int step = 0; step < 4; ++step) {  // the host never waits in between
-      if (step > 0) backend.Await(Lane::kIn, *made);
-      backend.Upload(Lane::kIn, Bytes(inputs[step]), x.memory.as<std::byte>());
-      backend.Record(Lane::kIn, *there);
-      backend.Await(Lane::kCompute, *there);
-      if (step > 0) backend.Await(Lane::kCompute, *out);
+      if (step > 0) backend.Await(DeviceQueue::kIn, *made);
+      backend.Upload(DeviceQueue::kIn, Bytes(inputs[step]), x.memory.as<std::byte>());
+      backend.Record(DeviceQueue::kIn, *there);
+      backend.Await(DeviceQueue::kCompute, *there);
+      if (step > 0) backend.Await(DeviceQueue::kCompute, *out);
       backend.Scale(2, x.span(), y.span());
-      backend.Record(Lane::kCompute, *made);
-      backend.Await(Lane::kOut, *made);
+      backend.Record(DeviceQueue::kCompute, *made);
+      backend.Await(DeviceQueue::kOut, *made);
       results[step] = Poison(n);
-      backend.Download(Lane::kOut, y.memory.as<std::byte>(),
+      backend.Download(DeviceQueue::kOut, y.memory.as<std::byte>(),
                        std::as_writable_bytes(std::span(results[step])));
-      backend.Record(Lane::kOut, *out);
+      backend.Record(DeviceQueue::kOut, *out);
     }
     CHECK(backend.Wait(*out).ok());
     for (int step = 0; step < 4; ++step) {
@@ -174,8 +174,8 @@ struct SmallStep {
   };
   Numbers Run(const std::vector<float>& values, std::uint64_t step_key) {
     keys = {step_key};
-    backend.Upload(Lane::kCompute, Bytes(keys), key.as<std::byte>());
-    backend.Upload(Lane::kCompute, Bytes(values), x.memory.as<std::byte>());
+    backend.Upload(DeviceQueue::kCompute, Bytes(keys), key.as<std::byte>());
+    backend.Upload(DeviceQueue::kCompute, Bytes(values), x.memory.as<std::byte>());
     const std::vector<std::uint64_t> signature = {
         7, reinterpret_cast<std::uintptr_t>(x.span().data())};
     replayed = backend.BeginStep(signature);
@@ -185,13 +185,14 @@ struct SmallStep {
       backend.Dropout(0.5, key.as<const std::uint64_t>(), x.span(), y.span());
       backend.SumOfSquares(y.span(), result.as<double>().data());
       backend.FindNotFinite(y.span(), result.as<std::uint64_t>().data() + 1);
-      backend.Record(Lane::kCompute, *made);
+      backend.Record(DeviceQueue::kCompute, *made);
     }
     backend.EndStep();
     out = Poison(1000);
-    backend.Await(Lane::kOut, *made);
-    backend.Download(Lane::kOut, y.memory.as<std::byte>(), std::as_writable_bytes(std::span(out)));
-    backend.Record(Lane::kOut, *made);
+    backend.Await(DeviceQueue::kOut, *made);
+    backend.Download(DeviceQueue::kOut, y.memory.as<std::byte>(),
+                     std::as_writable_bytes(std::span(out)));
+    backend.Record(DeviceQueue::kOut, *made);
     Numbers numbers{};
     status = backend.Finish(result.as<std::byte>(), std::as_writable_bytes(std::span(&numbers, 1)));
     CHECK(backend.Wait(*made).ok());

@@ -635,7 +635,7 @@ std::vector<std::vector<float>> TrainStream(Backend* backend, std::uint64_t* ahe
     got.insert(got.end(), present.gradients.begin(), present.gradients.end());
     for (float& x : present.inputs[0]) x = std::numeric_limits<float>::quiet_NaN();
   }
-  *ahead = steps.brought_ahead();
+  *ahead = steps.prefetched();
   return got;
 }
 
@@ -654,14 +654,14 @@ TEST_CASE(
     CHECK(TrainStream(&meanwhile, &ahead,
                       [](HostStep* steps, int, const Batch* next, const auto& step) {
                         return step([&] {
-                          if (next != nullptr) steps->BringAhead(*next);
+                          if (next != nullptr) steps->PrefetchBatch(*next);
                         });
                       }) == want);
     CHECK(ahead == 11);
     CHECK(TrainStream(&between, &ahead,
                       [](HostStep* steps, int, const Batch* next, const auto& step) {
                         const auto done = step(nullptr);
-                        if (next != nullptr) steps->BringAhead(*next);
+                        if (next != nullptr) steps->PrefetchBatch(*next);
                         return done;
                       }) == want);
     CHECK(ahead == 11);
@@ -674,9 +674,9 @@ TEST_CASE(
                           Batch wrong = *next;
                           wrong.inputs = {
                               std::span<const float>(other).first(next->inputs[0].floats.size())};
-                          steps->BringAhead(*next);
-                          if (i % 3 == 0) steps->BringAhead(*next);
-                          if (i % 4 == 0) steps->BringAhead(wrong);
+                          steps->PrefetchBatch(*next);
+                          if (i % 3 == 0) steps->PrefetchBatch(*next);
+                          if (i % 4 == 0) steps->PrefetchBatch(wrong);
                         });
                       }) == want);
     CHECK(ahead == 8);
@@ -687,7 +687,7 @@ TEST_CASE(
   const auto cpu = *MakeBackend({"cpu", 1});
   CHECK(
       TrainStream(cpu.get(), &ahead, [](HostStep* steps, int, const Batch* next, const auto& step) {
-        if (next != nullptr) steps->BringAhead(*next);
+        if (next != nullptr) steps->PrefetchBatch(*next);
         return step([] { FAIL("a CPU's step was computed by then"); });
       }) == want);
   CHECK(ahead == 0);
@@ -711,7 +711,7 @@ TEST_CASE(
                       const auto done = step([&] {
                         in_step = control.overlapped;
                         const std::uint64_t before = control.copies;
-                        if (next != nullptr) steps->BringAhead(*next);
+                        if (next != nullptr) steps->PrefetchBatch(*next);
                         asked += control.copies - before;
                       });
                       overlapped += control.overlapped - in_step;

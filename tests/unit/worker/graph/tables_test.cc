@@ -236,7 +236,7 @@ TEST_CASE(
     const std::unique_ptr<Graph> fresh = *Graph::Build(model, other.get());
     const auto put = [&](std::span<const std::byte> bytes) {
       Memory memory = other->Allocate(bytes.size(), "there").value();
-      other->Upload(Lane::kCompute, bytes, memory.as<std::byte>());
+      other->Upload(DeviceQueue::kCompute, bytes, memory.as<std::byte>());
       return memory;
     };
     const auto bytes = [](const auto& v) { return std::as_bytes(std::span(v)); };
@@ -263,12 +263,12 @@ TEST_CASE(
     CHECK(got->loss_sum == want->loss_sum);
     for (std::size_t t = 0; t < drawn.values.size(); ++t) {
       std::vector<float> back(drawn.values[t].size());
-      other->Download(Lane::kCompute, gradients[t].as<std::byte>(),
+      other->Download(DeviceQueue::kCompute, gradients[t].as<std::byte>(),
                       std::as_writable_bytes(std::span(back)));
       CHECK(back == drawn.gradients[t]);
     }
     std::vector<float> back(4);
-    other->Download(Lane::kCompute, over[2].as<std::byte>(),
+    other->Download(DeviceQueue::kCompute, over[2].as<std::byte>(),
                     std::as_writable_bytes(std::span(back)));
     CHECK(back == kernel_gradient);
   }

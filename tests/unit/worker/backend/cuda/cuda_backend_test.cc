@@ -57,12 +57,13 @@ struct Stage {
     CHECK(control.illegal == 0);
   }
   Memory Floats(std::size_t n) { return backend->Allocate(n * sizeof(float), "floats").value(); }
-  void Put(const std::vector<float>& values, Memory& to, Lane lane = Lane::kCompute) {
-    backend->Upload(lane, std::as_bytes(std::span(values)), to.as<std::byte>());
+  void Put(const std::vector<float>& values, Memory& to,
+           DeviceQueue queue = DeviceQueue::kCompute) {
+    backend->Upload(queue, std::as_bytes(std::span(values)), to.as<std::byte>());
   }
   std::vector<float> Get(const Memory& from) {
     std::vector<float> values(from.as<float>().size(), -1.0f);
-    backend->Download(Lane::kCompute, from.as<std::byte>(),
+    backend->Download(DeviceQueue::kCompute, from.as<std::byte>(),
                       std::as_writable_bytes(std::span(values)));
     return values;
   }
@@ -405,7 +406,8 @@ TEST_CASE(
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
     Memory narrow = stage.backend->Allocate(all.size() * 2, "narrow").value(),
            wide = stage.Floats(all.size());
-    stage.backend->Upload(Lane::kCompute, std::as_bytes(std::span(all)), narrow.as<std::byte>());
+    stage.backend->Upload(DeviceQueue::kCompute, std::as_bytes(std::span(all)),
+                          narrow.as<std::byte>());
     stage.backend->Copy(AnyIn(narrow.as<std::byte>().data(), all.size(), type), wide.as<float>());
     const std::vector<float> widened = stage.Get(wide);
     std::vector<float> want(all.size());
@@ -424,7 +426,7 @@ TEST_CASE(
     stage.Put(values, from);
     stage.backend->Copy(from.as<float>(), AnyOut(to.as<std::byte>().data(), values.size(), type));
     std::vector<std::uint16_t> got(values.size()), narrowed(values.size());
-    stage.backend->Download(Lane::kCompute, to.as<std::byte>(),
+    stage.backend->Download(DeviceQueue::kCompute, to.as<std::byte>(),
                             std::as_writable_bytes(std::span(got)));
     tensor::Narrow(wire, values.data(), values.size(),
                    reinterpret_cast<std::byte*>(narrowed.data()));
@@ -441,7 +443,7 @@ TEST_CASE(
       stage.backend->Copy(from.as<float>().first(100), hundred);
       stage.backend->FindNotFinite(hundred, found.as<std::uint64_t>().data());
       std::uint64_t said = 7;
-      stage.backend->Download(Lane::kCompute, found.as<std::byte>(),
+      stage.backend->Download(DeviceQueue::kCompute, found.as<std::byte>(),
                               std::as_writable_bytes(std::span(&said, 1)));
       CHECK(said == (fits ? 0 : 1));
     }
@@ -456,12 +458,12 @@ TEST_CASE(
   Memory x = stage.Floats(1000), y = stage.Floats(1000);
   std::optional<std::unique_ptr<Event>> there;
   const auto run = [&](float value) {
-    stage.Put(std::vector<float>(1000, value), x, Lane::kIn);
-    backend.Record(Lane::kIn, **there);
+    stage.Put(std::vector<float>(1000, value), x, DeviceQueue::kIn);
+    backend.Record(DeviceQueue::kIn, **there);
     const std::uint64_t signature[] = {
         7};  // of whoever makes the next event where the last one was
     if (!backend.BeginStep(signature)) {
-      backend.Await(Lane::kCompute, **there);
+      backend.Await(DeviceQueue::kCompute, **there);
       backend.Scale(2, x.as<float>(), y.as<float>());
     }
     backend.EndStep();
@@ -616,10 +618,10 @@ TEST_CASE(
   const std::vector<float> want = values;
   Memory memory = stage.Floats(values.size());
   auto there = stage.backend->MakeEvent().value();
-  stage.Put(values, memory, Lane::kIn);
-  stage.backend->Record(Lane::kIn, *there);
+  stage.Put(values, memory, DeviceQueue::kIn);
+  stage.backend->Record(DeviceQueue::kIn, *there);
   std::fill(values.begin(), values.end(), -5.0f);
-  stage.backend->Await(Lane::kCompute, *there);
+  stage.backend->Await(DeviceQueue::kCompute, *there);
   CHECK(stage.Get(memory) == want);
   CHECK(stage.control.pageable_copies == 1);  // the download of this test
   CHECK(stage.backend->stats().staging.refused > 0);
@@ -635,14 +637,14 @@ TEST_CASE("page-locked memory travels without a stop, and is kept for the next o
     if (i == 0) first = host.data();
     CHECK(host.data() == first);
     Memory memory = stage.backend->Allocate(4000, "x").value();
-    stage.backend->Upload(Lane::kIn, {host.data(), host.size()}, memory.as<std::byte>());
-    stage.backend->Download(Lane::kIn, memory.as<std::byte>(), {host.data(), host.size()});
+    stage.backend->Upload(DeviceQueue::kIn, {host.data(), host.size()}, memory.as<std::byte>());
+    stage.backend->Download(DeviceQueue::kIn, memory.as<std::byte>(), {host.data(), host.size()});
     auto done = stage.backend->MakeEvent().value();
-    stage.backend->Record(Lane::kIn, *done);
+    stage.backend->Record(DeviceQueue::kIn, *done);
     REQUIRE(stage.backend->Wait(*done).ok());
   }
   CHECK(stage.control.pageable_copies == 0);
-  CHECK(stage.backend->stats().staging.slots == 0);
+  CHECK(stage.backend->stats().staging.blocks == 0);
 }
 
 TEST_CASE(
@@ -737,10 +739,10 @@ TEST_CASE("without page-locked memory copies take the driver's way and are right
   std::vector<float> values(5000);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
   Memory memory = stage.Floats(values.size());
-  stage.Put(values, memory, Lane::kIn);
+  stage.Put(values, memory, DeviceQueue::kIn);
   auto there = stage.backend->MakeEvent().value();
-  stage.backend->Record(Lane::kIn, *there);
-  stage.backend->Await(Lane::kCompute, *there);
+  stage.backend->Record(DeviceQueue::kIn, *there);
+  stage.backend->Await(DeviceQueue::kCompute, *there);
   CHECK(stage.Get(memory) == values);
   CHECK(stage.control.pageable_copies == 2);
   CHECK(stage.backend->device_use(false)->in_bytes == 20000);
@@ -763,18 +765,19 @@ TEST_CASE("a buffer that a copy still reads is not given out again before it has
       address = reinterpret_cast<std::uint64_t>(memory.as<float>().data());
       stage.Put(std::vector<float>(1024, static_cast<float>(round)), memory);
       auto made = stage.backend->MakeEvent().value();
-      stage.backend->Record(Lane::kCompute, *made);
-      stage.backend->Await(Lane::kOut, *made);
-      stage.backend->Download(Lane::kOut, memory.as<std::byte>(), {host.data(), host.size()});
+      stage.backend->Record(DeviceQueue::kCompute, *made);
+      stage.backend->Await(DeviceQueue::kOut, *made);
+      stage.backend->Download(DeviceQueue::kOut, memory.as<std::byte>(),
+                              {host.data(), host.size()});
       REQUIRE(stage.backend->Wait(*made).ok());
     }
     Memory next = stage.Floats(1024);  // kCompute may overwrite it long before kOut has read
     stage.Put(std::vector<float>(1024, -9.0f), next);
     static_cast<void>(address);
     auto done = stage.backend->MakeEvent().value(), out = stage.backend->MakeEvent().value();
-    stage.backend->Record(Lane::kCompute, *done);
+    stage.backend->Record(DeviceQueue::kCompute, *done);
     REQUIRE(stage.backend->Wait(*done).ok());
-    stage.backend->Record(Lane::kOut, *out);
+    stage.backend->Record(DeviceQueue::kOut, *out);
     REQUIRE(stage.backend->Wait(*out).ok());
     if (host.floats()[1023] != static_cast<float>(round))
       FAIL("round " << round << ": " << host.floats()[1023]);
@@ -799,9 +802,9 @@ TEST_CASE("a copy into a new buffer waits for kernels that still use what lay th
     }
     Memory next = stage.Floats(1024);
     reused += next.as<float>().data() == address ? 1 : 0;
-    stage.backend->Upload(Lane::kIn, {host.data(), host.size()}, next.as<std::byte>());
+    stage.backend->Upload(DeviceQueue::kIn, {host.data(), host.size()}, next.as<std::byte>());
     auto there = stage.backend->MakeEvent().value();
-    stage.backend->Record(Lane::kIn, *there);
+    stage.backend->Record(DeviceQueue::kIn, *there);
     REQUIRE(stage.backend->Wait(*there).ok());
   }
   CHECK(reused > 40);  // or nothing was shown
@@ -944,21 +947,21 @@ TEST_CASE(
   const auto there = backend.MakeEvent().value(), made = backend.MakeEvent().value(),
              out = backend.MakeEvent().value();
   const auto run = [&](bool before) {
-    backend.Upload(Lane::kIn, {host.data(), host.size()}, a.as<std::byte>());
-    backend.Upload(Lane::kIn, {host.data(), host.size()}, b.as<std::byte>());
-    backend.Record(Lane::kIn, *there);
-    if (before) backend.Await(Lane::kCompute, *there);
+    backend.Upload(DeviceQueue::kIn, {host.data(), host.size()}, a.as<std::byte>());
+    backend.Upload(DeviceQueue::kIn, {host.data(), host.size()}, b.as<std::byte>());
+    backend.Record(DeviceQueue::kIn, *there);
+    if (before) backend.Await(DeviceQueue::kCompute, *there);
     const std::uint64_t signature[] = {7, before ? 1u : 0u};
     if (!backend.BeginStep(signature)) {
       backend.Enter("layer", Phase::kForward);
-      if (!before) backend.Await(Lane::kCompute, *there);
+      if (!before) backend.Await(DeviceQueue::kCompute, *there);
       for (int i = 0; i < 3; ++i) backend.Scale(2, a.as<float>(), b.as<float>());
-      backend.Record(Lane::kCompute, *made);
+      backend.Record(DeviceQueue::kCompute, *made);
     }
     backend.EndStep();
-    backend.Await(Lane::kOut, *made);
-    backend.Download(Lane::kOut, b.as<std::byte>(), {host.data(), host.size()});
-    backend.Record(Lane::kOut, *out);
+    backend.Await(DeviceQueue::kOut, *made);
+    backend.Download(DeviceQueue::kOut, b.as<std::byte>(), {host.data(), host.size()});
+    backend.Record(DeviceQueue::kOut, *out);
     REQUIRE(backend.Finish({}, {}).ok());
     REQUIRE(backend.Wait(*out).ok());
   };

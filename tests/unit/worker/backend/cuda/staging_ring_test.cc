@@ -8,7 +8,7 @@
 namespace evergrad::worker {
 namespace {
 
-TEST_CASE("slots are in one piece, in turn, and come back with their tickets") {
+TEST_CASE("blocks are contiguous, are given out in turn, and are freed with their tickets") {
   StagingRing ring(1024 + 100);
   CHECK(ring.capacity() == 1024);
   const auto a = ring.Acquire(512), b = ring.Acquire(200);
@@ -36,7 +36,7 @@ TEST_CASE("slots are in one piece, in turn, and come back with their tickets") {
   CHECK(all->offset == 0);
 }
 
-TEST_CASE("after a slot that ends where the ring ends comes one at its beginning") {
+TEST_CASE("after a block at the end of the ring the next one is at its beginning") {
   StagingRing ring(1024);
   const auto a = ring.Acquire(512), b = ring.Acquire(512);
   REQUIRE((a && b));
@@ -45,20 +45,20 @@ TEST_CASE("after a slot that ends where the ring ends comes one at its beginning
   CHECK(ring.Acquire(256)->offset == 0);
 }
 
-TEST_CASE("ring: random slots never overlap while they are held, and the ring is never stuck") {
+TEST_CASE("ring: random blocks never overlap while they are held, and the ring is never stuck") {
   const std::uint64_t seed = random::EntropyFromOs();
   INFO("seed " << seed);
   std::uint64_t at = 0;
   const auto draw = [&](std::uint64_t n) { return random::Bits64(seed, at++) % n; };
   StagingRing ring(64 * 1024);
-  std::vector<StagingRing::Slot> held;
+  std::vector<StagingRing::StagingBlock> held;
   std::uint64_t submitted = 0, refused = 0;
   for (int step = 0; step < 20000; ++step) {
     const std::uint64_t what = draw(5);
     if (what < 2) {
       const std::uint64_t bytes = 1 + draw(1ull << (1 + draw(16)));
-      const auto slot = ring.Acquire(bytes);
-      if (!slot) {
+      const auto block = ring.Acquire(bytes);
+      if (!block) {
         ++refused;
         // What was given out and submitted comes back, and then there is room.
         while (submitted < (held.empty() ? submitted : held.back().ticket))
@@ -70,11 +70,11 @@ TEST_CASE("ring: random slots never overlap while they are held, and the ring is
         held.push_back(*again);
         continue;
       }
-      REQUIRE(slot->offset + slot->bytes <= ring.capacity());
+      REQUIRE(block->offset + block->bytes <= ring.capacity());
       for (const auto& other : held)
-        REQUIRE((slot->offset >= other.offset + other.bytes ||
-                 other.offset >= slot->offset + slot->bytes));
-      held.push_back(*slot);
+        REQUIRE((block->offset >= other.offset + other.bytes ||
+                 other.offset >= block->offset + block->bytes));
+      held.push_back(*block);
     } else if (what < 4) {
       if (!held.empty() && submitted < held.back().ticket) ring.Submit(++submitted);
     } else if (const auto oldest = ring.oldest()) {
