@@ -63,8 +63,7 @@ class ClientSession {
   // The next message to send. Earlier ones have been reported by OnSent, or are sent together with
   // it. Returns nullopt if there is nothing to send now, or if lane_status() has an error.
   std::optional<Outbox::Message> NextMessage();
-  // An error has the same meaning as an error of OnMessage.
-  const absl::Status& lane_status() const { return lane_.status(); }
+  const absl::Status& lane_status() const { return lane_.status(); }  // errors as of OnMessage
   void OnSent(MonoTime now);
 
   // Ends calls without any progress for their deadline. An error means that the watchdog ends the
@@ -93,8 +92,7 @@ class ClientSession {
     DataDone done;
     MonoTime patience{0};  // DataOptions::deadline
     MonoTime moved_at{0};  // time of the call, of its grant, or of the last byte sent or received
-    // its time in `checks_`, if any; may be earlier than DueAt, never later
-    MonoTime check_at = MonoTime::max();
+    MonoTime check_at = MonoTime::max();  // its time in `checks_`, if any; never later than DueAt
     Reassembly answer;
   };
   using PendingMap = std::map<std::uint64_t, Pending>;
@@ -104,8 +102,7 @@ class ClientSession {
                MonoTime now);
   // The time at which the call ends without progress.
   MonoTime DueAt(const Pending& pending) const;
-  // Restarts its patience after the call or its grant; it may become shorter than the time of the
-  // scheduled check.
+  // Restarts its patience after the call or its grant; the patience may become shorter.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Sends the parts that can be sent now.
