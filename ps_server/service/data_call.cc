@@ -115,8 +115,7 @@ void DataCall::Answer() {
       *result->mutable_version() = client::ToProto(outcome.version);
     if (outcome.result.code == PushCode::kBusy) result->set_busy_after_ms(kBusyAfterMs);
     if (!outcome.result.message.empty())
-      // Assigning an empty message would allocate.
-      result->set_message(std::move(outcome.result.message));
+      result->set_message(std::move(outcome.result.message));  // an empty message would allocate
     result->set_lsn(outcome.result.lsn);
   }
   // A pull beyond the limit is refused, and the ones before it are served.
