@@ -240,17 +240,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Listen(const Dependencies& depen
   host.frame_bytes_max = config.frame_bytes_max;
   host.pool_bytes_max = config.pool_bytes_max;
   host.memory_bytes_max = config.memory_bytes_max;
-  if (dependencies.failpoints != nullptr && dependencies.failpoints->IsArmed("ledger.off")) {
-    host.mutant = fault::Mutant::kLedgerOff;
-    dependencies.logger->Warning(
-        "the ledger is off (failpoint ledger.off): an update that arrives twice is applied twice");
-  }
-  if (dependencies.failpoints != nullptr && dependencies.failpoints->IsArmed("pull.ignore_start")) {
-    host.mutant = fault::Mutant::kUnchangedByVlsn;
-    dependencies.logger->Warning(
-        "pulls compare counts only (failpoint pull.ignore_start): a worker may keep values of a "
-        "state that was rolled back");
-  }
   Images::Options images;
   images.registry = dependencies.registry;
   images.failpoints = dependencies.failpoints;

@@ -41,12 +41,8 @@ absl::Status At(fault::Failpoints* failpoints, absl::string_view name) {
 
 absl::Status Sync(int fd, fault::Failpoints* failpoints, absl::string_view failpoint,
                   absl::string_view what, const std::string& path) {
-  if (failpoints != nullptr) {
-    const fault::Hit hit = failpoints->At(failpoint);
-    if (hit.action == fault::Action::kDrop) return absl::OkStatus();
-    if (hit.action == fault::Action::kError)
-      return absl::InternalError(absl::StrCat(what, ": failpoint=", failpoint, " path=", path));
-  }
+  if (failpoints != nullptr && failpoints->At(failpoint).action == fault::Action::kError)
+    return absl::InternalError(absl::StrCat(what, ": failpoint=", failpoint, " path=", path));
   int result;
   do {
     result = ::fsync(fd);

@@ -7,8 +7,7 @@
 
 namespace evergrad::grants {
 
-GrantGuard::GrantGuard(JobUid job, std::string key, fault::Mutant mutant)
-    : job_(job), key_(std::move(key)), mutant_(mutant) {}
+GrantGuard::GrantGuard(JobUid job, std::string key) : job_(job), key_(std::move(key)) {}
 
 bool GrantGuard::Fits(absl::string_view proof, ClosureId closure, Attempt attempt,
                       absl::string_view worker) {
@@ -25,7 +24,7 @@ bool GrantGuard::Fits(absl::string_view proof, ClosureId closure, Attempt attemp
     }
     ++computed_;
   }
-  if (!ProofFits(proof, key_, job_, closure, attempt, worker, mutant_)) return false;
+  if (!ProofFits(proof, key_, job_, closure, attempt, worker)) return false;
   MutexLock lock(&mu_);
   if (fitted_.empty()) fitted_.resize(kRemembered);
   Fitted& known = fitted_[place];

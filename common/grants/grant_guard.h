@@ -13,7 +13,6 @@
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
-#include "common/fault/mutant.h"
 #include "common/grants/grant_proof.h"
 
 namespace evergrad::grants {
@@ -21,7 +20,7 @@ namespace evergrad::grants {
 class GrantGuard {
  public:
   // `key` is never shown.
-  GrantGuard(JobUid job, std::string key, fault::Mutant mutant = fault::Mutant::kNone);
+  GrantGuard(JobUid job, std::string key);
   // `worker`: the sender's name without its role.
   bool Fits(absl::string_view proof, ClosureId closure, Attempt attempt, absl::string_view worker);
   std::uint64_t proofs_computed() const;
@@ -38,7 +37,6 @@ class GrantGuard {
 
   const JobUid job_;
   const std::string key_;
-  const fault::Mutant mutant_;
   mutable Mutex mu_;
   std::vector<Fitted> fitted_ ABSL_GUARDED_BY(mu_);  // by attempt % kRemembered
   std::uint64_t computed_ ABSL_GUARDED_BY(mu_) = 0;

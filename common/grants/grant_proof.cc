@@ -30,10 +30,7 @@ std::string NewKey() {
 }
 
 std::string MakeProof(absl::string_view key, JobUid job, ClosureId closure, Attempt attempt,
-                      absl::string_view worker, fault::Mutant mutant) {
-  if (mutant == fault::Mutant::kProofOfAnyClosure) closure = ClosureId(0);
-  if (mutant == fault::Mutant::kProofOfAnyAttempt) attempt = Attempt{};
-  if (mutant == fault::Mutant::kProofOfAnyWorker) worker = "";
+                      absl::string_view worker) {
   // Every field but the last has a fixed size, so that no two lists of fields give the same bytes.
   std::string text(kDomain);
   text.reserve(kDomain.size() + 32 + worker.size());
@@ -50,9 +47,9 @@ std::string MakeProof(absl::string_view key, JobUid job, ClosureId closure, Atte
 }
 
 bool ProofFits(absl::string_view proof, absl::string_view key, JobUid job, ClosureId closure,
-               Attempt attempt, absl::string_view worker, fault::Mutant mutant) {
+               Attempt attempt, absl::string_view worker) {
   if (proof.size() != kProofBytes) return false;
-  const std::string want = MakeProof(key, job, closure, attempt, worker, mutant);
+  const std::string want = MakeProof(key, job, closure, attempt, worker);
   return CRYPTO_memcmp(proof.data(), want.data(), kProofBytes) == 0;
 }
 

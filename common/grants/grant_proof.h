@@ -8,7 +8,6 @@
 
 #include "absl/strings/string_view.h"
 #include "common/base/ids.h"
-#include "common/fault/mutant.h"
 
 namespace evergrad::grants {
 
@@ -24,12 +23,11 @@ std::string NewKey();
 // HMAC-SHA256 of (job, closure, attempt, worker), cut to kProofBytes. `worker` is the name that the
 // coordinator registered, without its role.
 std::string MakeProof(absl::string_view key, JobUid job, ClosureId closure, Attempt attempt,
-                      absl::string_view worker, fault::Mutant mutant = fault::Mutant::kNone);
+                      absl::string_view worker);
 
 // Whether `proof` is that of these. The time that it takes does not depend on where two proofs
 // differ.
 bool ProofFits(absl::string_view proof, absl::string_view key, JobUid job, ClosureId closure,
-               Attempt attempt, absl::string_view worker,
-               fault::Mutant mutant = fault::Mutant::kNone);
+               Attempt attempt, absl::string_view worker);
 
 }  // namespace evergrad::grants

@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "coordinator/closures/closure_rules.h"
 
 namespace evergrad::coordinator {
 namespace {
-
-using fault::Mutant;
 
 void Resize(std::uint32_t shards, DurableState* state) {
   if (state->map.size() < shards) state->map.resize(shards);
@@ -132,10 +131,7 @@ void ClosureBook::Commit(const Record& record, Record* all) {
 }
 
 IntervalSet ClosureBook::DoneFor(std::uint32_t shard) const {
-  IntervalSet done = state_.succeeded;
-  if (options_.mutant != Mutant::kCloseIgnoresTodo) done.Subtract(state_.todo[shard]);
-  if (options_.mutant != Mutant::kCloseHoldsLost) done.Subtract(state_.lost[shard]);
-  return done;
+  return ClosureRules::DoneAt(state_.succeeded, state_.todo[shard], state_.lost[shard]);
 }
 
 IntervalSet ClosureBook::RefusedFor(std::uint32_t shard) const {
@@ -158,15 +154,9 @@ Record ClosureBook::TodoBecomes(std::uint32_t shard, IntervalSet wanted,
 }
 
 bool ClosureBook::Unknown(MapVersion v1) const {
-  if (options_.mutant == Mutant::kUnknownVOk) return false;
   if (v1 == MapVersion{} || v1.term >= state_.term.value()) return false;
   const auto it = state_.known.find(v1.term);
-  return it == state_.known.end() || v1.n > it->second;
-}
-
-bool ClosureBook::OfTheLastLife(ShardEpoch epoch) const {
-  if (options_.mutant == Mutant::kAdoptOfAnyLife) return epoch.term < state_.term.value();
-  return epoch.term + 1 == state_.term.value();
+  return ClosureRules::ForgottenMapIsVoid() && (it == state_.known.end() || v1.n > it->second);
 }
 
 void ClosureBook::Forget(CurrentIterator it) {
@@ -216,8 +206,7 @@ std::optional<ClosureBook::Granted> ClosureBook::NextGrant(
       granted.closure = ClosureId(*requeued);
       requeued_.erase(requeued);
     } else {
-      if (!grants_new ||
-          (current_all_ >= options_.open_max && options_.mutant != Mutant::kGrantsWithoutBound))
+      if (!grants_new || !ClosureRules::MayOpenOneMore(current_all_, options_.open_max))
         return std::nullopt;
       for (bool found = false; !found;) {
         for (std::uint64_t before = ~0ull; before != next_new_;) {
@@ -270,31 +259,28 @@ ClosureBook::DoneResult ClosureBook::OnDone(ClosureId closure, Attempt attempt, 
     return result;
   }
   const auto it = current_.find(closure);
-  if (it == current_.end() ||
-      (it->second.attempt != attempt && options_.mutant != Mutant::kAnyAttemptDone))
-    return result;
+  if (it == current_.end() || !ClosureRules::IsCurrent(attempt, it->second.attempt)) return result;
   const std::uint64_t c = closure.value();
-  if ((state_.dead.Contains(c) && options_.mutant != Mutant::kDeadMaySucceed) || Unknown(v1)) {
+  if ((ClosureRules::CancelEndsAttempt() && state_.dead.Contains(c)) || Unknown(v1)) {
     Release(it);
     return result;
   }
-  const bool ignores_v0 = options_.mutant == Mutant::kDoneIgnoresV0;
   Record record;
   if (it->second.all_targets) {
     record.succeeded_add.Add(c);
-    if (newest_start_ > v0 && !ignores_v0) {
+    if (ClosureRules::RolledBackSince(newest_start_, v0)) {
       for (std::uint32_t p = 0; p < options_.shards; ++p) {
-        if (state_.map[p].start > v0) record.todo_add[p].Add(c);
+        if (ClosureRules::RolledBackSince(state_.map[p].start, v0)) record.todo_add[p].Add(c);
       }
     }
-    result.counted = true;
   } else {
     for (const ShardId p : it->second.targets) {
-      if ((state_.map[p.value()].start <= v0 || ignores_v0) && state_.todo[p.value()].Contains(c))
+      if (!ClosureRules::RolledBackSince(state_.map[p.value()].start, v0) &&
+          state_.todo[p.value()].Contains(c))
         record.todo_remove[p.value()].Add(c);
     }
   }
-  if (options_.mutant == Mutant::kRepairCounts) result.counted = true;
+  result.counted = ClosureRules::CountsMetrics(it->second.all_targets);
   Forget(it);
   result.acknowledged = true;
   if (!record.empty()) Commit(record, &result.record);
@@ -305,11 +291,11 @@ Record ClosureBook::Cancel(ClosureId closure) {
   Record all;
   const std::uint64_t c = closure.value();
   if (c >= options_.closures || state_.dead.Contains(c)) return all;
-  if (state_.succeeded.Contains(c) && options_.mutant != Mutant::kCancelSucceeded) return all;
+  if (ClosureRules::SuccessIsFinal() && state_.succeeded.Contains(c)) return all;
   Record record;
   record.dead_add.Add(c);
   if (const auto it = current_.find(closure);
-      it != current_.end() && options_.mutant != Mutant::kDeadMaySucceed)
+      it != current_.end() && ClosureRules::CancelEndsAttempt())
     Forget(it);
   requeued_.erase(c);
   Commit(record, &all);  // todo[*] holds members of succeeded only
@@ -332,7 +318,7 @@ bool ClosureBook::RefusedEverywhere(ClosureId closure) const {
 }
 
 bool ClosureBook::RefusedEverywhere(const IntervalSet& closures) const {
-  if (options_.mutant == Mutant::kToldAtOnce) return true;
+  if (!ClosureRules::CancelAwaitsOwners()) return true;
   for (std::uint32_t p = 0; p < options_.shards; ++p) {
     if (state_.map[p].server.empty()) continue;
     if (refusing_[p].epoch != state_.map[p].epoch || !refusing_[p].refused.ContainsAll(closures))
@@ -349,8 +335,7 @@ Record ClosureBook::FailRepair(ClosureId closure, Attempt attempt) {
   for (const ShardId p : it->second.targets) {
     if (!state_.todo[p.value()].Contains(closure.value())) continue;
     record.todo_remove[p.value()].Add(closure.value());
-    if (options_.mutant != Mutant::kFailedRepairForgotten)
-      record.lost_add[p.value()].Add(closure.value());
+    if (ClosureRules::FailedRepairIsLost()) record.lost_add[p.value()].Add(closure.value());
   }
   Forget(it);
   if (!record.empty()) Commit(record, &all);
@@ -359,7 +344,7 @@ Record ClosureBook::FailRepair(ClosureId closure, Attempt attempt) {
 
 // ---------------------------------------------------------------- 21, 22, 20a
 
-void ClosureBook::BuryUnknown(const IntervalSet& refused, Record* all) {
+void ClosureBook::MarkUnknownDead(const IntervalSet& refused, Record* all) {
   Record record;
   record.dead_add = refused.Intersect(IntervalSet::Range(0, options_.closures))
                         .Minus(state_.succeeded)
@@ -394,23 +379,19 @@ ClosureBook::MapChange ClosureBook::RollBack(ShardId shard, const std::string& s
                                              const Snapshot* snapshot) {
   const std::uint32_t p = shard.value();
   MapChange change;
-  BuryUnknown(snapshot_refused, &change.record);
-  IntervalSet todo = state_.succeeded.Minus(snapshot_done);
-  if (options_.mutant != Mutant::kTodoIgnoresLost) todo.Subtract(state_.lost[p]);
-  if (options_.mutant == Mutant::kNoTodo) todo.Clear();
-  Record record = TodoBecomes(p, std::move(todo), snapshot_refused);
+  MarkUnknownDead(snapshot_refused, &change.record);
+  Record record = TodoBecomes(
+      p, ClosureRules::TodoAfterRollback(state_.succeeded, snapshot_done, state_.lost[p]),
+      snapshot_refused);
   const MapVersion version = NextVersion();
-  ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, version};
-  if (options_.mutant == Mutant::kRollbackKeepsEpoch && state_.map[p].epoch != ShardEpoch{})
-    owner.epoch = state_.map[p].epoch;
-  if (options_.mutant == Mutant::kRollbackKeepsStart && state_.map[p].epoch != ShardEpoch{})
-    owner.start = state_.map[p].start;
+  const ShardOwner owner = ClosureRules::RolledBack(state_.map[p], server,
+                                                    ShardEpoch{state_.term.value(), ++n_}, version);
   record.version = version;
   record.map[p] = owner;
   Commit(record, &change.record);
   change.map_changed = true;
-  AssignOrder order{shard, server, owner.epoch, owner.start, version, RefusedFor(p), std::nullopt};
-  if (options_.mutant == Mutant::kAssignWithoutRefused) order.refused.Clear();
+  AssignOrder order{shard, server, owner.epoch, owner.start, version, {}, std::nullopt};
+  if (ClosureRules::AssignCarriesRefused()) order.refused = RefusedFor(p);
   if (snapshot != nullptr) order.snapshot = *snapshot;
   refusing_[p] = {owner.epoch, order.refused.Union(snapshot_refused)};
   change.assigns.push_back(std::move(order));
@@ -423,10 +404,8 @@ Record ClosureBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   const std::uint32_t p = shard.value();
   EG_CHECK(p < options_.shards);
   Record record, all;
-  // Of an owner before the present one, which has a newer file, and then this one may be swept
-  // already.
-  if (snapshot.epoch != state_.map[p].epoch && options_.mutant != Mutant::kTakesLateFile)
-    return all;
+  // The present owner may have a newer file, and a sweep may have deleted this one already.
+  if (!ClosureRules::IsOfOwner(snapshot.epoch, state_.map[p].epoch)) return all;
   const std::string uri = snapshot.Uri();
   for (const Snapshot& known : state_.snapshots[p]) {
     if (known.Uri() != uri) continue;
@@ -489,11 +468,10 @@ ClosureBook::MapChange ClosureBook::Move(ShardId shard, ShardEpoch from,
   EG_CHECK(p < options_.shards);
   MapChange change;
   if (state_.map[p].epoch != from) return change;
-  ShardOwner owner{server, ShardEpoch{state_.term.value(), ++n_}, state_.map[p].start};
+  const ShardEpoch epoch{state_.term.value(), ++n_};
   Record record;
   record.version = NextVersion();
-  if (options_.mutant == Mutant::kMoveKeepsEpoch) owner.epoch = from;
-  if (options_.mutant == Mutant::kMoveChangesStart) owner.start = *record.version;
+  const ShardOwner owner = ClosureRules::Moved(state_.map[p], server, epoch, *record.version);
   record.map[p] = owner;
   Commit(record, &change.record);
   change.map_changed = true;
@@ -507,7 +485,7 @@ ClosureBook::MapChange ClosureBook::Unmap(ShardId shard) {
   const std::uint32_t p = shard.value();
   EG_CHECK(p < options_.shards);
   MapChange change;
-  if (state_.map[p].server.empty() || options_.mutant == Mutant::kSilentOwnerKept) return change;
+  if (state_.map[p].server.empty()) return change;
   Record record;
   record.version = NextVersion();
   record.map[p] = ShardOwner{"", state_.map[p].epoch, state_.map[p].start};
@@ -530,33 +508,29 @@ ClosureBook::ServerRegistration ClosureBook::RegisterServer(const std::string& s
       change.drops.emplace_back(h.shard, h.epoch);
       continue;
     }
-    if (options_.mutant != Mutant::kUnknownRefusedLives) BuryUnknown(h.refused, &change.record);
+    if (ClosureRules::UnknownRefusedIsDead()) MarkUnknownDead(h.refused, &change.record);
     const ShardOwner& owner = state_.map[p];
-    const bool void_copy = h.stopped_in != 0 && h.stopped_in != state_.term.value() &&
-                           options_.mutant != Mutant::kStoppedIsHeld;
+    const bool void_copy = ClosureRules::IsVoidCopy(h.stopped_in, state_.term);
     if (!void_copy && owner.server == server && owner.epoch == h.epoch) {
       exact.insert(p);
       if (const Record record = TodoBecomes(p, state_.todo[p], h.refused); !record.empty())
         Commit(record, &change.record);
-    } else if ((window_open_ || options_.mutant == Mutant::kAdoptOutsideWindow) && !void_copy &&
-               h.epoch > owner.epoch && OfTheLastLife(h.epoch) &&
-               (!h.loading || options_.mutant == Mutant::kLoadingAdopted)) {
+    } else if (ClosureRules::MayAdopt(window_open_, h.loading) && !void_copy &&
+               h.epoch > owner.epoch && ClosureRules::IsOfLastLife(h.epoch, state_.term)) {
       exact.insert(p);
-      const bool keeps = options_.mutant == Mutant::kAdoptKeepsTodo;
       Record record = TodoBecomes(
-          p, keeps ? state_.todo[p] : state_.succeeded.Minus(h.done).Minus(state_.lost[p]),
+          p,
+          ClosureRules::TodoAfterAdoption(state_.todo[p], state_.succeeded, h.done, state_.lost[p]),
           h.refused);
       record.version = NextVersion();
-      if (!owner.server.empty() && options_.mutant != Mutant::kNoDrop)
-        change.former.push_back({owner.server, {h.shard, owner.epoch}});
+      if (!owner.server.empty()) change.former.push_back({owner.server, {h.shard, owner.epoch}});
       record.map[p] = ShardOwner{server, h.epoch, h.start};
       Commit(record, &change.record);
       change.map_changed = true;
-    } else if (options_.mutant != Mutant::kNoDrop) {
+    } else {
       change.drops.emplace_back(h.shard, h.epoch);
     }
   }
-  if (options_.mutant == Mutant::kRegisterOneWay) return result;
   for (const ShardId shard : ShardsOf(server)) {
     if (exact.contains(shard.value())) continue;
     if (!restore) {
@@ -576,8 +550,8 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(
   std::vector<HeldAttempt> adopted;
   for (const HeldAttempt& h : held) {
     const std::uint64_t c = h.closure.value();
-    // [35] What nobody granted would fence off whoever was granted it, or will be.
-    if (!h.proved && options_.mutant != Mutant::kAdoptsUnproved) continue;
+    // [35] An attempt that nobody granted would fence off the worker that is granted it.
+    if (!h.proved) continue;
     if (c >= options_.closures || h.attempt.term > state_.term.value() || Unknown(h.v1)) continue;
     bool needed = !state_.succeeded.Contains(c) && !state_.dead.Contains(c);
     if (!h.all_targets) {
@@ -586,9 +560,9 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(
       needed = std::any_of(h.targets.begin(), h.targets.end(),
                            [&](ShardId p) { return state_.todo[p.value()].Contains(c); });
     }
-    if (!needed && options_.mutant != Mutant::kAdoptUnneeded) continue;
+    if (!ClosureRules::MayAdoptAttempt(needed)) continue;
     if (const auto it = current_.find(h.closure); it != current_.end()) {
-      if (it->second.attempt > h.attempt && options_.mutant != Mutant::kAdoptOlder) continue;
+      if (ClosureRules::IsSuperseded(h.attempt, it->second.attempt)) continue;
       Forget(it);
     }
     requeued_.erase(c);
@@ -633,7 +607,7 @@ void ClosureBook::OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoc
   if (it == sent_closes_.end() || it->second.epoch != epoch || !it->second.pending) return;
   it->second.pending = false;
   if (!taken) {
-    it->second.whole_next = options_.mutant != Mutant::kCloseNeverWholeAgain;
+    it->second.whole_next = ClosureRules::WholeAfterIgnored();
     return;
   }
   if (state_.map[shard.value()].epoch == epoch)
@@ -667,9 +641,8 @@ bool ClosureBook::AllEnded() const {
 }
 
 bool ClosureBook::BarrierReached(std::uint64_t limit) const {
-  const bool repairs_may_run = options_.mutant == Mutant::kEvalBeforeTodoEmpty;
   if (window_open_ || current_all_ != 0 ||
-      (!repairs_may_run && (!current_.empty() || RepairsPending())))
+      (ClosureRules::EvaluationAwaitsRepairs() && (!current_.empty() || RepairsPending())))
     return false;
   return state_.succeeded.Union(state_.dead).FirstMissing(0) >= std::min(limit, options_.closures);
 }

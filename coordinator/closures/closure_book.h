@@ -19,7 +19,6 @@
 
 #include "common/base/ids.h"
 #include "common/base/interval_set.h"
-#include "common/fault/mutant.h"
 
 namespace evergrad::coordinator {
 
@@ -91,7 +90,6 @@ class ClosureBook {
     std::uint64_t closures = 0;  // of the plan
     std::uint32_t shards = 0;
     std::uint32_t open_max = 4096;  // granted and neither succeeded nor dead [23]
-    fault::Mutant mutant = fault::Mutant::kNone;
   };
   ClosureBook(Options options, DurableState state);
   const DurableState& durable() const { return state_; }
@@ -290,13 +288,10 @@ class ClosureBook {
   Record TodoBecomes(std::uint32_t shard, IntervalSet wanted, const IntervalSet& refused) const;
   MapChange RollBack(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
                      const IntervalSet& snapshot_refused, const Snapshot* snapshot);
-  void BuryUnknown(const IntervalSet& refused,
-                   Record* all);     // 25: refused, and neither dead nor succeeded here -> dead
-  void Release(CurrentIterator it);  // from current_, to be granted again
-  void Forget(CurrentIterator it);   // from current_
-  // [25] A life between the epoch's and ours may have handed out maps that name the owner before
-  // it: with a V above the epoch's start.
-  bool OfTheLastLife(ShardEpoch epoch) const;
+  // 25: closures of `refused` that neither succeeded nor are dead here become dead.
+  void MarkUnknownDead(const IntervalSet& refused, Record* all);
+  void Release(CurrentIterator it);   // from current_, to be granted again
+  void Forget(CurrentIterator it);    // from current_
   bool Unknown(MapVersion v1) const;  // [19], [26]: of an older life, and the journal forgot it
 
   const Options options_;

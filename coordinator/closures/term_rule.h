@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "common/base/ids.h"
-#include "common/fault/mutant.h"
 
 namespace evergrad::coordinator {
 
@@ -19,19 +18,14 @@ struct ReportedLife {
 
 // The term of a life that has not sent a message yet: above the journal's and above all that tasks
 // report.
-inline Term FirstTerm(Term journal, std::uint64_t reported,
-                      fault::Mutant mutant = fault::Mutant::kNone) {
-  return Term{1 + (mutant == fault::Mutant::kTermIgnoresTasks
-                       ? journal.value()
-                       : std::max(journal.value(), reported))};
+inline Term FirstTerm(Term journal, std::uint64_t reported) {
+  return Term{1 + std::max(journal.value(), reported)};
 }
 
 // A task that reports a term >= ours of another life: ours is not above everything that was ever
 // numbered. The term to begin anew with; nullopt: the task may be registered in this life.
 inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term journal,
-                                         const ReportedLife& task,
-                                         fault::Mutant mutant = fault::Mutant::kNone) {
-  if (mutant == fault::Mutant::kNoBeginAnew) return std::nullopt;
+                                         const ReportedLife& task) {
   const std::uint64_t reported = std::max(task.highest_term, task.held_term);
   if (reported <= ours.value() && (task.highest_term != ours.value() || task.life == our_life))
     return std::nullopt;
@@ -49,9 +43,8 @@ struct HeldJob {
 // Whether a coordinator's own journal has lost the job, is another cluster's, or is not there at
 // all: the job is in another one, which can be put back. What has lost only its tail knows the job;
 // what a coordinator without a journal had begun ended with that coordinator.
-inline bool JournalHasLost(const HeldJob& job, fault::Mutant mutant = fault::Mutant::kNone) {
-  if (mutant == fault::Mutant::kLostJobDropped) return false;
-  return job.journaled && !job.known && (!job.removed || mutant == fault::Mutant::kRemovedIsLost);
+inline bool JournalHasLost(const HeldJob& job) {
+  return job.journaled && !job.known && !job.removed;
 }
 
 }  // namespace evergrad::coordinator

@@ -90,7 +90,6 @@ UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ende
 UpdateAccount::Finding UpdateAccount::Compare(const plan::Plan& plan, const Ended& ended,
                                               const std::vector<Shard>& shards) const {
   Finding finding;
-  if (mutant_ == fault::Mutant::kEndsUncompared) return finding;
   std::size_t different = 0;
   bool by_plan =
       false;  // what is named is known without any worker's word, if there is such a shard

@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/base/interval_set.h"
-#include "common/fault/mutant.h"
 #include "common/plan/plan.h"
 
 namespace evergrad::coordinator {
@@ -28,8 +27,6 @@ class UpdateAccount {
   // Shards that fewer updates of a closure touch than the closure has, and how many; every other
   // shard is touched by all of them.
   using TouchedLess = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
-
-  explicit UpdateAccount(fault::Mutant mutant = fault::Mutant::kNone) : mutant_(mutant) {}
 
   // InvalidArgument unless shards rise, are below `shards`, and each number is below the closure's
   // updates.
@@ -90,7 +87,6 @@ class UpdateAccount {
   };
   Bounds BoundsOf(const plan::Plan& plan, const Ended& ended, const Shard& shard) const;
 
-  fault::Mutant mutant_;
   std::map<std::uint32_t, std::uint64_t>
       touched_less_;  // by shard: of the counted closures, updates that do not touch it
   bool unreported_ = false;

@@ -67,8 +67,6 @@ ClosureBook::Options Job::BookOptions() const {
   options.closures = plan_->closures();
   options.shards = static_cast<std::uint32_t>(shard_bytes_.size());
   options.open_max = options_.closures_open_max;
-  if (host_->failpoints().IsArmed("coordinator.ignore_v0"))
-    options.mutant = fault::Mutant::kDoneIgnoresV0;
   return options;
 }
 

@@ -269,12 +269,6 @@ struct SqliteStateStore::Impl {
       if (::chmod(file.c_str(), 0600) != 0 && errno != ENOENT)
         return fs::FileError(errno, "cannot restrict the permissions of the journal", file);
     }
-    if (parts.failpoints->At("journal.sync").action == fault::Action::kDrop) {
-      parts.logger->Warning(
-          "the journal does not sync (failpoint journal.sync): a power failure loses accepted "
-          "changes");
-      EG_RETURN_IF_ERROR(Exec("PRAGMA synchronous=OFF"));
-    }
     EG_RETURN_IF_ERROR(
         Exec(absl::StrCat("PRAGMA max_page_count=",
                           std::max<std::uint64_t>(options.file_bytes_max / kPageBytes, 16))

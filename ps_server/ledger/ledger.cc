@@ -1,36 +1,21 @@
 #include "ps_server/ledger/ledger.h"
 
 #include <algorithm>
-#include <bit>
+#include <utility>
+
+#include "ps_server/ledger/ledger_rules.h"
 
 namespace evergrad::ps_server {
-namespace {
-
-bool AnyFrom(const std::vector<std::uint64_t>& bits, std::uint32_t u) {
-  std::size_t word = u / 64;
-  if (word >= bits.size()) return false;
-  if (bits[word] >> (u % 64) != 0) return true;
-  return std::any_of(bits.begin() + static_cast<std::ptrdiff_t>(word) + 1, bits.end(),
-                     [](std::uint64_t w) { return w != 0; });
-}
-
-}  // namespace
 
 Admission Ledger::Check(ClosureId closure, UpdateIndex update, Attempt attempt) {
-  if (done_.Contains(closure.value())) return Admission::kDuplicate;
-  if (refused_.Contains(closure.value()) && mutant_ != fault::Mutant::kRefusedAdmits)
-    return Admission::kRefused;
+  if (LedgerRules::IsDone(done_, closure)) return Admission::kDuplicate;
+  if (LedgerRules::IsRefused(refused_, closure)) return Admission::kRefused;
   const auto it = open_.find(closure);
   if (it == open_.end()) return Admission::kAdmit;
   Open& open = it->second;
-  if (open.attempt > attempt && mutant_ != fault::Mutant::kNoAttemptFence)
-    return Admission::kSuperseded;
-  bool recorded = open.Test(update.value());
-  if (mutant_ == fault::Mutant::kLedgerOff) recorded = false;
-  if (mutant_ == fault::Mutant::kWatermarkOnly) recorded = AnyFrom(open.bits, update.value());
-  if (!recorded) return Admission::kAdmit;
-  if (mutant_ != fault::Mutant::kDuplicateLowersNoBar)
-    open.attempt = std::max(open.attempt, attempt);
+  if (LedgerRules::IsSuperseded(attempt, open.attempt)) return Admission::kSuperseded;
+  if (!LedgerRules::IsRecorded(open, update)) return Admission::kAdmit;
+  open.attempt = LedgerRules::AfterDuplicate(open.attempt, attempt);
   return Admission::kDuplicate;
 }
 
@@ -46,24 +31,13 @@ bool Ledger::Close(const IntervalSet& done, const IntervalSet& refused) {
   const bool done_grew = done_.UnionWith(done);
   const bool refused_grew = refused_.UnionWith(refused);
   if (!done_grew && !refused_grew) return false;
-  if (mutant_ == fault::Mutant::kOpenNotFreed) return true;
-  for (auto it = open_.begin(); it != open_.end();) {
-    const std::uint64_t c = it->first.value();
-    it = done_.Contains(c) || refused_.Contains(c) ? open_.erase(it) : std::next(it);
-  }
-  if (mutant_ == fault::Mutant::kPrune || mutant_ == fault::Mutant::kDoneMergesHoles) {
-    const std::vector<IntervalSet::Interval> intervals = done_.Intervals();
-    if (intervals.size() > 1 && mutant_ == fault::Mutant::kPrune)
-      done_.RemoveRange(0, intervals.back().begin);
-    if (intervals.size() > 1 && mutant_ == fault::Mutant::kDoneMergesHoles)
-      done_.AddRange(intervals.front().begin, intervals.back().end);
-  }
+  std::erase_if(
+      open_, [&](const auto& open) { return LedgerRules::HasEnded(done_, refused_, open.first); });
   return true;
 }
 
-Ledger Ledger::Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open,
-                        fault::Mutant mutant) {
-  Ledger ledger(mutant);
+Ledger Ledger::Restored(IntervalSet done, IntervalSet refused, std::map<ClosureId, Open> open) {
+  Ledger ledger;
   ledger.open_ = std::move(open);
   ledger.Close(done, refused);
   return ledger;
@@ -76,21 +50,13 @@ bool Ledger::Has(ClosureId closure, UpdateIndex update) const {
 }
 
 Ledger Ledger::WithoutAttempts() const {
-  if (mutant_ == fault::Mutant::kResumeForgetsOpen) return WithoutOpen();
   Ledger copy = *this;
-  if (mutant_ == fault::Mutant::kResumeKeepsAttempts) return copy;
-  for (auto& [c, open] : copy.open_) open.attempt = Attempt{};
-  return copy;
-}
-
-Ledger Ledger::WithoutOpen() const {
-  Ledger copy = *this;
-  copy.open_.clear();
+  copy.open_ = LedgerRules::OpenInNewJob(std::move(copy.open_));
   return copy;
 }
 
 std::uint64_t Ledger::MemoryBytes() const {
-  constexpr std::uint64_t kTreeNode = 32;  // colour, parent, left, right of a std::map node
+  constexpr std::uint64_t kTreeNode = 32;  // colour, parent, left and right of a std::map node
   std::uint64_t bytes =
       sizeof(*this) + (done_.interval_count() + refused_.interval_count()) * (kTreeNode + 16);
   for (const auto& [c, open] : open_)

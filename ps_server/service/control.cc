@@ -211,7 +211,7 @@ void Control::OnAssign(const v1::Assign& assign) {
   }
   options_.host->jobs().Learn(job, client::FromProto<MapVersion>(assign.version()),
                               assign.shards_total());
-  options_.host->jobs().SetGrantKey(job, assign.grant_key(), options_.host->mutant());
+  options_.host->jobs().SetGrantKey(job, assign.grant_key());
   const auto before = held_.find(key);
   if (before == held_.end() || !before->second.loading) ++loading_;
   if (before != held_.end()) {
@@ -260,7 +260,6 @@ void Control::OnAssign(const v1::Assign& assign) {
   what->epoch = epoch;
   what->start = start;
   what->refused = *std::move(refused);
-  what->mutant = options_.host->mutant();
   what->source.budget = options_.host->jobs().TablesOf(job);
   // What it replaces goes first: both need not fit into memory, and it is stale by now.
   options_.host->lane(key.shard).Vacate(key, [this, what = *std::move(what)] {
@@ -517,7 +516,6 @@ absl::Status Control::BeginReceive(const v1::ReceiveShard& receive) {
   EG_ASSIGN_OR_RETURN(what.settings, ShardSettingsOf(job, receive.spec()));
   what.epoch = from;
   what.start = client::FromProto<MapVersion>(receive.start());
-  what.mutant = options_.host->mutant();
   // A name for messages; no file is opened by it.
   what.source.uri = absl::StrCat("ps_server/", receive.from().server(), ":", receive.spec().shard(),
                                  "@", from.ToString());

@@ -13,7 +13,6 @@
 
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
-#include "common/fault/mutant.h"
 #include "common/grants/grant_guard.h"
 #include "ps_server/storage/memory_budget.h"
 
@@ -77,12 +76,12 @@ class JobTable {
   }
   // [34] The key that came with an Assign of a known job, before its shard is held; the first one
   // stays. Empty: nothing is checked.
-  void SetGrantKey(JobUid uid, const std::string& key, fault::Mutant mutant) {
+  void SetGrantKey(JobUid uid, const std::string& key) {
     if (key.empty()) return;
     MutexLock lock(&mu_);
     const auto it = jobs_.find(uid);
     if (it == jobs_.end() || it->second.grants != nullptr) return;
-    it->second.grants = std::make_shared<grants::GrantGuard>(uid, key, mutant);
+    it->second.grants = std::make_shared<grants::GrantGuard>(uid, key);
   }
   // Returns the state of a known job, for readers of the metrics.
   void Held(JobUid uid, const std::string& name, std::uint32_t shards, std::uint64_t bytes) {

@@ -122,7 +122,6 @@ ShardHost::ShardHost(Options options)
     lane.metrics = &metrics_;
     lane.pool = pool_;
     lane.images = options_.images;
-    lane.mutant = options_.mutant;
     lane.on_unproved = [this](const v1::RequestHeader& header, const v1::PushSection& push) {
       unproved_->Add();
       Say(absl::StrCat(

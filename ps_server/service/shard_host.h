@@ -38,7 +38,6 @@ class ShardHost {
     // Both may be null: refusals of foreign requests are then only counted.
     log::Logger* logger = nullptr;
     const Clock* clock = nullptr;
-    fault::Mutant mutant = fault::Mutant::kNone;
   };
   explicit ShardHost(Options options);
 
@@ -50,7 +49,6 @@ class ShardHost {
   JobTable& jobs() { return *jobs_; }
   // Spare blocks for all shards, which share them.
   const std::shared_ptr<storage::ChunkPool>& pool() const { return pool_; }
-  fault::Mutant mutant() const { return options_.mutant; }  // of every shard
   ShardLane& lane(ShardId shard) { return *lanes_[shard.value() % lanes_.size()]; }
   void DropJob(JobUid job);
   // Returns the states of the shards of `job` (0: all), in order of job and shard.

@@ -394,8 +394,8 @@ void ShardLane::Assign(ShardSettings settings, ShardEpoch epoch, MapVersion star
     // The replaced shard is freed first: both need not fit into memory, and its sections are stale
     // by now.
     if (const auto held = slots_.find(key); held != slots_.end()) Remove(held);
-    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.mutant,
-                                 options_.pool, options_.jobs->TablesOf(key.job));
+    auto shard = Shard::FromSeed(settings, epoch, start, std::move(refused), options_.pool,
+                                 options_.jobs->TablesOf(key.job));
     if (!shard.ok()) return done({shard.status(), 0, 0, 0, {}, {}});
     Loaded loaded = LoadedOf(**shard);
     Hold(*std::move(shard));

@@ -53,7 +53,6 @@ class ShardLane {
     const LaneMetrics* metrics = nullptr;
     const Images* images = nullptr;            // of stopped shards; null: there are none
     std::shared_ptr<storage::ChunkPool> pool;  // Shared by all lanes and their shards.
-    fault::Mutant mutant = fault::Mutant::kNone;
     // [35] Called when a push without the proof of its grant was refused. On the executor; must not
     // block.
     std::function<void(const v1::RequestHeader&, const v1::PushSection&)> on_unproved = {};

@@ -48,8 +48,6 @@ class Contents {
   virtual std::uint64_t SlotDigest() const = 0;
   virtual std::vector<float> Values() const = 0;
   virtual std::vector<const storage::EmbeddingTable*> Tables() const = 0;
-  // For a mutant: an update of zeros.
-  virtual void ApplyNothing(std::uint64_t t) = 0;
 };
 
 }  // namespace evergrad::ps_server

@@ -223,15 +223,6 @@ void DenseContents::ApplyRun(const optimizer::Optimizer::Step& step,
   WriteWireValues(next_chunk_, value.to, value.size);
 }
 
-void DenseContents::ApplyNothing(std::uint64_t t) {
-  const std::vector<float> zeros(values_.size());
-  EG_CHECK(Reserve());
-  Push push;
-  push.payload = std::as_bytes(std::span(zeros));
-  Begin(push, t);
-  Continue(~0ull);
-}
-
 void DenseContents::Read(const Pull& pull, PullResult* result, absl::string_view where) const {
   if (pull.rows_of.present) {
     result->invalid = absl::StrCat("a dense shard takes no id list: ", where);

@@ -44,7 +44,6 @@ class DenseContents final : public Contents {
 
   std::vector<float> Values() const override;
   std::vector<const storage::EmbeddingTable*> Tables() const override { return {}; }
-  void ApplyNothing(std::uint64_t t) override;
 
  private:
   bool Reserve();

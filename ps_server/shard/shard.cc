@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "ps_server/shard/dense_contents.h"
+#include "ps_server/shard/shard_rules.h"
 #include "ps_server/shard/slot_contents.h"
 
 namespace evergrad::ps_server {
@@ -16,13 +17,12 @@ constexpr std::size_t kSkipReasonBytesMax = 64;
 // What a shard of `settings` holds at the seed, and what a cut holds.
 absl::StatusOr<std::unique_ptr<Contents>> SeedOf(
     const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool,
-    const std::shared_ptr<storage::MemoryBudget>& budget, fault::Mutant mutant) {
-  if (settings.slot) return SlotContents::FromSeed(settings, budget, mutant);
+    const std::shared_ptr<storage::MemoryBudget>& budget) {
+  if (settings.slot) return SlotContents::FromSeed(settings, budget);
   return DenseContents::FromSeed(settings, pool);
 }
-absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settings, ShardCut cut,
-                                                     fault::Mutant mutant) {
-  if (settings.slot) return SlotContents::FromCut(settings, std::move(cut), mutant);
+absl::StatusOr<std::unique_ptr<Contents>> ContentsOf(const ShardSettings& settings, ShardCut cut) {
+  if (settings.slot) return SlotContents::FromCut(settings, std::move(cut));
   return DenseContents::FromCut(settings, std::move(cut));
 }
 
@@ -33,15 +33,12 @@ Shard::~Shard() = default;
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::FromSeed(
     const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
-    fault::Mutant mutant, std::shared_ptr<storage::ChunkPool> pool,
-    std::shared_ptr<storage::MemoryBudget> budget) {
-  EG_ASSIGN_OR_RETURN(std::unique_ptr<Contents> contents, SeedOf(settings, pool, budget, mutant));
+    std::shared_ptr<storage::ChunkPool> pool, std::shared_ptr<storage::MemoryBudget> budget) {
+  EG_ASSIGN_OR_RETURN(std::unique_ptr<Contents> contents, SeedOf(settings, pool, budget));
   std::unique_ptr<Shard> shard(new Shard);
   shard->settings_ = std::make_shared<const ShardSettings>(settings);
   shard->epoch_ = epoch;
   shard->start_ = start;
-  shard->mutant_ = mutant;
-  shard->ledger_ = Ledger(mutant);
   shard->ledger_.Close({}, refused);
   shard->contents_ = std::move(contents);
   return shard;
@@ -55,18 +52,15 @@ std::uint64_t ShardCut::bytes() const {
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Restore(const ShardSettings& settings, ShardCut cut,
                                                       ShardEpoch epoch, MapVersion start,
-                                                      const IntervalSet& refused,
-                                                      fault::Mutant mutant) {
+                                                      const IntervalSet& refused) {
   std::unique_ptr<Shard> shard(new Shard);
   shard->settings_ = std::make_shared<const ShardSettings>(settings);
   shard->lsn_ = cut.lsn;
   shard->vlsn_ = cut.vlsn;
   shard->updates_applied_ = cut.updates_applied;
-  shard->mutant_ = mutant;
   shard->skips_ = std::move(cut.skips);
-  shard->ledger_ =
-      Ledger::Restored(cut.ledger.done(), cut.ledger.refused(), cut.ledger.open(), mutant);
-  EG_ASSIGN_OR_RETURN(shard->contents_, ContentsOf(settings, std::move(cut), mutant));
+  shard->ledger_ = std::move(cut.ledger);
+  EG_ASSIGN_OR_RETURN(shard->contents_, ContentsOf(settings, std::move(cut)));
   shard->BecomeOwned(epoch, start, refused);
   return shard;
 }
@@ -81,9 +75,7 @@ ShardCut Shard::Cut(std::uint64_t preimage_bytes_max) const {
   cut.vlsn = vlsn_;
   cut.updates_applied = updates_applied_;
   cut.skips = skips_;
-  cut.ledger = mutant_ == fault::Mutant::kSnapshotLosesOpen     ? ledger_.WithoutOpen()
-               : mutant_ == fault::Mutant::kLedgerNotInSnapshot ? Ledger()
-                                                                : ledger_;
+  cut.ledger = ShardRules::InCut(ledger_);
   contents_->Cut(preimage_bytes_max, &cut);
   return cut;
 }
@@ -119,20 +111,14 @@ std::uint64_t Shard::ContinueApply(std::uint64_t bytes_max) {
 
 PushResult Shard::BeginApply(const Push& push) {
   EG_CHECK(!applying());
-  // Line 8: the fence.
-  if (push.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck)
-    return {PushCode::kStale, lsn_, ""};
-  if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)
-    return {PushCode::kStale, lsn_, ""};  // line 22
-  if (sealed_ && mutant_ != fault::Mutant::kSealAdmits) {
-    if (mutant_ == fault::Mutant::kSealEntersRefused)
-      ledger_.Close({}, IntervalSet::Range(push.closure.value(), push.closure.value() + 1));
+  // Lines 8, 20a and 22: the fence.
+  if (!ShardRules::Serves(push.epoch, epoch_, stopped_)) return {PushCode::kStale, lsn_, ""};
+  if (ShardRules::RefusesPushes(sealed_)) {
     return {PushCode::kRefused, lsn_,
             absl::StrCat("shard is sealed, the job is ending: ", Where())};
   }
-  // Line 35: nothing of the ledger is shown to, or changed by, who was not granted this.
-  if (!push.unproved.empty() && mutant_ != fault::Mutant::kUnprovedAdmits &&
-      mutant_ != fault::Mutant::kUnprovedRaisesBar) {
+  // Line 35: a sender without a grant neither learns of the ledger nor changes it.
+  if (!ShardRules::IsProved(push)) {
     return Invalid(absl::StrCat(push.unproved, ": ", Where(), " closure=", push.closure.value(),
                                 " attempt=", push.attempt.ToString()));
   }
@@ -145,7 +131,7 @@ PushResult Shard::BeginApply(const Push& push) {
         absl::StrCat("closure number out of range: ", Where(), " closure=", push.closure.value()));
 
   // Lines 9 and 10: the ledger.
-  switch (ledger_.Check(push.closure, push.update, push.attempt)) {
+  switch (ShardRules::Check(push, &ledger_)) {
     case Admission::kAdmit: break;
     case Admission::kDuplicate: ++duplicates_; return {PushCode::kDuplicate, lsn_, ""};
     case Admission::kRefused:
@@ -155,12 +141,9 @@ PushResult Shard::BeginApply(const Push& push) {
     case Admission::kSuperseded: return {PushCode::kSuperseded, lsn_, ""};
   }
 
-  if (!push.unproved.empty() && mutant_ == fault::Mutant::kUnprovedRaisesBar)
-    return Invalid(std::string(push.unproved));
-  // Line 11: decode, check, reserve. Nothing has changed when it fails.
-  if (mutant_ == fault::Mutant::kRefusedPushLeavesBit)
-    ledger_.Record(push.closure, push.update, push.attempt);
-  if (!push.defect.empty()) return Invalid(absl::StrCat(push.defect, ": ", Where()));
+  // Line 11: decode, check, reserve. A push that fails here has changed nothing.
+  if (const absl::string_view defect = ShardRules::DefectOf(push); !defect.empty())
+    return Invalid(absl::StrCat(defect, ": ", Where()));
   if (push.kind == UpdateKind::kSkip) {
     const bool fits =
         push.wire == tensor::WireType::kSeveral ||
@@ -187,22 +170,18 @@ PushResult Shard::BeginApply(const Push& push) {
   }
 
   // Lines 12 and 13: from here nothing fails.
-  if (push.kind != UpdateKind::kSkip || mutant_ != fault::Mutant::kSkipLeavesNoBit)
-    ledger_.Record(push.closure, push.update, push.attempt);
+  if (ShardRules::IsRecorded(push.kind)) ledger_.Record(push.closure, push.update, push.attempt);
   ++lsn_;
   if (push.kind == UpdateKind::kSkip) {
-    if (mutant_ == fault::Mutant::kSkipApplies) {
-      contents_->ApplyNothing(++updates_applied_);
-    }
     const std::string reason =
         skips_.size() < kSkipReasonsMax || skips_.contains(std::string(push.skip_reason))
             ? std::string(push.skip_reason)
             : "other";
     ++skips_[reason];
   } else {
-    // Rows that give way to this push are an event of their own (line 6).
+    // The eviction of rows for this push is an event of its own (line 6).
     lsn_ += contents_->Begin(push, ++updates_applied_);
-    if (mutant_ != fault::Mutant::kVlsnStays) vlsn_ = lsn_;
+    vlsn_ = ShardRules::VlsnAfterGradient(vlsn_, lsn_);
   }
   return {PushCode::kApplied, lsn_, ""};
 }
@@ -212,13 +191,10 @@ PullResult Shard::Read(const Pull& pull) const {
   PullResult result;
   result.start = start_;
   result.vlsn = vlsn_;
-  result.wire = settings_->wire;  // a slot says it with the rows
-  if ((pull.epoch != epoch_ && mutant_ != fault::Mutant::kNoEpochCheck) ||
-      (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)) {
+  result.wire = settings_->wire;  // a slot sets it from the rows
+  if (!ShardRules::Serves(pull.epoch, epoch_, stopped_)) {
     result.code = PullCode::kStale;
-  } else if (pull.has && !settings_->slot &&
-             (pull.have_start == start_ || mutant_ == fault::Mutant::kUnchangedByVlsn) &&
-             pull.have_vlsn == vlsn_) {
+  } else if (!settings_->slot && ShardRules::IsUnchanged(pull, start_, vlsn_)) {
     result.code = PullCode::kUnchanged;
   } else {
     result.code = PullCode::kValues;
@@ -229,11 +205,10 @@ PullResult Shard::Read(const Pull& pull) const {
 
 bool Shard::Close(ShardEpoch epoch, MapVersion version, const IntervalSet& done,
                   const IntervalSet& refused) {
-  if ((epoch != epoch_ || start_ > version) && mutant_ != fault::Mutant::kCloseOfAnyTime)
+  if (!ShardRules::TakesClose(epoch, version, epoch_, start_) ||
+      ShardRules::IgnoresCloses(stopped_))
     return false;
-  if (stopped_ && mutant_ != fault::Mutant::kSourceGoesOn)
-    return false;  // the next owner is told the whole
-  if (ledger_.Close(done, refused) && mutant_ != fault::Mutant::kCloseLeavesLsn) ++lsn_;
+  lsn_ += ShardRules::EventsOfClose(ledger_.Close(done, refused));
   return true;
 }
 
@@ -246,9 +221,8 @@ std::unique_ptr<Shard> Shard::Snapshot() const {
   copy->lsn_ = lsn_;
   copy->vlsn_ = vlsn_;
   copy->updates_applied_ = updates_applied_;
-  copy->mutant_ = mutant_;
   copy->skips_ = skips_;
-  copy->ledger_ = mutant_ == fault::Mutant::kSnapshotLosesOpen ? ledger_.WithoutOpen() : ledger_;
+  copy->ledger_ = ShardRules::InSnapshot(ledger_);
   copy->contents_ = contents_->Copy();
   return copy;
 }

@@ -19,7 +19,6 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/base/interval_set.h"
-#include "common/fault/mutant.h"
 #include "common/tensor/tensor.h"
 #include "common/tensor/wire_type.h"
 #include "ps_server/ledger/ledger.h"
@@ -185,16 +184,15 @@ class Shard {
   // from it; `budget` (may be null: none) by all tables of a server.
   static absl::StatusOr<std::unique_ptr<Shard>> FromSeed(
       const ShardSettings& settings, ShardEpoch epoch, MapVersion start, IntervalSet refused,
-      fault::Mutant mutant = fault::Mutant::kNone,
       std::shared_ptr<storage::ChunkPool> pool = nullptr,
       std::shared_ptr<storage::MemoryBudget> budget = nullptr);
   // A cut's state under a new owner (lines 21, 22, 28), bit for bit: values, slots, counters, lsn,
   // and the ledger, which `refused` is added to. `settings` are those of the job now: rates may
   // differ from the cut's. InvalidArgument, which names both: the cut is of other rows or another
   // variable, or its slots are not those of the optimizer.
-  static absl::StatusOr<std::unique_ptr<Shard>> Restore(
-      const ShardSettings& settings, ShardCut cut, ShardEpoch epoch, MapVersion start,
-      const IntervalSet& refused, fault::Mutant mutant = fault::Mutant::kNone);
+  static absl::StatusOr<std::unique_ptr<Shard>> Restore(const ShardSettings& settings, ShardCut cut,
+                                                        ShardEpoch epoch, MapVersion start,
+                                                        const IntervalSet& refused);
   ~Shard();
 
   PushResult Apply(const Push& push);
@@ -273,7 +271,6 @@ class Shard {
   mutable std::uint64_t duplicates_ = 0;
   mutable std::string where_;
   bool sealed_ = false, stopped_ = false;
-  fault::Mutant mutant_ = fault::Mutant::kNone;
   std::map<std::string, std::uint64_t> skips_;
   Ledger ledger_;
   std::unique_ptr<Contents> contents_;

@@ -7,6 +7,7 @@
 #include "common/base/checked_math.h"
 #include "common/base/status.h"
 #include "common/tensor/tensor.h"
+#include "ps_server/shard/shard_rules.h"
 
 namespace evergrad::ps_server {
 
@@ -30,10 +31,8 @@ absl::Status RestoreSlice(const storage::TableSlice& slice, storage::EmbeddingTa
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromSeed(
-    const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget,
-    fault::Mutant mutant) {
+    const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget) {
   auto contents = std::make_unique<SlotContents>();
-  contents->mutant_ = mutant;
   contents->wire_ = settings.slot->wire;
   for (const storage::TableSettings& table : settings.slot->tables) {
     EG_ASSIGN_OR_RETURN(auto made, storage::EmbeddingTable::Create(table, budget));
@@ -43,8 +42,7 @@ absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromSeed(
 }
 
 absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardSettings& settings,
-                                                                    ShardCut cut,
-                                                                    fault::Mutant mutant) {
+                                                                    ShardCut cut) {
   const SlotSettings& want = *settings.slot;
   if (!cut.settings->slot || cut.settings->slot->slot != want.slot ||
       cut.settings->slot->slots != want.slots || cut.tables.size() != want.tables.size()) {
@@ -54,7 +52,6 @@ absl::StatusOr<std::unique_ptr<SlotContents>> SlotContents::FromCut(const ShardS
                      " got_tables=", cut.tables.size(), " got=", cut.settings->variable));
   }
   auto contents = std::make_unique<SlotContents>();
-  contents->mutant_ = mutant;
   contents->wire_ = want.wire;
   contents->tables_ = std::move(cut.tables);
   return contents;
@@ -114,14 +111,8 @@ std::optional<Contents::Refusal> SlotContents::Prepare(const Push& push, absl::s
     const std::size_t n = push.rows_of.rows[k];
     const auto outcome = table->Prepare(push.rows_of.ids.subspan(first_id, n), push.global_step);
     if (!outcome.ok()) {
-      for (const Part& part : parts_) {
-        if (mutant_ != fault::Mutant::kHalfAdmitted) {
-          part.table->Cancel();
-        } else {
-          while (part.table->applying())
-            part.table->Apply(part.wire, push.payload.data() + part.first_byte, ~0ull);
-        }
-      }
+      for (const Part& part : parts_)
+        SlotRules::TakeBack(part.table, part.wire, push.payload.data() + part.first_byte);
       parts_.clear();
       return Refusal{
           absl::IsInvalidArgument(outcome.status()) ? PushCode::kInvalid : PushCode::kOverBudget,
@@ -192,13 +183,10 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
   cut->serial = ++cut_serial_;
   cut_table_ = 0;
   cut_open_ = true;
-  cut_late_ = mutant_ == fault::Mutant::kRowsAfterCut;
-  preimage_bytes_max_ = preimage_bytes_max;
   for (const auto& table : tables_) {
     table->EndCut();
     const storage::EmbeddingTable::CutInfo info =
-        table->BeginCut(preimage_bytes_max / tables_.size());
-    if (cut_late_) table->EndCut();
+        SlotRules::BeginCut(table.get(), preimage_bytes_max / tables_.size());
     cut->table_rows.push_back(info.rows);
     cut->table_filtered.push_back(info.waiting);
     cut->table_steps.push_back(info.step);
@@ -212,15 +200,11 @@ void SlotContents::Cut(std::uint64_t preimage_bytes_max, ShardCut* cut) {
 absl::StatusOr<SlotSlice> SlotContents::NextSlice(std::uint64_t serial, std::uint64_t bytes_max) {
   if (!cut_open_ || serial != cut_serial_)
     return absl::AbortedError("this cut of the slot has ended");
-  for (const auto& table : tables_) {
-    if (cut_late_) table->BeginCut(preimage_bytes_max_);
-  }
-  cut_late_ = false;
   SlotSlice slice;
   for (; cut_table_ < tables_.size(); ++cut_table_) {
     storage::EmbeddingTable& table = *tables_[cut_table_];
     slice.table = static_cast<std::uint32_t>(cut_table_);
-    const bool more = table.NextSlice(bytes_max, &slice.rows);
+    const bool more = SlotRules::NextSlice(&table, bytes_max, &slice.rows);
     if (table.cut_state() == storage::EmbeddingTable::CutState::kLost) {
       EndCut(serial);
       return absl::AbortedError(absl::StrCat(
@@ -248,7 +232,6 @@ std::unique_ptr<Contents> SlotContents::Copy() const {
   EG_CHECK(!applying());
   auto copy = std::make_unique<SlotContents>();
   copy->wire_ = wire_;
-  copy->mutant_ = mutant_;
   for (const auto& table : tables_) {
     auto made = storage::EmbeddingTable::Create(table->settings(), nullptr);
     EG_CHECK(made.ok());

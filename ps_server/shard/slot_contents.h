@@ -14,10 +14,9 @@ class SlotContents final : public Contents {
  public:
   // As Shard::FromSeed and Shard::Restore, which see. A cut brings whole tables (ShardCut::tables).
   static absl::StatusOr<std::unique_ptr<SlotContents>> FromSeed(
-      const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget,
-      fault::Mutant mutant);
+      const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget);
   static absl::StatusOr<std::unique_ptr<SlotContents>> FromCut(const ShardSettings& settings,
-                                                               ShardCut cut, fault::Mutant mutant);
+                                                               ShardCut cut);
 
   std::optional<Refusal> Prepare(const Push& push, absl::string_view where) override;
   std::uint64_t Begin(const Push& push, std::uint64_t t) override;
@@ -34,7 +33,6 @@ class SlotContents final : public Contents {
   std::uint64_t SlotDigest() const override;  // with stamps and counts
   std::vector<float> Values() const override { return {}; }
   std::vector<const storage::EmbeddingTable*> Tables() const override;
-  void ApplyNothing(std::uint64_t) override {}
 
  private:
   // "" when the tables and rows that a section names are there, and are as many as its ids; then
@@ -59,9 +57,6 @@ class SlotContents final : public Contents {
   std::uint64_t cut_serial_ = 0;  // of the newest cut
   std::size_t cut_table_ = 0;     // tables before it are handed out
   bool cut_open_ = false;
-  bool cut_late_ = false;  // of a mutant
-  std::uint64_t preimage_bytes_max_ = 0;
-  fault::Mutant mutant_ = fault::Mutant::kNone;
 };
 
 }  // namespace evergrad::ps_server

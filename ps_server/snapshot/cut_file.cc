@@ -391,7 +391,7 @@ absl::StatusOr<std::unique_ptr<Shard>> ReadShard(const RestoreOptions& options) 
   }
   if (options.forget_attempts) cut.ledger = cut.ledger.WithoutAttempts();
   return Shard::Restore(options.settings, std::move(cut), options.epoch, options.start,
-                        options.refused, options.mutant);
+                        options.refused);
 }
 
 }  // namespace

@@ -70,7 +70,6 @@ struct RestoreOptions {
   MapVersion start;
   IntervalSet refused;           // added to the file's
   bool forget_attempts = false;  // line 28, resume as a new job: open[*].attempt = (0,0)
-  fault::Mutant mutant = fault::Mutant::kNone;
   // Line 28, another plan: the ledger becomes exactly this set as `done`, nothing refused (but
   // `refused`), nothing open. FailedPrecondition, which names shard and file, while a closure is
   // open in the file: half of it is in the values, and no ledger of another plan can say so.

@@ -125,8 +125,7 @@ void ServeChild(int out) {
   options.registry = &registry;
   ps_server::ShardHost host(std::move(options));
   host.jobs().Learn(JobUid(kJob), MapVersion{1, 1}, std::size(kShards));
-  host.jobs().SetGrantKey(JobUid(kJob), kGrantKey,
-                          fault::Mutant::kNone);  // as in a cluster, each push proves its grant
+  host.jobs().SetGrantKey(JobUid(kJob), kGrantKey);  // as in a cluster, each push proves its grant
   for (std::uint32_t i = 0; i < std::size(kShards); ++i) {
     ps_server::ShardSettings shard;
     shard.job = JobUid(kJob);

@@ -146,9 +146,18 @@ def caught(c, r, words):
     raise Failure("a sync was left out, the power went, and the check saw nothing")
 
 
+def restart_without_syncs(c, daemons, root):
+    """The disk ignores every sync of a file below this root by these daemons, until they are
+    started again."""
+    c.disk.unsynced = root
+    for d in daemons:
+        restart(d)
+    c.disk.unsynced = None
+
+
 @scenario("power", "P1-journal", "the same with the journal's sync left out: the check must fail")
 def p1_journal(c, r):
-    restart(c.coordinator, "journal.sync=drop")
+    restart_without_syncs(c, [c.coordinator], "state")
     caught(c, r, ("lost with the power: the job",))
     for d in everybody(c):
         restart(d)
@@ -160,8 +169,7 @@ def p1_journal(c, r):
     "power", "P1-shards", "the same with the sync of shard files left out: the check must fail"
 )
 def p1_shards(c, r):
-    for s in c.servers:
-        restart(s, "fs.sync=drop")
+    restart_without_syncs(c, c.servers, "runs")
     caught(c, r, ("is not whole",))
     for d in everybody(c):
         restart(d)
@@ -181,8 +189,8 @@ def v0_off(c, r):
     # One closure, one worker, and a server that dies after so many of its pushes: the attempt began
     # before the rollback and ends after it.
     victim, hit = r.choice(c.servers), r.randint(20, 150)
-    for spec in ("coordinator.ignore_v0=on", None):
-        restart(c.coordinator, spec)
+    for mutant in ("done_ignores_V0", None):
+        restart(c.coordinator, mutant=mutant)
         restart(victim, "server.after_apply=%d*kill" % hit)
         c.wait_usable()
         job = c.submit(examples=400, batch=10, epochs=1, steps_per_closure=40, step_ms=2)
@@ -191,20 +199,20 @@ def v0_off(c, r):
             raise Failure("the only closure had ended before the server was killed")
         victim.start()
         found = job.wait_miscounted()
-        if found and spec is None:
+        if found and mutant is None:
             raise Failure("an honest job does not end: %s" % found)
         if not events(job, "rollback", victim.name):
             raise Failure("the job does not say that %s was rolled back" % victim.name)
         try:
             job.check_exact()
         except Failure as why:
-            if spec is None:
+            if mutant is None:
                 raise
             if "counted" not in str(why) and "updates" not in str(why):
                 raise Failure("the check failed for another reason: %s" % why)
             say_caught(why)
         else:
-            if spec is not None:
+            if mutant is not None:
                 raise Failure("V0 was not compared, and the check saw nothing")
     for w in others:
         w.start()

@@ -441,7 +441,7 @@ def pulls(c, server):
     return {kind: int(n) for kind, n in found}
 
 
-def pulls_after_climbing_back(c, r, failpoints=None):
+def pulls_after_climbing_back(c, r, mutant=None):
     """A worker holds every shard as of (start, vlsn). One server's shards go back to the seed and
     climb to the same vlsn under another start while that
     worker is stopped; then it pulls. Its one closure makes the count the same: no Close comes in
@@ -457,7 +457,7 @@ def pulls_after_climbing_back(c, r, failpoints=None):
         if w.alive():
             w.kill()
     for s in c.servers:
-        restart(s, failpoints, METRICS)
+        restart(s, extra=METRICS, mutant=mutant)
     restart(first, "worker.evaluate=1*stop")
     c.wait_usable()
     steps = r.randint(3, 8)
@@ -485,7 +485,7 @@ def pulls_after_climbing_back(c, r, failpoints=None):
 
     wait_for("%s to have read every shard, and stop" % first.name, lambda: stopped(first))
     before = shards()
-    restart(victim, failpoints, METRICS)
+    restart(victim, extra=METRICS, mutant=mutant)
     helper.start("worker.evaluate=1*stop")
     wait_for("the repair, and %s to come to the evaluation" % helper.name, lambda: stopped(helper))
     after = shards()
@@ -535,7 +535,7 @@ def s11(c, r):
 )
 def s11_off(c, r):
     try:
-        pulls_after_climbing_back(c, r, "pull.ignore_start=on")
+        pulls_after_climbing_back(c, r, "unchanged_by_vlsn")
     except Failure as why:
         if "got values 0 times" not in str(why):
             raise Failure("the check failed for another reason: %s" % why)
@@ -1143,7 +1143,7 @@ def k9(c, r):
 @scenario("checker", "K4-off", "with the ledger switched off the check of K4 must fail")
 def k4_off(c, r):
     for s in c.servers:
-        restart(s, "ledger.off=on;push.duplicate=30%on")
+        restart(s, "push.duplicate=30%on", mutant="ledger_off")
     c.wait_tasks()
     job = c.submit(examples=600, step_ms=1, checkpoint=OFTEN)
     job.wait_miscounted()

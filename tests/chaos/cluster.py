@@ -75,9 +75,10 @@ class Daemon:
     def log_path(self):
         return os.path.join(self.cluster.folder, "%s-%s.log" % (self.role, self.identity))
 
-    def start(self, failpoints=None, extra=()):
+    def start(self, failpoints=None, extra=(), mutant=None):
         """Returns once it listens (a worker: once it runs). One that is known, and that a failpoint
-        ends before that, was started too."""
+        ends before that, was started too. With a `mutant` the faulty build of the daemon is
+        started, which breaks the rule of that name (tests/mutants/mutants.inc)."""
         if self.process is not None and self.process.poll() is None:
             raise Failure("%s runs already" % self.name)
         self.starts += 1
@@ -89,8 +90,11 @@ class Daemon:
             "ps_server": "evergrad-ps-server",
             "worker": self.cluster.worker_binary,
         }[self.role]
+        environment = self.cluster.environment(self)
+        if mutant:
+            environment = dict(environment or os.environ, EVERGRAD_MUTANT=mutant)
         command = self.prefix + [
-            os.path.join(self.cluster.bin, binary),
+            os.path.join(self.cluster.bin, binary + ("-faulty" if mutant else "")),
             "--address-file",
             address_file,
             "--failpoint-seed",
@@ -117,7 +121,7 @@ class Daemon:
                 stderr=log,
                 cwd=self.cluster.folder,
                 preexec_fn=die_with_parent,
-                env=self.cluster.environment(self),
+                env=environment,
             )
         if self.role != "worker":
             self.address = wait_for(

@@ -347,7 +347,7 @@ def u6(c, r):
 @scenario("functions", "U-off", "with the ledger switched off the check must fail")
 def u_off(c, r):
     for s in c.servers:
-        restart(s, "ledger.off=on;push.duplicate=30%on")
+        restart(s, "push.duplicate=30%on", mutant="ledger_off")
     c.wait_tasks()
     with FunctionsJob(c) as job:
         job.fit(60, 4)

@@ -9,6 +9,9 @@
 // appended to:
 //   u32 bytes of the rest | u8 kind | u64 time (CLOCK_MONOTONIC, ns) | u64 inode | u64 offset or
 //   size | u32 length of a path | path | u32 length of a second path | second path | data
+// EVERGRAD_POWER_UNSYNCED: a folder; the sync of a file below it is not recorded, so that a loss of
+// power takes what the daemon believes to be on the disk (the canaries). Syncs of folders are.
+//
 // A record is written after its call has returned, a sync's before its caller knows: who was told
 // of something had it recorded.
 //
@@ -63,6 +66,7 @@ Function* Real(const char* name) {
 
 struct Log {
   std::vector<std::string> roots;
+  std::string unsynced;
   int fd = -1;
   std::mutex mu;
   std::set<std::uint64_t> buffered;  // inodes of files that stdio writes
@@ -77,6 +81,8 @@ struct Log {
   Log() {
     const char* listed = ::getenv("EVERGRAD_POWER_ROOTS");
     const char* file = ::getenv("EVERGRAD_POWER_LOG");
+    const char* without = ::getenv("EVERGRAD_POWER_UNSYNCED");
+    if (without != nullptr) unsynced = std::string(without) + "/";
     if (listed == nullptr || file == nullptr) return;
     std::string rest = listed;
     for (std::size_t at; !rest.empty();
@@ -86,6 +92,9 @@ struct Log {
     }
     fd = static_cast<int>(
         ::syscall(SYS_openat, AT_FDCWD, file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  }
+  bool LeavesOutSyncOf(const std::string& path) const {
+    return !unsynced.empty() && path.compare(0, unsynced.size(), unsynced) == 0;
   }
   bool Covers(const std::string& path) const {
     if (fd < 0) return false;
@@ -228,7 +237,7 @@ int Synced(int result, int fd) {
   if (::fstat(fd, &info) != 0) return result;
   if (S_ISDIR(info.st_mode)) {
     TheLog().Put(kSyncFolder, 0, 0, PathOf(fd), "", nullptr, 0);
-  } else {
+  } else if (!TheLog().LeavesOutSyncOf(PathOf(fd))) {
     if (TheLog().IsBuffered(info.st_ino)) {
       std::string all(static_cast<std::size_t>(info.st_size), '\0');
       const ssize_t n = ::pread(fd, all.data(), all.size(), 0);

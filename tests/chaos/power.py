@@ -69,6 +69,7 @@ class Disk:
         self.library, self.folder = library, os.path.realpath(folder)
         self.roots = [os.path.join(self.folder, root) for root in roots]
         self.lives = 0
+        self.unsynced = None  # a root: files below it are not synced by the next processes
         self.base = {}  # path -> File or FOLDER, all of it safe
         self.inodes = {}
         self._clean()
@@ -83,12 +84,15 @@ class Disk:
     def environment(self):
         """For the next process."""
         self.lives += 1
-        return dict(
+        found = dict(
             os.environ,
             LD_PRELOAD=self.library,
             EVERGRAD_POWER_ROOTS=":".join(self.roots),
             EVERGRAD_POWER_LOG=os.path.join(self.folder, "power-%d.log" % self.lives),
         )
+        if self.unsynced:
+            found["EVERGRAD_POWER_UNSYNCED"] = os.path.join(self.folder, self.unsynced)
+        return found
 
     def _records(self, until):
         found = []

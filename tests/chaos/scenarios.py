@@ -1544,7 +1544,7 @@ def c10(c, r):
 @scenario("checker", "checker", "with the ledger switched off the check must fail")
 def checker(c, r):
     for s in c.servers:
-        restart(s, "ledger.off=on;push.duplicate=30%on")
+        restart(s, "push.duplicate=30%on", mutant="ledger_off")
     c.wait_tasks()
     job = c.submit(examples=600, step_ms=1)
     try:

@@ -36,12 +36,13 @@ def scenario(chain, name, what):
     return register
 
 
-def restart(daemon, failpoints=None, extra=()):
-    """A daemon under other failpoints (or none), without a trace of the former life."""
+def restart(daemon, failpoints=None, extra=(), mutant=None):
+    """A daemon under other failpoints (or none), without a trace of the former life; its faulty
+    build if a mutant is named."""
     if daemon.alive():
         daemon.resume()
         daemon.kill()
-    daemon.start(failpoints, extra)
+    daemon.start(failpoints, extra, mutant)
 
 
 def only_these_died(before, cluster, *dead):

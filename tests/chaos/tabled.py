@@ -102,7 +102,7 @@ def s10(c, r):
 @scenario("tables", "tables-off", "with the ledger switched off the check of the tables must fail")
 def tables_off(c, r):
     for s in c.servers:
-        restart(s, "ledger.off=on;push.duplicate=30%on")
+        restart(s, "push.duplicate=30%on", mutant="ledger_off")
     c.wait_tasks()
     job = c.submit(step_ms=1, **SHAPE)
     job.wait_miscounted()

@@ -33,8 +33,7 @@ void HoldAll(ServerStage& stage) {
   adam.wire = tensor::WireType::kBFloat16;
   Hold(stage, adam);
   stage.host().jobs().Learn(JobUid(kProvedJob), {1, 9}, 8);
-  stage.host().jobs().SetGrantKey(JobUid(kProvedJob), "a key that no input knows",
-                                  fault::Mutant::kNone);
+  stage.host().jobs().SetGrantKey(JobUid(kProvedJob), "a key that no input knows");
   Hold(stage, CountingShard(5, 4, kProvedJob));
 }
 

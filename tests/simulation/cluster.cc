@@ -14,6 +14,7 @@
 #include "common/plan/plan.h"
 #include "coordinator/closures/term_rule.h"
 #include "coordinator/closures/update_account.h"
+#include "tests/mutants/mutant.h"
 #include "tests/simulation/ground_truth.h"
 
 namespace evergrad::simulation {
@@ -24,7 +25,8 @@ using coordinator::DurableState;
 using coordinator::MemoryStateStore;
 using coordinator::Record;
 using coordinator::Snapshot;
-using fault::Mutant;
+using mutants::IsActive;
+using mutants::Mutant;
 using ps_server::PushCode;
 using worker::AttemptBook;
 using worker::PushAnswer;
@@ -38,6 +40,26 @@ constexpr std::size_t kTailKept =
     64;  // of the store, so that they can be lost: more than kUndurableMax and what a tear takes
 constexpr std::uint64_t kJobsMax = 3;  // lives of the training: the first, and those that resume it
 constexpr std::size_t kGrantedKept = 64;  // grants that an attacker knows of
+
+// [34] What the proof of a grant covers.
+struct ProofFields {
+  ProofFields(ClosureId c, Attempt a, const std::string& w)
+      : closure(IsActive(Mutant::kProofOfAnyClosure) ? ClosureId(0) : c),
+        attempt(IsActive(Mutant::kProofOfAnyAttempt) ? Attempt{} : a),
+        worker(IsActive(Mutant::kProofOfAnyWorker) ? "" : w) {}
+  const ClosureId closure;
+  const Attempt attempt;
+  const std::string worker;
+};
+
+// [18a] What a coordinator with this journal says of a job whose shard a server holds.
+bool JournalHasLost(const MemoryStateStore& journal, JobUid job) {
+  if (IsActive(Mutant::kLostJobDropped)) return false;
+  return coordinator::JournalHasLost(
+      {.journaled = true,
+       .known = journal.Load(job).ok(),
+       .removed = journal.Removed(job) && !IsActive(Mutant::kRemovedIsLost)});
+}
 
 // A queue whose storage is kept.
 template <class T>
@@ -241,7 +263,7 @@ struct Cached {  // what a worker keeps of its last pull, by reference and as a 
 };
 
 struct Worker : Task {
-  explicit Worker(Mutant mutant) : book(mutant, AttemptBook::OverBudget::kPause) {}
+  Worker() : book(AttemptBook::OverBudget::kPause) {}
   AttemptBook book;
   std::uint32_t declared = 0;          // updates of the running attempt
   std::shared_ptr<Evaluated> reading;  // by the running evaluation closure
@@ -345,6 +367,7 @@ class Cluster {
   void StartCoordinator();
   void StartWithoutJournal();
   void CheckUnknownJob(JobUid job);
+  void Unmap(ShardId p);
   void BeginAnew(Term term, Task* except);
   void MeetForeignCoordinator(Task* t);
   void KillCoordinator();
@@ -365,8 +388,10 @@ class Cluster {
   void Serve(const Call& call);
   void Forge();
   void ForgeHello();
-  bool Proved(const ClosureBook::HeldAttempt& held, const std::string& worker,
-              const std::string& proof) const;
+  static bool Fits(const Server& s, JobUid job, const std::string& proof, ClosureId closure,
+                   Attempt attempt, const std::string& worker);
+  bool IsProved(const ClosureBook::HeldAttempt& held, const std::string& worker,
+                const std::string& proof) const;
   void Answered(const Call& call);
   void PullOne(Worker* w, std::uint32_t p);
   void FinishIfSettled(Worker* w);
@@ -563,7 +588,7 @@ void Cluster::NewServer(std::string identity) {
 }
 
 void Cluster::NewWorker() {
-  auto w = std::make_unique<Worker>(options_.mutant);
+  auto w = std::make_unique<Worker>();
   w->process = ++processes_;
   workers_.push_back(std::move(w));
 }
@@ -598,9 +623,7 @@ void Cluster::StartWithoutJournal() {
     for (std::uint32_t p = 0; p < kShards; ++p) {
       if (!s->shards[p] && !s->loading[p]) continue;
       const JobUid job = s->shards[p] ? s->shards[p]->job : s->loading[p]->job;
-      if (coordinator::JournalHasLost(
-              {.journaled = true, .known = empty.Load(job).ok(), .removed = empty.Removed(job)},
-              options_.mutant)) {
+      if (JournalHasLost(empty, job)) {
         Count("lost journal refused");
         Trace("a coordinator with an empty journal ends: server ", s->process,
               " holds a shard of job ", job.value());
@@ -617,9 +640,7 @@ void Cluster::StartWithoutJournal() {
 // A server holds a shard of a job that is not the running one.
 void Cluster::CheckUnknownJob(JobUid job) {
   if (jobs_given_up_ || backup_used_) return;  // the journal may have lost it indeed
-  if (coordinator::JournalHasLost(
-          {.journaled = true, .known = store_->Load(job).ok(), .removed = store_->Removed(job)},
-          options_.mutant))
+  if (JournalHasLost(*store_, job))
     Fail(absl::StrCat(
         "18a a job that the journal has removed is taken for one that it has lost: job=",
         job.value()));
@@ -655,9 +676,9 @@ void Cluster::StartCoordinator() {
   // seen.
   std::uint64_t reported = 0;
   EachTask([&](const Task& t) { reported = std::max(reported, t.highest_term); });
-  const Term term = coordinator::FirstTerm(store_->term(), reported, options_.mutant);
-  if (options_.mutant == Mutant::kTermNotSynced)
-    unsynced_ = std::make_unique<MemoryStateStore>(*store_);
+  const Term term =
+      coordinator::FirstTerm(store_->term(), IsActive(Mutant::kTermIgnoresTasks) ? 0 : reported);
+  if (IsActive(Mutant::kTermNotSynced)) unsynced_ = std::make_unique<MemoryStateStore>(*store_);
   EG_CHECK(store_->CommitTerm(term).ok());
   durable_ = store_->accepted();
   if (term.value() <= newest_term_)
@@ -665,9 +686,8 @@ void Cluster::StartCoordinator() {
   newest_term_ = std::max(newest_term_, term.value());
   life_ = random_.Next() | 1;
   evaluations_.clear();
-  book_ = std::make_unique<ClosureBook>(
-      ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant},
-      std::move(state));
+  book_ = std::make_unique<ClosureBook>(ClosureBook::Options{kClosures, kShards, options_.open_max},
+                                        std::move(state));
   if (lives_ > 0 && !options_.torn && !(book_->durable() == (options_.gated ? settled_ : before_)))
     Fail("the journal does not give back the state that made it");
   ++lives_;
@@ -997,8 +1017,9 @@ void Cluster::CoordinatorActs(bool faults) {
                   granted->all_targets,
                   granted->targets};
     m.work.granted_to = absl::StrCat("w", w->process);
-    m.work.proof = grants::MakeProof(KeyOf(job_), job_, granted->closure, granted->attempt,
-                                     m.work.granted_to, options_.mutant);
+    const ProofFields proved(granted->closure, granted->attempt, m.work.granted_to);
+    m.work.proof =
+        grants::MakeProof(KeyOf(job_), job_, proved.closure, proved.attempt, proved.worker);
     if (granted_.size() >= kGrantedKept) granted_.erase(granted_.begin());
     granted_.push_back({job_, granted->closure, granted->attempt, m.work.granted_to, m.work.proof});
     Send(w, std::move(m));
@@ -1153,11 +1174,20 @@ void Cluster::Serve(const Call& call) {
       push.payload = std::as_bytes(std::span(more));
     }
     if (faults && random_.Chance(0.02)) push.defect = "a byte changed on the way";
-    if (!s->guards.at(call.job)->Fits(call.proof, call.closure, call.attempt, call.worker_name))
+    if (!Fits(*s, call.job, call.proof, call.closure, call.attempt, call.worker_name))
       push.unproved = "not granted";
+    if (skip && IsActive(Mutant::kSkipApplies)) {
+      std::fill(std::begin(gradient), std::end(gradient), 0.0f);
+      models_[call.p].FillPush(c, call.update,
+                               std::span(gradient, models_[call.p].gradient_floats(c, call.update)),
+                               &push);
+      push.kind = ps_server::UpdateKind::kGradient;
+    }
     const std::uint64_t lsn = held->shard->lsn(), vlsn = held->shard->vlsn();
     const bool open = held->shard->ledger().open().contains(call.closure);
     const PushCode code = held->shard->Apply(push).code;
+    if (held->shard->sealed() && IsActive(Mutant::kSealEntersRefused))
+      held->shard->Close(held->shard->epoch(), held->shard->start(), {}, IntervalSet{c});
     answer.answer = AnswerOf(code);
     if (held->shard->lsn() < lsn) Fail("I4 lsn fell");
     if (beyond && code == PushCode::kApplied) Fail("11 a push beyond the budget was admitted");
@@ -1285,7 +1315,7 @@ void Cluster::Forge() {
   push.attempt = forged.attempt;
   models_[p].FillPush(as, update, std::span(gradient, models_[p].gradient_floats(as, update)),
                       &push);
-  if (!s.guards.at(forged.job)->Fits(forged.proof, forged.closure, forged.attempt, forged.worker))
+  if (!Fits(s, forged.job, forged.proof, forged.closure, forged.attempt, forged.worker))
     push.unproved = "not granted";
   const ps_server::Ledger ledger = shard.ledger();
   const std::uint64_t lsn = shard.lsn();
@@ -1299,10 +1329,18 @@ void Cluster::Forge() {
   Count("forged push refused");
 }
 
-bool Cluster::Proved(const ClosureBook::HeldAttempt& held, const std::string& worker,
-                     const std::string& proof) const {
-  return grants::ProofFits(proof, KeyOf(job_), job_, held.closure, held.attempt, worker,
-                           options_.mutant);
+// [35] A server's check of the proof that a push brings.
+bool Cluster::Fits(const Server& s, JobUid job, const std::string& proof, ClosureId closure,
+                   Attempt attempt, const std::string& worker) {
+  const ProofFields proved(closure, attempt, worker);
+  return s.guards.at(job)->Fits(proof, proved.closure, proved.attempt, proved.worker);
+}
+
+bool Cluster::IsProved(const ClosureBook::HeldAttempt& held, const std::string& worker,
+                       const std::string& proof) const {
+  const ProofFields proved(held.closure, held.attempt, worker);
+  return IsActive(Mutant::kAdoptsUnproved) ||
+         grants::ProofFits(proof, KeyOf(job_), job_, proved.closure, proved.attempt, proved.worker);
 }
 
 // Line 26: a Hello that names what its sender was not granted: an attempt above the one that runs,
@@ -1323,7 +1361,7 @@ void Cluster::ForgeHello() {
   MixProof(&forged, 0.5, 3);
   if (WasGranted(forged)) return;
   ClosureBook::HeldAttempt held{forged.closure, forged.attempt, true, {}, {}};
-  held.proved = Proved(held, forged.worker, forged.proof);
+  held.proved = IsProved(held, forged.worker, forged.proof);
   if (!book_->RegisterWorker(TaskId(~0ull), {held}).empty())
     Fail(absl::StrCat("I10 an attempt that nobody granted was adopted: c=", forged.closure.value(),
                       " attempt=", forged.attempt.ToString()));
@@ -1464,9 +1502,13 @@ void Cluster::FinishIfSettled(Worker* w) {
 
 // [34], [36] The job's own, in the first of its records, which no tear takes.
 std::string Cluster::KeyOf(JobUid job) const {
-  return absl::StrCat(
-      "the key of job ", job.value(),
-      options_.mutant == Mutant::kKeyOfEachLife ? absl::StrCat(" in life ", lives_) : "");
+  return absl::StrCat("the key of job ", job.value(),
+                      IsActive(Mutant::kKeyOfEachLife) ? absl::StrCat(" in life ", lives_) : "");
+}
+
+// [20a] A silent owner owns the shard no longer.
+void Cluster::Unmap(ShardId p) {
+  if (!IsActive(Mutant::kSilentOwnerKept)) Commit(book_->Unmap(p).record);
 }
 
 void Cluster::Commit(const Record& record) {
@@ -1518,7 +1560,7 @@ void Cluster::Send(Task* t, Down m) {
 }
 
 void Cluster::Follow(Effect effect) {
-  const bool early = options_.mutant == Mutant::kAckBeforeCommit && effect.kind != Effect::kSweep;
+  const bool early = IsActive(Mutant::kAckBeforeCommit) && effect.kind != Effect::kSweep;
   if (early || (effects_.empty() && store_->accepted() == durable_)) {
     Do(std::move(effect));
     return;
@@ -1633,7 +1675,7 @@ void Cluster::SendChange(ClosureBook::MapChange change, Server* to,
         const IntervalSet lacks =
             book_->durable().succeeded.Minus(order.snapshot->done).Minus(order.snapshot->refused);
         if (!book_->durable().todo[m.p].ContainsAll(lacks.Minus(book_->durable().lost[m.p])) &&
-            options_.mutant == Mutant::kNone)
+            IsActive(Mutant::kNone))
           Fail(absl::StrCat("21 todo lacks what the snapshot lacks: p=", m.p));
       }
       m.refused = std::move(order.refused);
@@ -1692,8 +1734,9 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
   if (m.kind != Up::kHello && m.job != job_) return;
   switch (m.kind) {
     case Up::kHello: {
-      if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(),
-                                                       m.reported, options_.mutant)) {
+      if (const auto term =
+              coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(), m.reported);
+          term && !IsActive(Mutant::kNoBeginAnew)) {
         BeginAnew(*term, w);
       }
       if (book_->window_open()) {  // no worker gets a map before every shard that the journal
@@ -1707,7 +1750,7 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
         std::vector<ClosureBook::HeldAttempt> held;
         for (HeldAttempt& h : m.attempts) {
           if (h.job != job_) continue;
-          h.attempt.proved = Proved(h.attempt, h.worker, h.proof);
+          h.attempt.proved = IsProved(h.attempt, h.worker, h.proof);
           if (!h.attempt.proved)
             Fail(absl::StrCat("26 a granted attempt is not believed: c=",
                               h.attempt.closure.value()));
@@ -1762,8 +1805,9 @@ void Cluster::AtCoordinator(Server* s, Up m) {
   if (m.kind != Up::kHello && m.job != job_) return;
   switch (m.kind) {
     case Up::kHello: {
-      if (const auto term = coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(),
-                                                       m.reported, options_.mutant)) {
+      if (const auto term =
+              coordinator::BeginAnewWith(book_->durable().term, life_, store_->term(), m.reported);
+          term && !IsActive(Mutant::kNoBeginAnew)) {
         BeginAnew(*term, s);
       }
       s->registered = true;
@@ -1792,7 +1836,12 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       }
       if (end_told_) break;
       ClosureBook::ServerRegistration registration =
-          book_->RegisterServer(s->identity, held, !sealing_);
+          book_->RegisterServer(s->identity, held, !sealing_ && !IsActive(Mutant::kRegisterOneWay));
+      if (IsActive(Mutant::kRegisterOneWay)) registration.unheld.clear();
+      if (IsActive(Mutant::kNoDrop)) {
+        registration.change.drops.clear();
+        registration.change.former.clear();
+      }
       if (registration.change.map_changed)
         VoidEvaluation();  // adopted or rolled back: its todo may not be empty
       for (std::size_t i = 0; i < registration.change.assigns.size(); ++i) Count("shard not held");
@@ -1800,7 +1849,7 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       for (const ShardId p : registration.unheld) {
         // Its process may live on, cut from us: it is no owner any more, so what it applies is void
         // (seed 6880).
-        if (unsealed_.erase(p.value()) > 0) Commit(book_->Unmap(p).record);
+        if (unsealed_.erase(p.value()) > 0) Unmap(p);
       }
       for (const std::uint32_t p : unsealed_) SendSeal(s, p);
       SendCloses(s);
@@ -1912,8 +1961,7 @@ void Cluster::AtTask(Server* s, Down m) {
       loading.reset();
       s->sealed[m.p].reset();
       s->durable_file[m.p].reset();
-      s->guards.try_emplace(m.job,
-                            std::make_unique<grants::GrantGuard>(m.job, m.key, options_.mutant));
+      s->guards.try_emplace(m.job, std::make_unique<grants::GrantGuard>(m.job, m.key));
       if (m.state) {
         place = std::move(m.state);
         CheckState(*place, m.p, random_.Chance(0.25));
@@ -1938,8 +1986,7 @@ void Cluster::AtTask(Server* s, Down m) {
         held->shard->Seal();
         s->sealed[m.p] = held->shard->ledger();
         answer.snapshot = MakeDurable(
-            held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false, options_.mutant),
-            m.p);
+            held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false), m.p);
         CheckState(*files_.at(answer.snapshot->Uri()).state, m.p, true);
       }
       s->out.Push(std::move(answer));
@@ -1947,9 +1994,8 @@ void Cluster::AtTask(Server* s, Down m) {
     case Down::kJobEnded: DropJob(s, m.job); break;
     case Down::kClose: {
       answer.kind = Up::kClosed;
-      HeldState* const closes = options_.mutant == Mutant::kCloseOfAnyTime && s->shards[m.p]
-                                    ? s->shards[m.p].get()
-                                    : held;
+      HeldState* const closes =
+          IsActive(Mutant::kCloseOfAnyTime) && s->shards[m.p] ? s->shards[m.p].get() : held;
       answer.taken =
           closes != nullptr && closes->shard->Close(m.epoch, m.version, m.done, m.refused);
       if (answer.taken) {
@@ -1978,8 +2024,7 @@ void Cluster::AtTask(Server* s, Down m) {
       // [22].
       held->shard->Stop();
       if (held->stopped_in == 0) held->stopped_in = s->highest_term;
-      answer.state =
-          held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false, options_.mutant);
+      answer.state = held->Restored(models_[m.p], m.epoch, held->shard->start(), {}, false);
       s->out.Push(std::move(answer));
       break;
     default: break;
@@ -2029,15 +2074,14 @@ void Cluster::FinishLoading(Server* s, std::uint32_t p) {
   answer.snapshot = loading.source;
   std::unique_ptr<HeldState>& held = s->shards[p];
   if (!loading.source) {
-    held = HeldState::FromSeed(models_[p], loading.epoch, loading.start, loading.refused,
-                               options_.mutant);
+    held = HeldState::FromSeed(models_[p], loading.epoch, loading.start, loading.refused);
   } else if (const auto file = files_.find(loading.source->Uri());
              file == files_.end() || file->second.health != File::kWhole) {
     Count(file == files_.end() ? "file not there" : "file damaged");
     answer.ok = false;
   } else {
     held = file->second.state->Restored(models_[p], loading.epoch, loading.start, loading.refused,
-                                        loading.source->resumed, options_.mutant);
+                                        loading.source->resumed);
   }
   if (held) {
     held->job = loading.job;
@@ -2076,8 +2120,7 @@ void Cluster::WriteNext(Server* s) {
       report(*last);
     } else if (held != nullptr) {
       if (!models_[p].slot()) {
-        order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false,
-                                   options_.mutant);
+        order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false);
       } else if (!order.slicing) {
         // Some are overtaken by the pushes between their slices.
         order.slicing = Server::Order::Slicing{
@@ -2089,21 +2132,20 @@ void Cluster::WriteNext(Server* s) {
         return;
       }
       CheckState(*order.cut, p, random_.Chance(0.25));
-      if (options_.mutant == Mutant::kReportedBeforeDurable) report(Describe(*order.cut, p));
+      if (IsActive(Mutant::kReportedBeforeDurable)) report(Describe(*order.cut, p));
       return;
     }
     s->orders.erase(s->orders.begin());
     return;
   }
-  if (options_.mutant == Mutant::kCutInTwoTurns && held != nullptr) {
+  if (IsActive(Mutant::kCutInTwoTurns) && held != nullptr) {
     const ps_server::Ledger ledger = order.cut->shard->ledger();
-    order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false,
-                               options_.mutant, &ledger);
+    order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false, &ledger);
     CheckState(*order.cut, p, false);
   }
   const Snapshot snapshot = MakeDurable(std::move(order.cut), p);
   if (held != nullptr) s->durable_file[p] = snapshot;
-  if (options_.mutant != Mutant::kReportedBeforeDurable) report(snapshot);
+  if (!IsActive(Mutant::kReportedBeforeDurable)) report(snapshot);
   s->orders.erase(s->orders.begin());
 }
 
@@ -2125,9 +2167,8 @@ bool Cluster::NextSlices(const HeldState& held, Server::Order* order) {
     }
     Count(held.shard->lsn() == slicing.cut.lsn ? "cut of a slot"
                                                : "cut of a slot with pushes meanwhile");
-    order->cut =
-        slicing.facts->RestoredFrom(models_[order->p], std::move(slicing.cut), order->epoch,
-                                    held.shard->start(), {}, false, options_.mutant);
+    order->cut = slicing.facts->RestoredFrom(models_[order->p], std::move(slicing.cut),
+                                             order->epoch, held.shard->start(), {}, false);
     order->slicing.reset();
     return true;
   }
@@ -2224,7 +2265,7 @@ void Cluster::SaveManifest(std::vector<Snapshot> shards) {
       for (const Snapshot& snapshot : m.shards) needed.insert(snapshot.Uri());
     }
   }
-  if (options_.mutant == Mutant::kDeletesNamed) needed.clear();
+  if (IsActive(Mutant::kDeletesNamed)) needed.clear();
   Effect effect;
   effect.kind = Effect::kSweep;
   for (std::uint32_t p = 0; p < kShards; ++p) {
@@ -2241,7 +2282,7 @@ void Cluster::SaveManifest(std::vector<Snapshot> shards) {
     }
   }
   effect.sweep.needed = std::move(needed);
-  if (options_.mutant == Mutant::kDeletesBeforeDurable) {
+  if (IsActive(Mutant::kDeletesBeforeDurable)) {
     RunSweep(effect.sweep);
   } else {
     Follow(std::move(effect));
@@ -2349,8 +2390,7 @@ void Cluster::Resume(bool cluster_survives) {
   lsn_ = {};
   if (cluster_survives) {
     book_ = std::make_unique<ClosureBook>(
-        ClosureBook::Options{kClosures, kShards, options_.open_max, options_.mutant},
-        DurableState{});
+        ClosureBook::Options{kClosures, kShards, options_.open_max}, DurableState{});
     settled_ = before_ = book_->durable();
     Commit(book_->BeginLife(term));
   } else {
@@ -2536,7 +2576,7 @@ void Cluster::FinishEvaluation() {
 }
 
 void Cluster::VoidEvaluation() {
-  if (evaluations_.empty() || options_.mutant == Mutant::kEvalSurvivesRollback) return;
+  if (evaluations_.empty() || IsActive(Mutant::kEvalSurvivesRollback)) return;
   Count("evaluation void");
   for (const Evaluation& e : evaluations_) {
     for (auto& w : workers_) {
@@ -2589,7 +2629,7 @@ void Cluster::CheckSealed(bool out_of_time) {
   if (out_of_time) {
     for (const std::uint32_t p : unsealed_) {
       Count("silent owner unmapped");
-      Commit(book_->Unmap(ShardId(p)).record);
+      Unmap(ShardId(p));
     }
     unsealed_.clear();
   }
@@ -2690,7 +2730,7 @@ bool Cluster::Finished() {
 
 // [38] As the end of a job makes it of what was counted.
 coordinator::UpdateAccount Cluster::AccountOf(const DurableState& state) {
-  coordinator::UpdateAccount account(options_.mutant);
+  coordinator::UpdateAccount account;
   for (std::uint64_t c = 0; c < kClosures; ++c) {
     if (!state.succeeded.Contains(c) || resumed_.Contains(c)) continue;
     if (const absl::Status status =
@@ -2804,10 +2844,9 @@ WalkResult Cluster::Run() {
 
 }  // namespace
 
-WalkOptions WalkOptions::FromSeed(std::uint64_t seed, fault::Mutant mutant) {
+WalkOptions WalkOptions::FromSeed(std::uint64_t seed) {
   WalkOptions options;
   options.seed = seed;
-  options.mutant = mutant;
   const char* const optimizers[] = {"counting", "sgd", "adam"};
   options.optimizer = optimizers[seed % 3];
   const double touches[] = {0.7, 0.7, 1.0, 0.4, 0.7};
@@ -2829,93 +2868,5 @@ WalkOptions WalkOptions::FromSeed(std::uint64_t seed, fault::Mutant mutant) {
 }
 
 WalkResult Walk(const WalkOptions& options) { return Cluster(options).Run(); }
-
-const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames() {
-  static const std::vector<std::pair<std::string, fault::Mutant>> names{
-      {"none", Mutant::kNone},
-      {"ledger_off", Mutant::kLedgerOff},
-      {"watermark_only", Mutant::kWatermarkOnly},
-      {"no_todo", Mutant::kNoTodo},
-      {"done_ignores_V0", Mutant::kDoneIgnoresV0},
-      {"V0_at_end", Mutant::kV0AtEnd},
-      {"close_ignores_todo", Mutant::kCloseIgnoresTodo},
-      {"done_before_settled", Mutant::kDoneBeforeSettled},
-      {"no_epoch_check", Mutant::kNoEpochCheck},
-      {"register_one_way", Mutant::kRegisterOneWay},
-      {"no_attempt_fence", Mutant::kNoAttemptFence},
-      {"skip_applies", Mutant::kSkipApplies},
-      {"skip_leaves_no_bit", Mutant::kSkipLeavesNoBit},
-      {"seal_admits", Mutant::kSealAdmits},
-      {"seal_enters_refused", Mutant::kSealEntersRefused},
-      {"snapshot_loses_open", Mutant::kSnapshotLosesOpen},
-      {"unknown_V_ok", Mutant::kUnknownVOk},
-      {"term_ignores_tasks", Mutant::kTermIgnoresTasks},
-      {"no_begin_anew", Mutant::kNoBeginAnew},
-      {"lost_job_dropped", Mutant::kLostJobDropped},
-      {"removed_is_lost", Mutant::kRemovedIsLost},
-      {"eval_before_todo_empty", Mutant::kEvalBeforeTodoEmpty},
-      {"eval_survives_rollback", Mutant::kEvalSurvivesRollback},
-      {"refused_admits", Mutant::kRefusedAdmits},
-      {"duplicate_lowers_no_bar", Mutant::kDuplicateLowersNoBar},
-      {"refused_push_leaves_bit", Mutant::kRefusedPushLeavesBit},
-      {"vlsn_stays", Mutant::kVlsnStays},
-      {"unchanged_by_vlsn", Mutant::kUnchangedByVlsn},
-      {"close_leaves_lsn", Mutant::kCloseLeavesLsn},
-      {"close_of_any_time", Mutant::kCloseOfAnyTime},
-      {"open_not_freed", Mutant::kOpenNotFreed},
-      {"prune", Mutant::kPrune},
-      {"done_merges_holes", Mutant::kDoneMergesHoles},
-      {"ledger_not_in_snapshot", Mutant::kLedgerNotInSnapshot},
-      {"cut_in_two_turns", Mutant::kCutInTwoTurns},
-      {"reported_before_durable", Mutant::kReportedBeforeDurable},
-      {"source_goes_on", Mutant::kSourceGoesOn},
-      {"stale_settles", Mutant::kStaleSettles},
-      {"done_not_kept", Mutant::kDoneNotKept},
-      {"keeps_unnamed", Mutant::kKeepsUnnamed},
-      {"term_not_synced", Mutant::kTermNotSynced},
-      {"ack_before_commit", Mutant::kAckBeforeCommit},
-      {"any_attempt_done", Mutant::kAnyAttemptDone},
-      {"repair_counts", Mutant::kRepairCounts},
-      {"dead_may_succeed", Mutant::kDeadMaySucceed},
-      {"cancel_succeeded", Mutant::kCancelSucceeded},
-      {"told_at_once", Mutant::kToldAtOnce},
-      {"silent_owner_kept", Mutant::kSilentOwnerKept},
-      {"failed_repair_forgotten", Mutant::kFailedRepairForgotten},
-      {"rollback_keeps_epoch", Mutant::kRollbackKeepsEpoch},
-      {"rollback_keeps_start", Mutant::kRollbackKeepsStart},
-      {"todo_ignores_lost", Mutant::kTodoIgnoresLost},
-      {"assign_without_refused", Mutant::kAssignWithoutRefused},
-      {"move_keeps_epoch", Mutant::kMoveKeepsEpoch},
-      {"move_changes_start", Mutant::kMoveChangesStart},
-      {"grants_without_bound", Mutant::kGrantsWithoutBound},
-      {"close_holds_lost", Mutant::kCloseHoldsLost},
-      {"close_never_whole_again", Mutant::kCloseNeverWholeAgain},
-      {"adopt_outside_window", Mutant::kAdoptOutsideWindow},
-      {"adopt_of_any_life", Mutant::kAdoptOfAnyLife},
-      {"adopt_keeps_todo", Mutant::kAdoptKeepsTodo},
-      {"unknown_refused_lives", Mutant::kUnknownRefusedLives},
-      {"no_drop", Mutant::kNoDrop},
-      {"loading_adopted", Mutant::kLoadingAdopted},
-      {"stopped_is_held", Mutant::kStoppedIsHeld},
-      {"adopt_unneeded", Mutant::kAdoptUnneeded},
-      {"adopt_older", Mutant::kAdoptOlder},
-      {"adopts_unproved", Mutant::kAdoptsUnproved},
-      {"resume_keeps_attempts", Mutant::kResumeKeepsAttempts},
-      {"resume_forgets_open", Mutant::kResumeForgetsOpen},
-      {"takes_late_file", Mutant::kTakesLateFile},
-      {"deletes_named", Mutant::kDeletesNamed},
-      {"deletes_before_durable", Mutant::kDeletesBeforeDurable},
-      {"half_admitted", Mutant::kHalfAdmitted},
-      {"rows_after_cut", Mutant::kRowsAfterCut},
-      {"unproved_admits", Mutant::kUnprovedAdmits},
-      {"unproved_raises_bar", Mutant::kUnprovedRaisesBar},
-      {"proof_of_any_closure", Mutant::kProofOfAnyClosure},
-      {"proof_of_any_attempt", Mutant::kProofOfAnyAttempt},
-      {"proof_of_any_worker", Mutant::kProofOfAnyWorker},
-      {"key_of_each_life", Mutant::kKeyOfEachLife},
-      {"ends_uncompared", Mutant::kEndsUncompared},
-  };
-  return names;
-}
 
 }  // namespace evergrad::simulation

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "common/fault/mutant.h"
 #include "coordinator/closures/closure_book.h"
 #include "coordinator/jobs/state_store.h"
 #include "ps_server/optimizer/optimizer.h"
@@ -30,7 +29,6 @@ inline constexpr std::uint32_t kElementsMax = kClosures * kUpdates;
 // What a walk is made of. FromSeed draws it, so that a seed alone replays a walk.
 struct WalkOptions {
   std::uint64_t seed = 0;
-  fault::Mutant mutant = fault::Mutant::kNone;
   std::string optimizer = "counting";  // counting | sgd | adam
   double touch = 0.7;                  // share of (closure, update, shard) that has rows
   bool snapshots =
@@ -54,7 +52,7 @@ struct WalkOptions {
   int fault_events = 2500;
   int drain_events_max = 20000;
   bool trace = false;  // one line an event on stdout
-  static WalkOptions FromSeed(std::uint64_t seed, fault::Mutant mutant = fault::Mutant::kNone);
+  static WalkOptions FromSeed(std::uint64_t seed);
 };
 
 struct WalkResult {
@@ -65,9 +63,7 @@ struct WalkResult {
       largest;  // of lines 31 and 32: "closures open at a shard", …
 };
 
+// Walks with the mutant that is active in this thread (tests/mutants/mutant.h).
 WalkResult Walk(const WalkOptions& options);
-
-// The names of fault::Mutant for the command line; nullopt for an unknown one.
-const std::vector<std::pair<std::string, fault::Mutant>>& MutantNames();
 
 }  // namespace evergrad::simulation

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "tests/mutants/mutant.h"
 
 namespace evergrad::simulation {
 
@@ -57,7 +58,8 @@ ShardModel::ShardModel(const std::string& optimizer, std::uint32_t p, bool slot)
     settings_.row_begin = std::uint64_t{p} * elements_;
     settings_.row_end = settings_.row_begin + elements_;
   }
-  const auto seed = Seed({}, {}, {}, fault::Mutant::kNone);
+  const mutants::Activated honest(mutants::Mutant::kNone);
+  const auto seed = Seed({}, {}, {});
   const ps_server::PullResult read = seed->Read(PullOf({}));
   std::size_t at = 0;
   for (const tensor::SharedBytes& chunk : read.chunks) {
@@ -153,9 +155,8 @@ void ShardModel::TakeSlice(
 }
 
 std::unique_ptr<ps_server::Shard> ShardModel::Seed(ShardEpoch epoch, MapVersion start,
-                                                   const IntervalSet& refused,
-                                                   fault::Mutant mutant) const {
-  auto shard = ps_server::Shard::FromSeed(settings_, epoch, start, refused, mutant, nullptr,
+                                                   const IntervalSet& refused) const {
+  auto shard = ps_server::Shard::FromSeed(settings_, epoch, start, refused, nullptr,
                                           slot() ? Budget() : nullptr);
   EG_CHECK_MSG(shard.ok(), shard.status().ToString());
   return *std::move(shard);
@@ -183,10 +184,9 @@ void ShardModel::Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, flo
 }
 
 std::unique_ptr<HeldState> HeldState::FromSeed(const ShardModel& model, ShardEpoch epoch,
-                                               MapVersion start, const IntervalSet& refused,
-                                               fault::Mutant mutant) {
+                                               MapVersion start, const IntervalSet& refused) {
   auto held = std::make_unique<HeldState>();
-  held->shard = model.Seed(epoch, start, refused, mutant);
+  held->shard = model.Seed(epoch, start, refused);
   held->values = model.seed_values();
   return held;
 }
@@ -199,7 +199,7 @@ std::unique_ptr<HeldState> HeldState::Copy() const {
 
 std::unique_ptr<HeldState> HeldState::Restored(const ShardModel& model, ShardEpoch epoch,
                                                MapVersion start, const IntervalSet& refused,
-                                               bool resumed, fault::Mutant mutant,
+                                               bool resumed,
                                                const ps_server::Ledger* other_ledger) const {
   ps_server::ShardCut cut = shard->Cut();
   cut.tables = model.NewTables(cut);
@@ -209,13 +209,12 @@ std::unique_ptr<HeldState> HeldState::Restored(const ShardModel& model, ShardEpo
     ShardModel::TakeSlice(*slice, cut.tables);
     more = !slice->end;
   }
-  return RestoredFrom(model, std::move(cut), epoch, start, refused, resumed, mutant, other_ledger);
+  return RestoredFrom(model, std::move(cut), epoch, start, refused, resumed, other_ledger);
 }
 
 std::unique_ptr<HeldState> HeldState::RestoredFrom(const ShardModel& model, ps_server::ShardCut cut,
                                                    ShardEpoch epoch, MapVersion start,
                                                    const IntervalSet& refused, bool resumed,
-                                                   fault::Mutant mutant,
                                                    const ps_server::Ledger* other_ledger) const {
   auto restored = Facts();
   for (std::size_t t = 0; t < cut.tables.size(); ++t)
@@ -225,8 +224,7 @@ std::unique_ptr<HeldState> HeldState::RestoredFrom(const ShardModel& model, ps_s
     cut.ledger = cut.ledger.WithoutAttempts();
     restored->seen = {};
   }
-  auto made =
-      ps_server::Shard::Restore(model.settings(), std::move(cut), epoch, start, refused, mutant);
+  auto made = ps_server::Shard::Restore(model.settings(), std::move(cut), epoch, start, refused);
   EG_CHECK_MSG(made.ok(), made.status().ToString());
   restored->shard = *std::move(made);
   return restored;
@@ -333,7 +331,8 @@ std::string HeldState::CheckLedger(const std::array<std::uint8_t, kClosures>& to
 
 std::string HeldState::CheckReplay(const ShardModel& model) const {
   alignas(64) float gradient[kElementsMax];
-  const auto fresh = model.Seed(shard->epoch(), shard->start(), {}, fault::Mutant::kNone);
+  const mutants::Activated honest(mutants::Mutant::kNone);
+  const auto fresh = model.Seed(shard->epoch(), shard->start(), {});
   for (const Applied& a : log) {
     model.Gradient(a.closure, a.update, a.attempt, gradient);
     ps_server::Push push;

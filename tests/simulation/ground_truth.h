@@ -35,7 +35,7 @@ class ShardModel {
   bool slot() const { return settings_.slot.has_value(); }
   // A new state from the seed.
   std::unique_ptr<ps_server::Shard> Seed(ShardEpoch epoch, MapVersion start,
-                                         const IntervalSet& refused, fault::Mutant mutant) const;
+                                         const IntervalSet& refused) const;
   std::uint32_t elements() const { return elements_; }
   const std::array<float, kElementsMax>& seed_values() const { return seed_values_; }
   const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
@@ -105,13 +105,11 @@ struct HeldState {
       row_gradients{};  // of a slot: of the row that begins at this element
 
   static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch,
-                                             MapVersion start, const IntervalSet& refused,
-                                             fault::Mutant mutant);
+                                             MapVersion start, const IntervalSet& refused);
   std::unique_ptr<HeldState> Copy() const;
   // Through a cut, as a file does [27, 21], and as a new job finds it where `resumed` [28].
   std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start,
                                       const IntervalSet& refused, bool resumed,
-                                      fault::Mutant mutant,
                                       const ps_server::Ledger* other_ledger = nullptr) const;
   // Everything but the shard.
   std::unique_ptr<HeldState> Facts() const;
@@ -120,7 +118,6 @@ struct HeldState {
   std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut,
                                           ShardEpoch epoch, MapVersion start,
                                           const IntervalSet& refused, bool resumed,
-                                          fault::Mutant mutant,
                                           const ps_server::Ledger* other_ledger = nullptr) const;
   // Folds one more update into the ground truth.
   void Fold(const ShardModel& model, std::uint64_t c, std::uint32_t u, Attempt attempt,

@@ -1,8 +1,11 @@
 // Walks many seeds and names the first that breaks a rule.
 //
-//   evergrad-simulation --seeds 0:10000 [--threads 2] [--mutant NAME]      exit 0: held; 1: a
-//   violation (with --mutant: the other way round) evergrad-simulation --seed 17 [--mutant NAME]
-//   [--trace]                one walk
+//   evergrad-simulation --seeds 0:10000 [--threads 2]     exit code 0: no walk broke a rule; else 1
+//   evergrad-simulation --seed 17 [--trace]               one walk
+//   evergrad-mutants --mutant no_todo --seeds 0:100       exit code 0: a walk broke a rule; else 1
+//
+// evergrad-simulation is linked with the objects that the daemons have, and evergrad-mutants with
+// those of tests/mutants, whose rules a mutant can break.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -15,6 +18,7 @@
 
 #include "common/base/mutex.h"
 #include "common/runtime/executor.h"
+#include "tests/mutants/mutant.h"
 #include "tests/simulation/cluster.h"
 
 namespace {
@@ -22,21 +26,25 @@ namespace {
 using namespace evergrad;
 using simulation::WalkOptions;
 
+constexpr bool kWithMutants = EVERGRAD_WITH_MUTANTS;
+
 struct Args {
   std::uint64_t begin = 0, end = 1000;
   unsigned threads = 1;
   std::string mutant_name = "none";
-  fault::Mutant mutant = fault::Mutant::kNone;
+  mutants::Mutant mutant = mutants::Mutant::kNone;
   bool trace = false;
 };
 
 int Usage() {
-  std::fprintf(stderr,
-               "usage: evergrad-simulation (--seeds BEGIN:END [--threads N] | --seed N [--trace]) "
-               "[--mutant NAME]\nmutants:");
-  for (const auto& [name, mutant] : simulation::MutantNames())
-    std::fprintf(stderr, " %s", name.c_str());
-  std::fprintf(stderr, "\n");
+  std::fprintf(stderr, "usage: %s (--seeds BEGIN:END [--threads N] | --seed N [--trace])%s\n",
+               kWithMutants ? "evergrad-mutants" : "evergrad-simulation",
+               kWithMutants ? " [--mutant NAME]\nmutants:" : "");
+  if (kWithMutants) {
+    for (const mutants::MutantInfo& info : mutants::AllMutants())
+      std::fprintf(stderr, "  %-26s line %-7s %s\n", info.name.c_str(), info.line.c_str(),
+                   info.error.c_str());
+  }
   return 2;
 }
 
@@ -72,15 +80,11 @@ std::optional<Args> Parse(int argc, char** argv) {
       const auto threads = Number(value);
       if (!threads || *threads < 1 || *threads > 64) return std::nullopt;
       args.threads = static_cast<unsigned>(*threads);
-    } else if (flag == "--mutant") {
-      bool found = false;
-      for (const auto& [name, mutant] : simulation::MutantNames()) {
-        if (name != value) continue;
-        args.mutant_name = name;
-        args.mutant = mutant;
-        found = true;
-      }
-      if (!found) return std::nullopt;
+    } else if (flag == "--mutant" && kWithMutants) {
+      const mutants::MutantInfo* const found = mutants::FindMutant(value);
+      if (found == nullptr) return std::nullopt;
+      args.mutant_name = found->name;
+      args.mutant = found->mutant;
     } else {
       return std::nullopt;
     }
@@ -108,10 +112,11 @@ int main(int argc, char** argv) {
   Totals totals;
   std::atomic<std::uint64_t> next{args.begin};
   const auto walk_all = [&] {
+    const mutants::Activated active(args.mutant);
     std::map<std::string, std::uint64_t> counts, largest;
     std::uint64_t events = 0;
     for (std::uint64_t seed; (seed = next.fetch_add(1)) < args.end;) {
-      WalkOptions options = WalkOptions::FromSeed(seed, args.mutant);
+      WalkOptions options = WalkOptions::FromSeed(seed);
       options.trace = args.trace;
       const simulation::WalkResult result = simulation::Walk(options);
       for (const auto& [what, n] : result.counts) counts[what] += n;
@@ -149,12 +154,12 @@ int main(int argc, char** argv) {
   for (const auto& [what, n] : totals.violations)
     std::printf("  violation %-40s %llu\n", what.c_str(), static_cast<unsigned long long>(n));
   if (totals.failed > 0) {
-    std::printf(
-        "first violation: seed=%llu %s\nreplay: evergrad-simulation --seed %llu --mutant %s "
-        "--trace\n",
-        static_cast<unsigned long long>(totals.first), totals.first_violation.c_str(),
-        static_cast<unsigned long long>(totals.first), args.mutant_name.c_str());
+    std::printf("first violation: seed=%llu %s\nreplay: %s%s --seed %llu --trace\n",
+                static_cast<unsigned long long>(totals.first), totals.first_violation.c_str(),
+                kWithMutants ? "evergrad-mutants --mutant " : "evergrad-simulation",
+                kWithMutants ? args.mutant_name.c_str() : "",
+                static_cast<unsigned long long>(totals.first));
   }
-  const bool want_violation = args.mutant != fault::Mutant::kNone;
+  const bool want_violation = args.mutant != mutants::Mutant::kNone;
   return want_violation == (totals.failed > 0) ? 0 : 1;
 }

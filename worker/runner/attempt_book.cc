@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "worker/runner/attempt_rules.h"
 
 namespace evergrad::worker {
 
@@ -13,7 +14,7 @@ std::vector<Attempt> AttemptBook::OnRegistered(Term term, const std::set<Attempt
   const auto gone = [&](Attempt attempt) {
     if (adopted.contains(attempt)) return false;
     dropped.push_back(attempt);
-    return mutant_ != fault::Mutant::kKeepsUnnamed;
+    return AttemptRules::DropsUnnamed();
   };
   std::erase_if(unanswered_, [&](const DoneReport& report) { return gone(report.work.attempt); });
   if (running_ && gone(running_->work.attempt)) running_.reset();
@@ -108,15 +109,15 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
   const auto it = running_->unsettled.find(update.value());
   // A late answer to a push that another copy of it has settled.
   if (it == running_->unsettled.end() || !it->second.contains(shard)) return {Next::kSettled, {}};
-  if (mutant_ == fault::Mutant::kStaleSettles && answer == PushAnswer::kStale)
-    answer = PushAnswer::kDuplicate;
+  if (AttemptRules::Settles(answer)) {
+    it->second.erase(shard);
+    if (it->second.empty()) running_->unsettled.erase(it);
+    running_->v1 = std::max(running_->v1, map_.version);
+    return {Next::kSettled, {}};
+  }
   switch (answer) {
     case PushAnswer::kApplied:
-    case PushAnswer::kDuplicate:
-      it->second.erase(shard);
-      if (it->second.empty()) running_->unsettled.erase(it);
-      running_->v1 = std::max(running_->v1, map_.version);
-      return {Next::kSettled, {}};
+    case PushAnswer::kDuplicate: break;  // settled above
     case PushAnswer::kStale:
       if (server_version > map_.version) return {Next::kWaitForMap, server_version};
       return {Next::kBackoff, {}};
@@ -143,20 +144,15 @@ std::vector<std::pair<std::uint32_t, std::uint32_t>> AttemptBook::TouchedLess() 
 }
 
 bool AttemptBook::MayFinish(bool all_declared) const {
-  if (!running_ || !all_declared) return false;
-  if (running_->unsettled.empty()) return true;
-  if (mutant_ != fault::Mutant::kDoneBeforeSettled) return false;
-  std::size_t left = 0;
-  for (const auto& [update, shards] : running_->unsettled) left += shards.size();
-  return left <= 2;
+  return running_ && all_declared && AttemptRules::MayReport(running_->unsettled);
 }
 
 DoneReport AttemptBook::Finish() {
   EG_CHECK(MayFinish(true));
-  DoneReport report{std::move(running_->work), running_->v0, running_->v1};
-  if (mutant_ == fault::Mutant::kV0AtEnd) report.v0 = map_.version;
+  DoneReport report{std::move(running_->work), AttemptRules::V0(running_->v0, map_.version),
+                    running_->v1};
   running_.reset();
-  if (mutant_ != fault::Mutant::kDoneNotKept) unanswered_.push_back(report);
+  if (AttemptRules::KeepsDone()) unanswered_.push_back(report);
   return report;
 }
 

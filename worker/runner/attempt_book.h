@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "common/fault/mutant.h"
 
 namespace evergrad::worker {
 
@@ -87,9 +86,7 @@ struct Disposition {
 class AttemptBook {
  public:
   enum class OverBudget { kFail, kPause };  // what OVER_BUDGET means for the attempt [15]
-  explicit AttemptBook(fault::Mutant mutant = fault::Mutant::kNone,
-                       OverBudget over_budget = OverBudget::kFail)
-      : mutant_(mutant), over_budget_(over_budget) {}
+  explicit AttemptBook(OverBudget over_budget = OverBudget::kFail) : over_budget_(over_budget) {}
 
   // Of the job whose attempts follow.
   void SetOverBudget(OverBudget over_budget) { over_budget_ = over_budget; }
@@ -140,10 +137,11 @@ class AttemptBook {
   // [38] Of the running attempt's declared updates: the shards that fewer than all of them touch,
   // rising, with how many do.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> TouchedLess() const;
-  // Every declared push settled and nothing more to come: makes the report and keeps it. EG_CHECK
-  // unless AllSettled() (mutant kDoneBeforeSettled excepted, which the caller asks through
-  // MayFinish).
+  // Line 16. Returns whether an attempt runs, has declared all its updates and every push is
+  // settled.
   bool MayFinish(bool all_declared) const;
+  // Ends the running attempt; returns its report and keeps it until OnDoneAnswer. EG_CHECKs
+  // MayFinish(true).
   DoneReport Finish();
   // The running or queued attempt ends without a Done (Failed sent, drained, superseded). Returns
   // whether it was held.
@@ -161,7 +159,6 @@ class AttemptBook {
     std::uint32_t updates = 0;                             // declared
     std::vector<std::uint32_t> touched = {};               // by shard: how many of them touch it
   };
-  fault::Mutant mutant_;
   OverBudget over_budget_;
   ShardMap map_;
   Term term_;

@@ -80,7 +80,7 @@ TEST_CASE(
 
 TEST_CASE("P10: failpoints are armed on loopback only") {
   CommonOptions options = Task();
-  options.failpoints = "ledger.off=on";
+  options.failpoints = "push.duplicate=on";
   CHECK(CheckCommonOptions(Role::kWorker, options).ok());
   options.insecure_listen = "10.0.0.7:4000";
   CHECK_THAT(Refusal(options), Catch::StartsWith("--failpoints is for tests on loopback only"));

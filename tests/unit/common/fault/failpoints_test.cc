@@ -94,11 +94,11 @@ TEST_CASE("a delay carries its milliseconds, errors carry name and blame") {
 
 TEST_CASE("armed means that an action is left, and asking does not count") {
   Failpoints failpoints;
-  REQUIRE(failpoints.Arm("worker.step=2*error;ledger.off=on", 1).ok());
+  REQUIRE(failpoints.Arm("worker.step=2*error;push.duplicate=on", 1).ok());
   for (int i = 0; i < 5; ++i) CHECK(failpoints.IsArmed("worker.step"));
   CHECK(Hits(failpoints, "worker.step", 2) == ".e");
   CHECK_FALSE(failpoints.IsArmed("worker.step"));
-  CHECK(failpoints.IsArmed("ledger.off"));
+  CHECK(failpoints.IsArmed("push.duplicate"));
   CHECK_FALSE(failpoints.IsArmed("session.cut"));
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("every known name is listed once and explained") {
     CHECK(what.size() > 10);
   }
   for (const char* name :
-       {"ledger.off", "session.cut", "push.duplicate", "push.reorder", "worker.before_push",
+       {"session.cut", "push.duplicate", "push.reorder", "worker.before_push",
         "worker.between_pushes", "worker.after_push", "worker.before_done", "worker.open_data",
         "worker.step", "server.before_apply", "server.after_apply", "server.after_answer",
         "coordinator.before_grant", "coordinator.before_done_answer", "coordinator.evaluate"}) {

@@ -115,7 +115,7 @@ TEST_CASE(
   const ShardOwner source = before_move.map[0];
   const auto registers = [&](const DurableState& state, const ShardOwner& held, const char* server,
                              std::uint64_t stopped_in) {
-    ClosureBook book({kClosures, 1, 4096, fault::Mutant::kNone}, state);
+    ClosureBook book({kClosures, 1, 4096}, state);
     book.BeginLife(Term(2));
     return book
         .RegisterServer(server, {{ShardId(0), held.epoch, held.start, {}, {}, false, stopped_in}})
@@ -150,7 +150,7 @@ TEST_CASE(
   first.Rollback(ShardId(0), "b");
   const ShardOwner held = first.durable().map[0];
   const auto registers = [&](std::uint64_t term, bool loading) {
-    ClosureBook book({kClosures, 1, 4096, fault::Mutant::kNone}, torn);
+    ClosureBook book({kClosures, 1, 4096}, torn);
     book.BeginLife(Term(term));
     return book.RegisterServer("b", {{ShardId(0), held.epoch, held.start, {}, {}, loading}}).change;
   };

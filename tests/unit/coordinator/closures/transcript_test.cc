@@ -113,7 +113,7 @@ class Transcript {
     const std::string& command = Word(0);
     if (command == "job") {
       options_ = {Number(Word(1)), static_cast<std::uint32_t>(Number(Word(2))),
-                  static_cast<std::uint32_t>(Number(Word(3))), fault::Mutant::kNone};
+                  static_cast<std::uint32_t>(Number(Word(3)))};
       journal_.clear();
       book_ = std::make_unique<ClosureBook>(options_, DurableState{});
       return;

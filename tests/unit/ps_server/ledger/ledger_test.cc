@@ -130,15 +130,5 @@ TEST_CASE("random pushes and Closes agree with a plain set") {
   }
 }
 
-TEST_CASE("each rule can be left out, for the simulation to catch") {
-  Ledger off(fault::Mutant::kLedgerOff), watermark(fault::Mutant::kWatermarkOnly),
-      unfenced(fault::Mutant::kNoAttemptFence);
-  for (Ledger* ledger : {&off, &watermark, &unfenced}) ledger->Record(kC, UpdateIndex(5), A(3));
-  CHECK(off.Check(kC, UpdateIndex(5), A(3)) == Admission::kAdmit);
-  CHECK(watermark.Check(kC, UpdateIndex(2), A(3)) == Admission::kDuplicate);
-  CHECK(watermark.Check(kC, UpdateIndex(6), A(3)) == Admission::kAdmit);
-  CHECK(unfenced.Check(kC, UpdateIndex(2), A(1)) == Admission::kAdmit);
-}
-
 }  // namespace
 }  // namespace evergrad::ps_server

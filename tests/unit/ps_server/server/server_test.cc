@@ -602,22 +602,6 @@ TEST_CASE("its port answers the health check, and nothing else") {
             .code() == absl::StatusCode::kUnimplemented);
 }
 
-TEST_CASE("failpoint ledger.off: a repeat is applied again, which is what proves the checkers") {
-  ServerFixture f;
-  REQUIRE(f.failpoints.Arm("ledger.off=on", 1).ok());
-  f.Listen();
-  Coordinator coordinator(f.transport.get(), "coordinator:1");
-  f.Join(coordinator.address());
-  coordinator.Next(v1::TaskMessage::kHello);
-  coordinator.Send(Assign(0));
-  coordinator.Next(v1::TaskMessage::kAssigned);
-  REQUIRE(f.PushPull(1, 0, 0).ok());
-  const auto again = f.PushPull(1, 0, 0);
-  REQUIRE(again.ok());
-  CHECK(again->header->pushes(0).answer() == v1::APPLIED);
-  CHECK(ValuesOf(*again, 0) == Floats(4, 2));
-}
-
 // ---------------------------------------------------------------- settings
 
 TEST_CASE("the identity is --index, else the ordinal of the host name, else 0") {

@@ -17,7 +17,7 @@ constexpr char kKey[] = "known to the coordinator and the servers";
 struct Guarded : HostFixture {
   Guarded() {
     host->jobs().Learn(JobUid(kJob), {1, 9}, 8);
-    host->jobs().SetGrantKey(JobUid(kJob), kKey, fault::Mutant::kNone);
+    host->jobs().SetGrantKey(JobUid(kJob), kKey);
     for (std::uint32_t shard = 0; shard < 3; ++shard) Hold(CountingShard(shard));
   }
 };

@@ -24,9 +24,8 @@ ShardSettings Counting(std::uint64_t rows = 4) {
   return s;
 }
 
-std::unique_ptr<Shard> Seeded(const ShardSettings& settings, IntervalSet refused = {},
-                              fault::Mutant mutant = fault::Mutant::kNone) {
-  auto shard = Shard::FromSeed(settings, {1, 5}, {1, 2}, std::move(refused), mutant);
+std::unique_ptr<Shard> Seeded(const ShardSettings& settings, IntervalSet refused = {}) {
+  auto shard = Shard::FromSeed(settings, {1, 5}, {1, 2}, std::move(refused));
   REQUIRE(shard.ok());
   return *std::move(shard);
 }
@@ -206,8 +205,6 @@ TEST_CASE("another epoch is stale, for pushes and pulls, and leaves no trace") {
     CHECK(shard->Read({epoch, false, {}, 0}).code == PullCode::kStale);
   }
   CHECK(TraceOf(*shard) == before);
-  auto mutant = Seeded(Counting(), {}, fault::Mutant::kNoEpochCheck);
-  CHECK(mutant->Apply(push).code == PushCode::kApplied);
 }
 
 TEST_CASE("what is malformed is refused with words and leaves no trace, not even in the ledger") {

@@ -6,8 +6,7 @@ namespace {
 
 std::unique_ptr<Shard> Seeded(const ShardSettings& settings,
                               std::shared_ptr<storage::MemoryBudget> budget = nullptr) {
-  auto shard = Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {}, fault::Mutant::kNone, nullptr,
-                               std::move(budget));
+  auto shard = Shard::FromSeed(settings, kSlotEpoch, {1, 2}, {}, nullptr, std::move(budget));
   REQUIRE(shard.ok());
   return *std::move(shard);
 }

@@ -64,7 +64,7 @@ CutSource Source(fs::FileSystem& files, const DurableCut& durable) {
 }
 RestoreOptions Restoring(fs::FileSystem& files, const DurableCut& durable,
                          const ShardSettings& settings) {
-  return {Source(files, durable), settings, {2, 9}, {2, 8}, {}, false, fault::Mutant::kNone};
+  return {Source(files, durable), settings, {2, 9}, {2, 8}, {}, false};
 }
 
 struct State {

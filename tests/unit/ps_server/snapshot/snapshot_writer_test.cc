@@ -128,8 +128,7 @@ TEST_CASE("an order ends with a durable file that restores to the state of its m
                                       {2, 1},
                                       {2, 1},
                                       {},
-                                      false,
-                                      fault::Mutant::kNone});
+                                      false});
   REQUIRE(restored.ok());
   CHECK((*restored)->Digest() == digest);
   CHECK((*restored)->lsn() == 4);
@@ -413,8 +412,7 @@ TEST_CASE("under pushes all the time every file restores to exactly the updates 
                                         {2, 1},
                                         {2, 1},
                                         {},
-                                        false,
-                                        fault::Mutant::kNone});
+                                        false});
     REQUIRE(restored.ok());
     const std::vector<float> values = (*restored)->Values();
     const float count = static_cast<float>((*restored)->ledger().open().size());
@@ -434,7 +432,7 @@ TEST_CASE("measured: pushes beside a cut that is being written", "[.measure]") {
     ShardSettings settings = Settings(16u << 20, 1);
     settings.optimizer.type = "adam";
     const auto pool = std::make_shared<storage::ChunkPool>(256u << 20);
-    const auto shard = *Shard::FromSeed(settings, {1, 5}, {1, 2}, {}, fault::Mutant::kNone, pool);
+    const auto shard = *Shard::FromSeed(settings, {1, 5}, {1, 2}, {}, pool);
     const std::vector<float> gradient(settings.row_end, 1);
     RealClock clock;
     std::uint64_t next = 0;

@@ -22,8 +22,8 @@ const UpdateIndex u0{0}, u1{1};
 const ShardId p0{0}, p1{1};
 
 // A book that runs attempt 1 of closure 0 under V=5, update 0 unsettled at p0 and p1.
-AttemptBook Running(fault::Mutant mutant = fault::Mutant::kNone) {
-  AttemptBook book(mutant);
+AttemptBook Running() {
+  AttemptBook book;
   book.OnMap(Map(V(5)));
   REQUIRE(book.OnGrant(Train(0, A(1))));
   book.Begin(A(1));
@@ -226,15 +226,6 @@ TEST_CASE("an attempt that touches nothing is done at once") {
   book.Expect(u0, {});
   CHECK(book.MayFinish(true));
   CHECK(book.Finish().v1 == V(5));
-}
-
-TEST_CASE("each rule can be left out, for the simulation to catch") {
-  AttemptBook early = Running(fault::Mutant::kDoneBeforeSettled);
-  CHECK(early.MayFinish(true));
-  AttemptBook late = Running(fault::Mutant::kV0AtEnd);
-  for (const ShardId p : {p0, p1}) late.OnPushAnswer(A(1), u0, p, PushAnswer::kApplied, {});
-  late.OnMap(Map(V(9)));
-  CHECK(late.Finish().v0 == V(9));
 }
 
 }  // namespace

@@ -123,9 +123,8 @@ class Node {
   void Assign(const v1::ShardSpec& spec, ShardEpoch epoch, MapVersion start, MapVersion version,
               std::uint32_t total) {
     host_->jobs().Learn(JobUid(kJob), version, total);
-    host_->jobs().SetGrantKey(
-        JobUid(kJob), kGrantKey,
-        fault::Mutant::kNone);  // each push of these tests must prove its grant
+    host_->jobs().SetGrantKey(JobUid(kJob),
+                              kGrantKey);  // each push of these tests must prove its grant
     runtime::Event loaded;
     absl::Status status;
     host_->lane(ShardId(spec.shard()))

@@ -1,0 +1,33 @@
+// The rules by which an AttemptBook decides (LEDGER lines 14 to 16 and 26), each a predicate of its
+// arguments alone. Pure: no state, no thread, no error. attempt_book.cc is the only caller.
+//
+// tests/mutants compiles attempt_book.cc a second time with rules of its own, each of which a test
+// can break. A rule that is inlined into attempt_book.cc would escape those tests.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "worker/runner/attempt_book.h"
+
+namespace evergrad::worker {
+
+struct AttemptRules {
+  // 14: V0 is the map under which the attempt began.
+  static MapVersion V0(MapVersion at_begin, MapVersion /*at_end*/) { return at_begin; }
+  // 15: a shard has the update.
+  static bool Settles(PushAnswer answer) {
+    return answer == PushAnswer::kApplied || answer == PushAnswer::kDuplicate;
+  }
+  // 16: a Done leaves after the last push was settled.
+  static bool MayReport(const std::map<std::uint32_t, std::set<ShardId>>& unsettled) {
+    return unsettled.empty();
+  }
+  // 16: a Done is kept until it is answered.
+  static bool KeepsDone() { return true; }
+  // 26: the coordinator has superseded an attempt that Registered does not name.
+  static bool DropsUnnamed() { return true; }
+};
+
+}  // namespace evergrad::worker
