@@ -189,7 +189,7 @@ std::optional<ClosureBook::Granted> ClosureBook::NextGrant(
     if (!first) break;
     from = *first + 1;
     const bool is_current = current_.contains(ClosureId(*first));
-    if (!is_current && passed_over(*first)) all_granted = false;  // the hint stays before it
+    if (!is_current && passed_over(*first)) all_granted = false;  // the hint stays below it
     if (all_granted) repair_hint_ = from;
     if (is_current || passed_over(*first)) continue;
     granted.closure = ClosureId(*first);
@@ -410,8 +410,8 @@ Record ClosureBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   for (const Snapshot& known : state_.snapshots[p]) {
     if (known.Uri() != uri) continue;
     if (known.sha256 == snapshot.sha256 && known.bytes == snapshot.bytes) return all;
-    // Written anew because somebody took it away: the same state, but an attempt's number may have
-    // moved since, and with it the hash.
+    // The file was written anew because it had been deleted: the state is the same, but the number
+    // of an attempt may have changed, and with it the hash.
     record.snapshot_remove[p].insert(uri);
   }
   record.snapshot_add[p].push_back(std::move(snapshot));
@@ -445,7 +445,8 @@ Record ClosureBook::ResumeFrom(std::vector<Snapshot> snapshots) {
     refused.UnionWith(snapshots[p].refused.Intersect(plan));
   }
   Record record, all;
-  refused.Subtract(done);  // refused by one shard, done by all: applied everywhere
+  refused.Subtract(
+      done);  // a closure that one shard refuses and all have done is applied everywhere
   record.succeeded_add = std::move(done);
   record.dead_add = std::move(refused);
   for (std::uint32_t p = 0; p < options_.shards; ++p)
@@ -621,7 +622,7 @@ void ClosureBook::EndServerSession(TaskId server_session) {
 
 bool ClosureBook::ClosesSettled() const {
   std::vector<bool> settled(
-      options_.shards);  // asked with each answer: no allocation for each shard
+      options_.shards);  // this runs with each answer, so it allocates nothing for each shard
   for (const auto& [key, sent] : sent_closes_) {
     const std::uint32_t p = key.second;
     if (sent.epoch == state_.map[p].epoch && !sent.pending && !sent.whole_next &&

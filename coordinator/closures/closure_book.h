@@ -2,10 +2,10 @@
 // attempts, shard map, repair lists. A pure state machine: no clock, no threads, no I/O. Not
 // thread-safe; the job's driver calls it.
 //
-// Every durable change is a Record: the book applies it to its DurableState and returns it; the
-// driver commits it to the StateStore before it sends any message of the same call. Replaying the
-// records gives the state back. Bracketed numbers are lines of LEDGER.md. Numbers in messages may
-// be anything: a closure or shard outside the plan changes nothing.
+// Every durable change is a Record: the book applies it to its DurableState and returns it, and the
+// driver commits it to the StateStore before it sends a message of the same call. A replay of the
+// records gives the same state. Bracketed numbers are lines of LEDGER.md. Peers may send any
+// number: a closure or shard outside the plan changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -29,32 +29,32 @@ struct ShardOwner {
   friend bool operator==(const ShardOwner&, const ShardOwner&) = default;
 };
 
-// [27] A durable cut of one shard: what a rollback may begin from.
+// [27] A durable cut of one shard, from which a rollback may begin.
 struct Snapshot {
   std::string folder, file;  // URI, name in it
   std::uint64_t bytes = 0;
   std::string sha256;            // of the whole file
-  JobUid job;                    // that wrote it
+  JobUid job;                    // the job that wrote it
   std::string plan_fingerprint;  // of that job's plan
-  ShardEpoch epoch;              // as in the file, like the next four
+  ShardEpoch epoch;              // this field and the next four are as in the file
   MapVersion start;
   std::uint64_t lsn = 0, vlsn = 0;
-  IntervalSet done, refused;    // of its ledger; under replace_ledger: what its ledger becomes
-  bool resumed = false;         // [28] another job's: attempts of open closures are forgotten
-  bool replace_ledger = false;  // [28] of another plan
-  std::string host;             // of the server that wrote it; for messages
+  IntervalSet done, refused;  // of its ledger; with replace_ledger, those of the new ledger
+  bool resumed = false;       // [28] another job wrote it: attempts of open closures are forgotten
+  bool replace_ledger = false;  // [28] another plan numbered its updates
+  std::string host;             // of the server that wrote it, for messages
   std::string Uri() const { return folder + "/" + file; }
   friend bool operator==(const Snapshot&, const Snapshot&) = default;
 };
 
-// Line "Coordinator, durable". The n of the pairs is not in it: a life numbers nothing before its
-// term is durable, so each life counts from 1 again.
+// Line "Coordinator, durable". The n of the (term, n) pairs is not part of it: a life numbers
+// nothing before its term is durable, so each life counts from 1.
 struct DurableState {
   Term term;
   MapVersion version;
-  // [18] by term, the highest n of a V that the journal holds, of the last kKnownTermsMax lives:
-  // what of an older life is not in it was forgotten. One `known` would not do: a later life counts
-  // past what an earlier tear took.
+  // [18] For each of the last kKnownTermsMax terms, the highest n of a V that the journal holds.
+  // The journal has forgotten every other V of an older life. One number for all terms would not
+  // do: a later life counts past the numbers that a torn tail lost.
   std::map<std::uint64_t, std::uint64_t> known;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;
@@ -66,8 +66,8 @@ struct DurableState {
 
 inline constexpr std::size_t kKnownTermsMax = 64;
 
-// One transaction: absent fields are unchanged. Sets are differences, so a record's size is that of
-// the change.
+// One transaction. Absent fields are unchanged, and sets are differences, so the size of a record
+// is that of the change.
 struct Record {
   std::optional<Term> term;
   std::optional<MapVersion> version;
@@ -81,7 +81,7 @@ struct Record {
 };
 // Removals come before additions.
 void ApplyRecord(const Record& record, DurableState* state);
-// `into` becomes the one record that does what `into` and then `later` do.
+// Makes `into` one record with the effect of `into` followed by `later`.
 void AppendRecord(const Record& later, Record* into);
 
 class ClosureBook {
@@ -94,16 +94,17 @@ class ClosureBook {
   ClosureBook(Options options, DurableState state);
   const DurableState& durable() const { return state_; }
 
-  // Line 18. `term` = 1 + max(the store's, any that a task reports), of the coordinator and the
-  // same for all jobs of this life: EG_CHECK unless above durable().term. Everything volatile is
-  // empty; the start-up window is open until CloseWindow(). Also the first call on a new job's book
-  // (with CloseWindow() at once: nobody holds anything of it). V becomes (term, 1), so that who
-  // waits for a map that the journal forgot gets one.
+  // Line 18: begins a life of the coordinator, with the term of all its jobs, 1 + max(the term of
+  // the store, the terms that tasks report). EG_CHECKs that it is above durable().term. All
+  // volatile state becomes empty, and the start-up window is open until CloseWindow(). A new job's
+  // book begins with the same call, and with CloseWindow() at once, since nobody holds anything of
+  // the job. V becomes (term, 1), so that a worker that waits for a map which the journal forgot
+  // gets a map.
   Record BeginLife(Term term);
   bool window_open() const { return window_open_; }
   void CloseWindow() { window_open_ = false; }
 
-  // --- line 23. nullopt: nothing to grant to anybody now (always inside the start-up window).
+  // --- line 23
   struct Granted {
     ClosureId closure;
     Attempt attempt;
@@ -111,41 +112,46 @@ class ClosureBook {
     std::set<ShardId> targets;
     bool repair = false;
   };
-  // `grants_new`: false while an evaluation or the end is due: then only repairs and requeued
-  // closures are granted. `worker` is the registration that will run it. Grants are not journaled.
-  // `may`: closures that it says no to are passed over, and granted to who may run them (user
-  // functions: not every worker has every one); none: all may. A new one that is passed over counts
-  // as granted for the limit of new ones, not for open_max.
+  // Returns nullopt if there is nothing to grant to this worker now, as always inside the start-up
+  // window. `worker` is the registration that will run the closure. Grants are not journaled.
+  // `grants_new` is false while an evaluation or the end is due: then only repairs and requeued
+  // closures are granted. `may` says whether the worker can run a closure (not every worker has
+  // every user function); none: it can run all. Closures that it cannot run wait for another
+  // worker. A new closure that waits counts as granted for the limit of new ones, and not for
+  // open_max.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true,
                                    const std::function<bool(ClosureId)>& may = {});
-  // A number for work that this book does not count (evaluation, describe, export): one sequence,
-  // never reused.
+  // A number for work that this book does not count (evaluation, describe, export). All attempts
+  // share one sequence, and no number is used twice.
   Attempt NextAttempt() { return {state_.term.value(), ++n_}; }
-  // The worker is gone, or registered anew (after RegisterWorker of the new registration): what it
-  // had and nobody adopted is granted again first, with a higher attempt.
+  // The worker has disconnected, or has registered anew (then call RegisterWorker of the new
+  // registration before). Its closures that nobody adopted are granted again before new ones, with
+  // higher attempts. Returns them.
   std::vector<ClosureId> ReleaseWorker(TaskId worker);
-  // The worker dropped this attempt. Nothing happens unless it is current.
+  // The worker has dropped this attempt. Changes nothing unless the attempt is current.
   void ReleaseAttempt(ClosureId closure, Attempt attempt);
 
   // --- line 19, 20, 20b
   struct DoneResult {
     bool deferred =
-        false;  // the start-up window is open: keep the Done and ask again after CloseWindow()
-    bool acknowledged = false;  // else SUPERSEDED
-    bool counted = false;       // first success of c: metrics count
+        false;  // the start-up window is open: keep the Done and call again after CloseWindow()
+    bool acknowledged = false;  // otherwise the answer is SUPERSEDED
+    bool counted = false;       // the first success of the closure: its metrics count
     Record record;
   };
-  // Targets are those of the current attempt, as granted or adopted.
+  // The targets are those of the current attempt, as granted or adopted.
   DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
-  Record Cancel(ClosureId closure);  // 20; empty if it is in succeeded or dead
-  // 20, in one transaction; those in succeeded, dead or outside the plan stay as they are. The
-  // attempts at them are still current: the driver tells the workers and releases them.
+  Record Cancel(ClosureId closure);  // 20; empty if the closure is in succeeded or dead
+  // 20, in one transaction. Closures in succeeded, in dead or outside the plan stay as they are.
+  // The attempts at the others stay current until the driver has told the workers and releases
+  // them.
   Record Cancel(const IntervalSet& closures);
-  // 20: each owner has answered Closed with it or got it in its Assign: the user may be told.
+  // 20: returns whether each owner has answered a Close with it, or got it in its Assign. Then the
+  // user may be told.
   bool RefusedEverywhere(ClosureId closure) const;
   bool RefusedEverywhere(const IntervalSet& closures) const;
   Record FailRepair(ClosureId closure,
-                    Attempt attempt);  // 20b; empty unless the attempt is current and a repair
+                    Attempt attempt);  // 20b; empty unless this is the current attempt of a repair
 
   // --- shards
   struct AssignOrder {
@@ -153,42 +159,42 @@ class ClosureBook {
     std::string server;
     ShardEpoch epoch;
     MapVersion start, version;
-    IntervalSet refused;               // dead + lost[p]; the snapshot's own is added by the loader
-    std::optional<Snapshot> snapshot;  // none: the seed
+    IntervalSet refused;               // dead + lost[p]; the loader adds that of the snapshot
+    std::optional<Snapshot> snapshot;  // none: begin from the seed
   };
   struct MapChange {
     Record record;
     std::vector<AssignOrder> assigns;
     std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the registering server
-    // An adopted shard's owner by the journal, which may have registered in this window and holds
-    // it still: Drop for its session.
+    // Owners, by the journal, of shards that were adopted from another server. Such an owner may
+    // have registered in this window and hold the shard still: send a Drop to its session.
     std::vector<std::pair<std::string, std::pair<ShardId, ShardEpoch>>> former;
     bool map_changed = false;  // send the map to every worker
   };
-  // First placement of a shard, and line 21 with the newest of its snapshots; without any: the
-  // seed. `server` is there and gets the Assign.
+  // The first placement of a shard, or line 21: begins from its newest snapshot, or from the seed
+  // if it has none. `server` is connected and gets the Assign.
   MapChange Rollback(ShardId shard, const std::string& server);
-  // Line 21 with a state that the caller knows, of which s.done and s.refused are these ({} for the
-  // seed). For models of the cluster.
+  // Line 21 with a state that the caller knows, whose ledger has these sets ({} for the seed). For
+  // models of the cluster.
   MapChange RollbackTo(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
                        const IntervalSet& snapshot_refused);
-  // Line 27. A file that is known already (by its URI), or that is not of the shard's present
-  // epoch, changes nothing: after a newer owner's file this one would be the newest, and a sweep
-  // may have deleted it. One of a known name and another hash takes the place of that one.
+  // Line 27. A file of another epoch than the shard's present one changes nothing: it would become
+  // the newest although a newer owner's file is older in the list, and a sweep may have deleted it.
+  // A known file (by its URI) changes nothing, either; with another hash it replaces the known one.
   Record AddSnapshot(ShardId shard, Snapshot snapshot);
-  // These are given up: damaged, or no kept manifest names them. Delete a file only once this is
-  // durable.
+  // Forgets files that are damaged or that no kept manifest names. Delete a file only once the
+  // record is durable.
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);
-  const Snapshot* NewestSnapshot(ShardId shard) const;  // nullptr: the seed
-  // Line 28: begins from a manifest of another job. Before the first Rollback: EG_CHECK.
-  // `snapshots`: one for each shard, in order. `succeeded`: the intersection of all done; dead
-  // becomes the union of all refused.
+  const Snapshot* NewestSnapshot(ShardId shard) const;  // nullptr: there is only the seed
+  // Line 28: begins from a manifest of another job, with one snapshot for each shard, in order.
+  // EG_CHECKs that no shard was placed before. `succeeded` becomes the intersection of all done,
+  // and `dead` the union of all refused.
   Record ResumeFrom(std::vector<Snapshot> snapshots);
   std::vector<ShardId> ShardsOf(const std::string& server) const;
-  // Line 22, second half: the state that left its owner at `from` has arrived at `server`. Empty,
-  // and the state is void, unless `from` is still the shard's epoch.
+  // Line 22, second half: the state that left its owner at epoch `from` has arrived at `server`. If
+  // the shard has another epoch by now, the change is empty and the state is void.
   MapChange Move(ShardId shard, ShardEpoch from, const std::string& server);
-  // Line 20a: the owner is silent; nobody holds the shard until Rollback.
+  // Line 20a: the owner does not answer. Nobody owns the shard until the next Rollback.
   MapChange Unmap(ShardId shard);
 
   // --- line 25
@@ -197,21 +203,22 @@ class ClosureBook {
     ShardEpoch epoch;
     MapVersion start;
     IntervalSet done, refused;
-    // Its Assign is not loaded yet: `refused` is that of the Assign, what its file refuses is not
-    // known. Held if it is as mapped. Never adopted: a tear may have taken with the Assign why its
-    // file refuses a closure, which would be granted, and refused, without end. Nothing was applied
-    // to it yet, so nothing is lost with it.
+    // The server is still loading the Assign. `refused` is that of the Assign, because the server
+    // does not know yet which closures the file refuses. Such a shard counts as held if it is as
+    // mapped, and it is never adopted: the journal may have lost, with the Assign, the reason for
+    // which the file refuses a closure, which would then be granted and refused without end.
+    // Nothing was applied to the shard yet, so nothing is lost with it.
     bool loading = false;
-    // [22] Not 0: the life that stopped it to be moved; its owner serves nobody and keeps it until
-    // a Drop. Of another life than ours it is not held, nor adopted: the journal may have forgotten
-    // that it was moved, and its new owner went on under the same start, so that vlsn would fall
-    // within one.
+    // [22] Not 0: the life that stopped the shard for a move. Its owner serves nobody and keeps it
+    // until a Drop. If that was not this life, the shard is neither held nor adopted: the journal
+    // may have forgotten the move, and the new owner may have continued under the same start, so
+    // that vlsn would fall within one start.
     std::uint64_t stopped_in = 0;
   };
-  // What is held as mapped is kept; mapped but not held exactly: rolled back on this server, unless
-  // `restore` is false (then listed in `unheld` for the caller, who knows other states and calls
-  // RollbackTo). Held but not mapped: drops. `held` names only shards of this job; a shard whose
-  // Assign is being loaded counts as held.
+  // A shard that the server holds as mapped is kept. A shard that is mapped to it and not held, or
+  // not at that epoch, is rolled back on this server; if `restore` is false, it is listed in
+  // `unheld` for the caller instead. A shard that is held and not mapped is dropped, unless it is
+  // adopted. `held` names shards of this job only; a shard that is being loaded counts as held.
   struct ServerRegistration {
     MapChange change;
     std::vector<ShardId> unheld;
@@ -219,23 +226,23 @@ class ClosureBook {
   ServerRegistration RegisterServer(const std::string& server, const std::vector<HeldShard>& held,
                                     bool restore = true);
 
-  // --- line 26. With a store that can forget (a torn tail), call it and answer workers after
-  // CloseWindow(): no worker may get a map while a forgotten shard may still be adopted, for V0 of
-  // that map would be above the shard's start although it names another owner.
+  // --- line 26. If the store can forget (a torn tail), register and answer workers after
+  // CloseWindow(): as long as a forgotten shard may be adopted, no worker may get a map, because
+  // the V0 of that map would be above the shard's start although the map names another owner.
   struct HeldAttempt {
     ClosureId closure;
     Attempt attempt;
     bool all_targets = true;
     std::set<ShardId> targets;
     MapVersion v1;
-    bool proved = true;  // [35] the driver has looked: this worker was granted it
+    bool proved = true;  // [35] the driver has checked that this worker was granted the attempt
   };
   std::vector<HeldAttempt> RegisterWorker(
       TaskId worker, const std::vector<HeldAttempt>& held);  // returns the adopted
 
-  // --- line 24. The first per (session, p, epoch) is whole, later ones hold what was added; after
-  // `ignored` the next is whole. One is on its way per (session, p, epoch): the next follows
-  // OnClosed. EndServerSession forgets the session.
+  // --- line 24. For each (session, shard, epoch) the first Close is whole, and each later one
+  // holds the closures added since; after `ignored` the next one is whole. One Close is in flight
+  // for each: the next follows OnClosed. EndServerSession forgets the session.
   struct CloseOrder {
     ShardId shard;
     ShardEpoch epoch;
@@ -244,31 +251,32 @@ class ClosureBook {
     bool whole = false;
   };
   std::vector<CloseOrder> MakeCloses(TaskId server_session,
-                                     const std::string& server);  // only those with news
+                                     const std::string& server);  // only those with changes
   void OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken);
   void EndServerSession(TaskId server_session);
-  // Every owner has taken all that a Close could tell it now.
+  // Returns whether every owner has taken all closures that a Close could name now.
   bool ClosesSettled() const;
 
   // --- questions
   bool AllEnded() const;  // every closure of the plan is in succeeded or dead
   bool Quiet() const;     // AllEnded, todo empty, every shard owned, nothing current, window closed
-  bool RepairsPending() const { return !with_todo_.empty(); }  // some todo not empty
+  bool RepairsPending() const { return !with_todo_.empty(); }  // some todo is not empty
   std::uint64_t RepairsLeft()
-      const;  // what all todo hold together: a closure counts once for each shard that lacks it
-  // [29] An evaluation after the closures below `limit` may begin: each has ended, none has a
-  // current attempt, nothing is to be repaired. It begins again when a shard is rolled back.
+      const;  // the sum of all todo: a closure counts once for each shard that lacks it
+  // [29] Returns whether an evaluation after the closures below `limit` may begin: each of them has
+  // ended, none has a current attempt, and no shard needs repair. After a rollback the evaluation
+  // begins anew.
   bool BarrierReached(std::uint64_t limit) const;
   std::uint64_t InFlight() const { return current_.size(); }  // closures with a current attempt
   std::uint64_t granted_attempts() const { return granted_attempts_; }
   std::uint64_t repairs_granted() const { return repairs_granted_; }
-  // Highest closure number never granted yet: everything below has been granted at least once in
-  // this term or ended.
+  // The lowest closure number that was not granted yet: all closures below it have ended or were
+  // granted in this term.
   std::uint64_t next_new() const { return next_new_; }
   bool regrants_wait() const {
     return !requeued_.empty() || !with_todo_.empty();
-  }  // NextGrant without new ones may give something
-  // Holds back closures >= limit (an evaluation barrier at an epoch's end).
+  }  // NextGrant may return a grant without new closures
+  // Holds back closures >= limit: the barrier of an evaluation at an epoch's end.
   void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
   struct Current {
     Attempt attempt;
@@ -280,7 +288,7 @@ class ClosureBook {
 
  private:
   using CurrentIterator = std::map<ClosureId, Current>::iterator;
-  // Applies `record` to state_, keeps what is derived from it, and appends it to `all`.
+  // Applies `record` to state_, updates the members derived from it, and appends it to `all`.
   void Commit(const Record& record, Record* all);
   MapVersion NextVersion() { return {state_.term.value(), ++n_}; }
   IntervalSet DoneFor(std::uint32_t shard) const;  // of line 24
@@ -290,37 +298,37 @@ class ClosureBook {
                      const IntervalSet& snapshot_refused, const Snapshot* snapshot);
   // 25: closures of `refused` that neither succeeded nor are dead here become dead.
   void MarkUnknownDead(const IntervalSet& refused, Record* all);
-  void Release(CurrentIterator it);   // from current_, to be granted again
-  void Forget(CurrentIterator it);    // from current_
-  bool Unknown(MapVersion v1) const;  // [19], [26]: of an older life, and the journal forgot it
+  void Release(CurrentIterator it);   // removes it from current_, to be granted again
+  void Forget(CurrentIterator it);    // removes it from current_
+  bool Unknown(MapVersion v1) const;  // [19], [26]: a map of an older life that the journal forgot
 
   const Options options_;
   DurableState state_;
   std::uint64_t n_ = 0;  // numbers V, epochs and attempts of this life
   bool window_open_ = true;
   std::map<ClosureId, Current> current_;
-  std::uint64_t current_all_ = 0;  // of current_, those with all targets
+  std::uint64_t current_all_ = 0;  // those of current_ with all targets
   std::set<std::uint64_t>
-      requeued_;  // granted in this life, or adopted, and neither current nor ended
+      requeued_;  // closures granted or adopted in this life that are neither current nor ended
   std::uint64_t next_new_ = 0;
   std::uint64_t new_limit_ = ~0ull;
   std::uint64_t granted_attempts_ = 0, repairs_granted_ = 0;
   std::set<std::uint32_t> with_todo_;  // shards whose todo is not empty
-  std::uint64_t repair_hint_ = 0;      // no closure below it is in a todo without being current
+  std::uint64_t repair_hint_ = 0;      // every closure below it that is in a todo is current
   MapVersion newest_start_;            // of all shards
-  std::uint64_t revision_ = 1;         // +1 whenever what Closes carry may have changed
+  std::uint64_t revision_ = 1;         // rises whenever the sets of Closes may have changed
   struct SentClose {
     ShardEpoch epoch;
     std::uint64_t revision = 0;
     bool pending = false, whole_next = true;
-    IntervalSet done, refused;  // sent so far under this epoch
+    IntervalSet done, refused;  // all that was sent under this epoch
   };
   std::map<std::pair<TaskId, std::uint32_t>, SentClose> sent_closes_;
   struct Refusing {
     ShardEpoch epoch;
     IntervalSet refused;
   };
-  std::vector<Refusing> refusing_;  // by shard: what its owner is known to refuse
+  std::vector<Refusing> refusing_;  // by shard: closures that its owner is known to refuse
 };
 
 }  // namespace evergrad::coordinator

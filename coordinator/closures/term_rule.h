@@ -1,5 +1,5 @@
-// Lines 18 and 18a: which term a life of the coordinator takes, when it must take another, and when
-// it must not begin. Pure; numbers from outside may be anything.
+// Lines 18 and 18a: the term of a life of the coordinator, the reports for which it must take
+// another term, and those for which it must not begin. Pure. Peers may send any number.
 #pragma once
 
 #include <algorithm>
@@ -10,20 +10,21 @@
 
 namespace evergrad::coordinator {
 
-// What a task says in its Hello of the lives that it has seen.
+// The lives of the coordinator that a task has seen, as its Hello reports them.
 struct ReportedLife {
-  std::uint64_t highest_term = 0, life = 0;  // of the newest life that registered it; 0: none has
-  std::uint64_t held_term = 0;  // highest term of an epoch that it holds: somebody gave it out
+  std::uint64_t highest_term = 0, life = 0;  // of the newest life that registered it; 0: none did
+  std::uint64_t held_term = 0;               // highest term of an epoch that it holds
 };
 
-// The term of a life that has not sent a message yet: above the journal's and above all that tasks
-// report.
+// The term of a life that has not sent a message yet: above the journal's term and above all terms
+// that tasks report.
 inline Term FirstTerm(Term journal, std::uint64_t reported) {
   return Term{1 + std::max(journal.value(), reported)};
 }
 
-// A task that reports a term >= ours of another life: ours is not above everything that was ever
-// numbered. The term to begin anew with; nullopt: the task may be registered in this life.
+// Returns the term with which this life must begin anew, because a task reports a term >= ours of
+// another life: then our term is not above everything that was ever numbered. nullopt: the task may
+// be registered in this life.
 inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term journal,
                                          const ReportedLife& task) {
   const std::uint64_t reported = std::max(task.highest_term, task.held_term);
@@ -36,13 +37,13 @@ inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term
 struct HeldJob {
   bool journaled = false;  // the newest coordinator that registered its holder keeps a journal: the
                            // job's submission was durable before any message
-  bool known = false;      // to this coordinator's journal, ended or not
+  bool known = false;      // this coordinator's journal has the job, ended or not
   bool removed = false;    // this coordinator's journal had it and was told to remove it
 };
 
-// Whether a coordinator's own journal has lost the job, is another cluster's, or is not there at
-// all: the job is in another one, which can be put back. What has lost only its tail knows the job;
-// what a coordinator without a journal had begun ended with that coordinator.
+// Returns whether the coordinator's own journal has lost the job, belongs to another cluster, or is
+// missing: the job is in another journal, which can be put back. A journal that has lost only its
+// tail knows the job. Jobs of a coordinator without a journal ended with that coordinator.
 inline bool JournalHasLost(const HeldJob& job) {
   return job.journaled && !job.known && !job.removed;
 }

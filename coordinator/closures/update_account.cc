@@ -15,7 +15,7 @@ std::uint64_t UpdatesBelow(const plan::Plan& plan, std::uint64_t closure) {
                                     : plan.Closure(ClosureId(closure)).first_global_step;
 }
 
-// Of all closures in `set`, by intervals: a job of a billion steps costs as much as a small one.
+// The updates of all closures in `set`. The time depends on the number of intervals, not of steps.
 std::uint64_t UpdatesOf(const plan::Plan& plan, const IntervalSet& set) {
   std::uint64_t updates = 0;
   for (const IntervalSet::Interval& i : set.Intervals())
@@ -61,8 +61,8 @@ void UpdateAccount::Restore(std::map<std::uint32_t, std::uint64_t> touched_less,
 
 UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ended& ended,
                                               const Shard& shard) const {
-  // What may be missing: updates that were lost with a server and reported. What may be there
-  // beyond: those of closures that ended without success.
+  // Updates that were lost with a server and reported may be missing. Updates of closures that
+  // ended without success may exist in addition.
   const std::uint64_t missing =
       shard.shard < ended.lost.size() ? UpdatesOf(plan, ended.lost[shard.shard]) : 0;
   const std::uint64_t beyond = UpdatesOf(plan, ended.dead);
@@ -71,7 +71,7 @@ UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ende
     const std::uint64_t all = UpdatesOf(plan, ended.succeeded);
     return {Minus(all, missing), Plus(all, beyond)};
   }
-  // What this job's own closures brought.
+  // The updates of this job's own closures.
   const std::uint64_t planned = UpdatesOf(plan, ended.succeeded.Minus(ended.resumed));
   const auto less = touched_less_.find(shard.shard);
   const std::uint64_t own =
@@ -81,7 +81,7 @@ UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ende
   if (!before_->updates || shard.shard >= before_->updates->size())
     return {Minus(own, missing), kNoLimit};
   const std::uint64_t before = (*before_->updates)[shard.shard];
-  // Of files that hold more than the closures that count as succeeded, some of what they held is
+  // If the files hold more than the closures that count as succeeded, some of their updates are
   // among this job's own.
   return {Minus(before_->whole ? Plus(before, own) : std::max(before, own), missing),
           Plus(Plus(before, own), beyond)};
@@ -92,7 +92,7 @@ UpdateAccount::Finding UpdateAccount::Compare(const plan::Plan& plan, const Ende
   Finding finding;
   std::size_t different = 0;
   bool by_plan =
-      false;  // what is named is known without any worker's word, if there is such a shard
+      false;  // the named difference does not depend on workers' reports; such a one is preferred
   for (const Shard& shard : shards) {
     const Bounds bounds = BoundsOf(plan, ended, shard);
     if (bounds.least != bounds.most && finding.verdict == Verdict::kExact)

@@ -1,10 +1,10 @@
-// How many updates each shard of a job must hold when the job ends, and whether it does (LEDGER
-// line 38). Pure.
+// The number of updates that each shard of a job must hold when the job ends, and the comparison
+// with the number that it holds (LEDGER line 38). Pure.
 //
-// A shard's updates are those that are in its values and those that were skipped. The plan says how
-// many there must be in a dense shard, because every update of a closure touches it; for a slot of
-// tables only the data say which updates touch it, and the workers report that with each Done. The
-// bounds are closed where nothing was lost and nothing is unknown: then the shard holds each update
+// A shard's updates are those in its values and those that were skipped. For a dense shard the plan
+// gives their number, because every update of a closure touches it. For a slot of tables it depends
+// on the data which updates touch it, and the workers report their number with each Done. The
+// bounds are equal if nothing was lost and nothing is unknown: then the shard holds each update
 // exactly once, because its ledger takes none twice.
 #pragma once
 
@@ -24,52 +24,52 @@ namespace evergrad::coordinator {
 
 class UpdateAccount {
  public:
-  // Shards that fewer updates of a closure touch than the closure has, and how many; every other
-  // shard is touched by all of them.
+  // (shard, updates) for each shard that only some updates of a closure touch. All updates touch
+  // every other shard.
   using TouchedLess = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
-  // InvalidArgument unless shards rise, are below `shards`, and each number is below the closure's
-  // updates.
+  // InvalidArgument unless the shard numbers rise and are below `shards`, and each number of
+  // updates is below the closure's.
   static absl::Status Check(const TouchedLess& less, std::uint32_t shards, std::uint32_t updates);
 
-  // A closure's success was counted, for the first time; the caller has seen Check. nullopt: its
-  // worker did not report (an older build).
+  // Counts the first success of a closure; the caller has called Check. nullopt: the worker did not
+  // report (an older build).
   void Count(std::uint32_t updates, const std::optional<TouchedLess>& less);
 
-  // What the shards held when this job took them over from a former one (LEDGER line 28).
+  // The contents of the shards when this job took them over from a former one (LEDGER line 28).
   struct Before {
     std::optional<std::vector<std::uint64_t>>
-        updates;         // by shard; nullopt: the files cannot be seen from here
+        updates;         // by shard; nullopt: the coordinator cannot read the files
     bool whole = false;  // they held the closures that count as succeeded from the beginning, and
                          // nothing else
-    bool another_plan = false;  // what they held was not numbered by this job's plan
+    bool another_plan = false;  // another plan than this job's numbered their updates
   };
   void TakeOver(Before before) { before_ = std::move(before); }
 
   // One shard at the end.
   struct Shard {
     std::uint32_t shard = 0;
-    std::string name;           // for people: "dense/kernel rows 0-127", "slot 3"
-    bool by_plan = true;        // every update of every closure touches it
+    std::string name;           // for messages: "dense/kernel rows 0-127", "slot 3"
+    bool by_plan = true;        // every update of every closure touches the shard
     std::uint64_t updates = 0;  // applied and skipped
   };
-  // How the job's closures ended. `lost`: by shard number.
+  // The ends of the job's closures. `lost` is by shard number.
   struct Ended {
     const IntervalSet& succeeded;
     const IntervalSet& dead;
-    const IntervalSet& resumed;  // succeeded in a former job
+    const IntervalSet& resumed;  // those that succeeded in a former job
     const std::vector<IntervalSet>& lost;
   };
   enum class Verdict {
-    kExact,      // each update of every closure is in each shard that it touches exactly once
-    kWithin,     // no difference, but something was lost and counted, or the former job's files are
-                 // not known well enough
-    kDifferent,  // some shard holds more or fewer
+    kExact,   // each shard holds each update that touches it exactly once
+    kWithin,  // there is no difference, but updates were lost and counted, or too little is known
+              // of the former job's files
+    kDifferent,  // some shard holds more updates or fewer
   };
   struct Finding {
     Verdict verdict = Verdict::kExact;
-    std::string difference;  // kDifferent: one sentence that names the first such shard, what was
-                             // expected and what was found
+    std::string difference;  // kDifferent: a sentence with the first such shard, the expected
+                             // number and the number found
   };
   Finding Compare(const plan::Plan& plan, const Ended& ended,
                   const std::vector<Shard>& shards) const;

@@ -1,8 +1,8 @@
 // Rows of one dense variable: values and optimizer slots in chunks, applied chunk by chunk.
 //
-// Held and computed is float32. Where the variable has a 16-bit wire type, its values are held in
-// that type beside: each apply converts what it has just written, so that a pull gives references
-// as it does without, and nothing is converted twice.
+// The class holds and computes float32. If the variable has a 16-bit wire type, it holds a second
+// copy of the values in that type: each apply converts the values that it has just written, so that
+// a pull returns references, as for float32, and no value is converted twice.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace evergrad::ps_server {
 
 class DenseContents final : public Contents {
  public:
-  // As Shard::FromSeed and Shard::Restore, which see.
+  // See Shard::FromSeed and Shard::Restore.
   static absl::StatusOr<std::unique_ptr<DenseContents>> FromSeed(
       const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool);
   static absl::StatusOr<std::unique_ptr<DenseContents>> FromCut(const ShardSettings& settings,
@@ -47,11 +47,11 @@ class DenseContents final : public Contents {
 
  private:
   bool Reserve();
-  // Both once `values_` are set: room for the values as they are on the wire; chunk `c` of the
-  // values goes there.
+  // Allocates the values in the wire type, and converts chunk `c` of the values into them. Both
+  // need `values_`.
   absl::Status MakeWireValues();
   void WriteWireValues(std::size_t c, const float* values, std::size_t size);
-  // One chunk, or a part of it, of the gradient being applied.
+  // Applies one chunk of the gradient, or a part of it.
   void ApplyRun(const optimizer::Optimizer::Step& step, const storage::DenseArray::Write& value,
                 const storage::DenseArray::Write (&slots)[optimizer::kSlotsMax]);
 
@@ -59,11 +59,11 @@ class DenseContents final : public Contents {
   std::uint64_t rows_ = 0, first_element_ = 0;  // of the whole variable
   storage::DenseArray values_;
   storage::DenseArray slots_[optimizer::kSlotsMax];
-  // Of a 16-bit wire type: the values in it, two to a float; chunk c holds chunks 2 c and 2 c + 1
-  // of the values. Else empty.
+  // For a 16-bit wire type: the values in it, two in the space of a float, so that chunk c holds
+  // chunks 2 c and 2 c + 1 of the values. Otherwise empty.
   tensor::WireType wire_ = tensor::WireType::kFloat32;
   storage::DenseArray wire_values_;
-  // The gradient being applied, as on the wire: of chunk next_chunk_.
+  // The part of the gradient that belongs to chunk next_chunk_, as on the wire.
   bool applying_ = false;
   const std::byte* gradient_ = nullptr;
   std::size_t next_chunk_ = 0;

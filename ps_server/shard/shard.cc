@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kSkipReasonBytesMax = 64;
 
-// What a shard of `settings` holds at the seed, and what a cut holds.
+// The contents of a shard at the seed, and those of a cut.
 absl::StatusOr<std::unique_ptr<Contents>> SeedOf(
     const ShardSettings& settings, const std::shared_ptr<storage::ChunkPool>& pool,
     const std::shared_ptr<storage::MemoryBudget>& budget) {

@@ -12,7 +12,7 @@ namespace evergrad::ps_server {
 
 class SlotContents final : public Contents {
  public:
-  // As Shard::FromSeed and Shard::Restore, which see. A cut brings whole tables (ShardCut::tables).
+  // See Shard::FromSeed and Shard::Restore. A cut has whole tables (ShardCut::tables).
   static absl::StatusOr<std::unique_ptr<SlotContents>> FromSeed(
       const ShardSettings& settings, const std::shared_ptr<storage::MemoryBudget>& budget);
   static absl::StatusOr<std::unique_ptr<SlotContents>> FromCut(const ShardSettings& settings,
@@ -30,32 +30,33 @@ class SlotContents final : public Contents {
   std::uint64_t value_bytes() const override;
   std::uint64_t slot_bytes() const override;
   std::uint64_t Digest() const override;
-  std::uint64_t SlotDigest() const override;  // with stamps and counts
+  std::uint64_t SlotDigest() const override;  // stamps and counts included
   std::vector<float> Values() const override { return {}; }
   std::vector<const storage::EmbeddingTable*> Tables() const override;
 
  private:
-  // "" when the tables and rows that a section names are there, and are as many as its ids; then
-  // `bytes` is what their rows have on the wire, and `wire` the type of all of them, or kSeveral.
+  // Returns "" if the slot has the tables that a section names and their rows are as many as its
+  // ids, else the defect. Sets `bytes` to the size of the rows on the wire and `wire` to the type
+  // of all of them, or kSeveral.
   std::string Misfit(const TableRows& rows, std::uint64_t* bytes, tensor::WireType* wire) const;
   tensor::WireType wire_of(std::size_t table) const {
     return table < wire_.size() ? wire_[table] : tensor::WireType::kFloat32;
   }
 
-  std::vector<tensor::WireType> wire_;  // as SlotSettings'
+  std::vector<tensor::WireType> wire_;  // as in SlotSettings
   std::vector<std::shared_ptr<storage::EmbeddingTable>>
-      tables_;  // never null; shared with nobody once the contents are made
+      tables_;  // never null; the contents are the only owner once they are made
   struct Part {
     storage::EmbeddingTable* table = nullptr;
     tensor::WireType wire = tensor::WireType::kFloat32;
-    std::size_t first_byte = 0;  // of its gradient
+    std::size_t first_byte = 0;  // of the table's gradient in the payload
   };
-  std::vector<Part> parts_;  // of the push that was prepared, those not yet applied last
+  std::vector<Part> parts_;  // of the prepared push; those before next_part_ are applied
   std::size_t next_part_ = 0;
   bool applying_ = false, evicts_ = false;
   const std::byte* gradient_ = nullptr;
   std::uint64_t cut_serial_ = 0;  // of the newest cut
-  std::size_t cut_table_ = 0;     // tables before it are handed out
+  std::size_t cut_table_ = 0;     // tables before it have been captured
   bool cut_open_ = false;
 };
 

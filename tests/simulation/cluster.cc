@@ -33,15 +33,15 @@ using worker::PushAnswer;
 using worker::ShardMap;
 using worker::Work;
 
-constexpr std::size_t kCallsMax = 60;        // pushes and answers on their way
+constexpr std::size_t kCallsMax = 60;        // pushes and answers in flight
 constexpr std::size_t kManifestsKept = 2;    // of a job
 constexpr std::uint64_t kUndurableMax = 48;  // commits
 constexpr std::size_t kTailKept =
-    64;  // of the store, so that they can be lost: more than kUndurableMax and what a tear takes
-constexpr std::uint64_t kJobsMax = 3;  // lives of the training: the first, and those that resume it
-constexpr std::size_t kGrantedKept = 64;  // grants that an attacker knows of
+    64;  // commits that the store can lose: more than kUndurableMax and those of a tear
+constexpr std::uint64_t kJobsMax = 3;     // jobs of a walk: the first, and those that resume it
+constexpr std::size_t kGrantedKept = 64;  // grants that an attacker knows
 
-// [34] What the proof of a grant covers.
+// [34] The fields that the proof of a grant covers.
 struct ProofFields {
   ProofFields(ClosureId c, Attempt a, const std::string& w)
       : closure(IsActive(Mutant::kProofOfAnyClosure) ? ClosureId(0) : c),
@@ -52,7 +52,7 @@ struct ProofFields {
   const std::string worker;
 };
 
-// [18a] What a coordinator with this journal says of a job whose shard a server holds.
+// [18a] Returns whether a coordinator with this journal must end because of a shard of this job.
 bool JournalHasLost(const MemoryStateStore& journal, JobUid job) {
   if (IsActive(Mutant::kLostJobDropped)) return false;
   return coordinator::JournalHasLost(
@@ -61,7 +61,7 @@ bool JournalHasLost(const MemoryStateStore& journal, JobUid job) {
        .removed = journal.Removed(job) && !IsActive(Mutant::kRemovedIsLost)});
 }
 
-// A queue whose storage is kept.
+// A queue that keeps its storage.
 template <class T>
 class Fifo {
  public:
@@ -86,7 +86,7 @@ class Fifo {
   std::size_t head_ = 0;
 };
 
-// A shard's cut [27] in the folder that every process sees.
+// A cut of a shard [27] in the folder that all processes share.
 struct File {
   std::uint32_t p = 0;
   std::unique_ptr<HeldState> state;
@@ -94,16 +94,16 @@ struct File {
     kWhole,
     kBadInside,
     kBadAtTheEnds
-  } health = kWhole;  // found when a server loads it; already when a manifest is looked for
+  } health = kWhole;  // damage shows when a server loads the file or a manifest is chosen
 };
 struct ManifestFile {
   JobUid job;
   std::uint64_t number = 0;
   std::vector<Snapshot> shards;
-  std::uint64_t evaluated = 0;  // the finished metrics
+  std::uint64_t evaluated = 0;  // barriers with a metric
   bool damaged = false;
 };
-// What a sweep may not delete: coordinator/checkpoints' SweepRequest.
+// The files that a sweep must keep, like SweepRequest of coordinator/checkpoints.
 struct Sweep {
   std::set<std::string> needed;
   std::array<std::pair<ShardEpoch, std::uint64_t>, kShards> newest{};
@@ -130,7 +130,7 @@ struct Down {
   MapVersion version{}, start{};
   IntervalSet done{}, refused{};
   std::unique_ptr<HeldState> state{};  // of a move
-  std::optional<Snapshot> source{};    // of an Assign without a state: none is the seed
+  std::optional<Snapshot> source{};    // of an Assign without a state; none: the seed
   std::shared_ptr<const ShardMap> map{};
   Work work{};
   Attempt attempt{};
@@ -142,8 +142,7 @@ struct Down {
   std::vector<Attempt> adopted_evaluations{};
 };
 
-// What an evaluation closure has read: of each shard its tag, its values, and which updates were in
-// it.
+// The shards that an evaluation closure has read: the tag, the values and the updates of each.
 struct Evaluated {
   struct OfShard {
     bool read = false;
@@ -156,7 +155,7 @@ struct Evaluated {
 };
 
 // Task -> coordinator.
-// An attempt in hand, as a Hello names it.
+// An attempt in hand, as in a Hello.
 struct HeldAttempt {
   JobUid job;
   ClosureBook::HeldAttempt attempt;
@@ -183,15 +182,15 @@ struct Up {
   MapVersion v0{}, v1{};
   bool taken = false;
   std::unique_ptr<HeldState> state{};
-  std::optional<Snapshot> snapshot{};  // kSnapshot, kSealed: the durable file; kAssigned: the one
+  std::optional<Snapshot> snapshot{};  // kSnapshot, kSealed: the durable file; kAssigned: the file
                                        // that could not be loaded
   bool ok = true;                      // kAssigned
   std::vector<std::pair<JobUid, ClosureBook::HeldShard>> shards{};
   std::vector<HeldAttempt> attempts{};
   std::vector<std::pair<ClosureId, Attempt>>
-      evaluations{};  // in hand, of a Hello: numbers are never used by two jobs
-  std::shared_ptr<const Evaluated> evaluated{};            // of a Done: an evaluation closure's
-  coordinator::UpdateAccount::TouchedLess touched_less{};  // of a Done [38]
+      evaluations{};  // in hand, in a Hello; two jobs never use one number
+  std::shared_ptr<const Evaluated> evaluated{};            // in the Done of an evaluation closure
+  coordinator::UpdateAccount::TouchedLess touched_less{};  // in a Done [38]
   coordinator::ReportedLife reported{};
 };
 
@@ -210,12 +209,12 @@ struct Task {
 struct Server : Task {
   std::string identity;
   JobUid version_of{};
-  MapVersion version;  // highest told
+  MapVersion version;  // the highest that it was told
   std::array<std::unique_ptr<HeldState>, kShards> shards;
   std::vector<std::pair<std::uint32_t, std::unique_ptr<HeldState>>>
-      others;  // of earlier jobs, whose end it has not heard of
+      others;  // of earlier jobs whose end it was not told
   std::array<std::optional<ps_server::Ledger>, kShards>
-      sealed;  // the ledger when it was sealed [20a]
+      sealed;  // the ledger at the time of the seal [20a]
   struct Loading {
     JobUid job;
     ShardEpoch epoch;
@@ -224,14 +223,14 @@ struct Server : Task {
     std::optional<Snapshot> source;
   };
   std::array<std::optional<Loading>, kShards> loading;
-  std::vector<Up> unsent;  // Assigned that no session took
-  struct Order {           // to cut a shard
+  std::vector<Up> unsent;  // messages `Assigned` that no session took
+  struct Order {           // an order to cut a shard
     JobUid job;
     std::uint32_t p = 0;
     ShardEpoch epoch;
     TaskId session;
-    std::unique_ptr<HeldState> cut;  // taken and not durable yet
-    // Of a slot: the moment is taken, its rows are handed out meanwhile, piece by piece.
+    std::unique_ptr<HeldState> cut;  // was taken and is not durable yet
+    // For a slot whose moment was taken and whose rows are being captured, slice by slice.
     struct Slicing {
       ps_server::ShardCut cut;
       std::unique_ptr<HeldState> facts;  // of that moment
@@ -240,9 +239,10 @@ struct Server : Task {
   };
   std::vector<Order> orders;
   std::map<JobUid, std::unique_ptr<grants::GrantGuard>>
-      guards;  // [35] since the first Assign of the job
-  std::array<std::optional<Snapshot>, kShards> durable_file;  // of what it holds
-  // Who answers a push of this job: nullptr is STALE.
+      guards;  // [35] made by the first Assign of the job
+  std::array<std::optional<Snapshot>, kShards>
+      durable_file;  // the newest of the shards that it holds
+  // The state that answers a push of this job; nullptr: the answer is STALE.
   HeldState* Find(JobUid job, std::uint32_t p) {
     if (shards[p] && shards[p]->job == job) return shards[p].get();
     for (auto& [q, state] : others) {
@@ -257,7 +257,7 @@ struct Server : Task {
   }
 };
 
-struct Cached {  // what a worker keeps of its last pull, by reference and as a copy
+struct Cached {  // a worker's last pull, by reference and as a copy
   ps_server::PullResult read;
   std::vector<float> values;
 };
@@ -265,16 +265,15 @@ struct Cached {  // what a worker keeps of its last pull, by reference and as a 
 struct Worker : Task {
   Worker() : book(AttemptBook::OverBudget::kPause) {}
   AttemptBook book;
-  std::uint32_t declared = 0;          // updates of the running attempt
-  std::shared_ptr<Evaluated> reading;  // by the running evaluation closure
-  std::map<Attempt, std::shared_ptr<const Evaluated>>
-      evaluated;  // with Dones that are not answered
-  std::map<Attempt, coordinator::UpdateAccount::TouchedLess> touched_less;  // likewise
+  std::uint32_t declared = 0;          // updates that the running attempt has declared
+  std::shared_ptr<Evaluated> reading;  // what the running evaluation closure has read
+  std::map<Attempt, std::shared_ptr<const Evaluated>> evaluated;  // for Dones that are not answered
+  std::map<Attempt, coordinator::UpdateAccount::TouchedLess> touched_less;  // the same
   std::array<MapVersion, kShards> wait_for{};
   std::array<Cached, kShards> cache;
 };
 
-// A push or its answer on its way between a worker and a server.
+// A push, or its answer, in flight between a worker and a server.
 struct Call {
   bool push = false;
   JobUid job{};
@@ -317,7 +316,8 @@ const plan::Plan& PlanOfWalk() {
   return plan;
 }
 
-// Of one shard at one lsn: a DUPLICATE may have raised an attempt, which is no event [6].
+// Compares states of one shard at one lsn: attempts may differ, since a DUPLICATE that raises one
+// is no event [6].
 bool SameUpdates(const HeldState& a, const HeldState& b) {
   const ps_server::Ledger &l = a.shard->ledger(), &m = b.shard->ledger();
   const auto same_bits = [](const auto& x, const auto& y) {
@@ -412,8 +412,7 @@ class Cluster {
   void CloseWindow();
   void RollBack(std::uint32_t p, Server* to);
 
-  // The gate: a message leaves once the commits before it are durable, and so does what the user is
-  // told.
+  // The gate: a message to a task or to the user leaves once the commits before it are durable.
   struct Effect {
     enum Kind { kMessage, kCounted, kTold, kSweep } kind = kMessage;
     std::uint64_t commit = 0;
@@ -445,11 +444,11 @@ class Cluster {
   const ManifestFile* ResumePoint() const;
   void Resume(bool cluster_survives);
 
-  // What coordinator/jobs drives around the book: evaluation as a barrier [29], the end before the
+  // Tasks of coordinator/jobs beside the book: evaluation as a barrier [29], and the end before the
   // plan [20a].
   struct Evaluation {
     ClosureId closure;
-    Attempt attempt{};  // (0,0): not granted
+    Attempt attempt{};  // (0,0): it is not granted
     TaskId worker{};
     bool done = false;
     std::shared_ptr<const Evaluated> result;
@@ -484,19 +483,19 @@ class Cluster {
   std::vector<Call> calls_;
   std::unique_ptr<MemoryStateStore> store_, backup_;
   std::unique_ptr<MemoryStateStore>
-      unsynced_;  // before the term of this life: only a mutant goes back to it
-  // [22] A move whose record a tear takes before its source has heard the Drop: chance alone brings
-  // the two together once in five thousand walks.
+      unsynced_;  // the store before the term of this life; only a mutant returns to it
+  // [22] A move whose record is torn off before its source gets the Drop. By chance alone both
+  // happen together once in five thousand walks.
   struct Forgotten {
     std::unique_ptr<MemoryStateStore>
-        journal;               // from before the move; null: the next life has begun with it
-    int at = 0;                // event in which the coordinator dies
-    int source = 0, next = 0;  // processes: cut off until it has died; until the next window has
-                               // closed (0: is there)
+        journal;               // the journal before the move; null: the next life has begun with it
+    int at = 0;                // the event at which the coordinator dies
+    int source = 0, next = 0;  // processes that are disconnected until the coordinator has died,
+                               // and until the next window has closed (0: connected)
   };
   std::optional<Forgotten> forgotten_;
   std::map<std::string, File> files_;    // by URI
-  std::set<std::string> given_up_;       // damaged and deleted
+  std::set<std::string> given_up_;       // damaged or deleted
   std::vector<ManifestFile> manifests_;  // of all jobs, oldest first
   JobUid job_{1};
   int processes_ = 0, identities_ = 0, lives_ = 0;
@@ -508,30 +507,30 @@ class Cluster {
       waiting_;  // Hellos of workers, until the start-up window closes
   std::shared_ptr<const ShardMap> map_;
   std::uint64_t durable_ = 0;      // commits of the store
-  std::deque<Effect> effects_;     // that wait for the store
-  std::set<std::uint32_t> round_;  // shards whose cut is awaited
+  std::deque<Effect> effects_;     // messages that wait for the store
+  std::set<std::uint32_t> round_;  // shards whose cuts the round waits for
   std::optional<std::vector<Snapshot>> manifest_due_;
   std::deque<Sweep> sweeps_;
-  std::uint64_t life_ = 0;               // drawn anew by each process
-  std::uint64_t newest_term_ = 0;        // ever taken
-  std::vector<Evaluation> evaluations_;  // while one is under way
+  std::uint64_t life_ = 0;               // each process draws its own
+  std::uint64_t newest_term_ = 0;        // the highest that was ever taken
+  std::vector<Evaluation> evaluations_;  // the closures of the evaluation in progress
   std::uint64_t evaluation_rounds_ = 0;
   std::set<std::uint32_t> unsealed_;
 
-  // Durable, and kept by the job, not by the book: in a record of its own that no tear takes.
+  // Durable state of the job and not of the book: its record is never torn off.
   std::string KeyOf(JobUid job) const;
   coordinator::UpdateAccount AccountOf(const DurableState& state);
-  std::uint64_t evaluated_ = 0;  // barriers whose evaluation stands
+  std::uint64_t evaluated_ = 0;  // barriers whose evaluation is valid
   std::array<coordinator::UpdateAccount::TouchedLess, kClosures>
       touched_less_{};  // as last counted [38]
   std::optional<coordinator::UpdateAccount::Before> taken_over_;
   IntervalSet resumed_;
   bool sealing_ = false, end_told_ = false;
   bool jobs_given_up_ = false,
-       backup_used_ = false;               // [18a] the store does not know of earlier jobs
-  std::array<std::string, kShards> cuts_;  // the last ones, after the seal, by URI
+       backup_used_ = false;               // [18a] the store does not know earlier jobs
+  std::array<std::string, kShards> cuts_;  // the cuts after the seal, by URI
 
-  // Who was granted what, of the jobs of all lives: what an attacker may have got hold of.
+  // The grants of all jobs, which an attacker may know.
   struct Granted {
     JobUid job;
     ClosureId closure;
@@ -540,18 +539,18 @@ class Cluster {
   };
   void MixProof(Granted* forged, double chance, std::uint64_t ways);
   bool WasGranted(const Granted& what) const;
-  std::vector<Granted> granted_;  // the newest
-  Random forger_;  // draws of its own: a forged push leaves no trace, and so the walk is what it is
-                   // without
+  std::vector<Granted> granted_;  // the newest of them
+  Random forger_;  // the attacker's own draws: a forged push leaves no trace, so the walk does not
+                   // depend on them
 
   // Checks.
   DurableState before_;   // at the last commit [I4]
-  DurableState settled_;  // at the last that is durable
+  DurableState settled_;  // at the last durable commit
   std::array<std::size_t, kShards> resumed_open_{},
-      resumed_intervals_{};  // that came with the files of an earlier job [I6]
+      resumed_intervals_{};  // intervals from the files of an earlier job [I6]
   std::map<std::string, std::uint64_t> largest_;
   std::array<std::vector<std::pair<ShardEpoch, int>>, kShards>
-      answered_;  // who answered APPLIED at (p, epoch) [I5]
+      answered_;  // the process that answered APPLIED at (p, epoch) [I5]
   std::array<std::pair<MapVersion, std::uint64_t>, kShards> lsn_{};  // of the owner, by start [I4]
   std::array<int, kClosures> counted_{};
   IntervalSet cancelled_, told_;
@@ -614,12 +613,12 @@ Server* Cluster::ConnectedServer(const std::string& identity, bool registered) {
   return nullptr;
 }
 
-// Line 18a: a coordinator is started on an empty journal in place of the job's, or without one,
-// among tasks that live. An operator puts the journal back afterwards.
+// Line 18a: a coordinator starts on an empty journal instead of the job's, or without one, while
+// tasks of the job live. Afterwards an operator puts the journal back.
 void Cluster::StartWithoutJournal() {
   const MemoryStateStore empty;
   for (const auto& s : servers_) {
-    if (random_.Chance(0.3)) continue;  // it does not find this coordinator
+    if (random_.Chance(0.3)) continue;  // it does not reach this coordinator
     for (std::uint32_t p = 0; p < kShards; ++p) {
       if (!s->shards[p] && !s->loading[p]) continue;
       const JobUid job = s->shards[p] ? s->shards[p]->job : s->loading[p]->job;
@@ -639,7 +638,7 @@ void Cluster::StartWithoutJournal() {
 
 // A server holds a shard of a job that is not the running one.
 void Cluster::CheckUnknownJob(JobUid job) {
-  if (jobs_given_up_ || backup_used_) return;  // the journal may have lost it indeed
+  if (jobs_given_up_ || backup_used_) return;  // the journal may have lost the job
   if (JournalHasLost(*store_, job))
     Fail(absl::StrCat(
         "18a a job that the journal has removed is taken for one that it has lost: job=",
@@ -651,8 +650,8 @@ void Cluster::StartCoordinator() {
   if (options_.torn && random_.Chance(0.3)) {
     if (store_->TearTail(1 + random_.Below(4)) > 0) Count("journal torn");
   }
-  // The newest life must be known to somebody who lives, or its numbers would be given out again:
-  // the premise of line 18.
+  // A living task must know the newest life, or its numbers would be used again: line 18 assumes
+  // this.
   const auto saw_newest = [&](const auto& t) { return t->highest_term >= newest_term_; };
   const bool known = std::any_of(servers_.begin(), servers_.end(), saw_newest) ||
                      std::any_of(workers_.begin(), workers_.end(), saw_newest);
@@ -672,8 +671,8 @@ void Cluster::StartCoordinator() {
   if (options_.torn && random_.Chance(0.2)) backup_ = std::make_unique<MemoryStateStore>(*store_);
   DurableState state;
   if (auto loaded = store_->Load(job_); loaded.ok()) state = *std::move(loaded);
-  // Registrations are collected before the first message: everybody who lives says what he has
-  // seen.
+  // The coordinator collects registrations before its first message: every living task reports the
+  // lives that it has seen.
   std::uint64_t reported = 0;
   EachTask([&](const Task& t) { reported = std::max(reported, t.highest_term); });
   const Term term =
@@ -708,7 +707,7 @@ void Cluster::StartCoordinator() {
         " V=", book_->durable().version.ToString());
 }
 
-// Line 18: everybody but the one who reported it registers anew.
+// Line 18: all tasks but the one that reported the term register anew.
 void Cluster::BeginAnew(Term term, Task* except) {
   Count("begun anew");
   newest_term_ = std::max(newest_term_, term.value());
@@ -726,8 +725,8 @@ void Cluster::BeginAnew(Term term, Task* except) {
   Commit(book_->BeginLife(term));
 }
 
-// Another coordinator, of another store, gets hold of a task: it knows no job, so it has what it
-// finds dropped, if the task hears of it.
+// Another coordinator, with another store, registers a task. It knows no job, so it tells the task
+// to drop its shards, if the message arrives.
 void Cluster::MeetForeignCoordinator(Task* t) {
   Count("foreign coordinator");
   Disconnect(t);
@@ -772,7 +771,7 @@ void Cluster::Disconnect(Task* t) {
 
 void Cluster::TryConnect(Server* s) {
   if (ConnectedServer(s->identity, false) != nullptr)
-    return;  // the second of one identity waits [P7]
+    return;  // the second process of one identity waits [P7]
   s->connected = true;
   s->task = TaskId(++registrations_);
   Up hello;
@@ -851,7 +850,7 @@ void Cluster::DataPlane(bool faults) {
 void Cluster::Deliver(bool faults) {
   const std::size_t i = random_.Below(calls_.size());
   const Call call = calls_[i];
-  if (!faults || random_.Chance(0.9)) {  // else it stays: delivered now and again later
+  if (!faults || random_.Chance(0.9)) {  // otherwise the message is delivered now and again later
     calls_[i] = calls_.back();
     calls_.pop_back();
   } else {
@@ -895,7 +894,7 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
     w->book.Drop(work->attempt);
     return;
   }
-  // Any unsettled push of any declared update, in any order: pipelines overtake.
+  // Any unsettled push of any declared update may leave next: pipelines change the order.
   std::array<std::pair<std::uint32_t, std::uint32_t>, kUpdates * kShards> ready{};
   std::size_t n = 0;
   for (std::uint32_t u = 0; u < w->declared; ++u) {
@@ -919,16 +918,16 @@ void Cluster::WorkerActs(Worker* w, bool faults) {
   if (n == 0 || calls_.size() >= kCallsMax) return;
   const auto [u, p] = ready[random_.Below(n)];
   if (p >= w->book.map().shards.size())
-    return;  // under a mutant an attempt of an earlier job may run on
+    return;  // with a mutant, an attempt of an earlier job may continue
   const worker::ShardPlace& place = w->book.map().shards[p];
-  // Whoever listens where this identity was or is: the old process and the new one have different
-  // addresses.
+  // The old process and the new one of an identity listen at different addresses; either may get
+  // the push.
   std::array<int, 8> there{};
   std::size_t listening = 0;
   for (const auto& s : servers_) {
     if (s->identity == place.server && listening < there.size()) there[listening++] = s->process;
   }
-  if (listening == 0) return;  // a transport error: sent again later
+  if (listening == 0) return;  // a transport error: the worker sends again later
   Call call;
   call.push = true;
   call.job = work->job;
@@ -1030,7 +1029,7 @@ void Cluster::CoordinatorActs(bool faults) {
   } else if (y < 0.7) {
     if (options_.snapshots) OrderCuts();
   } else if (y < 0.8) {
-    // Leases: of workers that are away, and sometimes, wrongly, of one that is not.
+    // The leases of disconnected workers end, and sometimes that of a connected one.
     std::vector<std::pair<ClosureId, Attempt>> out;
     for (const auto& [c, current] : book_->current()) {
       const TaskId runs = current.worker;
@@ -1094,7 +1093,7 @@ void Cluster::Fault() {
     Trace("session of process ", t->process, " is cut");
     Disconnect(t);
   } else if (y < 0.77) {
-    // Another process of the identity of one that is cut off and goes on serving.
+    // Starts a second process with the identity of a disconnected one that continues to serve.
     for (const auto& s : servers_) {
       if (s->connected || servers_.size() >= kServers + 1) continue;
       Count("server doubled");
@@ -1148,7 +1147,7 @@ void Cluster::Serve(const Call& call) {
   } else if (held != nullptr) {
     const std::uint64_t c = call.closure.value();
     alignas(64) float gradient[kElementsMax];
-    // With rows for which there is no room it is refused whole, by the tables themselves.
+    // The tables refuse a push as a whole if its rows exceed their budget.
     const bool beyond = faults && models_[call.p].slot() && random_.Chance(0.05);
     const bool skip = !beyond && ShardModel::Skips(c, call.update, call.attempt);
     models_[call.p].Gradient(c, call.update, call.attempt, gradient);
@@ -1201,7 +1200,7 @@ void Cluster::Serve(const Call& call) {
     if (s->sealed[call.p] && held == s->shards[call.p].get() &&
         call.epoch == held->shard->epoch()) {
       Count("refused by a sealed shard");
-      // One that had stopped to be moved says STALE first [8]; it takes nothing either.
+      // A shard that was stopped for a move answers STALE before [8]; it takes nothing, either.
       if (code != PushCode::kRefused && !(held->shard->stopped() && code == PushCode::kStale))
         Fail(absl::StrCat("20a a sealed shard took a push: c=", c, " p=", call.p));
       if (!(*s->sealed[call.p] == held->shard->ledger()))
@@ -1232,7 +1231,7 @@ void Cluster::Serve(const Call& call) {
       auto& answered = answered_[call.p];
       const auto it = std::find_if(answered.rbegin(), answered.rend(),
                                    [&](const auto& a) { return a.first == call.epoch; });
-      if (held->job != job_) {  // of a job that has ended, at a server that does not know
+      if (held->job != job_) {  // of an ended job, at a server that was not told
         Count("applied to an earlier job");
       } else if (it == answered.rend()) {
         answered.emplace_back(call.epoch, s->process);
@@ -1260,8 +1259,9 @@ void Cluster::Serve(const Call& call) {
   if (calls_.size() < 2 * kCallsMax) calls_.push_back(answer);
 }
 
-// With `chance` the proof of what somebody was granted, of which one of closure, attempt and worker
-// stays as it was forged (`ways`: above three, none may); else a proof of nobody's, or none.
+// Gives `forged` a proof. With probability `chance` it is the proof of a known grant, and `forged`
+// gets the grant's fields but one of closure, attempt and worker (with `ways` above three, perhaps
+// all). Otherwise the proof belongs to no grant, or there is none.
 void Cluster::MixProof(Granted* forged, double chance, std::uint64_t ways) {
   if (!granted_.empty() && forger_.Chance(chance)) {
     const Granted& known = granted_[forger_.Below(granted_.size())];
@@ -1282,8 +1282,8 @@ bool Cluster::WasGranted(const Granted& what) const {
   });
 }
 
-// Line 35: a push by who was not granted it, made of what an attacker can know: true epochs, what
-// is open, proofs of others, proofs of other work of a worker's own.
+// Line 35: a push without a grant, with everything that an attacker can know: true epochs, open
+// closures, proofs of other workers, and proofs of a worker's other work.
 void Cluster::Forge() {
   const Server& s = *servers_[forger_.Below(servers_.size())];
   const auto p = static_cast<std::uint32_t>(forger_.Below(kShards));
@@ -1303,7 +1303,7 @@ void Cluster::Forge() {
   }
   if (forger_.Chance(0.3))
     forged.attempt = forger_.Chance(0.5) ? Attempt{9, 9} : Attempt{~0ull, ~0ull};
-  MixProof(&forged, 0.7, 4);  // the fourth way: it is another job's
+  MixProof(&forged, 0.7, 4);  // the fourth way: the proof is of another job
   if (WasGranted(forged)) return;
   const std::uint64_t as = forged.closure.value() % kClosures;
   alignas(64) float gradient[kElementsMax];
@@ -1343,8 +1343,8 @@ bool Cluster::IsProved(const ClosureBook::HeldAttempt& held, const std::string& 
          grants::ProofFits(proof, KeyOf(job_), job_, proved.closure, proved.attempt, proved.worker);
 }
 
-// Line 26: a Hello that names what its sender was not granted: an attempt above the one that runs,
-// below it, or of a closure to come.
+// Line 26: a Hello with an attempt that its sender was not granted: above the running attempt,
+// below it, or of a future closure.
 void Cluster::ForgeHello() {
   if (!book_ || book_->window_open() || sealing_) return;
   const std::uint64_t term = book_->durable().term.value();
@@ -1372,7 +1372,7 @@ void Cluster::Answered(const Call& call) {
   Worker* w = WorkerById(call.worker);
   if (w == nullptr) return;
   if (w->book.running() == nullptr || w->book.running()->job != call.job)
-    return;  // attempt numbers are a job's own
+    return;  // each job has its own attempt numbers
   const bool current = w->book.running()->attempt == call.attempt;
   const worker::Disposition d = w->book.OnPushAnswer(call.attempt, UpdateIndex(call.update),
                                                      ShardId(call.p), call.answer, call.version);
@@ -1397,8 +1397,8 @@ void Cluster::Answered(const Call& call) {
   }
 }
 
-// Line 13: a pull changes nothing, (start, vlsn) names what it returns, and what it returned never
-// changes.
+// Line 13: a pull changes nothing, (start, vlsn) identifies the values that it returns, and
+// returned values never change.
 void Cluster::PullOne(Worker* w, std::uint32_t p) {
   const worker::ShardPlace& place = w->book.map().shards[p];
   for (const auto& s : servers_) {
@@ -1432,14 +1432,15 @@ void Cluster::PullOne(Worker* w, std::uint32_t p) {
   }
 }
 
-// One shard of an evaluation closure: its present values, from whoever listens where the map says.
+// An evaluation closure reads the present values of one shard, from the process at the map's
+// address.
 void Cluster::Evaluate(Worker* w) {
   std::array<std::uint32_t, kShards> left{};
   std::size_t n = 0;
   for (std::uint32_t p = 0; p < kShards; ++p) {
     if (!w->reading->shards[p].read) left[n++] = p;
   }
-  if (random_.Chance(0.5)) return;  // computing
+  if (random_.Chance(0.5)) return;  // it computes
   if (n > 0) {
     const std::uint32_t p = left[random_.Below(n)];
     const worker::ShardPlace& place = w->book.map().shards[p];
@@ -1451,7 +1452,8 @@ void Cluster::Evaluate(Worker* w) {
     if (there.empty()) return;
     const HeldState& held = *there[random_.Below(there.size())];
     const ps_server::PullResult read = held.shard->Read(models_[p].PullOf(place.epoch));
-    if (read.code != ps_server::PullCode::kValues) return;  // stale: again under a newer map
+    if (read.code != ps_server::PullCode::kValues)
+      return;  // STALE: it reads again under a newer map
     Evaluated::OfShard& of = w->reading->shards[p];
     of.read = true;
     of.start = read.start;
@@ -1500,7 +1502,7 @@ void Cluster::FinishIfSettled(Worker* w) {
 
 // ---------------------------------------------------------------- sessions: at the coordinator
 
-// [34], [36] The job's own, in the first of its records, which no tear takes.
+// [34], [36] The key of the job, in the first of its records, which is never torn off.
 std::string Cluster::KeyOf(JobUid job) const {
   return absl::StrCat("the key of job ", job.value(),
                       IsActive(Mutant::kKeyOfEachLife) ? absl::StrCat(" in life ", lives_) : "");
@@ -1582,7 +1584,7 @@ void Cluster::Do(Effect effect) {
   }
 }
 
-// All that was accepted is durable; what waited for it happens, in order.
+// All accepted commits become durable; the effects that waited for them happen in order.
 void Cluster::Settle() {
   durable_ = store_->accepted();
   if (options_.gated) {
@@ -1635,7 +1637,7 @@ void Cluster::SendCloses(Server* s) {
   }
 }
 
-// Sends what a change of the map asks for. `moved`: the state that a move hands over.
+// Sends the messages of a change of the map. `moved` is the state that a move hands over.
 void Cluster::SendChange(ClosureBook::MapChange change, Server* to,
                          std::unique_ptr<HeldState> moved) {
   Commit(change.record);
@@ -1648,7 +1650,7 @@ void Cluster::SendChange(ClosureBook::MapChange change, Server* to,
   }
   for (const auto& [identity, what] : change.former) {
     Server* holder = ConnectedServer(identity, true);
-    if (holder == nullptr) continue;  // is told when it registers
+    if (holder == nullptr) continue;  // it is told when it registers
     Down m;
     m.kind = Down::kDrop;
     m.p = what.first.value();
@@ -1692,7 +1694,7 @@ void Cluster::SendChange(ClosureBook::MapChange change, Server* to,
   if (change.map_changed) SendMap();
 }
 
-// Line 21: the newest durable snapshot, or the seed.
+// Line 21: begins from the newest durable snapshot, or from the seed.
 void Cluster::RollBack(std::uint32_t p, Server* to) {
   VoidEvaluation();
   SendChange(book_->Rollback(ShardId(p), to->identity), to, nullptr);
@@ -1739,8 +1741,8 @@ void Cluster::AtCoordinator(Worker* w, Up m) {
           term && !IsActive(Mutant::kNoBeginAnew)) {
         BeginAnew(*term, w);
       }
-      if (book_->window_open()) {  // no worker gets a map before every shard that the journal
-                                   // forgot could be adopted
+      if (book_->window_open()) {  // no worker gets a map as long as a shard that the journal
+                                   // forgot may be adopted
         waiting_.emplace_back(w->task, std::move(m));
         break;
       }
@@ -1816,7 +1818,7 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       answer.term = book_->durable().term;
       answer.life = life_;
       Send(s, std::move(answer));
-      std::set<JobUid> ended;  // no such job: whatever it holds of it goes
+      std::set<JobUid> ended;  // jobs that do not exist: the server drops their shards
       std::vector<ClosureBook::HeldShard> held;
       std::vector<std::pair<std::uint32_t, ShardEpoch>> stopped;
       for (auto& [job, shard] : m.shards) {
@@ -1847,13 +1849,13 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       for (std::size_t i = 0; i < registration.change.assigns.size(); ++i) Count("shard not held");
       SendChange(std::move(registration.change), s, nullptr);
       for (const ShardId p : registration.unheld) {
-        // Its process may live on, cut from us: it is no owner any more, so what it applies is void
-        // (seed 6880).
+        // Another process of the identity may live, disconnected. It does not own the shard any
+        // more, so the updates that it applies are void (seed 6880).
         if (unsealed_.erase(p.value()) > 0) Unmap(p);
       }
       for (const std::uint32_t p : unsealed_) SendSeal(s, p);
       SendCloses(s);
-      // Its server leaves: the move that its last session had begun is begun again.
+      // The server is leaving: the move that its last session had begun begins again.
       for (const auto& [p, epoch] : stopped) {
         const coordinator::ShardOwner& owner = book_->durable().map[p];
         if (sealing_ || owner.server != s->identity) continue;
@@ -1904,8 +1906,8 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       break;
     case Up::kReleased: {
       if (sealing_)
-        break;  // moves end where sealing begins: the source answers Seal, an image made before it
-                // is no owner's
+        break;  // moves end when sealing begins: the source answers Seal, and an image from before
+                // it has no owner
       Server* to = servers_[random_.Below(servers_.size())].get();
       if (!to->registered) to = s;
       std::unique_ptr<MemoryStateStore> journal;
@@ -1917,7 +1919,7 @@ void Cluster::AtCoordinator(Server* s, Up m) {
       if (m.state->shard->start() != change.assigns.front().start)
         Fail(absl::StrCat("5 a move changed start: p=", m.p));
       SendChange(std::move(change), to, std::move(m.state));
-      Down freed;  // what it kept until now
+      Down freed;  // the source drops the state that it has kept
       freed.kind = Down::kDrop;
       freed.p = m.p;
       freed.epoch = m.epoch;
@@ -1979,7 +1981,7 @@ void Cluster::AtTask(Server* s, Down m) {
       break;
     case Down::kSeal:
       answer.kind = Up::kSealed;
-      if (is_loading) loading.reset();  // its file is the last cut
+      if (is_loading) loading.reset();  // the file that it loads is the last cut
       if (held != nullptr) {
         Count("sealed");
         Trace("server ", s->process, " p=", m.p, " is sealed");
@@ -2020,7 +2022,7 @@ void Cluster::AtTask(Server* s, Down m) {
     case Down::kRelease:
       if (held == nullptr) break;
       answer.kind = Up::kReleased;
-      // It stops and keeps what it has until a Drop: what travels is an image, as a file has it
+      // The source stops and keeps the state until a Drop; an image like that of a file travels
       // [22].
       held->shard->Stop();
       if (held->stopped_in == 0) held->stopped_in = s->highest_term;
@@ -2045,7 +2047,7 @@ void Cluster::DropJob(Server* s, JobUid job) {
 
 // ---------------------------------------------------------------- files [27, 28, 30]
 
-// What is slow: one step of one server's I/O thread, or of the coordinator's file thread.
+// Slow work: one step of a server's I/O thread, or of the coordinator's file thread.
 void Cluster::Disk() {
   const std::size_t i = random_.Below(servers_.size() + 1);
   if (i == servers_.size()) {
@@ -2096,8 +2098,8 @@ void Cluster::FinishLoading(Server* s, std::uint32_t p) {
   }
 }
 
-// An order waits without a cut; then its cut is taken; then the file is durable, and is reported in
-// the session of the order.
+// Each call takes an order one step further: the cut is taken; then its file becomes durable and is
+// reported in the session of the order.
 void Cluster::WriteNext(Server* s) {
   Server::Order& order = s->orders.front();
   const std::uint32_t p = order.p;
@@ -2122,7 +2124,7 @@ void Cluster::WriteNext(Server* s) {
       if (!models_[p].slot()) {
         order.cut = held->Restored(models_[p], order.epoch, held->shard->start(), {}, false);
       } else if (!order.slicing) {
-        // Some are overtaken by the pushes between their slices.
+        // Some cuts are too small for the rows that pushes change between their slices.
         order.slicing = Server::Order::Slicing{
             held->shard->Cut(random_.Chance(0.2) ? 100 : ps_server::kPreimageBytesMax),
             held->Facts()};
@@ -2149,9 +2151,9 @@ void Cluster::WriteNext(Server* s) {
   s->orders.erase(s->orders.begin());
 }
 
-// A few slices of a slot's cut. True: that was the last one, and the cut is whole. One that was
-// dropped (pushes changed too much meanwhile, another cut was taken, for a move or at the end) is
-// begun again.
+// Captures a few slices of a slot's cut. Returns true after the last one: the cut is whole. A cut
+// that was dropped (pushes changed too many rows, or another cut was taken for a move or at the
+// end) begins again.
 bool Cluster::NextSlices(const HeldState& held, Server::Order* order) {
   Server::Order::Slicing& slicing = *order->slicing;
   for (std::uint64_t n = 1 + random_.Below(3); n > 0; --n) {
@@ -2202,7 +2204,7 @@ Snapshot Cluster::MakeDurable(std::unique_ptr<HeldState> cut, std::uint32_t p) {
   return snapshot;
 }
 
-// A checkpoint: each owner is asked, those that have not answered again.
+// A checkpoint: orders a cut from each owner, and again from each that has not answered.
 void Cluster::OrderCuts() {
   if (manifest_due_) return;
   if (round_.empty()) {
@@ -2240,7 +2242,7 @@ void Cluster::NextFileWork() {
   }
 }
 
-// Line 27, and what follows from it under line 30.
+// Saves a manifest (line 27), and sweeps files (line 30).
 void Cluster::SaveManifest(std::vector<Snapshot> shards) {
   std::uint64_t number = 1;
   for (const ManifestFile& m : manifests_) {
@@ -2295,7 +2297,7 @@ void Cluster::RunSweep(const Sweep& sweep) {
     const HeldState& state = *here->second.state;
     if (state.job != job_ || sweep.needed.contains(here->first)) continue;
     if (std::pair(state.shard->epoch(), state.shard->lsn()) > sweep.newest[here->second.p])
-      continue;  // is being reported
+      continue;  // it is being reported
     for (const ManifestFile& m : manifests_) {
       const bool names = std::any_of(m.shards.begin(), m.shards.end(),
                                      [&](const Snapshot& s) { return s.Uri() == here->first; });
@@ -2334,8 +2336,8 @@ const ManifestFile* Cluster::ResumePoint() const {
   return nullptr;
 }
 
-// Line 28: the job goes on as a new one, from a manifest alone. Either the cluster is lost with its
-// store (some of its tasks live on, and hold what they hold), or it goes on and the job had ended.
+// Line 28: a new job continues from a manifest alone. Either the cluster was lost with its store
+// (some tasks survive and keep their state), or the cluster survives and the job had ended.
 void Cluster::Resume(bool cluster_survives) {
   if (job_.value() >= kJobsMax) return;
   const ManifestFile* from = ResumePoint();
@@ -2343,8 +2345,8 @@ void Cluster::Resume(bool cluster_survives) {
   Count(cluster_survives ? "resumed after the end" : "resumed after the loss of the cluster");
   Trace("resumes from manifest ", from->number, " of job ", from->job.value());
   std::vector<Snapshot> snapshots = from->shards;
-  // What the manifest has a metric of is not evaluated again, though closures before it may be
-  // granted again: the files may hold a part of what came after it.
+  // A barrier with a metric in the manifest is not evaluated again, though closures before it may
+  // be granted again: the files may hold a part of the updates after it.
   evaluated_ = from->evaluated;
   Term term;
   if (cluster_survives) {
@@ -2367,7 +2369,7 @@ void Cluster::Resume(bool cluster_survives) {
     while (workers_.size() < kWorkers) NewWorker();
     store_ = std::make_unique<MemoryStateStore>(
         MemoryStateStore::Options{.jobs_max = 4, .torn_max = kTailKept});
-    jobs_given_up_ = true;  // as an operator says with --forget-unknown-jobs
+    jobs_given_up_ = true;  // an operator passes --forget-unknown-jobs
     backup_.reset();
     forgotten_.reset();
     unsynced_.reset();
@@ -2396,7 +2398,7 @@ void Cluster::Resume(bool cluster_survives) {
   } else {
     StartCoordinator();
   }
-  book_->CloseWindow();  // nobody holds anything of it
+  book_->CloseWindow();  // nobody holds anything of this job
   taken_over_ = coordinator::UpdateAccount::Before{std::vector<std::uint64_t>{}, true, false};
   for (std::uint32_t p = 0; p < kShards; ++p) {
     const ps_server::Shard& shard = *files_.at(snapshots[p].Uri()).state->shard;
@@ -2436,7 +2438,7 @@ void Cluster::AtTask(Worker* w, Down m) {
       w->book.OnRegistered(m.term, adopted);
       for (const ClosureBook::HeldAttempt& held : m.adopted) {
         if (w->book.Holds(held.attempt)) continue;
-        Up dropped;  // since the Hello
+        Up dropped;  // the attempt was dropped since the Hello
         dropped.kind = Up::kDropped;
         dropped.job = m.job;
         dropped.closure = held.closure;
@@ -2476,7 +2478,7 @@ void Cluster::AtTask(Worker* w, Down m) {
   }
 }
 
-// Versions and tags of two jobs do not compare.
+// Versions and tags of two jobs cannot be compared.
 void Cluster::OnMap(Worker* w, const ShardMap& map) {
   if (map.job != w->book.map().job) {
     w->wait_for = {};
@@ -2485,7 +2487,7 @@ void Cluster::OnMap(Worker* w, const ShardMap& map) {
   w->book.OnMap(map);
 }
 
-// I4, of the lives that a task has seen.
+// I4 for the lives that a task has seen.
 void Cluster::Registered(Task* t, const Down& m) {
   if (m.term.value() < t->highest_term ||
       (m.term.value() == t->highest_term && m.life != t->life && t->life != 0)) {
@@ -2545,7 +2547,7 @@ void Cluster::HandleEvaluated(Worker* w, const Up& m) {
   if (all) FinishEvaluation();
 }
 
-// The metric of the values after the barrier's closures, each of them whole, and of nothing else.
+// The evaluation read all updates of the closures before the barrier, and no others.
 void Cluster::FinishEvaluation() {
   const DurableState& state = book_->durable();
   for (std::uint32_t p = 0; p < kShards; ++p) {
@@ -2623,7 +2625,7 @@ void Cluster::SendSeal(Server* s, std::uint32_t p) {
   Send(s, std::move(m));
 }
 
-// A silent owner is unmapped: what it applies from now on is void. Then the user is told.
+// Unmaps silent owners, whose later updates are void, and tells the user of the end.
 void Cluster::CheckSealed(bool out_of_time) {
   if (end_told_) return;
   if (out_of_time) {
@@ -2635,8 +2637,7 @@ void Cluster::CheckSealed(bool out_of_time) {
   }
   if (!unsealed_.empty() || book_->window_open()) return;
   Trace("the user is told of the end");
-  manifest_due_
-      .reset();  // of earlier files: manifests are saved in the order in which they were gathered
+  manifest_due_.reset();  // of earlier files: manifests are saved in the order of their rounds
   if (auto newest = NewestOfAll()) SaveManifest(*std::move(newest));
   Settle();
   end_told_ = true;
@@ -2648,15 +2649,15 @@ void Cluster::CheckSealed(bool out_of_time) {
   }
 }
 
-// What a resume would find (line 28): whole cuts, in which nothing is refused but what the user
-// cancelled or the job lost.
+// Checks the files that a resume would find (line 28): whole cuts, which refuse only closures that
+// the user cancelled or the job lost.
 void Cluster::CheckSealedEnd() {
   const DurableState& state = book_->durable();
   for (std::uint32_t p = 0; p < kShards; ++p) {
     const auto cut = files_.find(cuts_[p]);
     if (cuts_[p].empty() || cut == files_.end()) continue;
     CheckState(*cut->second.state, p, true);
-    if (options_.torn) continue;  // the journal may have forgotten why
+    if (options_.torn) continue;  // the journal may have forgotten the reason
     const IntervalSet refused =
         cut->second.state->shard->ledger().refused().Minus(state.dead).Minus(state.lost[p]);
     if (!refused.empty())
@@ -2673,14 +2674,15 @@ void Cluster::CheckState(const HeldState& state, std::uint32_t p, bool replay) {
   if (replay) Fail(state.CheckReplay(models_[p]));
 }
 
-// I6 and, of an owner's state, I4.
+// I6, and I4 for the state of an owner.
 void Cluster::CheckBounds(const HeldState& state, std::uint32_t p) {
   const MapVersion start = state.shard->start();
   if (start == lsn_[p].first && state.shard->lsn() < lsn_[p].second)
     Fail(absl::StrCat("I4 lsn fell within one start: p=", p));
   if (start < lsn_[p].first && !options_.torn) Fail(absl::StrCat("I4 start fell: p=", p));
   lsn_[p] = {start, state.shard->lsn()};
-  if (options_.torn) return;  // a journal that forgets what has ended has more open than it knows
+  if (options_.torn)
+    return;  // a journal that forgot the end of closures has more open than it knows
   std::size_t open = 0;
   for (const auto& [c, bits] : state.shard->ledger().open())
     open += !before_.succeeded.Contains(c.value()) && !before_.dead.Contains(c.value());
@@ -2691,8 +2693,8 @@ void Cluster::CheckBounds(const HeldState& state, std::uint32_t p) {
     Fail(absl::StrCat("I6 more closures are open than were ever granted together: p=", p,
                       " open=", open));
   const std::size_t intervals = state.shard->ledger().done().interval_count();
-  // The holes of `done`: granted and not ended, dead, to do or lost here, or ended since the Close;
-  // one interval more than holes.
+  // The holes of `done` are closures that are granted and not ended, dead, in todo or lost here, or
+  // ended since the Close. There is one interval more than holes.
   IntervalSet holes = before_.succeeded.Minus(state.shard->ledger().done()).Union(before_.dead);
   if (intervals > options_.open_max + holes.interval_count() + 1 + resumed_intervals_[p])
     Fail(absl::StrCat("I6 done has more intervals than its holes explain: p=", p));
@@ -2710,13 +2712,13 @@ bool Cluster::Finished() {
     Server* s = ConnectedServer(owner.server, true);
     const HeldState* held = s == nullptr ? nullptr : s->Holds(job_, p, owner.epoch);
     if (held == nullptr) return false;
-    // What has ended is closed at its owner [24].
+    // Ended closures are closed at their owner [24].
     const DurableState& state = book_->durable();
     if (!held->shard->ledger().done().ContainsAll(state.succeeded.Minus(state.lost[p])))
       return false;
     if (!held->shard->ledger().refused().ContainsAll(state.dead)) return false;
   }
-  // Nobody with a session holds what is not his [25].
+  // No server with a session holds a shard of another owner [25].
   for (const auto& s : servers_) {
     if (!s->registered) continue;
     if (!s->others.empty()) return false;
@@ -2728,7 +2730,7 @@ bool Cluster::Finished() {
   return true;
 }
 
-// [38] As the end of a job makes it of what was counted.
+// [38] The account at the end of a job, from the reports that were counted.
 coordinator::UpdateAccount Cluster::AccountOf(const DurableState& state) {
   coordinator::UpdateAccount account;
   for (std::uint64_t c = 0; c < kClosures; ++c) {
@@ -2743,7 +2745,7 @@ coordinator::UpdateAccount Cluster::AccountOf(const DurableState& state) {
   return account;
 }
 
-// I7, and the whole of I1 to I3 once more.
+// I7, and all of I1 to I3 again.
 void Cluster::CheckEnd() {
   const DurableState& state = book_->durable();
   if (state.succeeded.size() + state.dead.size() != kClosures) Fail("P2 a closure has not ended");

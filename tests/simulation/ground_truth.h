@@ -26,9 +26,9 @@ struct SlotSection {
   ps_server::TableRows of() const { return {true, ids, tables, rows}; }
 };
 
-// The shared, fixed part of a shard: settings, seed's values, gradients. A slot has two tables of
-// six ids each, and its elements are the rows of all of them, one behind the other: what a pull of
-// all ids returns.
+// The fixed part of a shard, which all its states share: settings, initial values, gradients. A
+// slot has two tables of six ids each. Its elements are the rows of both tables, in the order in
+// which a pull of all ids returns them.
 class ShardModel {
  public:
   ShardModel(const std::string& optimizer, std::uint32_t p, bool slot = false);
@@ -40,31 +40,31 @@ class ShardModel {
   const std::array<float, kElementsMax>& seed_values() const { return seed_values_; }
   const ps_server::optimizer::Optimizer& optimizer() const { return optimizer_; }
   const ps_server::ShardSettings& settings() const { return settings_; }
-  // Counting: +1 at element (c, u), so that each value is the number of applications. Otherwise
-  // real numbers that differ from attempt to attempt, as those of a retried closure do. Whether (c,
-  // u) of this attempt is a SKIP instead (a NaN, an overflow): a property of what was computed, so
-  // that two attempts may differ, but a push sent again never does.
+  // Returns whether (c, u) of this attempt is a SKIP (a NaN or an overflow). That depends on the
+  // computation: two attempts may differ, and a push that is sent again does not.
   static bool Skips(std::uint64_t c, std::uint32_t u, Attempt attempt);
-  // Of a slot: of the rows of SectionOf(c, u).
+  // The gradient of an update. For the optimizer `counting` it is 1 at element (c, u), so that each
+  // value is the number of applications. Otherwise it is made of real numbers, which differ between
+  // attempts like those of a retried closure. For a slot: the gradient of the rows of SectionOf(c,
+  // u).
   void Gradient(std::uint64_t c, std::uint32_t u, Attempt attempt, float* out) const;
-  // Which rows (c, u) pushes: of one table or both, some of them twice; a function of the plan.
+  // The rows that (c, u) pushes, of one table or both, some of them twice. A function of the plan.
   const SlotSection& SectionOf(std::uint64_t c, std::uint32_t u) const {
     return sections_[c * kUpdates + u];
   }
-  // The same, and so many rows of the last table behind them that no budget admits it. `gradient`
-  // is of it then.
+  // SectionOf(c, u) with further rows of the last table, too many for its budget. Resizes
+  // `gradient` to that of all rows.
   SlotSection BeyondBudget(std::uint64_t c, std::uint32_t u, std::vector<float>* gradient) const;
-  // A gradient's rows and payload into a push.
+  // Sets the rows and the payload of a push.
   void FillPush(std::uint64_t c, std::uint32_t u, std::span<const float> gradient,
                 ps_server::Push* push) const;
   std::size_t gradient_floats(std::uint64_t c, std::uint32_t u) const {
     return slot() ? SectionOf(c, u).floats : elements_;
   }
-  // A pull of everything.
+  // A pull of all values.
   ps_server::Pull PullOf(ShardEpoch epoch, bool has = false, MapVersion have_start = {},
                          std::uint64_t have_vlsn = 0) const;
-  // A cut of a slot that was handed out in slices (`tables` of it were filled by TakeSlice), or of
-  // a dense shard, as a file holds it.
+  // New tables for a cut of a slot, to be filled by TakeSlice; none for a dense shard.
   std::vector<std::shared_ptr<ps_server::storage::EmbeddingTable>> NewTables(
       const ps_server::ShardCut& cut) const;
   static void TakeSlice(
@@ -93,28 +93,29 @@ struct Applied {
 struct HeldState {
   JobUid job{};
   std::unique_ptr<ps_server::Shard> shard;
-  std::uint64_t stopped_in = 0;  // [22] the life that stopped it; of the holder, as in Shard
+  std::uint64_t stopped_in = 0;  // [22] the life that stopped it; belongs to the holder
   std::array<std::uint8_t, kClosures * kUpdates>
-      count{};                               // applications of (c, u), a SKIP counted as one
-  std::uint64_t gradients = 0;               // of the log, those that are no SKIP
+      count{};                               // applications of (c, u); a SKIP counts as one
+  std::uint64_t gradients = 0;               // entries of the log that are no SKIP
   std::array<Attempt, kClosures> seen{};     // highest attempt answered APPLIED or DUPLICATE [I9]
   std::vector<Applied> log;                  // in order
   std::array<float, kElementsMax> values{};  // the fold of `log`
   std::array<std::array<float, kElementsMax>, ps_server::optimizer::kSlotsMax> slots{};
   std::array<std::uint32_t, kElementsMax>
-      row_gradients{};  // of a slot: of the row that begins at this element
+      row_gradients{};  // for a slot: gradients of the row that begins at this element
 
   static std::unique_ptr<HeldState> FromSeed(const ShardModel& model, ShardEpoch epoch,
                                              MapVersion start, const IntervalSet& refused);
   std::unique_ptr<HeldState> Copy() const;
-  // Through a cut, as a file does [27, 21], and as a new job finds it where `resumed` [28].
+  // The state after a cut and a restore, as from a file [27, 21]; if `resumed`, as a new job finds
+  // it [28].
   std::unique_ptr<HeldState> Restored(const ShardModel& model, ShardEpoch epoch, MapVersion start,
                                       const IntervalSet& refused, bool resumed,
                                       const ps_server::Ledger* other_ledger = nullptr) const;
-  // Everything but the shard.
+  // A copy of all members but the shard.
   std::unique_ptr<HeldState> Facts() const;
-  // The same from a cut of this state's shard, taken when these facts were; a slot's tables are
-  // filled.
+  // As Restored, from a cut of this state's shard that was taken at the same moment as these facts.
+  // A slot's tables are filled.
   std::unique_ptr<HeldState> RestoredFrom(const ShardModel& model, ps_server::ShardCut cut,
                                           ShardEpoch epoch, MapVersion start,
                                           const IntervalSet& refused, bool resumed,
@@ -125,12 +126,14 @@ struct HeldState {
   void FoldRows(const ShardModel& model, const SlotSection& section, const float* gradient);
   // Line 13: a SKIP is recorded and changes no value.
   void FoldSkip(std::uint64_t c, std::uint32_t u, Attempt attempt);
-  // "" or what differs: the shard's values against the fold, bit by bit.
+  // Compares the shard's values with the fold, bit by bit. Returns "" or the difference.
   std::string CheckValues(const ShardModel& model) const;
-  // "" or what differs: the ledger records exactly the updates of the log (I2), and what is done is
-  // there whole (I3). touch[c] holds a bit per update that has rows here.
+  // Checks that the ledger records exactly the updates of the log (I2), and that the log has all
+  // updates of done closures (I3). touch[c] has a bit for each update with rows here. Returns "" or
+  // the difference.
   std::string CheckLedger(const std::array<std::uint8_t, kClosures>& touch) const;
-  // As CheckValues, with the slots too, by applying the log to a new shard.
+  // Applies the log to a new shard and compares values and optimizer slots. Returns "" or the
+  // difference.
   std::string CheckReplay(const ShardModel& model) const;
 };
 

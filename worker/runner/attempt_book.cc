@@ -56,10 +56,10 @@ std::vector<AttemptBook::Held> AttemptBook::HeldForHello() const {
   std::vector<Held> held;
   held.reserve(unanswered_.size() + queued_.size() + 1);
   for (const DoneReport& report : unanswered_) held.push_back({report.work, report.v1, true, true});
-  // A push may be on its way under the newest map, so that is what the attempt has used.
+  // A push may be in flight under the newest map, so the attempt may have used that map.
   if (running_) held.push_back({running_->work, std::max(running_->v1, map_.version), true, false});
   for (const Work& work : queued_)
-    held.push_back({work, MapVersion{}, false, false});  // has used no map yet
+    held.push_back({work, MapVersion{}, false, false});  // it has used no map yet
   return held;
 }
 
@@ -107,7 +107,7 @@ Disposition AttemptBook::OnPushAnswer(Attempt attempt, UpdateIndex update, Shard
                                       PushAnswer answer, MapVersion server_version) {
   if (!running_ || running_->work.attempt != attempt) return {Next::kDropAttempt, {}};
   const auto it = running_->unsettled.find(update.value());
-  // A late answer to a push that another copy of it has settled.
+  // This is a late answer to a push that the answer to another copy has settled.
   if (it == running_->unsettled.end() || !it->second.contains(shard)) return {Next::kSettled, {}};
   if (AttemptRules::Settles(answer)) {
     it->second.erase(shard);

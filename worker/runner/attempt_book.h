@@ -1,6 +1,6 @@
-// The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26): which attempts it holds,
-// what is settled, what it reports. A pure state machine: no clock, no threads, no I/O. Not
-// thread-safe; the runner's executor calls it.
+// The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26): the attempts that it
+// holds, the pushes that are settled, and its reports. A pure state machine: no clock, no threads,
+// no I/O. Not thread-safe; the runner's executor calls it.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,22 @@ enum class WorkKind { kTrain, kEvaluate, kDescribe, kExport };
 struct ShardPlace {
   ShardEpoch epoch;
   MapVersion start;
-  std::string server;  // identity; "" when nobody holds it
+  std::string server;  // identity; "" if nobody holds the shard
   friend bool operator==(const ShardPlace&, const ShardPlace&) = default;
 };
 struct ShardMap {
   MapVersion version;
   std::vector<ShardPlace> shards;  // by shard number
-  JobUid job{};                    // versions of two jobs do not compare
+  JobUid job{};                    // versions of two jobs cannot be compared
 };
 
-// Of a functions job.
+// Work of a functions job.
 struct FunctionWork {
   std::string function, arguments;
 };
 
-// Work as granted. Empty targets with all_targets: every shard that the update touches.
+// Work as granted. With all_targets, `targets` is empty and stands for every shard that an update
+// touches.
 struct Work {
   JobUid job;
   ClosureId closure;
@@ -45,14 +46,14 @@ struct Work {
   bool all_targets = true;
   std::set<ShardId> targets;
   std::shared_ptr<const FunctionWork> function = nullptr;  // shared by the copies of this work
-  bool first = false;                                      // as its Grant says
-  // [34], [36] What goes with its pushes: the proof of its Grant, and the name that this worker had
-  // then.
+  bool first = false;                                      // as in its Grant
+  // [34], [36] Sent with its pushes: the proof of its Grant, and the name of this worker at the
+  // time of the Grant.
   std::string proof = {}, granted_to = {};
 };
 
-// What is sent in Done, kept and resent unchanged until answered [16]. The payload (metrics,
-// describe, …) is kept by the driver under the attempt.
+// The content of a Done, which is kept and sent again unchanged until it is answered [16]. The
+// driver keeps the payload (metrics, describe, …) under the attempt.
 struct DoneReport {
   Work work;
   MapVersion v0, v1;
@@ -70,13 +71,13 @@ enum class PushAnswer {
   kTransport
 };
 enum class Next {
-  kSettled,     // nothing more to do for this (update, shard)
-  kWaitForMap,  // STALE above our map: resend once a map >= `wait_for` is here
-  kBackoff,  // STALE at our map, transport error, BUSY, OVER_BUDGET under `pause`: resend after a
-             // delay (10 ms to 1 s, doubling)
-  kDropAttempt,  // SUPERSEDED | REFUSED: the attempt has been dropped from the book. Also for an
-                 // answer to an attempt that does not run any more
-  kFail,         // INVALID | OVER_BUDGET under `fail`
+  kSettled,     // the push needs nothing more
+  kWaitForMap,  // STALE with a V above our map: send again once a map >= `wait_for` has arrived
+  kBackoff,  // STALE at our map, transport error, BUSY, OVER_BUDGET under `pause`: send again after
+             // a delay (10 ms to 1 s, doubling)
+  kDropAttempt,  // SUPERSEDED or REFUSED: the book has dropped the attempt. Also for an answer to
+                 // an attempt that does not run any more
+  kFail,         // INVALID, or OVER_BUDGET under `fail`
 };
 struct Disposition {
   Next next = Next::kSettled;
@@ -85,31 +86,31 @@ struct Disposition {
 
 class AttemptBook {
  public:
-  enum class OverBudget { kFail, kPause };  // what OVER_BUDGET means for the attempt [15]
+  enum class OverBudget { kFail, kPause };  // effect of OVER_BUDGET on the attempt [15]
   explicit AttemptBook(OverBudget over_budget = OverBudget::kFail) : over_budget_(over_budget) {}
 
-  // Of the job whose attempts follow.
+  // The setting of the job whose attempts follow.
   void SetOverBudget(OverBudget over_budget) { over_budget_ = over_budget; }
 
   // --- session
-  // Line 26: one message. Whatever `adopted` does not name is dropped; returns what was dropped.
-  // (The line says so of older terms; one of this term that is not named was superseded while the
-  // session was cut. Grants come only inside a session, so nothing can have been added since the
-  // Hello.) An attempt may have been dropped since the Hello: for each adopted one that the book
-  // does not hold any more (Holds) the driver answers AttemptDropped, or it would be waited for
-  // without end.
+  // Line 26, in one message: drops all attempts that `adopted` does not name, and returns them.
+  // (The line says so for older terms. An attempt of this term that is not named was superseded
+  // while the worker was disconnected. Grants come only inside a session, so none was added since
+  // the Hello.) An attempt may have been dropped since the Hello: for each adopted attempt that the
+  // book does not hold any more (Holds) the driver answers AttemptDropped, or the coordinator would
+  // wait for it without end.
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
-  // A map of the same job with a version below the held one is ignored, unless `replace`.
+  // Ignores a map of the same job whose version is below the present one, unless `replace` is set.
   void OnMap(ShardMap map, bool replace = false);
   const ShardMap& map() const { return map_; }
-  // Queued behind what is held; what is to be run `first` before all that is not, in the order of
-  // closures. False: held already, or kQueuedMax wait; the driver then answers AttemptDropped for
-  // the latter.
+  // Queues the work behind the present work. Work with `first` comes before all other, in the order
+  // of closures. Returns false if the attempt is held already, or if kQueuedMax wait; in the second
+  // case the driver answers AttemptDropped.
   bool OnGrant(Work work);
-  std::vector<Attempt> OnRecall(Attempt attempt);  // given back if it has not begun
-  // Acknowledged or SUPERSEDED: forgotten either way; a queued or running attempt that is
-  // superseded is dropped. Returns whether it was held. Attempt numbers are a job's own: the driver
-  // compares the job first.
+  std::vector<Attempt> OnRecall(Attempt attempt);  // gives the attempt back if it has not begun
+  // Forgets a Done that was acknowledged or SUPERSEDED; a superseded attempt that is queued or runs
+  // is dropped. Returns whether the attempt was held. Each job has its own attempt numbers, so the
+  // driver compares the job first.
   bool OnDoneAnswer(Attempt attempt, bool superseded);
   struct Held {
     Work work;
@@ -117,25 +118,26 @@ class AttemptBook {
     bool begun = false;
     bool done = false;
   };
-  std::vector<Held> HeldForHello() const;      // not begun, running, Done unanswered
-  std::vector<DoneReport> Unanswered() const;  // resent in every session, in order
+  std::vector<Held> HeldForHello() const;      // queued, running, or with an unanswered Done
+  std::vector<DoneReport> Unanswered() const;  // sent again in every session, in order
 
   // --- running one attempt at a time
-  const Work* NextToBegin() const;  // front of the queue when nothing runs
-  // Fixes V0 = the map held now. EG_CHECK: something runs already.
+  const Work* NextToBegin() const;  // the front of the queue if no attempt runs
+  // Sets V0 to the present map. EG_CHECKs that no other attempt runs.
   void Begin(Attempt attempt);
   const Work* running() const;
   // Declares that the running attempt will push `update` to `shards` (already intersected with its
-  // targets): unsettled. Once per update, before its first push leaves.
+  // targets), which are unsettled from now on. Call it once per update, before its first push
+  // leaves.
   void Expect(UpdateIndex update, const std::vector<ShardId>& shards);
-  // The shards of `update` still unsettled.
+  // The shards of `update` that are still unsettled.
   std::vector<ShardId> Unsettled(UpdateIndex update) const;
   bool AllSettled() const;
-  // Line 15. `server_version`: V in a STALE answer.
+  // Line 15. `server_version` is the V of a STALE answer.
   Disposition OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard, PushAnswer answer,
                            MapVersion server_version);
-  // [38] Of the running attempt's declared updates: the shards that fewer than all of them touch,
-  // rising, with how many do.
+  // [38] (shard, updates) for each shard that only some of the running attempt's declared updates
+  // touch, in rising order.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> TouchedLess() const;
   // Line 16. Returns whether an attempt runs, has declared all its updates and every push is
   // settled.
@@ -143,10 +145,10 @@ class AttemptBook {
   // Ends the running attempt; returns its report and keeps it until OnDoneAnswer. EG_CHECKs
   // MayFinish(true).
   DoneReport Finish();
-  // The running or queued attempt ends without a Done (Failed sent, drained, superseded). Returns
-  // whether it was held.
+  // Ends a running or queued attempt without a Done (Failed was sent, the worker drains, or the
+  // attempt is superseded). Returns whether it was held.
   bool Drop(Attempt attempt);
-  void DropJob(JobUid job);           // the job has ended: everything of it goes, its map too
+  void DropJob(JobUid job);           // the job has ended: drops its work, its Dones and its map
   bool Holds(Attempt attempt) const;  // queued, running or unanswered
   std::size_t queued() const { return queued_.size(); }
   static constexpr std::size_t kQueuedMax = 4096;
@@ -156,8 +158,8 @@ class AttemptBook {
     Work work;
     MapVersion v0, v1;
     std::map<std::uint32_t, std::set<ShardId>> unsettled;  // update -> shards
-    std::uint32_t updates = 0;                             // declared
-    std::vector<std::uint32_t> touched = {};               // by shard: how many of them touch it
+    std::uint32_t updates = 0;                             // number of declared updates
+    std::vector<std::uint32_t> touched = {};               // by shard: number that touch it
   };
   OverBudget over_budget_;
   ShardMap map_;
