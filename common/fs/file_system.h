@@ -12,8 +12,8 @@
 // reports an error).
 //
 // Failpoints: fs.write (each Append), fs.sync, fs.link, fs.sync_folder (the three steps of Commit),
-// fs.remove. `error` fails the step; `drop` skips fs.sync or fs.sync_folder, which has an effect
-// only after a crash.
+// fs.remove. `error` fails the step. With `drop`, MemoryFileSystem skips fs.sync or
+// fs.sync_folder, which only its Crash can show.
 #pragma once
 
 #include <cstddef>

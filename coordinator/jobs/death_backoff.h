@@ -14,8 +14,10 @@
 // that still dies is found again by its next deaths.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -76,6 +78,46 @@ class DeathBackoff {
 
   const Options options_;
   std::map<Key, Record> records_;
+};
+
+// Counts the deaths since a job last got further.
+//
+// A job fails when its tasks die more than `--deaths-max` times while it does not get further; over
+// a long life any number of machines may die. It gets further
+//   - when a closure succeeds for the first time, and
+//   - when less repeated work (repair runs, an evaluation, an export) is left than ever since the
+//     last such success. Without "than ever" the count would never end: a server that dies and is
+//     rolled back again and again makes the job repeat the same repairs, and each of them succeeds.
+// Deaths of tasks that held no work of the job are not reported to this class.
+class DeathLimit {
+ public:
+  enum class Again { kRepairs, kEvaluation, kExport };
+
+  void OnDeaths(std::uint32_t deaths) { deaths_ += deaths; }
+  // A closure succeeded for the first time.
+  void OnFirstSuccess() {
+    deaths_ = 0;
+    least_.fill(kUnknown);
+  }
+  // `left` closures of repeated work are left. Returns whether the job got further.
+  bool OnLeft(Again work, std::uint64_t left) {
+    std::uint64_t& least = least_[static_cast<std::size_t>(work)];
+    if (left >= least) return false;
+    least = left;
+    deaths_ = 0;
+    return true;
+  }
+
+  std::uint32_t deaths() const { return deaths_; }
+  // From the journal, which does not hold the repeated work that was left: the first piece of it
+  // that ends in the next life of the coordinator counts as progress.
+  void Restore(std::uint32_t deaths) { deaths_ = deaths; }
+
+ private:
+  static constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
+
+  std::uint32_t deaths_ = 0;
+  std::array<std::uint64_t, 3> least_{kUnknown, kUnknown, kUnknown};
 };
 
 }  // namespace evergrad::coordinator

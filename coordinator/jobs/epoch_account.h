@@ -29,7 +29,7 @@
 #include "common/time/clock.h"
 #include "coordinator/dashboard/report.h"
 #include "coordinator/jobs/evaluation.h"
-#include "coordinator/jobs/line_sink.h"
+#include "coordinator/jobs/json_lines.h"
 #include "coordinator/jobs/step_lines.h"
 #include "evergrad/v1/api.pb.h"
 #include "evergrad/v1/session.pb.h"
@@ -169,5 +169,14 @@ class EpochAccount {
   // The steps that former jobs took for the resumed epochs, less the steps that this plan has.
   std::int64_t former_steps_apart_ = 0;
 };
+
+// The metric under which a manifest keeps the steps of a trained epoch (scope "train").
+inline constexpr char kStepsMetric[] = "steps";
+
+// The steps of epochs 1, 2, …, as the manifest says them. Where it does not (an older build wrote
+// it, or what it says is no whole number): as its own plan has them, and under the same plan as in
+// `counted`, where this job counted them itself.
+std::vector<std::uint64_t> StepsOfEpochs(const v1::Manifest& manifest, bool same_plan,
+                                         std::vector<std::uint64_t> counted);
 
 }  // namespace evergrad::coordinator

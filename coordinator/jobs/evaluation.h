@@ -14,6 +14,13 @@ class JobSnapshot;
 
 namespace evergrad::coordinator {
 
+// Counts of one metric of one closure; a Done with more is refused.
+inline constexpr int kMetricCountsMax = 4096;
+
+// By v1::Reduction; NaN where it is not defined: no positives or no negatives for AUC, a reduction
+// that this build does not know.
+double Reduced(const v1::NamedSum& sum, double examples);
+
 struct EvaluationResult {
   std::map<std::string, double> metrics;       // By name, `loss` among them; NaN: not defined.
   std::map<std::string, std::int64_t> counts;  // Of an evaluation that counts.

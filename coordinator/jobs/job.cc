@@ -10,7 +10,7 @@
 #include "common/grants/grant_proof.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/speed.h"
+#include "coordinator/jobs/training_rate.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {

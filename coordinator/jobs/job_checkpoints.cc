@@ -12,9 +12,9 @@
 #include "common/client/protocol.h"
 #include "common/snapshot/manifest.h"
 #include "common/snapshot/shard_file.h"
+#include "coordinator/jobs/epoch_account.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/resumed_steps.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {

@@ -8,11 +8,11 @@
 #include "common/base/status.h"
 #include "common/client/protocol.h"
 #include "coordinator/jobs/append_field.h"
+#include "coordinator/jobs/evaluation.h"
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/reduce_metric.h"
-#include "coordinator/jobs/speed.h"
+#include "coordinator/jobs/training_rate.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {

@@ -14,7 +14,7 @@
 #include "coordinator/jobs/function_queue.h"
 #include "coordinator/jobs/job.h"
 #include "coordinator/jobs/job_error.h"
-#include "coordinator/jobs/json_text.h"
+#include "coordinator/jobs/json_lines.h"
 #include "evergrad/v1/journal.pb.h"
 
 namespace evergrad::coordinator {

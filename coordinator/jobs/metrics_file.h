@@ -24,7 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/time/clock.h"
-#include "coordinator/jobs/line_sink.h"
+#include "coordinator/jobs/json_lines.h"
 
 namespace evergrad::v1 {
 class JobCounters;

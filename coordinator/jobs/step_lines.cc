@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "coordinator/jobs/json_text.h"
+#include "coordinator/jobs/json_lines.h"
 
 namespace evergrad::coordinator {
 

@@ -14,8 +14,8 @@
 #include "common/base/ids.h"
 #include "common/plan/plan.h"
 #include "common/time/clock.h"
-#include "coordinator/jobs/curve.h"
-#include "coordinator/jobs/line_sink.h"
+#include "coordinator/jobs/json_lines.h"
+#include "coordinator/jobs/training_rate.h"
 #include "evergrad/v1/session.pb.h"
 
 namespace evergrad::coordinator {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "coordinator/dashboard/report.h"
-#include "coordinator/jobs/curve.h"
+#include "coordinator/jobs/training_rate.h"
 
 using namespace evergrad::coordinator;
 using Catch::Matchers::Contains;

@@ -1,7 +1,7 @@
 // How many deaths a job bears without getting further.
 #include <catch2/catch.hpp>
 
-#include "coordinator/jobs/death_limit.h"
+#include "coordinator/jobs/death_backoff.h"
 
 using namespace evergrad;
 using namespace evergrad::coordinator;

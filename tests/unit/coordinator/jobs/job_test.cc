@@ -4,7 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "coordinator/jobs/speed.h"
+#include "coordinator/jobs/training_rate.h"
 #include "job_fixture.h"
 
 using namespace evergrad;

@@ -1,5 +1,5 @@
 // One number of what all closures of an evaluation counted.
-#include "coordinator/jobs/reduce_metric.h"
+#include "coordinator/jobs/evaluation.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

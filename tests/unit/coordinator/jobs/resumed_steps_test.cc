@@ -1,4 +1,4 @@
-#include "coordinator/jobs/resumed_steps.h"
+#include "coordinator/jobs/epoch_account.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "coordinator/jobs/speed.h"
+#include "coordinator/jobs/training_rate.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Counters of processes that come, go and return.
-#include "coordinator/jobs/tally.h"
+#include "coordinator/jobs/task_totals.h"
 
 #include <catch2/catch.hpp>
 
