@@ -37,7 +37,7 @@ std::vector<std::uint64_t> MembersOf(const Keys& keys, const v1::IntervalSet& pr
 
 }  // namespace
 
-const FunctionQueue::Entry* FunctionQueue::Find(std::uint64_t closure) const {
+const FunctionQueue::ScheduledClosure* FunctionQueue::Find(std::uint64_t closure) const {
   const auto found = kept_.find(closure);
   return found == kept_.end() ? nullptr : &found->second;
 }

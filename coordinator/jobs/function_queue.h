@@ -25,7 +25,7 @@ namespace evergrad::coordinator {
 
 class FunctionQueue {
  public:
-  struct Entry {
+  struct ScheduledClosure {
     std::string function;
     std::string arguments;
   };
@@ -47,10 +47,10 @@ class FunctionQueue {
 
   const std::set<std::uint64_t>& open() const { return open_; }
   bool full() const { return open_.size() >= spec_.queue_limit; }
-  const std::map<std::uint64_t, Entry>& kept() const {
+  const std::map<std::uint64_t, ScheduledClosure>& kept() const {
     return kept_;
   }  // arguments, of open ones and of what no snapshot holds yet
-  const Entry* Find(std::uint64_t closure) const;
+  const ScheduledClosure* Find(std::uint64_t closure) const;
   std::uint64_t argument_bytes() const { return argument_bytes_; }
   bool HasRoomFor(std::uint64_t argument_bytes) const {
     return argument_bytes_ + argument_bytes + kEntryBytes <= spec_.argument_bytes_max;
@@ -90,7 +90,7 @@ class FunctionQueue {
                 results_given_up_ = 0;
   bool finish_ = false;
   std::set<std::uint64_t> open_;
-  std::map<std::uint64_t, Entry> kept_;
+  std::map<std::uint64_t, ScheduledClosure> kept_;
   std::map<std::uint64_t, std::string> results_;
   std::uint64_t argument_bytes_ = 0, result_bytes_ = 0;
   std::set<std::uint64_t> released_;  // of the open ones

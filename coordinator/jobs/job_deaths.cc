@@ -122,7 +122,7 @@ void Job::JudgeDeaths() {
     const std::uint64_t c = verdict.poison->closure.value();
     std::string range;
     if (functions_) {
-      const FunctionQueue::Entry* entry = functions_->Find(c);
+      const FunctionQueue::ScheduledClosure* entry = functions_->Find(c);
       range = absl::StrCat(" function=", entry == nullptr ? "?" : entry->function);
     } else if (plan_ && c < plan_->closures()) {
       const plan::ClosureRange r = plan_->Closure(verdict.poison->closure);

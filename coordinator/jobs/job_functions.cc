@@ -90,7 +90,7 @@ void Job::NoteFunctions(const v1::FunctionsNote& note) {
 // ---------------------------------------------------------------- grants and ends
 
 void Job::FillCall(std::uint64_t closure, v1::Grant* grant) const {
-  const FunctionQueue::Entry* entry = functions_->Find(closure);
+  const FunctionQueue::ScheduledClosure* entry = functions_->Find(closure);
   if (entry == nullptr) return;
   grant->set_function(entry->function);
   grant->set_arguments(entry->arguments);
@@ -149,7 +149,7 @@ void Job::FailFunction(ClosureId closure, v1::ErrorDetail cause) {
   IntervalSet open;
   for (const std::uint64_t c : functions_->open()) open.Add(c);
   if (!open.Contains(closure.value())) return;
-  const FunctionQueue::Entry* entry = functions_->Find(closure.value());
+  const FunctionQueue::ScheduledClosure* entry = functions_->Find(closure.value());
   v1::FunctionsNote note;
   note.mutable_failed()->set_closure(closure.value());
   note.mutable_failed()->set_function(entry == nullptr ? "" : entry->function);
@@ -563,7 +563,7 @@ std::string Job::WaitingForFunction() const {
   }
   for (const std::uint64_t c : functions_->open()) {
     if (book_->current().contains(ClosureId(c))) continue;
-    const FunctionQueue::Entry* entry = functions_->Find(c);
+    const FunctionQueue::ScheduledClosure* entry = functions_->Find(c);
     if (entry != nullptr && !there.contains(entry->function))
       return absl::StrCat("workers: no connected worker has function `", entry->function, "`");
   }

@@ -116,7 +116,7 @@ std::optional<std::set<std::string>> Job::wanted_functions() const {
   if (!functions_) return std::nullopt;
   std::set<std::string> wanted;
   for (const std::uint64_t c : functions_->open()) {
-    if (const FunctionQueue::Entry* entry = functions_->Find(c); entry != nullptr)
+    if (const FunctionQueue::ScheduledClosure* entry = functions_->Find(c); entry != nullptr)
       wanted.insert(entry->function);
   }
   if (book_ && book_->RepairsPending()) {  // whatever they are of
@@ -376,7 +376,7 @@ class Job::FunctionGrants final : public ClosureGrants {
   Given Grant(JobWorker& worker, bool new_ones) override {
     const std::uint64_t newest = job_.book_->next_new();
     const auto granted = job_.book_->NextGrant(worker.task, new_ones, [&](ClosureId c) {
-      const FunctionQueue::Entry* entry = job_.functions_->Find(c.value());
+      const FunctionQueue::ScheduledClosure* entry = job_.functions_->Find(c.value());
       return entry == nullptr || worker.functions.contains(entry->function);
     });
     if (!granted) return Given::kNothingForIt;
@@ -388,7 +388,7 @@ class Job::FunctionGrants final : public ClosureGrants {
   }
   bool IsIdle(const JobWorker& worker) override { return job_.Usable(worker, now_); }
   bool CanRun(const JobWorker& worker, ClosureId closure) override {
-    const FunctionQueue::Entry* entry = job_.functions_->Find(closure.value());
+    const FunctionQueue::ScheduledClosure* entry = job_.functions_->Find(closure.value());
     return entry != nullptr && worker.functions.contains(entry->function);
   }
 };

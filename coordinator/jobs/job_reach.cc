@@ -44,7 +44,7 @@ void Job::CheckReach() {
     return std::any_of(able.begin(), able.end(), [&](const Worker* other) {
       return std::any_of(of.held.begin(), of.held.end(), [&](const auto& one) {
         if (one.second.kind != v1::TRAIN) return true;
-        const FunctionQueue::Entry* entry = functions_->Find(one.second.closure.value());
+        const FunctionQueue::ScheduledClosure* entry = functions_->Find(one.second.closure.value());
         return entry == nullptr || other->functions.contains(entry->function);
       });
     });
@@ -90,11 +90,11 @@ void Job::PassOn(Worker& worker, const v1::UnreachedServer& from) {
   worker.advanced_at = host_->Now();
   worker.stuck = worker.progress.computing();
   worker.progress.clear_unreached();  // of the attempt that was taken away
-  v1::Failed lack;
-  lack.set_lack(v1::REACH);
-  lack.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),
-                                                 "; its work goes to workers that can"));
-  SetAside(worker, lack);
+  v1::Failed failure;
+  failure.set_lack(v1::REACH);
+  failure.mutable_cause()->set_message(absl::StrCat("it cannot reach ", ReachRule::Text(from),
+                                                    "; its work goes to workers that can"));
+  SetAside(worker, failure);
   unfit_.SetUnreached(worker.process, from);
   if (trained)
     SayNotReproducible(absl::StrCat("the work of worker/", worker.identity, " was passed on"));

@@ -6,7 +6,7 @@
 
 namespace evergrad::coordinator {
 
-void MemoryStateStore::Apply(const Entry& entry, StoredJob* job) {
+void MemoryStateStore::Apply(const StoredCommit& entry, StoredJob* job) {
   if (entry.checkpoint) {
     *job = entry.whole;
     return;
@@ -21,12 +21,12 @@ absl::Status MemoryStateStore::CommitTerm(Term term) {
         absl::StrCat("term does not grow: have=", term_.value(), " got=", term.value()));
   term_ = term;
   ++accepted_;
-  for (const Entry& entry : tail_) Apply(entry, &settled_[entry.job]);
+  for (const StoredCommit& entry : tail_) Apply(entry, &settled_[entry.job]);
   tail_.clear();
   return absl::OkStatus();
 }
 
-absl::Status MemoryStateStore::Add(Entry entry) {
+absl::Status MemoryStateStore::Add(StoredCommit entry) {
   if (std::find(order_.begin(), order_.end(), entry.job) == order_.end()) {
     if (order_.size() >= options_.jobs_max) {
       return absl::ResourceExhaustedError(
@@ -49,7 +49,7 @@ absl::Status MemoryStateStore::Add(Entry entry) {
 }
 
 absl::Status MemoryStateStore::Commit(JobUid job, const Record& record, std::string note) {
-  Entry entry;
+  StoredCommit entry;
   entry.job = job;
   entry.record = record;
   entry.note = std::move(note);
@@ -58,7 +58,7 @@ absl::Status MemoryStateStore::Commit(JobUid job, const Record& record, std::str
 
 absl::Status MemoryStateStore::Checkpoint(JobUid job, const DurableState& state,
                                           std::string snapshot) {
-  Entry entry;
+  StoredCommit entry;
   entry.job = job;
   entry.checkpoint = true;
   entry.whole = {state, std::move(snapshot), {}};
@@ -72,7 +72,7 @@ absl::StatusOr<StoredJob> MemoryStateStore::LoadJob(JobUid job) const {
   }
   StoredJob stored;
   if (const auto it = settled_.find(job); it != settled_.end()) stored = it->second;
-  for (const Entry& entry : tail_) {
+  for (const StoredCommit& entry : tail_) {
     if (entry.job == job) Apply(entry, &stored);
   }
   return stored;
@@ -82,7 +82,7 @@ absl::Status MemoryStateStore::Remove(JobUid job) {
   if (std::find(order_.begin(), order_.end(), job) != order_.end()) removed_.Add(job);
   std::erase(order_, job);
   settled_.erase(job);
-  std::erase_if(tail_, [&](const Entry& entry) { return entry.job == job; });
+  std::erase_if(tail_, [&](const StoredCommit& entry) { return entry.job == job; });
   ++accepted_;
   return absl::OkStatus();
 }
@@ -93,7 +93,7 @@ std::size_t MemoryStateStore::TearTail(std::size_t commits) {
   std::erase_if(order_, [&](JobUid job) {
     return !settled_.contains(job) &&
            std::none_of(tail_.begin(), tail_.end(),
-                        [&](const Entry& entry) { return entry.job == job; });
+                        [&](const StoredCommit& entry) { return entry.job == job; });
   });
   return commits;
 }

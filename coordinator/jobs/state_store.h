@@ -145,15 +145,15 @@ class MemoryStateStore final : public StateStore {
   std::size_t TearTail(std::size_t commits);
 
  private:
-  struct Entry {
+  struct StoredCommit {
     JobUid job;
     Record record;
     std::string note;
     bool checkpoint = false;
     StoredJob whole;  // of a checkpoint
   };
-  static void Apply(const Entry& entry, StoredJob* job);
-  absl::Status Add(Entry entry);
+  static void Apply(const StoredCommit& entry, StoredJob* job);
+  absl::Status Add(StoredCommit entry);
 
   const Options options_;
   Term term_;
@@ -161,7 +161,7 @@ class MemoryStateStore final : public StateStore {
   std::map<JobUid, StoredJob> settled_;
   std::vector<JobUid> order_;
   RemovedJobs removed_{kRemovedMax};
-  std::vector<Entry> tail_;  // not yet settled, oldest first
+  std::vector<StoredCommit> tail_;  // not yet settled, oldest first
 };
 
 }  // namespace evergrad::coordinator

@@ -22,21 +22,21 @@ const UnfitWorkers::Record* UnfitWorkers::Of(std::uint64_t process) const {
   return found == records_.end() || found->second.fit ? nullptr : &found->second;
 }
 
-UnfitWorkers::Change UnfitWorkers::Add(std::uint64_t process, v1::Lack lack, std::string why,
-                                       MonoTime now) {
+UnfitWorkers::Change UnfitWorkers::Add(std::uint64_t process, v1::Lack missing_ability,
+                                       std::string why, MonoTime now) {
   std::erase_if(records_, [&](const auto& one) {
     return now > one.second.again_at + kKept && one.first != process;
   });
   Record& record = records_[process];
   Change change;
-  change.news = record.lack != lack;
+  change.news = record.missing_ability != missing_ability;
   change.aside = change.news || record.again_at <= now;
   record.fit = false;
   if (!change.aside) return change;
   record.again_at = now + std::min<std::chrono::milliseconds>(
                               aside_max_, kAsideAtFirst * (1u << std::min(record.times, 10u)));
   ++record.times;
-  record.lack = lack;
+  record.missing_ability = missing_ability;
   record.why = client::CleanText(why, kWhyBytesMax);
   return change;
 }

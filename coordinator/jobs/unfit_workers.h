@@ -20,7 +20,7 @@ namespace evergrad::coordinator {
 class UnfitWorkers {
  public:
   struct Record {
-    v1::Lack lack = v1::NO_LACK;
+    v1::Lack missing_ability = v1::NO_LACK;
     std::string why;
     std::optional<v1::UnreachedServer> unreached = std::nullopt;  // REACH: the server.
     bool fit = false;                                             // It has ended something since.
@@ -39,7 +39,7 @@ class UnfitWorkers {
     bool aside = false;  // Its time begins anew: its attempts go to others.
   };
   // It could not do what it was given. A repeat while it is set aside changes nothing.
-  Change Add(std::uint64_t process, v1::Lack lack, std::string why, MonoTime now);
+  Change Add(std::uint64_t process, v1::Lack missing_ability, std::string why, MonoTime now);
   void SetUnreached(std::uint64_t process, const v1::UnreachedServer& server);
   void TryAgainBy(std::uint64_t process,
                   MonoTime at);                      // No later than `at`; the process was added.

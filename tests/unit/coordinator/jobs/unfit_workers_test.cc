@@ -31,7 +31,9 @@ TEST_CASE("a worker is set aside for 1, 2, 4 … s, and a repeat meanwhile chang
   CHECK_FALSE(unfit.IsAside(kProcess, seconds(6)));
 }
 
-TEST_CASE("another lack is news, also while the worker is set aside, and its text is bounded") {
+TEST_CASE(
+    "another missing ability is news, also while the worker is set aside, and its text is "
+    "bounded") {
   UnfitWorkers unfit(seconds(60));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
   const UnfitWorkers::Change change =
@@ -39,11 +41,12 @@ TEST_CASE("another lack is news, also while the worker is set aside, and its tex
   CHECK(change.news);
   CHECK(change.aside);
   REQUIRE(unfit.Of(kProcess) != nullptr);
-  CHECK(unfit.Of(kProcess)->lack == v1::INPUT);
+  CHECK(unfit.Of(kProcess)->missing_ability == v1::INPUT);
   CHECK(unfit.Of(kProcess)->why.size() <= 1003);  // With its ellipsis.
 }
 
-TEST_CASE("a worker that has ended something is fit, and the same lack is no news again") {
+TEST_CASE(
+    "a worker that has ended something is fit, and the same missing ability is no news again") {
   UnfitWorkers unfit(seconds(60));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(0));
   unfit.Add(kProcess, v1::ABILITY, "no GPU", seconds(2));
