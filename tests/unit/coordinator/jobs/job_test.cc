@@ -9,7 +9,7 @@
 
 using namespace evergrad;
 using namespace evergrad::coordinator;
-using Json = nlohmann::json;
+using Parsed = nlohmann::json;
 
 namespace {
 
@@ -63,7 +63,7 @@ TEST_CASE(
   REQUIRE(
       c.Run([&] { return c.host.files.count("/runs/fake/result.json") != 0 || c.job->ended(); }));
   REQUIRE(c.RunToEnd());
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   std::set<std::string> keys;
   for (const auto& [key, value] : result.items()) keys.insert(key);
   CHECK(keys == std::set<std::string>{"schema_version",
@@ -94,7 +94,7 @@ TEST_CASE(
   CHECK(result["first_cause"].is_null());
   CHECK(result["metrics"]["count"] == 56);
   CHECK(result["closures"] ==
-        Json{{"succeeded", 16}, {"failed", 0}, {"cancelled", 0}, {"attempts", 16}});
+        Parsed{{"succeeded", 16}, {"failed", 0}, {"cancelled", 0}, {"attempts", 16}});
   CHECK(result["duplicates_refused"] == 4);
   REQUIRE(result["shards"].size() == 4);
   std::set<std::string> shard_keys;
@@ -117,7 +117,7 @@ TEST_CASE(
   std::set<std::uint64_t> steps;
   int epochs = 0;
   for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line);
+    const Parsed json = Parsed::parse(line);
     if (json["kind"] == "step") CHECK(steps.insert(json["step"].get<std::uint64_t>()).second);
     epochs += json["kind"] == "epoch";
   }
@@ -138,7 +138,7 @@ TEST_CASE(
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.Finish(worker, worker.held.front());
   REQUIRE(c.RunToEnd());
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["name"] == "fake");
   CHECK(result["uid"] == JobUidString(c.job->uid()));
   // The fixture's wall clock begins at 1,700,000,000,000 ms.
@@ -153,7 +153,7 @@ TEST_CASE("the result of a job that was cancelled before it began has no start a
   FakeCluster c;
   c.job->Cancel();
   REQUIRE(c.RunToEnd());
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["state"] == "CANCELLED");
   CHECK(result["start"].is_null());
   CHECK(result["end"].is_string());
@@ -202,7 +202,7 @@ TEST_CASE(
   std::istringstream lines(c.host.files.at("/runs/fake/metrics.jsonl"));
   std::vector<double> rates;
   for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line);
+    const Parsed json = Parsed::parse(line);
     if (json["kind"] == "rate") rates.push_back(json["examples_per_second"]);
   }
   REQUIRE(rates.size() == 2);  // one at the end of each epoch
@@ -312,7 +312,7 @@ TEST_CASE("what a dead worker held is granted again first, with a higher attempt
       later += Trains(g) && g.closure() == old.closure() && g.attempt().n() > old.attempt().n();
     CHECK(later == 1);
   }
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["closures"]["attempts"] == 16 + lost.size());
   REQUIRE(result["deaths"].size() == 1);
   CHECK(result["deaths"][0]["task"] == "worker/0");
@@ -360,7 +360,7 @@ TEST_CASE("a worker that returns keeps what it holds, and its Done counts") {
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   c.FinishHeld(back);
   REQUIRE(c.RunToEnd());
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["deaths"].empty());
   CHECK(result["closures"]["succeeded"] == 16);
 }
@@ -494,17 +494,17 @@ TEST_CASE(
   c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
   const v1::JobStatus status = c.Status();
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   if (!report) {
     CHECK(c.job->state() == JobState::kFailed);
     CHECK(status.first_cause().message() == "data are not those of the plan: file=images");
-    CHECK(result["lost"] == Json{{"closures", 0}, {"updates", 0}});
+    CHECK(result["lost"] == Parsed{{"closures", 0}, {"updates", 0}});
     return;
   }
   CHECK(c.job->state() == JobState::kSucceeded);
   CHECK(status.closures_lost() == trained);
   CHECK(status.updates_lost() == trained * 2 * 2);  // two steps each, two shards
-  CHECK(result["lost"] == Json{{"closures", trained}, {"updates", trained * 2 * 2}});
+  CHECK(result["lost"] == Parsed{{"closures", trained}, {"updates", trained * 2 * 2}});
   CHECK(result["closures"]["succeeded"] == 16);
   CHECK(result["closures"]["failed"] == 0);
   std::vector<std::string> said;
@@ -534,7 +534,7 @@ TEST_CASE("a server whose session was cut keeps its shards") {
   c.FinishHeld(c.workers["0"]);
   REQUIRE(c.RunToEnd());
   CHECK(c.Status().closures_rerun() == 0);
-  CHECK(Json::parse(c.host.files.at("/runs/fake/result.json"))["deaths"].empty());
+  CHECK(Parsed::parse(c.host.files.at("/runs/fake/result.json"))["deaths"].empty());
 }
 
 TEST_CASE("the shards of a lost server go to a living one, or wait for one") {
@@ -630,7 +630,7 @@ TEST_CASE("a user's error seals the shards and fails the job with its cause") {
   CHECK(c.job->state() == JobState::kFailed);
   CHECK(c.Status().first_cause().message() == "bad record: file=x line=3");
   CHECK(c.Status().first_cause().origin_text() == "worker/0");
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["state"] == "FAILED");
   CHECK(result["first_cause"]["message"] == "bad record: file=x line=3");
   CHECK(result["closures"]["succeeded"] == 7);
@@ -699,7 +699,7 @@ TEST_CASE("a cancelled job seals, drops and ends CANCELLED; a repeat changes not
   CHECK(c.granted.size() == grants);
   CHECK(c.workers["0"].ended_state == "CANCELLED");
   CHECK(c.servers["0"].ended);
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["closures"]["succeeded"] == 4);
   CHECK(result["closures"]["cancelled"].get<int>() ==
         static_cast<int>(result["closures"]["attempts"].get<int>() - 4));
@@ -939,7 +939,7 @@ TEST_CASE(
   server.bytes = 300;
   c.job->Start();
   REQUIRE(c.RunToEnd());
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 200);
   CHECK(result["tasks"][1]["bytes"] == 300);
   CHECK(result["duplicates_refused"] == 4);  // as the server says of its shards
@@ -1424,7 +1424,7 @@ TEST_CASE(
   CHECK(c.Status().workers(0).steps() == 12);
   c.hold = [](const FakeWorker&, const v1::Grant&) { return false; };
   REQUIRE(c.RunToEnd());
-  const Json result = Json::parse(c.host.files.at("/runs/fake/result.json"));
+  const Parsed result = Parsed::parse(c.host.files.at("/runs/fake/result.json"));
   CHECK(result["tasks"][0]["bytes"] == 1200);
   CHECK(result["duplicates_refused"] == 4);  // as the server says with its last report
 }
@@ -1532,9 +1532,9 @@ TEST_CASE(
   REQUIRE(c.RunToEnd());
   CHECK(c.job->state() == JobState::kSucceeded);
   std::istringstream lines(c.host.files.at("/runs/fake/metrics.jsonl"));
-  std::vector<Json> epochs;
+  std::vector<Parsed> epochs;
   for (std::string line; std::getline(lines, line);) {
-    const Json json = Json::parse(line);
+    const Parsed json = Parsed::parse(line);
     if (json["kind"] == "epoch") epochs.push_back(json);
   }
   REQUIRE(epochs.size() == 2);
