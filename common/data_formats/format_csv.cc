@@ -32,7 +32,7 @@ Key<SourceSpec> SeparatorKey() {
 
 Table<SourceSpec> SourceTable() {
   return {
-      "file of records; a relative path starts at the job file's folder",
+      "a csv source",
       {PathKey("path", &SourceSpec::path, "path of a file, .gz or plain",
                "relative paths are taken from the job file's folder",
                "\"${EVERGRAD_DATA:-../data}/ratings/ratings.csv\""),

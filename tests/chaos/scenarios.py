@@ -1317,7 +1317,7 @@ def c4(c, r):
                 "a job was taken without room for it: %d %s" % (refused.returncode, refused.stderr)
             )
         shown = job.show()
-        if "no room" not in shown["waiting_for"]:
+        if "no space" not in shown["waiting_for"]:
             raise Failure(
                 "the job does not say what it waits for: %s %s"
                 % (shown["state"], shown["waiting_for"])

@@ -60,7 +60,7 @@ def s10(c, r):
     status = job.wait_state("FAILED", "SUCCEEDED")
     if (
         status["state"] != "FAILED"
-        or "no room" not in str(status["first_cause"])
+        or "out of memory" not in str(status["first_cause"])
         or "counting/table2" not in str(status["first_cause"])
     ):
         raise Failure(
@@ -73,7 +73,7 @@ def s10(c, r):
         name=job.name,
         **dict(limited, table_bytes_max=16 * 48, checkpoint="{every: 50ms, keep: 20, resume: true}")
     ).wait_state("FAILED", "SUCCEEDED")
-    if status["state"] != "FAILED" or "no room" not in str(status["first_cause"]):
+    if status["state"] != "FAILED" or "out of memory" not in str(status["first_cause"]):
         raise Failure(
             "want FAILED for want of room, got %s: %s" % (status["state"], status["first_cause"])
         )

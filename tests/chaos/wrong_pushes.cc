@@ -387,10 +387,10 @@ void Frames(Cluster& cluster, const Held& held, std::uint64_t seed) {
   };
   refused("bytes beyond the frame",
           frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(1 << 20); }),
-          "leave the frame");
+          "exceed the frame");
   refused("bytes that overflow",
           frame([](v1::RequestHeader& h) { h.mutable_pushes(0)->set_payload_bytes(~0ull); }),
-          "leave the frame");
+          "exceed the frame");
   refused("ids beyond the frame", frame([](v1::RequestHeader& h) {
             h.mutable_pushes(0)->mutable_ids()->set_count(1 << 20);
             h.mutable_pushes(0)->mutable_ids()->set_offset(256);

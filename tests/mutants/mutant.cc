@@ -37,7 +37,7 @@ const std::vector<MutantInfo>& AllMutants() {
 
 const MutantInfo* FindMutant(const std::string& name) {
   for (const MutantInfo& info : AllMutants()) {
-    if (info.name == name) return &info;
+    if (name == info.name) return &info;
   }
   return nullptr;
 }

@@ -33,7 +33,8 @@ class Activated {
 
 struct MutantInfo {
   Mutant mutant = Mutant::kNone;
-  std::string name, line, error;  // "no_todo", "21", "a rollback leaves todo[p] empty"
+  const char *name = "", *line = "",
+             *error = "";  // "no_todo", "21", "a rollback leaves todo[p] empty"
 };
 const std::vector<MutantInfo>& AllMutants();            // without kNone
 const MutantInfo* FindMutant(const std::string& name);  // nullptr: no such mutant

@@ -42,8 +42,7 @@ int Usage() {
                kWithMutants ? " [--mutant NAME]\nmutants:" : "");
   if (kWithMutants) {
     for (const mutants::MutantInfo& info : mutants::AllMutants())
-      std::fprintf(stderr, "  %-26s line %-7s %s\n", info.name.c_str(), info.line.c_str(),
-                   info.error.c_str());
+      std::fprintf(stderr, "  %-26s line %-7s %s\n", info.name, info.line, info.error);
   }
   return 2;
 }

@@ -30,11 +30,11 @@ TEST_CASE("a malformed interval set is refused, and says where") {
   const Case cases[] = {
       {{1}, "odd number of bounds: bounds=1"},
       {{1, 2, 3}, "odd number of bounds: bounds=3"},
-      {{2, 2}, "empty or falling: position=0"},
-      {{3, 2}, "empty or falling: position=0"},
-      {{1, 3, 2, 5}, "overlap or do not rise: position=2"},
-      {{5, 6, 1, 2}, "overlap or do not rise: position=2"},
-      {{1, 3, 5, 5}, "empty or falling: position=2"},
+      {{2, 2}, "empty or its bounds fall: position=0"},
+      {{3, 2}, "empty or its bounds fall: position=0"},
+      {{1, 3, 2, 5}, "overlap or are out of order: position=2"},
+      {{5, 6, 1, 2}, "overlap or are out of order: position=2"},
+      {{1, 3, 5, 5}, "empty or its bounds fall: position=2"},
   };
   for (const Case& c : cases) {
     v1::IntervalSet proto;

@@ -269,7 +269,7 @@ TEST_CASE("mistakes about csv data, tables and optimizers are refused where they
                   "}\n    eval: {format: synthetic, examples: 3}"),
              says("data.train and data.eval have different formats: synthetic, not csv"));
   CHECK_THAT(with("header: true", "header: false"),
-             says("column `w1` is a name, and `header: false` of data.train says that "
+             says("column `w1` is a name, and `header: false` of data.train means that "
                   "the file has no names"));
   CHECK_THAT(with("type: int, transforms: [{hash", "type: number, transforms: [{hash"),
              says("`type`: expected one of int, float, string, got `number`"));
@@ -920,7 +920,7 @@ TEST_CASE("the checkpoint section has its values, its defaults, and is off when 
              Catch::Contains("`directory`: file scheme not built: scheme=s3"));
   CHECK_THAT(Refusal(with("{directory: 's3://bucket/x'}")), Catch::StartsWith("job.yaml:24:27: "));
   CHECK_THAT(Refusal(with("{directory: 'file://host/x'}")),
-             Catch::Contains("`directory`: a file uri names no host"));
+             Catch::Contains("`directory`: a file URI names no host"));
   CHECK_THAT(Refusal(with("{directory: ''}")), Catch::Contains("`directory`: expected a folder"));
   CHECK_THAT(Refusal(with("{every_steps: 3}")),
              Catch::Contains("not built yet: key `every_steps` in spec.checkpoint"));

@@ -207,7 +207,7 @@ TEST_CASE(
     const auto denied = [](const absl::Status& status) {
       return absl::IsPermissionDenied(status) &&
              std::string(status.message())
-                     .find("a checkpoint's file lies outside of the folders") == 0;
+                     .find("a checkpoint's file lies outside of the allowed folders") == 0;
     };
     CHECK(denied(files->MakeFolders(out + "/new")));
     CHECK(denied(WriteWhole(*files, out + "/d", "text")));

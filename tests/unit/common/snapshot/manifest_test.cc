@@ -64,7 +64,7 @@ TEST_CASE("a manifest that does not fit together is neither written nor read") {
       {"shards", [](auto* m) { m->clear_shards(); }},
       {"shards", [](auto* m) { m->mutable_shards()->RemoveLast(); }},
       {"order of shards", [](auto* m) { m->mutable_shards()->SwapElements(0, 1); }},
-      {"twice",
+      {"duplicate shard",
        [](auto* m) {
          m->mutable_shards(1)->set_shard(0), m->mutable_plan()->mutable_shards(1)->set_shard(0);
        }},
@@ -72,7 +72,7 @@ TEST_CASE("a manifest that does not fit together is neither written nor read") {
       {"another state",
        [](auto* m) { m->mutable_shards(0)->set_lsn(7), m->mutable_shards(0)->set_vlsn(7); }},
       {"32 bytes", [](auto* m) { m->mutable_shards(0)->set_sha256("x"); }},
-      {"least", [](auto* m) { m->mutable_shards(0)->set_bytes(5); }},
+      {"minimum", [](auto* m) { m->mutable_shards(0)->set_bytes(5); }},
       {"vlsn", [](auto* m) { m->mutable_shards(0)->set_vlsn(~0ull); }},
       {"malformed", [](auto* m) { m->mutable_shards(0)->mutable_done()->add_bounds(3); }},
       {"without a file", [](auto* m) { m->mutable_shards(0)->clear_file(); }},

@@ -196,7 +196,7 @@ TEST_CASE("parts of a frame may lie in any order, but not on each other") {
   const auto status = ParseText(Crafted(header, 1000));
   CHECK(status.code() == absl::StatusCode::kInvalidArgument);
   CHECK(std::string(status.message())
-            .find("overlap what is before them: field=pushes[0] offset=512 want>=513") !=
+            .find("overlap the bytes before them: field=pushes[0] offset=512 want>=513") !=
         std::string::npos);
 }
 
@@ -218,32 +218,32 @@ TEST_CASE("each false length or offset of a frame is refused and named") {
          h->mutable_pushes(0)->set_payload_offset(130);
          h->mutable_pushes(0)->set_payload_bytes(1);
        }},
-      {"overlap what is before them: field=pushes[0]",
+      {"overlap the bytes before them: field=pushes[0]",
        [](auto* h) {
          h->mutable_pushes(0)->set_payload_offset(0);
          h->mutable_pushes(0)->set_payload_bytes(1);
        }},
-      {"leave the frame: field=pushes[0]",
+      {"exceed the frame: field=pushes[0]",
        [](auto* h) {
          h->mutable_pushes(0)->set_payload_offset(1 << 20);
          h->mutable_pushes(0)->set_payload_bytes(1);
        }},
-      {"leave the frame: field=pushes[0]",
+      {"exceed the frame: field=pushes[0]",
        [](auto* h) {
          h->mutable_pushes(0)->set_payload_offset(256);
          h->mutable_pushes(0)->set_payload_bytes(1 << 20);
        }},
-      {"leave the frame: field=pushes[0]",
+      {"exceed the frame: field=pushes[0]",
        [top](auto* h) {
          h->mutable_pushes(0)->set_payload_offset(top);
          h->mutable_pushes(0)->set_payload_bytes(top);
        }},
-      {"leave the frame: field=pushes[0]",
+      {"exceed the frame: field=pushes[0]",
        [](auto* h) {
          h->mutable_pushes(0)->set_payload_offset(256);
          h->mutable_pushes(0)->set_payload_bytes(~0ull);
        }},
-      {"overlap what is before them: field=pushes[1]",
+      {"overlap the bytes before them: field=pushes[1]",
        [](auto* h) {
          for (int i : {0, 1}) {
            h->mutable_pushes(i)->set_payload_offset(256);
@@ -257,7 +257,7 @@ TEST_CASE("each false length or offset of a frame is refused and named") {
        }},
       {"ids length mismatch: field=pushes.ids[0]",
        [](auto* h) { h->mutable_pushes(0)->mutable_ids()->set_count(1ull << 61); }},
-      {"leave the frame: field=pulls.ids[0]",
+      {"exceed the frame: field=pulls.ids[0]",
        [](auto* h) {
          auto* ids = h->mutable_pulls(0)->mutable_ids();
          ids->set_count(1 << 20);

@@ -419,7 +419,7 @@ TEST_CASE(
   CHECK_FALSE(c.job->CancelClosures(request, &c.waiting));
   c.Run([] { return false; }, std::chrono::milliseconds(300));
   CHECK_FALSE(c.job->CancelClosures(request, &c.waiting));
-  CHECK_THAT(c.waiting, Contains("2 closures"));
+  CHECK_THAT(c.waiting, Contains("cancelled closures: 2 left"));
   c.servers["0"].silent = false;
   c.AddServer("0", true);
   std::optional<absl::StatusOr<v1::CancelClosuresResponse>> answer;

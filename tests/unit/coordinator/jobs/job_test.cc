@@ -1757,7 +1757,8 @@ TEST_CASE(
   c.AddServer("0");
   c.job->Start();
   c.Run([] { return false; }, std::chrono::seconds(10));
-  CHECK(EventsWith(c, "deterministic: worker/0 cannot work now (it cannot take part)") == 1);
+  CHECK(EventsWith(c, "deterministic: worker/0 cannot work now (it cannot take part in the job)") ==
+        1);
   CHECK(c.job->state() == JobState::kRunning);
   lost = false;
   REQUIRE(c.RunToEnd());

@@ -306,7 +306,7 @@ TEST_CASE("what a worker describes is not trusted") {
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name("dense/kernel"); },
             "duplicate variable name", false},
            {"no name", [](v1::DescribeResult* d) { d->mutable_variables(1)->set_name(""); },
-            "badly", false},
+            "invalid variable", false},
            {"a dtype that is not built",
             [](v1::DescribeResult* d) { d->mutable_variables(1)->set_dtype(v1::DTYPE_FLOAT16); },
             "dtype is not built", false},

@@ -408,10 +408,10 @@ TEST_CASE("a cut that does not make whole variables is damage, whatever the mani
   // The files say what they are, so the manifest's cut must be theirs.
   CHECK(refusal([](v1::Manifest* m) {
           m->mutable_plan()->mutable_shards(1)->set_row_begin(399);
-        }).find("does not fit its manifest: cut") != std::string::npos);
+        }).find("does not match its manifest: cut") != std::string::npos);
   CHECK(refusal([](v1::Manifest* m) {
           m->mutable_plan()->mutable_shards(3)->mutable_variable()->set_shape(0, 1ull << 60);
-        }).find("does not fit its manifest: cut") != std::string::npos);
+        }).find("does not match its manifest: cut") != std::string::npos);
   const auto without = [&](int shard) {
     return refusal([shard](v1::Manifest* m) {
       m->mutable_shards()->DeleteSubrange(shard, 1);

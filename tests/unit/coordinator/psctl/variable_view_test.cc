@@ -174,7 +174,7 @@ TEST_CASE(
   CHECK(lines[1] == "pulls/s 80  pushes/s 35  in/s 800 B  out/s 2.3 KiB");
   CHECK(lines[3] == "server       shards  pulls/s  pushes/s   in/s    out/s  of all");
   CHECK(lines[6] == "busiest shards  server       pulls/s  pushes/s   in/s    out/s");
-  CHECK(lines.back() == "         -7           1524                 0              127");
+  CHECK(lines.back() == "         -7           1524              0              127");
 
   // One that did not answer the sample before: nothing is known of what came since.
   v1::VariableRow partial = Movies();

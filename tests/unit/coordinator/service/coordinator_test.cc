@@ -470,7 +470,7 @@ TEST_CASE("a submission is refused with every reason named") {
     const absl::Status refused = saved_in("a", folder);
     CHECK(absl::IsPermissionDenied(refused));
     CHECK_THAT(std::string(refused.message()),
-               Contains("checkpoint.directory lies outside of the folders") &&
+               Contains("checkpoint.directory lies outside of the allowed folders") &&
                    Contains(absl::StrCat("path=", folder)) && Contains("--checkpoint-root FOLDER"));
   }
   CHECK(saved_in("a", "/saved/team").ok());
@@ -1201,7 +1201,7 @@ TEST_CASE(
   REQUIRE(c.Submit(TestCluster::CountingYaml("waits")).ok());
   late.Set(true, absl::ResourceExhaustedError("no space for the journal: file=x"));
   auto status = c.WaitJob("waits", [](const v1::JobStatus& s) {
-    return s.waiting_for().find("no room") != std::string::npos || s.state() == "SUCCEEDED";
+    return s.waiting_for().find("no space") != std::string::npos || s.state() == "SUCCEEDED";
   });
   REQUIRE(status.ok());
   auto refused = c.Submit(TestCluster::CountingYaml("refused"));
@@ -1254,7 +1254,7 @@ TEST_CASE(
     if (i > 0) silent.Cut();
   }
   auto waits = c.WaitJob("count", [](const v1::JobStatus& s) {
-    return s.waiting_for().find("said nothing") != std::string::npos;
+    return s.waiting_for().find("have not reported") != std::string::npos;
   });
   REQUIRE(waits.ok());
   TestTask& worker = c.AddWorker("0", 2);

@@ -578,7 +578,7 @@ TEST_CASE(
   source.header = false;
   const absl::Status status = OpenCsv(source, {Field("x", "float", {"age"})}, nullptr).status();
   CHECK_THAT(std::string(status.message()),
-             Catch::Contains("field `x` names the column `age`, and `header: false` says that the "
+             Catch::Contains("field `x` names the column `age`, and `header: false` means that the "
                              "file has no names") &&
                  Catch::Contains("give the column's number, from 0, or write `header: true`"));
 }

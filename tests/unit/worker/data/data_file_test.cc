@@ -105,11 +105,11 @@ TEST_CASE("a file that is packed otherwise is named with what unpacks it") {
       {std::string("\xfd"
                    "7zXZ\0\0\x04\xe6\xd6\xb4\x46",
                    12),
-       "got=xz (`xz -d` unpacks it"},
-      {"BZh91AY&SY\x01\x02", "got=bzip2 (`bzip2 -d` unpacks it"},
+       "got=xz (`xz -d` decompresses it"},
+      {"BZh91AY&SY\x01\x02", "got=bzip2 (`bzip2 -d` decompresses it"},
       {std::string("BZh9\x17\x72\x45\x38\x50\x90\0\0\0\0", 14), "got=bzip2"},
-      {"PK\x03\x04\x14", "got=zip (`unzip` unpacks it"},
-      {"\x28\xb5\x2f\xfd\x04", "got=zstd (`zstd -d` unpacks it"},
+      {"PK\x03\x04\x14", "got=zip (`unzip` decompresses it"},
+      {"\x28\xb5\x2f\xfd\x04", "got=zstd (`zstd -d` decompresses it"},
       {"\x37\x7a\xbc\xaf\x27\x1c", "got=7z"},
   };
   for (const auto& [bytes, want] : cases)
