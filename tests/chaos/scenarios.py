@@ -566,7 +566,7 @@ def x1(c, r):
             )
         only_these_died(pids, c)
         if (
-            not any("taken away" in e for e in stalls)
+            not any("revoked" in e for e in stalls)
             or opening
             and not any("may be given work again" in e for e in events(job, "stall", victim.name))
         ):

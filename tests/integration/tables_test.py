@@ -624,7 +624,8 @@ class Room(Tables):
             self.ended(c, "holder", "CANCELLED")
             status = self.ended(c, "later")
             self.assertTrue(
-                any(e["text"].startswith("goes on") for e in status["events"]), status["events"]
+                any(e["text"].startswith("resumed: no push waits") for e in status["events"]),
+                status["events"],
             )
             with open(os.path.join(status["runs_folder"], "result.json")) as f:
                 self.assertEqual([s["updates_applied"] for s in json.load(f)["shards"]], counts)
@@ -696,7 +697,7 @@ spec:
             texts = [e["text"] for e in status["events"]]
             waits = [t for t in texts if t.startswith("paused (on_over_budget: pause): worker/")]
             self.assertTrue(waits and "table is above bytes_max: table=vectors" in waits[0], texts)
-            self.assertTrue(any(t.startswith("goes on") for t in texts), texts)
+            self.assertTrue(any(t.startswith("resumed: no push waits") for t in texts), texts)
             table = self.table(c, "turns")["table"]
             self.assertGreater(table["refused"], 0)
             # Both halves were made: the second one when the first had gone.
