@@ -85,8 +85,8 @@ def s10(c, r):
     ).finish()
     job = c.submit(training=", on_over_budget: pause", **limited)
     wait_for(
-        "the job to say that it waits for room",
-        lambda: "room" in job.show().get("waiting_for", "") or job.ended(),
+        "the job to say that it waits for memory",
+        lambda: "memory" in job.show().get("waiting_for", "") or job.ended(),
     )
     if job.ended():
         raise Failure("the job did not wait: %s" % job.show()["state"])
