@@ -571,7 +571,7 @@ spec:
         ):
             with self.subTest(name):
                 self.assertIn(
-                    "the data file lies outside of the folders that may be used", run(name, path)
+                    "the data file lies outside of the allowed folders", run(name, path)
                 )
         self.assertNotIn("$6$", worker.log())
         run("good", os.path.join(data, "good.csv"), expect=0)
@@ -588,7 +588,7 @@ spec:
                 "  checkpoint: {directory: %s}\n" % self.path("elsewhere"),
                 expect=2,
             )
-            self.assertIn("checkpoint.directory may not be used", said)
+            self.assertIn("checkpoint.directory is not allowed", said)
             self.assertIn("start it with --checkpoint-root FOLDER", said)
             self.assertFalse(os.path.exists(self.path("elsewhere")))
 
