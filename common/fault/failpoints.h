@@ -4,7 +4,7 @@
 // Thread-safe.
 //   action    `kill` (SIGKILL of the own process) | `error` (the site returns an Internal error) |
 //             `user_error` | `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) |
-//             `on` (the site only asks IsArmed)
+//             `on` (the site does what its name says)
 //   prefix    `N*action`   only at the N-th hit
 //             `N+action`   from the N-th hit on
 //             `P%action`   with probability P percent at each hit, a function of the seed given to

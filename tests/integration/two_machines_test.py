@@ -570,9 +570,7 @@ spec:
             ("absent", self.path("absent")),
         ):
             with self.subTest(name):
-                self.assertIn(
-                    "the data file lies outside of the allowed folders", run(name, path)
-                )
+                self.assertIn("the data file lies outside of the allowed folders", run(name, path))
         self.assertNotIn("$6$", worker.log())
         run("good", os.path.join(data, "good.csv"), expect=0)
         with self.subTest("a header that looks like an example"):
