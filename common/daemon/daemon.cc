@@ -68,11 +68,11 @@ Daemon::Daemon(Role role, std::string summary)
   table_.Add("tls.cert", &common_.tls.cert, "PEM file of this task's certificate");
   table_.Add("tls.key", &common_.tls.key, "PEM file of this task's private key");
   std::string names;
-  for (const auto& [name, explanation] : fault::Failpoints::Known())
-    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
-  table_.Add("failpoints", &common_.failpoints,
-             absl::StrCat("for tests, on loopback only: name=action;name=action with the names ",
-                          names.empty() ? "(none)" : names));
+  for (const fault::KnownFailpoint& known : fault::Failpoints::Known())
+    absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
+  table_.Add(
+      "failpoints", &common_.failpoints,
+      absl::StrCat("for tests, on loopback only: name=action;name=action with the names ", names));
   table_.Add("failpoint_seed", &common_.failpoint_seed,
              "seed of failpoints that act with a probability");
   table_.Add("address_file", &common_.address_file,

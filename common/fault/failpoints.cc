@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/random/philox.h"
@@ -22,6 +23,13 @@ namespace {
 constexpr std::int64_t kDelayMsMax = 600'000;
 
 enum class Verb { kKill, kStop, kError, kUserError, kDrop, kDelay, kOn };
+constexpr struct {
+  absl::string_view word;
+  Verb verb;
+} kVerbs[] = {{"kill", Verb::kKill},   {"stop", Verb::kStop},
+              {"error", Verb::kError}, {"user_error", Verb::kUserError},
+              {"drop", Verb::kDrop},   {"delay", Verb::kDelay},
+              {"on", Verb::kOn}};
 enum class When { kAlways, kOnlyNth, kFromNth, kPercent };
 
 struct Rule {
@@ -64,13 +72,25 @@ std::size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-std::string NearestName(absl::string_view name) {
-  std::string best;
+constexpr KnownFailpoint kKnown[] = {
+#define EG_FAILPOINT(name, actions, explanation) {name, actions, explanation},
+#include "common/fault/known_failpoints.inc"
+#undef EG_FAILPOINT
+};
+
+const KnownFailpoint* Find(absl::string_view name) {
+  const auto* known = std::find_if(std::begin(kKnown), std::end(kKnown),
+                                   [&](const auto& k) { return k.name == name; });
+  return known == std::end(kKnown) ? nullptr : known;
+}
+
+absl::string_view NearestName(absl::string_view name) {
+  absl::string_view best;
   std::size_t best_distance = 0;
-  for (const auto& known : Failpoints::Known()) {
-    const std::size_t distance = EditDistance(name, known.first);
+  for (const KnownFailpoint& known : kKnown) {
+    const std::size_t distance = EditDistance(name, known.name);
     if (best.empty() || distance < best_distance) {
-      best = known.first;
+      best = known.name;
       best_distance = distance;
     }
   }
@@ -81,7 +101,8 @@ absl::Status Bad(absl::string_view why, absl::string_view entry) {
   return absl::InvalidArgumentError(absl::StrCat("bad failpoint: ", why, ": entry=", entry));
 }
 
-absl::StatusOr<Rule> ParseRule(absl::string_view text, absl::string_view entry) {
+absl::StatusOr<Rule> ParseRule(const KnownFailpoint& known, absl::string_view text,
+                               absl::string_view entry) {
   Rule rule;
   text = absl::StripAsciiWhitespace(text);
   const std::size_t digits = text.find_first_not_of("0123456789.");
@@ -101,29 +122,26 @@ absl::StatusOr<Rule> ParseRule(absl::string_view text, absl::string_view entry) 
     }
     text.remove_prefix(digits + 1);
   }
-  if (text == "kill")
-    rule.verb = Verb::kKill;
-  else if (text == "stop")
-    rule.verb = Verb::kStop;
-  else if (text == "error")
-    rule.verb = Verb::kError;
-  else if (text == "user_error")
-    rule.verb = Verb::kUserError;
-  else if (text == "drop")
-    rule.verb = Verb::kDrop;
-  else if (text == "on")
-    rule.verb = Verb::kOn;
-  else if (text.size() > 7 && text.substr(0, 6) == "delay(" && text.back() == ')') {
-    rule.verb = Verb::kDelay;
-    if (!absl::SimpleAtoi(text.substr(6, text.size() - 7), &rule.delay_ms) || rule.delay_ms < 0 ||
-        rule.delay_ms > kDelayMsMax) {
-      return Bad(absl::StrCat("delay(MS) must have 0 to ", kDelayMsMax), entry);
-    }
-  } else {
+  const absl::string_view word = text.substr(0, text.find('('));
+  const auto verb = std::find_if(std::begin(kVerbs), std::end(kVerbs),
+                                 [&](const auto& v) { return v.word == word; });
+  if (verb == std::end(kVerbs) || (word.size() == text.size()) != (verb->verb != Verb::kDelay))
     return Bad("unknown action, expected one of kill error user_error drop delay(MS) stop on",
                entry);
+  rule.verb = verb->verb;
+  if (rule.verb == Verb::kDelay) {
+    text.remove_prefix(word.size() + 1);
+    if (!absl::ConsumeSuffix(&text, ")") || !absl::SimpleAtoi(text, &rule.delay_ms) ||
+        rule.delay_ms < 0 || rule.delay_ms > kDelayMsMax) {
+      return Bad(absl::StrCat("delay(MS) must have 0 to ", kDelayMsMax), entry);
+    }
   }
-  return rule;
+  const std::string actions = absl::StrCat("kill stop ", known.actions);
+  for (const absl::string_view action : absl::StrSplit(actions, ' '))
+    if (action == word) return rule;
+  return Bad(absl::StrCat("`", known.name, "` does not perform `", word, "`, only ",
+                          absl::StripAsciiWhitespace(actions)),
+             entry);
 }
 
 }  // namespace
@@ -137,15 +155,7 @@ struct Failpoints::Impl {
 Failpoints::Failpoints() : impl_(std::make_unique<Impl>()) {}
 Failpoints::~Failpoints() = default;
 
-const std::vector<std::pair<std::string, std::string>>& Failpoints::Known() {
-  // Never destroyed, because it may be read while other static objects are destroyed.
-  static const auto& known = *new std::vector<std::pair<std::string, std::string>>{
-#define EG_FAILPOINT(name, what) {name, what},
-#include "common/fault/known_failpoints.inc"
-#undef EG_FAILPOINT
-  };
-  return known;
-}
+absl::Span<const KnownFailpoint> Failpoints::Known() { return kKnown; }
 
 absl::Status Failpoints::Arm(absl::string_view spec, std::uint64_t seed) {
   std::map<std::string, Site, std::less<>> parsed;
@@ -156,14 +166,13 @@ absl::Status Failpoints::Arm(absl::string_view spec, std::uint64_t seed) {
     const std::size_t equals = entry.find('=');
     if (equals == absl::string_view::npos) return Bad("expected name=action", entry);
     const std::string name(absl::StripAsciiWhitespace(entry.substr(0, equals)));
-    const bool known =
-        std::any_of(Known().begin(), Known().end(), [&](const auto& k) { return k.first == name; });
-    if (!known)
+    const KnownFailpoint* const known = Find(name);
+    if (known == nullptr)
       return Bad(absl::StrCat("unknown name, did you mean `", NearestName(name), "`?"), entry);
     Site site;
     site.key = random::KeyOf(seed, name);
     for (absl::string_view action : absl::StrSplit(entry.substr(equals + 1), ',')) {
-      EG_ASSIGN_OR_RETURN(Rule rule, ParseRule(action, entry));
+      EG_ASSIGN_OR_RETURN(Rule rule, ParseRule(*known, action, entry));
       site.rules.push_back(rule);
     }
     if (!parsed.emplace(name, std::move(site)).second)

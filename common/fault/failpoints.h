@@ -12,17 +12,16 @@
 //
 // The whole specification may be `none`: nothing is armed, but the daemon accepts what is for tests
 // only (counting jobs). Several actions for one name are separated by `,`; at a hit the first one
-// that fires acts. A name that no site has declared (known_failpoints.inc) is refused at start.
+// that fires acts. A name that no site has declared (known_failpoints.inc) is refused at start, and
+// so is an action that the site of the name does not perform.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace evergrad::fault {
 
@@ -33,6 +32,14 @@ struct Hit {
   // kDelay: the site waits on its own timer, because the registry never sleeps.
   std::int64_t delay_ms = 0;
   explicit operator bool() const { return action != Action::kNone; }
+};
+
+// A site. `actions` lists the actions that the site performs, separated by spaces; every site
+// performs `kill` and `stop`, too. `explanation` says in which program and state the site is.
+struct KnownFailpoint {
+  absl::string_view name;
+  absl::string_view actions;
+  absl::string_view explanation;
 };
 
 class Failpoints {
@@ -47,9 +54,8 @@ class Failpoints {
   // changed then.
   absl::Status Arm(absl::string_view spec, std::uint64_t seed);
 
-  // Every name that a site uses, with one line of explanation, for `--help` and for the check in
-  // Arm.
-  static const std::vector<std::pair<std::string, std::string>>& Known();
+  // Every site, for `--help` and for the checks in Arm.
+  static absl::Span<const KnownFailpoint> Known();
 
   // Counts a hit of `name` and returns the action for the site; kill and stop are performed inside.
   // Costs one relaxed load if nothing is armed.

@@ -8,6 +8,8 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status.h"
 
 namespace evergrad::fault {
@@ -39,12 +41,12 @@ TEST_CASE("what a spec makes of seven hits") {
       {"worker.step=3+drop", "..ddddd"},
       {"worker.step=2*error,4*user_error", ".e.u..."},
       {"worker.step=2*error,drop", "deddddd"},  // Order matters: the first that fires acts.
-      {" worker.step = 1*on , 3*delay(20) ", "o.w...."},
-      {"worker.step=100%on", "ooooooo"},
-      {"worker.step=0%on", "......."},
+      {" worker.step = 1*error , 3*delay(20) ", "e.w...."},
+      {"worker.step=100%drop", "ddddddd"},
+      {"worker.step=0%drop", "......."},
       {"", "......."},
       {"session.cut=on", "......."},
-      {"session.cut=on;worker.step=7*on;", "......o"},
+      {"session.cut=on;worker.step=7*drop;", "......d"},
   };
   for (const Case& c : cases) {
     CAPTURE(c.spec);
@@ -119,13 +121,14 @@ TEST_CASE("a bad spec is refused with its entry, and arms nothing") {
       {"worker.step=101%error", "between 0 and 100"},
       {"worker.step=1.2.3%error", "between 0 and 100"},
       {"worker.step=delay", "unknown action"},
-      {"worker.step=delay()", "unknown action"},
+      {"worker.step=delay()", "delay(MS)"},
       {"worker.step=delay(x)", "delay(MS)"},
       {"worker.step=delay(-1)", "delay(MS)"},
       {"worker.step=delay(9999999)", "delay(MS)"},
       {"worker.step=error,", "unknown action"},
       {"worker.step=error;worker.step=drop", "duplicate name"},
-      {"session.cut=on;worker.step=99999999999999999999*on", "integer of at least 1"},
+      {"worker.step=kill(1)", "unknown action"},
+      {"session.cut=on;worker.step=99999999999999999999*drop", "integer of at least 1"},
   };
   for (const Case& c : cases) {
     CAPTURE(c.spec);
@@ -138,19 +141,46 @@ TEST_CASE("a bad spec is refused with its entry, and arms nothing") {
   }
 }
 
-TEST_CASE("every known name is listed once and explained") {
-  std::set<std::string> names;
-  for (const auto& [name, what] : Failpoints::Known()) {
-    CHECK(names.insert(name).second);
-    CHECK(what.size() > 10);
+TEST_CASE("an action that the site does not perform is refused with the actions that it performs") {
+  struct Case {
+    const char* spec;
+    const char* words;
+  };
+  const Case cases[] = {
+      {"fs.sync=drop", "`fs.sync` does not perform `drop`, only kill stop error"},
+      {"journal.term=error", "`journal.term` does not perform `error`, only kill stop:"},
+      {"push.duplicate=2*delay(5)", "only kill stop on"},
+      {"worker.step=on", "only kill stop error user_error drop delay"},
+      {"session.cut=on,user_error", "does not perform `user_error`"},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.spec);
+    Failpoints failpoints;
+    CHECK_THAT(std::string(failpoints.Arm(c.spec, 1).message()), Catch::Contains(c.words));
+    CHECK_FALSE(failpoints.AnyArmed());
   }
-  for (const char* name :
-       {"session.cut", "push.duplicate", "push.reorder", "worker.before_push",
-        "worker.between_pushes", "worker.after_push", "worker.before_done", "worker.open_data",
-        "worker.step", "server.before_apply", "server.after_apply", "server.after_answer",
-        "coordinator.before_grant", "coordinator.before_done_answer", "coordinator.evaluate"}) {
-    CHECK(names.count(name) == 1);
+  for (const KnownFailpoint& known : Failpoints::Known()) {
+    for (const char* action : {"kill", "stop"}) {
+      Failpoints failpoints;
+      CHECK(failpoints.Arm(std::string(known.name) + "=" + action, 1).ok());
+    }
   }
+}
+
+TEST_CASE("every known name is listed once, and explained, and its actions are actions") {
+  std::set<absl::string_view> names;
+  for (const KnownFailpoint& known : Failpoints::Known()) {
+    CAPTURE(std::string(known.name));
+    CHECK(names.insert(known.name).second);
+    CHECK(known.explanation.size() > 10);
+    for (const absl::string_view action : absl::StrSplit(known.actions, ' ', absl::SkipEmpty())) {
+      Failpoints failpoints;
+      const std::string spec =
+          absl::StrCat(known.name, "=", action, action == "delay" ? "(1)" : "");
+      CHECK(failpoints.Arm(spec, 1).ok());
+    }
+  }
+  CHECK(names.size() == 37);
 }
 
 TEST_CASE("kill ends the process with SIGKILL, and stop stops it until it is continued") {
