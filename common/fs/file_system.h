@@ -12,15 +12,12 @@
 // reports an error).
 //
 // Failpoints: fs.write (each Append), fs.sync, fs.link, fs.sync_folder (the three steps of Commit),
-// fs.remove. `error` fails the step. With `drop`, MemoryFileSystem skips fs.sync or
-// fs.sync_folder, which only its Crash can show.
+// fs.remove. `error` fails the step.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,7 +25,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/base/mutex.h"
 #include "common/fault/failpoints.h"
 
 namespace evergrad::fs {
@@ -94,58 +90,6 @@ struct LocalOptions {
   const Roots* roots = nullptr;
 };
 std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options = {});
-
-// An implementation in memory, for tests and simulation. It takes the same URIs, tracks which data
-// has reached the simulated disk, and can lose the rest.
-class MemoryFileSystem final : public FileSystem {
- public:
-  struct Options {
-    fault::Failpoints* failpoints = nullptr;
-    // limit for the sum of all files, the size of the simulated disk
-    std::uint64_t bytes_max = ~0ull;
-  };
-  MemoryFileSystem() : MemoryFileSystem(Options()) {}
-  explicit MemoryFileSystem(Options options);
-  ~MemoryFileSystem() override;
-
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) override;
-  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) override;
-  absl::StatusOr<std::vector<ListedFile>> List(absl::string_view uri) override;
-  absl::Status Remove(absl::string_view uri) override;
-  absl::StatusOr<bool> Exists(absl::string_view uri) override;
-  absl::Status MakeFolders(absl::string_view uri) override;
-
-  // Simulates a loss of power. Unsynced contents, and names in unsynced folders, are lost (seed 0),
-  // or, by `seed`, are kept, lost, truncated or zeroed. Every call on a file that was open before
-  // fails.
-  void Crash(std::uint64_t seed);
-  // Damages one byte of a file, durably. InvalidArgument if there is no such file or byte.
-  absl::Status Damage(absl::string_view uri, std::uint64_t offset, std::byte flip);
-  absl::Status Truncate(absl::string_view uri, std::uint64_t bytes);
-  void SetBytesMax(std::uint64_t bytes);
-  std::uint64_t bytes() const;  // sum of the sizes of all named files
-
- private:
-  friend class MemoryWriter;
-  friend class MemoryReader;
-  struct Inode {
-    std::string bytes;
-    bool synced = false;
-  };
-  absl::StatusOr<std::string> PathOf(absl::string_view uri) const;
-  std::uint64_t BytesLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-
-  const Options options_;
-  mutable Mutex mu_;
-  std::uint64_t bytes_max_ ABSL_GUARDED_BY(mu_);
-  std::uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;  // incremented by each crash
-  std::uint64_t unnamed_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  std::set<std::string> folders_ ABSL_GUARDED_BY(mu_);
-  // Shared by the name and by open files.
-  std::map<std::string, std::shared_ptr<Inode>> files_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, std::shared_ptr<Inode>> durable_
-      ABSL_GUARDED_BY(mu_);  // the names in their folders on the disk
-};
 
 // "file:///runs" and "a" -> "file:///runs/a".
 std::string JoinUri(absl::string_view folder, absl::string_view name);

@@ -189,56 +189,6 @@ std::size_t ThreadExecutor::queue_depth() const {
   return impl_->queue.size() + impl_->running.load(std::memory_order_relaxed);
 }
 
-// ---------------------------------------------------------------- ManualExecutor
-
-struct ManualExecutor::Impl {
-  ManualClock* clock;
-  std::deque<Task> queue;
-  Timers timers;
-  std::uint64_t next_timer = 0;
-};
-
-ManualExecutor::ManualExecutor(ManualClock* clock) : impl_(new Impl{clock, {}, {}, 0}) {}
-
-ManualExecutor::~ManualExecutor() = default;
-
-bool ManualExecutor::Post(Task task) {
-  impl_->queue.push_back(std::move(task));
-  return true;
-}
-
-bool ManualExecutor::PostAfter(std::chrono::nanoseconds delay, Task task) {
-  impl_->timers.emplace(TimerKey(DueTime(impl_->clock->Now(), delay), impl_->next_timer++),
-                        std::move(task));
-  return true;
-}
-
-int ManualExecutor::RunReady() {
-  int ran = 0;
-  for (;;) {
-    while (!impl_->timers.empty() && impl_->timers.begin()->first.first <= impl_->clock->Now()) {
-      impl_->queue.push_back(std::move(impl_->timers.begin()->second));
-      impl_->timers.erase(impl_->timers.begin());
-    }
-    if (impl_->queue.empty()) return ran;
-    Task task = std::move(impl_->queue.front());
-    impl_->queue.pop_front();
-    task();
-    ++ran;
-  }
-}
-
-int ManualExecutor::Advance(std::chrono::nanoseconds by) {
-  const MonoTime until = impl_->clock->Now() + by;
-  int ran = RunReady();
-  while (!impl_->timers.empty() && impl_->timers.begin()->first.first <= until) {
-    impl_->clock->Advance(impl_->timers.begin()->first.first - impl_->clock->Now());
-    ran += RunReady();
-  }
-  if (impl_->clock->Now() < until) impl_->clock->Advance(until - impl_->clock->Now());
-  return ran + RunReady();
-}
-
 // ---------------------------------------------------------------- Thread
 
 struct Thread::Impl {

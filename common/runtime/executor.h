@@ -59,24 +59,6 @@ class ThreadExecutor final : public Executor {
   std::unique_ptr<Impl> impl_;
 };
 
-// An executor driven by a ManualClock, for tests: tasks run only inside RunReady and Advance. Not
-// thread-safe.
-class ManualExecutor final : public Executor {
- public:
-  explicit ManualExecutor(ManualClock* clock);  // The clock outlives the executor.
-  ~ManualExecutor() override;
-  bool Post(Task task) override;
-  bool PostAfter(std::chrono::nanoseconds delay, Task task) override;
-  // Runs all tasks that are due, including those that they post; returns the number of tasks.
-  int RunReady();
-  // Moves the clock forward by `by`, from one due timer to the next, and runs each.
-  int Advance(std::chrono::nanoseconds by);
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
 // A named thread that runs `body` once; the destructor joins it. `body` must end by itself (a
 // closed queue, a stop flag).
 class Thread {

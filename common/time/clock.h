@@ -24,19 +24,4 @@ class RealClock final : public Clock {
   std::int64_t WallMillis() const override;
 };
 
-// A clock that moves only when told. Not thread-safe: for tests and the simulation.
-class ManualClock final : public Clock {
- public:
-  MonoTime Now() const override { return now_; }
-  std::int64_t WallMillis() const override { return wall_ms_; }
-  void Advance(MonoTime by) {
-    now_ += by;
-    wall_ms_ += std::chrono::duration_cast<std::chrono::milliseconds>(by).count();
-  }
-
- private:
-  MonoTime now_{0};
-  std::int64_t wall_ms_ = 0;
-};
-
 }  // namespace evergrad

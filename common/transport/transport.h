@@ -1,6 +1,6 @@
 // Channels and servers for every call between two processes. (common/metrics serves metrics over
 // HTTP.) One contract suite covers both implementations: GrpcTransport (gRPC 1.51, byte buffers),
-// and InprocTransport inside one process, for tests and ThreadSanitizer.
+// and tests/support/inproc inside one process, for tests and ThreadSanitizer.
 //
 // Three kinds of call:
 //   unary     small control calls (psctl -> coordinator, health)

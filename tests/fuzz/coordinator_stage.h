@@ -17,6 +17,8 @@
 #include "coordinator/service/control_plane.h"
 #include "tests/fuzz/control_methods.h"
 #include "tests/fuzz/quiet.h"
+#include "tests/support/manual_executor.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad::fuzz {

@@ -14,6 +14,7 @@
 #include "tests/fuzz/coordinator_stage.h"
 #include "tests/fuzz/session_steps.h"
 #include "tests/fuzz/stream_input.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/support/paths.h"
 #include "tests/unit/common/snapshot/snapshot_fixture.h"
 #include "tests/unit/coordinator/jobs/job_fixture.h"

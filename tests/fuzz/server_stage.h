@@ -13,6 +13,8 @@
 #include "common/fs/file_system.h"
 #include "ps_server/service/control.h"
 #include "tests/fuzz/quiet.h"
+#include "tests/support/manual_executor.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/ps_server/service/service_fixture.h"
 
 namespace evergrad::fuzz {

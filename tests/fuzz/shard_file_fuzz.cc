@@ -10,6 +10,7 @@
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/quiet.h"
 #include "tests/fuzz/snapshot_seal.h"
+#include "tests/support/memory_files/memory_file_system.h"
 
 namespace evergrad::ps_server {
 namespace {

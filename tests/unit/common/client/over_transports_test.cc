@@ -10,8 +10,8 @@
 #include "common/client/protocol.h"
 #include "common/client/session_client.h"
 #include "common/transport/grpc/grpc_transport.h"
-#include "common/transport/inproc/inproc_transport.h"
 #include "common/wire/data_frame.h"
+#include "tests/support/inproc/inproc_transport.h"
 
 namespace evergrad::client {
 namespace {

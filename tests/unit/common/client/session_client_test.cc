@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/client/protocol.h"
+#include "tests/support/manual_executor.h"
 #include "tests/unit/common/client/scripted_transport_fixture.h"
 
 namespace evergrad::client {

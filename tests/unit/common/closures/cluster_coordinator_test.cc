@@ -11,8 +11,8 @@
 #include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/closures/cluster_coordinator.h"
-#include "common/transport/inproc/inproc_transport.h"
 #include "evergrad/v1/api.pb.h"
+#include "tests/support/inproc/inproc_transport.h"
 
 namespace evergrad::closures {
 namespace {

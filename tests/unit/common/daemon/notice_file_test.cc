@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "common/time/clock.h"
+#include "tests/support/manual_executor.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad::daemon {

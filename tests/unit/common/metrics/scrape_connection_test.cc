@@ -1,5 +1,6 @@
 // Over a socket pair and a clock that moves when told: nothing here waits.
 #include "common/metrics/scrape_connection.h"
+#include "tests/support/manual_executor.h"
 
 #include <poll.h>
 #include <sys/socket.h>

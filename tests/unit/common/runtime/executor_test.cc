@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/runtime/bounded_queue.h"
+#include "tests/support/manual_executor.h"
 
 namespace evergrad::runtime {
 namespace {

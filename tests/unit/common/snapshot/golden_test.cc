@@ -2,6 +2,7 @@
 // new version only.
 #include <fstream>
 
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/support/paths.h"
 #include "tests/unit/common/snapshot/snapshot_fixture.h"
 #include "tests/unit/common/wire/golden_fixture.h"

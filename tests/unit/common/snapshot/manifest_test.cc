@@ -2,6 +2,7 @@
 #include "common/snapshot/manifest.h"
 
 #include "common/snapshot/layout.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/common/snapshot/snapshot_fixture.h"
 
 namespace evergrad::snapshot {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "common/snapshot/layout.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/common/snapshot/snapshot_fixture.h"
 
 namespace evergrad::snapshot {

@@ -1,4 +1,5 @@
 #include "common/time/clock.h"
+#include "tests/support/manual_executor.h"
 
 #include <catch2/catch.hpp>
 

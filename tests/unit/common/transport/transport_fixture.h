@@ -13,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/transport/grpc/grpc_transport.h"
-#include "common/transport/inproc/inproc_transport.h"
 #include "common/transport/transport.h"
+#include "tests/support/inproc/inproc_transport.h"
 
 namespace evergrad::transport::test {
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/coordinator/checkpoints/checkpoints_fixture.h"
 
 namespace evergrad::coordinator {

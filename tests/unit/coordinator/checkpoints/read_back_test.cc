@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/coordinator/checkpoints/checkpoints_fixture.h"
 
 namespace evergrad::coordinator {

@@ -6,6 +6,7 @@
 
 #include "common/snapshot/manifest.h"
 #include "job_fixture.h"
+#include "tests/support/memory_files/memory_file_system.h"
 
 namespace evergrad::coordinator {
 namespace {

@@ -18,6 +18,8 @@
 #include "common/snapshot/shard_file.h"
 #include "common/time/clock.h"
 #include "coordinator/jobs/job.h"
+#include "tests/support/manual_executor.h"
+#include "tests/support/memory_files/memory_file_system.h"
 
 namespace evergrad::coordinator {
 

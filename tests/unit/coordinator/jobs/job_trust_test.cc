@@ -3,6 +3,7 @@
 
 #include "common/grants/grant_proof.h"
 #include "job_fixture.h"
+#include "tests/support/memory_files/memory_file_system.h"
 
 namespace evergrad::coordinator {
 namespace {

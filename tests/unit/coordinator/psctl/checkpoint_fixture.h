@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "coordinator/psctl/context.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/common/snapshot/snapshot_fixture.h"
 

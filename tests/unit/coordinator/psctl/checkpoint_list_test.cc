@@ -1,5 +1,6 @@
 // psctl checkpoint list: what is found below a folder, in which order, and what is wrong with it.
 #include "coordinator/psctl/checkpoint.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
 
 namespace evergrad::psctl {

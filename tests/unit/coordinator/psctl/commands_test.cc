@@ -19,9 +19,9 @@
 #include "common/client/control.h"
 #include "common/client/protocol.h"
 #include "common/config/job_spec.h"
-#include "common/transport/inproc/inproc_transport.h"
 #include "coordinator/psctl/context.h"
 #include "coordinator/psctl/text_table.h"
+#include "tests/support/inproc/inproc_transport.h"
 #include "tests/support/paths.h"
 #include "tests/support/temp_folder.h"
 

@@ -14,7 +14,7 @@
 #include "common/client/protocol.h"
 #include "common/fs/file.h"
 #include "common/snapshot/checksum.h"
-#include "common/transport/inproc/inproc_transport.h"
+#include "tests/support/inproc/inproc_transport.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad::psctl {

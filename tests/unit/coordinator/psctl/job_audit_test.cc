@@ -2,6 +2,7 @@
 // (tests/chaos).
 #include "coordinator/psctl/job_audit.h"
 
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/coordinator/psctl/checkpoint_fixture.h"
 
 namespace evergrad::psctl {

@@ -7,8 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/client/protocol.h"
-#include "common/transport/inproc/inproc_transport.h"
 #include "coordinator/psctl/control_client.h"
+#include "tests/support/inproc/inproc_transport.h"
+#include "tests/support/manual_executor.h"
 
 namespace evergrad::psctl {
 namespace {

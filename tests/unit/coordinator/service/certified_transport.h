@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/mutex.h"
-#include "common/transport/inproc/inproc_transport.h"
+#include "tests/support/inproc/inproc_transport.h"
 
 namespace evergrad::coordinator {
 

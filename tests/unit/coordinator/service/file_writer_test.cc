@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/fs/file.h"
+#include "tests/support/manual_executor.h"
 #include "tests/support/temp_folder.h"
 
 using namespace evergrad;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "common/config/job_spec.h"
+#include "tests/support/manual_executor.h"
 
 using namespace evergrad;
 using namespace evergrad::coordinator;

@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "slow_store.h"
+#include "tests/support/manual_executor.h"
 
 using namespace evergrad;
 using namespace evergrad::coordinator;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "slow_store.h"
+#include "tests/support/manual_executor.h"
 
 using namespace evergrad;
 using namespace evergrad::coordinator;

@@ -4,6 +4,7 @@
 
 #include "common/base/status.h"
 #include "slow_store.h"
+#include "tests/support/manual_executor.h"
 
 using namespace evergrad;
 using namespace evergrad::coordinator;

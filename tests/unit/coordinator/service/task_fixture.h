@@ -19,9 +19,9 @@
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
 #include "common/time/clock.h"
-#include "common/transport/inproc/inproc_transport.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/state_store.h"
+#include "tests/support/inproc/inproc_transport.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad::coordinator {

@@ -12,9 +12,10 @@
 #include "common/client/protocol.h"
 #include "common/random/philox.h"
 #include "common/runtime/executor.h"
-#include "common/transport/inproc/inproc_transport.h"
 #include "ps_server/server.h"
 #include "ps_server/service/lifeline.h"
+#include "tests/support/inproc/inproc_transport.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/support/skip.h"
 
 namespace evergrad::ps_server {

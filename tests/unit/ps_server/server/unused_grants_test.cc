@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/time/clock.h"
 #include "ps_server/unused_grants.h"
+#include "tests/support/manual_executor.h"
 
 namespace evergrad::ps_server {
 namespace {

@@ -2,6 +2,8 @@
 // sessions that come and go.
 #include "ps_server/service/control.h"
 #include "service_fixture.h"
+#include "tests/support/manual_executor.h"
+#include "tests/support/memory_files/memory_file_system.h"
 
 namespace evergrad::ps_server {
 namespace {

@@ -1,7 +1,7 @@
 // A shard that is moved from one server to another (LEDGER line 22), both whole but for their
 // daemons, over the in-process transport.
-#include "common/transport/inproc/inproc_transport.h"
 #include "stage.h"
+#include "tests/support/inproc/inproc_transport.h"
 
 namespace evergrad::ps_server {
 namespace {

@@ -13,6 +13,7 @@
 #include "common/client/protocol.h"
 #include "common/wire/data_frame.h"
 #include "ps_server/service/shard_host.h"
+#include "tests/support/manual_executor.h"
 
 namespace evergrad::ps_server {
 

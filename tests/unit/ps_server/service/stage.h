@@ -17,6 +17,7 @@
 #include "common/snapshot/shard_file.h"
 #include "ps_server/service/control.h"
 #include "service_fixture.h"
+#include "tests/support/memory_files/memory_file_system.h"
 
 namespace evergrad::ps_server {
 

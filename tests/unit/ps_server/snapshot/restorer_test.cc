@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/memory_files/memory_file_system.h"
 
 namespace evergrad::ps_server {
 namespace {

@@ -3,6 +3,7 @@
 
 #include "common/snapshot/manifest.h"
 #include "ps_server/snapshot/cut_file.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/unit/ps_server/shard/slot_fixture.h"
 
 namespace evergrad::ps_server {

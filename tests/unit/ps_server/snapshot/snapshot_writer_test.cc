@@ -13,6 +13,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/snapshot/manifest.h"
+#include "tests/support/memory_files/memory_file_system.h"
 #include "tests/support/temp_folder.h"
 
 namespace evergrad::ps_server {

@@ -10,7 +10,7 @@
 #include "common/base/mutex.h"
 #include "common/client/protocol.h"
 #include "common/runtime/executor.h"
-#include "common/transport/inproc/inproc_transport.h"
+#include "tests/support/inproc/inproc_transport.h"
 
 namespace evergrad::worker {
 namespace {

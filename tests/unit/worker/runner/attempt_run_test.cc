@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/support/manual_executor.h"
 #include "worker/runner/describe_run.h"
 #include "worker/runner/export_run.h"
 

@@ -1,4 +1,5 @@
 #include "worker/runner/drain.h"
+#include "tests/support/manual_executor.h"
 
 #include <catch2/catch.hpp>
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/client/protocol.h"
+#include "tests/support/manual_executor.h"
 #include "worker/runner/batch_streams.h"
 #include "worker/runner/shortfall.h"
 

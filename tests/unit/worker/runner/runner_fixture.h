@@ -23,10 +23,10 @@
 #include "common/grants/grant_proof.h"
 #include "common/plan/plan.h"
 #include "common/runtime/executor.h"
-#include "common/transport/inproc/inproc_transport.h"
 #include "common/wire/data_frame.h"
 #include "ps_server/service/shard_host.h"
 #include "ps_server/service/shard_spec.h"
+#include "tests/support/inproc/inproc_transport.h"
 #include "tests/support/temp_folder.h"
 #include "worker/runner/runner.h"
 

@@ -1,4 +1,4 @@
-#include "common/transport/inproc/inproc_transport.h"
+#include "tests/support/inproc/inproc_transport.h"
 
 #include <atomic>
 #include <map>

@@ -1,3 +1,5 @@
+#include "tests/support/memory_files/memory_file_system.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -6,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/fs/file.h"
-#include "common/fs/file_system.h"
 #include "common/random/philox.h"
 
 namespace evergrad::fs {
@@ -14,16 +15,6 @@ namespace {
 
 absl::Status At(fault::Failpoints* failpoints, absl::string_view name) {
   return failpoints == nullptr ? absl::OkStatus() : failpoints->ErrorAt(name);
-}
-
-// Returns false if the sync is to be skipped.
-absl::StatusOr<bool> MaySync(fault::Failpoints* failpoints, absl::string_view name,
-                             const std::string& path) {
-  if (failpoints == nullptr) return true;
-  const fault::Hit hit = failpoints->At(name);
-  if (hit.action == fault::Action::kError)
-    return absl::InternalError(absl::StrCat("cannot sync: failpoint=", name, " path=", path));
-  return hit.action != fault::Action::kDrop;
 }
 
 absl::Status Crashed(const std::string& path) {
@@ -62,11 +53,11 @@ class MemoryWriter final : public WritableFile {
     if (failed_) return Used();
     failed_ = true;
     fault::Failpoints* failpoints = files_.options_.failpoints;
-    EG_ASSIGN_OR_RETURN(const bool sync, MaySync(failpoints, "fs.sync", path_));
+    EG_RETURN_IF_ERROR(At(failpoints, "fs.sync"));
     {
       MutexLock lock(&files_.mu_);
       if (generation_ != files_.generation_) return Crashed(path_);
-      inode_->synced = sync;
+      inode_->synced = files_.options_.syncs_files;
     }
     EG_RETURN_IF_ERROR(At(failpoints, "fs.link"));
     {
@@ -77,14 +68,14 @@ class MemoryWriter final : public WritableFile {
       Forget();
       files_.files_[path_] = inode_;
     }
-    const auto sync_folder = MaySync(failpoints, "fs.sync_folder", path_);
+    absl::Status sync_folder = At(failpoints, "fs.sync_folder");
     MutexLock lock(&files_.mu_);
     if (generation_ != files_.generation_) return Crashed(path_);
     if (!sync_folder.ok()) {
       files_.files_.erase(path_);
-      return sync_folder.status();
+      return sync_folder;
     }
-    if (*sync_folder) files_.durable_[path_] = inode_;
+    if (files_.options_.syncs_folders) files_.durable_[path_] = inode_;
     return absl::OkStatus();
   }
 
@@ -219,9 +210,9 @@ absl::Status MemoryFileSystem::Remove(absl::string_view uri) {
     }
     if (files_.erase(path) == 0) return FileError(ENOENT, "cannot remove", path);
   }
-  EG_ASSIGN_OR_RETURN(const bool sync, MaySync(options_.failpoints, "fs.sync_folder", path));
+  EG_RETURN_IF_ERROR(At(options_.failpoints, "fs.sync_folder"));
   MutexLock lock(&mu_);
-  if (sync) durable_.erase(path);
+  if (options_.syncs_folders) durable_.erase(path);
   return absl::OkStatus();
 }
 
