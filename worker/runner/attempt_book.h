@@ -1,6 +1,6 @@
-// The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26): the attempts that it
-// holds, the pushes that are settled, and its reports. A pure state machine: no clock, no threads,
-// no I/O. Not thread-safe; the runner's executor calls it.
+// The worker's half of the ledger protocol (LEDGER lines 14 to 17 and 26). It tracks the attempts
+// that the worker holds, the pushes that are settled, and the reports. The class is a pure state
+// machine: no clock, no threads, no I/O. It is not thread-safe; the runner's executor calls it.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct ShardPlace {
 };
 struct ShardMap {
   MapVersion version;
-  std::vector<ShardPlace> shards;  // by shard number
-  JobUid job{};                    // versions of two jobs cannot be compared
+  std::vector<ShardPlace> shards;  // indexed by shard number
+  JobUid job{};                    // versions of different jobs cannot be compared
 };
 
 // Work of a functions job.
@@ -46,14 +46,14 @@ struct Work {
   bool all_targets = true;
   std::set<ShardId> targets;
   std::shared_ptr<const FunctionWork> function = nullptr;  // shared by the copies of this work
-  bool first = false;                                      // as in its Grant
-  // [34], [36] Sent with its pushes: the proof of its Grant, and the name of this worker at the
-  // time of the Grant.
+  bool first = false;                                      // Grant.first
+  // LEDGER lines 34 and 36: each push carries the proof of its Grant, and the name that this worker
+  // had at the time of the Grant.
   std::string proof = {}, granted_to = {};
 };
 
-// The content of a Done, which is kept and sent again unchanged until it is answered [16]. The
-// driver keeps the payload (metrics, describe, …) under the attempt.
+// The content of a Done, which is kept and resent unchanged until it is answered [16]. The driver
+// stores the payload (metrics, describe, …) by attempt.
 struct DoneReport {
   Work work;
   MapVersion v0, v1;
@@ -71,12 +71,12 @@ enum class PushAnswer {
   kTransport
 };
 enum class Next {
-  kSettled,     // the push needs nothing more
-  kWaitForMap,  // STALE with a V above our map: send again once a map >= `wait_for` has arrived
-  kBackoff,  // STALE at our map, transport error, BUSY, OVER_BUDGET under `pause`: send again after
+  kSettled,     // the push needs no further action
+  kWaitForMap,  // STALE with a V above our map: resend once a map >= `wait_for` has arrived
+  kBackoff,  // STALE at our map, transport error, BUSY, or OVER_BUDGET under `pause`: resend after
              // a delay (10 ms to 1 s, doubling)
-  kDropAttempt,  // SUPERSEDED or REFUSED: the book has dropped the attempt. Also for an answer to
-                 // an attempt that does not run any more
+  kDropAttempt,  // SUPERSEDED or REFUSED: the book has dropped the attempt. Also the answer for an
+                 // attempt that is not running
   kFail,         // INVALID, or OVER_BUDGET under `fail`
 };
 struct Disposition {
@@ -89,28 +89,29 @@ class AttemptBook {
   enum class OverBudget { kFail, kPause };  // effect of OVER_BUDGET on the attempt [15]
   explicit AttemptBook(OverBudget over_budget = OverBudget::kFail) : over_budget_(over_budget) {}
 
-  // The setting of the job whose attempts follow.
+  // Sets the reaction to OVER_BUDGET of the job to which all later attempts belong.
   void SetOverBudget(OverBudget over_budget) { over_budget_ = over_budget; }
 
   // --- session
-  // Line 26, in one message: drops all attempts that `adopted` does not name, and returns them.
-  // (The line says so for older terms. An attempt of this term that is not named was superseded
-  // while the worker was disconnected. Grants come only inside a session, so none was added since
-  // the Hello.) An attempt may have been dropped since the Hello: for each adopted attempt that the
-  // book does not hold any more (Holds) the driver answers AttemptDropped, or the coordinator would
-  // wait for it without end.
+  // Line 26 in one message. Drops all attempts that `adopted` does not name, and returns them. (The
+  // line requires this only for older terms. An attempt of this term that is not named was
+  // superseded while the worker was disconnected: grants come only inside a session, so none has
+  // arrived since the Hello.) An adopted attempt may have been dropped since the Hello. For each
+  // adopted attempt that the book no longer holds (Holds), the driver must answer AttemptDropped;
+  // otherwise the coordinator would wait for it forever.
   std::vector<Attempt> OnRegistered(Term term, const std::set<Attempt>& adopted);
   // Ignores a map of the same job whose version is below the present one, unless `replace` is set.
   void OnMap(ShardMap map, bool replace = false);
   const ShardMap& map() const { return map_; }
-  // Queues the work behind the present work. Work with `first` comes before all other, in the order
-  // of closures. Returns false if the attempt is held already, or if kQueuedMax wait; in the second
-  // case the driver answers AttemptDropped.
+  // Queues the work behind the queued work. Work with `first` precedes all other work and is
+  // ordered by closure. Returns false if the attempt is already held, or if kQueuedMax attempts are
+  // queued; in the second case the driver answers AttemptDropped.
   bool OnGrant(Work work);
-  std::vector<Attempt> OnRecall(Attempt attempt);  // gives the attempt back if it has not begun
-  // Forgets a Done that was acknowledged or SUPERSEDED; a superseded attempt that is queued or runs
-  // is dropped. Returns whether the attempt was held. Each job has its own attempt numbers, so the
-  // driver compares the job first.
+  std::vector<Attempt> OnRecall(
+      Attempt attempt);  // returns the attempt to the coordinator if it has not begun
+  // Forgets a Done that was acknowledged or SUPERSEDED, and drops a superseded attempt that is
+  // queued or running. Returns whether the attempt was held. Each job has its own attempt numbers,
+  // so the driver compares the job first.
   bool OnDoneAnswer(Attempt attempt, bool superseded);
   struct Held {
     Work work;
@@ -118,38 +119,39 @@ class AttemptBook {
     bool begun = false;
     bool done = false;
   };
-  std::vector<Held> HeldForHello() const;      // queued, running, or with an unanswered Done
-  std::vector<DoneReport> Unanswered() const;  // sent again in every session, in order
+  std::vector<Held> HeldForHello()
+      const;  // attempts that are queued, running, or have an unanswered Done
+  std::vector<DoneReport> Unanswered() const;  // resent in every session, in this order
 
   // --- running one attempt at a time
-  const Work* NextToBegin() const;  // the front of the queue if no attempt runs
-  // Sets V0 to the present map. EG_CHECKs that no other attempt runs.
+  const Work* NextToBegin() const;  // the front of the queue; null while an attempt runs
+  // Sets V0 to the present map. EG_CHECK: no other attempt runs.
   void Begin(Attempt attempt);
   const Work* running() const;
-  // Declares that the running attempt will push `update` to `shards` (already intersected with its
-  // targets), which are unsettled from now on. Call it once per update, before its first push
-  // leaves.
+  // Declares that the running attempt will push `update` to `shards`, the shards of the update that
+  // are also its targets. They count as unsettled from now on. The caller declares each update
+  // once, before its first push leaves.
   void Expect(UpdateIndex update, const std::vector<ShardId>& shards);
   // The shards of `update` that are still unsettled.
   std::vector<ShardId> Unsettled(UpdateIndex update) const;
   bool AllSettled() const;
-  // Line 15. `server_version` is the V of a STALE answer.
+  // Line 15. `server_version` is the map version V in a STALE answer.
   Disposition OnPushAnswer(Attempt attempt, UpdateIndex update, ShardId shard, PushAnswer answer,
                            MapVersion server_version);
-  // [38] (shard, updates) for each shard that only some of the running attempt's declared updates
-  // touch, in rising order.
+  // LEDGER line 38. Returns (shard, updates) for each shard that only some of the declared updates
+  // of the running attempt touch, in rising order.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> TouchedLess() const;
-  // Line 16. Returns whether an attempt runs, has declared all its updates and every push is
+  // Line 16. Returns whether an attempt runs, all its updates are declared, and every push is
   // settled.
   bool MayFinish(bool all_declared) const;
-  // Ends the running attempt; returns its report and keeps it until OnDoneAnswer. EG_CHECKs
-  // MayFinish(true).
+  // Ends the running attempt, returns its report, and keeps the report until OnDoneAnswer.
+  // EG_CHECK: MayFinish(true).
   DoneReport Finish();
-  // Ends a running or queued attempt without a Done (Failed was sent, the worker drains, or the
-  // attempt is superseded). Returns whether it was held.
+  // Ends a running or queued attempt without a Done, because Failed was sent, the worker drains, or
+  // the attempt is superseded. Returns whether the attempt was held.
   bool Drop(Attempt attempt);
   void DropJob(JobUid job);           // the job has ended: drops its work, its Dones and its map
-  bool Holds(Attempt attempt) const;  // queued, running or unanswered
+  bool Holds(Attempt attempt) const;  // the attempt is queued, running or unanswered
   std::size_t queued() const { return queued_.size(); }
   static constexpr std::size_t kQueuedMax = 4096;
 
@@ -159,7 +161,7 @@ class AttemptBook {
     MapVersion v0, v1;
     std::map<std::uint32_t, std::set<ShardId>> unsettled;  // update -> shards
     std::uint32_t updates = 0;                             // number of declared updates
-    std::vector<std::uint32_t> touched = {};               // by shard: number that touch it
+    std::vector<std::uint32_t> touched = {};  // by shard: the number of updates that touch it
   };
   OverBudget over_budget_;
   ShardMap map_;

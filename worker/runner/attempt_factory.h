@@ -1,5 +1,5 @@
-// Makes the run of a granted attempt; its class depends on the kind of work and the type of the
-// job. Control executor.
+// Creates the run of a granted attempt. The class of the run depends on the kind of work and on the
+// type of the job. Control executor.
 #pragma once
 
 #include "worker/runner/batch_streams.h"
@@ -14,7 +14,7 @@ class AttemptFactory {
  public:
   // All objects outlive the factory and its runs.
   struct Environment {
-    AttemptRun::Environment run;  // except job, and the job's part of the exchange
+    AttemptRun::Environment run;  // `job` and the job's part of the exchange are filled in by Make
     UpdateRun::Measures measures;
     BatchStreams* streams = nullptr;
     DeviceReport* device = nullptr;
@@ -25,9 +25,9 @@ class AttemptFactory {
   };
   explicit AttemptFactory(Environment environment) : env_(std::move(environment)) {}
 
-  // `job` must be able to do such work (JobContext::Check), and outlives the run. `registration` is
-  // this worker's in the session. For training and evaluations that read data, the stream of `work`
-  // is open.
+  // `job` must be able to do such work (JobContext::Check) and outlives the run. `registration` is
+  // this worker's registration in the session. If the work is training or evaluation and reads
+  // data, its stream must be open.
   std::shared_ptr<AttemptRun> Make(const Work& work, JobContext* job,
                                    const v1::Stamp& registration);
 

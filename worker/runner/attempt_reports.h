@@ -1,6 +1,5 @@
-// Reports the ends of attempts to the coordinator: Dropped, Failed, or Done. A Done is kept, and
-// sent again in each session, until the coordinator has acknowledged it [LEDGER 16]. Control
-// executor.
+// Reports to the coordinator how attempts end: Dropped, Failed, or Done. A Done is kept and resent
+// in each session until the coordinator has acknowledged it [LEDGER 16]. Control executor.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +19,12 @@ namespace evergrad::worker {
 
 class AttemptReports {
  public:
-  // All objects outlive the reports. `send` returns false without a session.
+  // All objects outlive the reports. `send` returns false if there is no session.
   struct Environment {
     std::function<bool(v1::TaskMessage)> send;
     log::Logger* logger = nullptr;
     RunnerMetrics* metrics = nullptr;
-    std::uint64_t message_bytes_max = 0;  // of the session
+    std::uint64_t message_bytes_max = 0;  // largest message of the session
   };
   explicit AttemptReports(Environment environment) : env_(std::move(environment)) {}
 
@@ -34,30 +33,31 @@ class AttemptReports {
     std::optional<ShardId> superseded_by = std::nullopt;  // the shard that answered SUPERSEDED
     log::Level level = log::Level::kInfo;
   };
-  // Without a session neither message is sent; the coordinator then misses the attempt in the next
-  // Hello. `about` names the job and the closure.
+  // Without a session nothing is sent; the coordinator then sees that the attempt is missing in the
+  // next Hello. `about` names the job and the closure.
   void SendDropped(const Work& work, const Dropped& dropped, const log::Context& about);
-  // `identity` is this worker's.
+  // `identity` is the identity of this worker.
   void SendFailed(const Work& work, const absl::Status& status, const std::string& identity,
                   const log::Context& about);
 
-  // UserError if `done` exceeds the size of a message and could never be sent.
+  // Returns a UserError if `done` exceeds the size of a message and could never be sent.
   absl::Status CheckSize(const Work& work, const v1::Done& done) const;
-  // Keeps `done` for SendDone, which sends it after a heartbeat, because a job may be over before
-  // the next heartbeat is due.
+  // Keeps `done` for SendDone. SendDone sends a heartbeat first, because the job may end before the
+  // next heartbeat is due.
   void KeepDone(Attempt attempt, v1::Done done) { done_[attempt] = std::move(done); }
-  void SendDone(Attempt attempt, v1::WorkerProgress progress);  // EG_CHECK that it is kept
+  void SendDone(Attempt attempt,
+                v1::WorkerProgress progress);  // EG_CHECK: a Done of the attempt is kept
   void Forget(Attempt attempt) { done_.erase(attempt); }
   void ForgetJob(JobUid job);
 
  private:
   const Environment env_;
-  std::map<Attempt, v1::Done> done_;  // the attempts of AttemptBook::Unanswered()
+  std::map<Attempt, v1::Done> done_;  // one entry for each attempt of AttemptBook::Unanswered()
 };
 
-// Lists the held attempts, as many as fit into a message: a larger Hello would be refused at every
-// dial. The ones left out, which are the last to begin, are not adopted; they are dropped here, and
-// the coordinator grants them again [LEDGER 26].
+// Lists as many held attempts as fit into a message; a larger Hello would be refused at every dial.
+// The attempts that are left out are the last to begin. The coordinator does not adopt them, so the
+// worker drops them, and they are granted again [LEDGER 26].
 void FillHeld(const std::vector<AttemptBook::Held>& held, std::uint64_t message_bytes_max,
               v1::Hello* hello);
 

@@ -1,8 +1,8 @@
-// The rules by which an AttemptBook decides (LEDGER lines 14 to 16 and 26), each a predicate of its
-// arguments alone. Pure: no state, no thread, no error. attempt_book.cc is the only caller.
+// The rules by which an AttemptBook decides (LEDGER lines 14 to 16 and 26). Each is a predicate of
+// its arguments alone. Pure: no state, no thread, no error. attempt_book.cc is the only caller.
 //
-// tests/mutants compiles attempt_book.cc a second time with rules of its own, each of which a test
-// can break. A rule that is inlined into attempt_book.cc would escape those tests.
+// tests/mutants compiles attempt_book.cc a second time with its own rules, each of which a test can
+// break. A rule that is inlined into attempt_book.cc would escape those tests.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ namespace evergrad::worker {
 struct AttemptRules {
   // 14: V0 is the map under which the attempt began.
   static MapVersion V0(MapVersion at_begin, MapVersion /*at_end*/) { return at_begin; }
-  // 15: a shard has the update.
+  // 15: these answers mean that the shard has the update.
   static bool Settles(PushAnswer answer) {
     return answer == PushAnswer::kApplied || answer == PushAnswer::kDuplicate;
   }
-  // 16: a Done leaves after the last push was settled.
+  // 16: a Done is sent only after the last push was settled.
   static bool MayReport(const std::map<std::uint32_t, std::set<ShardId>>& unsettled) {
     return unsettled.empty();
   }

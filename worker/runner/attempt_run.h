@@ -1,15 +1,16 @@
-// One granted attempt, from its beginning to its end: the interface that the runner drives, and
-// the common part of all kinds of work. There is one file per kind: training_run, function_run,
-// counting_run (these three are updates, update_run.h), evaluation_run, describe_run, export_run.
+// One granted attempt, from its beginning to its end: the interface that the runner drives, and the
+// common part of all kinds of work. There is one file for each kind: training_run, function_run,
+// counting_run (these three make updates, see update_run.h), evaluation_run, describe_run,
+// export_run.
 //
 //   Start ─▶ OnExchange … (values pulled, pushes settled) ─▶ a result of the compute executor ─▶ …
 //         └▶ OnFileAnswer, OnSession (export)                                        │
 //   owner's ReportDone, Fail or GiveUp ◀─────────────────────────────────────────────┘
 //
-// Everything here is on the control executor. Work for the compute executor goes through Compute,
-// and its continuation is on the control executor again. Continuations are guarded: they do nothing
-// once the attempt has ended. An attempt ends when the owner releases it (Cancel), which happens
-// inside the owner's ReportDone, Fail and GiveUp: after one of these calls a run returns at once.
+// Every method runs on the control executor. Compute hands work to the compute executor; the
+// continuation runs on the control executor again. Continuations are guarded: they do nothing once
+// the attempt has ended. An attempt ends when its owner calls Cancel and releases it, inside
+// ReportDone, Fail or GiveUp. After one of these calls a run must return at once.
 #pragma once
 
 #include <chrono>
@@ -34,14 +35,14 @@
 
 namespace evergrad::worker {
 
-// The runner as its running attempt uses it. Each call ends the attempt.
+// The interface of the runner for its running attempt. Each call ends the attempt.
 class AttemptOwner {
  public:
   virtual ~AttemptOwner() = default;
   // Reports Done. Without `send_now` the report is kept and sent in the next session.
   virtual void ReportDone(bool send_now) = 0;
   virtual void Fail(const absl::Status& status) = 0;
-  // The same for an error of the compute executor, which may mean that the device is lost.
+  // Reports an error of the compute executor, which may mean that the device is lost.
   virtual void FailCompute(const absl::Status& status) = 0;
   virtual void GiveUp(const AttemptReports::Dropped& dropped) = 0;
 };
@@ -68,48 +69,48 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
 
   const Work& work() const { return work_; }
 
-  // --- called by the runner, which holds the run during the call. Start is called once, after
-  // AttemptBook::Begin.
+  // --- The runner calls these methods and holds the run during the call. It calls Start once,
+  // after AttemptBook::Begin.
   virtual void Start() = 0;
   virtual void OnMap();
-  // A new session has begun: messages of the former one may be lost.
+  // A new session has begun, and messages of the previous one may be lost.
   virtual void OnSession() {}
   virtual void OnFileAnswer(const v1::RunFileAnswer&) {}
   // The coordinator recalls the attempt. It continues nevertheless, unless it waits for a server's
   // budget.
   void Recall();
-  // The worker is stopping: an update ends after its running step, at most `step_max` from now;
-  // other work is given up at once, unless its report is being sent.
+  // The worker is stopping. An update ends after its running step, at most `step_max` from now.
+  // Other work is given up at once, unless its report is being sent.
   virtual void Drain(std::chrono::milliseconds step_max);
   // Releases the objects that the run shares with other threads.
   virtual void Cancel() {}
 
   void FillProgress(v1::WorkerProgress* progress) const;
-  // Fills the part of Done that belongs to this kind of work; called once, at the end.
+  // Fills the part of Done that belongs to this kind of work. The runner calls it once, at the end.
   virtual void FillDone(v1::Done* done) = 0;
-  // The report was made: the book holds it, and the run ends.
+  // The book holds the report, and the run ends.
   virtual void OnReported() {}
 
  protected:
-  // A number for heartbeats that rises while the attempt advances.
+  // Returns a number for heartbeats that rises while the attempt advances.
   virtual std::uint32_t Progressed() const { return 0; }
-  // Values were pulled or pushes settled. Starts the next possible operation.
+  // Values were pulled, or pushes were settled. Starts the next possible operation.
   virtual void OnExchange() {}
 
-  // Continuations of this attempt: `f`, unless the attempt has ended. `f` may use `this`.
+  // Returns a continuation that calls `f` unless the attempt has ended. `f` may use `this`.
   template <class F>
   auto IfRunning(F f) {
     return [weak = weak_from_this(), f = std::move(f)](auto&&... arguments) mutable {
       if (const auto self = weak.lock()) f(std::forward<decltype(arguments)>(arguments)...);
     };
   }
-  // `work` runs on the compute executor, and `then`, with its result, on the control executor.
+  // Runs `work` on the compute executor, then `then` with the result on the control executor.
   template <class W, class Then>
   void Compute(W work, Then then) {
     env_.compute->Run(std::move(work), IfRunning(std::move(then)));
   }
-  // `then` runs on the control executor, either now or after the failpoint's delay. Its error ends
-  // the attempt.
+  // Runs `then` on the control executor, at once or after the failpoint's delay. An error of the
+  // failpoint ends the attempt.
   template <class Then>
   void PassFailpoint(absl::string_view name, Then then) {
     AtFailpoint(env_.failpoints, name, env_.control,
@@ -119,27 +120,30 @@ class AttemptRun : public std::enable_shared_from_this<AttemptRun> {
                 }));
   }
 
-  // Opens the exchange with the servers, whose events this run handles. The first pull of all dense
-  // values is sent now, unless a training closure has it from the previous attempt.
+  // Opens the exchange with the servers; this run handles its events. Sends the first pull of all
+  // dense values at once, unless a training closure already has these values from the previous
+  // attempt.
   void OpenExchange();
-  // The attempt is done: passes the failpoint and reports.
+  // The attempt is done: passes the failpoint and sends the report.
   void Finish();
   bool finishing() const { return finishing_; }
-  // Gives the attempt back if it waits for a server's budget while the worker is needed elsewhere,
-  // because the wait may last until the other job has ended. Returns whether it was given back.
+  // Hands the attempt back if it waits for a server's budget while another job needs the worker,
+  // because the wait may last until that job has ended. Returns whether the attempt was handed
+  // back.
   bool GiveBackIfPaused();
   log::Context About() const { return {env_.job->name(), ClosureName(work_)}; }
 
   const Environment env_;
   const Work work_;
-  std::shared_ptr<Exchange> exchange_;  // shared with its own callbacks; null for a describe
+  std::shared_ptr<Exchange>
+      exchange_;  // shared with its own callbacks; null for a describe closure
   bool draining_ = false;
 
  private:
   bool recalled_ = false, finishing_ = false;
 };
 
-// Adds the step to `status`; a user error stays one.
+// Adds the step to the message of `status`. A user error stays a user error.
 absl::Status AboutStep(const absl::Status& status, ClosureId closure, std::uint32_t step);
 
 }  // namespace evergrad::worker

@@ -1,11 +1,11 @@
-// Brings the batches of one attempt from the reader to the compute executor, together with the rows
-// of embedding tables that they read.
+// Brings the batches of one attempt, and the rows of embedding tables that they read, from the
+// reader to the compute executor.
 //
 //   Ask ─▶ reader's thread ─▶ control executor: requests the rows, on_batch ─▶ Take
 //                               └▶ compute executor: copies the batch to a device in advance
 //
-// Control executor. At most one batch is requested, and one is held. A feed that ends with its
-// attempt calls nothing any more.
+// Control executor. At most one batch is requested and at most one is held. A feed ends with its
+// attempt and makes no callbacks afterwards.
 #pragma once
 
 #include <cstdint>
@@ -33,15 +33,15 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
     JobContext* job = nullptr;
     Exchange* exchange = nullptr;
   };
-  // Called with an error if there is no batch, or its rows cannot be requested.
+  // Receives an error if there is no batch, or if its rows cannot be requested.
   using OnBatch = std::function<void(const absl::Status&)>;
-  // The stream of `work` is open.
+  // The stream of `work` must be open.
   BatchFeed(Environment environment, const Work& work, OnBatch on_batch);
 
   // Requests the batch after the one that is held, unless it has been requested.
   void Ask();
   bool has_batch() const { return batch_ != nullptr; }
-  // Returns whether the rows of the held batch have been pulled; also true without tables.
+  // Returns whether the rows of the held batch have been pulled. Always true without tables.
   bool RowsDone() const;
 
   // A batch, and its rows with their values (nullptr without tables).
@@ -65,7 +65,7 @@ class BatchFeed : public std::enable_shared_from_this<BatchFeed> {
   bool asked_ = false;
   std::shared_ptr<const ReadyBatch> batch_;      // shared with the compute executor
   std::shared_ptr<ComputeJob::BatchRows> rows_;  // of batch_; used by one thread at a time
-  std::uint64_t rows_pulls_ = 0;  // pulls of rows requested so far, those of batch_ included
+  std::uint64_t rows_pulls_ = 0;  // pulls of rows requested so far, including those of batch_
   const std::shared_ptr<NextBatch> next_ = std::make_shared<NextBatch>();
 };
 

@@ -1,6 +1,6 @@
-// The batches of each attempt, read ahead on the thread of worker/data. There is a stream of
-// batches for the attempt that begins and for the next few, so that their first batches are read in
-// time. Control executor, except for the callback of Next.
+// The batches of each attempt, read ahead on the reader thread of worker/data. Streams are open for
+// the attempt that begins and for the next few, so that their first batches are read in time.
+// Control executor, except for the callback of Next.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ class BatchStreams {
   BatchStreams(BatchReader::Options options, metrics::Registry* registry)
       : reader_(std::move(options), registry) {}
 
-  // Opens the stream of `work` (training or evaluation), and those of the first training closures
-  // among `held` that have not begun. An open stream is unchanged.
+  // Opens the stream of `work` (training or evaluation), and the streams of the first training
+  // closures among `held` that have not begun. An open stream is unchanged.
   void Open(const JobContext& job, const InputOpener& input, const Work& work,
             const std::vector<AttemptBook::Held>& held);
-  // The next batch of an attempt whose stream is open: BatchReader::Next.
+  // Requests the next batch of an attempt whose stream is open (see BatchReader::Next).
   void Next(Attempt attempt, BatchReader::Taken taken);
   // Closes the stream of an attempt, if there is one.
   void Close(Attempt attempt);

@@ -1,6 +1,7 @@
-// The objects of one job on the compute thread: data sets, graph, whole weights. Used on the
-// compute thread only, except for open data sets (immutable). Weights, batches, rows and gradients
-// are in host memory; if the backend's memory differs, HostStep copies them in both directions.
+// The objects of one job on the compute thread: data sets, graph, whole weights. They are used on
+// the compute thread only, except for open data sets, which are immutable. Weights, batches, rows
+// and gradients are in host memory; if the backend has other memory, HostStep copies them in both
+// directions.
 #pragma once
 
 #include <atomic>
@@ -30,25 +31,26 @@
 
 namespace evergrad::worker {
 
-// The backend, created on the compute thread at first use and kept for all jobs, because its pools
-// belong to that thread.
+// The backend. It is created on the compute thread at first use and kept for all jobs, because its
+// memory pools belong to that thread.
 class ComputeBackend {
  public:
   using Make = std::function<absl::StatusOr<std::unique_ptr<Backend>>()>;
   explicit ComputeBackend(BackendOptions options);
   explicit ComputeBackend(Make make) : make_(std::move(make)) {}
   absl::StatusOr<Backend*> Get();
-  // True if its memory is not the host's; false until it is created. Any thread.
+  // Returns whether the backend's memory differs from the host's; false until it is created. Any
+  // thread.
   bool on_device() const { return on_device_; }
-  // Memory of its host() for data that the device will read; empty without a device, before the
-  // backend is created, or if out of memory. Any thread.
+  // Returns page-locked memory for data that the device will read. Empty without a device, before
+  // the backend is created, or if out of memory. Any thread.
   tensor::AlignedBuffer Stage(std::size_t bytes) const;
-  // number of requests that failed
+  // Returns the number of failed calls of Stage.
   std::uint64_t staging_refused() const { return staging_refused_; }
-  // Its device's measurements up to the last step; nullopt for a CPU. Any thread.
+  // Returns the measurements of the device up to the last step, nullopt for a CPU. Any thread.
   std::optional<DeviceUse> use() const;
-  // Takes the measurements after a step. The driver is only asked if they have been read since the
-  // last time.
+  // Takes the measurements after a step. Asks the driver only if the last measurements have been
+  // read.
   void TakeUse();
 
  private:
@@ -62,15 +64,16 @@ class ComputeBackend {
   std::unique_ptr<Backend> backend_;
 };
 
-// Batches to be copied ahead. The running step or a separate task takes the first one, whichever
-// comes first. Thread-safe.
+// Batches to be copied to the device ahead of their step. The running step and a separate task
+// compete for the first one. Thread-safe.
 class NextBatch {
  public:
   void Put(std::shared_ptr<const ReadyBatch> batch) {
     MutexLock lock(&mu_);
     batches_.push_back(std::move(batch));
   }
-  // Takes the first batch; if `which` is not null, only that one. Returns nullptr if it was taken.
+  // Takes the first batch. With `which`, takes it only if it is that batch. Returns nullptr if
+  // another caller took it.
   std::shared_ptr<const ReadyBatch> Take(const ReadyBatch* which) {
     MutexLock lock(&mu_);
     if (batches_.empty() || (which != nullptr && batches_.front().get() != which)) return nullptr;
@@ -87,8 +90,8 @@ class NextBatch {
 
 // Adds the metrics of a step to a closure's sums, both in the order of the model's metrics.
 void AddMetrics(const std::vector<MetricSum>& step, std::vector<MetricSum>* total);
-// Writes a closure's metrics, in the order of the model's metrics, as the coordinator adds them. A
-// metric with many counts is written only if `with_counts`.
+// Writes a closure's metrics, in the order of the model's metrics, in the form that the coordinator
+// adds up. A metric with many counts is written only if `with_counts`.
 void FillSums(const std::vector<std::string>& names, const std::vector<MetricSum>& measured,
               bool with_counts, v1::ClosureMetrics* to);
 
@@ -111,10 +114,10 @@ class ComputeJob {
         // (tensor::NarrowHome)
         false;
   };
-  // `overflowed` is "", or the first variable or table with a gradient that its wire type cannot
-  // represent, and the type. A device's gradients are already narrowed to their wire types.
-  // `loss_scale` is the scale of the step; 0 if losses are not scaled. `too_large`: the scale is
-  // the reason why the step is not finite, and the next one's is smaller.
+  // `overflowed` names the first variable or table with a gradient that its wire type cannot
+  // represent, and the type; "" if there is none. A device's gradients already have their wire
+  // types. `loss_scale` is the scale of the step, 0 if losses are not scaled. `too_large` says that
+  // the scale made the step not finite; the scale of the next step is smaller.
   struct Step {
     float loss_scale = 0;
     bool too_large = false;
@@ -123,15 +126,15 @@ class ComputeJob {
     std::shared_ptr<std::vector<tensor::AlignedBuffer>>
         row_gradients;  // in wire types, of each table, for SlotRows::Gather; null without tables
     std::string overflowed;
-    bool ahead = false;  // the batch had been copied to the device before the step
+    bool ahead = false;  // the batch was copied to the device before the step
   };
 
   ComputeJob(std::shared_ptr<const config::JobSpec> spec, std::uint64_t seed,
              std::shared_ptr<ComputeBackend> backend, DataOptions data_options,
              metrics::Limit* data_limit);
 
-  // Opens everything that is needed and not yet open. User errors for files, shapes that do not
-  // match the model, and the model itself.
+  // Opens the needed objects that are not open. Returns user errors for files, for shapes that do
+  // not match the model, and for the model itself.
   absl::Status Open(const Needs& needs);
   void CloseData() {
     train_ = eval_ = nullptr;
@@ -141,41 +144,42 @@ class ComputeJob {
 
   // Describes the open objects.
   absl::StatusOr<v1::DescribeResult> Describe() const;
-  // Sets the partitioning of the weights. Internal if its variables differ from the graph's.
+  // Sets the partitions of the weights. Internal if the layout's variables differ from the graph's.
   absl::Status UseLayout(std::shared_ptr<const Layout> layout);
   void Absorb(std::vector<PulledShard> pulled);
-  // Internal if weights of some shard have not been absorbed.
+  // Internal if the weights of a shard have not been absorbed.
   absl::Status CheckWeights() const;
-  // The weights in float32, after this check; those of another type are converted into `widened`.
+  // Calls CheckWeights and returns the weights in float32. Weights of another type are converted
+  // into `widened`.
   absl::StatusOr<std::vector<std::span<const float>>> Weights(
       std::vector<tensor::AlignedBuffer>* widened) const;
-  // Starts the copies of a batch to the device before its step, rows of tables left out. Does
-  // nothing on the CPU. An error in the batch is returned by its step.
+  // Starts the copies of a batch, without its rows of tables, to the device before its step. Does
+  // nothing on the CPU. The step of the batch returns an error, if there is one.
   void CopyAhead(std::shared_ptr<const ReadyBatch> batch);
   bool on_device() const { return backend_->on_device(); }  // any thread
-  // The rows of tables that the batch reads; nullptr if the model has no tables. After Open, on any
-  // thread, concurrently with a step of another batch.
+  // Returns the rows of tables that the batch reads, nullptr if the model has no tables. Call it
+  // after Open, on any thread; a step of another batch may run at the same time.
   absl::StatusOr<std::shared_ptr<BatchRows>> RowsOf(const ReadyBatch& batch,
                                                     const std::shared_ptr<const Layout>& layout,
                                                     UniqueIds* scratch) const;
-  // `rows` is the result of RowsOf for this batch, with values; null without tables. `next` (also
-  // of Evaluate) holds the batch to copy while the device computes; may be null.
+  // `rows` is the result of RowsOf for this batch with values filled in, null without tables.
+  // `next` (also for Evaluate) holds the batch to copy while the device computes; it may be null.
   absl::StatusOr<Step> Train(const ReadyBatch& batch, BatchRows* rows, std::uint64_t dropout_key,
                              NextBatch* next = nullptr);
-  // Computes the next step of a user's function; it has gradients only for variables that were
-  // pushed.
+  // Computes the next step of a user's function. The step has gradients only for the variables that
+  // the function pushed.
   struct FunctionStep {
     sdk::FunctionCall::Outcome outcome;
     std::shared_ptr<GradientBuffer> gradients;
     bool finite = true;
     std::string overflowed;  // as in Step
-    std::string result;      // with the last step
+    std::string result;      // set by the last step
   };
   absl::StatusOr<FunctionStep> RunFunction(sdk::FunctionCall& call);
   absl::StatusOr<StepResult> Evaluate(const ReadyBatch& batch, const BatchRows* rows,
                                       NextBatch* next = nullptr);
-  // The files of an export, valid until the next Absorb: dense variables (none if there are only
-  // tables), and vocabularies of the training data.
+  // The files of an export: dense variables (none if there are only tables), and vocabularies of
+  // the training data. They are valid until the next Absorb.
   struct Exported {
     std::vector<tensor::AlignedBuffer>
         widened;  // memory of the files for variables that are not held as float32
@@ -185,15 +189,17 @@ class ComputeJob {
 
  private:
   absl::StatusOr<std::vector<AnyIn>> StepWeights() const;
-  // Memory into which the backend writes gradients for the servers, with at most one copy.
+  // Allocates memory into which the backend writes gradients for the servers, with at most one
+  // copy.
   std::shared_ptr<GradientBuffer> MakeGradients(Backend& backend) const;
   std::vector<tensor::AlignedBuffer> MakeRowGradients(Backend& backend,
                                                       const BatchRows& rows) const;
   tensor::AlignedBuffer StageOrHeap(std::size_t bytes) const;
-  // The graph's inputs from a batch: views, and `labels`. UserError for an integer label that
-  // float32 cannot represent.
+  // Returns the graph's inputs from a batch as views of it and of `labels`. UserError for an
+  // integer label that float32 cannot represent.
   absl::StatusOr<Batch> InputsOf(const ReadyBatch& batch, tensor::AlignedBuffer* labels) const;
-  // The same for a step that follows at once; for the prefetched batch, the same spans as before.
+  // Does the same for the step that runs next; returns the prefetched spans if the batch was
+  // prefetched.
   absl::StatusOr<Batch> StepInputs(const ReadyBatch& batch);
   void ForgetPrefetch();
   HostStep::Meanwhile CopyingNext(NextBatch* next);
@@ -202,8 +208,8 @@ class ComputeJob {
   void ToWire(const BatchRows* rows, Step* step) const;
   absl::StatusOr<std::shared_ptr<const Dataset>> OpenSource(const config::SourceSpec& source,
                                                             const Dataset* train) const;
-  // Finds the graph's inputs in a data set. User errors for a missing field, or one of another
-  // shape or type.
+  // Finds the graph's inputs in a data set. Returns user errors for a missing field, or for a field
+  // of another shape or type.
   absl::Status Bind(const Dataset& data, absl::string_view which);
 
   const std::shared_ptr<const config::JobSpec> spec_;
@@ -213,21 +219,21 @@ class ComputeJob {
   // the largest source in memory, and refused sources; outlives the job
   metrics::Limit* const data_limit_;
   std::shared_ptr<const Dataset> train_, eval_;
-  // Before steps_, whose destructor waits for copies from them.
+  // Declared before steps_, because the destructor of steps_ waits for copies from them.
   tensor::AlignedBuffer
-      labels_[2];        // of a step and of the batch copied ahead, if the field is int64
-  int labels_side_ = 0;  // of the last step
+      labels_[2];        // of the current step and of the batch copied ahead, if the field is int64
+  int labels_side_ = 0;  // side of the last step
   std::shared_ptr<const ReadyBatch>
       ahead_;           // copied ahead, before its step has begun; shared with the run
   Batch ahead_inputs_;  // views of it
-  Precision precision_ = Precision::kFloat32;  // of graph_
+  Precision precision_ = Precision::kFloat32;  // precision of graph_
   std::unique_ptr<Graph> graph_;
   std::optional<HostStep> steps_;        // optional, because only float16 needs one
-  std::optional<LossScale> loss_scale_;  // where the precision wants it: float16
-  // Indices among the fields of the data sets (the same in both): of each graph input, and of the
-  // labels.
+  std::optional<LossScale> loss_scale_;  // set if the precision needs it (float16)
+  // Indices of the fields of each graph input and of the labels; they are the same in both data
+  // sets.
   std::vector<std::size_t> input_fields_;
-  // the graph's inputs are bound to the fields of the open data, also after a failed Open
+  // The graph's inputs are bound to the fields of the open data. True also after a failed Open.
   bool bound_ = false;
   std::size_t label_field_ = 0;
   bool integer_labels_ = false;

@@ -1,5 +1,5 @@
-// The job of the fault scenarios (`spec.type: counting`): its final state tells exactly how often
-// each update and each sample was applied. Accepted only if the daemon was started with
+// The job of the fault scenarios (`spec.type: counting`). Its final state tells exactly how often
+// each update and each sample was applied. Workers accept it only if the daemon was started with
 // --failpoints. Pure.
 //
 //   counting/samples [examples, 1]
@@ -34,12 +34,12 @@ inline constexpr char kCountingTable[] = "counting/table";  // followed by its n
 
 v1::DescribeResult DescribeCounting(const config::JobSpec& spec, std::uint64_t seed);
 
-// touch(c, u): a function of the plan, c and u, through their batch. InvalidArgument for a layout
-// that is not a counting job's, or an example without a row.
+// Returns touch(c, u), a function of the plan, c and u, from the examples of the batch.
+// InvalidArgument for a layout that is not a counting job's, or for an example without a row.
 absl::StatusOr<std::vector<ShardId>> CountingTouch(const Layout& layout,
                                                    const std::vector<std::uint64_t>& examples);
 // The values that update (closure, update) pushes, in wire types: +1 to dense shards, and integers
-// for its rows of tables. EG_CHECK: CountingTouch must have checked the layout.
+// for its rows of tables. EG_CHECK: CountingTouch has checked the layout.
 struct CountedStep {
   std::shared_ptr<GradientBuffer> gradients;
   std::shared_ptr<const SlotRows> slots;  // nullptr without rows
@@ -48,7 +48,8 @@ struct CountedStep {
 CountedStep CountStepOf(const std::shared_ptr<const Layout>& layout,
                         const std::vector<std::uint64_t>& examples, std::uint64_t closure,
                         std::uint32_t update, std::uint64_t table_ids);
-// The sum over rows [begin, end) of counting/samples. InvalidArgument for rows that do not exist.
+// Returns the sum over rows [begin, end) of counting/samples. InvalidArgument for rows that do not
+// exist.
 absl::StatusOr<std::int64_t> CountingSum(const Layout& layout,
                                          const std::vector<std::span<const float>>& weights,
                                          std::uint64_t begin, std::uint64_t end);

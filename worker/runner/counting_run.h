@@ -5,7 +5,7 @@
 
 namespace evergrad::worker {
 
-// A training or an evaluation closure. An evaluation adds the counts of its examples.
+// Creates a training or an evaluation closure. An evaluation adds the counts of its examples.
 std::shared_ptr<AttemptRun> MakeCountingRun(const AttemptRun::Environment& environment,
                                             const Work& work, const UpdateRun::Measures& measures);
 

@@ -1,8 +1,8 @@
-// Reports the use of the worker's device in heartbeats, metrics and two warnings. Without a device
-// (on the CPU) it reports nothing; the metrics then have names and no samples.
+// Reports the use of the worker's device in heartbeats, metrics and two warnings. A worker on a CPU
+// reports nothing; its metrics then have names and no samples.
 //
-// The methods belong to the control executor. The metrics are read from the scraping thread, also
-// after this object has ended.
+// The methods belong to the control executor. The scraping thread reads the metrics, also after
+// this object has been destroyed.
 #pragma once
 
 #include <memory>
@@ -18,14 +18,15 @@ class DeviceReport {
  public:
   DeviceReport(std::shared_ptr<ComputeBackend> backend, metrics::Registry* registry);
 
-  // A new job has no loss scale and no overflows yet.
+  // Resets the loss scale and the number of overflows for a new job.
   void BeginJob();
-  // A training step has ended.
+  // Adds a finished training step.
   void AddStep(const ComputeJob::Step& step);
-  // The device had no step to compute for this time.
+  // Adds a time during which the device had no step to compute.
   void AddWait(double seconds);
   void Fill(v1::WorkerProgress* progress) const;
-  // Logs, once each: out of page-locked memory; steps have more shapes than there are graphs.
+  // Logs each of two warnings at most once: page-locked memory is exhausted; steps have more shapes
+  // than there are graphs.
   void WarnOnce(log::Logger* logger, const log::Context& context);
 
  private:

@@ -1,7 +1,7 @@
-// The drain of a worker: it waits for the running attempt, then a bounded time for the
-// coordinator's answers to finished attempts, then calls `done`. Without a session there are no
-// answers, so after another bounded time the running attempt is given up and `done` is called.
-// Control executor.
+// The drain of a worker. It waits for the running attempt, then a bounded time for the
+// coordinator's answers to finished attempts, and then calls `done`. Without a session there are no
+// answers. The drain then gives the running attempt up after another bounded time, and calls
+// `done`. Control executor.
 #pragma once
 
 #include <chrono>
@@ -16,18 +16,18 @@ class Drain : public std::enable_shared_from_this<Drain> {
  public:
   struct Environment {
     runtime::Executor* control = nullptr;         // outlives the drain
-    std::chrono::milliseconds answers_max{0};     // waiting for answers
-    std::chrono::milliseconds no_session_max{0};  // continuing without a session
-    std::function<void()> give_up;                // ends the running attempt, if there is one
+    std::chrono::milliseconds answers_max{0};     // longest wait for answers
+    std::chrono::milliseconds no_session_max{0};  // longest time to continue without a session
+    std::function<void()> give_up;                // gives up the running attempt, if there is one
   };
   explicit Drain(Environment environment) : env_(std::move(environment)) {}
 
-  // Begins; from then on begun() is true. `done` is called once, in a separate turn. Returns false,
-  // without any effect, if it had begun before.
+  // Begins the drain; from then on begun() is true. `done` is called once, in a separate turn.
+  // Returns false and does nothing if the drain had begun before.
   bool Begin(std::function<void()> done);
   bool begun() const { return begun_; }
   void SetSession(bool connected);
-  // Call it whenever one of the arguments has changed.
+  // The owner calls it whenever one of the arguments has changed.
   void Check(bool attempt_runs, bool answers_missing);
 
  private:

@@ -1,5 +1,5 @@
-// The pushes and pulls of one attempt: split by owner, sent, resent until settled (LEDGER lines 14
-// and 15).
+// The pushes and pulls of one attempt. They are split by owner, sent, and resent until settled
+// (LEDGER lines 14 and 15).
 //
 //   Push(u, …)   ─┐
 //   WantPulls(n) ─┴▶ Flush ─▶ ParameterClient ─▶ answers, one per section
@@ -10,12 +10,12 @@
 // Push u and the next pull share one request per server, or several if the server cannot grant one
 // of that size.
 //
-// AttemptBook decides about the meaning of an answer; this class tracks the state of every section.
-// A pull that is sent with a push counts only once that push is settled, so a worker never misses
-// its own update. Rows of embedding tables are pulled for one step at a time, by the ids of its
-// batch. Runs on the control executor. The attempt bounds the requests: at most two updates, one
-// pull per dense shard and the rows of two steps are in flight. If a server's limits are below the
-// size of a request, a few parts are in flight at a time (request_split.h).
+// AttemptBook decides what an answer means; this class tracks the state of every section. A pull
+// that is sent with a push counts only once that push is settled, so a worker never misses its own
+// update. Rows of embedding tables are pulled for one step at a time, by the ids of its batch. The
+// class runs on the control executor. The attempt bounds the requests in flight: at most two
+// updates, one pull for each dense shard, and the rows of two steps. If a server's limits are below
+// the size of a request, a few parts are in flight at a time (request_split.h).
 #pragma once
 
 #include <chrono>
@@ -65,16 +65,16 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     fault::Failpoints* failpoints = nullptr;
     const Clock* clock = nullptr;  // null: unreachable servers are not reported
     Counters counters;
-    Room room = nullptr;  // for rows of tables
+    Room room = nullptr;  // allocates memory for rows of tables
     JobUid job;
     v1::Stamp registration;
     std::chrono::milliseconds deadline{10000}, backoff_min{10}, backoff_max{1000};
   };
-  // Called on the executor at the end of a turn, so the callee may destroy the exchange.
+  // The callbacks run on the executor at the end of a turn, so they may destroy the exchange.
   struct Events {
     std::function<void()> on_progress;  // a push was settled or a pull completed
-    // SUPERSEDED or REFUSED: the book has dropped the attempt. `superseded_by`: the shard that
-    // answered SUPERSEDED.
+    // A push was answered SUPERSEDED or REFUSED, and the book has dropped the attempt.
+    // `superseded_by` is the shard that answered SUPERSEDED.
     std::function<void(std::optional<ShardId> superseded_by)> on_dropped;
     std::function<void(absl::Status)>
         on_failed;  // INVALID, OVER_BUDGET under `fail`, or an unusable server
@@ -82,54 +82,57 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Gradient {
     ShardId shard;
     tensor::SharedBytes bytes;  // empty for a SKIP
-    // For a slot, unless it is a SKIP: the rows of the gradients. `part` is one of their parts.
+    // The rows of a slot's gradients; null for a dense shard or a SKIP. `part` is one of their
+    // parts.
     std::shared_ptr<const SlotRows> rows = nullptr;
     const SlotRows::Part* part = nullptr;
   };
 
-  // `work` is the attempt as granted.
+  // `work` must be the attempt as granted.
   Exchange(Environment environment, std::shared_ptr<const Layout> layout, const Work& work,
            Events events);
 
   // Requests the first `count` pulls of every dense shard; a lower count than before has no effect.
-  // Flush sends.
+  // Flush sends the requests.
   void WantPulls(std::uint64_t count) { pulls_wanted_ = std::max(pulls_wanted_, count); }
-  // Values that were pulled under the current map before this attempt serve as its first pull.
+  // Declares that values pulled under the current map before this attempt serve as its first pulls.
   void HavePulls(std::uint64_t count);
-  bool PullsDone(std::uint64_t count) const;  // of dense shards
-  // Requests rows of embedding tables for one step, once per number; the caller numbers the
-  // requests from 1. They are sent with pull `after` of dense shards, or later. Flush sends.
+  bool PullsDone(std::uint64_t count) const;  // for dense shards
+  // Requests rows of embedding tables for one step, once for each `count`; the caller numbers the
+  // requests from 1. They are sent with pull `after` of the dense shards, or later. Flush sends
+  // them.
   void WantRows(std::uint64_t count, std::shared_ptr<const SlotRows> rows, std::uint64_t after);
-  bool RowsDone(std::uint64_t count) const;  // also false if they were not requested
-  // Those rows, [ids, dimension] for each table, once RowsDone(count): float32, or, without
-  // `widen`, as received (SlotRows::Scatter).
+  bool RowsDone(std::uint64_t count) const;  // also false if the rows were not requested
+  // Returns the rows of request `count`, [ids, dimension] for each table; RowsDone(count) must be
+  // true. The values are float32 with `widen`, otherwise as received (SlotRows::Scatter).
   std::vector<tensor::AlignedBuffer> TakeRows(std::uint64_t count, bool widen);
-  // Once per update, after AttemptBook::Expect of the same shards. `skip_reason` not "": kind SKIP,
-  // without payload [13].
+  // Pushes an update. The caller calls it once per update, after AttemptBook::Expect of the same
+  // shards. With a `skip_reason` that is not "" the push is of kind SKIP, without payload [13].
   void Push(UpdateIndex update, std::uint64_t global_step, std::vector<Gradient> gradients,
             absl::string_view skip_reason);
   void Flush();
-  // Announces pushes to `shards` that follow soon, with the next pull of every shard if `pulls`, so
-  // that the servers reserve memory now. Other requests have no announcement.
+  // Announces pushes to `shards` that follow soon, and the next pull of every shard if `pulls`, so
+  // that the servers reserve memory now. Other requests are not announced.
   void Announce(const std::vector<ShardId>& shards, bool pulls);
-  // A new map, or new addresses: sends the sections that waited for it, and sends requests to
-  // former owners again to the new ones.
+  // The map or the addresses have changed. Sends the sections that waited for this, and resends to
+  // the new owners the requests that went to former owners.
   void OnMap();
-  // "" or the reason for waiting, for people.
+  // Returns the reason for waiting, as a text for people, or "".
   std::string WaitingFor() const;
   // Returns whether a push was answered OVER_BUDGET and is repeated until the server has memory
   // (AttemptBook::OverBudget::kPause).
   bool WaitsForRoom() const;
-  // Reports servers that have not answered, with times.
+  // Adds the servers that have not answered, with times.
   void FillUnreached(v1::WorkerProgress* progress) const;
 
  private:
   enum class State { kReady, kInFlight, kBackoff, kWaitMap };
   struct Item {
     State state = State::kReady;
-    std::uint64_t serial = 0;  // of the current state: answers and timers of another one are late
+    std::uint64_t serial =
+        0;  // serial of the current state; answers and timers with another serial are late
     std::uint32_t tries = 0;
-    MapVersion wait_for;      // kWaitMap: a map at least this new …
+    MapVersion wait_for;      // kWaitMap: the item waits for a map at least this new …
     bool wait_newer = false;  // … or any newer than `sent_version`
     MapVersion sent_version;
     ShardPlace sent_to;
@@ -140,24 +143,26 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::string skip_reason;
     std::shared_ptr<const SlotRows> rows;
     const SlotRows::Part* part = nullptr;
-    std::string no_room;  // not "": its last answer was OVER_BUDGET; the server and the reason
+    std::string
+        no_room;  // the server and the reason, if the last answer was OVER_BUDGET; otherwise ""
   };
   struct PullItem : Item {
     std::uint64_t have = 0;                // dense: pulls done
-    const SlotRows::Part* part = nullptr;  // for rows: of row_pulls_[key.first]
+    const SlotRows::Part* part = nullptr;  // rows: the part of row_pulls_[key.first]
   };
-  using PullKey = std::pair<std::uint64_t, std::uint32_t>;  // 0 (dense) or the step's pull, shard
+  using PullKey = std::pair<std::uint64_t, std::uint32_t>;  // (0 for dense, otherwise the number of
+                                                            // the step's pull; shard)
   struct RowPull {
     std::shared_ptr<const SlotRows> rows;
     std::vector<tensor::AlignedBuffer> values;
-    std::size_t missing = 0;  // parts
+    std::size_t missing = 0;  // number of missing parts
     std::uint64_t after = 0;
   };
-  using PushKey = std::pair<std::uint32_t, std::uint32_t>;  // update, shard
+  using PushKey = std::pair<std::uint32_t, std::uint32_t>;  // (update, shard)
   struct Request {
     std::string server;
-    bool part = false;                                      // one of several
-    std::vector<std::pair<PushKey, std::uint64_t>> pushes;  // with serials
+    bool part = false;                                      // one of several parts
+    std::vector<std::pair<PushKey, std::uint64_t>> pushes;  // with their serials
     struct Pull {
       PullKey key;
       std::uint64_t serial, count;
@@ -166,15 +171,16 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
 
   bool Sequential() const;
-  // The current owner of the shard; nullptr if the item now waits for a map.
+  // Returns the current owner of the shard. If there is none, returns nullptr, and the item now
+  // waits for a map.
   const ShardPlace* PlaceFor(std::uint32_t shard, Item& item);
-  // Sections to be sent to one server.
+  // Sections that go to one server.
   struct Group {
     std::vector<PushKey> pushes;
     std::vector<PullKey> pulls;
   };
-  // Sends one request, or as many of its parts as may be in flight. Returns false if a section can
-  // never be sent, and the attempt is to end.
+  // Sends the sections in one request, or in as many parts as may be in flight. Returns false if a
+  // section can never be sent; the attempt must then end.
   bool SendGroup(const std::string& server, const Group& group);
   void Send(const std::string& server, const std::vector<PushKey>& pushes,
             const std::vector<PullKey>& pulls, bool is_part);
@@ -189,13 +195,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   template <class Section>
   void NameRows(const std::shared_ptr<const SlotRows>& rows, const SlotRows::Part& part,
                 Section* section, Payloads* payloads) const;
-  // Returns the serial of the item's current state.
+  // Marks the item as sent, and returns the serial of its new state.
   std::uint64_t MarkSent(Item& item, std::uint32_t shard);
   SectionSize SizeOfPush(const PushKey& key) const;
   SectionSize SizeOfPull(const PullKey& key) const;
-  // The contents of a section of `shard`, in the words of the job file.
+  // Returns the name of the content of a section of `shard`, in the words of the job file.
   std::string NameOf(std::uint32_t shard) const;
-  // The user error that a section exceeds the limits of `server`.
+  // Returns the user error for a section that exceeds the limits of `server`.
   absl::Status NeverFits(const std::string& server, const SectionSize& section) const;
   // Sections to be sent again after a delay of at least `busy_after_ms`.
   struct Retry {
@@ -203,23 +209,23 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     std::vector<PullKey> pulls;
     std::uint32_t busy_after_ms = 0;
   };
-  // Processes the answers to the pushes of a request. `unsettled` gets the shards whose push is not
-  // settled. Returns false if an event has ended the attempt.
+  // Processes the answers to the pushes of a request, and adds the shards with an unsettled push to
+  // `unsettled`. Returns false if an event has ended the attempt.
   bool TakePushAnswers(const Request& request, const v1::ResponseHeader& header, Retry* retry,
                        std::set<std::uint32_t>* unsettled);
   absl::Status PushError(const std::string& server, const PushKey& key,
                          const v1::PushResult& result) const;
-  // Processes the answers to the pulls of a request; an error ends the attempt.
+  // Processes the answers to the pulls of a request. An error ends the attempt.
   absl::Status TakePullAnswers(
       const Request& request,
       const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
       const std::set<std::uint32_t>& unsettled, Retry* retry);
   absl::Status CheckPull(const PullItem& pull, const Request::Pull& sent,
                          const v1::PullResult& result) const;
-  // Sends the sections that are ready, and reports the progress. `pushed`: a push was answered, so
-  // the failpoint worker.between_pushes applies.
+  // Sends the sections that are ready, and reports the progress. `pushed` says that a push was
+  // answered; then the failpoint worker.between_pushes applies.
   void Continue(bool pushed);
-  // Takes the values of a pull; an error ends the attempt.
+  // Accepts the values of a pull. An error ends the attempt.
   absl::Status AcceptDense(
       PullItem* pull, const Request::Pull& sent, const v1::PullResult& result,
       const std::shared_ptr<absl::StatusOr<client::ParameterClient::Answer>>& answer,
@@ -241,7 +247,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::uint64_t serial_ = 0;
   std::uint32_t in_flight_ = 0, hard_errors_ = 0;
   std::map<PushKey, PushItem> pushes_;
-  std::map<PullKey, PullItem> pulls_;  // of dense shards, always; of rows, until they have arrived
+  std::map<PullKey, PullItem>
+      pulls_;  // pulls of dense shards stay; pulls of rows stay until the rows have arrived
   std::map<std::uint64_t, RowPull> row_pulls_;
   std::map<std::string, client::ParameterClient::Announced> announced_;  // by server
   std::map<std::string, std::uint32_t> parts_;  // number of parts in flight by server; never 0

@@ -25,28 +25,28 @@ struct ExportFile {
   std::function<void(std::uint64_t offset, std::span<std::byte> to)> read;
 };
 
-// weights.npz, weights.safetensors (common/weights), and model/vocabularies.json if a field has a
-// vocabulary. For a model without variables only the last one. The tensors' values must outlive the
-// result.
+// Returns weights.npz, weights.safetensors (common/weights), and, if a field has a vocabulary,
+// model/vocabularies.json. A model without variables has only the vocabularies. The values of the
+// tensors must outlive the result.
 absl::StatusOr<std::vector<ExportFile>> MakeExport(
     const std::vector<weights::NamedTensor>& tensors,
     const std::vector<FieldVocabulary>& vocabularies);
 
-// {"field": ["first word", "second word", ...]}: word i has id i + 1. Bytes that are not UTF-8 are
-// written as Python's surrogateescape does: \udc80.
+// Returns {"field": ["first word", "second word", ...]}; word i has id i + 1. Bytes that are not
+// UTF-8 are written as Python's surrogateescape does: \udc80.
 std::string VocabulariesJson(const std::vector<FieldVocabulary>& vocabularies);
 
-// Returns whether `folder` is the coordinator's own folder: it has the order's mark, and this
-// process may write there.
+// Returns whether `folder` is the coordinator's own folder. It is if the folder has the mark of the
+// order and this process may write there.
 bool SeesRunsFolder(const std::string& folder, const v1::ExportOrder& order);
 
-// Writes the files into `folder`; each is written completely beside its target, synced, and
+// Writes the files into `folder`. Each file is written completely beside its target, synced, and
 // renamed. Errors name the path.
 absl::StatusOr<std::vector<v1::RunFileInfo>> WriteExport(const std::string& folder,
                                                          const std::vector<ExportFile>& files);
 
-// Reads the next part of a file and adds it to the file's digest. Parts must be in order; offset 0
-// starts anew. Fills data, crc32c, and for the last part sha256.
+// Reads the next part of a file, and adds it to the digest of the file. The caller reads parts in
+// order; offset 0 starts anew. Fills data and crc32c, and sha256 for the last part.
 class ExportReader {
  public:
   void Read(const ExportFile& file, std::uint64_t offset, std::size_t bytes, bool last,

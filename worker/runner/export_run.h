@@ -1,8 +1,9 @@
-// Writes the files of an export (final weights, vocabularies) into the runs folder, if this host
-// can access the coordinator's folder; otherwise sends them to the coordinator, one part at a time.
+// Exports the final weights and vocabularies. If this host can access the coordinator's runs
+// folder, the run writes the files there; otherwise it sends them to the coordinator, one part at a
+// time.
 //
-// The values are read, and the files written, on the compute executor. If the coordinator is out of
-// disk space, the attempt is given back, and the coordinator grants it again; every other refusal
+// The compute executor reads the values and writes the files. If the coordinator is out of disk
+// space, the run hands the attempt back, and the coordinator grants it again. Every other refusal
 // of a part is an error.
 #pragma once
 
@@ -14,7 +15,8 @@ namespace evergrad::worker {
 // Limits a warning across attempts to one per minute.
 class WarningInterval {
  public:
-  // Returns whether to warn now; then it returns false for a minute. `clock` null: always true.
+  // Returns whether to warn now; after a true result it returns false for a minute. Always true
+  // without a clock.
   bool Warn(const Clock* clock);
 
  private:
@@ -24,9 +26,9 @@ class WarningInterval {
 class ExportRun final : public AttemptRun {
  public:
   struct Options {
-    std::function<bool(v1::TaskMessage)> send;  // false: there is no session
-    std::string host;                           // where written files lie
-    WarningInterval* disk_full = nullptr;       // outlives the run
+    std::function<bool(v1::TaskMessage)> send;  // returns false if there is no session
+    std::string host;                      // this host, reported with the files that are written
+    WarningInterval* disk_full = nullptr;  // outlives the run
   };
   ExportRun(const Environment& environment, Work work, Options options)
       : AttemptRun(environment, std::move(work)), options_(std::move(options)) {}
@@ -43,7 +45,7 @@ class ExportRun final : public AttemptRun {
     std::vector<v1::RunFileInfo> written;  // if this worker writes the files itself
   };
 
-  // The progress of a file that is sent is one per confirmed MiB.
+  // While files are sent, the progress is the number of confirmed MiB.
   std::uint32_t Progressed() const override {
     return upload_ ? static_cast<std::uint32_t>(upload_->confirmed_bytes() >> 20) : 0;
   }

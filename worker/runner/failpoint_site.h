@@ -1,5 +1,5 @@
-// A failpoint on an executor: its continuation runs at once, later, or with the error that a test
-// requested.
+// A failpoint on an executor. Its continuation runs at once, after a delay, or with the error that
+// a test requested.
 #pragma once
 
 #include <chrono>
@@ -13,9 +13,9 @@
 
 namespace evergrad::worker {
 
-// Calls `then` exactly once, on `executor` (or on the caller's stack, if nothing delays it). `drop`
-// becomes Aborted: the caller skips the next action if that makes sense, and otherwise handles it
-// like any error. `failpoints` may be null.
+// Calls `then` exactly once, on `executor`, or on the caller's stack if nothing delays it. The
+// action `drop` gives Aborted: the caller skips its next action if that makes sense, and otherwise
+// handles the status like any error. `failpoints` may be null.
 inline void AtFailpoint(fault::Failpoints* failpoints, absl::string_view name,
                         runtime::Executor* executor, std::function<void(absl::Status)> then) {
   const fault::Hit hit = failpoints == nullptr ? fault::Hit{} : failpoints->At(name);

@@ -10,7 +10,7 @@ namespace evergrad::worker {
 
 class FunctionRun final : public UpdateRun {
  public:
-  // `functions` may be null (none are registered) and outlives the run.
+  // `functions` outlives the run; it may be null if no function is registered.
   FunctionRun(const Environment& environment, Work work, const Measures& measures,
               const sdk::Registry* functions, bool skip_not_finite);
 
@@ -20,10 +20,11 @@ class FunctionRun final : public UpdateRun {
 
  private:
   void ComputeStep() override;
-  // A function must read values that are at least as new as its beginning.
+  // A function must read values that are at least as new as the beginning of its closure.
   bool MayPullAhead() const override { return false; }
   void OnStep(absl::StatusOr<ComputeJob::FunctionStep> step);
-  // "" or the reason to skip the update; a user error, unless such steps are skipped.
+  // Returns the reason to skip the update, or "". Returns a user error if such steps are not
+  // skipped.
   absl::StatusOr<std::string> CheckFinite(const ComputeJob::FunctionStep& step);
   absl::Status AboutFunction(const absl::Status& status) const;
 

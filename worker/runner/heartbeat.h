@@ -1,4 +1,4 @@
-// The contents of heartbeats: state and progress of the worker, traffic, use of the device, step
+// The contents of heartbeats: the worker's state and progress, traffic, device use, and step
 // records. Control executor.
 #pragma once
 
@@ -21,19 +21,19 @@ class Heartbeat {
             log::Logger* logger)
       : client_(client), device_(device), steps_(steps), logger_(logger) {}
 
-  // Traffic is attributed to the job from now on.
+  // From now on, traffic is attributed to the job that begins.
   void BeginJob();
 
-  // The current state of the runner; pointers are null if there is no such object.
+  // The current state of the runner; a pointer is null if its object does not exist.
   struct Present {
     bool computing = false;
-    std::string waiting_for;          // between two attempts
+    std::string waiting_for;          // the reason for waiting between two attempts
     const JobContext* job = nullptr;  // the job that is served
     const AttemptRun* run = nullptr;  // the running attempt
     const Work* next = nullptr;       // the attempt that begins next
     log::Context about;               // for warnings
   };
-  // Takes the step records since the last call.
+  // Returns the contents, with the step records since the last call.
   v1::WorkerProgress Take(const Present& present);
 
  private:

@@ -1,8 +1,8 @@
 // Opens the input of one job (data sets, model) before an attempt begins, and checks that the data
 // are those from which the plan was made [LEDGER 33].
 //
-// Control executor; the opening itself runs on the compute executor and resumes on the control
-// executor. After the opener's end there are no callbacks.
+// Control executor. The opening itself runs on the compute executor and resumes on the control
+// executor. A destroyed opener makes no callbacks.
 #pragma once
 
 #include <functional>
@@ -29,22 +29,23 @@ class InputOpener : public std::enable_shared_from_this<InputOpener> {
     fault::Failpoints* failpoints = nullptr;
     const Clock* clock = nullptr;
   };
-  // The opening for this attempt has ended, with or without an error.
+  // Called when the opening for this attempt has ended, with or without an error.
   using OnOpened = std::function<void(Attempt, const absl::Status&)>;
 
   InputOpener(Environment environment, std::shared_ptr<ComputeJob> compute, OnOpened on_opened);
 
-  // Returns true if everything needed is open. Otherwise starts an opening for `attempt`, unless
-  // one is in progress, and calls `on_opened` at its end. After an error the next call tries again.
+  // Returns whether everything needed is open. If it is not, starts an opening for `attempt`,
+  // unless one is in progress, and calls `on_opened` at its end. After an error, the next call
+  // tries again.
   bool Open(const ComputeJob::Needs& needs, Attempt attempt);
   bool opening() const { return opening_; }
 
-  // An input error of this worker (Shortfall::kInput) if the open data differ from the plan's. The
-  // next Open then opens the data again, at most once a second, because the right data may have
-  // been put in place.
+  // Returns an input error of this worker (Shortfall::kInput) if the open data differ from the
+  // plan's. The next Open then opens the data again, at most once a second, because the user may
+  // have put the right data in place.
   absl::Status CheckData(const JobContext& job, const Work& work);
 
-  // nullptr if not open.
+  // nullptr if the data set is not open.
   const std::shared_ptr<const Dataset>& train() const { return train_; }
   const std::shared_ptr<const Dataset>& eval() const { return eval_; }
 

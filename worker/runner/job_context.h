@@ -1,9 +1,9 @@
-// The job that the worker serves, for the control executor: its specification, its plan, and state
-// that is passed from one attempt to the next. Control executor only, except `compute`, whose
-// methods belong to the compute executor.
+// The job that the worker serves: its specification, its plan, and the state that one attempt
+// passes to the next. Control executor only, except `compute`, whose methods belong to the compute
+// executor.
 //
-// If the job is unreadable or its plan is inconsistent, the error is kept and ends each attempt of
-// the job (Check).
+// If the job is unreadable or its plan is inconsistent, the context keeps the error; Check then
+// ends each attempt of the job with it.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,12 @@ class JobContext {
     DataOptions data;
     metrics::Limit* data_limit = nullptr;  // outlives the job
     bool allow_counting = false;
-    Room room = nullptr;  // for pulled values
+    Room room = nullptr;  // allocates memory for pulled values
   };
   JobContext(const v1::JobInfo& info, Environment environment);
 
-  // Processes a newer message about the same job: the runs folder, and the plan once it exists.
+  // Processes a newer message about the same job, which brings the runs folder, and the plan once
+  // it exists.
   void Learn(const v1::JobInfo& info);
 
   JobUid uid() const { return uid_; }
@@ -50,15 +51,15 @@ class JobContext {
     return spec_ != nullptr && spec_->training.on_over_budget == "pause";
   }
 
-  // The input that this kind of work needs.
+  // Returns the input that this kind of work needs.
   ComputeJob::Needs NeedsOf(WorkKind kind) const;
-  // Checks whether work of this kind is possible: the job is readable and, except for a describe,
-  // has a plan.
+  // Checks whether the job can do work of this kind. It must be readable and, except for a
+  // describe, have a plan.
   absl::Status Check(WorkKind kind) const;
-  // InvalidArgument if closure or targets are not in the plan. Call it after Check, and not for a
+  // InvalidArgument if the plan lacks the closure or a target. Call it after Check, and not for a
   // describe.
   absl::Status CheckPlanHas(const Work& work) const;
-  // The examples of an evaluation in the plan.
+  // Returns the examples of an evaluation in the plan.
   plan::ClosureRange EvalRange(const Work& work) const;
 
   // Fills in job, steps and examples.
@@ -66,11 +67,11 @@ class JobContext {
 
   // nullptr if the job is unreadable (Check).
   const config::JobSpec* spec() const { return spec_.get(); }
-  // These are nullptr until there is a plan (Check).
+  // Both are nullptr until there is a plan (Check).
   const std::shared_ptr<const plan::Plan>& plan() const { return plan_; }
   const std::shared_ptr<const Layout>& layout() const { return layout_; }
   PullCache* cache() const { return cache_.get(); }
-  // Fingerprint of the training data from which the plan was made; "" if the plan has none.
+  // The fingerprint of the training data from which the plan was made; "" if the plan has none.
   const std::string& data_fingerprint() const { return data_fingerprint_; }
   // Shared with tasks of the compute executor, which also destroys it (TakeCompute). nullptr if the
   // job is unreadable.
@@ -82,10 +83,10 @@ class JobContext {
   // The map under which the last push of the previous attempt has pulled every shard: these values
   // serve as the first pull of the next attempt.
   std::optional<MapVersion> pulled_ahead;
-  std::uint64_t steps = 0, examples = 0;  // trained here
-  // duration of the last training step, from hand-over to the arrival of its gradients
+  std::uint64_t steps = 0, examples = 0;  // trained by this worker
+  // Duration of the last training step, from its hand-over to the arrival of its gradients.
   MonoTime step_time{0};
-  // End of the last training step, if nothing else was computed since.
+  // End of the last training step; nullopt if something else was computed since.
   std::optional<MonoTime> step_ended;
   UniqueIds unique_ids;  // scratch memory for the rows that a batch reads
 
@@ -104,7 +105,7 @@ class JobContext {
       absl::FailedPreconditionError("work was granted before its plan was known");
   std::shared_ptr<const plan::Plan> plan_;  // shared with the batch reader
   std::shared_ptr<const Layout> layout_;    // shared with exchanges and the compute executor
-  std::unique_ptr<PullCache> cache_;        // of layout_
+  std::unique_ptr<PullCache> cache_;        // values pulled in the layout layout_
   std::shared_ptr<ComputeJob> compute_;
 };
 

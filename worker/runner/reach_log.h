@@ -1,6 +1,6 @@
-// The servers for which the running attempt waits, for the coordinator and for people: unreachable
-// ones (a worker that cannot reach a living server loses its work to a worker that can), and the
-// one whose answer is slow. Pure; not thread-safe.
+// The servers for which the running attempt waits, for the coordinator and for people. These are
+// the unreachable servers, and the server whose answer is slow. A worker that cannot reach a living
+// server loses its work to a worker that can. Pure; not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,14 @@ namespace evergrad::worker {
 
 class ReachLog {
  public:
-  static constexpr std::size_t kServersMax = 64;        // reported at most
+  static constexpr std::size_t kServersMax = 64;        // largest number of reported servers
   static constexpr std::chrono::seconds kSlowAfter{2};  // slower answers are reported
 
-  // A call to `server` has begun, or has ended with any result.
+  // A call to `server` has begun (Asked), or has ended with any result (Ended).
   void Asked(const std::string& server, MonoTime now);
   void Ended(const std::string& server);
   // A call to `server` failed. Only Unavailable means that the server is unreachable; a slow server
-  // is reachable. `since` is the time of the first failure; it stays until an answer arrives, or
+  // is reachable. The time of the first failure is reported as `since`, until an answer arrives or
   // the server's address changes.
   void Failed(const std::string& server, const std::string& address, const absl::Status& status,
               MonoTime now);
@@ -39,7 +39,7 @@ class ReachLog {
     MonoTime since{0};
   };
   struct Awaited {
-    std::uint32_t calls = 0;  // 0: the last call failed, and is repeated
+    std::uint32_t calls = 0;  // 0 if the last call failed and is repeated
     MonoTime since{0};        // time of the last answer, or of the first call after it
   };
   std::map<std::string, Unreached> unreached_;  // by identity; at most the servers of the map

@@ -1,9 +1,10 @@
 // Divides the sections for one server into requests. Pure.
 //
-// They form one request if that is within the client's share of the server's budget. Otherwise they
-// are divided into parts; the push and the pull of a shard stay in the same part, because a pull
-// shows the worker's own update only if the server handles it after the push. If a shard's push and
-// pull exceed one request, the push is sent alone, and the pull later, once the push has been
+// The sections form one request if it fits into the client's share of the server's budget.
+// Otherwise they are divided into parts. The push and the pull of a shard stay in the same part,
+// because a pull shows the worker's own update only if the server handles it after the push. If a
+// shard's push and pull together exceed one request, the push is sent alone, and the pull is sent
+// after the answer to the push.
 // answered.
 #pragma once
 
@@ -21,11 +22,11 @@ struct SectionSize {
   std::uint32_t shard = 0;
   bool push = false;
   std::uint64_t request_bytes = 0;   // largest contribution to the request, including the header
-  std::uint64_t response_bytes = 0;  // payload of its answer
+  std::uint64_t response_bytes = 0;  // payload of the answer
 };
 
-// The contribution of a section to a request; `ids_bytes` and `tables` are for rows of embedding
-// tables.
+// Returns the contribution of a section to a request. `ids_bytes` and `tables` are for rows of
+// embedding tables.
 SectionSize PushSize(std::uint32_t shard, std::uint64_t payload_bytes, std::uint64_t ids_bytes = 0,
                      std::size_t tables = 0);
 SectionSize PullSize(std::uint32_t shard, std::uint64_t values_bytes, std::uint64_t ids_bytes = 0,
@@ -34,18 +35,20 @@ SectionSize PullSize(std::uint32_t shard, std::uint64_t values_bytes, std::uint6
 struct RequestSize {
   std::uint64_t request_bytes = 0, response_bytes = 0;
 };
-// The largest size of a request with these sections.
+// Returns the largest size of a request with these sections.
 RequestSize SizeOf(std::span<const SectionSize> sections);
 
 struct SplitPlan {
   std::vector<std::vector<std::size_t>>
       requests;           // indices of the sections, in the order of sending
-  bool in_parts = false;  // the request was divided: at most kPartsUnderWayMax in flight
+  bool in_parts = false;  // the sections are divided into parts, of which at most kPartsUnderWayMax
+                          // are in flight
   std::optional<std::size_t>
       never_fits;  // this section exceeds every request, and `requests` lacks it
 };
 
-// `in_parts`: parts of an earlier plan are still in flight, so the rest is sent in parts, too.
+// `in_parts` says that parts of an earlier plan are still in flight; the rest is then sent in
+// parts, too.
 SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const SectionSize> sections,
                         bool in_parts = false);
 

@@ -1,12 +1,12 @@
-// Runs the attempts that the coordinator grants: one at a time, step by step, and reports each
+// Runs the attempts that the coordinator grants, one at a time and step by step, and reports each
 // once.
 //
 //   session ──▶ control executor: Runner,  ──▶ compute executor: weights, batch -> gradients
 //   servers ◀─▶ AttemptBook, Exchange      ◀── prefetch thread: files -> batches
 //
 // Every method and every callback runs on the control executor, which never blocks. AttemptBook
-// decides whether a push is settled, an attempt dropped or a Done kept (LEDGER lines 14 to 17 and
-// 26); this class carries it out.
+// decides whether a push is settled, an attempt is dropped, or a Done is kept (LEDGER lines 14 to
+// 17 and 26). This class carries the decisions out.
 #pragma once
 
 #include <chrono>
@@ -29,8 +29,8 @@ namespace evergrad::worker {
 
 class Runner {
  public:
-  // All objects outlive the runner. The executors are shut down before it is destroyed, or run
-  // nothing meanwhile.
+  // All objects outlive the runner. Before the runner is destroyed, the executors are shut down, or
+  // they run nothing meanwhile.
   struct Environment {
     runtime::Executor* control = nullptr;
     runtime::Executor* compute = nullptr;
@@ -39,43 +39,44 @@ class Runner {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;    // may be null
     const Clock* clock = nullptr;               // null: pushes are not announced in advance
-    const sdk::Registry* functions = nullptr;   // may be null: none
+    const sdk::Registry* functions = nullptr;   // null if no function is registered
     std::function<bool(v1::TaskMessage)> send;  // SessionClient::Send
-    // May be null. Called after an attempt has been reported as Failed because the device has
-    // failed; all later steps would fail, too.
+    // Called after an attempt has been reported as Failed because the device has failed; all later
+    // steps would fail, too. May be null.
     std::function<void(const absl::Status&)> on_device_lost = nullptr;
   };
   struct Options {
-    std::string device = "auto", cuda_library = {};  // BackendOptions'
+    std::string device = "auto",
+                cuda_library = {};  // BackendOptions::device, BackendOptions::cuda_library
     int threads = 1;
     bool bind_threads = false;  // BackendOptions::bind
     std::uint32_t prefetch_batches_max = 8;
     std::uint64_t prefetch_bytes_max = 64ull << 20;
-    std::uint64_t data_bytes_max = 8ull << 30;  // of one source, in memory
-    fs::Roots data_roots = {};                  // folders of jobs' data files
+    std::uint64_t data_bytes_max = 8ull << 30;  // limit of one source in memory
+    fs::Roots data_roots = {};                  // folders that hold jobs' data files
     std::uint32_t step_records_max =
-        4096;  // between two heartbeats; older ones are dropped and counted
+        4096;  // limit between two heartbeats; older records are dropped and counted
     std::chrono::milliseconds call_deadline{10000};
     std::chrono::milliseconds backoff_min{10}, backoff_max{1000};
     std::chrono::milliseconds drain_step_max{5000}, drain_done_max{2000};
     std::chrono::milliseconds drain_alone_max{
-        500};  // limit of a drain without a session, in which results cannot be reported
-    std::uint64_t message_bytes_max = 4ull
-                                      << 20;  // of the session; a larger Done could never be sent
+        500};  // limit of a drain without a session, which cannot report results
+    std::uint64_t message_bytes_max =
+        4ull << 20;  // limit of the session; a larger Done could never be sent
     bool skip_not_finite =
         false;  // reaction to NaN and Inf: a user error, or a SKIP that is counted
     bool allow_counting = false;  // the daemon was started with --failpoints
-    std::string host;             // folder of exported files
+    std::string host;             // host name, reported with exported files
   };
 
   Runner(Environment environment, Options options);
   ~Runner();
 
   // --- session
-  void SetIdentity(const std::string& identity);  // "0"; known from Registered at the latest
+  void SetIdentity(const std::string& identity);  // "0" until set; Registered sets it at the latest
   void SetDataRoots(
       const fs::Roots& roots);  // replaces Options::data_roots for jobs that begin from now on
-  // fills highest_term, life_id and every held attempt [26]
+  // Fills highest_term, life_id and every held attempt [26].
   void FillHello(v1::Hello* hello) const;
   void OnRegistered(const v1::Registered& registered);
   void OnLost();  // the session has ended; held attempts continue [17]
@@ -83,9 +84,9 @@ class Runner {
   v1::WorkerProgress Progress();  // takes the step records since the last call
 
   // Hands back attempts that have not begun, finishes or drops the running step, waits a bounded
-  // time for answers to finished attempts, then calls `done` once. Without a session nothing can be
-  // reported: attempts that have not settled within drain_alone_max are dropped. No new work is
-  // accepted from now on. A second call is ignored.
+  // time for answers to finished attempts, and then calls `done` once. Without a session nothing
+  // can be reported, so attempts that have not settled within drain_alone_max are dropped. The
+  // runner accepts no new work from now on. A second call is ignored.
   void Drain(std::function<void()> done);
 
  private:

@@ -14,16 +14,16 @@
 namespace evergrad::worker {
 
 v1::WorkKind ToProto(WorkKind kind);
-// nullopt for a kind that this build does not know.
+// Returns nullopt for a kind that this build does not know.
 std::optional<WorkKind> KindOf(v1::WorkKind kind);
-// The worker's state in heartbeats during such work: "running", "evaluating", …
+// Returns the worker's state in heartbeats during such work: "running", "evaluating", …
 const char* StateName(WorkKind kind);
-// The closure in log lines: its number, or "eval EPOCH/NUMBER".
+// Returns the closure's name in log lines: its number, or "eval EPOCH/NUMBER".
 std::string ClosureName(const Work& work);
 
-// Both read a kind that this build does not know as kTrain; the caller checks KindOf.
+// Both functions read a kind that this build does not know as kTrain; the caller checks KindOf.
 Work WorkOf(const v1::HeldAttempt& attempt);
-// `granted_to`: the identity of this worker at the time of the grant.
+// `granted_to` is the identity of this worker at the time of the grant.
 Work WorkOf(const v1::Grant& grant, const std::string& granted_to);
 
 // Fills job, closure and attempt.
@@ -33,7 +33,7 @@ void FillAttempt(const Work& work, Message* to) {
   to->set_closure(work.closure.value());
   *to->mutable_attempt() = client::ToProto(work.attempt);
 }
-// Fills the same fields, the kind and the targets.
+// Fills job, closure, attempt, the kind and the targets.
 template <class Message>
 void FillWork(const Work& work, Message* to) {
   FillAttempt(work, to);
@@ -42,12 +42,12 @@ void FillWork(const Work& work, Message* to) {
   for (const ShardId shard : work.targets) to->add_targets(shard.value());
 }
 
-// A shard map, and the endpoints of its servers by their identities.
+// A shard map, and the endpoints of its servers, by identity.
 struct PlacedShards {
   ShardMap map;
   std::map<std::string, v1::Endpoint> endpoints;
 };
-// InvalidArgument if a shard's number is not below the number of shards.
+// Returns InvalidArgument if a shard's number is not below the number of shards.
 absl::StatusOr<PlacedShards> PlacedShardsOf(const v1::ShardMap& proto);
 
 }  // namespace evergrad::worker

@@ -6,12 +6,13 @@
 
 namespace evergrad::worker {
 
-// The kinds of shortfall, as in v1::Lack. kAbility: its device, build or settings do not suit the
-// job. kInput: its data are missing, or differ from the plan's [LEDGER 33].
+// The kinds of shortfall, as in v1::Lack. kAbility means that the worker's device, build or
+// settings do not suit the job. kInput means that its data are missing, or differ from the plan's
+// [LEDGER 33].
 enum class Shortfall { kNone, kAbility, kInput };
 
-// Marks `status`, which also becomes a user error for the case that no worker can do the work. The
-// mark survives copies. An OK status stays OK.
+// Marks `status` and makes it a user error, for the case that no worker can do the work. The mark
+// survives copies. An OK status stays OK.
 absl::Status WithShortfall(Shortfall shortfall, absl::Status status);
 Shortfall ShortfallOf(const absl::Status& status);
 

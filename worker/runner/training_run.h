@@ -1,7 +1,8 @@
-// A closure of a training job: each step computes the gradients of one batch.
+// A closure of a training job. Each step computes the gradients of one batch.
 //
-// A gradient that is not finite, or that exceeds its wire type, is a user error, or a skipped
-// update if `skip_not_finite` is set. A step whose loss scale was too large is always skipped.
+// A gradient that is not finite, or that exceeds its wire type, is a user error. With
+// `skip_not_finite` the update is skipped instead. A step whose loss scale was too large is always
+// skipped.
 #pragma once
 
 #include "worker/runner/batch_feed.h"
@@ -33,8 +34,8 @@ class TrainingRun final : public UpdateRun {
 
   void CountWaitOfDevice();
   void AnnounceLater();
-  // The reason to skip the update, "" if it is pushed. A skipped step does not add non-finite
-  // numbers to sums. Returns a user error, unless such steps are skipped.
+  // Returns the reason to skip the update, or "" if it is to be pushed. A skipped step does not add
+  // non-finite numbers to sums. Returns a user error if such steps are not skipped.
   absl::StatusOr<std::string> CheckFinite(const ReadyBatch& batch, ComputeJob::Step* step);
   absl::Status NotFinite(const ReadyBatch& batch, const ComputeJob::Step& step) const;
   std::vector<ShardId> DenseTargets() const;

@@ -1,6 +1,6 @@
 // Tracks the files of an export that are sent: the next part, and the bytes that the coordinator
-// has confirmed. One file after another, each in order, with a bounded window of unconfirmed bytes.
-// Pure; the caller handles bytes and messages.
+// has confirmed. Files are sent one after another, each in order, with a bounded window of
+// unconfirmed bytes. Pure; the caller handles bytes and messages.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ class Upload {
   };
   Upload(std::vector<File> files, std::size_t chunk_bytes, std::size_t window_bytes);
 
-  // The next chunk, which counts as sent from now on. nullopt if the window is full, or a file
-  // waits for its final confirmation.
+  // Returns the next chunk, which counts as sent from now on. Returns nullopt if the window is
+  // full, or if a file waits for its final confirmation.
   std::optional<Chunk> Next();
-  // Confirms the first `bytes` of that file. InvalidArgument for more than was sent, or another
-  // file's name.
+  // Confirms the first `bytes` of that file. InvalidArgument for more bytes than were sent, or for
+  // the name of another file.
   absl::Status Confirm(absl::string_view name, std::uint64_t bytes);
-  // Unconfirmed data is lost with its session: the current file starts anew. Chunks of an earlier
-  // generation() are invalid.
+  // Starts the current file anew, because unconfirmed data is lost with its session. Chunks of an
+  // earlier generation() are invalid.
   void Restart();
   std::uint64_t generation() const { return generation_; }
   bool done() const { return file_ == files_.size(); }
