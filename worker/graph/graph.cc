@@ -21,40 +21,42 @@ namespace evergrad::worker {
 namespace {
 
 // The value on an edge: a model input, or the output of a layer. A view (flatten) shares the
-// storage of its input, and so the gradient, which consumers of either side add to.
+// storage of its input, and therefore the gradient, to which the consumers of both add.
 struct Value {
   std::string name;
   tensor::Shape shape;  // shape of one example
   std::size_t storage = 0;
-  bool needs_gradient = false;  // a variable is upstream
+  bool needs_gradient = false;  // a variable is upstream of it
 };
 
 struct Storage {
   std::int64_t elements = 0;               // per example
-  std::optional<std::size_t> model_input;  // the batch holds its memory
+  std::optional<std::size_t> model_input;  // the input whose memory is in the batch
   bool needs_gradient = false;
-  Memory data, gradient;  // for batch_max_ examples
-  // number of consumers of it and its views, losses included, that write its gradient
+  Memory data, gradient;  // memory for batch_max_ examples
+  // Number of consumers that write its gradient: those of the value and of its views, losses
+  // included.
   int consumers = 0;
-  bool gradient_written = false;  // in this step; further consumers add
+  bool gradient_written = false;  // true once written in this step; further consumers then add
   bool at_loss = false;
-  Element type = Element::kFloat32;  // of data and gradient
-  bool cast_wanted = false;          // some layer reads it in the other type of the policy
-  bool cast_made = false;            // in this step
+  Element type = Element::kFloat32;  // type of `data` and `gradient`
+  bool cast_wanted = false;          // some layer reads it in the policy's other type
+  bool cast_made = false;            // the cast was made in this step
   Memory cast;
 };
 
 struct Node {
   std::unique_ptr<Layer> layer;
-  std::vector<std::size_t> inputs;  // values; for an embedding, the model inputs with its ids
-  std::size_t output = 0;           // value
+  std::vector<std::size_t>
+      inputs;              // indices of values; for an embedding, the model inputs with its ids
+  std::size_t output = 0;  // index of a value
   std::size_t first_variable = 0;
-  Embedding* embedding = nullptr;      // `layer` if that is an embedding, else nullptr
-  std::size_t table = 0;               // for an embedding
-  std::optional<std::size_t> weights;  // for an embedding: a model input
+  Embedding* embedding = nullptr;      // `layer` if it is an embedding, else nullptr
+  std::size_t table = 0;               // used by an embedding
+  std::optional<std::size_t> weights;  // used by an embedding: the index of a model input
   std::size_t ids_before = 0;  // ids per example in the embeddings above that read the same table
   std::optional<std::size_t> key;     // index in keys_, for a layer that draws random numbers
-  bool wide = false;                  // the job requests float32 computation
+  bool wide = false;                  // the job requests float32 for it
   Element reads = Element::kFloat32;  // type of its inputs and kernel
 };
 
@@ -72,7 +74,7 @@ struct MetricNode {
   ResultBlock::ResultField<double> sum;           // root_mean_squared_error
 };
 
-// Several graphs may use one backend, which distinguishes their steps by this number.
+// Several graphs may use one backend, which tells their steps apart by this number.
 std::uint64_t NextGraphNumber() {
   static std::atomic<std::uint64_t> next{0};
   return ++next;
@@ -117,15 +119,16 @@ class GraphImpl final : public Graph {
   absl::Status AddLayer(const config::LayerSpec& spec, const std::vector<config::LayerSpec>& all);
   absl::StatusOr<std::size_t> FindValue(const config::LayerSpec& spec, const std::string& source,
                                         const std::vector<config::LayerSpec>& all) const;
-  // The inputs of an embedding: ids, optional weights, and the table, which is stored in `node`,
-  // too.
+  // Returns the inputs of an embedding (ids, optional weights, the table), and stores them in
+  // `node`, too.
   absl::StatusOr<config::LayerInputs> ReadIds(const config::LayerSpec& spec, Node* node);
-  // The model input is read as `dtype`; LayerError if another layer reads it as another type.
+  // Declares that the model input is read as `dtype`. LayerError if another layer reads it as
+  // another type.
   absl::Status ReadAs(const config::LayerSpec& spec, std::size_t value, tensor::DType dtype);
   absl::Status AddLoss(const config::LossSpec& spec, const config::ModelSpec& model);
   absl::Status AddMetrics(const config::ModelSpec& model);
   absl::Status CheckEverythingIsUsed(const config::ModelSpec& model) const;
-  // Allocates memory that steps need for any batch: keys, results.
+  // Allocates the memory that every step needs: keys, results.
   absl::Status LayOut();
 
   absl::Status CheckInputs(const Batch& batch) const;
@@ -136,7 +139,7 @@ class GraphImpl final : public Graph {
   In WeightsOf(const Node& node, const Batch& batch) const {
     return node.weights ? DataOf(*node.weights, batch).floats() : In();
   }
-  // The inputs in the types that the node reads.
+  // Returns the inputs in the types that the node reads.
   std::vector<AnyIn> InputsOf(const Node& node, const Batch& batch) const;
   // Returns whether the node's products read the variable as 16 bits in this step.
   bool IsNarrowed(const Node& node, std::size_t variable) const {
@@ -151,8 +154,8 @@ class GraphImpl final : public Graph {
     return IsNarrowed(node, variable) && came.type() == narrow_;
   }
   std::vector<AnyIn> VariablesOf(const Node& node, const std::vector<AnyIn>& weights);
-  // 16-bit data from or for the caller has a float32 copy in our own memory; float32 data is used
-  // in place.
+  // Returns float32 values. 16-bit data of the caller has a float32 copy in the graph's memory;
+  // float32 data is used in place.
   static In WideOf(AnyIn given, const Memory& wide) {
     return given.is_float32() ? given.floats() : wide.as<float>().first(given.size());
   }
@@ -162,8 +165,8 @@ class GraphImpl final : public Graph {
   absl::Status ReserveWide(const std::vector<AnyIn>& weights, const Rows& rows,
                            const std::vector<AnyOut>& gradients,
                            const std::vector<AnyOut>& row_gradients);
-  // After the last use of a gradient: writes it into the caller's memory and records overflows
-  // under `number`.
+  // Writes a gradient into the caller's memory after its last use, and records overflows under
+  // `number`.
   void HandOut(In gradient, AnyOut wanted, std::size_t number);
   // Converts inputs that the node reads in another type, once per step.
   void CastInputs(const Node& node, const Batch& batch);
@@ -171,7 +174,7 @@ class GraphImpl final : public Graph {
   void Unscale(Out gradient) {
     if (loss_scale_ != 1) backend_.Scale(1 / loss_scale_, gradient, gradient);
   }
-  // Adds a regularizer's term to the mean loss, and to the gradient if there is one.
+  // Adds a regularizer's term to the mean loss, and to `gradient` if there is one.
   void Regularize(double l2, In values, Out gradient,
                   const ResultBlock::ResultField<double>& squares);
   absl::Status Reserve(std::int64_t batch, bool with_gradients);
@@ -186,11 +189,11 @@ class GraphImpl final : public Graph {
     return {memory.as<std::byte>().data(), static_cast<std::size_t>(storage.elements * batch),
             storage.type};
   }
-  // The type of the storage's converted copy: the other type of the policy.
+  // Returns the type of the storage's converted copy: the other type of the policy.
   Element CastTypeOf(const Storage& storage) const {
     return storage.type == Element::kFloat32 ? narrow_ : Element::kFloat32;
   }
-  // Calls write(dx) with memory of `type` to overwrite, and adds the result to the gradients of
+  // Calls write(dx), which overwrites memory of `type`, and adds the result to the gradients of
   // other consumers.
   template <typename Write>
   void Contribute(std::size_t value, std::int64_t batch, Element type, Write write);
@@ -221,38 +224,39 @@ class GraphImpl final : public Graph {
   std::vector<Value> values_;
   std::vector<Storage> storages_;
   std::map<std::string, std::size_t> value_of_name_;
-  std::vector<Node> nodes_;  // in listed order, which is a topological one
+  std::vector<Node> nodes_;  // in listed order, which is a topological order
   std::vector<LossNode> losses_;
-  std::vector<Metric> metrics_;  // of the first loss
+  std::vector<Metric> metrics_;  // metrics of the first loss
   std::vector<MetricNode> metric_nodes_;
   std::vector<Variable> variables_;
-  std::vector<GraphInput> inputs_;  // values 0 … of values_
-  std::vector<bool> input_read_;    // whether its dtype is known
+  std::vector<GraphInput> inputs_;  // the first values of values_, in this order
+  std::vector<bool> input_read_;    // whether the dtype of the input is known
   std::vector<config::TableSpec> tables_;
-  std::vector<std::size_t> table_ids_;  // ids per example of each table; 0: none yet
+  std::vector<std::size_t> table_ids_;  // ids per example of each table; 0 if not known yet
   std::uint64_t label_elements_ = 0;
-  std::int64_t batch_max_ = 0, gradient_batch_max_ = 0;  // batch sizes of the buffers
-  Memory scratch_;        // a gradient before it is added to another consumer's, or converted
+  std::int64_t batch_max_ = 0,
+               gradient_batch_max_ = 0;  // batch sizes for which the buffers are large enough
+  Memory scratch_;        // holds a gradient before it is converted, or added to another consumer's
   const Element narrow_;  // the policy's 16-bit type; float32 if it is not mixed
   std::vector<Memory>
-      narrowed_;  // by variable: the copy for products, if it differs from the variable
+      narrowed_;  // by variable: the copy that products read, if it differs from the variable
   std::vector<Memory> wide_,
-      wide_gradients_;  // by variable, if values arrive or gradients are requested as 16 bits
+      wide_gradients_;  // by variable: set if values arrive or gradients are requested as 16 bits
   std::vector<Memory> wide_rows_, wide_row_gradients_;  // by table
   float loss_scale_ = 1;
   ResultBlock results_;
   std::vector<ResultBlock::ResultField<double>> squares_,
-      row_squares_;  // of variables and tables with a regularizer
+      row_squares_;  // for variables and tables with a regularizer
   ResultBlock::ResultField<std::uint64_t> not_finite_,
-      overflows_;                         // of all; of each variable, then of each table
+      overflows_;  // the first for all, then one for each variable, then one for each table
   bool handed_narrow_ = false;            // whether the step to be finished has 16-bit results
   std::vector<std::uint64_t> step_keys_;  // of the current step
-  Memory keys_;                           // of the current step, in the backend's memory
-  std::int64_t queued_ = 0;               // examples of the step to be finished …
+  Memory keys_;                           // copy of step_keys_ in the backend's memory
+  std::int64_t queued_ = 0;               // number of examples of the step to be finished …
   bool queued_gradients_ = false;         // … and whether it is a training step
   std::vector<std::uint64_t> signature_;
   const std::uint64_t number_ = NextGraphNumber();
-  std::uint64_t generation_ = 0;  // of the buffers
+  std::uint64_t generation_ = 0;  // generation of the buffers
 };
 
 absl::Status ModelError(absl::string_view text) {
@@ -665,7 +669,7 @@ absl::Status GraphImpl::ReserveWide(const std::vector<AnyIn>& weights, const Row
     if (given.is_float32() || given.size() * sizeof(float) <= wide->bytes())
       return absl::OkStatus();
     ++generation_;
-    *wide = {};  // freed first, because both sizes may not fit at once
+    *wide = {};  // freed first, because the old and the new size may not fit together
     EG_ASSIGN_OR_RETURN(
         *wide, backend_.Allocate(given.size() * sizeof(float), absl::StrCat(name, " as float32")));
     return absl::OkStatus();
@@ -730,9 +734,10 @@ absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
     return absl::OkStatus();
   };
   if (batch > batch_max_) {
-    batch_max_ = 0;  // until all have grown
+    batch_max_ = 0;  // stays 0 until all have grown
     for (Storage& storage : storages_)
-      storage.data = {}, storage.cast = {};  // freed first, because both sizes may not fit at once
+      storage.data = {},
+      storage.cast = {};  // freed first, because the old and the new size may not fit together
     for (const Value& value : values_) {
       Storage& storage = storages_[value.storage];
       if (!storage.cast_wanted || storage.cast.bytes() > 0) continue;
@@ -752,7 +757,7 @@ absl::Status GraphImpl::Grow(std::int64_t batch, bool with_gradients) {
     gradient_batch_max_ = 0;
     for (Storage& storage : storages_) storage.gradient = {};
     scratch_ = {};
-    // elements with more than one consumer that writes, or with one of another type
+    // Elements with several writing consumers, or with a consumer of another type.
     std::int64_t added = 0;
     for (const Node& node : nodes_) {
       Storage& storage = storages_[values_[node.output].storage];
@@ -784,7 +789,7 @@ absl::Status GraphImpl::NoMemory(const absl::Status& cause, std::int64_t example
   std::uint64_t fit = there <= callers.still_wanted ? 0
                                                     : (there - callers.still_wanted) /
                                                           std::max<std::uint64_t>(1, per_example);
-  // The batch was refused although the estimate fits, because of fragmentation or of a layer's own
+  // The batch did not fit although the estimate does, because of fragmentation or of a layer's own
   // memory.
   if (fit >= static_cast<std::uint64_t>(examples)) fit = static_cast<std::uint64_t>(examples) / 2;
   return absl::ResourceExhaustedError(absl::StrCat(

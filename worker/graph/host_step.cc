@@ -76,7 +76,7 @@ absl::StatusOr<std::span<T>> HostStep::Room(std::size_t elements, absl::string_v
                                             Memory* memory) {
   if (elements == 0) return std::span<T>();
   if (memory->bytes() < elements * sizeof(T)) {
-    *memory = {};  // freed first, because both sizes may not fit at once
+    *memory = {};  // freed first, because the old and the new size may not fit together
     EG_ASSIGN_OR_RETURN(*memory, backend_.Allocate(elements * sizeof(T), what));
   }
   return memory->as<T>().first(elements);
@@ -128,8 +128,8 @@ void HostStep::PrefetchBatch(const Batch& batch) {
   if (!MakeEvents().ok()) return;
   const int side = in_step_ ? 1 - side_ : side_;
   absl::StatusOr<Batch> over = BringBatch(batch, &sides_[side]);
-  // A refused copy is an error of the current step. Between steps it is ignored, and the next step
-  // copies its batch itself.
+  // A failed copy is an error of the current step. Between steps the error is ignored, and the next
+  // step copies its batch itself.
   const absl::Status refused = in_step_ ? absl::OkStatus() : backend_.TakeError();
   if (over.ok() && refused.ok()) {
     ahead_ = Ahead{side, batch, *std::move(over)};
@@ -142,7 +142,7 @@ void HostStep::PrefetchBatch(const Batch& batch) {
 void HostStep::ForgetPrefetch() {
   if (!ahead_) return;
   static_cast<void>(
-      backend_.Wait(*sides_[ahead_->side].there));  // a failed device reports it in the next step
+      backend_.Wait(*sides_[ahead_->side].there));  // the next step reports a device failure
   ahead_.reset();
 }
 
@@ -218,29 +218,31 @@ absl::Status HostStep::Told(const absl::Status& refused, const Batch& batch,
 
 absl::StatusOr<StepResult> HostStep::Finish(const absl::Status& queued,
                                             const Meanwhile& meanwhile) {
-  backend_.Record(DeviceQueue::kIn, *all_in_);  // prefetched copies come after it
+  backend_.Record(DeviceQueue::kIn, *all_in_);  // prefetched copies are queued after this event
   if (queued.ok() && meanwhile) {
     in_step_ = true;
     meanwhile();
     in_step_ = false;
   }
   absl::StatusOr<StepResult> result = queued.ok() ? graph_.FinishStep() : queued;
-  if (!queued.ok()) backend_.TakeError().IgnoreError();  // of a copy: not an error of the next step
+  if (!queued.ok())
+    backend_.TakeError()
+        .IgnoreError();  // an error of a copy must not become an error of the next step
   if (!result.ok()) {
     AllChanged();  // queued copies may have failed
     ForgetPrefetch();
-    backend_.Record(DeviceQueue::kIn, *all_in_);  // it was not recorded if there was an error
+    backend_.Record(DeviceQueue::kIn, *all_in_);  // an error may have prevented the record
   }
   backend_.Record(DeviceQueue::kOut, *all_out_);
   EG_RETURN_IF_ERROR(backend_.Wait(*all_in_));
   EG_RETURN_IF_ERROR(backend_.Wait(*all_out_));
-  // zeros behind the rows may not have been written, and the memory holds other values
+  // After an error, zeros may be missing behind the rows, and the memory holds other values.
   if (!result.ok()) {
     backend_.Record(DeviceQueue::kCompute, *all_made_);
     EG_RETURN_IF_ERROR(backend_.Wait(*all_made_));
   }
   if (absl::IsResourceExhausted(
-          // otherwise a batch that did not fit would use up the memory for one that does
+          // otherwise a batch that did not fit would use up the memory for one that fits
           result.status())) {
     rows_room_.assign(rows_room_.size(), 0);
     for (std::vector<Memory>* const of_tables : {&row_values_, &row_gradients_})
@@ -268,7 +270,7 @@ absl::Status HostStep::QueueTrain(const Over& over, std::uint64_t dropout_key,
   if (!rooms.ok()) return Told(rooms, over.batch, true);
   EG_RETURN_IF_ERROR(graph_.QueueTrainStep(over.weights, over.rows, over.batch, dropout_key, made,
                                            rows_made, train_events_));
-  for (std::size_t v = made.size(); v-- > 0;) {  // the last layer's first
+  for (std::size_t v = made.size(); v-- > 0;) {  // the last layer's gradient is ready first
     backend_.Await(DeviceQueue::kOut, *made_[v]);
     backend_.Download(DeviceQueue::kOut, Bytes(AnyIn(made[v])), Bytes(gradients[v]));
   }

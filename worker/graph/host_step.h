@@ -1,30 +1,29 @@
-// Runs steps on host memory for a backend of any kind: copies the inputs of a step to the backend,
+// Runs steps on host memory for any kind of backend: copies the inputs of a step to the backend,
 // and its results back.
 //
 // If the backend uses host memory, the graph gets the caller's spans and nothing is copied.
-// Otherwise copies overlap with the step as far as data dependencies allow: a layer waits only for
-// its own weights, and a gradient is copied once its layer is done, while earlier layers still
-// compute.
+// Otherwise copies overlap with the step as far as data dependencies allow. A layer waits only for
+// its own weights. A gradient is copied once its layer is done, while earlier layers still compute.
 //
 //   kIn       batch, rows ─▶ weights of layer 1 ─▶ of layer 2 …
 //   kCompute              layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 2 back ─▶ layer 1 back
 //   kOut                                                                gradients of 2 ─▶ of 1
 //
-// The next step's batch may be copied before that step begins (PrefetchBatch), after the current
-// step's copies:
+// The next step's batch may be copied before that step begins (PrefetchBatch). It follows the
+// copies of the current step:
 //
 //   kIn       … weights of layer 2 ─▶ batch of step t + 1
 //   kCompute        layer 1 ─▶ layer 2 ─▶ … loss … ─▶ layer 1 back     (step t + 1 finds it there)
 //
-// Rows of tables are copied into memory for a few more rows, which does not shrink. Batches read
-// similar but rarely equal numbers of rows, and a backend can replay a recorded step only if its
-// sizes are the same (Backend::BeginStep). The additional rows change no bit.
+// The memory for rows of tables has a capacity for a few more rows, and does not shrink. Batches
+// read similar but rarely equal numbers of rows, and a backend can replay a recorded step only if
+// its sizes are the same (Backend::BeginStep). The additional rows do not change any result.
 //
-// 16-bit data is copied as 16 bits, which halves the bytes; the graph converts it to float32 and
+// 16-bit data is copied as 16 bits, which halves the bytes. The graph converts it to float32 and
 // back on the device.
 //
-// Not thread-safe; used on the compute thread. Holds memory of the backend: copies of weights,
-// batch and gradients.
+// Not thread-safe; used on the compute thread. The object holds memory of the backend: copies of
+// weights, batch and gradients.
 #pragma once
 
 #include <cstddef>
@@ -41,8 +40,8 @@
 
 namespace evergrad::worker {
 
-// The number of rows to allocate for `rows`: a sixteenth more, rounded up to an eighth of a power
-// of two, at least 64.
+// Returns the number of rows to allocate for `rows`: a sixteenth more, rounded up to an eighth of a
+// power of two, and at least 64.
 std::size_t RoomForRows(std::size_t rows);
 
 class HostStep {
@@ -52,25 +51,26 @@ class HostStep {
   HostStep(Graph* graph, Backend* backend);  // both outlive it
   ~HostStep();
 
-  // The variable has new values since the last step, so it will be copied again. Initially all
-  // have. For unchanged variables the next step does not read the span that it gets.
+  // Declares that the variable has new values since the last step, so the next step copies it
+  // again. Initially all variables count as changed. The next step does not read the spans of
+  // unchanged variables.
   void Changed(std::size_t variable) { current_[variable] = false; }
   void AllChanged() { current_.assign(current_.size(), false); }
 
-  // Queues the copies of the next step's batch without rows of tables, and does not wait. The next
-  // step must get the same spans, which must live until it has returned, or until ForgetPrefetch,
-  // another PrefetchBatch, the destructor or a step with another batch has returned. The step
-  // itself copies parts that could not be copied. Call it inside `meanwhile` or between steps. No
-  // effect if the backend uses host memory.
+  // Queues the copies of the next step's batch, without rows of tables, and does not wait. The next
+  // step must get the same spans. They must live until that step has returned, or until
+  // ForgetPrefetch, another PrefetchBatch, the destructor or a step with another batch has
+  // returned. The step itself copies parts that could not be copied. Call it inside `meanwhile` or
+  // between steps. It has no effect if the backend uses host memory.
   void PrefetchBatch(const Batch& batch);
   void ForgetPrefetch();
   std::uint64_t prefetched() const {
     return prefetched_;
-  }  // steps whose batch had been copied before
+  }  // number of steps whose batch had been copied before
 
-  // Like Graph's, with host memory, which is accessed only until they return. `meanwhile` is called
-  // when the whole step is queued and before the wait for it; it is not called if the backend uses
-  // host memory, because the step has been computed by then.
+  // Like the methods of Graph, but with host memory, which is accessed only until they return.
+  // `meanwhile` is called when the whole step is queued, before the wait for it. It is not called
+  // if the backend uses host memory, because the step has been computed by then.
   absl::StatusOr<StepResult> TrainStep(const std::vector<AnyIn>& weights, const Rows& rows,
                                        const Batch& batch, std::uint64_t dropout_key,
                                        const std::vector<AnyOut>& gradients,
@@ -86,9 +86,9 @@ class HostStep {
     Rows rows;
     Batch batch;
   };
-  // The copy of a batch. There are two, because the next one is copied while the current one is
-  // read. A step's signature contains the addresses of its side, so each side is captured
-  // separately.
+  // The copy of a batch. There are two sides, because the next batch is copied while the current
+  // one is read. The signature of a step contains the addresses of its side, so each side is
+  // captured separately.
   struct Side {
     std::vector<Memory> inputs;
     Memory labels;
@@ -99,7 +99,7 @@ class HostStep {
     Batch host, over;
   };
   absl::Status MakeEvents();
-  // The first bytes of `memory`, which grows if necessary.
+  // Returns the first bytes of `memory`, which grows if necessary.
   template <typename T>
   absl::StatusOr<std::span<T>> Room(std::size_t elements, absl::string_view what, Memory* memory);
   absl::StatusOr<AnyOut> RoomOf(std::size_t elements, Element type, absl::string_view what,
@@ -111,7 +111,8 @@ class HostStep {
   absl::StatusOr<Batch> BringBatch(const Batch& batch, Side* side);
   absl::StatusOr<Over> BringAll(const std::vector<AnyIn>& weights, const Rows& rows,
                                 const Batch& batch);
-  // Adds the number of examples that may fit to an out-of-memory error; passes other errors on.
+  // Adds the number of examples that may fit to an out-of-memory error; returns other errors
+  // unchanged.
   absl::Status Told(const absl::Status& refused, const Batch& batch, bool with_gradients) const;
   absl::Status QueueTrain(const Over& over, std::uint64_t dropout_key,
                           const std::vector<AnyOut>& gradients,
@@ -127,7 +128,7 @@ class HostStep {
   std::vector<Memory> weights_, gradients_, row_values_, row_gradients_, positions_;
   Side sides_[2];
   int side_ = 0;          // side of the last step
-  bool in_step_ = false;  // inside `meanwhile`
+  bool in_step_ = false;  // true inside `meanwhile`
   std::optional<Ahead> ahead_;
   std::uint64_t prefetched_ = 0;
   std::unique_ptr<Event> rows_there_, all_made_, all_in_, all_out_;

@@ -1,8 +1,8 @@
-// The factor of a step's gradients that lets 16 bits represent small ones (Micikevicius et al.,
-// "Mixed precision training", ICLR 2018, section 3.2; Keras' LossScaleOptimizer): halved by a step
-// with a non-finite gradient, doubled after a series of finite steps.
+// The factor of a step's gradients that lets 16 bits represent small gradients (Micikevicius et
+// al., "Mixed precision training", ICLR 2018, section 3.2; Keras' LossScaleOptimizer). A step with
+// a non-finite gradient halves it; a series of finite steps doubles it.
 //
-// A pure state machine, one per job of a worker; its state ends with the process. Not thread-safe.
+// A pure state machine, one per job of a worker. Its state ends with the process. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,15 @@ namespace evergrad::worker {
 class LossScale {
  public:
   static constexpr float kFirst = 32768, kLeast = 1,
-                         kMost = 1 << 30;  // powers of two, so that scaling does not round
-  static constexpr std::uint32_t kDoubleAfter = 2000;  // consecutive finite steps
+                         kMost = 1
+                                 << 30;  // limits are powers of two, so that scaling does not round
+  static constexpr std::uint32_t kDoubleAfter = 2000;  // number of consecutive finite steps
 
   enum class Verdict {
-    kUse,          // the gradients are valid
-    kSkip,         // the gradients overflowed: drop them; the next step's scale is smaller
-    kNotTheScale,  // not finite at the smallest scale: a true NaN or Inf
+    kUse,   // the gradients are valid
+    kSkip,  // the gradients overflowed: the caller drops them, and the scale of the next step is
+            // smaller
+    kNotTheScale,  // not finite at the smallest scale, so there is a true NaN or Inf
   };
 
   float scale() const { return scale_; }
@@ -27,7 +29,8 @@ class LossScale {
   }  // consecutive finite steps since the last change of the scale
   std::uint64_t overflows() const { return overflows_; }  // number of skipped steps
 
-  // Call it after a step at scale() with the result whether its loss and gradients were finite.
+  // Processes the end of a step at scale(). `finite` says whether its loss and gradients were
+  // finite.
   Verdict After(bool finite) {
     if (finite) {
       if (++finite_steps_ < kDoubleAfter) return Verdict::kUse;

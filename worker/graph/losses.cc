@@ -10,7 +10,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Every loss that is built in common/layers, whose table has checked the name.
+// Covers every loss in common/layers. The table there has checked the name.
 LossType LossTypeOf(absl::string_view name) {
   if (name == "sparse_categorical_crossentropy") return LossType::kSparseCategoricalCrossentropy;
   if (name == "binary_crossentropy") return LossType::kBinaryCrossentropy;

@@ -1,5 +1,5 @@
-// The losses of a job: parsed from its spec, and the check of their labels. The backend computes
-// them (Backend::ComputeLoss). Pure functions.
+// Parses the losses of a job from its spec, and checks their labels. The backend computes the
+// losses (Backend::ComputeLoss). Pure functions.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,15 +10,15 @@
 
 namespace evergrad::worker {
 
-// UserError for a label that is not a class (or, for binary, outside 0..1), naming value, classes
-// and example; OK if `result` reports none.
+// UserError for a label that is not a class (or, for binary losses, is outside 0..1). The error
+// names the value, the classes and the example. OK if `result` reports no such label.
 absl::Status CheckLabels(const Loss& loss, const LossResult& result);
 
-// Parses a spec for an output of the given shape. UserError that names the loss.
+// Parses a spec for an output of the given shape. UserErrors name the loss.
 absl::StatusOr<Loss> MakeLoss(const config::LossSpec& spec, const tensor::Shape& output,
                               absl::string_view output_activation);
 
-// "job.yaml:30:5: loss `mean_squared_error`: TEXT"
+// Returns "job.yaml:30:5: loss `mean_squared_error`: TEXT".
 absl::Status LossError(const config::LossSpec& spec, absl::string_view text);
 
 }  // namespace evergrad::worker

@@ -12,7 +12,7 @@
 namespace evergrad::worker {
 namespace {
 
-// Every metric that is built in common/layers, whose table has checked the name.
+// Covers every metric in common/layers. The table there has checked the name.
 MetricType MetricTypeOf(absl::string_view name) {
   if (name == "accuracy" || name == "binary_accuracy") return MetricType::kAccuracy;
   if (name == "auc") return MetricType::kAuc;

@@ -1,4 +1,4 @@
-// Metrics as sums that can be added over batches and closures in any division; the coordinator
+// Metrics as sums, which can be added over any division into batches and closures. The coordinator
 // computes one number from them.
 #pragma once
 
@@ -21,16 +21,17 @@ struct Metric {
 };
 struct MetricSum {
   std::int64_t count = 0;  // accuracy: correct examples
-  // root_mean_squared_error: sum over examples of the mean square of their elements
+  // root_mean_squared_error: sum over examples of the mean square of the elements
   double sum = 0;
   std::vector<std::int64_t>
-      // auc: positives, then negatives, by bin: (b / 199, (b + 1) / 199], the first including 0
+      // auc: number of positives, then of negatives, by bin: (b / 199, (b + 1) / 199]; the first
+      // includes 0
       counts;
   void Add(const MetricSum& other);
 };
 
-// Parses `name` for the loss with an output of this shape. UserError if the metric is not defined
-// for it.
+// Parses `name` for a loss with an output of this shape. UserError if the metric is not defined for
+// the loss.
 absl::StatusOr<Metric> MakeMetric(const std::string& name, const config::LossSpec& spec,
                                   const tensor::Shape& output);
 

@@ -1,5 +1,5 @@
-// The results of a step: laid out once, filled by primitives in the backend's memory, and fetched
-// in one piece at the end.
+// The results of a step. They are laid out once, filled by primitives in the backend's memory, and
+// fetched in one piece at the end.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class ResultBlock {
   struct ResultField {
     std::size_t word = 0, count = 0;
   };
-  // Call it before Allocate.
+  // Adds a field. All fields are added before Allocate.
   template <typename T>
   ResultField<T> Add(std::size_t count = 1) {
     static_assert(sizeof(T) % kWord == 0 && alignof(T) <= kWord);
@@ -35,7 +35,7 @@ class ResultBlock {
     return absl::OkStatus();
   }
 
-  // The memory that primitives fill.
+  // Returns the memory of the field, which primitives fill.
   template <typename T>
   std::span<T> Of(const ResultField<T>& field) {
     return {reinterpret_cast<T*>(memory_.as<std::uint64_t>().data() + field.word), field.count};
@@ -45,7 +45,7 @@ class ResultBlock {
     return backend.Finish(memory_.as<std::byte>().first(words_ * kWord),
                           std::as_writable_bytes(std::span(fetched_)));
   }
-  // The fetched value.
+  // Returns the fetched value.
   template <typename T>
   T Get(const ResultField<T>& field, std::size_t i = 0) const {
     T value;

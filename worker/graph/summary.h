@@ -10,12 +10,12 @@ namespace evergrad::worker {
 struct SummaryRow {
   std::string layer;             // "conv1 (Conv2D)"
   std::string output_shape;      // "(None, 26, 26, 32)"
-  std::uint64_t parameters = 0;  // moving averages included
-  std::uint64_t moving = 0;      // the part of `parameters` that are moving averages
-  std::string connected_to;      // the layer that it reads, "" for an input
+  std::uint64_t parameters = 0;  // includes moving averages
+  std::uint64_t moving = 0;      // those of `parameters` that are moving averages
+  std::string connected_to;      // the layer that it reads; "" for an input
 };
 
-// The column "Connected to" is shown if some layer reads another layer than the one above it.
+// The column "Connected to" is shown if some layer reads a layer other than the one above it.
 std::string SummaryTable(const std::vector<SummaryRow>& rows, bool show_connections);
 
 }  // namespace evergrad::worker

@@ -13,8 +13,8 @@ BatchFeed::BatchFeed(Environment environment, const Work& work, OnBatch on_batch
 
 void BatchFeed::Ask() {
   if (std::exchange(asked_, true)) return;
-  // The reader answers on its own thread, or on this one before Next returns: the continuation is
-  // posted either way.
+  // The reader answers on its own thread, or on this thread before Next returns. The continuation
+  // is posted in both cases.
   env_.streams->Next(attempt_, [weak = weak_from_this(),
                                 control = env_.control](absl::StatusOr<ReadyBatch> batch) {
     auto shared = std::make_shared<absl::StatusOr<ReadyBatch>>(std::move(batch));

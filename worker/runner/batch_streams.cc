@@ -7,7 +7,7 @@
 namespace evergrad::worker {
 namespace {
 
-constexpr int kStreamsAhead = 2;  // open in addition to the running attempt's
+constexpr int kStreamsAhead = 2;  // streams open in addition to that of the running attempt
 
 }  // namespace
 

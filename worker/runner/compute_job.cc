@@ -32,14 +32,14 @@ bool ShapesFit(const tensor::Shape& input, const tensor::Shape& example) {
   return trimmed(input) == trimmed(example);
 }
 
-// A user error about `optimizers`, with its place in the job file.
+// Returns a user error about `optimizers`, with its place in the job file.
 absl::Status OptimizersError(const config::JobSpec& spec, absl::string_view words) {
   const config::Location& at = spec.optimizers_where;
   return UserError(absl::InvalidArgumentError(
       absl::StrCat(at.file.empty() ? "" : absl::StrCat(at.ToString(), ": "), words)));
 }
 
-// Shortfall::kAbility: this worker's device does not support the precision.
+// Returns Shortfall::kAbility if this worker's device does not support the precision.
 absl::StatusOr<Precision> PrecisionOf(const config::JobSpec& spec, const Backend& backend) {
   const std::string& name = spec.training.precision;
   const std::optional<Precision> precision = ParsePrecision(name);
@@ -199,7 +199,8 @@ absl::Status ComputeJob::Bind(const Dataset& data, absl::string_view which) {
 
 absl::Status ComputeJob::Open(const Needs& needs) {
   if (spec_->type != "training") return absl::OkStatus();
-  if (needs.graph && graph_ == nullptr) {  // the model first, because its mistakes need no reading
+  if (needs.graph &&
+      graph_ == nullptr) {  // the model comes first: its errors show without reading data
     EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
     EG_ASSIGN_OR_RETURN(precision_, PrecisionOf(*spec_, *backend));
     EG_ASSIGN_OR_RETURN(graph_, Graph::Build(spec_->model, backend, precision_));
@@ -232,9 +233,9 @@ absl::StatusOr<v1::DescribeResult> ComputeJob::Describe() const {
     return absl::InternalError("a functions job needs no description by a worker");
   v1::DescribeResult result;
   result.set_train_examples(train_->examples());
-  result.set_data_fingerprint(train_->Fingerprint());  // evaluation is not part of the plan
+  result.set_data_fingerprint(train_->Fingerprint());  // evaluation data is not part of the plan
   if (eval_ != nullptr) result.set_eval_examples(eval_->examples());
-  std::set<std::string> warnings;  // one file may be both
+  std::set<std::string> warnings;  // a set, because both sources may be the same file
   for (const Dataset* data : {train_.get(), eval_.get()})
     if (data != nullptr)
       for (std::string& warning : data->Warnings())
@@ -433,7 +434,7 @@ absl::StatusOr<Batch> ComputeJob::InputsOf(const ReadyBatch& batch,
 absl::StatusOr<Batch> ComputeJob::StepInputs(const ReadyBatch& batch) {
   if (ahead_.get() == &batch) {
     labels_side_ = 1 - labels_side_;
-    ahead_.reset();  // the caller has it
+    ahead_.reset();  // the caller owns the batch
     return std::move(ahead_inputs_);
   }
   ForgetPrefetch();
@@ -465,7 +466,8 @@ HostStep::Meanwhile ComputeJob::CopyingNext(NextBatch* next) {
 
 namespace {
 
-// The variable or table, by index (-1: none), whose wire type cannot represent a gradient, or "".
+// Names the variable or the table, given by index (-1: none), with a gradient that its wire type
+// cannot represent; "" if there is none.
 std::string Overflow(const Layout& layout, int variable, int table) {
   const auto say = [](const char* what, const auto& laid) {
     return absl::StrCat(what, "=", laid.name, " wire_dtype=", tensor::WireTypeName(laid.wire));
@@ -505,7 +507,7 @@ absl::StatusOr<ComputeJob::Step> ComputeJob::Train(const ReadyBatch& batch, Batc
   EG_ASSIGN_OR_RETURN(const std::vector<AnyIn> weights, StepWeights());
   Step step;
   EG_ASSIGN_OR_RETURN(Backend* const backend, backend_->Get());
-  const bool wire = !backend->host_memory();  // its gradients are narrowed on the device
+  const bool wire = !backend->host_memory();  // true: the gradients are narrowed on the device
   backend->SetReproducible(spec_->strategy.deterministic);
   backend->SetTf32(precision_ == Precision::kTf32);
   step.gradients = MakeGradients(*backend);

@@ -6,11 +6,11 @@
 
 namespace evergrad::worker {
 
-// Counted here, in addition to the backend's measurements.
+// Counted by the runner, in addition to the backend's measurements.
 struct DeviceReport::Counts {
   std::atomic<std::uint64_t> batches_ahead{0}, waits{0};
   std::atomic<double> wait_seconds{0};
-  // These two belong to the current job; 0 if its losses are not scaled.
+  // Both belong to the current job; 0 if its losses are not scaled.
   std::atomic<float> loss_scale{0};
   std::atomic<std::uint64_t> overflows{0};
 
@@ -74,7 +74,7 @@ const std::vector<metrics::Registry::Named>& GaugeNames() {
   return *names;
 }
 
-// In the order of GaugeNames().
+// Returns the samples in the order of GaugeNames().
 std::vector<Samples> GaugeSamples(const DeviceUse& use, const v1::DeviceProgress& d,
                                   std::uint64_t staging_refused) {
   const auto number = [](const auto& n) { return static_cast<double>(n); };

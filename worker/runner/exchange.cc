@@ -17,8 +17,8 @@ namespace {
 using client::FromProto;
 using client::ToProto;
 
-// After this number of errors in a row that a retry is not expected to cure, without an answer in
-// between, the attempt ends.
+// The attempt ends after this number of errors in a row that a retry is not expected to cure. An
+// answer resets the number.
 constexpr std::uint32_t kHardErrorsMax = 5;
 constexpr std::uint32_t kBusyAfterMsMax = 10'000;
 
@@ -125,7 +125,7 @@ void Exchange::Flush() {
   if (sequential && in_flight_ > 0) return;
   std::map<std::string, Group> groups;
   std::set<std::uint32_t>
-      held_back;  // shards with a push that is not sent now: their pull waits for it
+      held_back;  // shards with a push that is not sent now; their pull waits for the push
   for (auto& [key, item] : pushes_) {
     const ShardPlace* place = item.state == State::kReady ? PlaceFor(key.second, item) : nullptr;
     if (place == nullptr) {
@@ -171,7 +171,7 @@ bool Exchange::SendGroup(const std::string& server, const Group& group) {
   const SplitPlan plan =
       SplitRequests(client::RequestLimits::Of(env_.endpoints->at(server)), sizes, under_way > 0);
   if (plan.never_fits) {
-    // Posted, because the caller of Flush continues to use this exchange.
+    // The event is posted, because the caller of Flush continues to use this exchange.
     env_.executor->Post(
         [weak = weak_from_this(), error = NeverFits(server, sizes[*plan.never_fits])] {
           if (const auto self = weak.lock()) self->events_.on_failed(error);
@@ -183,7 +183,8 @@ bool Exchange::SendGroup(const std::string& server, const Group& group) {
     return true;
   }
   for (const std::vector<std::size_t>& sections : plan.requests) {
-    if (under_way >= client::kPartsUnderWayMax) break;  // the rest is sent as these are answered
+    if (under_way >= client::kPartsUnderWayMax)
+      break;  // the rest is sent as these parts are answered
     Group part;
     for (const std::size_t i : sections) {
       if (i < group.pushes.size()) {
@@ -297,7 +298,7 @@ void Exchange::FillPush(const PushKey& key, v1::PushSection* section, Payloads* 
     section->set_rows(item.part->rows);
     return NameRows(item.rows, *item.part, section, payloads);
   }
-  // A skipped push to a slot names neither rows nor their type.
+  // A skipped push to a slot names neither its rows nor their type.
   const ShardSlice& slice = layout_->slice(shard);
   if (!layout_->is_slot(shard)) section->set_dtype(ToProto(slice.wire));
   section->set_rows(skipped ? 0 : slice.rows());
@@ -350,8 +351,8 @@ void Exchange::Send(const std::string& server, const std::vector<PushKey>& pushe
   }
   ++in_flight_;
   if (env_.clock != nullptr) reach_.Asked(server, env_.clock->Now());
-  // The answer comes on a transport thread, or on this thread before Send returns; in both cases it
-  // is posted.
+  // The answer arrives on a transport thread, or on this thread before Send returns. It is posted
+  // in both cases.
   env_.client->Send(
       env_.endpoints->at(server), std::move(header), std::move(payloads.bytes), response_bytes,
       env_.deadline,
@@ -552,7 +553,7 @@ absl::Status Exchange::AcceptDense(
   return absl::OkStatus();
 }
 
-// Copied from the frame at once, so the item is done.
+// The values are copied from the frame at once, so the item is done.
 absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std::byte> payload) {
   RowPull& pull = row_pulls_.at(sent.key.first);
   const SlotRows::Part& part = *pulls_.at(sent.key).part;
@@ -567,8 +568,8 @@ absl::Status Exchange::AcceptRows(const Request::Pull& sent, std::span<const std
 
 void Exchange::OnCallFailed(const Request& request, const absl::Status& status) {
   last_error_ = absl::StrCat("ps_server/", request.server, ": ", status.message());
-  // The server's whole budget, or frame limit, is too small for a request that cannot be divided
-  // further, so no retry helps.
+  // The request cannot be divided further and exceeds the server's whole budget or frame limit, so
+  // no retry helps.
   if (status.code() == absl::StatusCode::kOutOfRange &&
       request.pushes.size() + request.pulls.size() == 1) {
     const std::uint32_t shard = request.pushes.empty() ? request.pulls.front().key.second
@@ -659,8 +660,8 @@ void Exchange::OnMap() {
                                        env_.endpoints->contains(map.shards[shard].server))
                                 : map.version >= item.wait_for;
         break;
-      // The former owner may be lost permanently: the new owner is asked at once, without waiting
-      // for the old one's answer.
+      // The former owner may be lost permanently. The new owner is asked at once, without waiting
+      // for the answer of the former one.
       case State::kInFlight:
       case State::kBackoff:
         again = shard < map.shards.size() && (map.shards[shard].epoch != item.sent_to.epoch ||

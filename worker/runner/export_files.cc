@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kWriteBytes = 1u << 20;
 constexpr std::uint64_t kMarkBytesMax = 4096;
 
-// The length of the UTF-8 sequence at the beginning of `text`; 0 if there is none.
+// Returns the length of the UTF-8 sequence at the beginning of `text`, 0 if there is none.
 std::size_t Utf8At(absl::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -121,7 +121,7 @@ absl::StatusOr<std::vector<ExportFile>> MakeExport(
           std::pair{"weights.safetensors", weights::Format::kSafetensors}}) {
       EG_ASSIGN_OR_RETURN(weights::WeightImage made, weights::WeightImage::Make(format, tensors));
       const auto image = std::make_shared<const weights::WeightImage>(
-          std::move(made));  // captured by a function that is copied
+          std::move(made));  // shared, because std::function copies its captures
       files.push_back(
           {name, image->bytes(),
            [image](std::uint64_t offset, std::span<std::byte> to) { image->Read(offset, to); }});

@@ -58,7 +58,7 @@ void ExportRun::OnMade(absl::StatusOr<Made> made) {
   ReadParts();
 }
 
-// One part at a time is read, on the compute executor, where the values are.
+// The compute executor, which owns the values, reads one part at a time.
 void ExportRun::ReadParts() {
   if (upload_->done()) {
     for (const auto& [name, file] : sent_) *result_.add_exported() = file;

@@ -21,14 +21,14 @@ v1::WorkerProgress Heartbeat::Take(const Present& present) {
   if (present.run != nullptr) {
     present.run->FillProgress(&progress);
   } else if (present.next != nullptr) {
-    // Between two closures (a Done is sent there) the worker is not idle. Without a running attempt
-    // no death is blamed on the next one.
+    // The worker is not idle between two closures, when a Done is sent. No attempt is running then,
+    // so that the death of the worker is not blamed on the next attempt.
     progress.set_state(StateName(present.next->kind));
     progress.set_running_closure(present.next->closure.value());
   }
   if (present.run == nullptr && !present.waiting_for.empty()) progress.set_state("waiting");
-  // A heartbeat that exceeds the size of a message would not be sent, and the lease would end; so
-  // texts from servers are truncated.
+  // A heartbeat that exceeds the size of a message would not be sent, and the lease would run out.
+  // Therefore texts from servers are truncated.
   progress.set_waiting_for(client::CleanText(progress.waiting_for(), kWaitingForBytesMax));
   const client::ParameterClient::Stats stats = client_->stats();
   progress.set_bytes_sent(stats.bytes_sent);

@@ -7,12 +7,12 @@
 namespace evergrad::worker {
 namespace {
 
-// Sections and lists of ids begin at multiples of this.
+// Sections and lists of ids begin at multiples of this number of bytes.
 constexpr std::uint64_t kAlignment = 64;
-// Largest size of a section's own message in the header, without the lists of its tables.
+// Largest size of a section's own message in the header, except for the lists of its tables.
 constexpr std::uint64_t kSectionHeaderBytes = 192;
 constexpr std::uint64_t kTableHeaderBytes = 16;
-// The rest of the header: job, client, sizes.
+// Size of the rest of the header: job, client, sizes.
 constexpr std::uint64_t kRequestHeaderBytes = 1024;
 
 std::uint64_t OnWire(std::uint64_t payload_bytes, std::uint64_t ids_bytes, std::size_t tables) {
@@ -89,7 +89,7 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
     return plan;
   }
   plan.in_parts = true;
-  // Ordered by shard; within a shard, pushes come first.
+  // Sorted by shard; within a shard, pushes come first.
   std::vector<std::size_t> order(sections.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -104,7 +104,7 @@ SplitPlan SplitRequests(const client::RequestLimits& limits, std::span<const Sec
     if (packer.Add(unit)) continue;
     const bool pushes = sections[unit.front()].push;
     for (const std::size_t i : unit) {
-      if (sections[i].push != pushes) break;  // its pull waits for its push
+      if (sections[i].push != pushes) break;  // the pull waits for the push of its shard
       if (!packer.Add({&i, 1}) && !plan.never_fits) plan.never_fits = i;
     }
   }

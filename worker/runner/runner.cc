@@ -34,7 +34,7 @@ using client::FromProto;
 
 }  // namespace
 
-// The router: passes each message of the coordinator to the responsible part, and starts one
+// The router. It passes each message of the coordinator to the responsible part, and starts one
 // attempt after another.
 struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::Impl> {
   Impl(Environment e, Options o)
@@ -49,7 +49,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         heartbeat(env.client, &device, &step_log, env.logger),
         streams({options.prefetch_batches_max, options.prefetch_bytes_max, room}, env.registry),
         reports({env.send, env.logger, &metrics, options.message_bytes_max}) {}
-  // Called once the runner is shared, because the drain holds it weakly.
+  // Called once a shared_ptr owns the runner, because the drain holds a weak_ptr to it.
   void Init() {
     drain = std::make_shared<worker::Drain>(worker::Drain::Environment{
         env.control, options.drain_done_max, options.drain_alone_max, [weak = weak_from_this()] {
@@ -83,7 +83,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   log::Context About(const Work& work) const {
     return {job && job->uid() == work.job ? job->name() : "", ClosureName(work)};
   }
-  // Log context: the job, and the running attempt.
+  // Returns the log context: the job, and the running attempt.
   log::Context About() const {
     return {job ? job->name() : "", run ? ClosureName(run->work()) : ""};
   }
@@ -123,9 +123,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SyncRun();
     if (!job || job->uid() != uid) return;
     env.logger->Info(absl::StrCat("job ended: state=", state), About());
-    streams.CloseAll();  // the next job's attempts have the same numbers
+    streams.CloseAll();  // because attempts of the next job may have the same numbers
     input.reset();
-    // Objects of the compute executor are destroyed there.
+    // The compute executor destroys its own objects.
     compute.Post([made = job->TakeCompute()] {});
     job.reset();
     metrics.ShowServedJob("", {});
@@ -172,7 +172,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     if (registered.has_map()) SetMap(registered.map());
     SyncRun();
     // An attempt may have been dropped since the Hello (for example after SUPERSEDED from a shard).
-    // The coordinator has adopted it, and would wait for it for ever.
+    // The coordinator has adopted it and would otherwise wait for it forever.
     for (const v1::HeldAttempt& attempt : registered.adopted()) {
       const auto number = FromProto<Attempt>(attempt.attempt());
       if (adopted.contains(number) && !book.Holds(number))
@@ -246,8 +246,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SchedulePump();
   }
 
-  // Gives the attempt back if it has not begun. A job that shares the cluster loses many attempts
-  // in this way, so it is no error.
+  // Hands the attempt back if it has not begun. A job that shares the cluster loses many attempts
+  // in this way, so this is no error.
   void GiveBack(Attempt attempt, const std::string& reason) {
     for (const AttemptBook::Held& held : book.HeldForHello()) {
       if (held.work.attempt != attempt || book.OnRecall(attempt).empty()) continue;
@@ -283,7 +283,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
       const Work* next = drain->begun() ? nullptr : book.NextToBegin();
       waiting_for = "";
       if (next == nullptr || !job) {
-        // The time until a later attempt is not counted as a wait.
+        // The time until a later attempt begins does not count as a wait.
         if (job) job->pulled_ahead.reset(), job->step_ended.reset();
         return CheckDrained();
       }
@@ -294,12 +294,13 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
         continue;
       }
       waiting_for = *missing;
-      if (!missing->empty()) return;  // its arrival calls Pump again
+      if (!missing->empty()) return;  // Pump is called again once the object has arrived
       Start(work);
     }
   }
 
-  // The object for which `work` waits, "" if it can begin now. An error ends it.
+  // Returns the name of the object for which `work` waits, or "" if the work can begin now. An
+  // error ends the attempt.
   absl::StatusOr<std::string> MissingFor(const Work& work) {
     EG_RETURN_IF_ERROR(job->Check(work.kind));
     if (!input->Open(job->NeedsOf(work.kind), work.attempt)) return "its input";
@@ -313,7 +314,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
 
   void Start(const Work& work) {
     book.Begin(work.attempt);  // V0 is the map of the pull that is sent in this turn [14]
-    // With this line, the one of the first push and the one of the end, the logs of a dead worker
+    // This line, the line of the first push and the line of the end let the logs of a dead worker
     // tell how far its work was.
     env.logger->Debug(absl::StrCat("attempt begins: attempt=", work.attempt.ToString()),
                       About(work));
@@ -331,7 +332,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     v1::Done done;
     FillWork(work, &done);
     run->FillDone(&done);
-    // A Done that cannot be sent would be kept for ever. It ends the attempt, and the job with it.
+    // A Done that cannot be sent would be kept forever. It ends the attempt, and the job with it.
     if (const absl::Status size = reports.CheckSize(work, done); !size.ok()) return Fail(size);
     const DoneReport report = book.Finish();
     *done.mutable_v0() = client::ToProto(report.v0);
@@ -367,7 +368,7 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     SchedulePump();
   }
 
-  // Ends the run, whatever state the book has for its attempt.
+  // Ends the run, whatever the book's state of its attempt is.
   void EndRun() {
     const std::shared_ptr<AttemptRun> ended = std::exchange(run, nullptr);
     ended->Cancel();
@@ -375,12 +376,12 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
     CheckDrained();
     SchedulePump();
   }
-  // The book may have dropped the running attempt.
+  // Ends the run if the book has dropped its attempt.
   void SyncRun() {
     if (run && (book.running() == nullptr || book.running()->attempt != run->work().attempt))
       EndRun();
   }
-  // Removes everything of an attempt outside of the book.
+  // Removes all state of an attempt outside the book.
   void Forget(Attempt attempt) {
     reports.Forget(attempt);
     streams.Close(attempt);
@@ -406,8 +407,8 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   const Environment env;
   Options options;  // data_roots change with the coordinator; all others are constant
   const std::shared_ptr<ComputeBackend> backend;  // shared by the compute parts of jobs
-  // Values from the servers, and batches, are stored in memory that suits the device. Exchanges
-  // hold this function as well, and must not own the backend.
+  // Allocates memory that suits the device, for values from the servers and for batches. Exchanges
+  // hold this function, too, and must not own the backend.
   const Room room = [weak = std::weak_ptr<ComputeBackend>(backend)](std::size_t bytes) {
     const auto made = weak.lock();
     return made == nullptr ? tensor::AlignedBuffer() : made->Stage(bytes);
@@ -420,9 +421,9 @@ struct Runner::Impl final : AttemptOwner, std::enable_shared_from_this<Runner::I
   AttemptBook book;
   BatchStreams streams;
   AttemptReports reports;
-  std::optional<AttemptFactory> factory;          // from Init on
+  std::optional<AttemptFactory> factory;          // set by Init
   std::map<std::string, v1::Endpoint> endpoints;  // of the servers in book.map()
-  std::unique_ptr<JobContext> job;                // nullptr: no job is served
+  std::unique_ptr<JobContext> job;                // nullptr if no job is served
   std::shared_ptr<InputOpener> input;             // of `job`; shared with its own callbacks
   std::shared_ptr<AttemptRun> run;                // of `job`; shared with its own callbacks
   std::shared_ptr<worker::Drain> drain;           // shared with its own callbacks

@@ -10,8 +10,8 @@ namespace evergrad::worker {
 namespace {
 
 constexpr std::size_t kNamedExamplesMax = 8;
-// The push of a step is announced this long before the step's expected end: longer than a round
-// trip through a busy host.
+// The push of a step is announced this long before the expected end of the step. The time is longer
+// than a round trip through a busy host.
 constexpr MonoTime kAnnouncedAhead = std::chrono::milliseconds(2);
 
 }  // namespace
@@ -38,8 +38,8 @@ void TrainingRun::ComputeStep() {
   const std::shared_ptr<ComputeJob>& compute = env_.job->compute();
   const BatchFeed::Taken taken = feed_->Take();
   // With tables the next batch is requested now, because the ids of its rows must be known when the
-  // push of this step is sent. With a device it is requested because cores are idle. Otherwise it
-  // is read during the wait for the servers.
+  // push of this step is sent. With a device the batch is requested now because CPU cores are idle.
+  // Otherwise it is read during the wait for the servers.
   if ((taken.rows || compute->on_device()) && next_step() + 1 < steps()) feed_->Ask();
   PullForSecondStep();
   const std::uint64_t dropout_key = random::KeyOf(
@@ -63,16 +63,17 @@ void TrainingRun::ComputeStep() {
   AnnounceLater();
 }
 
-// Counts the time between two steps in which a device waits for servers, a batch or its host.
+// Counts the time between two steps in which the device waits for servers, for a batch or for its
+// host.
 void TrainingRun::CountWaitOfDevice() {
   if (env_.clock == nullptr || !env_.job->step_ended) return;
   const MonoTime idle = env_.clock->Now() - *std::exchange(env_.job->step_ended, std::nullopt);
   options_.device->AddWait(std::chrono::duration<double>(idle).count());
 }
 
-// Requests the servers' budget for this step's push shortly before the step's expected end, so that
-// the grant arrives in time and no server reserves memory during a computation. With tables it is
-// not known yet to which slots the step pushes.
+// Announces this step's push shortly before the expected end of the step. The grant then arrives in
+// time, and no server reserves memory during a computation. With tables the announcement is left
+// out, because the slots to which the step pushes are not known yet.
 void TrainingRun::AnnounceLater() {
   if (env_.clock == nullptr || env_.job->layout()->slots() > 0) return;
   step_begun_ = env_.clock->Now();

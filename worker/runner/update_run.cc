@@ -21,7 +21,8 @@ void UpdateRun::OnExchange() {
   if (InputReady() && exchange_->PullsDone(next_step_ + 1)) BeginStep();
 }
 
-// Returns false if the failpoint after a push was passed or waits; it continues the run itself.
+// Returns false if the failpoint after a push was passed or delays the run. The failpoint then
+// continues the run.
 bool UpdateRun::CountSettledSteps() {
   while (!paused_ && settled_steps_ < next_step_ &&
          env_.book->Unsettled(UpdateIndex(settled_steps_)).empty()) {
@@ -125,7 +126,7 @@ std::vector<ShardId> UpdateRun::Targets(std::vector<ShardId> shards) const {
   return shards;
 }
 
-// Runs on the control executor, because the compute executor has the next step to compute.
+// Runs on the control executor, because the compute executor must compute the next step.
 void UpdateRun::AddGradientsOfRows(const std::shared_ptr<const SlotRows>& slots,
                                    const std::vector<tensor::AlignedBuffer>& gradients,
                                    Update* update) const {
