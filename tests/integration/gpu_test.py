@@ -169,9 +169,7 @@ class Gpus(unittest.TestCase):
             self.assertEqual(steps.get("0", 0), 0, status["workers"])
             self.assertGreater(steps["1"], 0, status["workers"])
 
-    def test_a_worker_whose_device_fails_in_a_job_ends_with_9_and_the_others_do_its_work_exactly_once(
-        self,
-    ):
+    def test_a_worker_whose_device_fails_ends_with_9_and_the_others_do_its_work_exactly_once(self):
         with Cluster(
             support.BIN,
             servers=2,
@@ -210,7 +208,8 @@ class Gpus(unittest.TestCase):
             wait_for("the worker to end", lambda: not victim.alive())
             self.assertEqual(victim.process.returncode, 9, victim.tail())
             self.assertIn(
-                "exiting to be restarted, because the device has failed: code=9 cause=backend could not compute: ",
+                "exiting to be restarted, because the device has failed: code=9 "
+                "cause=backend could not compute: ",
                 victim.tail(40),
             )
             victim.prefix = []
@@ -231,7 +230,8 @@ class Gpus(unittest.TestCase):
         r = run("cluster", "up", "--gpus")
         self.assertEqual(r.returncode, 2, r.stderr)
         self.assertIn(
-            "--gpus: no GPU can be used on this host: evergrad-worker: no GPU: libevergrad_cuda.so does not exist",
+            "--gpus: no GPU can be used on this host: evergrad-worker: no GPU: "
+            "libevergrad_cuda.so does not exist",
             r.stderr,
         )
         r = run("cluster", "up", "--gpus", "--workers", "2")
@@ -271,9 +271,7 @@ class Gpus(unittest.TestCase):
         finally:
             run("cluster", "down")
 
-    def test_a_batch_that_a_gpu_has_no_memory_for_says_what_was_asked_what_is_free_and_which_would_fit(
-        self,
-    ):
+    def test_a_gpu_out_of_memory_for_a_batch_names_the_bytes_and_the_batch_that_may_fit(self):
         folder = self.with_emulated()
         env = {**os.environ, "EVERGRAD_EMULATED_MEMORY_BYTES": str(24 << 20)}
         job = support.write(
@@ -307,7 +305,9 @@ class Gpus(unittest.TestCase):
         self.assertNotEqual(r.returncode, 0, r.stdout)
         self.assertRegex(
             r.stdout + r.stderr,
-            r"out of memory for a batch: examples=8000 bytes_per_example=\d+ examples_that_may_fit=[1-9]\d* cause=out of memory: what=\S+ bytes=\d+ free=\d+",
+            r"out of memory for a batch: examples=8000 bytes_per_example=\d+ "
+            r"examples_that_may_fit=[1-9]\d* "
+            r"cause=out of memory: what=\S+ bytes=\d+ free=\d+",
         )
 
     def with_emulated(self, *more):
@@ -419,9 +419,7 @@ class Gpus(unittest.TestCase):
             "^4 deaths; exact: in each of epochs 1 to 2 every example was applied exactly once",
         )
 
-    def test_a_device_that_fails_in_training_is_told_by_gpu_check_with_its_words_and_the_workers_logs(
-        self,
-    ):
+    def test_gpu_check_shows_the_error_of_a_device_that_fails_in_training_and_the_logs(self):
         folder = self.with_emulated()
         out = os.path.join(folder, "check.json")
         # The last part of training would wait for workers that are gone, until there is no time
@@ -452,7 +450,8 @@ class Gpus(unittest.TestCase):
         self.assertEqual(rows["train: mlp"]["verdict"], "failed")
         self.assertRegex(
             rows["train: mlp"]["detail"],
-            r"^rc=1: backend could not compute: layer=\S* phase=\w+ primitive=\w+ cause=the device has failed: made to fail.* \|\| ",
+            r"^rc=1: backend could not compute: layer=\S* phase=\w+ primitive=\w+ "
+            r"cause=the device has failed: made to fail.* \|\| ",
         )
         with open(os.path.join(folder, "check.log"), encoding="utf-8") as f:
             log = f.read()
@@ -530,7 +529,11 @@ class Gpus(unittest.TestCase):
         # cut off and taken down.
         r, checked, rows, took = self.check_with(
             {
-                "psctl": 'case "$1 $2" in "--version "|"job run") exit 0 ;; "cluster down") touch "$5.down" "$4.down"; exit 0 ;; esac; '
+                "psctl": """case "$1 $2" in
+  "--version "|"job run") exit 0 ;;
+  "cluster down") touch "$5.down" "$4.down"; exit 0 ;;
+esac
+"""
                 + for_ever,
                 "evergrad-worker": device,
                 "worker_backend_gpu_test": "exit 1",
@@ -573,14 +576,26 @@ class Gpus(unittest.TestCase):
     def test_gpu_check_names_each_failing_case_with_its_values_and_the_device_s_words(self):
         cases = """
 case "$*" in
-  --list-test-names-only) printf 'one, that passes\\ntwo [fails]\\nthree hangs\\nfour crashes\\n'; exit 4 ;;
+  --list-test-names-only)
+    printf '%s\\n' 'one, that passes' 'two [fails]' 'three hangs' 'four crashes'
+    exit 4 ;;
   *'one\\, that passes') exit 0 ;;
-  *'two \\[fails]') echo 'a_test.cc:7: FAILED:'; echo '  CHECK( worst <= tolerance )'; echo with expansion:; echo '  nan <= 0.0001'; echo with messages:
-    echo '  left: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000'; exit 1 ;;
+  *'two \\[fails]')
+    printf '%s\\n' 'a_test.cc:7: FAILED:' '  CHECK( worst <= tolerance )'
+    printf '%s\\n' 'with expansion:' '  nan <= 0.0001' 'with messages:'
+    printf '  left: INTERNAL: backend could not compute: layer=c phase=forward '
+    printf 'primitive=conv2d forward cause="cudnn" 3000\\n'
+    exit 1 ;;
   *'three hangs') exec tail -f /dev/null ;;
-  *'four crashes') echo 'due to a fatal error condition:'; echo '  SIGSEGV - Segmentation violation signal'; kill -SEGV $$ ;;
-  *) echo -------; echo 'two [fails]'; echo -------; echo 'a_test.cc:7:'; echo 'a_test.cc:7: FAILED:'; echo '  CHECK( worst <= tolerance )'; echo -------; echo 'four crashes'; echo -------
-    echo 'a_test.cc:9: FAILED:'; echo =======; echo 'test cases: 4 | 1 passed | 3 failed'; echo 'assertions: 9 | 6 passed | 3 failed'; exit 3 ;;
+  *'four crashes')
+    printf '%s\\n' 'due to a fatal error condition:' '  SIGSEGV - Segmentation violation signal'
+    kill -SEGV $$ ;;
+  *)
+    printf '%s\\n' ------- 'two [fails]' -------
+    printf '%s\\n' 'a_test.cc:7:' 'a_test.cc:7: FAILED:' '  CHECK( worst <= tolerance )'
+    printf '%s\\n' ------- 'four crashes' ------- 'a_test.cc:9: FAILED:' =======
+    printf '%s\\n' 'test cases: 4 | 1 passed | 3 failed' 'assertions: 9 | 6 passed | 3 failed'
+    exit 3 ;;
 esac"""
         r, checked, rows, _ = self.check_with(
             {
@@ -600,13 +615,18 @@ esac"""
         )
         self.assertEqual(
             rows["parity"]["detail"],
-            "in one process: rc=3: assertions: 9 | 6 passed | 3 failed; 1 of 4 cases pass, each in a process of its own; first of it: "
+            "in one process: rc=3: assertions: 9 | 6 passed | 3 failed; "
+            "1 of 4 cases pass, each in a process of its own; first failure: "
             'in "two [fails]": a_test.cc:7: FAILED: | CHECK( worst <= tolerance )',
+        )
+        cause = (
+            "INTERNAL: backend could not compute: layer=c phase=forward "
+            'primitive=conv2d forward cause="cudnn" 3000'
         )
         self.assertEqual(
             rows["parity: two [fails]"]["detail"],
-            'rc=1: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000 || a_test.cc:7: FAILED: | CHECK( worst <= tolerance ) | '
-            'with expansion: | nan <= 0.0001 | with messages: | left: INTERNAL: backend could not compute: layer=c phase=forward primitive=conv2d forward cause="cudnn" 3000',
+            "rc=1: " + cause + " || a_test.cc:7: FAILED: | CHECK( worst <= tolerance ) | "
+            "with expansion: | nan <= 0.0001 | with messages: | left: " + cause,
         )
         self.assertEqual(rows["parity: three hangs"]["detail"], "no end within 3 s: ")
         self.assertTrue(
@@ -632,10 +652,14 @@ esac"""
         # that crashes.
         r, checked, rows, _ = self.check_with(
             {
-                "psctl": 'case "$1 $2" in "job show") echo "{\\"state\\":\\"SUCCEEDED\\"}" ;; esac; exit 0',
+                "psctl": """case "$1 $2" in "job show") echo '{"state":"SUCCEEDED"}' ;; esac""",
                 "evergrad-worker": "echo 'gpu:0 odd'",
                 "worker_backend_gpu_test": "exit 1",
-                "gpu_bench": 'case "$1" in mlp) kill -SEGV $$ ;; growth) echo "no JSON" ;; *) echo "{}" ;; esac',
+                "gpu_bench": """case "$1" in
+  mlp) kill -SEGV $$ ;;
+  growth) echo "no JSON" ;;
+  *) echo "{}" ;;
+esac""",
                 "python3": "exit 3",
                 "compute-sanitizer": "echo '========= ERROR SUMMARY: 0 errors'",
             }
@@ -643,7 +667,8 @@ esac"""
         self.assertEqual((r.returncode, checked["complete"]), (1, True), r.stdout + r.stderr)
         self.assertEqual(
             rows["parity"]["detail"],
-            "in one process: rc=1: no end of it; 0 of 0 cases pass, each in a process of its own; first of it: ",
+            "in one process: rc=1: no summary line; "
+            "0 of 0 cases pass, each in a process of its own; first failure: ",
         )
         self.assertEqual(
             rows["bench: MLP against bare cuBLASLt"]["detail"], "killed by signal 11: "
