@@ -525,18 +525,18 @@ of() {
 }
 round() { printf "%.${2:-0}f" "${1:-0}"; }
 ratio() { round "$(awk "BEGIN {print $1 / $2}")" 2; }
-# measure NAME ROW LIMIT COMMAND…: writes the line of a benchmark to $work/NAME. Returns 1 when the
-# benchmark failed, with its status in `measured_rc`, or when there was no time; `measured_rc` is
-# then empty, and a row says so.
+# measure NAME ROW LIMIT COMMAND…: writes the line of a benchmark to $work/bench-NAME, because
+# $work/NAME is the folder of the training. Returns 1 when the benchmark failed, with its status in
+# `measured_rc`, or when there was no time; `measured_rc` is then empty, and a row says so.
 measure() {
   local name=$1 as=$2 most=$3 status=0
   shift 3
   measured_rc=
   may "$as" "$most" || return 1
-  timeout -k 5 "$limit" "$@" >"$work/$name" 2>"$work/$name.err" </dev/null || status=$?
-  keep "$as" "$work/$name" 64
-  keep "$as: stderr" "$work/$name.err" 128
-  if (( status == 0 )); then figure "$name" "$(tail -n 1 "$work/$name")"; return 0; fi
+  timeout -k 5 "$limit" "$@" >"$work/bench-$name" 2>"$work/bench-$name.err" </dev/null || status=$?
+  keep "$as" "$work/bench-$name" 64
+  keep "$as: stderr" "$work/bench-$name.err" 128
+  if (( status == 0 )); then figure "$name" "$(tail -n 1 "$work/bench-$name")"; return 0; fi
   cut_off "$as" "$most" "$status" || measured_rc=$status
   return 1
 }
@@ -548,34 +548,35 @@ bench_train() {
   fi
   if measure resnet50 "bench: ResNet-50" 150 "$bin/gpu_bench" train --job "$job" "${size[@]}" \
     "${on[@]}"; then
-    rate=$(of on_device examples_per_second "$work/resnet50")
+    rate=$(of on_device examples_per_second "$work/bench-resnet50")
     row "bench: ResNet-50, batch $batch, $precision" ok "$(round "$rate") images/s," \
-      "$(round "$(of on_device step_ms "$work/resnet50")" 1) ms a step;" \
+      "$(round "$(of on_device step_ms "$work/bench-resnet50")" 1) ms a step;" \
       "with batch, weights and gradients over and back" \
-      "$(round "$(of from_host examples_per_second "$work/resnet50")") images/s"
+      "$(round "$(of from_host examples_per_second "$work/bench-resnet50")") images/s"
     row "bench: time outside kernels" ok \
-      "$(round "$(of on_device outside_kernels_share "$work/resnet50")" 4) of a step," \
-      "$(of on_device replayed "$work/resnet50") of $steps steps replayed" \
+      "$(round "$(of on_device outside_kernels_share "$work/bench-resnet50")" 4) of a step," \
+      "$(of on_device replayed "$work/bench-resnet50") of $steps steps replayed" \
       "(from the first kernel of a step to its last counts as kernels)"
   elif [[ -n $measured_rc ]]; then
     row "bench: ResNet-50" failed \
-      "$(ended "$measured_rc" "$limit"): $(last_words "$work/resnet50.err")"
+      "$(ended "$measured_rc" "$limit"): $(last_words "$work/bench-resnet50.err")"
   fi
   if [[ -z $python ]]; then
     row "bench: PyTorch" skipped "not available: no python3"
   elif measure torch "bench: PyTorch" 150 env LD_LIBRARY_PATH="$libraries_before" "$python" \
     "$bench/torch_bench.py" "${size[@]}" --precision "${precision/mixed_bfloat16/bfloat16}"; then
     local eager compiled compiled_said=', not compiled' ours=''
-    eager=$(number eager_images_per_second "$work/torch")
-    compiled=$(number compiled_images_per_second "$work/torch")
+    eager=$(number eager_images_per_second "$work/bench-torch")
+    compiled=$(number compiled_images_per_second "$work/bench-torch")
     [[ -z $compiled ]] || compiled_said=", $(round "$compiled") compiled"
     [[ -z $rate ]] || ours="; ours is $(ratio "$rate" "$eager") of eager"
     [[ -z $rate || -z $compiled ]] || ours+=", $(ratio "$rate" "$compiled") of compiled"
     row "bench: PyTorch, the same" ok "$(round "$eager") images/s eager$compiled_said$ours"
   elif [[ $measured_rc == 3 ]]; then
-    row "bench: PyTorch" skipped "not available: $(last_line "$work/torch.err")"
+    row "bench: PyTorch" skipped "not available: $(last_line "$work/bench-torch.err")"
   elif [[ -n $measured_rc ]]; then
-    row "bench: PyTorch" failed "$(ended "$measured_rc" "$limit"): $(last_words "$work/torch.err")"
+    row "bench: PyTorch" failed \
+      "$(ended "$measured_rc" "$limit"): $(last_words "$work/bench-torch.err")"
   fi
 }
 bench_mlp() {
@@ -583,11 +584,12 @@ bench_mlp() {
   local name="bench: MLP against bare cuBLASLt"
   [[ -z $tiny ]] || mlp=(--layers 2 --width 16 --batch 8 --steps 2)
   if measure mlp "$name" 90 "$bin/gpu_bench" mlp "${mlp[@]}" "${on[@]}"; then
-    row "$name" ok "$(round "$(number share_of_bare "$work/mlp")" 3) of the bare loop's speed:" \
-      "$(round "$(of on_device step_ms "$work/mlp")" 2) ms a step," \
-      "its products alone $(round "$(of bare step_ms "$work/mlp")" 2) ms"
+    row "$name" ok \
+      "$(round "$(number share_of_bare "$work/bench-mlp")" 3) of the bare loop's speed:" \
+      "$(round "$(of on_device step_ms "$work/bench-mlp")" 2) ms a step," \
+      "its products alone $(round "$(of bare step_ms "$work/bench-mlp")" 2) ms"
   elif [[ -n $measured_rc ]]; then
-    row "$name" failed "$(ended "$measured_rc" "$limit"): $(last_words "$work/mlp.err")"
+    row "$name" failed "$(ended "$measured_rc" "$limit"): $(last_words "$work/bench-mlp.err")"
   fi
 }
 bench_growth() {
@@ -595,11 +597,11 @@ bench_growth() {
   [[ -z $tiny ]] || many=60
   name="bench: memory over $many steps"
   if measure growth "$name" 60 "$bin/gpu_bench" growth --steps "$many" "${on[@]}"; then
-    grown=$(number grown_bytes "$work/growth")
+    grown=$(number grown_bytes "$work/bench-growth")
     row "$name" "$( (( grown == 0 )) && echo ok || echo failed )" \
-      "device memory grew by $grown bytes; $(round "$(number seconds "$work/growth")" 1) s"
+      "device memory grew by $grown bytes; $(round "$(number seconds "$work/bench-growth")" 1) s"
   elif [[ -n $measured_rc ]]; then
-    row "$name" failed "$(ended "$measured_rc" "$limit"): $(last_words "$work/growth.err")"
+    row "$name" failed "$(ended "$measured_rc" "$limit"): $(last_words "$work/bench-growth.err")"
   fi
 }
 # The share of a GPU's waiting time that disappears when the pull of the next step runs in the

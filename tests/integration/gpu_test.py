@@ -647,6 +647,23 @@ esac"""
         ):
             self.assertIn(words, log)
 
+    def test_gpu_check_measures_the_models_that_it_has_trained_in_the_same_run(self):
+        # The training of a model has a folder of the model's name, and so had its benchmark a file.
+        r, checked, rows, _ = self.check_with(
+            {
+                "psctl": """case "$1 $2" in
+  "job run") while [ "$1" != --runs ]; do shift; done; exec mkdir "$2" ;;
+  "job submit") exit 1 ;;
+esac""",
+                "evergrad-worker": "echo 'gpu:0 made'",
+                "worker_backend_gpu_test": "exit 0",
+                "gpu_bench": """echo '{"share_of_bare":0.5}'""",
+                "python3": "exit 3",
+            }
+        )
+        self.assertEqual(rows["bench: MLP against bare cuBLASLt"]["verdict"], "ok", r.stdout)
+        self.assertEqual(checked["bench"]["mlp"], {"share_of_bare": 0.5})
+
     def test_a_part_of_gpu_check_that_fails_in_whatever_way_stops_no_other(self):
         # A job that says nothing that can be counted with, benchmarks that say nothing, and one
         # that crashes.
