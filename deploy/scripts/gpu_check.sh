@@ -380,7 +380,7 @@ number() { sed -nE 's/.*"'"$1"'":([-0-9.e+]+).*/\1/p' "$2" | head -n 1; }
 field() { sed -nE 's/.*"'"$1"'":[[:space:]]*"?([^",}]*).*/\1/p' "$2" | head -n 1; }
 # device_said FOLDER: the first error of a device in the logs of the workers there.
 device_said() {
-  local said pattern='backend could not compute|no memory for a batch|the device has failed'
+  local said pattern='backend could not compute|out of memory for a batch|the device has failed'
   pattern+='|does not compute the same values as the CPU'
   said=$(find "$1" -name 'worker*.log' -exec grep -hoE "($pattern)[:].*" '{}' + 2>/dev/null |
     head -n 1 || true)

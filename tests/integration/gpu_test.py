@@ -664,6 +664,25 @@ esac""",
         self.assertEqual(rows["bench: MLP against bare cuBLASLt"]["verdict"], "ok", r.stdout)
         self.assertEqual(checked["bench"]["mlp"], {"share_of_bare": 0.5})
 
+    def test_gpu_check_shows_that_a_worker_was_out_of_memory_for_a_batch(self):
+        said = "out of memory for a batch: examples=8 bytes_per_example=4"
+        _, _, rows, _ = self.check_with(
+            {
+                "psctl": """[ "$1 $2" = "job run" ] || exit 0
+while [ "$1" != --runs ]; do shift; done
+mkdir "$2"
+echo 'worker %s' >"$2/worker-0.log"
+exit 1"""
+                % said,
+                "evergrad-worker": "exit 1",
+            },
+            "--only",
+            "train",
+            "--seconds",
+            "2",
+        )
+        self.assertEqual(rows["train: mlp"]["detail"], "rc=1: %s || " % said)
+
     def test_a_part_of_gpu_check_that_fails_in_whatever_way_stops_no_other(self):
         # A job that says nothing that can be counted with, benchmarks that say nothing, and one
         # that crashes.
