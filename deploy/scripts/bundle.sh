@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Packs what a bare Linux host needs to train and to be checked, with or without a GPU: the programs, every library that they load but the C
-# library's own, jobs on made data, gpu_check.sh.
+# Packs a bundle with which a bare Linux host can train and be checked, with or without a GPU: the
+# programs, every library that they load except those of the C library, jobs on made data, and
+# gpu_check.sh.
 #
 #   bundle.sh [--bin build/release/bin] [--out build/bundle]
 #
-# Makes OUT/evergrad (the folder) and OUT/evergrad-linux-x86_64.tar.gz. Fails when a program needs a C library newer than 2.35, or when the
-# packed file is larger than 40 MB.
+# Creates the folder OUT/evergrad and the file OUT/evergrad-linux-x86_64.tar.gz. Fails when a
+# program needs a C library newer than 2.35, or when the packed file is larger than 40 MB.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 bin=$root/build/release/bin out=$root/build/bundle
@@ -19,7 +20,9 @@ while (( $# )); do
 done
 packed_bytes_max=40000000 glibc_max=2.35
 fail() { echo "bundle.sh: $*" >&2; exit 1; }
-for tool in patchelf objdump strip gzip ldd; do command -v "$tool" >/dev/null || fail "$tool is missing: ./evergrad setup"; done
+for tool in patchelf objdump strip gzip ldd; do
+  command -v "$tool" >/dev/null || fail "$tool is missing: ./evergrad setup"
+done
 
 programs=(evergrad-coordinator evergrad-ps-server evergrad-worker psctl)
 parity=worker_backend_gpu_test  # lies beside the library that it loads
@@ -36,31 +39,41 @@ if [[ -f $bin/libevergrad_cuda.so ]]; then
   install -m 755 "$bin/$library" "$folder/bin/"
 fi
 
-# The C library comes with the host. libstdc++ and libgcc_s too, if the host has any: those here need its C library to be as new as ours, so they
-# lie apart and only `run` puts them before the host's when it has none.
-for file in "$folder"/bin/*; do ldd "$file"; done | awk '$3 ~ /^\// {print $1, $3} $2 == "=>" && $3 == "not" {print $1, "missing"}' | sort -u |
+# The host provides the C library, and most hosts provide libstdc++ and libgcc_s. The copies of
+# these two in the bundle need a C library as new as the one of this machine. They are therefore in
+# a folder of their own, and `run` uses them only where the programs do not start without them.
+for file in "$folder"/bin/*; do ldd "$file"; done |
+  awk '$3 ~ /^\// {print $1, $3} $2 == "=>" && $3 == "not" {print $1, "missing"}' | sort -u |
   while read -r name path; do
     case $name in
-      ld-linux*|libc.so.*|libm.so.*|libpthread.so.*|libdl.so.*|librt.so.*|libresolv.so.*|libutil.so.*) ;;
-      *) [[ $path != missing ]] || { echo "bundle.sh: $name is not on this machine" >&2; exit 1; }
+      ld-linux*|libc.so.*|libm.so.*|libpthread.so.*|libdl.so.*) ;;
+      librt.so.*|libresolv.so.*|libutil.so.*) ;;
+      *) [[ $path != missing ]] || fail "$name is not on this machine"
          case $name in libstdc++.so.*|libgcc_s.so.*) to=$folder/lib/gcc ;; *) to=$folder/lib ;; esac
          install -m 644 "$(readlink -f "$path")" "$to/$name" ;;
     esac
   done
 for file in "$folder"/bin/* "$folder"/lib/*.so*; do strip --strip-unneeded "$file"; done
-for file in "$folder"/bin/*; do patchelf --force-rpath --set-rpath '$ORIGIN/../lib:$ORIGIN' "$file"; done
+for file in "$folder"/bin/*; do
+  patchelf --force-rpath --set-rpath '$ORIGIN/../lib:$ORIGIN' "$file"
+done
 for file in "$folder"/lib/*.so*; do patchelf --force-rpath --set-rpath '$ORIGIN' "$file"; done
 for file in "$folder"/bin/* "$folder"/lib/*.so*; do
-  needs=$(objdump -T "$file" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1 || true)
-  [[ $(printf '%s\n' "${needs:-0}" "$glibc_max" | sort -V | tail -n 1) == "$glibc_max" ]] || fail "${file##*/} needs glibc $needs, want at most $glibc_max"
+  needs=$(objdump -T "$file" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu |
+    tail -n 1 || true)
+  [[ $(printf '%s\n' "${needs:-0}" "$glibc_max" | sort -V | tail -n 1) == "$glibc_max" ]] ||
+    fail "${file##*/} needs glibc $needs, want at most $glibc_max"
 done
 
-install -m 644 "$root"/deploy/bundle/jobs/*.yaml "$root/configs/examples/resnet50.yaml" "$folder/jobs/"
+install -m 644 "$root"/deploy/bundle/jobs/*.yaml "$root/configs/examples/resnet50.yaml" \
+  "$folder/jobs/"
 install -m 755 "$root"/deploy/bundle/bench/*.py "$folder/bench/"
 install -m 644 "$root"/LICENSE "$root"/deploy/bundle/README.md "$folder/"
 install -m 755 "$root"/deploy/bundle/run "$root"/deploy/scripts/gpu_check.sh "$folder/"
 packed=$out/evergrad-linux-x86_64.tar.gz
-tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - evergrad | gzip -6 >"$packed"
+tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -cf - evergrad |
+  gzip -6 >"$packed"
 bytes=$(stat -c %s "$packed")
 (( bytes <= packed_bytes_max )) || fail "$packed has $bytes bytes, want at most $packed_bytes_max"
-echo "$packed: $(( bytes / 1000000 )) MB packed, $(du -sm "$folder" | cut -f1) MiB unpacked, ${library:-without libevergrad_cuda.so}"
+echo "$packed: $(( bytes / 1000000 )) MB packed, $(du -sm "$folder" | cut -f1) MiB unpacked," \
+  "${library:-without libevergrad_cuda.so}"

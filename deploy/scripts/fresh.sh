@@ -1,24 +1,31 @@
 #!/usr/bin/env bash
-# Proves the README's two commands in a bare Debian 12 chroot: debootstrap, a clone of HEAD, `./evergrad train`, `./evergrad test`.
+# Proves the README's two commands in a bare Debian 12 chroot: debootstrap, a clone of HEAD,
+# `./evergrad train`, `./evergrad test`.
 #
 #   fresh.sh [--keep] [--only train|test] [--dir FOLDER]
 #
-# FOLDER is made where it is not there yet. Without --keep what this script has put into it is removed at the end, and nothing else.
-# Needs root and debootstrap. The chroot gets the host's apt sources and proxy settings at run time; none is written down here.
-# Nothing lies beside the clone: what works there works in a stranger's clone.
+# Creates FOLDER if it does not exist. Without --keep the script removes its own files from FOLDER
+# at the end, and no others. Needs root and debootstrap. The chroot gets the apt sources and proxy
+# settings of the host at run time; this file has none of them. No other folder of the project is
+# in the chroot, so a command that works there works in every new clone.
 set -euo pipefail
-keep=0 only= dir=
+fail() { echo "fresh.sh: $*" >&2; exit 2; }
+keep=0 only='' dir=''
 while (( $# )); do
   case $1 in
     --keep) keep=1 ;;
-    --only) only=${2:-}; shift; [[ $only == train || $only == test ]] || { echo "fresh.sh: --only $only: want train or test" >&2; exit 2; } ;;
-    --dir) dir=${2:-}; shift; [[ -n $dir ]] || { echo "fresh.sh: --dir wants a folder" >&2; exit 2; } ;;
-    *) echo "fresh.sh: unknown option $1" >&2; exit 2 ;;
+    --only)
+      only=${2:-}; shift
+      [[ $only == train || $only == test ]] || fail "--only $only: want train or test" ;;
+    --dir)
+      dir=${2:-}; shift
+      [[ -n $dir ]] || fail "--dir wants a folder" ;;
+    *) fail "unknown option $1" ;;
   esac
   shift
 done
-(( EUID == 0 )) || { echo "fresh.sh: a chroot needs root" >&2; exit 2; }
-command -v debootstrap >/dev/null || { echo "fresh.sh: apt-get install debootstrap first" >&2; exit 2; }
+(( EUID == 0 )) || fail "a chroot needs root"
+command -v debootstrap >/dev/null || fail "apt-get install debootstrap first"
 top=$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)
 made=
 if [[ -z $dir ]]; then
@@ -30,9 +37,11 @@ dir=$(cd "$dir" && pwd)
 root=$dir/root
 
 # The first archive that the host itself uses.
-mirror=$(cat /etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list 2>/dev/null |
-  awk '/^URIs:/ {print $2; exit} /^deb / {for (i = 2; i <= NF; i++) if ($i ~ /^https?:/) {print $i; exit}}' || true)
-[[ -n $mirror ]] || { echo "fresh.sh: no apt source found on this host" >&2; exit 2; }
+lists=(/etc/apt/sources.list.d/*.sources /etc/apt/sources.list.d/*.list /etc/apt/sources.list)
+mirror=$(cat "${lists[@]}" 2>/dev/null | awk '
+  /^URIs:/ {print $2; exit}
+  /^deb / {for (i = 2; i <= NF; i++) if ($i ~ /^https?:/) {print $i; exit}}' || true)
+[[ -n $mirror ]] || fail "no apt source found on this host"
 
 mounts=()
 cleanup() {
@@ -46,26 +55,37 @@ trap cleanup EXIT
 
 if [[ ! -x $root/usr/bin/apt-get ]]; then
   echo "== debootstrap into $root"
-  debootstrap --variant=minbase --include=git,ca-certificates bookworm "$root" "$mirror" >"$dir/debootstrap.log" 2>&1 || { tail -n 20 "$dir/debootstrap.log" >&2; exit 1; }
+  if ! debootstrap --variant=minbase --include=git,ca-certificates bookworm "$root" "$mirror" \
+    >"$dir/debootstrap.log" 2>&1; then
+    tail -n 20 "$dir/debootstrap.log" >&2
+    exit 1
+  fi
 fi
 rm -rf "$root/etc/apt/sources.list.d" "$root/etc/apt/sources.list"
 cp -a /etc/apt/sources.list.d "$root/etc/apt/"
 [[ ! -f /etc/apt/sources.list ]] || cp /etc/apt/sources.list "$root/etc/apt/"
-# Proxy and certificate settings of the host's apt, if it has any; keyrings and certificate authorities that its sources name.
-{ grep -lE 'Acquire|Proxy' /etc/apt/apt.conf.d/* /etc/apt/apt.conf 2>/dev/null || true; } | while read -r f; do cp "$f" "$root/etc/apt/apt.conf.d/"; done
+# Proxy and certificate settings of the host's apt, if it has any, then the keyrings and certificate
+# authorities that its sources name.
+{ grep -lE 'Acquire|Proxy' /etc/apt/apt.conf.d/* /etc/apt/apt.conf 2>/dev/null || true; } |
+  while read -r f; do cp "$f" "$root/etc/apt/apt.conf.d/"; done
 cp -a /usr/share/keyrings/. "$root/usr/share/keyrings/"
 [[ ! -d /etc/apt/keyrings ]] || cp -a /etc/apt/keyrings "$root/etc/apt/"
 cp -a /usr/local/share/ca-certificates "$root/usr/local/share/" 2>/dev/null || true
-cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/ca-certificates.crt" 2>/dev/null || true
-cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
-cp -L /etc/hosts "$root/etc/hosts" 2>/dev/null || true
-for m in proc sys dev; do mount --rbind "/$m" "$root/$m"; mount --make-rslave "$root/$m"; mounts=("$root/$m" "${mounts[@]}"); done
+for file in /etc/ssl/certs/ca-certificates.crt /etc/resolv.conf /etc/hosts; do
+  cp -L "$file" "$root$file" 2>/dev/null || true
+done
+for m in proc sys dev; do
+  mount --rbind "/$m" "$root/$m"
+  mount --make-rslave "$root/$m"
+  mounts=("$root/$m" "${mounts[@]}")
+done
 mkdir -p "$root/dev/shm"
 
 rm -rf "$root/srv/evergrad"
 git clone -q "$top" "$root/srv/evergrad"
 
-environment=(HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 CI=true)
+environment=(HOME=/root LANG=C.UTF-8 CI=true
+  PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
 for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
   [[ -n ${!name:-} ]] && environment+=("$name=${!name}")
 done
@@ -73,6 +93,7 @@ for task in train test; do
   [[ -n $only && $only != "$task" ]] && continue
   echo "== ./evergrad $task in the chroot"
   begin=$SECONDS
-  chroot "$root" env -i "${environment[@]}" bash -c "cd /srv/evergrad && ./evergrad $task" </dev/null
+  chroot "$root" env -i "${environment[@]}" \
+    bash -c "cd /srv/evergrad && ./evergrad $task" </dev/null
   echo "== ./evergrad $task: $((SECONDS - begin)) s"
 done

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Puts Prometheus' checker at build/tools/promtool, for the tests only. It is in Debian's package `prometheus`, which would start a service
-# when it is installed, so the package is unpacked and nothing is installed. Does nothing when promtool is there. Ends with 1, with one
-# line that says why, where the package cannot be had: the test that needs it is then skipped by that name.
+# Puts Prometheus' checker at build/tools/promtool, for the tests only. Debian's package
+# `prometheus` contains it; an installed package would start a service, so this script only unpacks
+# it. Does nothing when promtool exists. When the package is not available, the script prints the
+# reason in one line and ends with 1; the test that needs promtool is then skipped.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 tools=$PWD/build/tools
@@ -16,6 +17,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 download() { timeout 300 apt-get download -q prometheus >log 2>&1 </dev/null; }
 # A host whose package lists are empty or old gets them first, which needs root.
-download || { (( EUID == 0 )) && apt-get update >log 2>&1 </dev/null && download; } || fail "apt-get could not download the package prometheus ($(tail -n 1 log))"
-dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool || fail "the package prometheus holds no usr/bin/promtool"
+download || { (( EUID == 0 )) && apt-get update >log 2>&1 </dev/null && download; } ||
+  fail "apt-get could not download the package prometheus ($(tail -n 1 log))"
+dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin/promtool ||
+  fail "the package prometheus holds no usr/bin/promtool"
 mv usr/bin/promtool "$tools/promtool"

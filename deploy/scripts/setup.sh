@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the project needs from Debian 12's packages: `setup.sh` to build and train, `setup.sh test` to test as well,
-# `setup.sh lint` for the clang tools, `setup.sh fuzz` for the fuzz targets. Does nothing when all is there. Without root it
-# prints the one apt line and ends with 2.
+# Installs the Debian 12 packages that the project needs: `setup.sh` to build and train, `setup.sh
+# test` to test as well, `setup.sh lint` for the clang tools, `setup.sh fuzz` for the fuzz targets.
+# Does nothing when all of them are installed. Without root it prints the apt-get command line and
+# ends with 2.
 set -euo pipefail
 
 packages=(
@@ -16,19 +17,22 @@ packages=(
 case ${1:-} in
   '') ;;
   test) packages+=(python3-numpy pyflakes3 openssl iproute2 iptables procps patchelf binutils) ;;
-  lint) packages+=(black clang-14 clang-format-14 clang-tidy-14 codespell pyflakes3 universal-ctags) ;;
+  lint)
+    packages+=(black clang-14 clang-format-14 clang-tidy-14 codespell pyflakes3 universal-ctags) ;;
   fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
   *) echo "setup.sh: unknown set: $1 (want: nothing, test, lint or fuzz)" >&2; exit 2 ;;
 esac
 
 missing=()
 for package in "${packages[@]}"; do
-  [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+  [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed ]] ||
+    missing+=("$package")
 done
 (( ${#missing[@]} == 0 )) && exit 0
 
 if (( EUID != 0 )); then
-  printf 'These packages are missing. Install them, then run this again:\n\n  sudo apt-get install -y --no-install-recommends %s\n\n' "${missing[*]}" >&2
+  printf 'These packages are missing. Install them, then run this again:\n\n' >&2
+  printf '  sudo apt-get install -y --no-install-recommends %s\n\n' "${missing[*]}" >&2
   exit 2
 fi
 echo "installing ${#missing[@]} packages: ${missing[*]}"
@@ -36,7 +40,8 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 export DEBIAN_FRONTEND=noninteractive
 for try in 1 2 3; do
-  if { apt-get update && apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+  if { apt-get update && apt-get install -y --no-install-recommends "${missing[@]}"; } \
+    >"$log" 2>&1 </dev/null; then
     exit 0
   fi
   echo "apt-get failed (try $try of 3)"
