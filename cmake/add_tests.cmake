@@ -30,8 +30,10 @@ while(NOT rest STREQUAL "")
   endforeach()
   string(APPEND script
     "add_test([==[${ROOM}: ${line}]==] [==[${TEST_EXECUTABLE}]==] [==[${pattern}]==] -w NoTests)\n"
-    "set_tests_properties([==[${ROOM}: ${line}]==] PROPERTIES ENVIRONMENT [==[EVERGRAD_SOURCE_DIR=${SOURCE_DIR};EVERGRAD_BIN_DIR=${BIN_DIR}]==]\n"
-    "  LABELS [==[${LABELS}]==] TIMEOUT ${TIMEOUT} SKIP_RETURN_CODE 77 SKIP_REGULAR_EXPRESSION [==[(^|\n)skipped: ]==])\n")
+    "set_tests_properties([==[${ROOM}: ${line}]==] PROPERTIES "
+    "ENVIRONMENT [==[EVERGRAD_SOURCE_DIR=${SOURCE_DIR};EVERGRAD_BIN_DIR=${BIN_DIR}]==]\n"
+    "  LABELS [==[${LABELS}]==] TIMEOUT ${TIMEOUT} SKIP_RETURN_CODE 77 "
+    "SKIP_REGULAR_EXPRESSION [==[(^|\n)skipped: ]==])\n")
   math(EXPR found "${found} + 1")
 endwhile()
 if(count LESS 255 AND NOT found EQUAL count)

@@ -6,7 +6,9 @@ execute_process(COMMAND git --no-optional-locks -C ${SOURCE_DIR} describe --alwa
 if(failed OR commit STREQUAL "")
   set(commit unknown)
 endif()
-set(text "constexpr char kGeneratedVersion[] = \"${VERSION}\";\nconstexpr char kGeneratedCommit[] = \"${commit}\";\n")
+string(CONCAT text
+  "constexpr char kGeneratedVersion[] = \"${VERSION}\";\n"
+  "constexpr char kGeneratedCommit[] = \"${commit}\";\n")
 if(EXISTS ${OUTPUT})
   file(READ ${OUTPUT} old)
 endif()

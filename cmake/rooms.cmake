@@ -66,6 +66,11 @@ function(eg_tests)
         -P ${PROJECT_SOURCE_DIR}/cmake/add_tests.cmake)
   # A test program that is not built is a test that fails.
   set(include ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
-  file(WRITE ${include} "if(EXISTS [==[${listed}]==])\n  include([==[${listed}]==])\nelse()\n  add_test(${target}_test_NOT_BUILT ${target}_test_NOT_BUILT)\nendif()\n")
+  file(WRITE ${include}
+    "if(EXISTS [==[${listed}]==])\n"
+    "  include([==[${listed}]==])\n"
+    "else()\n"
+    "  add_test(${target}_test_NOT_BUILT ${target}_test_NOT_BUILT)\n"
+    "endif()\n")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${include})
 endfunction()
