@@ -410,7 +410,8 @@ class Ci:
         self.say("3  %s" % why)
         if self.full:
             self.say(
-                "   thread-safety build, clang-tidy, ./evergrad asan, ./evergrad tsan; no limit; then .ci/checked"
+                "   thread-safety build, clang-tidy, ./evergrad asan, ./evergrad tsan; no limit; "
+                "then .ci/checked"
             )
         for room in () if self.full else rooms or ():
             self.say(

@@ -34,9 +34,12 @@ SHA256 = {
     "adult/adult.data": "df25a4e32ed6f1bd4b3910d21a7bd661a09061eced7cb45555a519d9667cc87b",
     "adult/adult.test": "5c8e678e04c82a07182bbcb6667c9a06faaba123a55b409af7c5d21fb45784b3",
     "ratings/ratings.csv": "618850443e5c8cc8442f7ee8477cf46794a53c5b535cfa6bf0870243a1825a17",
-    "ml-latest-small/ratings.csv": "aa289ca83157595d0df6aea1be6a4ded676ddc4385472e8313a8ed9805352646",
+    "ml-latest-small/ratings.csv": (
+        "aa289ca83157595d0df6aea1be6a4ded676ddc4385472e8313a8ed9805352646"
+    ),
 }
-MOVIELENS = """MovieLens may not be passed on or used commercially, so it is not part of this project.
+MOVIELENS = """\
+MovieLens may not be passed on or used commercially, so it is not part of this project.
   Get ml-latest-small.zip from https://grouplens.org/datasets/movielens/ and unpack it in %s.
   SHA-256 of ratings.csv: %s"""
 
@@ -107,7 +110,10 @@ def fashion_mnist_sorted(folder):
 def from_package(fill):
     def guarded(folder):
         if not os.path.isdir(PACKAGE):
-            return "Debian's package dataset-fashion-mnist is not installed (deploy/scripts/setup.sh installs it)"
+            return (
+                "Debian's package dataset-fashion-mnist is not installed "
+                "(deploy/scripts/setup.sh installs it)"
+            )
         return fill(folder)
 
     return guarded

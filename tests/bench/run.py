@@ -222,9 +222,8 @@ def cluster_figures(bin_folder, quick):
                 step_ms=0,
                 shards=2,
             )
-            c.psctl(
-                "job", "watch", job.name
-            )  # one process that waits: asking again and again would take the cores from the cluster
+            # One process that waits: repeated requests would take CPU time from the cluster.
+            c.psctl("job", "watch", job.name)
             status = job.show()
             rates.append(
                 job.closures / max(1e-9, (status["ended_ms"] - status["started_ms"]) / 1000.0)
@@ -334,7 +333,8 @@ spec:
     layers:
       - {name: wide, type: dense, units: 630000, activation: relu, input: x}
       - {name: logits, type: dense, units: 10}
-    losses: {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
+    losses:
+      {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
   optimizer: {type: sgd, learning_rate: 0.0001}
   training: {epochs: 1, steps_per_closure: 4}
 """
@@ -455,7 +455,8 @@ def large_figures(bin_folder, quick):
             server.append(peaks["evergrad-ps-ser"])
             worker.append(peaks["evergrad-worker"])
     yield entry(
-        "2.0 GB of dense values on one server, defaults: pulled and pushed, with the step's compute",
+        "2.0 GB of dense values on one server, defaults: "
+        "pulled and pushed, with the step's compute",
         statistics.median(ours),
         "GB/s",
         "as many bytes over a bare TCP connection",
@@ -655,8 +656,8 @@ def main():
     results, failed = measure(parts, a.out, a.quick)
     if a.servers and len(failed) > 0:
         print(
-            "bench: no figures against --servers %s: is `bench --serve HOST:PORT` running at each of them?"
-            % a.servers
+            "bench: no figures against --servers %s: "
+            "is `bench --serve HOST:PORT` running at each of them?" % a.servers
         )
     print("written: %s" % os.path.join(a.out, "results.json"))
     if failed:

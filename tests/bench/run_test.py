@@ -20,7 +20,9 @@ ONE_GPU = "#!/bin/sh\necho 'gpu:0 a device of 80 GiB'\n"
 GPU_BENCH = """#!/bin/sh
 case $1 in
   mlp) echo '{"bare": {"step_ms": 8.0}, "on_device": {"step_ms": 10.0}, "share_of_bare": 0.8}' ;;
-  train) echo '{"on_device": {"examples_per_second": 2000.0}, "from_host": {"examples_per_second": 1500.0}}' ;;
+  train)
+    echo '{"on_device": {"examples_per_second": 2000.0},' \\
+      '"from_host": {"examples_per_second": 1500.0}}' ;;
   *) echo 'gpu_bench: want a mode: train, mlp or growth' >&2; exit 2 ;;
 esac
 """
@@ -138,7 +140,8 @@ class Run(unittest.TestCase):
         code, said = self.ended("frist_bench")
         self.assertEqual(code, 1)
         self.assertIn(
-            "nothing is called frist_bench; there are: cluster, first_bench, gpu, large, second_bench, training",
+            "nothing is called frist_bench; there are: "
+            "cluster, first_bench, gpu, large, second_bench, training",
             said,
         )
 

@@ -205,8 +205,8 @@ def set_options(settings):
 
 
 def train(name, job, cluster, settings, bin_folder, data, runs):
-    """One job on a local cluster of its own, of (workers, servers); result.json, or None after it has
-    printed how psctl ended."""
+    """Runs a job on a local cluster of its own, of (workers, servers). Returns result.json, or None
+    after it has printed how psctl ended."""
     command = [os.path.join(bin_folder, "psctl"), "job", "run", os.path.join(ROOT, job), "--local"]
     command += ["--workers", str(cluster[0]), "--servers", str(cluster[1]), "--runs", runs]
     command += set_options(settings)
@@ -288,7 +288,8 @@ def kills(count, seed, bin_folder, data):
             )
             accuracy = result["metrics"]["accuracy"]
             print(
-                "killed: %s; %.0f s; accuracy %.4f (line 0.855); repair %s; %d attempts for %d closures; %d duplicates refused; %d deaths; audit %s"
+                "killed: %s; %.0f s; accuracy %.4f (line 0.855); repair %s; "
+                "%d attempts for %d closures; %d duplicates refused; %d deaths; audit %s"
                 % (
                     ", ".join("%d times a %s" % (n, role) for role, n in killed.items()),
                     took,

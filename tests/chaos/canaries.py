@@ -113,14 +113,15 @@ def through_a_loss_of_power(c, r, survives):
 @scenario(
     "power",
     "P1",
-    "all hosts lose power in the middle of a job and after its end: what was synced is left, of the rest nothing, or anything",
+    "all hosts lose power in the middle of a job and after its end: "
+    "what was synced is left, of the rest nothing, or anything",
 )
 def p1(c, r):
     survives = None if r.random() < 0.5 else r
     lost, again = through_a_loss_of_power(c, r, survives)
     print(
-        "       %s that was not synced was kept: %d bytes and %d names in the middle, %d and %d at the end"
-        % ("nothing" if survives is None else "some", *lost, *again)
+        "       %s that was not synced was kept: %d bytes and %d names in the middle, "
+        "%d and %d at the end" % ("nothing" if survives is None else "some", *lost, *again)
     )
     # The records that all this rests on are complete: everybody ends by himself, and they agree
     # with the disk.
@@ -180,7 +181,8 @@ def p1_shards(c, r):
 @scenario(
     "checker",
     "V0-off",
-    "with V0 not compared, an attempt that a rollback overtakes must be found inexact; with it compared it is exact",
+    "with V0 not compared, an attempt that a rollback overtakes must be found inexact; "
+    "with it compared it is exact",
 )
 def v0_off(c, r):
     others = c.workers[1:]

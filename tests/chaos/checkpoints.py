@@ -96,7 +96,8 @@ def saved_often(c, count, **shape):
 @scenario(
     "servers",
     "S1",
-    "kill a server under load; it comes back (same index, other address), its shards from their newest snapshots",
+    "kill a server under load; it comes back (same index, other address), "
+    "its shards from their newest snapshots",
 )
 def s1(c, r):
     victim = r.choice(c.servers)
@@ -509,7 +510,8 @@ def pulls_after_climbing_back(c, r, mutant=None):
         want = len(before) if s is victim else 0
         if values != want:
             raise Failure(
-                "%s holds %d shards that climbed back, and pulls of them got values %d times, %d times `unchanged`"
+                "%s holds %d shards that climbed back, and pulls of them got values %d times, "
+                "%d times `unchanged`"
                 % (s.name, want, values, now["unchanged"] - told[s.name]["unchanged"])
             )
     if helper in c.extras:
@@ -522,7 +524,8 @@ def pulls_after_climbing_back(c, r, mutant=None):
 @scenario(
     "servers",
     "S11",
-    "a worker with cached values pulls after a rollback that climbed back to the same count: it gets them",
+    "a worker with cached values pulls after a rollback that climbed back to the same count: "
+    "it gets them",
 )
 def s11(c, r):
     pulls_after_climbing_back(c, r)
@@ -648,7 +651,8 @@ def must_name(c, folder, path, what):
 @scenario(
     "checkpoints",
     "K2",
-    "flip one bit, truncate at any block: named with file and place; the checkpoint before is used, and that is said",
+    "flip one bit, truncate at any block: named with file and place; "
+    "the checkpoint before is used, and that is said",
 )
 def k2(c, r):
     store = os.path.join(c.folder, "store %d" % c.jobs)
@@ -820,8 +824,8 @@ def k4(c, r):
             if list(values) != want:
                 raise Failure("export of %s: want %s got %s" % (path, want, list(values)))
     print(
-        "       %d checkpoints, %d of them of different moments, %d updates of open closures in them"
-        % (len(every), incomplete, partial)
+        "       %d checkpoints, %d of them of different moments, "
+        "%d updates of open closures in them" % (len(every), incomplete, partial)
     )
 
 
@@ -884,7 +888,8 @@ def k5(c, r):
 @scenario(
     "checkpoints",
     "K6",
-    "the newest file of a lost shard is damaged: the previous snapshot is used, an event says so, no other shard uses an older one",
+    "the newest file of a lost shard is damaged: "
+    "the previous snapshot is used, an event says so, no other shard uses an older one",
 )
 def k6(c, r):
     victim = r.choice(c.servers)
@@ -938,8 +943,8 @@ def k6(c, r):
         job.finish()
     else:
         raise Failure(
-            "four jobs had no shard of %s that was saved twice, or its files were read before they were damaged"
-            % victim.name
+            "four jobs had no shard of %s that was saved twice, "
+            "or its files were read before they were damaged" % victim.name
         )
     victim.start()
     result = job.finish()
@@ -984,7 +989,8 @@ def write_images(folder, seed):
 @scenario(
     "checkpoints",
     "K7",
-    "a data file changed before a repair: named with file and examples, and `on_lost_updates` decides",
+    "a data file changed before a repair: named with file and examples, "
+    "and `on_lost_updates` decides",
 )
 def k7(c, r):
     for policy in ("fail", "report"):
@@ -1008,7 +1014,8 @@ spec:
     layers:
       - {name: flat, type: flatten, input: image}
       - {name: logits, type: dense, units: 3}
-    losses: {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
+    losses:
+      {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
     metrics: [accuracy]
   optimizer: {type: sgd, learning_rate: 0.1}
   training: {epochs: 1, steps_per_closure: 2, on_lost_updates: %s}
@@ -1086,7 +1093,8 @@ spec:
 @scenario(
     "checkpoints",
     "K8",
-    "resume in the middle of an epoch under another batch size is refused with the reason; more epochs are not",
+    "resume in the middle of an epoch under another batch size is refused with the reason; "
+    "more epochs are not",
 )
 def k8(c, r):
     shape = dict(examples=3000, epochs=1, step_ms=3)

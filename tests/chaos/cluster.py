@@ -660,7 +660,8 @@ spec:
             raise Failure("metrics.jsonl: want one end line, the last; got %d" % len(of["end"]))
         if steps != sorted(set(steps)) or len(steps) + dropped != self.steps:
             raise Failure(
-                "metrics.jsonl: want each of %d steps once, in order; got %d lines, %d of them different, %d left out"
+                "metrics.jsonl: want each of %d steps once, in order; "
+                "got %d lines, %d of them different, %d left out"
                 % (self.steps, len(steps), len(set(steps)), dropped)
             )
         if [line["epoch"] for line in of["epoch"]] != list(range(1, self.epochs + 1)):
@@ -703,7 +704,8 @@ spec:
         wrong = numpy.flatnonzero(samples != self.epochs)
         if len(wrong):
             raise Failure(
-                "samples not counted exactly %d times: %d of them; first: sample %d counted %g times"
+                "samples not counted exactly %d times: %d of them; "
+                "first: sample %d counted %g times"
                 % (self.epochs, len(wrong), wrong[0], samples[wrong[0]])
             )
         wrong = numpy.flatnonzero(updates != self.steps)

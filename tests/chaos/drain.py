@@ -174,7 +174,8 @@ def d3(c, r):
 @scenario(
     "drain",
     "D4",
-    "SIGKILL of the server that leaves, or of the one that its shards go to, in the middle of a move",
+    "SIGKILL of the server that leaves, or of the one that its shards go to, "
+    "in the middle of a move",
 )
 def d4(c, r):
     if len(c.servers) == 1:

@@ -222,7 +222,8 @@ def u1(c, r):
 @scenario(
     "functions",
     "U2",
-    "kill a server while closures run; it comes back and what it lost is run again from kept arguments",
+    "kill a server while closures run; "
+    "it comes back and what it lost is run again from kept arguments",
 )
 def u2(c, r):
     victim = r.choice(c.servers)
@@ -240,7 +241,8 @@ def u2(c, r):
 @scenario(
     "functions",
     "U3",
-    "kill the coordinator while a client schedules: no closure is lost or doubled, the client goes on",
+    "kill the coordinator while a client schedules: "
+    "no closure is lost or doubled, the client goes on",
 )
 def u3(c, r):
     with FunctionsJob(c) as job:

@@ -64,7 +64,8 @@ def finish_both(a, b):
 @scenario(
     "jobs",
     "J1",
-    "two jobs with equal variable names side by side; a worker, a server and the coordinator killed: both exact",
+    "two jobs with equal variable names side by side; "
+    "a worker, a server and the coordinator killed: both exact",
 )
 def j1(c, r):
     worker, server = r.choice(c.workers), r.choice(c.servers)
@@ -138,7 +139,8 @@ def shares(c, a, b):
 @scenario(
     "jobs",
     "J2",
-    "shares of 3 to 1: of four workers three serve the one job and one the other, each second and closure",
+    "shares of 3 to 1: of four workers three serve the one job and one the other, "
+    "each second and closure",
 )
 def j2(c, r):
     extras = [
@@ -284,7 +286,8 @@ def j5(c, r):
 @scenario(
     "functions",
     "U7",
-    "closures that a client schedules beside a training job: each has workers, a death of either is repaired, both exact",
+    "closures that a client schedules beside a training job: "
+    "each has workers, a death of either is repaired, both exact",
 )
 def u7(c, r):
     with FunctionsJob(c) as job:

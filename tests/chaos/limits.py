@@ -122,7 +122,8 @@ def l1(c, r):
 @scenario(
     "limits",
     "L2",
-    "a worker runs out of its control group's memory and is killed by the kernel; started again it goes on",
+    "a worker runs out of its control group's memory and is killed by the kernel; "
+    "started again it goes on",
 )
 def l2(c, r):
     victim = r.choice(c.workers)
@@ -179,7 +180,8 @@ def gauge(address, name):
 @scenario(
     "limits",
     "S5",
-    "64 pushers of 16 MiB each at one server, through the socket and through shared memory: its memory is bounded, nothing is lost",
+    "64 pushers of 16 MiB each at one server, through the socket and through shared memory: "
+    "its memory is bounded, nothing is lost",
 )
 def s5(c, r):
     budget, lanes = 64 * MIB, 32 * MIB
@@ -258,7 +260,8 @@ def s5(c, r):
                 peak, bound = status_bytes(s.pid, "VmHWM"), base[s] + 3 * budget + lanes
                 if peak > bound and not c.sanitized():
                     raise Failure(
-                        "%s grew from %d to %d MiB, want at most %d (base, budget, twice the budget for gRPC, lanes)"
+                        "%s grew from %d to %d MiB, want at most %d "
+                        "(base, budget, twice the budget for gRPC, lanes)"
                         % (s.name, base[s] // MIB, peak // MIB, bound // MIB)
                     )
             print(

@@ -44,7 +44,8 @@ def submit_for(c, seconds):
 @scenario(
     "loops",
     "W18",
-    "a worker that is killed 0.35 s after each start, beside healthy ones, for 30 s (long form: 10 minutes)",
+    "a worker that is killed 0.35 s after each start, beside healthy ones, "
+    "for 30 s (long form: 10 minutes)",
 )
 def w18(c, r):
     seconds = duration(c)
@@ -101,7 +102,8 @@ def metric(c, name):
 @scenario(
     "loops",
     "W19",
-    "sessions that say only Hello, hundreds of them: they get nothing, are limited, and cost the job nothing",
+    "sessions that say only Hello, hundreds of them: "
+    "they get nothing, are limited, and cost the job nothing",
 )
 def w19(c, r):
     before = c.pids()

@@ -28,7 +28,8 @@ from scenarios import METRICS, Trainers  # noqa: E402
 
 SCALE = 2.5  # lease 1.5 s, window 0.5 s: the daemons' own settings
 LINE = re.compile(
-    r"^(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)\.(\d+)Z debug \S+ job=\S+ closure=(\S+) (attempt begins|first push of an attempt leaves|attempt ends): attempt=(\d+)\.(\d+)"
+    r"^(\d+)-(\d+)-(\d+)T(\d+):(\d+):(\d+)\.(\d+)Z debug \S+ job=\S+ closure=(\S+) "
+    r"(attempt begins|first push of an attempt leaves|attempt ends): attempt=(\d+)\.(\d+)"
 )
 
 
@@ -142,7 +143,9 @@ def takeover(bin_folder, seed, n, bound):
         c.psctl("job", "cancel", job.name)
         job.wait_state("CANCELLED")
         print(
-            "6 workers, 2 servers, closures of 4 steps of 20 ms, kills 1.5 s apart; %d more kills hit a worker between two closures; longest pause of the machine %.2f s, load %.1f"
+            "6 workers, 2 servers, closures of 4 steps of 20 ms, kills 1.5 s apart; "
+            "%d more kills hit a worker between two closures; "
+            "longest pause of the machine %.2f s, load %.1f"
             % (idle, c.pauses.longest, os.getloadavg()[0])
         )
     p99 = distribution("worker's death to its closure's first push elsewhere", times)
@@ -285,7 +288,8 @@ def cycles(bin_folder, seed, n, bound):
                         )
         result = job[0].finish()
         print(
-            "2 workers, 2 servers; medians of the first and of the last quarter of the cycles, the first fifth left out; %d jobs, each exact, the last: %d rollbacks of shards"
+            "2 workers, 2 servers; medians of the first and of the last quarter of the cycles, "
+            "the first fifth left out; %d jobs, each exact, the last: %d rollbacks of shards"
             % (c.jobs, result["repair"]["shards_rolled_back"])
         )
         print(

@@ -175,7 +175,8 @@ def check_agrees(job, said):
             ]
             if [int(entry["digest"], 16), int(entry["slot_digest"], 16)] != both:
                 raise Failure(
-                    "the rows in %s are not what its ledger says: want %016x %016x got %s %s; done %s, open %s"
+                    "the rows in %s are not what its ledger says: want %016x %016x got %s %s; "
+                    "done %s, open %s"
                     % (
                         entry["file"],
                         both[0],

@@ -2,9 +2,10 @@
 """The fault scenarios on real daemons. Each one kills, stops or confuses something and then demands
 exact counts.
 
-  scenarios.py --bin build/release/bin [--seed S] [--chain
-  workers|poison|servers|checkpoints|network|proxy|coordinator|power|limits|tables|functions|jobs|loops|checker]
-  [--long] [names …]
+  scenarios.py --bin build/release/bin [--seed S] [--chain CHAIN] [--long] [names …]
+
+CHAIN is workers, poison, servers, checkpoints, network, proxy, coordinator, power, limits, tables,
+functions, jobs, loops or checker.
 
 Scenarios of a chain share one 2+2 cluster; `--long` runs each in 1+1 and 2+2, fresh and chained, at
 real times. The seed is printed and replays the choices.
@@ -461,7 +462,8 @@ def w15(c, r):
 @scenario(
     "workers",
     "W16",
-    "kill a worker at the very start of the job; another between the last closure and the final result",
+    "kill a worker at the very start of the job; "
+    "another between the last closure and the final result",
 )
 def w16(c, r):
     first, last = c.workers[0], c.workers[-1]
@@ -697,7 +699,8 @@ def s12(c, r):
 @scenario(
     "servers",
     "S13",
-    "a worker reports work that it did not do: the job fails and says where updates are missing, the next one is not touched",
+    "a worker reports work that it did not do: the job fails and says where updates are missing, "
+    "the next one is not touched",
 )
 def s13(c, r):
     job = c.submit(examples=1600, step_ms=int(3 * c.scale))
@@ -765,8 +768,8 @@ def n3(c, r):
             break
     else:
         raise Failure(
-            "six times no closure of the cut worker moved, or no push of the two attempts met the other: %s"
-            % result
+            "six times no closure of the cut worker moved, "
+            "or no push of the two attempts met the other: %s" % result
         )
     if len(c.workers) > 1:
         granted_again(result, job)
@@ -916,7 +919,8 @@ def x3(c, r):
         only_these_died(pids, c)
         job.check_lines()
         print(
-            "       %d sessions and %d connections to servers were reset, %d attempts for %d closures, %d duplicates refused"
+            "       %d sessions and %d connections to servers were reset, "
+            "%d attempts for %d closures, %d duplicates refused"
             % (*resets, result["closures"]["attempts"], job.closures, result["duplicates_refused"])
         )
         if all(resets):
@@ -1201,7 +1205,8 @@ def c1(c, r):
     if pause >= 1 + c.pauses.longest and "EVERGRAD_TIME_SCALE" not in os.environ:
         raise Failure("training stood still for %.2f s while the coordinator was away" % pause)
     print(
-        "       start to dispatch %.2f s, longest pause of training %.2f s, %d attempts for %d closures, %d duplicates refused"
+        "       start to dispatch %.2f s, longest pause of training %.2f s, "
+        "%d attempts for %d closures, %d duplicates refused"
         % (
             dispatched - begun,
             pause,

@@ -31,7 +31,8 @@ for name in ("W2", "W3", "W15", "S6", "S9", "N4"):
 @scenario(
     "tables",
     "S10",
-    "a byte budget is reached in the middle of a push to several tables: it is refused whole, and the job fails or waits, by its setting",
+    "a byte budget is reached in the middle of a push to several tables: "
+    "it is refused whole, and the job fails or waits, by its setting",
 )
 def s10(c, r):
     # The last table of a slot has room for some rows, so a push that makes one more is refused

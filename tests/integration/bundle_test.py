@@ -15,7 +15,8 @@ import support  # noqa: E402
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 TOOLS = (
-    "bash sh env cat ls head tail grep sed sort awk cut dirname readlink mktemp rm mkdir nproc date find uname tr install sleep timeout"
+    "bash sh env cat ls head tail grep sed sort awk cut dirname readlink mktemp rm mkdir nproc "
+    "date find uname tr install sleep timeout"
 ).split()
 
 

@@ -151,8 +151,8 @@ class FrontDoor(Case):
         )
         self.assertEqual(r.returncode, 2, r.stdout)
         self.assertIn(
-            "Get ml-latest-small.zip from https://grouplens.org/datasets/movielens/ and unpack it in %s"
-            % os.path.join(self.caller, "sets"),
+            "Get ml-latest-small.zip from https://grouplens.org/datasets/movielens/ "
+            "and unpack it in %s" % os.path.join(self.caller, "sets"),
             r.stdout,
         )
         self.assertIn("SHA-256 of ratings.csv: aa289ca8", r.stdout)
@@ -246,7 +246,10 @@ class FrontDoor(Case):
         write(
             os.path.join(self.checkout, "deploy", "scripts", "data.py"), ""
         )  # no data is needed here
-        long_name = "a name as long as a sentence, which would fill every other line with dots; with a semicolon"
+        long_name = (
+            "a name as long as a sentence, which would fill every other line with dots; "
+            "with a semicolon"
+        )
         tests = {
             "good": "echo fine",
             long_name: "seq -f 'line %.0f' 100; echo the reason '<&>'; exit 3",

@@ -134,9 +134,7 @@ class LostJournal(Case):
 
 
 class RestartedServer(Case):
-    def test_a_server_that_is_killed_and_started_again_on_its_host_does_not_wait_for_the_lease_of_its_former_process(
-        self,
-    ):
+    def test_a_restarted_server_does_not_wait_for_the_lease_of_its_former_process(self):
         # A lease that no loaded machine waits for by mistake.
         process, address = self.start_listening(
             COORDINATOR,

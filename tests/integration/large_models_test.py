@@ -31,7 +31,8 @@ spec:
     layers:
       - {name: wide, type: dense, units: %(units)d, activation: relu, input: x}
       - {name: logits, type: dense, units: 10}
-    losses: {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
+    losses:
+      {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
     metrics: [accuracy]
   optimizer: {type: sgd, learning_rate: 0.01}
   training: {epochs: 1, steps_per_closure: 3}
@@ -87,7 +88,8 @@ class LargeModels(unittest.TestCase):
             self.assertEqual(cause["kind"], "user")
             self.assertEqual(
                 cause["message"],
-                "variable wide/kernel: one row exceeds the limit of one request to ps_server/0: row_bytes=20000000 max=%d; start that server with "
+                "variable wide/kernel: one row exceeds the limit of one request to ps_server/0: "
+                "row_bytes=20000000 max=%d; start that server with "
                 "more than --budget-bytes-max %d" % (BUDGET - (64 << 10), BUDGET),
             )
             self.assertEqual(status["steps_done"], 0)

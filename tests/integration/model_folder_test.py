@@ -365,7 +365,8 @@ spec:
   model:
     inputs: {image: {shape: [28, 28, 1]}}
     layers:
-      - {name: c1, type: conv2d, filters: 4, kernel_size: [3, 5], strides: [2, 1], padding: same, use_bias: false}
+      - {name: c1, type: conv2d, filters: 4, kernel_size: [3, 5], strides: [2, 1],
+         padding: same, use_bias: false}
       - {name: n1, type: batch_normalization}
       - {name: a1, type: activation, activation: relu}
       - {name: p1, type: max_pooling2d, pool_size: 3, strides: 2, padding: same}

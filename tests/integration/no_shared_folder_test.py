@@ -114,15 +114,14 @@ class NoSharedFolder(Case):
         self.assertEqual(len(found), 1, found)
         return machine.path(folder, found[0])
 
-    def test_the_files_of_a_run_come_to_the_user_and_no_checkpoint_that_nobody_can_read_is_called_complete(
-        self,
-    ):
+    def test_the_files_of_a_run_reach_the_user_and_no_unreadable_checkpoint_is_complete(self):
         job = self.job()
         r = self.user("job", "run", job)
         # Nothing false is said: no checkpoint could be read back, and it says whose disk has what.
         self.assertNotIn("(complete)", r.stdout)
         self.assertIn(
-            "no checkpoint: the checkpoint folder is not shared: the coordinator on host near cannot see",
+            "no checkpoint: the checkpoint folder is not shared: "
+            "the coordinator on host near cannot see",
             r.stdout,
         )
         self.assertIn("written on host far", r.stdout)

@@ -571,7 +571,8 @@ class Files(Case):
         self.assertNotIn("<--set 1>", r.stderr)
         layers = write(
             self.path("layers.yaml"),
-            "- {name: flat, type: flatten, input: image}\n- {name: logits, type: dense, units: 10}\n",
+            "- {name: flat, type: flatten, input: image}\n"
+            "- {name: logits, type: dense, units: 10}\n",
         )
         r = self.psctl(
             "job",
@@ -587,7 +588,8 @@ class Files(Case):
         self.assertNotIn("dense1", r.stdout)
         write(
             layers,
-            "- {name: flat, type: flatten, input: image}\n- {name: logits, type: dense, units: ten}\n",
+            "- {name: flat, type: flatten, input: image}\n"
+            "- {name: logits, type: dense, units: ten}\n",
         )
         r = self.psctl(
             "job", "validate", good, "--set-file", "spec.model.layers=layers.yaml", expect=2
@@ -741,7 +743,8 @@ class LocalRuns(Case):
         self.assertIn("rate_by_time", curves)
         self.assertEqual(
             re.findall(
-                r"""(?:src|href|action)\s*=\s*["']?(?!#|data:)[^"'\s>]+|@import|url\((?!["']?(?:#|data:))""",
+                r"""(?:src|href|action)\s*=\s*["']?(?!#|data:)[^"'\s>]+"""
+                r"""|@import|url\((?!["']?(?:#|data:))""",
                 page,
             ),
             [],

@@ -47,9 +47,7 @@ class Reach(Case):
         )
         self.to = ["--coordinator", self.coordinator]
 
-    def test_a_server_that_would_advertise_loopback_to_a_coordinator_on_another_machine_is_refused_at_its_start(
-        self,
-    ):
+    def test_a_server_that_would_advertise_loopback_to_another_machine_is_refused_at_start(self):
         for arguments in (
             [],
             ["--listen", "127.0.0.1:0"],
@@ -121,9 +119,7 @@ class Reach(Case):
         )
         self.assertIn("its work goes to workers that can", shown())
 
-    def test_a_second_server_without_an_index_ends_at_once_and_says_which_host_has_index_0_and_what_to_type(
-        self,
-    ):
+    def test_a_second_server_without_an_index_ends_and_names_the_host_of_index_0(self):
         def named(machine, name):
             return machine.prefix + [
                 "unshare",

@@ -175,9 +175,13 @@ spec:
         with open(page) as f:
             text = f.read()
         probe = """<script>
-const cells = [...document.querySelectorAll("td.event-state")], style = c => getComputedStyle(c);
-document.title = JSON.stringify({cells: cells.length, text: cells.map(c => c.textContent), display: cells.map(c => style(c).display), background: cells.map(c => style(c).backgroundColor),
-  color: cells.map(c => style(c).color), radius: cells.map(c => style(c).borderTopLeftRadius), soft: style(document.querySelector(".sub")).color});
+const cells = [...document.querySelectorAll("td.event-state")];
+const style = (name, cell) => getComputedStyle(cell)[name];
+const styles = name => cells.map(cell => style(name, cell));
+document.title = JSON.stringify({
+  cells: cells.length, text: cells.map(c => c.textContent), display: styles("display"),
+  background: styles("backgroundColor"), color: styles("color"),
+  radius: styles("borderTopLeftRadius"), soft: style("color", document.querySelector(".sub"))});
 </script></body>"""
         dom = self.browse(write(self.path("probed.html"), text.replace("</body>", probe)))
         seen = json.loads(html.unescape(re.search("<title>(.*?)</title>", dom, re.S).group(1)))

@@ -73,7 +73,8 @@ spec:
       - {name: flat, type: flatten, input: image}
       - {name: dense1, type: dense, units: %d, activation: relu}
       - {name: logits, type: dense, units: 10}
-    losses: {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
+    losses:
+      {type: sparse_categorical_crossentropy, from_logits: true, output: logits, labels: label}
     metrics: [accuracy]
   optimizer: {type: adam, learning_rate: %s}
   strategy: {mode: async, pipeline: 0, deterministic: %s, partitioner: %s}

@@ -115,9 +115,7 @@ class MatrixFactorization(unittest.TestCase):
         self.assertIn("no such variable: variable=user job=%s; it has" % job, refused)
         self.assertIn("users", refused)
 
-    def test_with_16_bit_rows_on_the_wire_the_example_reaches_its_target_and_the_bytes_of_values_halve(
-        self,
-    ):
+    def test_16_bit_rows_on_the_wire_reach_the_target_and_halve_the_bytes_of_values(self):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         needs_data("ratings/ratings.csv")
         out, in_ = {}, {}
@@ -152,9 +150,7 @@ class MatrixFactorization(unittest.TestCase):
         self.assertLess(half, 0.7 * plain)
         self.assertLess(mixed, plain)
 
-    def test_the_example_reaches_its_target_also_when_a_worker_and_a_server_die_and_each_slot_applies_each_update_once(
-        self,
-    ):
+    def test_the_example_reaches_its_target_through_deaths_and_applies_each_update_once(self):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         needs_data("ratings/ratings.csv")
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
@@ -360,9 +356,7 @@ class Examples(Tables):
         with open(os.path.join(status["runs_folder"], "result.json")) as f:
             return json.load(f)
 
-    def test_a_model_of_clicks_over_a_csv_file_with_missing_values_and_vocabularies_reaches_the_published_target(
-        self,
-    ):
+    def test_a_model_of_clicks_over_csv_with_missing_values_reaches_the_published_target(self):
         os.environ["EVERGRAD_DATA"] = support.data_folder()
         needs_data("adult/adult.data")
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
@@ -380,9 +374,7 @@ class Examples(Tables):
             # 8 kinds of work that more than one has, and id 0: missing, or of one alone.
             self.assertEqual((rows["works"], rows["maritals"], rows["relationships"]), (9, 7, 6))
 
-    def test_two_towers_with_admission_age_and_a_byte_limit_count_each_update_once_through_the_death_of_a_server(
-        self,
-    ):
+    def test_two_towers_with_limits_count_each_update_once_through_the_death_of_a_server(self):
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
             # Twice as long where the steps were all done before the server died: how fast they are
             # is nobody's promise.
@@ -426,9 +418,7 @@ class Examples(Tables):
 
 
 class Export(Tables):
-    def test_a_table_is_exported_by_rising_ids_with_the_bits_that_the_servers_have_whole_and_in_parts_however_many_servers_there_were(
-        self,
-    ):
+    def test_an_exported_table_has_rising_ids_and_the_bits_of_any_number_of_servers(self):
         with Cluster(support.BIN, servers=2, workers=2).up() as c:
             self.submit(c, "wide", examples=4000)
             status = self.ended(c, "wide")
@@ -527,9 +517,7 @@ class Room(Tables):
 
         return wait_for("%s to wait for room" % name, there)
 
-    def test_a_job_waits_for_the_room_that_another_one_has_and_goes_on_to_exact_counts_or_fails_and_says_what_to_do(
-        self,
-    ):
+    def test_a_job_waits_for_the_memory_of_another_job_or_fails_and_says_what_to_do(self):
         with Cluster(
             support.BIN, servers=1, workers=2, coordinator_arguments=("--jobs-running-max", "2")
         ).up() as c:
@@ -671,9 +659,7 @@ spec:
   training: {epochs: 1, steps_per_closure: 1, on_over_budget: %(at)s}
 """
 
-    def test_a_paused_job_goes_on_by_itself_when_its_table_s_old_rows_have_gone_by_age_and_each_update_counts_once(
-        self,
-    ):
+    def test_a_paused_job_continues_when_old_rows_expire_and_each_update_counts_once(self):
         steps, new = 400, 800
         row = 2 * 16 * 4 + 24
         with Cluster(support.BIN, servers=1, workers=2).up() as c:
@@ -722,8 +708,8 @@ spec:
 
 
 class Mistakes(Tables):
-    """Mistakes that the submission finds, or only a worker or the plan: each is said where it stands,
-    and the cluster takes the next job."""
+    """Mistakes that the submission, a worker or the plan finds. The message names the place of the
+    mistake, and the cluster takes the next job."""
 
     def test_mistakes_in_layers_data_and_optimizers_name_the_place(self):
         with Cluster(support.BIN, servers=1, workers=1).up() as c:
@@ -750,7 +736,8 @@ class Mistakes(Tables):
             # The line is that of the user's own file.
             bad = good.replace(
                 "{name: logit, type: dense, units: 1}",
-                "{name: logit, type: dense, units: 1}\n      - {name: twice, type: add, input: [bag, logit]}",
+                "{name: logit, type: dense, units: 1}\n"
+                "      - {name: twice, type: add, input: [bag, logit]}",
             )
             refused = c.psctl(
                 "job",
@@ -766,7 +753,8 @@ class Mistakes(Tables):
             with open(place.group(1)) as f:
                 self.assertIn("name: twice", f.readlines()[int(place.group(2)) - 1])
             self.assertIn(
-                "spec.optimizers: no variable and no table of this name: match=vecters; the model has ",
+                "spec.optimizers: no variable and no table of this name: match=vecters; "
+                "the model has ",
                 cause(
                     "optimizers",
                     good.replace(
@@ -789,7 +777,8 @@ class Mistakes(Tables):
                 cause("quote", good, head + '"1,2,3,4,5,6,7,8,1\n')[1],
             )
             self.assertIn(
-                "data.csv:2:w7: field `words`: the value is missing (``) and the field has no `default`",
+                "data.csv:2:w7: field `words`: "
+                "the value is missing (``) and the field has no `default`",
                 cause("missing", good, head + row.replace("8", ""))[1],
             )
             self.assertIn(
@@ -870,8 +859,8 @@ class Budget(Tables):
         text = self.show(c, "pauses")["waiting_for"]
         self.assertRegex(
             text,
-            r"^memory at ps_server/0: server's tables are above memory_bytes_max: table=vectors held=\d+ memory_bytes_max=%d "
-            % limit,
+            r"^memory at ps_server/0: server's tables are above memory_bytes_max: "
+            r"table=vectors held=\d+ memory_bytes_max=%d " % limit,
         )
         c.psctl("job", "cancel", "pauses")
         self.ended(c, "pauses", "CANCELLED")

@@ -386,7 +386,8 @@ context.set_alpn_protocols(["h2"])
 if certificate:
     context.load_cert_chain(certificate + ".pem", certificate + ".key")
 try:
-    with context.wrap_socket(socket.create_connection((host, int(port)), 10), server_hostname=host) as s:
+    plain = socket.create_connection((host, int(port)), 10)
+    with context.wrap_socket(plain, server_hostname=host) as s:
         s.settimeout(10)
         # The server's HTTP/2 settings come only to one whose certificate it took.
         s.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
@@ -518,7 +519,8 @@ spec:
             return r.stdout + r.stderr
 
         with self.subTest(
-            "a worker that dials loopback reads nothing by default where its coordinator listens off loopback"
+            "a worker that dials loopback reads nothing by default "
+            "where its coordinator listens off loopback"
         ):
             _, everywhere = self.start_listening(
                 COORDINATOR,

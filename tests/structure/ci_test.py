@@ -23,9 +23,12 @@ name=DO_${0##*/}; name=${name//[^A-Za-z_]/_}
 eval "${!name:-true}"
 """
 CMAKE = """mkdir -p build/$2 && cat >build/$2/compile_commands.json <<TEXT
-[{"directory": "$PWD/build/$2", "file": "$PWD/common/fs/disk.cc", "command": "c++ -c -o common/fs/disk.o x"},
- {"directory": "$PWD/build/$2", "file": "$PWD/tests/unit/common/fs/disk_test.cc", "command": "c++ -o tests/disk_test.o x"},
- {"directory": "$PWD/build/$2", "file": "$PWD/worker/data/csv.cc", "command": "c++ -o worker/data/csv.o x"}]
+[{"directory": "$PWD/build/$2", "file": "$PWD/common/fs/disk.cc",
+  "command": "c++ -c -o common/fs/disk.o x"},
+ {"directory": "$PWD/build/$2", "file": "$PWD/tests/unit/common/fs/disk_test.cc",
+  "command": "c++ -o tests/disk_test.o x"},
+ {"directory": "$PWD/build/$2", "file": "$PWD/worker/data/csv.cc",
+  "command": "c++ -o worker/data/csv.o x"}]
 TEXT"""
 FILES = {
     "common/fs/disk.cc": "",

@@ -36,7 +36,8 @@ CODE = (".cc", ".h", ".cu", ".cuh", ".inc", ".c", ".proto")
 TEXT = (".md", ".sh", ".yaml", ".yml", ".cmake", "CMakeLists.txt", "evergrad", "Makefile")
 # Comments, strings and character literals of C++ and protobuf; raw strings first.
 TOKEN = re.compile(
-    r'(?P<raw>\bR"(?P<mark>[^()\\\s]{0,16})\((?P<inner>.*?)\)(?P=mark)")|(?P<line>//[^\n]*)|(?P<block>/\*.*?\*/)'
+    r'(?P<raw>\bR"(?P<mark>[^()\\\s]{0,16})\((?P<inner>.*?)\)(?P=mark)")'
+    r"|(?P<line>//[^\n]*)|(?P<block>/\*.*?\*/)"
     r"|(?P<string>\"(?:[^\"\\\n]|\\.)*\")|(?P<char>(?<![0-9A-Fa-f])'(?:[^'\\\n]|\\.)+')",
     re.DOTALL,
 )
@@ -165,8 +166,8 @@ def read_list(text):
         entry = dict((line.split(None, 1) + [""])[:2] for line in lines)
         if tuple(entry) != KEYS or not all(entry.values()) or not entry["present"].isdigit():
             raise SystemExit(
-                "phrases.txt: an entry has %s, each with a value, and a number of those that are present: %s"
-                % (", ".join(KEYS), lines[0])
+                "phrases.txt: an entry has %s, each with a value, "
+                "and a number of those that are present: %s" % (", ".join(KEYS), lines[0])
             )
         entry["regex"] = re.compile(entry["pattern"], re.ASCII)
         phrases.append(entry)
@@ -271,11 +272,13 @@ def self_test():
 
     kinds = {
         "a.cc": (
-            '// The job goes\n// on.\nint goes_on = 0;\nSay("it goes "\n    "on");\nauto goes on = \'"\';\n',
+            "// The job goes\n// on.\nint goes_on = 0;\n"
+            'Say("it goes "\n    "on");\nauto goes on = \'"\';\n',
             2,
         ),
         "b.h": (
-            '/* It goes on. */\nconst char* k = R"(it goes on)";\nint x;  // it goes\nint y;\n// on\n',
+            '/* It goes on. */\nconst char* k = R"(it goes on)";\n'
+            "int x;  // it goes\nint y;\n// on\n",
             2,
         ),
         "c.py": ('"""It goes on."""\ngoes = on  # it goes on\nsay("it goes "\n    "on")\n', 3),

@@ -359,8 +359,8 @@ class Records:
 
     def made(self):
         return ModelError(
-            "data of format %s are made, not read: give `outputs` arrays by the names of the model's inputs"
-            % self.data["format"]
+            "data of format %s are generated, not read: "
+            "give `outputs` arrays by the names of the model's inputs" % self.data["format"]
         )
 
 
@@ -443,7 +443,8 @@ class CsvRecords(TypedRecords):
         if position is None:
             if self.columns is None or column not in self.columns:
                 raise ModelError(
-                    "field `%s`: the column `%s` is not known; give records as dicts, or read a file that has a header"
+                    "field `%s`: the column `%s` is not known; "
+                    "give records as dicts, or read a file that has a header"
                     % (field["name"], column)
                 )
             position = self.columns.index(column)
@@ -744,8 +745,8 @@ class Model:
         path = os.path.join(self.folder, "tables.npz")
         if not os.path.exists(path):
             raise ModelError(
-                "tables.npz is missing: the rows of the model's embedding tables. `psctl checkpoint export FOLDER --to %s` writes it"
-                % path
+                "tables.npz, with the rows of the model's embedding tables, is missing. "
+                "`psctl checkpoint export FOLDER --to %s` writes it" % path
             )
         with numpy.load(path) as archive:
             for spec in self.spec["tables"]:

@@ -26,7 +26,8 @@ WIDE = (
     (r"(Chain<.*|SumMap<)%s, %s>" % (NARROW_ELEMENT, WIDE_ELEMENT), 64, 128),
     (r"(Chain<.*|SumMap<)%s, %s>" % (WIDE_ELEMENT, NARROW_ELEMENT), 128, 64),
     (
-        r"(Chain|SumMap|BiasActivateMap|DropoutMap|PadMap|MaxPoolMap|MaxPoolBackMap|RowsOfChannelsMap|CopyColumnsMap<evergrad::cuda::Pack)<",
+        r"(Chain|SumMap|BiasActivateMap|DropoutMap|PadMap|MaxPoolMap|MaxPoolBackMap"
+        r"|RowsOfChannelsMap|CopyColumnsMap<evergrad::cuda::Pack)<",
         128,
         128,
     ),
@@ -44,7 +45,8 @@ NARROW = (
     ),
     (
         r"TeamKernel<",
-        "a warp or block reads a row as neighbours, again from the first-level cache; sums of parts are a hundredth of what they sum",
+        "a warp or block reads a row as neighbours, again from the first-level cache; "
+        "the sums of parts have a hundredth of the bytes of their operands",
     ),
     (
         r"GatherMap<|ScatterKeysMap|BagScaleMap|FactorizationBackMap",
