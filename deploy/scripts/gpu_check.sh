@@ -15,8 +15,8 @@
 #     --tiny                       small sizes, which test this script and measure nothing
 #
 # Each part has a time limit of its own, and never more than remains of --seconds. A part that does
-# not fit is `not run`, with the reason `no time`. Stopping a part that was cut off takes up to half
-# a minute more. The exit status is 0 when every part ran and none failed, 1 when a part failed, and
+# not fit is `not run`, with the reason `no time`. A part that is cut off may need half a minute
+# more to stop. The exit status is 0 when every part ran and none failed, 1 when a part failed, and
 # 4 when no part failed but some did not run. Without a GPU, its rows are `skipped` with the reason,
 # and the parts that a CPU can do run there.
 #
