@@ -1,5 +1,5 @@
-// A file system in memory, for tests. It takes the URIs of a local one, tracks which data has reached
-// the simulated disk, and can lose the rest.
+// A file system in memory, for tests. It takes the URIs of a local one, tracks which data has
+// reached the simulated disk, and can lose the rest.
 #pragma once
 
 #include <cstddef>
