@@ -306,15 +306,20 @@ typedef struct EgNotFinite {
 
 // clang-format off
 #define EG_OPS(X) \
-  X(EG_OP_ACTIVATE, EgActivate) X(EG_OP_ACTIVATE_BACK, EgActivateBack) X(EG_OP_SOFTMAX, EgSoftmax) X(EG_OP_SOFTMAX_BACK, EgSoftmaxBack) \
-  X(EG_OP_DROPOUT, EgDropout) X(EG_OP_ZERO, EgZero) X(EG_OP_CAST, EgCast) X(EG_OP_SCALE, EgScale) X(EG_OP_SUM, EgSum) X(EG_OP_MULTIPLY, EgMultiply) \
+  X(EG_OP_ACTIVATE, EgActivate) X(EG_OP_ACTIVATE_BACK, EgActivateBack) X(EG_OP_SOFTMAX, EgSoftmax) \
+  X(EG_OP_SOFTMAX_BACK, EgSoftmaxBack) X(EG_OP_DROPOUT, EgDropout) X(EG_OP_ZERO, EgZero) \
+  X(EG_OP_CAST, EgCast) X(EG_OP_SCALE, EgScale) X(EG_OP_SUM, EgSum) X(EG_OP_MULTIPLY, EgMultiply) \
   X(EG_OP_COPY_COLUMNS, EgCopyColumns) X(EG_OP_TRANSPOSE, EgTranspose) X(EG_OP_PAD, EgPad) \
-  X(EG_OP_BIAS_ACTIVATE, EgBiasActivate) X(EG_OP_COLUMN_SUMS, EgColumnSums) X(EG_OP_BATCH_NORM, EgBatchNorm) X(EG_OP_BATCH_NORM_INFERENCE, EgBatchNormInference) \
-  X(EG_OP_BATCH_NORM_BACK, EgBatchNormBack) X(EG_OP_LAYER_NORM, EgLayerNorm) X(EG_OP_LAYER_NORM_BACK, EgLayerNormBack) \
-  X(EG_OP_MAX_POOL, EgMaxPool) X(EG_OP_MAX_POOL_BACK, EgMaxPoolBack) X(EG_OP_AVERAGE_POOL, EgAveragePool) \
-  X(EG_OP_AVERAGE_POOL_BACK, EgAveragePoolBack) X(EG_OP_DOT, EgDot) X(EG_OP_DOT_BACK, EgDotBack) X(EG_OP_FACTORIZATION, EgFactorization) \
-  X(EG_OP_FACTORIZATION_BACK, EgFactorizationBack) X(EG_OP_GATHER, EgGather) X(EG_OP_SCATTER, EgScatter) X(EG_OP_LOSS, EgLoss) \
-  X(EG_OP_AUC, EgAuc) X(EG_OP_MEAN_SQUARES, EgMeanSquares) X(EG_OP_SQUARES, EgSquares) X(EG_OP_NOT_FINITE, EgNotFinite)
+  X(EG_OP_BIAS_ACTIVATE, EgBiasActivate) X(EG_OP_COLUMN_SUMS, EgColumnSums) \
+  X(EG_OP_BATCH_NORM, EgBatchNorm) X(EG_OP_BATCH_NORM_INFERENCE, EgBatchNormInference) \
+  X(EG_OP_BATCH_NORM_BACK, EgBatchNormBack) X(EG_OP_LAYER_NORM, EgLayerNorm) \
+  X(EG_OP_LAYER_NORM_BACK, EgLayerNormBack) X(EG_OP_MAX_POOL, EgMaxPool) \
+  X(EG_OP_MAX_POOL_BACK, EgMaxPoolBack) X(EG_OP_AVERAGE_POOL, EgAveragePool) \
+  X(EG_OP_AVERAGE_POOL_BACK, EgAveragePoolBack) X(EG_OP_DOT, EgDot) X(EG_OP_DOT_BACK, EgDotBack) \
+  X(EG_OP_FACTORIZATION, EgFactorization) X(EG_OP_FACTORIZATION_BACK, EgFactorizationBack) \
+  X(EG_OP_GATHER, EgGather) X(EG_OP_SCATTER, EgScatter) X(EG_OP_LOSS, EgLoss) X(EG_OP_AUC, EgAuc) \
+  X(EG_OP_MEAN_SQUARES, EgMeanSquares) X(EG_OP_SQUARES, EgSquares) \
+  X(EG_OP_NOT_FINITE, EgNotFinite)
 // clang-format on
 
 #define EG_OP_NUMBER_(name, type) name,
