@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The checks that need no build, each with its time: format, include rules, names in Python files, sizes,
-# spelling, phrases, lines of Markdown. All of them run; ends with 1 when one failed.
-# `setup.sh lint` installs what they need.
+# Runs the checks that need no build (CONTRIBUTING.md describes them) and prints the time of each.
+# Runs all of them, and ends with 1 when one failed. `setup.sh lint` installs the packages that they
+# need.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 
 format() { bash deploy/scripts/format.sh --check; }
+line_width() { /usr/bin/python3 tests/structure/line_width.py; }
 include_rules() { /usr/bin/python3 tests/structure/include_rules.py; }
 python_names() { /usr/bin/python3 tests/structure/python_names.py; }
 sizes() { /usr/bin/python3 tests/structure/sizes.py; }
@@ -14,7 +15,7 @@ phrases() { /usr/bin/python3 tests/structure/phrases.py; }
 markdown() { /usr/bin/python3 tests/structure/markdown.py; }
 
 failed=()
-for check in format include_rules python_names sizes spelling phrases markdown; do
+for check in format line_width include_rules python_names sizes spelling phrases markdown; do
   begin=${EPOCHREALTIME/[.,]/}
   "$check" && result=passed || { result=failed; failed+=("$check"); }
   took=$(( (${EPOCHREALTIME/[.,]/} - begin) / 100000 ))
