@@ -2,22 +2,22 @@
 // forward and backward on contiguous arrays, NHWC.
 //
 // Elements are float32. Activations, their gradients and the kernels of products may have 16 bits
-// (AnyIn, AnyOut): primitives then read and write 16 bits, and compute, above all sums, in float32
-// or wider. All 16-bit operands of one call have the same type unless stated. In and Out are always
-// float32: weight gradients, statistics, losses.
+// (AnyIn, AnyOut). Primitives then read and write 16 bits, but compute in float32 or wider, sums
+// above all. All 16-bit operands of one call have the same type unless stated. In and Out, used for
+// weight gradients, statistics and losses, are always float32.
 //
-// cpu/ (oneDNN + Eigen) is in every build; cuda/ loads libevergrad_cuda.so, or reports why it
+// cpu/ (oneDNN + Eigen) is in every build. cuda/ loads libevergrad_cuda.so, or reports why it
 // cannot. One contract suite covers all implementations.
 //
 // Memory. A backend owns the memory on which it computes. Every span passed to a primitive lies in
-// memory of this backend (Allocate), and so do the structs that it fills for the host (LossResult,
-// a sum, a flag). If host_memory() is true, any host memory is allowed. Elements are aligned to
-// their type; arrays need no more. Host code may access a backend's memory only if host_memory() is
-// true; otherwise it copies (Upload, Download).
+// memory of this backend (Allocate). So do the structs that a primitive fills for the host
+// (LossResult, a sum, a flag). If host_memory() is true, any host memory is allowed. Elements are
+// aligned to their type; arrays need no larger alignment. Host code may access a backend's memory
+// only if host_memory() is true; otherwise it copies (Upload, Download).
 //
-// Order. A primitive may return before it has computed. There are three queues, each of which works
-// in the order of the calls: kCompute for primitives, kIn and kOut for copies. Queues wait for each
-// other, and the host for a queue, only by events:
+// Order. A primitive may return before it has computed. There are three queues: kCompute for
+// primitives, kIn and kOut for copies. Each queue works in the order of the calls. Queues wait for
+// each other only by events, and so does the host:
 //
 //   kIn       upload ─▶ Record(there)
 //   kCompute  Await(there) ─▶ primitives … layer 2 back ─▶ Record(made) ─▶ layer 1 back …
@@ -26,29 +26,29 @@
 //             Finish ─▶ Wait(out)
 //
 // Step. BeginStep … EndStep encloses the primitives of one step, which a backend may record once
-// and run again as a whole. Between them only primitives, Enter, and Record and Await of kCompute
+// and run again as a whole. Inside a step only primitives, Enter, and Record and Await of kCompute
 // are allowed: no allocation, no copy, no query. All differences between two steps of one signature
 // are in memory: batch, weights, dropout keys. Numeric arguments of primitives are constants of the
-// model and of the batch size. The host gets the results of a step from Finish, in one small piece;
-// this is its only wait for kCompute.
+// model and of the batch size. Finish gives the host the results of a step in one small piece; this
+// is the host's only wait for kCompute.
 //
 // Errors. A primitive that fails (out of memory, a shape that the library refuses) leaves its
 // outputs unspecified. The backend stores the first such error with the layer (Enter) and the
 // primitive. Until Finish or TakeError has returned and cleared the error, primitives do nothing,
-// so that no unspecified index is used. Errors of the caller (sizes, aliasing) are not detected:
-// Graph checks sizes, each span has exactly the elements of its shape, and no shape exceeds
+// so that no unspecified index is used. Errors of the caller (sizes, aliasing) are not detected.
+// Graph checks sizes: each span has exactly the elements of its shape, and no shape exceeds
 // kElementsMax.
 //
 // Aliasing. Outputs overlap neither inputs nor each other unless stated. Outputs are overwritten
 // unless stated. An empty output, if allowed, is not computed.
 //
-// Bits. Results are a function of inputs, shapes and `threads`, the same on every call. Sums with a
-// stated order are computed in that order. Every primitive propagates NaN and Inf, so that the loss
-// shows them.
+// Bits. Results are a function of inputs, shapes and `threads`, and the same on every call. Sums
+// with a stated order are computed in that order. Every primitive propagates NaN and Inf, so that
+// the loss shows them.
 //
-// Threads. One thread at a time uses a backend (the compute thread): it allocates, computes and
-// frees memory. HostMemory may be used on any thread and may outlive the backend, and so may its
-// buffers. Nothing else outlives a backend.
+// Threads. One thread at a time, the compute thread, uses a backend: it allocates, computes and
+// frees memory. HostMemory may be used on any thread. HostMemory and its buffers may outlive the
+// backend; nothing else does.
 #pragma once
 
 #include <concepts>
@@ -72,7 +72,7 @@
 namespace evergrad::worker {
 
 inline constexpr std::int64_t kElementsMax =
-    // of one array, because argmax and oneDNN's kernels have 32-bit indices
+    // limit of one array, because argmax and oneDNN's kernels have 32-bit indices
     (std::int64_t{1} << 31) - 1;
 
 using In = std::span<const float>;
@@ -85,7 +85,7 @@ constexpr const char* NameOf(Element e) {
   return e == Element::kFloat32 ? "float32" : e == Element::kFloat16 ? "float16" : "bfloat16";
 }
 
-// A span of elements of any of these types. Converts implicitly from a span of float32.
+// A span of elements of any of these types. A span of float32 converts to it implicitly.
 template <typename Void, typename Float>
 class AnySpan {
  public:
@@ -109,7 +109,7 @@ class AnySpan {
   bool empty() const { return size_ == 0; }
   Element type() const { return type_; }
   bool is_float32() const { return type_ == Element::kFloat32; }
-  // Requires float32.
+  // EG_CHECKs that the type is float32.
   std::span<Float> floats() const {
     EG_CHECK(is_float32());
     return {static_cast<Float*>(data_), size_};
@@ -138,14 +138,14 @@ constexpr Element ElementOf(Precision p) {
                                          : Element::kFloat32;
 }
 
-// A piece of a backend's memory, returned to it when destroyed, even while queued work still uses
-// it. Uninitialized.
+// A piece of a backend's memory, uninitialized. Its destructor returns it to the backend, even
+// while queued work still uses it.
 class Memory {
  public:
   Memory() = default;
   explicit Memory(tensor::AlignedBuffer buffer) : buffer_(std::move(buffer)) {}
   std::size_t bytes() const { return buffer_.size(); }
-  // The whole piece, as addresses that the host may access only if host_memory() is true.
+  // Returns the whole piece as addresses that the host may access only if host_memory() is true.
   template <typename T>
   std::span<T> as() {
     return {reinterpret_cast<T*>(buffer_.data()), buffer_.size() / sizeof(T)};
@@ -159,57 +159,58 @@ class Memory {
   tensor::AlignedBuffer buffer_;  // aligned to 64 bytes; its home is the backend's allocator
 };
 
-// Host memory that Upload and Download use without an intermediate copy (page-locked, for a
-// device). Thread-safe, shared with its buffers.
+// Host memory that Upload and Download use without an intermediate copy; for a device it is
+// page-locked. Thread-safe, shared with its buffers.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  // Freed memory is kept for the next request of the same size, so a step may call this.
-  // ResourceExhausted if there is none.
+  // Freed memory is kept for the next request of the same size, so a step may call this method.
+  // ResourceExhausted if out of memory.
   virtual absl::StatusOr<tensor::AlignedBuffer> Allocate(std::size_t bytes) = 0;
 };
 
-// All numbers in bytes.
+// Use of memory, in bytes.
 struct MemoryUse {
   std::uint64_t used = 0, peak = 0;  // allocated by Allocate: now, and the maximum so far
   std::uint64_t reserved =
-      0;                   // taken from the device or the system: `used` and memory kept for reuse
-  std::uint64_t free = 0;  // free memory of the device or the system; 0: unknown
+      0;  // bytes taken from the device or the system: `used`, and memory kept for reuse
+  std::uint64_t free = 0;  // free memory of the device or the system; 0 if unknown
   double fragmentation =
-      0;  // fragmentation: the share of the memory kept for reuse that is outside its largest piece
+      0;  // fragmentation: the part of the memory kept for reuse that is outside its largest piece
 };
 
-// Measurements of a device over the steps so far, with its own events. Times are sums in seconds
-// over the `measured` steps.
+// Measurements of a device over the steps so far, taken with the device's own events. Times are
+// sums in seconds over the `measured` steps.
 struct DeviceUse {
   std::string name;
   MemoryUse memory;
   std::uint64_t measured = 0;
   double in = 0, out = 0;  // copies, including the host's work to submit them
-  std::uint64_t in_bytes = 0,
-                staged_bytes =
-                    // bytes uploaded so far, and the part that the compute thread had to copy first
-                0;
+  std::uint64_t in_bytes = 0, staged_bytes =
+                                  // bytes uploaded so far, and those of them that the compute
+                                  // thread had to copy first
+                              0;
   double kernels = 0;  // kCompute from the first kernel of a step to the last, without `stalled`
-  double stalled = 0;  // kCompute waiting for copies within the step
-  std::optional<double> utilization;                   // 0 to 1, the driver's last sample
-  std::uint64_t eager = 0, captures = 0, replays = 0;  // steps, by how they were submitted
+  double stalled = 0;  // time in which kCompute waits for copies within the step
+  std::optional<double> utilization;  // 0 to 1, the driver's last sample
+  std::uint64_t eager = 0, captures = 0,
+                replays = 0;  // number of steps, by the way in which they were submitted
   std::map<std::string, std::uint64_t>
-      recaptures;  // captures after the first one of a shape, by reason
-  // eager steps because the graph limit was reached; graphs kept
+      recaptures;  // number of captures after the first one of a shape, by reason
+  // Number of eager steps because the graph limit was reached; number of graphs kept.
   std::uint64_t crowded = 0, graphs = 0;
 };
 
 enum class DeviceQueue { kCompute, kIn, kOut };
 inline constexpr int kQueues = 3;
 
-// A point in the work of a queue. Created once and recorded again in each step.
+// A point in the work of a queue. It is created once and recorded again in each step.
 class Event {
  public:
   virtual ~Event() = default;
 };
 
-// The purpose of the following work: for errors, traces and profiles.
+// The purpose of the work that follows, for errors, traces and profiles.
 enum class Phase { kForward, kLoss, kBackward, kFinish };
 
 struct Conv2dShape {
@@ -227,10 +228,11 @@ struct PoolShape {
 
 enum class Activation { kLinear, kRelu, kTanh, kSigmoid, kSoftmax };
 
-// How an embedding layer combines the rows of an example's ids: not at all, or into one row (a
-// bag).
+// The way in which an embedding layer combines the rows of an example's ids: not at all, or into
+// one row (a bag).
 enum class Combiner { kNone, kSum, kMean, kSqrtN };
-// The position of an id without a row: it reads zeros, is not part of a bag, and has no gradient.
+// The position of an id without a row. The id reads zeros, is not part of a bag, and has no
+// gradient.
 inline constexpr std::uint32_t kAbsent = std::numeric_limits<std::uint32_t>::max();
 struct EmbeddingShape {
   std::int64_t batch, dimension;
@@ -252,15 +254,15 @@ struct Loss {
   }
 };
 struct LossResult {
-  double sum;            // over examples; unspecified after a bad label
-  std::int64_t correct;  // examples; 0 unless `accuracy`
-  // position in `labels` of the first one that is not a class (binary: not in [0, 1], NaN
-  // included); -1: none
+  double sum;            // sum over examples; unspecified after a bad label
+  std::int64_t correct;  // number of correct examples; 0 unless `accuracy`
+  // Position in `labels` of the first label that is not a class, -1 if there is none. A binary
+  // label is bad outside [0, 1], NaN included.
   std::int64_t bad_label;
   double bad_value;  // the value of that label
 };
 
-// Keras' AUC(num_thresholds=200): thresholds 0, 1/199, …, 1. They delimit kAucBins bins.
+// The thresholds of Keras' AUC(num_thresholds=200): 0, 1/199, …, 1. They delimit kAucBins bins.
 inline constexpr int kAucThresholds = 200;
 inline constexpr int kAucBins = kAucThresholds - 1;
 
@@ -271,24 +273,24 @@ class Backend {
 
   // ---- Memory
 
-  // True if the host may access this backend's memory, and primitives accept any host memory.
-  // Primitives and copies are then complete when they return, and events have always passed.
+  // Returns whether the host may access this backend's memory. If true, primitives accept any host
+  // memory; primitives and copies are complete when they return, and events have always passed.
   virtual bool host_memory() const = 0;
-  // At least 1 byte. ResourceExhausted: "out of memory: what=WHAT bytes=ASKED free=FREE". Not
-  // within a step.
+  // Allocates at least 1 byte. ResourceExhausted: "out of memory: what=WHAT bytes=ASKED free=FREE".
+  // Not allowed within a step.
   virtual absl::StatusOr<Memory> Allocate(std::size_t bytes, absl::string_view what) = 0;
-  // The preferred memory for sources and targets of copies; nullptr if any memory is equally good,
-  // because the backend uses host memory.
+  // Returns the preferred memory for sources and targets of copies. nullptr if any memory is
+  // equally good because the backend uses host memory.
   virtual std::shared_ptr<HostMemory> host() const { return nullptr; }
-  // Allocates from host(), or from the heap if that is nullptr. ResourceExhausted as there.
+  // Allocates from host(), or from the heap if that is nullptr. ResourceExhausted as in Allocate.
   virtual absl::StatusOr<tensor::AlignedBuffer> AllocateHost(std::size_t bytes) {
     const std::shared_ptr<HostMemory> memory = host();
     if (memory == nullptr) return tensor::AlignedBuffer(bytes);
     return memory->Allocate(bytes);
   }
   virtual MemoryUse memory() const = 0;
-  // nullopt if there is no device to measure. `ask_driver` also fills in `utilization` and free
-  // memory, which may take a millisecond. Not within a step.
+  // Returns nullopt if there is no device to measure. `ask_driver` also fills in `utilization` and
+  // free memory, which may take a millisecond. Not allowed within a step.
   virtual std::optional<DeviceUse> device_use(bool ask_driver) {
     static_cast<void>(ask_driver);
     return std::nullopt;
@@ -296,10 +298,11 @@ class Backend {
 
   // ---- Copies and their order
 
-  // Copies from host memory to the backend's, and back; sizes are equal. The copy is queued in
-  // `queue`. The host's side may be any memory; it must stay unchanged (Upload), or must not be
-  // read (Download), until an event recorded after the copy has passed. Copies to and from the
-  // device overlap with primitives only if the host's side is in HostMemory.
+  // Upload queues a copy from host memory to the backend's memory; Download queues one back. Sizes
+  // are equal. The host's side may be any memory. Until an event recorded after the copy has
+  // passed, the source of an Upload must stay unchanged, and the target of a Download must not be
+  // read. Copies to and from the device overlap with primitives only if the host's side is in
+  // HostMemory.
   virtual void Upload(DeviceQueue queue, std::span<const std::byte> from,
                       std::span<std::byte> to) = 0;
   virtual void Download(DeviceQueue queue, std::span<const std::byte> from,
@@ -307,10 +310,10 @@ class Backend {
 
   // Returns an event that counts as passed.
   virtual absl::StatusOr<std::unique_ptr<Event>> MakeEvent() = 0;
-  // The event passes once all earlier work of `queue` is done. Events belong to this backend and
+  // Lets the event pass once all earlier work of `queue` is done. Events belong to this backend and
   // must not be destroyed before they have passed.
   virtual void Record(DeviceQueue queue, Event& event) = 0;
-  // Later work of `queue` waits for the event as last recorded. The caller does not wait.
+  // Makes later work of `queue` wait for the event as last recorded. The caller does not wait.
   virtual void Await(DeviceQueue queue, Event& event) = 0;
   // Returns when the event has passed. Unavailable if the device has failed.
   virtual absl::Status Wait(Event& event) = 0;
@@ -318,34 +321,35 @@ class Backend {
   // ---- Steps
 
   // Begins a step. `signature` holds everything that determines the calls until EndStep: addresses,
-  // sizes, batch, phase, numbers. Equal signatures mean equal calls, on memory that was not freed
-  // meanwhile; a recording that uses an event is dropped with that event. Returns true if the
-  // backend has queued its recording of this signature; the caller then skips the calls and
-  // continues with EndStep.
+  // sizes, batch, phase, numbers. Equal signatures mean equal calls on memory that was not freed in
+  // between. A recording that uses an event is dropped with that event. Returns true if the backend
+  // has queued its recording of this signature; the caller then skips the calls and continues with
+  // EndStep.
   virtual bool BeginStep(std::span<const std::uint64_t> signature) = 0;
-  // Ends the step: all calls have been queued in kCompute, with their events. The host continues.
+  // Ends the step: all its calls and events have been queued in kCompute. Does not wait.
   virtual void EndStep() = 0;
-  // After EndStep: returns when kCompute is done, with the step's `result` (in the backend's
-  // memory) copied to `to`. Otherwise returns the first error, see TakeError, and `to` is
+  // Call it after EndStep. Waits until kCompute is done, and copies the step's `result` from the
+  // backend's memory to `to`. After an error it returns the first one (see TakeError), and `to` is
   // unspecified.
   virtual absl::Status Finish(std::span<const std::byte> result, std::span<std::byte> to) = 0;
-  // Returns and clears the first error since the last call. Not within a step. ResourceExhausted;
-  // Internal (the library's message); Unavailable (the device and this backend have failed: make
-  // another backend).
+  // Returns and clears the first error since the last call. Not allowed within a step. The error is
+  // ResourceExhausted; Internal with the library's message; or Unavailable. Unavailable means that
+  // the device has failed and a new backend is needed.
   virtual absl::Status TakeError() = 0;
-  // true, the default: the bits are also equal in different processes. false: a backend may measure
-  // once per shape which of its algorithms is the fastest, and use that one. Not within a step.
+  // With true, the default, the bits are also equal in different processes. With false, a backend
+  // may measure once per shape which of its algorithms is the fastest, and use that one. Not
+  // allowed within a step.
   virtual void SetReproducible(bool) {}
-  // OK if this device supports the precision; otherwise FailedPrecondition, whose message is the
+  // OK if this device supports the precision. Otherwise FailedPrecondition, whose message is the
   // bare reason.
   virtual absl::Status CheckPrecision(Precision precision) const = 0;
   // The largest number of inputs of an embedding or a factorization machine.
   virtual std::size_t InputsMax() const { return std::numeric_limits<std::size_t>::max(); }
-  // Whether products of float32 may be rounded to TF32, if CheckPrecision allows it. false by
-  // default. Not within a step.
+  // Says whether products of float32 may be rounded to TF32, if CheckPrecision allows it; false by
+  // default. Not allowed within a step.
   virtual void SetTf32(bool) {}
-  // The following work belongs to this layer (or loss). The view is kept until the next call or the
-  // end of the step.
+  // Attributes the work that follows to this layer or loss. The view is kept until the next call or
+  // the end of the step.
   virtual void Enter(absl::string_view layer, Phase phase) = 0;
 
   // ---- Dense layers and windows
@@ -354,9 +358,9 @@ class Backend {
   // bits, y may be float32 (and then dy is, too).
   virtual void DenseForward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x, AnyIn w,
                             In b, Activation activation, AnyOut y) = 0;
-  // Starts from dy, the gradient of the output y, through the activation. y is not read for kLinear
-  // and may be empty then. dy may be overwritten. dx may be empty (first layer); db is empty
-  // exactly if there is no bias.
+  // Computes the gradients from dy, the gradient of the output y, through the activation. y is not
+  // read for kLinear and may then be empty. dy may be overwritten. dx may be empty (first layer);
+  // db is empty exactly if there is no bias.
   virtual void DenseBackward(std::int64_t batch, std::int64_t in, std::int64_t out, AnyIn x,
                              AnyIn w, Activation activation, AnyIn y, AnyOut dy, AnyOut dx, Out dw,
                              Out db) = 0;
@@ -367,8 +371,8 @@ class Backend {
   virtual void Conv2dBackward(const Conv2dShape& s, AnyIn x, AnyIn w, Activation activation,
                               AnyIn y, AnyOut dy, AnyOut dx, Out dw, Out db) = 0;
 
-  // `argmax` [outputs] receives the flat input index of each maximum (the first of equal ones; the
-  // first NaN, if there is one), for the backward pass. Padding is never the maximum.
+  // `argmax` [outputs] receives the flat input index of each maximum, for the backward pass. It is
+  // the first of equal maxima, or the first NaN if there is one. Padding is never the maximum.
   virtual void MaxPoolForward(const PoolShape& s, AnyIn x, AnyOut y,
                               std::span<std::int32_t> argmax) = 0;
   virtual void MaxPoolBackward(const PoolShape& s, AnyIn dy, std::span<const std::int32_t> argmax,
@@ -383,31 +387,32 @@ class Backend {
 
   // ---- Element by element
 
-  // Softmax is over the last dimension, of size `columns`. Backward uses the output y. In place is
-  // allowed: y == x, dx == dy.
+  // Softmax is computed over the last dimension, of size `columns`. The backward pass uses the
+  // output y. Both passes may work in place: y == x, dx == dy.
   virtual void ActivationForward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn x,
                                  AnyOut y) = 0;
   virtual void ActivationBackward(Activation a, std::int64_t rows, std::int64_t columns, AnyIn y,
                                   AnyIn dy, AnyOut dx) = 0;
 
   // y = x * mask / (1 - rate). The mask is a Philox function of (key, element index), the same on
-  // every backend: an element is kept if Uniform(key, index) >= rate. Backward: the same with dy in
-  // place of x. In place is allowed. 0 <= rate < 1. `key` is one number in memory.
+  // every backend: an element is kept if Uniform(key, index) >= rate. The backward pass is the same
+  // call with dy in place of x. The call may work in place. 0 <= rate < 1. `key` is one number in
+  // memory.
   virtual void Dropout(double rate, std::span<const std::uint64_t> key, AnyIn x, AnyOut y) = 0;
 
   virtual void Zero(std::span<std::byte> memory) = 0;
-  // x and y may have any two types: rounded to nearest, ties to even; values beyond the range of
-  // y's type become infinities.
+  // x and y may have any two types. Values are rounded to nearest, ties to even; values beyond the
+  // range of y's type become infinities.
   virtual void Copy(AnyIn x, AnyOut y) = 0;
   virtual void Scale(float factor, In x, Out y) = 0;  // y = factor * x
   virtual void AddScaled(float factor, AnyIn x,
-                         // y += factor * x, rounded after each operation; factor 1: y += x. x and y
-                         // may have any two types
+                         // y += factor * x, rounded after each operation; with factor 1, y += x. x
+                         // and y may have any two types
                          AnyOut y) = 0;
-  // y = inputs[0] + inputs[1] + …, added in this order. At least one; the list is host memory;
-  // inputs may be identical.
+  // y = inputs[0] + inputs[1] + …, added in this order. There is at least one input. The list is in
+  // host memory. Inputs may be identical.
   virtual void Sum(std::span<const AnyIn> inputs, AnyOut y) = 0;
-  // y[i] = a[i] * b[i]. In place is allowed: y == a. a and b may be identical.
+  // y[i] = a[i] * b[i]. The call may work in place: y == a. a and b may be identical.
   virtual void Multiply(AnyIn a, AnyIn b, AnyOut y) = 0;
   // y[r, y_begin + c] = x[r, x_begin + c] for r < rows, c < width; rows have x_columns and
   // y_columns elements. The rest of y is unchanged.
@@ -432,9 +437,9 @@ class Backend {
                                  In gamma, In mean, In variance, AnyIn dy, AnyOut dx, Out dgamma,
                                  Out dbeta) = 0;
 
-  // Normalizes each row by its own mean and variance (Ba, Kiros and Hinton, 2016), which the
-  // forward pass stores in mean and variance [rows] for the backward pass; gamma and beta are
-  // [columns]. Otherwise as above.
+  // Normalizes each row by its own mean and variance (Ba, Kiros and Hinton, 2016). The forward pass
+  // stores them in mean and variance [rows] for the backward pass. gamma and beta are [columns].
+  // Otherwise as above.
   virtual void LayerNormForward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
                                 In gamma, In beta, Out mean, Out variance, AnyOut y) = 0;
   virtual void LayerNormBackward(std::int64_t rows, std::int64_t columns, double epsilon, AnyIn x,
@@ -443,12 +448,12 @@ class Backend {
 
   // ---- Products of vectors
 
-  // y[n] = a[n] · b[n] for vectors of `elements`, summed in double. `normalize` divides it by |a|
-  // |b|, with each squared length at least kSquareMin.
+  // y[n] = a[n] · b[n] for vectors of `elements`, summed in double. `normalize` divides the product
+  // by |a| |b|, where each squared length counts as at least kSquareMin.
   virtual void DotForward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b,
                           Out y) = 0;
-  // da = dy b, or for the cosine dy (b / |a||b| - a (a·b) / |a|³|b|), where the second term is
-  // absent if |a| is at its minimum. a and b may be identical.
+  // da = dy b, or, for the cosine, dy (b / |a||b| - a (a·b) / |a|³|b|). The second term is absent
+  // if |a| is at its minimum. a and b may be identical.
   virtual void DotBackward(std::int64_t batch, std::int64_t elements, bool normalize, In a, In b,
                            In dy, Out da) = 0;
 
@@ -459,31 +464,32 @@ class Backend {
   // dimension]. The list is host memory.
   virtual void FactorizationForward(std::int64_t batch, std::int64_t dimension,
                                     std::span<const In> inputs, Out sums, Out y) = 0;
-  // For one input v [batch, fields, dimension]: dv = dy[n] * (sums[n,d] - v[n,f,d]).
+  // Computes the gradient of one input v [batch, fields, dimension]: dv = dy[n] * (sums[n,d] -
+  // v[n,f,d]).
   virtual void FactorizationBackward(std::int64_t batch, std::int64_t dimension, In v, In sums,
                                      In dy, Out dv) = 0;
 
   // ---- Embeddings
 
   // `position` [inputs][batch][width of the input] is the row of `rows` [any, dimension] for each
-  // id, or kAbsent. `weights` have the same shape, or are empty (1); with kNone they are empty.
-  // kNone: y is [batch, ids of an example, dimension], the rows themselves. Otherwise y is [batch,
-  // dimension]: the sum over the ids of an example, in order of inputs and elements, of (w * scale)
-  // * row. scale is 1 (sum), 1 / sum of w (mean) or 1 / sqrt(sum of w²) (sqrtn), with this sum in
-  // double; it is 0 if the sum is 0.
+  // id, or kAbsent. `weights` have the same shape, or are empty (all 1); with kNone they are empty.
+  // With kNone, y is [batch, ids of an example, dimension], the rows themselves. Otherwise y is
+  // [batch, dimension]: the sum over the ids of an example, in order of inputs and elements, of (w
+  // * scale) * row. scale is 1 (sum), 1 / sum of w (mean) or 1 / sqrt(sum of w²) (sqrtn), with
+  // these sums in double; it is 0 if the sum is 0.
   virtual void EmbeddingGather(const EmbeddingShape& s, std::span<const std::uint32_t> position,
                                In rows, In weights, AnyOut y) = 0;
-  // Adds the gradient of each id to its row of `row_gradients` [any, dimension]: (w * scale) * dy.
-  // Gradients of one row are added in the order of examples, and within an example of inputs and
-  // elements.
+  // Adds the gradient of each id, (w * scale) * dy, to its row of `row_gradients` [any, dimension].
+  // Gradients of one row are added in the order of examples, and within an example in the order of
+  // inputs and elements.
   virtual void EmbeddingScatter(const EmbeddingShape& s, std::span<const std::uint32_t> position,
                                 In weights, AnyIn dy, Out row_gradients) = 0;
 
-  // ---- What a step tells the host
+  // ---- Results of a step for the host
 
-  // The loss of output [batch, rows, columns], and the gradient of the batch's mean loss with
-  // respect to the output; an empty `gradient` is not computed. Losses of examples are added in
-  // double, in order. As in Keras 2.9:
+  // Computes the loss of output [batch, rows, columns], and the gradient of the batch's mean loss
+  // with respect to the output. An empty `gradient` is not computed. Losses of examples are added
+  // in double, in order. As in Keras 2.9:
   //   sparse categorical   from logits: -log softmax[label]
   //                        from probabilities, clipped to [1e-7, 1 - 1e-7] and divided by their
   //                        sum: -log p[label]
@@ -495,15 +501,15 @@ class Backend {
   // t > 0.5). A bad label is reported and not used as an index; the gradient is finite then.
   virtual void ComputeLoss(const Loss& loss, std::int64_t batch, In output, In labels, Out gradient,
                            LossResult* result) = 0;
-  // counts [2 kAucBins] of the elements: first positives (label > 0.5), then negatives, by bin of
-  // p, or of sigmoid(p) for logits, in double. Bin b holds (b / 199, (b + 1) / 199]; the first one
-  // also 0 and NaN. Values beyond an end are in the last bin there.
+  // Fills counts [2 kAucBins]: the numbers of positive elements (label > 0.5), then of negative
+  // ones, by bin of p, or of sigmoid(p) for logits, in double. Bin b holds (b / 199, (b + 1) /
+  // 199]; the first bin also holds 0 and NaN. Values beyond an end are in the last bin at that end.
   virtual void CountAuc(bool from_logits, In output, In labels, std::span<std::int64_t> counts) = 0;
-  // The sum over examples of `elements`, in order, of the mean of (output - label)^2 over an
-  // example's elements, in double.
+  // Computes in double the sum over examples, in order, of the mean of (output - label)^2 over the
+  // `elements` of an example.
   virtual void SumOfMeanSquares(std::int64_t batch, std::int64_t elements, In output, In labels,
                                 double* sum) = 0;
-  // In double, in a fixed order; zeros at the end of x do not change its bits.
+  // Computes the sum in double, in a fixed order. Zeros at the end of x do not change its bits.
   virtual void SumOfSquares(In x, double* sum) = 0;
   // Sets *found to 1 if any element is NaN or Inf; otherwise leaves it unchanged.
   virtual void FindNotFinite(AnyIn x, std::uint64_t* found) = 0;
@@ -515,23 +521,25 @@ inline constexpr double kSquareMin = 1e-12;
 struct BackendOptions {
   std::string device = "auto";  // auto | cpu | gpu | gpu:N
   int threads = 1;              // size of every thread pool
-  // If `threads` equals the number of CPUs that this process may use (and is above 1), binds the
-  // calling thread, which must be the compute thread, and its pool to one CPU each. Otherwise, when
-  // a server on the same host wakes up on the CPU of a spinning pool thread, the scheduler may put
-  // two pool threads on one CPU, and every primitive waits for both.
+  // If `threads` equals the number of CPUs that this process may use, and is above 1, the backend
+  // binds the calling thread and its pool to one CPU each. The calling thread must be the compute
+  // thread. Without binding, a server on the same host that wakes up on the CPU of a spinning pool
+  // thread can make the scheduler put two pool threads on one CPU; every primitive then waits for
+  // both.
   bool bind = false;
-  std::string cuda_library = {};  // "": libevergrad_cuda.so beside the executable
+  std::string cuda_library = {};  // "" means libevergrad_cuda.so beside the executable
 };
-// UserError that names the device, for an unknown name or an unusable GPU, with the reason.
+// Returns a UserError that names the device and the reason, for an unknown name or an unusable GPU.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 // The first line of a daemon's main(), before any thread:
-// PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Makes the compute pools sleep instead
-// of spin between primitives that are far apart; otherwise two workers on one host would occupy
-// each other's cores. libgomp reads the variable when it is loaded, before main(). If the variable
-// is unset, this function therefore sets it (and GOMP_SPINCOUNT, if that is unset) and executes the
-// program again: same pid, arguments and open files. It returns if the variable is set (by the
-// user, a supervisor or the first pass), or if executing failed, which only costs speed.
+// PrepareThreadPools(std::getenv("OMP_WAIT_POLICY"), argv). Between primitives that are far apart,
+// the compute pools then sleep instead of spin; otherwise two workers on one host would occupy each
+// other's cores. libgomp reads the variable when it is loaded, before main(). If the variable is
+// unset, this function therefore sets it (and GOMP_SPINCOUNT, if that is unset) and executes the
+// program again, with the same pid, arguments and open files. The function returns if the variable
+// is set (by the user, a supervisor or the first pass), or if executing failed, which only costs
+// speed.
 void PrepareThreadPools(const char* wait_policy, char** argv);
 
 }  // namespace evergrad::worker

@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 
-// Random arrays for one backend and their results; the first error is kept.
+// Random arrays and results of one backend; the first error is kept.
 class Bench {
  public:
   Bench(Backend* backend, std::uint64_t seed) : backend_(*backend), seed_(seed) {}
@@ -76,7 +76,7 @@ class Bench {
   std::vector<std::pair<const char*, std::vector<double>>> kept_;
 };
 
-// Includes prime and odd sizes, because kernels tend to fail at tails.
+// The sizes include primes and odd numbers, because kernels tend to fail at tails.
 void Run(Backend& backend, Bench* bench) {
   {
     constexpr std::int64_t kBatch = 37, kIn = 48, kOut = 29;
@@ -134,13 +134,14 @@ void Run(Backend& backend, Bench* bench) {
   }
 }
 
-// Runs a step as a worker does, often enough to be recorded and replayed: its input is copied
-// before it, and its first result is copied after an event inside the step, while the step
-// continues. A copy that does not wait for the current step would return the values of another one.
+// Runs a step as a worker does, often enough to be recorded and replayed. The input is copied
+// before the step, and the first result is copied after an event inside the step, while the step
+// continues. A copy that does not wait for the current step would return the values of another
+// step.
 void RunSteps(Backend& backend, Bench* bench) {
   constexpr std::size_t kElements = 1 << 14;
   constexpr int kSteps = 6,
-                kPasses = 64;  // long enough for a copy that does not wait to finish first
+                kPasses = 64;  // so long that a copy that does not wait would finish first
   Memory x = bench->Make(kElements), y = bench->Make(kElements), z = bench->Make(kElements);
   if (!bench->status().ok()) return;
   absl::StatusOr<tensor::AlignedBuffer> in = backend.AllocateHost(x.bytes()),

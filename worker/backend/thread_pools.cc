@@ -1,5 +1,5 @@
-// See PrepareThreadPools. This is the only file that sets an environment variable, on behalf of
-// main().
+// Implements PrepareThreadPools. This is the only file that sets an environment variable, on behalf
+// of main().
 #include <unistd.h>
 
 #include <climits>

@@ -5,7 +5,7 @@
 namespace evergrad::worker {
 namespace {
 
-// The shape for a batch of one.
+// Returns the shape for a batch of one.
 Conv2dShape ConvolutionOf(const LayerPlan& plan) {
   const config::LayerSpec& spec = plan.spec;
   const tensor::Shape& in = plan.input();
@@ -50,7 +50,7 @@ class Conv2d final : public Layer {
     shape.batch = pass.batch;
     return shape;
   }
-  const Conv2dShape shape_;  // of a batch of one
+  const Conv2dShape shape_;  // shape for a batch of one
   const Activation activation_;
 };
 

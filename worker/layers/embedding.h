@@ -1,9 +1,9 @@
 // Looks up rows of an embedding table: one per id, or one per bag of ids (combiner sum, mean,
 // sqrtn, with optional weights).
 //
-// A negative id is padding: it reads zeros, is not part of a bag and has no gradient. A bag without
-// ids (or whose weights have an unusable sum) gives zeros. mean divides by the sum of the weights,
-// sqrtn by the square root of the sum of their squares.
+// A negative id is padding: it reads zeros, is not part of a bag and has no gradient. A bag gives
+// zeros if it has no ids, or if the sum of its weights is unusable. mean divides by the sum of the
+// weights, sqrtn by the square root of the sum of their squares.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@
 
 namespace evergrad::worker {
 
-// The caller passes its rows, so the graph calls Gather and Scatter and never Forward and Backward.
+// The caller passes the rows, so the graph calls Gather and Scatter and never Forward and Backward.
 class Embedding final : public MergeLayer {
  public:
-  // The plan's inputs are the shapes of the layer's ids.
+  // The inputs of the plan are the shapes of the layer's ids.
   explicit Embedding(const LayerPlan& plan);
 
   std::size_t ids_per_example() const { return ids_; }
-  // position: [inputs][batch][elements of the input], kAbsent for padding; rows: [ids, dimension];
-  // weights are empty or have the shape of the ids.
+  // `position` is [inputs][batch][elements of the input], kAbsent for padding; `rows` is [ids,
+  // dimension]; `weights` are empty or have the shape of the ids.
   void Gather(const Pass& pass, std::span<const std::uint32_t> position, In rows, In weights,
               AnyOut y) const {
     pass.backend.EmbeddingGather(Of(pass), position, rows, weights, y);
   }
-  // Adds to `row_gradients`, in the order of examples, and within an example of inputs and
-  // elements.
+  // Adds to `row_gradients`, in the order of examples, and within an example in the order of inputs
+  // and elements.
   void Scatter(const Pass& pass, std::span<const std::uint32_t> position, In weights, AnyIn dy,
                Out row_gradients) const {
     pass.backend.EmbeddingScatter(Of(pass), position, weights, dy, row_gradients);

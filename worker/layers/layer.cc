@@ -36,7 +36,7 @@ void MergeLayer::Backward(const Pass&, const std::vector<AnyIn>&, AnyIn, AnyIn, 
 
 absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory) {
   if (bytes <= memory->bytes()) return absl::OkStatus();
-  *memory = {};  // freed first, because both sizes may not fit at once
+  *memory = {};  // freed first, because the old and the new size may not fit together
   EG_ASSIGN_OR_RETURN(*memory, backend.Allocate(bytes, layer.name()));
   return absl::OkStatus();
 }
@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec,
   if (!shapes.ok()) return LayerError(spec, shapes.status().message());
   const auto maker = std::find_if(makers.begin(), makers.end(),
                                   [&](const LayerMaker& m) { return m.type == spec.type; });
-  EG_CHECK(maker != makers.end());  // a family has a descriptor and no computation
+  EG_CHECK(maker != makers.end());  // otherwise a family has a descriptor but no computation
   return maker->make({spec, inputs, *shapes, config::FindLayer(spec.type)->keras});
 }
 

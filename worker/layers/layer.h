@@ -1,11 +1,12 @@
 // The computation of a layer: forward and backward over one batch.
 //
-// common/layers knows the types, their inputs, output shapes and variables; here each family of
-// types has a file with their computation. A layer has one input or several (merges()) and one
-// output. The graph holds weights and activations and passes them. They are in the backend's
-// memory, so a layer calls primitives and accesses no element. A layer's own state between Forward
-// and Backward (pooling's argmax) is in that memory, too, so only one thread at a time may use a
-// layer. Shapes describe one example; a batch has its size as an additional first dimension.
+// common/layers knows the types of layers, their inputs, output shapes and variables. Here each
+// family of types has a file with its computation. A layer has one input, or several (merges()),
+// and one output. The graph holds weights and activations and passes them to the layer. They are in
+// the backend's memory, so a layer calls primitives and accesses no element. A layer's own state
+// between Forward and Backward (pooling's argmax) is in that memory, too, so only one thread at a
+// time may use a layer. Shapes describe one example; a batch has its size as an additional first
+// dimension.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@
 
 namespace evergrad::worker {
 
-// Names are those of Keras: "dense/kernel".
+// A variable, with the name that Keras gives it: "dense/kernel".
 struct Variable {
   std::string name;
   tensor::Shape shape;
@@ -32,18 +33,18 @@ struct Variable {
   double stddev = 0.05;      // truncated_normal
   std::uint64_t fan_in = 0, fan_out = 0;
   double l2 = 0;  // regularizer: l2 * sum of squares is added to the loss
-  // In [0, 1): the variable is a moving average, not a weight. Its "gradient" is the value that a
-  // step measured, and an update moves the variable towards it by the share 1 - momentum. Below 0:
-  // a weight.
+  // If in [0, 1), the variable is a moving average. Its "gradient" is the value that a step
+  // measured, and an update moves the variable towards this value by the share 1 - momentum. A
+  // negative number means that the variable is a weight.
   double momentum = -1;
-  bool of_products = false;  // a kernel: in mixed precision products read it in 16 bits
+  bool of_products = false;  // true for a kernel: in mixed precision, products read it in 16 bits
   bool is_moving_average() const { return momentum >= 0; }
 };
 
 // The types of a layer's inputs and output in mixed precision.
 enum class Computes {
   kNarrow,    // the policy's type; float32 at a loss
-  kProducts,  // the policy's type; at a loss it reads 16 bits and writes float32
+  kProducts,  // the policy's type; a layer at a loss reads 16 bits and writes float32
   kFloat32,   // always float32: sums of products of its inputs
 };
 
@@ -52,7 +53,7 @@ struct Pass {
   Backend& backend;
   std::int64_t batch = 0;
   bool training = false;
-  // the result of StepKey for this step, in the backend's memory
+  // The result of StepKey for this step, in the backend's memory.
   std::span<const std::uint64_t> key;
 };
 
@@ -77,18 +78,18 @@ class Layer {
   const tensor::Shape& input_shape() const { return input_shape_; }
   const tensor::Shape& output_shape() const { return output_shape_; }
   const std::vector<Variable>& variables() const { return variables_; }
-  // True if the output is the input's memory with another shape: the graph then calls neither
-  // Forward nor Backward.
+  // Returns whether the output is the input's memory with another shape. The graph then calls
+  // neither Forward nor Backward.
   virtual bool is_view() const { return false; }
-  // For a layer that draws random numbers: the key of its numbers in the step of `dropout_key`.
-  // nullopt for other layers.
+  // Returns the key of the layer's random numbers in the step of `dropout_key`; nullopt for a layer
+  // that draws none.
   virtual std::optional<std::uint64_t> StepKey(std::uint64_t dropout_key) const;
   virtual Computes computes() const { return Computes::kNarrow; }
-  // Called before the first Forward of that many examples: allocates memory that is kept between
-  // Forward and Backward. ResourceExhausted.
+  // Called before the first Forward of that many examples. Allocates the memory that is kept
+  // between Forward and Backward. ResourceExhausted if out of memory.
   virtual absl::Status Reserve(Backend& backend, std::int64_t batch);
 
-  // `weights` and `gradients` have the order of variables(); those with of_products have x's type,
+  // `weights` and `gradients` have the order of variables(). Those with of_products have x's type,
   // the others float32. Forward writes all of y.
   virtual void Forward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyOut y) = 0;
   // Called after Forward of the same batch in training. `dy` may be overwritten. dx is overwritten;
@@ -96,8 +97,8 @@ class Layer {
   virtual void Backward(const Pass& pass, const std::vector<AnyIn>& weights, AnyIn x, AnyIn y,
                         AnyOut dy, AnyOut dx, const std::vector<Out>& gradients) = 0;
 
-  // True for a layer without variables that may have several inputs: the graph then calls these two
-  // functions instead. Inputs may be identical.
+  // Returns whether the layer may have several inputs; it then has no variables. The graph calls
+  // Merge and Unmerge instead of Forward and Backward. Inputs may be identical.
   virtual bool merges() const { return false; }
   virtual void Merge(const Pass& pass, const std::vector<AnyIn>& inputs, AnyOut y);
   // Overwrites the gradient of inputs[input].
@@ -110,12 +111,12 @@ class Layer {
   std::vector<Variable> variables_;
 };
 
-// UserError that names the layer, the shapes and the expectation, with file:line:column if the spec
-// contains it.
+// Returns a UserError that names the layer, the shapes and the expectation, with file:line:column
+// if the spec contains it.
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const config::LayerSpec& spec,
                                                  const config::LayerInputs& inputs);
 
-// A type of common/layers, and the function that makes a layer of this type from a valid plan.
+// A type of common/layers, and the function that creates a layer of this type from a valid plan.
 struct LayerMaker {
   absl::string_view type;
   std::unique_ptr<Layer> (*make)(const LayerPlan& plan);
@@ -139,11 +140,11 @@ class MergeLayer : public Layer {
                 AnyOut dx, const std::vector<Out>& gradients) final;
 };
 
-// "job.yaml:12:9: layer `conv1`: TEXT"
+// Returns "job.yaml:12:9: layer `conv1`: TEXT".
 absl::Status LayerError(const config::LayerSpec& spec, absl::string_view text);
-// One of config::Activations(); the shape rule has checked the name.
+// Returns one of config::Activations(); the shape rule has checked the name.
 Activation ActivationOf(const config::LayerSpec& spec);
-// Grows `memory` to `bytes`; its contents are lost. ResourceExhausted that names the layer if out
-// of memory.
+// Grows `memory` to `bytes` and loses its contents. If out of memory, returns ResourceExhausted
+// that names the layer.
 absl::Status ReserveState(Backend& backend, const Layer& layer, std::size_t bytes, Memory* memory);
 }  // namespace evergrad::worker

@@ -1,11 +1,11 @@
-// The maximum of each window per channel; TensorFlow's padding, which is never the maximum.
+// The maximum of each window per channel, with TensorFlow's padding, which is never the maximum.
 #include "common/layers/shape_rules.h"
 #include "worker/layers/layer.h"
 
 namespace evergrad::worker {
 namespace {
 
-// The shape for a batch of one.
+// Returns the shape for a batch of one.
 PoolShape PoolOf(const LayerPlan& plan) {
   const config::LayerSpec& spec = plan.spec;
   const tensor::Shape& in = plan.input();
@@ -53,7 +53,7 @@ class MaxPooling2d final : public Layer {
     shape.batch = pass.batch;
     return shape;
   }
-  const PoolShape shape_;  // of a batch of one
+  const PoolShape shape_;  // shape for a batch of one
   Memory argmax_;
 };
 

@@ -2,11 +2,11 @@
 // batch_normalization the moving mean and variance that evaluation uses.
 //
 // In training, batch_normalization returns the mean and the variance of its batch as the
-// "gradients" of its moving averages: each step of any worker moves the averages on the servers
+// "gradients" of its moving averages. Each step of any worker moves the averages on the servers
 // (ps_server/optimizer, moving_average), under the same ledger as every other update. As with
 // Keras' fused kernel, an input (height, width, channels) contributes the variance of the
-// population (the sum of squares divided by rows - 1) to the moving one; other inputs contribute
-// the batch's.
+// population to the moving variance: the sum of squares divided by rows - 1. Other inputs
+// contribute the variance of the batch.
 #include <vector>
 
 #include "worker/layers/layer.h"
@@ -43,7 +43,7 @@ class Normalization : public Layer {
 
   const double epsilon_;
   const std::int64_t columns_, rows_per_example_;
-  // The moments of the last Forward in training.
+  // Allocates memory for the moments of the last Forward in training.
   absl::Status ReserveMoments(Backend& backend, std::int64_t each) {
     return ReserveState(backend, *this, 2 * static_cast<std::size_t>(each) * sizeof(float),
                         &moments_);
@@ -55,7 +55,7 @@ class Normalization : public Layer {
   }
 
  private:
-  const int gamma_, beta_;  // positions in variables(); -1: not learned
+  const int gamma_, beta_;  // positions in variables(); -1 if not learned
   Memory moments_;          // means, then variances
 };
 
@@ -94,7 +94,7 @@ class BatchNormalization final : public Normalization {
 
  private:
   const bool of_population_;
-  const std::size_t moving_mean_;  // its position in variables(); the variance follows it
+  const std::size_t moving_mean_;  // position in variables(); the variance follows it
 };
 
 class LayerNormalization final : public Normalization {

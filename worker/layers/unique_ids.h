@@ -10,14 +10,14 @@
 
 namespace evergrad::worker {
 
-// An open-addressing hash table of positions. It is kept and cleared by generation, so a step needs
-// no allocation and no sweep once the largest batch has been seen. Not thread-safe.
+// An open-addressing hash table of positions. It is kept between steps and cleared by generation,
+// so a step needs no allocation and no sweep once the largest batch has been seen. Not thread-safe.
 class UniqueIds {
  public:
   // Begins a batch of at most `ids_max` ids (< 2^31).
   void Begin(std::size_t ids_max);
   // Appends new ids to `ids`, in order of first appearance, and the position of every id to
-  // `position`; kAbsent for a negative id. `ids` must be empty after Begin, and only this function
+  // `position` (kAbsent for a negative id). `ids` must be empty after Begin, and only this function
   // may write it.
   void Add(std::span<const std::int64_t> batch, std::vector<std::int64_t>* ids,
            std::vector<std::uint32_t>* position);
@@ -27,7 +27,7 @@ class UniqueIds {
     std::int64_t id;
     std::uint32_t position, generation;
   };
-  std::vector<Cell> cells_;  // the size is a power of two, at most half of it is used
+  std::vector<Cell> cells_;  // the size is a power of two, and at most half of the cells are used
   std::uint32_t generation_ = 0;
 };
 

@@ -28,7 +28,7 @@ absl::StatusOr<Layout> Layout::FromPlan(const v1::Plan& plan) {
   EG_RETURN_IF_ERROR(layout.LayTables(plan));
   const std::uint32_t dense_count = shard_count - layout.slots_;
 
-  // Variables by their position in the plan.
+  // Indexes the variables by their position in the plan.
   std::uint32_t variable_count = 0;
   for (const v1::ShardSpec& spec : plan.shards()) {
     if (spec.has_slot()) continue;

@@ -1,7 +1,7 @@
-// The partitioning of a job's variables into shards, according to the plan: the rows of a dense
-// variable in each shard, and the shards that are the slots of the embedding tables.
+// The division of a job's variables into shards, according to the plan. It tells the rows of a
+// dense variable in each shard, and the shards that are the slots of the embedding tables.
 //
-// A value type, checked at construction and immutable afterwards, so thread-safe.
+// A value type, checked at construction and immutable afterwards; therefore thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ class Plan;
 
 namespace evergrad::worker {
 
-// Allocates memory for data from the servers in the place that suits the device. If it returns an
-// empty buffer, or is null, the heap or the frame is used.
+// Allocates memory that suits the device, for data from the servers. If the function is null or
+// returns an empty buffer, the heap or the frame is used.
 using Room = std::function<tensor::AlignedBuffer(std::size_t bytes)>;
 
 struct ShardSlice {
@@ -40,7 +40,7 @@ struct LaidVariable {
   tensor::Shape shape;
   tensor::WireType wire = tensor::WireType::kFloat32;
   std::vector<ShardId> shards;  // in row order; never empty
-  bool moving_average = false;  // its updates are values that it moves towards, not gradients
+  bool moving_average = false;  // updates are values towards which it moves, not gradients
   std::uint64_t wire_bytes() const { return shape.elements() * tensor::WireBytes(wire); }
 };
 
@@ -54,27 +54,27 @@ struct LaidTable {
 
 class Layout {
  public:
-  // InvalidArgument that names the shard or the variable: for shard numbers that are not 0,1,2…
-  // once each, rows with a gap or overlap, conflicting descriptions of a variable, an element type
-  // other than float32, an unsupported wire type, or sizes that overflow; for slots that are not
-  // the last shards in their order, or slots without tables.
+  // Returns InvalidArgument that names the shard or the variable in these cases: shard numbers are
+  // not 0,1,2… once each; rows have a gap or overlap; descriptions of a variable conflict; an
+  // element type is not float32; a wire type is unsupported; sizes overflow; slots are not the last
+  // shards in their order; there are slots without tables.
   static absl::StatusOr<Layout> FromPlan(const v1::Plan& plan);
 
   const std::vector<LaidVariable>& variables() const {
     return variables_;
   }  // in the order of the plan
   std::uint32_t shard_count() const { return static_cast<std::uint32_t>(slices_.size()); }
-  // The slice of a slot is empty (no elements).
+  // A slot has an empty slice (no elements).
   const ShardSlice& slice(ShardId shard) const { return slices_[shard.value()]; }
   const LaidVariable& variable_of(ShardId shard) const { return variables_[slice(shard).variable]; }
-  // Embedding tables, in the order of the plan, and the number of shards that hold them: slots(),
-  // from dense_shards() on.
+  // The embedding tables, in the order of the plan. Their shards begin at dense_shards(); slots()
+  // is the number of these shards.
   const std::vector<LaidTable>& tables() const { return tables_; }
   std::uint32_t slots() const { return slots_; }
   std::uint32_t dense_shards() const { return shard_count() - slots_; }
   bool is_slot(ShardId shard) const { return shard.value() >= dense_shards(); }
   ShardId slot_shard(std::uint32_t slot) const { return ShardId(dense_shards() + slot); }
-  // Position in variables(), or -1.
+  // Returns the position in variables(), or -1.
   int Find(absl::string_view variable) const;
 
  private:

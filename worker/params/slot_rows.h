@@ -1,10 +1,10 @@
-// The distribution of a batch's ids over the slots of a job's tables, and the conversion of their
-// rows from and to the wire.
+// Distributes the ids of a batch over the slots of a job's tables, and converts their rows from and
+// to the wire.
 //
 //   ids of each table ──SlotRows──▶ one part per slot ──▶ pulls ──Scatter──▶ rows of each table
 //                                    pushes ◀──Gather── row gradients of each table
 //
-// Immutable, so thread-safe; shared by the requests that carry its ids.
+// Immutable, therefore thread-safe. The requests that carry its ids share it.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@ namespace evergrad::worker {
 
 class SlotRows {
  public:
-  // The rows of one slot: tables rise, and within a table rows have the order of its ids.
+  // The rows of one slot. Tables are in rising order; within a table, rows have the order of its
+  // ids.
   struct Part {
     ShardId shard;
     std::size_t first_row = 0, rows = 0;      // position in ids
     std::size_t first_table = 0, tables = 0;  // position in tables() and table_rows()
     std::size_t first_byte = 0,
-                bytes = 0;  // position in Gather's result, with the rows in wire order
-    // The wire type of all its tables; kSeveral: the types differ, and each row has its table's
-    // type.
+                bytes = 0;  // position in the result of Gather, with the rows in wire order
+    // The wire type of all tables in the part. kSeveral means that the types differ, and each row
+    // has the type of its table.
     tensor::WireType wire = tensor::WireType::kSeveral;
   };
 
@@ -38,7 +39,7 @@ class SlotRows {
 
   const std::vector<Part>& parts() const {
     return parts_;
-  }  // slots without rows have no part; shards rise
+  }  // slots without rows have no part; shards are in rising order
   std::span<const std::uint32_t> tables(const Part& part) const {
     return std::span(tables_).subspan(part.first_table, part.tables);
   }
@@ -46,23 +47,23 @@ class SlotRows {
     return std::span(table_rows_).subspan(part.first_table, part.tables);
   }
   std::uint64_t wire_bytes() const { return wire_bytes_; }
-  // Keeps `self` alive.
+  // Returns the ids of `part`; the bytes keep `self` alive.
   static tensor::SharedBytes Ids(const std::shared_ptr<const SlotRows>& self, const Part& part);
 
-  // Memory for the rows of each table, [ids, dimension] float32, from `room` if possible.
-  // Uninitialized.
+  // Allocates uninitialized memory for the rows of each table, [ids, dimension] float32, from
+  // `room` if possible.
   std::vector<tensor::AlignedBuffer> MakeRows(const Room& room = nullptr) const;
   // Copies the result of a pull of `part` into the rows. Returns false, without any change, if the
   // size is wrong.
   bool Scatter(const Part& part, std::span<const std::byte> values,
                std::vector<tensor::AlignedBuffer>* rows) const;
-  // Call it once all parts have been scattered: converts the rows to float32.
+  // Converts the rows to float32, once all parts have been scattered.
   void Widen(std::vector<tensor::AlignedBuffer>* rows) const;
-  // Converts gradients of each table, [ids, dimension] float32, to its wire type in place. Returns
-  // the first table with a gradient that was finite and is not any more; -1: none.
+  // Converts the gradients of each table, [ids, dimension] float32, to its wire type in place.
+  // Returns the first table with a gradient that was finite and is no longer finite, or -1.
   int ToWire(std::vector<tensor::AlignedBuffer>* gradients) const;
-  // The gradients in wire order, that of the parts: each table's elements are at the beginning of
-  // its buffer.
+  // Returns the gradients in wire order, which is the order of the parts. Each table's elements
+  // must be at the beginning of its buffer.
   tensor::AlignedBuffer Gather(const std::vector<tensor::AlignedBuffer>& gradients) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace evergrad::worker {
 namespace {
 
-// A frame may be kept alive for a section that is at least this fraction of it.
+// A section may keep a frame alive if the section is at least this fraction of it.
 constexpr std::uint64_t kFrameShare = 4;
 
 }  // namespace
@@ -60,7 +60,7 @@ std::vector<PulledShard> PullCache::Take() {
     fresh.reset();
   }
   for (auto& landing : landing_)
-    landing.reset();  // the taker reads it, so the next values need other memory
+    landing.reset();  // the taker reads this memory, so the next values need other memory
   return taken;
 }
 
@@ -102,7 +102,7 @@ void WeightBuffer::CopyIn(const ShardSlice& slice, const LaidVariable& variable,
                       bytes = variable.shape.elements() * element;
   if (whole->assembled.size() != bytes) {
     whole->assembled = tensor::AlignedBuffer(bytes);
-    // The shards that were not pulled again.
+    // Copy the values of the shards that were not pulled again.
     if (whole->borrowed != nullptr && variable.shards.size() > 1)
       std::memcpy(whole->assembled.data(), whole->borrowed, bytes);
   }

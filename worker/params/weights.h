@@ -4,8 +4,8 @@
 //   answers ──▶ PullCache ──Take──▶ WeightBuffer ──Spans──▶ Graph ──▶ GradientBuffer ──▶ pushes
 //               control executor    compute thread                    shared until sent
 //
-// For a device, values are copied while it computes: the compute thread finds each variable
-// complete in memory that is uploaded as it is.
+// For a device, the control executor copies the values while the device computes, into one piece of
+// memory per variable. The compute thread then uploads this memory as it is.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct PulledShard {
   std::uint64_t frame_bytes = 0;
 };
 
-// The values that this worker holds, identified by (start, vlsn). The pair is compared, never vlsn
-// alone, because after a rollback the numbers rise again with other contents. Not thread-safe.
+// The values that this worker holds, identified by (start, vlsn). vlsn is never compared alone,
+// because after a rollback the numbers rise again with other contents. Not thread-safe.
 class PullCache {
  public:
   struct Held {
@@ -41,12 +41,12 @@ class PullCache {
     std::uint64_t vlsn = 0;
   };
   // With `room`, accepted values of a variable are copied into memory from it, in the order of
-  // shards; if it returns none, they stay in their frame.
+  // shards. If `room` returns no memory, the values stay in their frame.
   explicit PullCache(std::shared_ptr<const Layout> layout, Room room = nullptr);
 
   const Held& held(ShardId shard) const { return held_[shard.value()]; }
-  // Replaces the held values. InvalidArgument, without any change, for an unknown shard or a
-  // payload of wrong size.
+  // Replaces the held values of the shard. InvalidArgument for an unknown shard or a payload of
+  // wrong size; nothing changes then.
   absl::Status Accept(PulledShard pulled);
   // Moves out the values accepted since the last call, at most one per shard. The caller passes all
   // of them to one WeightBuffer.
@@ -60,7 +60,7 @@ class PullCache {
   std::vector<Held> held_;
   std::vector<std::optional<PulledShard>> fresh_;
   std::vector<std::shared_ptr<tensor::AlignedBuffer>>
-      landing_;  // by variable, since the last Take; shared with the values in it
+      landing_;  // by variable: memory filled since the last Take; shared with the values in it
 };
 
 // Consecutive elements of one of the wire types.
@@ -71,19 +71,19 @@ struct TypedSpan {
 };
 
 // One contiguous span per variable. A variable whose shards arrived together, in order, is used in
-// place (no copy), unless that would keep a frame alive for less than a quarter of it; any other
-// variable is assembled, and only changed shards are copied. A variable of a 16-bit wire type is
-// widened to float32, or kept as it is with `as_pulled`. Not thread-safe; used on the compute
-// thread.
+// place without a copy, unless that would keep a frame alive for less than a quarter of the frame.
+// Any other variable is assembled, and only changed shards are copied. A variable of a 16-bit wire
+// type is widened to float32, or kept as it is with `as_pulled`. Not thread-safe; used on the
+// compute thread.
 class WeightBuffer {
  public:
   explicit WeightBuffer(std::shared_ptr<const Layout> layout, bool as_pulled = false);
-  void Absorb(std::vector<PulledShard> pulled);  // checked by PullCache
+  void Absorb(std::vector<PulledShard> pulled);  // the values must have passed PullCache
   bool complete() const { return missing_ == 0; }
-  // In the layout's order; valid until the next Absorb. EG_CHECK unless complete().
+  // Returns the spans in the layout's order, valid until the next Absorb. EG_CHECK: complete().
   std::vector<TypedSpan> Held() const;
-  // As float32. Variables of another type are converted into `widened`, which may be null unless
-  // `as_pulled`.
+  // Returns the spans as float32. Variables of another type are converted into `widened`, which may
+  // be null unless `as_pulled`.
   std::vector<std::span<const float>> Spans(
       std::vector<tensor::AlignedBuffer>* widened = nullptr) const;
 
@@ -93,8 +93,8 @@ class WeightBuffer {
     std::shared_ptr<const void> owner;  // of `borrowed`
     const std::byte* borrowed = nullptr;
   };
-  // All shards of the variable as one contiguous piece that is worth keeping, or nullptr. by_shard:
-  // the pulled shards, or nullptr.
+  // Returns all shards of the variable as one contiguous piece that is worth keeping, or nullptr.
+  // `by_shard` has the pulled shards, or nullptr for a shard that was not pulled.
   const PulledShard* InOnePiece(const LaidVariable& variable,
                                 const std::vector<PulledShard*>& by_shard) const;
   void Borrow(Whole* whole, const PulledShard& first);
@@ -111,23 +111,22 @@ class WeightBuffer {
   std::uint32_t missing_;
 };
 
-// One gradient per variable: float32 during the computation and, after ToWire, in wire type. Sent
-// from this memory without a copy, so the pushes share it.
+// One gradient per variable: float32 during the computation and, after ToWire, in wire type. Pushes
+// send it from this memory without a copy and share the ownership.
 class GradientBuffer {
  public:
-  // Uninitialized, or zeros.
+  // The memory is uninitialized, or zeros if `zeroed`.
   explicit GradientBuffer(std::shared_ptr<const Layout> layout, bool zeroed = false);
-  // For gradients that are in their wire types already, without ToWire: one buffer per variable, of
-  // its wire_bytes.
+  // For gradients that already have their wire types, so that ToWire is not called. There is one
+  // buffer per variable, of its wire_bytes.
   GradientBuffer(std::shared_ptr<const Layout> layout, std::vector<tensor::AlignedBuffer> buffers);
   std::byte* wire(std::uint32_t index) { return buffers_[index].data(); }
   std::span<float> variable(std::uint32_t index) { return buffers_[index].floats(); }
   std::vector<std::span<float>> Spans();
-  // Call it once, before the first Slice: converts each variable to its wire type in place. Returns
-  // the first variable with a gradient that was finite and is not any more (beyond the range), or
-  // -1.
+  // Converts each variable to its wire type in place. Called once, before the first Slice. Returns
+  // the first variable with a gradient that was finite and now exceeds the range, or -1.
   int ToWire();
-  // The rows of `shard` in wire format; keeps `self` alive.
+  // Returns the rows of `shard` in wire format; the bytes keep `self` alive.
   static tensor::SharedBytes Slice(const std::shared_ptr<const GradientBuffer>& self,
                                    ShardId shard);
 

@@ -16,8 +16,8 @@ memory::desc Desc(memory::dims dims, Tag tag, Element type = Element::kFloat32) 
   return {std::move(dims), ToDnnl(type), tag};
 }
 
-// A tensor of the interface and the same tensor in the layout of a primitive: one memory if the
-// layouts agree, otherwise two and a reorder.
+// A tensor of the interface, and the same tensor in the layout of a primitive. They share one
+// memory if the layouts agree; otherwise there are two memories and a reorder.
 class Operand {
  public:
   Operand() = default;
@@ -25,7 +25,8 @@ class Operand {
       : ours_(ours, engine, nullptr) {
     if (ours != wanted) wanted_.emplace(wanted, engine);
   }
-  // The memory to pass to the primitive. oneDNN has no pointer to const; inputs are only read.
+  // Returns the memory to pass to the primitive. oneDNN has no pointer to const; inputs are only
+  // read.
   const memory& at_primitive() const { return wanted_ ? *wanted_ : ours_; }
   void Load(AnyIn values, dnnl::stream& stream) {
     ours_.set_data_handle(const_cast<void*>(values.data()));
@@ -47,14 +48,14 @@ class Operand {
   std::optional<dnnl::reorder> load_, store_;
 };
 
-// The description of HWIO for oneDNN, whose logical order is (out, in, h, w).
+// Describes an HWIO kernel to oneDNN, whose logical order is (out, in, h, w).
 memory::desc KernelDesc(const Conv2dShape& s, Element type) {
   return Desc({s.filters, s.in_c, s.kernel_h, s.kernel_w}, Tag::hwio, type);
 }
 
-// NHWC with one channel equals NCHW, and with 16 channels nChw16c, byte for byte. For these layouts
-// oneDNN has AVX-512 kernels for few input channels, which are twice as fast (the first
-// convolution, 128 x 28x28x1 to 16: 0.27 instead of 0.53 ms).
+// NHWC with one channel equals NCHW byte for byte, and NHWC with 16 channels equals nChw16c. For
+// these layouts oneDNN has AVX-512 kernels for few input channels, which are twice as fast (the
+// first convolution, 128 x 28x28x1 to 16: 0.27 instead of 0.53 ms).
 memory::desc InputDesc(const Conv2dShape& s, Element type, bool first_layer) {
   return Desc({s.batch, s.in_c, s.in_h, s.in_w}, first_layer ? Tag::nchw : Tag::nhwc, type);
 }
@@ -82,7 +83,7 @@ dnnl::convolution_forward::primitive_desc ForwardDesc(const Conv2dShape& s, Elem
   return {desc, attributes, engine};
 }
 
-// Returns whether this CPU has those kernels. The reference code that oneDNN would use otherwise is
+// Returns whether this CPU has those kernels. Without them, oneDNN would use reference code that is
 // a hundred times slower.
 bool IsFirstLayer(const Conv2dShape& s, Element type, const dnnl::engine& engine) {
   return type == Element::kFloat32 && s.in_c == 1 && s.filters == 16 &&

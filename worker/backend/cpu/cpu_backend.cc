@@ -29,9 +29,9 @@ namespace evergrad::worker {
 namespace {
 
 constexpr int kThreadsMax = 1024;
-// A model has tens of shapes, twice as many with the short last batch. There are more only if batch
-// sizes keep changing; then all plans are dropped, which bounds the memory (a plan holds its
-// reordered weights and scratch memory).
+// A model has tens of shapes, and as many again for the short last batch. There are more only if
+// batch sizes keep changing. Then all plans are dropped, which bounds the memory: a plan holds its
+// reordered weights and scratch memory.
 constexpr std::size_t kPlansMax = 256;
 
 std::string& IsaLimit() {
@@ -39,10 +39,11 @@ std::string& IsaLimit() {
   return limit;
 }
 
-// oneDNN 2.6's bfloat16 products for AMX end in SIGILL (tiles are used before they are configured,
-// for every shape; seen on Debian 12, kernel 6.18, with the kernel's permission to use tiles). So
-// the first backend of a process limits the instruction set below AMX; oneDNN accepts the limit
-// only before its first use. A limit in the environment that is at least as low is kept.
+// oneDNN 2.6's bfloat16 products for AMX end in SIGILL, for every shape, because tiles are used
+// before they are configured (seen on Debian 12, kernel 6.18, with the kernel's permission to use
+// tiles). Therefore the first backend of a process limits the instruction set below AMX; oneDNN
+// accepts the limit only before its first use. A limit in the environment that is at least as low
+// is kept.
 void GoWithoutTiles() {
   static const bool done = [] {
     const std::string isa = absl::AsciiStrToLower(IsaLimit());
@@ -111,8 +112,8 @@ class CpuBackend final : public Backend {
   }
   absl::Status TakeError() override { return std::exchange(error_, absl::OkStatus()); }
   void Enter(absl::string_view layer, Phase) override { layer_ = layer; }
-  // oneDNN 2.6 has bfloat16 from AVX-512 on (correct but slow below avx512_core_bf16, with float32
-  // instructions), and no float16.
+  // oneDNN 2.6 has no float16. It has bfloat16 from AVX-512 on; below avx512_core_bf16 this is
+  // correct but slow, because it uses float32 instructions.
   absl::Status CheckPrecision(Precision precision) const override {
     switch (precision) {
       case Precision::kFloat32: return absl::OkStatus();
@@ -122,7 +123,7 @@ class CpuBackend final : public Backend {
       case Precision::kMixedBFloat16: break;
     }
     const auto has = static_cast<unsigned>(dnnl::get_effective_cpu_isa()),
-               wants = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // bit sets
+               wants = static_cast<unsigned>(dnnl::cpu_isa::avx512_core);  // values are bit sets
     if ((has & wants) == wants) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat(
         "oneDNN has bfloat16 products only from avx512_core on, and this CPU is ", IsaName()));
@@ -326,8 +327,8 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // Catches oneDNN's exceptions. The first error is kept, and nothing is computed until it has been
-  // returned.
+  // Catches oneDNN's exceptions. The first error is kept, and nothing is computed until the error
+  // has been returned.
   template <typename Body>
   void Guard(absl::string_view what, Body body) {
     if (!error_.ok()) return;
@@ -350,7 +351,8 @@ class CpuBackend final : public Backend {
     std::copy(from.begin(), from.end(), to.begin());
   }
 
-  // c[m,n] = op(a) op(b), row-major, with leading dimensions of the stored arrays.
+  // c[m,n] = op(a) op(b), row-major; `a_row`, `b_row` and `c_row` are the leading dimensions of the
+  // stored arrays.
   void Multiply(char transpose_a, char transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
                 In a, std::int64_t a_row, In b, std::int64_t b_row, Out c, std::int64_t c_row) {
     const dnnl::status status = dnnl::sgemm(transpose_a, transpose_b, m, n, k, 1.0f, a.data(),
@@ -359,7 +361,7 @@ class CpuBackend final : public Backend {
       throw dnnl::error(static_cast<dnnl_status_t>(status), "matrix product");
   }
 
-  // `x` converted to `type`, valid until the next call.
+  // Returns `x` converted to `type`, valid until the next call.
   AnyIn Narrow(AnyIn x, Element type) {
     if (x.type() == type) return x;
     const std::size_t bytes = x.size() * BytesOf(type);
@@ -379,9 +381,9 @@ class CpuBackend final : public Backend {
       cpu::ActivationBackward(threads_, activation, rows, columns, y, dy, dy);
   }
 
-  // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. So relu is fused only
-  // if no NaN can arise: all operands are finite and no partial sum can exceed float's range. The
-  // check of x costs a fraction of a pass over y.
+  // oneDNN's fused relu turns NaN into 0, which would hide a diverged model. Therefore relu is
+  // fused only if no NaN can arise: all operands are finite and no partial sum can exceed float's
+  // range. The check of x costs a fraction of a pass over y.
   bool CannotOverflow(const Conv2dShape& s, In x, In w, In b) const {
     const double products = static_cast<double>(s.kernel_h * s.kernel_w * s.in_c);
     const double bound =

@@ -1,5 +1,5 @@
-// The default backend: oneDNN for convolutions and matrix products, our own loops and Eigen for
-// everything else.
+// The default backend. Convolutions and matrix products use oneDNN; everything else uses our own
+// loops and Eigen.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace evergrad::worker {
 
-// For main(), before the first backend: KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA")). Without a
-// limit, the highest instruction set that backends support is used.
+// main() calls it before the first backend: KeepIsaLimit(std::getenv("ONEDNN_MAX_CPU_ISA")).
+// Without a limit, the highest instruction set that backends support is used.
 void KeepIsaLimit(const char* limit);
 
 // `bind`: see BackendOptions. InvalidArgument for threads < 1 or above 1024. Unavailable if oneDNN

@@ -14,12 +14,12 @@
 namespace evergrad::worker::cpu {
 namespace {
 
-// takes about the 10 µs that waking a thread costs
+// A part takes about the 10 µs that it costs to wake a thread.
 constexpr std::int64_t kElementsPerPart = 16384;
 
-// Eigen's exp and tanh process whole vectors of an aligned chunk, the last one padded: its scalar
-// code for odd ends and unaligned starts gives other bits, and an element's bits must not depend on
-// its position.
+// Eigen's exp and tanh process whole vectors of an aligned chunk; the last one is padded. Eigen's
+// scalar code for odd ends and unaligned starts gives other bits, but an element's bits must not
+// depend on its position.
 constexpr std::int64_t kChunk = 16;
 using Chunk = Eigen::Array<float, kChunk, 1>;
 
@@ -196,7 +196,7 @@ void ActivationBackward(int threads, Activation a, std::int64_t rows, std::int64
 void Dropout(int threads, double rate, std::uint64_t key, AnyIn x, AnyOut y) {
   const std::int64_t n = static_cast<std::int64_t>(x.size());
   const float scale = static_cast<float>(1.0 / (1.0 - rate));
-  // Uniform() is a 24-bit word / 2^24, so rate is compared in these units, exactly.
+  // Uniform() is a 24-bit word / 2^24, so the rate is compared in these units, exactly.
   const double threshold = rate * 16777216.0;
   ParallelFor(
       threads, (n + 3) / 4, kElementsPerPart / 16, [&](std::int64_t begin, std::int64_t end) {
@@ -312,7 +312,7 @@ void CopyColumns(int threads, std::int64_t rows, std::int64_t width, AnyIn x,
   });
 }
 
-// Several partial sums, so that it vectorizes with the same bits everywhere.
+// Uses several partial sums, so that the loop vectorizes with the same bits everywhere.
 double SumOfSquares(In x) {
   constexpr std::size_t kLanesOfSum = 8;
   double lanes[kLanesOfSum] = {};
@@ -331,8 +331,8 @@ bool AllFinite(int threads, AnyIn x) {
   std::atomic<bool> finite{true};
   ParallelFor(threads, static_cast<std::int64_t>(x.size()), 4 * kElementsPerPart,
               [&](std::int64_t begin, std::int64_t end) {
-                // An exponent of all ones is Inf or NaN. Works in blocks, so that it vectorizes and
-                // still ends early.
+                // An exponent of all ones is Inf or NaN. The loop works in blocks, so that it
+                // vectorizes and still ends early.
                 constexpr std::int64_t kBlock = 4096;
                 for (std::int64_t from = begin; from < end; from += kBlock) {
                   const AnyIn block =

@@ -1,5 +1,5 @@
 // Loops over elements, rows and columns: sums, copies, bias, activations, dropout, non-finite
-// checks. Each gives the same bits for every division of the work.
+// checks. Each loop gives the same bits for every division of the work.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace evergrad::worker::cpu {
 void AddBias(int threads, std::int64_t rows, std::int64_t columns, In b, AnyOut y);
 // sums[c] = sum over r of x[r, c], in row order.
 void ColumnSums(int threads, std::int64_t rows, std::int64_t columns, AnyIn x, Out sums);
-// The largest |x|; not finite if any element is not.
+// Returns the largest |x|; the result is not finite if any element is not.
 float LargestMagnitude(int threads, In x);
 void ActivationForward(int threads, Activation a, std::int64_t rows, std::int64_t columns, AnyIn x,
                        AnyOut y);

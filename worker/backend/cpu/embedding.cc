@@ -29,7 +29,7 @@ void ForEach(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32
   }
 }
 
-// The factor of a bag's sum.
+// Returns the factor of a bag's sum.
 float BagScale(const EmbeddingShape& s, std::size_t n, std::span<const std::uint32_t> position,
                In weights) {
   if (s.combiner == Combiner::kNone || s.combiner == Combiner::kSum) return 1;

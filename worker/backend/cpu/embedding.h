@@ -1,5 +1,5 @@
-// Lookup of table rows by id, and the gradients of rows. Uses one thread: several ids may refer to
-// one row, and the contract fixes their order.
+// Lookup of table rows by id, and the gradients of rows. The functions use one thread, because
+// several ids may refer to one row, and the contract fixes their order.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ bool Clipped(double probability) { return probability < kEpsilon || probability 
 
 std::int64_t ArgMax(In row) { return std::max_element(row.begin(), row.end()) - row.begin(); }
 
-// One row of logits: -log softmax[label]; gradient = softmax - onehot.
+// Computes one row of logits: -log softmax[label]; gradient = softmax - onehot.
 double SparseFromLogits(In row, std::size_t label, double scale, Out gradient) {
   const float largest = *std::max_element(row.begin(), row.end());
   double sum = 0;
@@ -32,8 +32,8 @@ double SparseFromLogits(In row, std::size_t label, double scale, Out gradient) {
   return std::log(sum) - (static_cast<double>(row[label]) - largest);
 }
 
-// One row of probabilities. Keras clips them and uses their logarithms as logits, which divides by
-// their sum again.
+// Computes one row of probabilities. Keras clips them and uses their logarithms as logits, which
+// divides by their sum again.
 double SparseFromProbabilities(In row, std::size_t label, double scale, Out gradient) {
   double sum = 0;
   for (const float p : row) sum += Clip(p);

@@ -1,5 +1,5 @@
-// The losses of Keras 2.9 with their gradients, and the metrics. Uses one thread: batches are
-// small, and sums have a fixed order.
+// The losses of Keras 2.9 with their gradients, and the metrics. The functions use one thread,
+// because batches are small and sums have a fixed order.
 #pragma once
 
 #include <cstdint>

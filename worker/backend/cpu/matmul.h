@@ -11,8 +11,8 @@
 
 namespace evergrad::worker::cpu {
 
-// c[m,n] = op(a) op(b) (+ bias[n]), row-major; a is [m,k], transposed [k,m]; b is [k,n], transposed
-// [n,k]. a and b have type `in`, c has type `out`.
+// c[m,n] = op(a) op(b) (+ bias[n]), row-major. a is [m,k], or [k,m] if transposed; b is [k,n], or
+// [n,k] if transposed. a and b have type `in`, c has type `out`.
 struct MatmulShape {
   std::int64_t m, n, k;
   bool transpose_a, transpose_b, with_bias;

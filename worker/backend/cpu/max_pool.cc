@@ -21,10 +21,10 @@ Window Clip(std::int64_t out, std::int64_t stride, std::int64_t pad, std::int64_
 }
 
 constexpr std::int64_t kRowsPerPart =
-    8;  // 8 rows of a small image take about the 10 µs that waking a thread costs
+    8;  // 8 rows of a small image take about the 10 µs that it costs to wake a thread
 
-// Eight channels at once, in the compilers' vector types: the running maximum and its index stay in
-// registers over a window.
+// Processes eight channels at once, in the compilers' vector types. The running maximum and its
+// index stay in registers over a window.
 constexpr std::int64_t kLanes = 8;
 using Floats = float __attribute__((vector_size(32)));
 using Ints = std::int32_t __attribute__((vector_size(32)));
@@ -41,7 +41,7 @@ void Store(const Vector& vector, Element* to) {
   std::memcpy(to, &vector, sizeof vector);
 }
 
-// Index of the first channel of the input pixel (y, x).
+// Returns the index of the first channel of the input pixel (y, x).
 std::int64_t Pixel(const PoolShape& s, std::int64_t image, std::int64_t y, std::int64_t x) {
   return ((image * s.in_h + y) * s.in_w + x) * s.channels;
 }
@@ -98,8 +98,8 @@ void BackwardFloats(int threads, const PoolShape& s, In dy, std::span<const std:
                     Out dx) {
   const std::int64_t row_step = s.in_w * s.channels, image_in = s.in_h * row_step,
                      image_out = s.out_h * s.out_w * s.channels;
-  // If windows do not overlap, each input element gets at most one gradient: compare and store, in
-  // vectors, instead of scatter.
+  // If windows do not overlap, each input element gets at most one gradient. A vectorized
+  // comparison and store then replaces the scatter.
   const bool disjoint = s.stride_h >= s.pool_h && s.stride_w >= s.pool_w;
   // If every input element lies in a window, the stores cover dx and the clearing pass is skipped.
   const bool covered = disjoint && s.stride_h == s.pool_h && s.stride_w == s.pool_w &&
@@ -151,7 +151,7 @@ void BackwardFloats(int threads, const PoolShape& s, In dy, std::span<const std:
   });
 }
 
-// The shape of a batch of one.
+// Returns the shape for a batch of one.
 PoolShape ImageOf(PoolShape s) {
   s.batch = 1;
   return s;
@@ -159,8 +159,8 @@ PoolShape ImageOf(PoolShape s) {
 
 }  // namespace
 
-// 16-bit elements are processed image by image as float32, so gradients of overlapping windows are
-// added in float32. An image's argmax is converted from and to that of the batch.
+// 16-bit elements are processed image by image as float32, so that gradients of overlapping windows
+// are added in float32. An image's argmax is converted from and to the argmax of the batch.
 void MaxPoolForward(int threads, const PoolShape& s, AnyIn x, AnyOut y,
                     std::span<std::int32_t> argmax) {
   if (x.is_float32()) return ForwardFloats(threads, s, x.floats(), y.floats(), argmax);

@@ -1,4 +1,4 @@
-// Max pooling over NHWC with the index of each maximum. Uses our own loops, because oneDNN's
+// Max pooling over NHWC with the index of each maximum. The loops are our own, because oneDNN's
 // workspace is opaque and the contract requires argmax.
 #pragma once
 

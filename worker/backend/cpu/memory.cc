@@ -11,7 +11,8 @@
 namespace evergrad::worker::cpu {
 namespace {
 
-// No CPU addresses more, and some allocators end the process instead of reporting an error.
+// No CPU addresses more, and some allocators end the process for such a size instead of reporting
+// an error.
 constexpr std::size_t kBytesMax = std::size_t{1} << 47;
 
 std::uint64_t FreeBytes() {

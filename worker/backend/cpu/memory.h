@@ -12,10 +12,10 @@
 
 namespace evergrad::worker::cpu {
 
-// Shared with the buffers in use, which may outlive the backend and be freed on any thread.
+// Shared with the buffers in use. They may outlive the backend and be freed on any thread.
 class Heap final : public tensor::BufferHome {
  public:
-  // ResourceExhausted as in Backend::Allocate.
+  // Returns ResourceExhausted as Backend::Allocate does.
   static absl::StatusOr<tensor::AlignedBuffer> Allocate(const std::shared_ptr<Heap>& self,
                                                         std::size_t bytes, absl::string_view what);
   void TakeBack(std::byte* data, std::size_t bytes) override;

@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::int64_t kElementsPerPart = 16384;  // as in elementwise.cc
 constexpr std::int64_t kElementsPerBlock =
-    65536;  // per partial sum; fixed, because the division would change the bits
+    65536;  // rows per partial sum; fixed, because another division would change the bits
 
-// sums[k][c] = sum over the rows of the values added by `visit(row, the row of each input, block
-// sums)`. Blocks are summed in parallel and then added in order.
+// sums[k][c] = sum over the rows of the values that `visit(row, the row of each input, block sums)`
+// adds. Blocks are summed in parallel and then added in order.
 template <int kSums, std::size_t kInputs, typename Visit>
 std::vector<double> SumRows(int threads, std::int64_t rows, std::int64_t channels,
                             const std::array<AnyIn, kInputs>& inputs, Visit visit) {

@@ -1,7 +1,7 @@
-// Batch and layer normalization, and the mean over positions. Our own loops with two passes over
-// the data (mean, then squares around it: the difference of two large sums would lose the
-// variance), and sums in double by fixed blocks of rows: the same bits for every division of the
-// work.
+// Batch and layer normalization, and the mean over positions. The loops are our own. They make two
+// passes over the data: first the mean, then the squares around it, because a difference of two
+// large sums would lose the variance. Sums are in double, by fixed blocks of rows, so that every
+// division of the work gives the same bits.
 #pragma once
 
 #include <cstdint>

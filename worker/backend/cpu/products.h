@@ -1,4 +1,4 @@
-// Scalar products of vectors: dot, cosine, and those of all pairs (factorization machine).
+// Scalar products of vectors: dot, cosine, and the products of all pairs (factorization machine).
 #pragma once
 
 #include <cstdint>

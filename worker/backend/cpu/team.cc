@@ -6,8 +6,8 @@
 #include <atomic>
 #include <vector>
 
-// libgomp's stable C interface, declared here because clang has no omp.h for it; `#pragma omp
-// parallel` compiles to this call.
+// libgomp's stable C interface. It is declared here because clang has no omp.h for libgomp;
+// `#pragma omp parallel` compiles to this call.
 extern "C" {
 void omp_set_num_threads(int threads);
 int omp_get_thread_num();
@@ -24,8 +24,8 @@ struct Loop {
 };
 
 // Tells ThreadSanitizer what libgomp's barriers guarantee: every part sees the caller's earlier
-// writes, and the caller sees the parts' writes. libgomp synchronizes by futexes that
-// ThreadSanitizer does not see; two atomic operations per part cost nothing in comparison.
+// writes, and the caller sees the writes of the parts. libgomp synchronizes by futexes that
+// ThreadSanitizer does not see. Two atomic operations per part cost nothing in comparison.
 std::atomic<std::uint32_t> order{0};
 
 void RunPart(void* data) {

@@ -8,17 +8,17 @@
 namespace evergrad::worker::cpu {
 
 // Sets the team size of the calling thread, for oneDNN and for ParallelFor. The setting is per
-// thread, so every entry to the backend calls this; it is one store.
+// thread, so every entry to the backend makes this call, which costs one store.
 void SetTeamSize(int threads);
 
-// Binds the calling thread and its team of `threads` to one CPU each, if these are all the CPUs
-// that this process may use and more than one; otherwise does nothing. Threads that the calling
-// thread starts later inherit its CPU. Returns whether it has bound them.
+// Binds the calling thread and its team of `threads` to one CPU each. Does nothing unless these are
+// all the CPUs that this process may use, and more than one. Threads that the calling thread starts
+// later inherit its CPU. Returns whether it has bound them.
 bool BindTeam(int threads);
 
 // Calls body(begin, end) over disjoint ranges that cover [0, n), on at most `threads` threads. No
-// range is shorter than `grain` unless it is the only one. Returns when all have ended. `body` must
-// give the same bits for every division.
+// range is shorter than `grain` unless it is the only one. Returns when all calls have ended.
+// `body` must give the same bits for every division.
 void ParallelFor(int threads, std::int64_t n, std::int64_t grain,
                  absl::FunctionRef<void(std::int64_t begin, std::int64_t end)> body);
 

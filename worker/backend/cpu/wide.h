@@ -1,5 +1,6 @@
-// Gives loops written for float32 access to 16-bit elements: float32 arrays are used in place,
-// others in pieces through a buffer that stays in the cache. One object per thread and array.
+// Gives loops written for float32 access to 16-bit elements. float32 arrays are used in place,
+// other arrays in pieces, through a buffer that stays in the cache. One object per thread and
+// array.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ inline tensor::WireType ToWire(Element e) { return static_cast<tensor::WireType>
 class WideIn {
  public:
   explicit WideIn(AnyIn all) : all_(all) {}
-  // Elements [begin, begin + n), valid until the next call.
+  // Returns elements [begin, begin + n), valid until the next call.
   const float* Load(std::int64_t begin, std::int64_t n) {
     if (all_.is_float32()) return static_cast<const float*>(all_.data()) + begin;
     if (buffer_.size() < static_cast<std::size_t>(n)) buffer_.resize(static_cast<std::size_t>(n));
@@ -34,15 +35,15 @@ class WideIn {
 class WideOut {
  public:
   explicit WideOut(AnyOut all) : all_(all) {}
-  // Memory for new values of [begin, begin + n), to be followed by Store(). Its contents are
-  // unspecified.
+  // Returns memory for new values of [begin, begin + n), with unspecified contents. Store() must
+  // follow.
   float* At(std::int64_t begin, std::int64_t n) {
     begin_ = begin, n_ = n;
     if (all_.is_float32()) return static_cast<float*>(all_.data()) + begin;
     if (buffer_.size() < static_cast<std::size_t>(n)) buffer_.resize(static_cast<std::size_t>(n));
     return buffer_.data();
   }
-  // The same with the current values.
+  // Like At, but the memory holds the current values.
   float* Load(std::int64_t begin, std::int64_t n) {
     float* const at = At(begin, n);
     if (!all_.is_float32())
@@ -61,8 +62,8 @@ class WideOut {
   std::vector<float> buffer_;
 };
 
-// Calls body(begin, count) over [begin, end): once for float32, otherwise in pieces of the buffers'
-// size.
+// Calls body(begin, count) over [begin, end): once for float32, otherwise in pieces of the size of
+// the buffers.
 template <typename Body>
 void ForPieces(bool whole, std::int64_t begin, std::int64_t end, Body body) {
   constexpr std::int64_t kPiece = 2048;
