@@ -1,5 +1,5 @@
-// Settings of evergrad-worker in addition to those of every daemon (common/daemon); each is
-// declared once in AddOptions.
+// Settings of evergrad-worker in addition to those of every daemon (common/daemon). Each is
+// declared once, in AddOptions.
 #pragma once
 
 #include <chrono>
@@ -15,11 +15,11 @@
 namespace evergrad::worker {
 
 struct Config {
-  std::string name;  // "": the ordinal of the host name, or else a number from the coordinator
+  std::string name;  // if "", the ordinal of the host name, or else a number from the coordinator
   std::string device = "auto";  // auto | cpu | gpu | gpu:N; Resolve leaves cpu or gpu:N
-  // set by Resolve: the device and the reason, "cpu: no CUDA driver (cudart 35)"
+  // Set by Resolve: the device and the reason, "cpu: no CUDA driver (cudart 35)".
   std::string device_text = {};
-  std::string cuda_library = {};  // "": libevergrad_cuda.so beside the executable
+  std::string cuda_library = {};  // "" means libevergrad_cuda.so beside the executable
   std::uint32_t threads = 0;      // 0: half of the cores, at least one
   std::uint32_t prefetch_batches_max = 8;
   std::uint64_t prefetch_bytes_max = 64ull << 20;
@@ -28,24 +28,26 @@ struct Config {
   std::uint64_t data_bytes_max = 8ull << 30;
   std::uint32_t step_records_max = 4096;
   std::chrono::milliseconds call_deadline{10000};
-  std::uint64_t lane_bytes = 2ull << 20;  // 0: no shared memory
+  std::uint64_t lane_bytes = 2ull << 20;  // 0 means no shared memory
   std::string not_finite = "fail";        // fail | skip
 };
 
 // `config` outlives the table.
 void AddOptions(daemon::OptionTable* table, Config* config);
 
-// Fills in values that depend on the machine: the name, the threads, the device. UserError for an
-// invalid identity, and for a device that is not usable or computes something else than the CPU
+// Fills in the values that depend on the machine: the name, the threads, the device. UserError for
+// an invalid identity, and for a device that is unusable or does not compute the same as the CPU
 // (worker/backend/self_check.h) on numbers drawn from `check_seed`.
 absl::Status Resolve(absl::string_view host_name, unsigned cores, Config* config,
                      std::uint64_t check_seed = 1);
 
-// The files that a job may use as data: those in --data-root. Without the flag all files if
-// `local_only` (daemon::IsLocalOnly is true here and at the coordinator), otherwise none.
+// Returns the files that a job may use as data: those in --data-root. Without the flag these are
+// all files if `local_only` (daemon::IsLocalOnly is true here and at the coordinator), otherwise
+// none.
 fs::Roots RootsOf(const Config& config, bool local_only);
 
-// "worker-3" and "worker-3.pool" -> "3"; "" for a name without an ordinal after a dash.
+// Returns the ordinal: "3" for "worker-3" and "worker-3.pool", "" for a name without an ordinal
+// after a dash.
 std::string OrdinalOf(absl::string_view host_name);
 
 }  // namespace evergrad::worker

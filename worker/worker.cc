@@ -19,8 +19,8 @@ namespace {
 // More than the sum of the runner's own waits, less than the 10 s of grace.
 constexpr std::chrono::milliseconds kDrainMax{8000};
 
-// The properties of this host that affect results beside the plan and the build: kernels are
-// selected by instruction set, and sums are divided by threads.
+// Names the properties of this host that affect results, apart from the plan and the build: kernels
+// are selected by instruction set, and sums are divided by threads.
 std::string ComputeName(const Config& config) {
   const char* const isa = __builtin_cpu_supports("avx512f") ? "avx512"
                           : __builtin_cpu_supports("avx2")  ? "avx2"
@@ -43,7 +43,8 @@ struct Worker::Impl {
   Dependencies dependencies;
   Config config;
   Identity identity;
-  std::string name;  // control executor; a number from the coordinator if it has none of its own
+  std::string
+      name;  // control executor; a number from the coordinator if the worker has no configured name
   std::int64_t started_ms = 0;
   std::unique_ptr<transport::Server> server;  // for health checks
   std::unique_ptr<runtime::ThreadExecutor> control, compute;
@@ -77,7 +78,7 @@ struct Worker::Impl {
       dependencies.logger->SetTask(absl::StrCat("worker/", name));
     }
     last_rejection.clear();
-    // A coordinator that this worker reaches on loopback may also listen for other machines, whose
+    // The worker may reach a coordinator on loopback that also listens for other machines, whose
     // users submit jobs, too.
     const fs::Roots roots = RootsOf(config, identity.local_only && registered.local_only());
     if (!roots.everything() && roots.folders().empty() && !warned_of_roots) {
@@ -126,7 +127,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Listen(const Dependencies& depen
   impl->name = config.name;
   impl->started_ms = dependencies.clock->WallMillis();
   transport::Handlers handlers;
-  // No unary calls, because the transport itself answers health checks.
+  // The handlers accept no unary calls, because the transport itself answers health checks.
   handlers.stream = [](const transport::PeerInfo&, absl::string_view,
                        std::shared_ptr<transport::MessageStream>)
       -> std::optional<transport::MessageStreamEvents> {
@@ -200,7 +201,7 @@ void Worker::Join(Identity identity, client::SessionClient::Options session,
     options.prefetch_bytes_max = impl->config.prefetch_bytes_max;
     options.data_bytes_max = impl->config.data_bytes_max;
     options.data_roots = RootsOf(
-        // until the coordinator has said whether others may submit jobs
+        // false until the coordinator has said whether others may submit jobs
         impl->config, /*local_only=*/false);
     options.step_records_max = impl->config.step_records_max;
     options.call_deadline = impl->config.call_deadline;
@@ -259,8 +260,8 @@ void Worker::Stop(absl::string_view reason) {
     leaving.mutable_leaving()->set_reason(reason);
     impl->session->Send(std::move(leaving));
   };
-  // Leaving is sent first: the coordinator grants nothing new to this worker, and grants returned
-  // work to others at once.
+  // Leaving is sent first. The coordinator then grants nothing new to this worker, and grants the
+  // returned work to others at once.
   impl->control->Post([impl, drained, say] {
     if (impl->session != nullptr) say();
     if (impl->runner == nullptr) return drained->Set();
@@ -272,14 +273,14 @@ void Worker::Stop(absl::string_view reason) {
   runtime::Event said;
   impl->control->Post([impl, &said, say] {
     if (impl->session != nullptr) {
-      say();  // again, because the session may be another one now
+      say();  // sent again, because the session may be another one now
       impl->session->Stop();
     }
     said.Set();
   });
   said.Wait();
   // This order avoids calls into destroyed objects: tasks end before the objects of their
-  // executors, calls before the client.
+  // executors, and calls end before the client.
   impl->server->Shutdown();
   impl->compute->Shutdown();
   impl->control->Shutdown();

@@ -4,8 +4,8 @@
 //   coordinator ── session ──▶ control executor: SessionClient, Runner ──▶ compute executor
 //   servers     ══ data streams ══▶ ParameterClient
 //
-// Several workers may live in one process. Everything it needs is passed to the constructor and
-// outlives it.
+// Several workers may live in one process. The constructor receives everything that a worker needs,
+// and all of it outlives the worker.
 #pragma once
 
 #include <functional>
@@ -37,16 +37,16 @@ class Worker {
     metrics::Registry* registry = nullptr;
     const Clock* clock = nullptr;
     fault::Failpoints* failpoints = nullptr;  // may be null
-    std::uint64_t process_uid = 0;            // random at start
+    std::uint64_t process_uid = 0;            // random, drawn at start
   };
   struct Identity : client::TaskIdentity {
-    bool allow_counting = false;  // started with --failpoints
-    // a user's functions; outlives the worker. null: none
+    bool allow_counting = false;  // the daemon was started with --failpoints
+    // A user's functions, which outlive the worker; null if there are none.
     const sdk::Registry* functions = nullptr;
-    bool local_only = false;  // daemon::IsLocalOnly
+    bool local_only = false;  // result of daemon::IsLocalOnly
   };
 
-  // Binds a port for health checks only, because no peer connects to a worker. `config` must be
+  // Binds a port, for health checks only, because no peer connects to a worker. `config` must be
   // resolved. Errors are those of Transport::Listen.
   static absl::StatusOr<std::unique_ptr<Worker>> Listen(const Dependencies& dependencies,
                                                         const Config& config,
@@ -55,16 +55,17 @@ class Worker {
 
   std::string address() const;  // the bound address
 
-  // Connects to the coordinator, and reconnects until Stop. `on_refused` (control executor, once)
-  // is called if the coordinator has refused this process permanently, with the kind of the
-  // refusal; or with kDeviceLost. `on_drain` (control executor): an operator has requested a drain.
+  // Connects to the coordinator, and reconnects until Stop. `on_refused` is called at most once:
+  // with the kind of the refusal if the coordinator has refused this process permanently, or with
+  // kDeviceLost. `on_drain` is called when an operator has requested a drain. Both run on the
+  // control executor.
   void Join(Identity identity, client::SessionClient::Options session,
             std::function<void(const std::string& kind)> on_refused,
             std::function<void(const std::string& reason)> on_drain = nullptr);
 
   // Finishes or drops the running step, hands back attempts that have not begun, sends Leaving, and
-  // ends everything: within 10 s, including one step or one file on the compute thread. Idempotent;
-  // not from a callback.
+  // ends everything. This takes at most 10 s, including one step or one file on the compute thread.
+  // Idempotent. Must not be called from a callback.
   void Stop(absl::string_view reason);
 
  private:

@@ -1,4 +1,4 @@
-// The main of every worker: evergrad-worker has no functions, a user's program registers some
+// The main of every worker. evergrad-worker registers no functions; a user's program registers some
 // (worker/sdk/sdk.h).
 #include "worker/sdk/sdk.h"
 
@@ -64,7 +64,7 @@ int WorkerMain(int argc, char** argv, Registry functions) {
       [&daemon](const std::string& reason) { daemon.RequestDrain(reason); });
 
   const daemon::Daemon::End end = daemon.WaitForEnd();
-  // the coordinator refused this process permanently; the log has the reason
+  // The coordinator refused this process permanently; the log has the reason.
   if (end.kind == daemon::Daemon::End::Kind::kRefused) {
     (*worker)->Stop(refused_code == daemon::kExitDevice ? "the device of the worker has failed"
                                                         : "refused");

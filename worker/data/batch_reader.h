@@ -5,8 +5,8 @@
 //     ▼        ▼                 current closure ends
 //   reader thread ──▶ [buffer: batches_max, bytes_max] ──▶ Next(1) … Next(1), Next(2) …
 //
-// A requested batch is read even if the buffer is full: at most one more batch, and no order of
-// calls can block the reader.
+// A requested batch is read even if the buffer is full. The buffer then exceeds its limits by at
+// most one batch, and no order of calls can block the reader.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,16 @@
 
 namespace evergrad::worker {
 
-// Thread-safe. Callbacks run on the reader's thread, or inside Next if the batch is in the buffer;
-// never under a lock.
+// Thread-safe. Callbacks run on the reader's thread, or inside Next if the batch is in the buffer.
+// They never run under a lock.
 class BatchReader {
  public:
   struct Options {
-    std::uint32_t batches_max = 8;  // read and not yet taken, all streams together
+    std::uint32_t batches_max =
+        8;  // batches that are read and not yet taken, in all streams together
     std::uint64_t bytes_max = 64ull << 20;
-    // Memory for a float32 field in the place that suits the device. If it returns an empty buffer,
-    // or is null, the heap is used. Called on the reader's thread.
+    // Allocates memory for a float32 field that suits the device. If the function is null or
+    // returns an empty buffer, the heap is used. Called on the reader's thread.
     std::function<tensor::AlignedBuffer(std::size_t bytes)> room = nullptr;
   };
   using StreamId = std::uint64_t;
@@ -40,13 +41,13 @@ class BatchReader {
               metrics::Registry* registry);  // registry may be null; it outlives the reader
   ~BatchReader();  // Stops the thread; pending callbacks are never called.
 
-  // Starts reading batches 0 … batches-1, after the streams that are open. Opening an open stream
-  // has no effect.
+  // Starts reading batches 0 … batches-1 of a stream, behind the streams that are open. Opening an
+  // open stream has no effect.
   void Open(StreamId stream, std::shared_ptr<const Dataset> data, std::uint32_t batches,
             Indices indices);
-  // Takes the next batch of `stream`; at most one call at a time per stream. NotFound for an
-  // unknown stream. OutOfRange after its last batch. An error of reading is returned once its batch
-  // is reached, and by every later call.
+  // Takes the next batch of `stream`. Only one call per stream may be pending. NotFound for an
+  // unknown stream; OutOfRange after its last batch. A read error is returned once its batch is
+  // reached, and by every later call.
   void Next(StreamId stream, Taken done);
   // Removes the stream and its batches. A callback that is about to run may still run.
   void Close(StreamId stream);

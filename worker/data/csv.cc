@@ -1,5 +1,5 @@
-// Csv files: the position of each field in a record, and the values of all records as typed
-// columns.
+// Csv files. Finds the position of each field in a record, and adds the values of all records to
+// typed columns.
 #include <algorithm>
 #include <charconv>
 #include <utility>
@@ -21,7 +21,7 @@ namespace {
 using config::ValueKind;
 using Record = std::vector<absl::string_view>;
 
-// The number that identifies a column; nullopt if it is given by name.
+// Returns the number that identifies a column; nullopt if the column is given by name.
 std::optional<std::uint64_t> NumberOf(const std::string& column) {
   std::uint64_t number = 0;
   const auto [stop, error] = std::from_chars(column.data(), column.data() + column.size(), number);
@@ -29,7 +29,7 @@ std::optional<std::uint64_t> NumberOf(const std::string& column) {
                                                                        : std::nullopt;
 }
 
-// The settings of the file that the text of the plan does not contain.
+// Returns the settings of the file that the text of the plan does not contain.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: header=", source.header ? 1 : 0, " quoting=", source.quoting ? 1 : 0,
                       " separator=`", source.separator, "` missing=`",
@@ -37,7 +37,7 @@ std::string Manner(const config::SourceSpec& source) {
                       source.split.equals, source.split.taken ? " taken" : "");
 }
 
-// Adds a hint to the error about a text that would be a number without its surrounding spaces.
+// Adds a hint to the error if the text would be a number without its surrounding spaces.
 absl::Status WithHint(const absl::Status& status, ValueKind kind, absl::string_view text) {
   const absl::string_view bare = absl::StripAsciiWhitespace(text);
   if (bare.size() == text.size() || !ParseValue(kind, bare).ok()) return status;
@@ -116,9 +116,9 @@ class CsvReader {
     return static_cast<std::size_t>(found - names_.begin());
   }
 
-  // A warning if the header looks like an example, which would be lost; "" if it looks like a
-  // header. Only columns given by number are evidence: a name that was found proves the header, and
-  // so do numbers that count the columns.
+  // Returns a warning if the header looks like an example, which would be lost; otherwise "". Only
+  // columns given by number are evidence. A name that was found proves the header, and so do
+  // numbers that count the columns.
   std::string HeaderLooksLikeData() const {
     std::string first;
     bool counts = true;

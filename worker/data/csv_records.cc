@@ -45,7 +45,7 @@ std::size_t CsvRecords::LineEndAt(std::size_t at) const {
   return buffer_[at] == '\r' && at + 1 < buffer_.size() && buffer_[at + 1] == '\n' ? 2 : 0;
 }
 
-// Parses the buffer from `begin_` on. kMore: the record's end is not in it.
+// Parses the buffer from `begin_` on. kMore means that the record's end is not in the buffer.
 absl::StatusOr<CsvRecords::Parsed> CsvRecords::Parse(std::vector<absl::string_view>* fields) {
   fields->clear();
   std::size_t at = begin_, used = 0;

@@ -15,9 +15,9 @@ namespace evergrad::worker {
 inline constexpr std::size_t kRecordBytesMax = 1u << 20;
 inline constexpr std::size_t kRecordColumnsMax = 65536;
 
-// A field that begins with a quote ends at the next single quote; a double quote stands for one,
-// and separators and line ends between quotes are text. Lines end with LF or CRLF. Empty lines and
-// a byte order mark are skipped. Not thread-safe.
+// A field that begins with a quote ends at the next single quote. A double quote stands for one
+// quote. Separators and line ends between quotes are text. Lines end with LF or CRLF. Empty lines
+// and a byte order mark are skipped. Not thread-safe.
 class CsvRecords {
  public:
   // `separator` has at least one byte and contains no quote or line end. Without `quoting` a quote
@@ -28,8 +28,8 @@ class CsvRecords {
   ~CsvRecords();
 
   // Reads the next record; returns false at the end of the file. The views are valid until the next
-  // call. User errors name file and line: a missing closing quote, text after a closing quote, a
-  // quote inside a field, a record beyond the limits, a damaged file.
+  // call. User errors name file and line. The errors are a missing closing quote, text after a
+  // closing quote, a quote inside a field, a record beyond the limits, and a damaged file.
   absl::StatusOr<bool> Next(std::vector<absl::string_view>* fields);
   const DataFile& file() const { return *file_; }
   std::uint64_t line() const { return record_line_; }  // the first line of the last record, from 1
@@ -41,14 +41,14 @@ class CsvRecords {
   enum class Parsed { kRecord, kEmpty, kMore };
   absl::StatusOr<Parsed> Parse(std::vector<absl::string_view>* fields);
   bool SeparatorAt(std::size_t at) const;
-  // The length of a line end at `at`, or 0.
+  // Returns the length of a line end at `at`, or 0 if there is none.
   std::size_t LineEndAt(std::size_t at) const;
 
   const std::string separator_;
   const bool quoting_;
   const std::unique_ptr<DataFile> file_;
   std::string buffer_;
-  std::size_t begin_ = 0;  // of the unparsed bytes
+  std::size_t begin_ = 0;  // begin of the unparsed bytes
   bool end_ = false;       // the buffer holds the rest of the file
   std::uint64_t line_ = 1, record_line_ = 1;
   std::vector<std::string> unquoted_;  // fields that are not contiguous in the buffer; reused

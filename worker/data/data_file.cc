@@ -24,8 +24,7 @@ namespace {
 constexpr std::size_t kStoredBytes = 256 * 1024, kPieceMax = 1u << 30;
 constexpr unsigned char kGzipMagic[] = {0x1F, 0x8B};
 
-// A compression that is not supported: its first bytes, its name, and the program that decompresses
-// it.
+// An unsupported compression: its first bytes, its name, and the program that decompresses it.
 struct Packing {
   absl::string_view magic, name, unpack;
 };
@@ -42,8 +41,8 @@ constexpr Packing kOtherPackings[] = {{absl::string_view("\xFD"
 
 const Packing* OtherPacking(absl::string_view head) {
   static constexpr Packing kBzip2{"BZh", "bzip2", "bzip2 -d"};
-  // A csv file may begin with the text of bzip2's magic number, so the first block's magic, or that
-  // of an empty file, must follow.
+  // A csv file may begin with the text of bzip2's magic number. Therefore the magic number of the
+  // first block, or of an empty file, must follow.
   if (head.size() >= 10 && absl::StartsWith(head, "BZh") && head[3] >= '1' && head[3] <= '9' &&
       (head.substr(4, 6) == absl::string_view("\x31\x41\x59\x26\x53\x59", 6) ||
        head.substr(4, 6) == absl::string_view("\x17\x72\x45\x38\x50\x90", 6)))
@@ -75,7 +74,7 @@ DataFile::~DataFile() = default;
 absl::StatusOr<std::unique_ptr<DataFile>> DataFile::Open(const std::string& path,
                                                          const fs::Roots& roots,
                                                          absl::string_view want) {
-  // O_NONBLOCK keeps a named pipe from blocking the thread.
+  // O_NONBLOCK prevents a named pipe from blocking the thread.
   fs::Descriptor file = roots.Open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
   if (file.get() < 0)
     return errno == EXDEV ? roots.Refusal("the data file", path) : FileError("open", path, errno);

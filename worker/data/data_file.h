@@ -1,4 +1,4 @@
-// A user's data file: plain, or gzip, which is decompressed while it is read.
+// A user's data file. It is plain, or gzip that is decompressed while the file is read.
 #pragma once
 
 #include <cstddef>
@@ -16,27 +16,28 @@ namespace evergrad::worker {
 // Errors are user errors and name the file. Not thread-safe.
 class DataFile {
  public:
-  // `want` is the expected kind of file: "an idx file". Refuses a file outside of `roots`
-  // (PermissionDenied), anything but a regular file, and unsupported compressions (xz, bzip2, zip,
-  // …) by name.
+  // `want` describes the expected kind of file: "an idx file". A file outside of `roots` is refused
+  // (PermissionDenied), and so is anything but a regular file. Unsupported compressions (xz, bzip2,
+  // zip, …) are refused by name.
   static absl::StatusOr<std::unique_ptr<DataFile>> Open(const std::string& path,
                                                         const fs::Roots& roots,
                                                         absl::string_view want);
   ~DataFile();
 
-  // Reads the next decompressed bytes; fewer than `bytes` only at the end. A gzip file may have
-  // several members, and zeros after the last, as for gzip itself; other bytes there, a wrong
-  // checksum and a truncated member are errors.
+  // Reads the next decompressed bytes; returns fewer than `bytes` only at the end. As for gzip
+  // itself, a gzip file may have several members, and zeros after the last one. Other bytes there,
+  // a wrong checksum and a truncated member are errors.
   absl::StatusOr<std::size_t> Read(void* to, std::size_t bytes);
-  // For readers of text: drops the first `used` bytes of `buffer` and appends the next 256 KiB of
-  // the file. Returns true if the buffer holds the rest of the file.
+  // Used by readers of text. Drops the first `used` bytes of `buffer` and appends the next 256 KiB
+  // of the file. Returns true if the buffer holds the rest of the file.
   absl::StatusOr<bool> Refill(std::size_t used, std::string* buffer);
 
   const std::string& path() const { return path_; }
   bool packed() const { return stream_ != nullptr; }
   std::uint64_t stored_bytes() const { return stored_bytes_; }
-  std::uint64_t offset() const { return offset_; }  // of the next decompressed byte
-  // The fingerprint (fingerprint.h) of the open file, even if its path leads to another file now.
+  std::uint64_t offset() const { return offset_; }  // offset of the next decompressed byte
+  // Returns the fingerprint (fingerprint.h) of the open file, even if its path now leads to another
+  // file.
   absl::StatusOr<std::string> Fingerprint() const;
 
  private:

@@ -29,52 +29,53 @@ inline std::span<const std::int64_t> Int64s(const tensor::AlignedBuffer& buffer)
           buffer.size() / sizeof(std::int64_t)};
 }
 
-// The words that a field's `vocabulary` transform found in the training data: words[i] has id i +
+// The words that a field's `vocabulary` transform found in the training data. words[i] has id i +
 // 1.
 struct FieldVocabulary {
   std::string field;
   std::vector<std::string> words;
 };
 
-// Immutable after opening, so thread-safe.
+// Immutable after opening, therefore thread-safe.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::uint64_t examples() const = 0;
   virtual const std::vector<Field>& fields() const = 0;
-  // Copies the examples `indices`: to[f] is [n, …] of field f, row-major, aligned for its dtype.
-  // InvalidArgument for an index outside of the source, or spans of another size.
+  // Copies the examples `indices`. to[f] is [n, …] of field f, row-major, aligned for its dtype.
+  // InvalidArgument for an index outside of the source, or for spans of another size.
   virtual absl::Status Read(const std::vector<std::uint64_t>& indices,
                             const std::vector<std::span<std::byte>>& to) const = 0;
   virtual std::uint64_t bytes_held() const = 0;  // memory in use
-  // Identifies the contents (fingerprint.h), with one line per file and the settings that the plan
-  // does not contain.
+  // Returns a text that identifies the contents (fingerprint.h). It has one line per file, and the
+  // settings that the plan does not contain.
   virtual std::string Fingerprint() const = 0;
-  // Warnings for the user about a readable source: sentences that name the file.
+  // Returns warnings for the user about a readable source, as sentences that name the file.
   virtual std::vector<std::string> Warnings() const { return {}; }
-  // The vocabularies built from the training data, as copies.
+  // Returns copies of the vocabularies built from the training data.
   virtual std::vector<FieldVocabulary> Vocabularies() const { return {}; }
 
   std::optional<std::size_t> FindField(const std::string& name) const;
 };
 
-// For Read: InvalidArgument if `to` does not have the sizes of `n` examples.
+// A check for Read: InvalidArgument if `to` does not have the sizes of `n` examples.
 absl::Status CheckBatchBuffers(const Dataset& data, std::size_t n,
                                const std::vector<std::span<std::byte>>& to);
 
 inline constexpr std::uint64_t kDataBytesMax = 8ull << 30;
 struct DataOptions {
   std::uint64_t bytes_max = kDataBytesMax;  // limit of one source in memory
-  fs::Roots roots = {};                     // the folders of its files
+  fs::Roots roots = {};                     // folders of its files
 };
 
-// Opens a source of any format (openers.h). If this is not the training data, `train` is the
-// training data of the same job, whose vocabularies are used. UserError for an unknown format.
+// Opens a source of any format (openers.h). `train` is null for the training data. For other data
+// it is the training data of the same job, whose vocabularies are used. UserError for an unknown
+// format.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenDataset(const config::SourceSpec& source,
                                                      const std::vector<config::FieldSpec>& fields,
                                                      const Dataset* train,
                                                      const DataOptions& options = {});
-// Returns whether other data of the job needs the training data to be open (for a vocabulary).
+// Returns whether other data of the job needs the training data to be open for a vocabulary.
 bool NeedsTrain(const std::vector<config::FieldSpec>& fields);
 
 struct ReadyBatch {

@@ -1,5 +1,5 @@
-// IDX files, the format of MNIST and similar data sets: big-endian `00 00 type rank`, `rank`
-// dimensions of 32 bits, then the elements.
+// IDX files, the format of MNIST and similar data sets. A file has big-endian `00 00 type rank`,
+// then `rank` dimensions of 32 bits, then the elements.
 #include <algorithm>
 #include <array>
 
@@ -40,7 +40,7 @@ absl::Status ExpectEnd(DataFile& file) {
                   : Bad("file longer than its header says", file.path(),
                         absl::StrCat("offset=", end, " want=end of file"));
 }
-// Returns whether the file can hold `bytes` (uncompressed) at all.
+// Returns whether the file can hold `bytes` decompressed bytes at all.
 bool CanHold(const DataFile& file, std::uint64_t bytes) {
   return file.packed() ? bytes / kDeflateRatioMax <= file.stored_bytes()
                        : bytes <= file.stored_bytes();
@@ -55,7 +55,7 @@ std::uint32_t BigEndian(const unsigned char* b) {
          static_cast<std::uint32_t>(b[2]) << 8 | b[3];
 }
 
-// The allowed ranks are for the check and its message.
+// `rank_min` and `rank_max` are for the check and its message.
 absl::StatusOr<Header> ReadHeader(DataFile& file, int rank_min, int rank_max,
                                   absl::string_view want) {
   std::array<unsigned char, 4> raw{};
@@ -100,8 +100,8 @@ absl::StatusOr<std::vector<std::uint8_t>> ReadElements(DataFile& file, const Hea
 
 using ByteTable = std::array<float, 256>;
 
-// The result of the transforms for each of the 256 values of a byte, computed in double and rounded
-// once.
+// Returns the result of the transforms for each of the 256 values of a byte, computed in double and
+// rounded once.
 absl::StatusOr<ByteTable> TransformedBytes(const config::FieldSpec& field) {
   std::vector<TransformStep> steps;
   for (const config::Transform& transform : field.transforms) {
@@ -199,7 +199,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& sourc
   EG_ASSIGN_OR_RETURN(auto labels, ReadElements(*label_file, label_header, options.bytes_max));
   EG_ASSIGN_OR_RETURN(auto images, ReadElements(*image_file, image_header, options.bytes_max));
 
-  // (n, h, w) has one channel; (n, features) is flat.
+  // A shape (n, h, w) has one channel; a shape (n, features) is flat.
   tensor::Shape shape;
   switch (image_header.dims.size()) {
     case 2: shape = {image_header.dims[1]}; break;

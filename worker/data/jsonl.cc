@@ -1,5 +1,5 @@
-// Jsonl files: one JSON object per line, UTF-8. Members that the fields name become typed columns;
-// all others are skipped.
+// Jsonl files, with one JSON object per line in UTF-8. Members that the fields name become typed
+// columns. All other members are skipped.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -54,13 +54,13 @@ class Lines {
       begin_ = 0;
     }
   }
-  std::uint64_t number() const { return number_; }  // of the last line, from 1
+  std::uint64_t number() const { return number_; }  // number of the last line, from 1
   const DataFile& file() const { return *file_; }
 
  private:
   const std::unique_ptr<DataFile> file_;
   std::string buffer_;
-  std::size_t begin_ = 0;  // of the next line
+  std::size_t begin_ = 0;  // begin of the next line
   bool at_end_ = false;    // the buffer holds the rest of the file
   std::uint64_t number_ = 0;
 };
@@ -74,7 +74,7 @@ struct Item {
   double real = 0;
   std::string text;
 
-  // For messages, with the beginning of a text: "the text `39`".
+  // Returns a description for messages, with the beginning of a text: "the text `39`".
   std::string Describe() const {
     switch (kind) {
       case Kind::kNull: return "null";
@@ -92,14 +92,14 @@ struct Item {
 // A member that some field reads, with its value in the current line.
 struct Member {
   std::string name;
-  bool present = false;  // in the current line
-  bool seen = false;     // in some line of the file
+  bool present = false;  // true if it is in the current line
+  bool seen = false;     // true if it was in some line of the file
   Item value;            // kList: its elements
   std::vector<Item> elements;
 };
 
-// Handles the events of nlohmann-json's parser, which does not recurse. Memory is bounded by the
-// line: values that no field reads are not kept, and only the kind of nested values is kept.
+// Handles the events of nlohmann-json's parser, which does not recurse. The line bounds the memory:
+// values that no field reads are not kept, and of nested values only the kind is kept.
 class MemberHandler {
  public:
   using Json = nlohmann::json;
@@ -133,7 +133,7 @@ class MemberHandler {
                                                    Quoted(line.substr(at), kQuotedMax), "`"));
   }
 
-  // ---- events of the parser; false ends it
+  // ---- events of the parser; the result false ends the parser
   bool null() { return Scalar({}); }
   bool boolean(bool v) { return Scalar({.kind = Item::Kind::kBoolean, .boolean = v}); }
   bool number_integer(Json::number_integer_t v) {
@@ -175,7 +175,7 @@ class MemberHandler {
   }
 
  private:
-  // Handles a value; a list or an object has only begun.
+  // Handles a value. A list or an object has only begun at this point.
   bool Scalar(Item item) {
     if (depth_ == 0) return Fail(absl::StrCat("expected a JSON object, got ", item.Describe()));
     if (current_ == nullptr) return true;
@@ -207,7 +207,7 @@ class MemberHandler {
   std::size_t error_at_ = 0;  // number of characters read by the parser, from 1
 };
 
-// The settings of the file that the text of the plan does not contain.
+// Returns the settings of the file that the text of the plan does not contain.
 std::string Manner(const config::SourceSpec& source) {
   return absl::StrCat("read: format=jsonl missing=`", absl::StrJoin(source.missing, "`,`"),
                       "` split=", source.split.modulo, "/", source.split.equals,
@@ -295,7 +295,7 @@ class JsonlReader {
         absl::StrCat("expected ", ExpectedOf(kind), ", got ", item.Describe()));
   }
 
-  // A member that occurs in no line is probably a mistake in the job file.
+  // Warns of a member that occurs in no line, which is probably a mistake in the job file.
   std::vector<std::string> Warnings() const {
     std::vector<std::string> warnings;
     for (const Member& member : members_)

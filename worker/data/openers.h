@@ -1,9 +1,9 @@
-// The function that opens each data format, and their table for OpenDataset. The keys of a format
+// The functions that open the data formats, and their table for OpenDataset. The keys of a format
 // in a job file are in its descriptor in common/data_formats.
 //
-// All of them open `source` and return a data set with the fields `fields`. If this is not the
-// training data, `train` is the training data of the same job, whose vocabularies are used. Errors
-// are user errors and name the file; PermissionDenied for a file outside of the roots;
+// Each function opens `source` and returns a data set with the fields `fields`. `train` is null for
+// the training data. For other data it is the training data of the same job, whose vocabularies are
+// used. Errors are user errors and name the file. PermissionDenied for a file outside of the roots;
 // ResourceExhausted if the data set needs more than `options.bytes_max`.
 #pragma once
 
@@ -16,28 +16,29 @@
 
 namespace evergrad::worker {
 
-// Images and labels of IDX files of unsigned bytes, gzip or plain, kept as bytes in memory: fields
-// image and label, in this order. Errors name the offset (in the decompressed bytes) and the
-// expectation. A header that claims more than `bytes_max`, or more than the file can hold, is
-// refused before any allocation.
+// Opens images and labels in IDX files of unsigned bytes, gzip or plain. The bytes stay in memory.
+// The fields are image and label, in this order. Errors name the offset (in the decompressed bytes)
+// and the expectation. A header that claims more than `bytes_max`, or more than the file can hold,
+// is refused before any allocation.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenIdx(const config::SourceSpec& source,
                                                  const std::vector<config::FieldSpec>& fields,
                                                  const Dataset* train = nullptr,
                                                  const DataOptions& options = {});
-// A csv file, gzip or plain, with typed columns: a field for each of `fields`, in their order.
-// Errors name file:line and column, the expectation and the first kQuotedMax characters of the
-// value.
+// Opens a csv file, gzip or plain, with typed columns: one field for each of `fields`, in their
+// order. Errors name file:line and column, the expectation and the first kQuotedMax characters of
+// the value.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenCsv(const config::SourceSpec& source,
                                                  const std::vector<config::FieldSpec>& fields,
                                                  const Dataset* train = nullptr,
                                                  const DataOptions& options = {});
-// A jsonl file, gzip or plain: one JSON object per line, at most 1 MiB and 64 levels deep, whose
-// members become typed columns. Errors name file:line and member.
+// Opens a jsonl file, gzip or plain. It has one JSON object per line, at most 1 MiB and 64 levels
+// deep, whose members become typed columns. Errors name file:line and member.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenJsonl(const config::SourceSpec& source,
                                                    const std::vector<config::FieldSpec>& fields,
                                                    const Dataset* train = nullptr,
                                                    const DataOptions& options = {});
-// Examples generated from (source.seed, fields) while they are read, the same on every machine.
+// Generates examples from (source.seed, fields) while they are read. They are the same on every
+// machine.
 absl::StatusOr<std::unique_ptr<Dataset>> OpenSynthetic(const config::SourceSpec& source,
                                                        const std::vector<config::FieldSpec>& fields,
                                                        const Dataset* train = nullptr,

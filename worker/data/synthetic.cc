@@ -1,12 +1,12 @@
 // Examples generated from a seed while they are read. Example i is a function of (seed, field, i),
 // so every example has the same cost on every machine.
 //
-// A hidden model draws the label: a factorization machine over all ids (a weight and kHidden
-// factors each) and a linear term over all numbers. So there is something to learn, and noise that
-// cannot be learned: even the hidden model makes errors.
+// A hidden model draws the label. It is a factorization machine over all ids (a weight and kHidden
+// factors each) and a linear term over all numbers. Therefore there is something to learn, and also
+// noise that cannot be learned: even the hidden model makes errors.
 //
-// The bits are the same on every machine: only +, -, *, / and sqrt are used, and logarithms and
-// powers are computed from them here.
+// The bits are the same on every machine. Only +, -, *, / and sqrt are used; logarithms and powers
+// are computed from them here.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -25,8 +25,8 @@ constexpr std::size_t kHidden = 4;
 constexpr std::uint64_t kZipfIdsMax = 1u << 24;
 constexpr std::uint64_t kClassesMax = 1u << 24;  // labels are float32
 
-// ln x for x > 0: x = m * 2^e with m in [2/3, 4/3), and the series of artanh((m - 1) / (m + 1)),
-// whose argument is at most 1/5.
+// Returns ln x for x > 0. With x = m * 2^e and m in [2/3, 4/3), the series of artanh((m - 1) / (m +
+// 1)) has an argument of at most 1/5.
 double Ln(double x) {
   int e = 0;
   double m = std::frexp(x, &e);  // exact
@@ -51,15 +51,15 @@ double Exp(double x) {
   return std::ldexp(sum, static_cast<int>(e));  // exact
 }
 
-// A number in [0, 1) with 53 bits.
+// Returns a number in [0, 1) with 53 bits.
 double Unit(std::uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
 double Unit(std::uint32_t high, std::uint32_t low) {
   return Unit(static_cast<std::uint64_t>(high) << 32 | low);
 }
-// A number uniform in [-1, 1).
+// Returns a number uniform in [-1, 1).
 double Signed(std::uint64_t bits) { return 2 * Unit(bits) - 1; }
 __extension__ typedef unsigned __int128 Wide;
-// A number in [0, n) from 64 bits.
+// Returns a number in [0, n) from 64 bits.
 std::uint64_t Below(std::uint64_t bits, std::uint64_t n) {
   return static_cast<std::uint64_t>((static_cast<Wide>(bits) * n) >> 64);
 }
@@ -106,8 +106,8 @@ class AliasTable {
 
 struct Generated {
   config::FieldSpec spec;
-  std::uint64_t key = 0;     // key of its values
-  std::uint64_t hidden = 0;  // key of the hidden model's parameters for it
+  std::uint64_t key = 0;     // key of the values
+  std::uint64_t hidden = 0;  // key of the hidden model's parameters for this field
   std::size_t width = 1;
   AliasTable zipf;
 };
@@ -203,7 +203,7 @@ class SyntheticDataset final : public Dataset {
     }
   }
 
-  // Approximately standard normal: the sum of twelve uniform numbers minus six.
+  // Each number is approximately standard normal: the sum of twelve uniform numbers minus six.
   void Numbers(const Generated& g, std::uint64_t example, float* to, Hidden* hidden) const {
     for (std::size_t j = 0; j < g.width; ++j) {
       double sum = -6;
@@ -216,8 +216,8 @@ class SyntheticDataset final : public Dataset {
     }
   }
 
-  // Scales each part to a variance of about one: the linear terms (a third each), and the n (n - 1)
-  // / 2 products of pairs (kHidden / 9 each).
+  // Scales each part to a variance of about one. The parts are the linear terms (a third each) and
+  // the n (n - 1) / 2 products of pairs (kHidden / 9 each).
   double Logit(const Hidden& hidden) const {
     double logit = 0;
     if (ids_ > 0) logit += 1.5 * hidden.linear / std::sqrt(static_cast<double>(ids_) / 3);
@@ -231,9 +231,10 @@ class SyntheticDataset final : public Dataset {
     return logit;
   }
 
-  // Two classes: 1 with the logit's probability. More classes: the quantile of the logit with
-  // logistic noise among the examples, in equal parts; the sum of a normal number with a deviation
-  // of about 1.5 and a logistic number is nearly a logistic number with spread kSpread.
+  // With two classes, the label is 1 with the logit's probability. With more classes, the label is
+  // the quantile, in equal parts, of the logit with logistic noise among the examples. The sum of a
+  // normal number with a deviation of about 1.5 and a logistic number is nearly a logistic number
+  // with spread kSpread.
   static float Label(double logit, double u, const Generated& g) {
     if (g.spec.classes == 2) return u * (1 + Exp(-logit)) < 1 ? 1.0f : 0.0f;
     constexpr double kSpread = 1.3;
@@ -248,7 +249,7 @@ class SyntheticDataset final : public Dataset {
   const std::uint64_t label_key_;
   std::vector<Field> fields_;
   bool label_ = false;
-  std::size_t ids_ = 0, numbers_ = 0;  // per example
+  std::size_t ids_ = 0, numbers_ = 0;  // numbers per example
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The computation of each transform, for every format. Settings and kinds of value are in
-// common/data_formats; load.py computes the same with NumPy.
+// The computation of each transform, for every format. common/data_formats has the settings and the
+// kinds of value. load.py computes the same with NumPy.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,13 @@
 namespace evergrad::worker {
 
 // Computes the result for one value of the step's kind. A text in the result is a view into the
-// argument. InvalidArgument if the transform has no result for this value. Immutable, so any thread
-// may call it.
+// argument. InvalidArgument if the transform has no result for this value. Immutable, therefore any
+// thread may call it.
 using TransformStep = std::function<absl::StatusOr<Value>(const Value&)>;
 
-// InvalidArgument if the transform does not take values of `kind`, or if it is learned from the
-// training data (config::TransformType::learned) and has no computation.
+// InvalidArgument if the transform does not take values of `kind`. Also InvalidArgument if the
+// transform has no computation because it is learned from the training data
+// (config::TransformType::learned).
 absl::StatusOr<TransformStep> MakeTransformStep(const config::Transform& transform,
                                                 config::ValueKind kind);
 

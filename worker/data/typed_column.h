@@ -17,18 +17,18 @@ namespace evergrad::worker {
 // One thread adds values; after End the column is immutable, and any thread may read it.
 class TypedColumn {
  public:
-  // `vocabulary` is that of the training data if this is other data, else null; it must live until
-  // End returns. UserError if the transforms do not match the type.
+  // `vocabulary` is null for the training data. For other data it is the vocabulary of the training
+  // data, which must live until End returns. UserError if the transforms do not match the type.
   static absl::StatusOr<std::unique_ptr<TypedColumn>> Make(const config::FieldSpec& spec,
                                                            const Vocabulary* vocabulary);
 
-  // Adds a value of the kind `reads()`. InvalidArgument without file, line and column if a
-  // transform has no result for it, or the result exceeds float32.
+  // Adds a value of the kind `reads()`. InvalidArgument if a transform has no result for it, or if
+  // the result exceeds float32; the message has no file, line and column.
   absl::Status Add(const Value& value);
-  // Adds the field's default, or id 0 if it has a vocabulary. `found` is the text in place of a
-  // value, for the message. InvalidArgument if the field has neither.
+  // Adds the field's default, or id 0 if the field has a vocabulary. InvalidArgument if it has
+  // neither. `found` is the text in place of a value, for the message.
   absl::Status AddMissing(absl::string_view found);
-  // Called after the last value: makes the vocabulary and assigns every word its id.
+  // Called after the last value. Makes the vocabulary and assigns an id to every word.
   absl::Status End();
 
   const config::FieldSpec& spec() const { return spec_; }
@@ -36,7 +36,7 @@ class TypedColumn {
   // The number of values per example.
   std::size_t width() const;
   bool integers() const { return integers_; }
-  // The values of all examples, `width` each; the vector of the other dtype is empty.
+  // The values of all examples, `width` each. The vector of the other dtype is empty.
   const std::vector<std::int64_t>& ints() const { return ints_; }
   const std::vector<float>& reals() const { return reals_; }
   bool has_vocabulary() const { return learned_at_ < spec_.transforms.size(); }
@@ -57,7 +57,7 @@ class TypedColumn {
   std::vector<TransformStep> before_, after_;  // the transforms before and after the learned one
   std::vector<std::int64_t> ints_;
   std::vector<float> reals_;
-  // While a vocabulary is built, each value is the number of its word; 0: missing.
+  // While a vocabulary is built, each value is the number of its word; 0 if the value is missing.
   VocabularyBuilder builder_;
   std::vector<std::int64_t> numbers_;
   Vocabulary vocabulary_;

@@ -104,8 +104,7 @@ TypedDatasetBuilder::TypedDatasetBuilder(const config::SourceSpec& source, std::
 absl::StatusOr<TypedDatasetBuilder> TypedDatasetBuilder::Make(
     const config::SourceSpec& source, const std::vector<config::FieldSpec>& fields,
     const Dataset* train, std::string manner, const DataOptions& options) {
-  // All sources of a job have one format, so the training data of a typed data set is typed as
-  // well.
+  // All sources of a job have one format, so the training data of a typed data set is typed, too.
   const auto* const trained = dynamic_cast<const TypedDataset*>(train);
   TypedDatasetBuilder builder(source, std::move(manner), options.bytes_max);
   for (const config::FieldSpec& field : fields) {

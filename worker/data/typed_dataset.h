@@ -21,9 +21,10 @@ namespace evergrad::worker {
 // Errors are user errors and name the file. Not thread-safe.
 class TypedDatasetBuilder {
  public:
-  // A column for each entry of `fields`, in their order. `train` is the training data of the same
-  // job, whose vocabularies are used; nullptr: vocabularies are built from this file. `manner`
-  // describes the settings of the file that the plan's text does not contain, for the fingerprint.
+  // Adds a column for each entry of `fields`, in their order. `train` is the training data of the
+  // same job, whose vocabularies are used; with nullptr, vocabularies are built from this file.
+  // `manner` describes the settings of the file that the plan's text does not contain, for the
+  // fingerprint.
   static absl::StatusOr<TypedDatasetBuilder> Make(const config::SourceSpec& source,
                                                   const std::vector<config::FieldSpec>& fields,
                                                   const Dataset* train, std::string manner,
@@ -35,8 +36,8 @@ class TypedDatasetBuilder {
   // Counts an example whose values have been added. ResourceExhausted if the data set is too large.
   // `line` is the example's first line.
   absl::Status EndExample(std::uint64_t line);
-  // The error `status` about a value of `field` at file:line:place. `place` is the column or
-  // member, escaped and shortened by the caller.
+  // Returns the error `status` about a value of `field` at file:line:place. `place` is the column
+  // or member, escaped and shortened by the caller.
   absl::Status BadValue(std::uint64_t line, absl::string_view place, const config::FieldSpec& field,
                         const absl::Status& status) const;
   // Makes the data set after the last example. `file` is the file that was read.

@@ -1,4 +1,4 @@
-// One value of a typed column between file and batch. Pure.
+// One value of a typed column on its way from the file to the batch. Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace evergrad::worker {
 
-// Messages quote at most this many characters of a value, because the file may belong to another
-// person than the submitter who reads the messages.
+// Messages quote at most this many characters of a value. The file may belong to a person other
+// than the submitter who reads the messages.
 inline constexpr std::size_t kQuotedMax = 16;
 
 struct Value {
@@ -24,8 +24,8 @@ struct Value {
   double number() const {  // kInteger, kReal
     return kind == config::ValueKind::kInteger ? static_cast<double>(integer) : real;
   }
-  // kText, kInteger: the text, or the integer's decimal digits. Vocabularies, `map` and `hash`
-  // identify the value by this text, so 39 and `39` are equal.
+  // Returns the text (kText), or the integer's decimal digits (kInteger). Vocabularies, `map` and
+  // `hash` identify the value by this text, so 39 and `39` are equal.
   std::string Name() const;
 };
 
@@ -33,12 +33,13 @@ inline Value TextValue(absl::string_view text) { return {config::ValueKind::kTex
 inline Value IntegerValue(std::int64_t v) { return {config::ValueKind::kInteger, {}, v, 0}; }
 inline Value RealValue(double v) { return {config::ValueKind::kReal, {}, 0, v}; }
 
-// Parses `text` as a value of `kind`. InvalidArgument if it is none.
+// Parses `text` as a value of `kind`. InvalidArgument if the text is not such a value.
 absl::StatusOr<Value> ParseValue(config::ValueKind kind, absl::string_view text);
 
-// The expected value of a column of `kind`, for messages: "an integer of 64 bits".
+// Returns the expected value of a column of `kind`, for messages: "an integer of 64 bits".
 absl::string_view ExpectedOf(config::ValueKind kind);
-// "expected …, got `…`" with the beginning of `text`. The caller adds file, line and column.
+// Returns the error "expected …, got `…`" with the beginning of `text`. The caller adds file, line
+// and column.
 absl::Status WrongValue(absl::string_view expected, absl::string_view text);
 
 }  // namespace evergrad::worker

@@ -9,20 +9,20 @@
 
 namespace evergrad::worker {
 
-// Ids start at 1 and follow descending counts in the training data, then texts. Other texts have id
-// 0: they occur fewer than min_count times.
+// Ids start at 1. They are ordered by descending count in the training data, then by text. All
+// other texts have id 0, because they occur fewer than min_count times.
 using Vocabulary = absl::flat_hash_map<std::string, std::int64_t>;
 
-// Counts the words while the file is read, so that training data is read only once: a word gets a
+// Counts the words while the file is read, so that training data is read only once. A word gets a
 // number in order of appearance, and an id at the end. Not thread-safe.
 class VocabularyBuilder {
  public:
   // Counts `word` and returns its number; numbers start at 1.
   std::int64_t Count(const std::string& word);
   // Makes the vocabulary of the words with a count of at least `min_count`, and removes the words.
-  // ids[number] is set to the id of each number; ids[0] is 0.
+  // ids[number] is set to the id of the word with that number; ids[0] is 0.
   Vocabulary Make(std::uint64_t min_count, std::vector<std::int64_t>* ids);
-  // Approximate memory of the words.
+  // Returns the approximate memory of the words.
   std::uint64_t bytes() const { return bytes_; }
 
  private:

@@ -1,5 +1,6 @@
-// One run of a user's function: its source, its steps, their pushes and its result. It converts
-// exceptions of user code to a Status. Used on one thread at a time, except for the flag.
+// One run of a user's function: its source, its steps, their pushes and its result. The class
+// converts exceptions of user code to a Status. It is used on one thread at a time, except for the
+// cancel flag.
 #pragma once
 
 #include <any>
@@ -24,12 +25,12 @@ class FunctionCall {
     std::span<const float> values;
   };
   struct Outcome {
-    bool stepped = false;               // a step was made; otherwise there was no input
+    bool stepped = false;               // false if there was no input
     bool last = false;                  // no other step follows
-    std::vector<std::uint32_t> pushed;  // pushed variables, rising
+    std::vector<std::uint32_t> pushed;  // pushed variables, in rising order
     std::uint64_t examples = 0;
   };
-  // Memory for the gradient of a variable, initially zero.
+  // Returns memory for the gradient of a variable, initially zero.
   using Gradient = std::function<std::span<float>(std::uint32_t variable)>;
 
   // NotFound for an unknown function. `registry` outlives the call; `cancelled` is shared with the
@@ -38,8 +39,8 @@ class FunctionCall {
       const Registry& registry, const std::string& function, std::string arguments,
       std::uint64_t closure, std::uint64_t seed, std::shared_ptr<std::atomic<bool>> cancelled);
 
-  // Makes the next step. Opens the source before the first step, and reads one input ahead, so that
-  // the last step is known.
+  // Makes the next step. Opens the source before the first step. Reads one input ahead, so that the
+  // last step is known.
   absl::StatusOr<Outcome> Step(const std::vector<Variable>& variables, const Gradient& gradient);
   const std::string& result() const { return result_; }
 
@@ -57,7 +58,7 @@ class FunctionCall {
   std::any input_;
   bool opened_ = false;
   std::string result_;
-  // Valid during a step.
+  // These pointers are valid during a step.
   const std::vector<Variable>* variables_ = nullptr;
   const Gradient* gradient_ = nullptr;
   std::vector<std::uint32_t> pushed_;

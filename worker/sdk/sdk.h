@@ -11,15 +11,15 @@
 //
 // Link evergrad::sdk. The program is a complete worker with every option of evergrad-worker.
 //
-// A closure may run again from its first step, on another worker: after a death, or if a server
-// lost its updates. So its pushes must be a function of its arguments, of closure() and step(), and
-// of the random numbers of its context; the values returned by Pull may differ. In every case
-// exactly one gradient of each step reaches each shard.
+// A closure may run again from its first step, on another worker, because its worker died or a
+// server lost its updates. Therefore its pushes must be a function of its arguments, of closure()
+// and step(), and of the random numbers of its context. The values returned by Pull may differ. In
+// every case exactly one gradient of each step reaches each shard.
 //
-// Errors: a Status marked by UserError() and an exception are user errors: the closure has failed,
-// and the client's next call returns the error. Any other Status is a machine error (a file that is
-// temporarily unreadable): the closure is retried, here or on another worker, ten times with
-// growing pauses.
+// A Status marked by UserError() and an exception are user errors: the closure has failed, and the
+// client's next call returns the error. Any other Status is a machine error, for example a file
+// that is temporarily unreadable. The closure is then retried, here or on another worker, ten times
+// with growing pauses.
 #pragma once
 
 #include <any>
@@ -53,16 +53,18 @@ struct Values {
 class ClosureContext {
  public:
   absl::string_view function() const { return function_; }
-  absl::string_view arguments() const { return arguments_; }  // as given to Schedule
+  absl::string_view arguments() const { return arguments_; }  // the arguments as given to Schedule
   std::uint64_t closure() const {
     return closure_;
-  }  // its number: rises in the order of Schedule, with gaps
-  // Random numbers, a function of (job's seed, closure), and in a step of (job's seed, closure,
-  // step): the same in every run of the closure. Element `index` of an infinite sequence.
+  }  // number of the closure; numbers rise in the order of Schedule, with gaps
+  // Return random numbers, which are the same in every run of the closure. They are a function of
+  // (job's seed, closure), and in a step of (job's seed, closure, step). `index` is the position in
+  // an infinite sequence.
   float Uniform(std::uint64_t index) const;  // in [0, 1)
   float Normal(std::uint64_t index) const;
   std::uint64_t Bits(std::uint64_t index) const;
-  // The closure was cancelled, or its worker gives it up: any result is discarded. Thread-safe.
+  // Returns whether the closure was cancelled, or its worker gives it up; any result is then
+  // discarded. Thread-safe.
   bool cancelled() const;
 
  protected:
@@ -78,16 +80,16 @@ class ClosureContext {
 class StepContext : public ClosureContext {
  public:
   std::uint32_t step() const { return step_; }  // from 0; a closure has at most 4096 steps
-  // The values at the beginning of this step, including the closure's own earlier pushes. All
-  // variables are read together before the step; unchanged values are not sent again. NotFound (a
-  // user error) for an unknown variable.
+  // Returns the values at the beginning of this step, which include the closure's own earlier
+  // pushes. All variables are read together before the step; unchanged values are not sent again.
+  // NotFound (a user error) for an unknown variable.
   absl::StatusOr<Values> Pull(absl::string_view variable) const;
-  // A gradient for the variable's optimizer, of the variable's shape; sent if the step function
-  // returns OK. A second push of a variable in one step is added. InvalidArgument or NotFound (user
-  // errors) for a wrong size or an unknown variable.
+  // Pushes a gradient of the variable's shape for the variable's optimizer. It is sent if the step
+  // function returns OK. A second push of a variable in one step is added to the first.
+  // InvalidArgument or NotFound (user errors) for a wrong size or an unknown variable.
   absl::Status Push(absl::string_view variable, std::span<const float> gradient);
-  // The closure's result, at most 1 MiB; a later one replaces it. InvalidArgument (a user error) if
-  // it is larger.
+  // Sets the closure's result, at most 1 MiB; a later result replaces it. InvalidArgument (a user
+  // error) if it is larger.
   absl::Status SetResult(absl::string_view bytes);
   void CountExamples(std::uint64_t examples) {
     examples_ += examples;
@@ -101,8 +103,8 @@ class StepContext : public ClosureContext {
   FunctionCall* call_ = nullptr;
 };
 
-// Returns the inputs of a closure's steps, one after another; nullopt after the last. The context
-// does not live as long, so the source copies what it needs.
+// Returns the inputs of a closure's steps, one after another, and nullopt after the last. The
+// source must copy what it needs from the context, which does not live as long.
 template <class Input>
 using Source = std::function<absl::StatusOr<std::optional<Input>>()>;
 
@@ -113,8 +115,8 @@ class Registry {
   // Registers a closure of one step. status() and WorkerMain report mistakes (a duplicate name, an
   // invalid name, too many functions).
   void Register(const std::string& name, Step step);
-  // `open`: (const ClosureContext&) -> absl::StatusOr<Source<Input>>, called once per run. `step`:
-  // (StepContext&, Input&) -> absl::Status, called once per input.
+  // `open`, (const ClosureContext&) -> absl::StatusOr<Source<Input>>, is called once per run.
+  // `step`, (StepContext&, Input&) -> absl::Status, is called once per input.
   template <class Open, class StepOfInput>
   void Register(const std::string& name, Open open, StepOfInput step) {
     using SourceOf = typename std::invoke_result_t<Open&, const ClosureContext&>::value_type;
@@ -124,8 +126,8 @@ class Registry {
                         const ClosureContext& context) mutable -> absl::StatusOr<AnySource> {
       absl::StatusOr<SourceOf> source = open(context);
       if (!source.ok()) return source.status();
-      const auto shared = std::make_shared<SourceOf>(
-          *std::move(source));  // a std::function must be copyable, and the source need not be
+      const auto shared = std::make_shared<SourceOf>(*std::move(
+          source));  // shared, because a std::function must be copyable, but the source need not be
       return AnySource([shared]() -> absl::StatusOr<std::any> {
         auto input = (*shared)();
         if (!input.ok()) return input.status();
@@ -155,8 +157,8 @@ class Registry {
   absl::Status status_;
 };
 
-// The main of evergrad-worker with these functions: parses the options, joins the coordinator,
-// works until SIGTERM. Returns the exit code.
+// The main of evergrad-worker with these functions. It parses the options, joins the coordinator,
+// and works until SIGTERM. Returns the exit code.
 int WorkerMain(int argc, char** argv, Registry functions);
 
 }  // namespace evergrad::sdk
