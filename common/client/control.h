@@ -1,4 +1,4 @@
-// Calls of the service Control (api.proto): a method is found by its request message, so the proto
+// Calls of the service Control (api.proto). A method is found by its request message, so the proto
 // file is the only list of the methods' names and paths.
 //
 // Stateless. ControlMethod and ParseAnswer may be called from any thread; CallControl blocks.
@@ -17,13 +17,13 @@ namespace evergrad::client {
 // The service Control as api.proto declares it.
 const google::protobuf::ServiceDescriptor& ControlService();
 
-// The path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask". EG_CHECK
-// fails if the service has no such method, or if `response` is given and the method answers with
-// another message.
+// Returns the path of the method whose request is `request`: "/evergrad.v1.Control/DrainTask".
+// EG_CHECK: the service has such a method, and the method answers with `response` if that is given.
 std::string ControlPath(const google::protobuf::Descriptor& request,
                         const google::protobuf::Descriptor* response = nullptr);
 
-// The same for a message type, computed once per type: ControlMethod<v1::DrainTaskRequest>().
+// Like ControlPath, but for a message type: ControlMethod<v1::DrainTaskRequest>(). Computed once
+// per type.
 template <class Request>
 const std::string& ControlMethod() {
   static const std::string path = ControlPath(*Request::descriptor());
@@ -37,7 +37,7 @@ const std::string& ControlMethod() {
 
 absl::Status UnreadableAnswer(std::size_t bytes);
 
-// Passes an error of the call on; returns Internal if the bytes are not a Response.
+// Parses the answer. Returns the call's own error, and Internal if the bytes are not a Response.
 template <class Response>
 absl::StatusOr<Response> ParseAnswer(const absl::StatusOr<std::string>& bytes) {
   if (!bytes.ok()) return bytes.status();

@@ -69,8 +69,8 @@ absl::StatusOr<ParameterClient::Answer> Read(const Asked& asked, transport::Rece
 
 struct ParameterClient::Impl {
   // A channel and its stream. `users` counts the Sends inside the stream. The thread that retires a
-  // peer waits for them and destroys the peer itself, because the last user may be a transport
-  // thread, which must not wait for its own callbacks.
+  // peer waits for them and destroys the peer itself. The last user may be a transport thread,
+  // which must not wait for its own callbacks.
   struct Peer {
     std::string address;
     std::unique_ptr<transport::Channel> channel;
@@ -81,7 +81,7 @@ struct ParameterClient::Impl {
   using PeerKey =
       std::tuple<std::string, std::string, std::string>;  // host:port, unix path, identity
 
-  // The peer, with `users` incremented.
+  // Returns the peer, with `users` incremented.
   absl::StatusOr<std::shared_ptr<Peer>> Use(const v1::Endpoint& endpoint) {
     const bool same_host = !host_id.empty() && endpoint.host_id() == host_id;
     const transport::Address address{
@@ -95,7 +95,7 @@ struct ParameterClient::Impl {
       }
     }
     // The lock is not held, because certificates are read from files. If two callers dial at once,
-    // the peer of the second one is dropped.
+    // the peer of the second caller is dropped.
     auto made = std::make_shared<Peer>();
     made->address = address.host_port;
     transport::ChannelOptions channel = options;
@@ -115,7 +115,7 @@ struct ParameterClient::Impl {
     if (--peer.users == 0) idle.NotifyAll();
   }
 
-  // The peer with `users` incremented, if it is still in use.
+  // Increments `users` and returns true if the peer is still in use.
   bool UseAgain(const std::shared_ptr<Peer>& peer) {
     MutexLock lock(&mu);
     for (const auto& [key, kept] : peers) {
@@ -178,8 +178,8 @@ class ParameterClient::Announcement {
   Announcement(const Announcement&) = delete;
   Announcement& operator=(const Announcement&) = delete;
 
-  // The ticket of the announcement, if it fits a request like this one; the caller uses it with
-  // that request. 0 if it does not fit.
+  // Returns the ticket of the announcement if it fits a request like this one; the caller must use
+  // it with that request. Returns 0 if it does not fit.
   std::uint64_t Take(const std::shared_ptr<Impl::Peer>& peer, std::uint64_t request_bytes,
                      std::uint64_t response_bytes) {
     if (peer_.lock() != peer || request_bytes > request_bytes_ || response_bytes > response_bytes_)
@@ -248,7 +248,7 @@ void ParameterClient::Send(const v1::Endpoint& endpoint, v1::RequestHeader&& hea
   options.response_bytes_max = response_bytes_max;
   options.deadline = deadline;
   // The callback holds the counters and not the peer, because it must not destroy the stream that
-  // calls it.
+  // is calling it.
   peer->stream->Call(ticket, std::move(frame), options,
                      [impl = impl_, asked = std::move(asked),
                       done = std::move(done)](absl::StatusOr<transport::ReceivedFrame> received) {

@@ -1,4 +1,4 @@
-// Client for the servers of one job: one data stream per server, requests split by owner, one
+// A client for the servers of one job: one data stream per server, requests split by owner, one
 // answer per shard section. The retry table is in worker/runner (LEDGER line 15), because it
 // depends on the attempt; this class only reports answers. Thread-safe. Callbacks run on a
 // transport thread, or on the caller's thread before Send returns if a call fails at once.
@@ -23,31 +23,35 @@ namespace evergrad::client {
 
 class ParameterClient {
  public:
-  // `transport` outlives the client. `host_id` is fs::HostId() of this process: a server's unix
+  // `transport` outlives the client. `host_id` is fs::HostId() of this process. A server's unix
   // socket is used only if the endpoint names the same host and options.use_unix is set.
   ParameterClient(transport::Transport* transport, transport::ChannelOptions options,
                   std::string client_name, std::string host_id = "");
-  // Calls Retain({}): outstanding calls end with kCancelled before it returns. Not from a callback.
+  // Calls Retain({}), so outstanding calls end with kCancelled before it returns. Must not run in a
+  // callback.
   ~ParameterClient();
 
   // Sends one request to `endpoint`. The channel and the stream are created on first use and kept
-  // per address and identity; with TLS the server's certificate must be issued for
-  // endpoint.server(). `payloads` has one entry per push. `ids` is empty, or has one list of int64
-  // for each push and then for each pull (wire::BuildRequest). The client fills in client_name and
-  // response_bytes_max of `header` and does not keep the header; requests of hundreds of sections
-  // are better built in a wire::Packed. `done` is called exactly once with the parsed answer: one
-  // result per section, each for the shard of its section. The payload spans live as long as
-  // `frame`. Errors: Unavailable if the server is unreachable or disconnected; it is unknown
-  // whether the pushes were applied, and they must be sent again under the same identity. kInternal
-  // if the answer does not match the request. A server's error about the whole frame carries its
-  // origin and retryability.
+  // per address and identity. With TLS the server's certificate must be issued for
+  // endpoint.server().
+  //
+  // `payloads` has one entry per push. `ids` is empty, or has one list of int64 for each push and
+  // then for each pull (wire::BuildRequest). The client fills in client_name and response_bytes_max
+  // of `header` and does not keep the header. Requests of hundreds of sections are better built in
+  // a wire::Packed.
+  //
+  // `done` is called exactly once with the parsed answer: one result per section, each for the
+  // shard of its section. The payload spans live as long as `frame`. Unavailable means that the
+  // server is unreachable or has disconnected. It is then unknown whether the pushes were applied,
+  // and they must be sent again under the same identity. kInternal means that the answer does not
+  // match the request. A server's error about the whole frame carries its origin and retryability.
   struct Answer {
     transport::ReceivedFrame frame;
     wire::Packed<v1::ResponseHeader> header;
     std::vector<std::span<const std::byte>> payloads;
   };
-  // Memory that a server has been asked for ahead of a request. Destroying it unused returns the
-  // memory. It may outlive the client.
+  // Memory that was requested from a server ahead of a request. Its destructor returns the memory
+  // if it is unused. It may outlive the client.
   class Announcement;
   struct AnnouncementDeleter {
     void operator()(Announcement* announcement) const;
@@ -57,24 +61,24 @@ class ParameterClient {
             std::vector<tensor::SharedBytes> payloads, std::uint64_t response_bytes_max,
             std::chrono::milliseconds deadline, std::function<void(absl::StatusOr<Answer>)> done,
             Announced announced = nullptr, std::vector<tensor::SharedBytes> ids = {});
-  // Asks `endpoint` for memory for a request of at most `request_bytes` (RequestBytesMax) while its
-  // payload is still being computed. A later Send then has its grant already and saves a round
-  // trip. Send uses the announcement if it is for the same stream and large enough, and asks again
-  // otherwise. The server reserves the memory meanwhile, so announce only a request that follows
+  // Asks `endpoint` for memory for a request of at most `request_bytes` (RequestBytesMax) while the
+  // payload is still being computed. A later Send then already has its grant and saves a round
+  // trip. Send uses the announcement if it is for the same stream and large enough; otherwise it
+  // asks again. The server reserves the memory meanwhile, so announce only a request that follows
   // soon. Null if the server cannot be dialed.
   Announced Announce(const v1::Endpoint& endpoint, std::uint64_t request_bytes,
                      std::uint64_t response_bytes_max, std::chrono::milliseconds deadline);
-  // The upper bound of a request with that many sections and payload bytes, each payload rounded up
-  // to 64.
+  // Returns the upper bound of a request with that many sections and payload bytes. Each payload
+  // must be rounded up to 64.
   static std::uint64_t RequestBytesMax(std::uint64_t sections, std::uint64_t payload_bytes) {
     return payload_bytes + sections * 192 + 1024;
   }
   // Closes the streams to all addresses that are not in `keep`. Their calls end with kCancelled
-  // before it returns. Not from a callback.
+  // before Retain returns. Must not run in a callback.
   void Retain(const std::vector<std::string>& keep);
   struct Stats {
     std::uint64_t bytes_sent = 0, bytes_received = 0, calls = 0, failures = 0;
-    std::uint64_t announced = 0;  // calls made with an announcement
+    std::uint64_t announced = 0;  // number of calls made with an announcement
   };
   Stats stats() const;
 

@@ -13,7 +13,7 @@ constexpr std::size_t kMessageBytesMax = 3000;
 constexpr std::size_t kOriginBytesMax = 256;
 constexpr char kUserKind[] = "user";
 
-// One word for people. Programs use `retryable`, and "user" for the blame.
+// Returns one word for people. Programs use `retryable`, and "user" for the blame.
 const char* KindOf(const absl::Status& status) {
   if (BlameOf(status) == Blame::kUser) return kUserKind;
   switch (status.code()) {

@@ -1,4 +1,4 @@
-// Constants and conversions that both ends of the protocol share beside the protos: the version,
+// Constants and conversions that both ends of the protocol share, beside the protos: the version,
 // the path of the session, and conversions between messages and the types of common/base. Pure
 // functions; input is checked.
 #pragma once
@@ -23,8 +23,8 @@ inline constexpr std::uint32_t kProtocolVersion = 1;
 // data stream in the transport.
 inline constexpr char kSessionMethod[] = "/evergrad.v1.Coordinator/Session";
 
-// Largest number of attempts that a Hello names: the queued ones, the running one, and as many that
-// are done and not yet acknowledged.
+// Largest number of attempts that a Hello names: the queued attempts, the running one, and as many
+// that are done and not yet acknowledged.
 inline constexpr int kHeldAttemptsMax = 2 * (4096 + 1);
 
 // Limits of closures of functions jobs.
@@ -32,12 +32,12 @@ inline constexpr std::size_t kFunctionNameBytesMax = 128,
                              kFunctionsMax = 256;  // registered in one worker
 inline constexpr std::size_t kArgumentBytesMax = 1u << 20, kResultBytesMax = 1u << 20;
 
-// Files of a runs folder in transfer (RunFileChunk, ReadRunFile). A heartbeat waits behind one
-// window at most.
+// Sizes for the transfer of files of a runs folder (RunFileChunk, ReadRunFile). A heartbeat waits
+// for at most one window.
 inline constexpr std::size_t kRunFileChunkMax = 256u << 10;
 inline constexpr std::size_t kRunFileWindow = 4 * kRunFileChunkMax;
-// A file that the coordinator writes into each runs folder; its contents name the job and the
-// coordinator's host.
+// A file that the coordinator writes into each runs folder. It names the job and the coordinator's
+// host.
 inline constexpr char kRunMarkFile[] = ".evergrad-run";
 
 template <class Tag>
@@ -47,7 +47,7 @@ v1::Stamp ToProto(const Stamp<Tag>& stamp) {
   proto.set_n(stamp.n);
   return proto;
 }
-// FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
+// Use: FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
 template <class S>
 S FromProto(const v1::Stamp& proto) {
   S stamp;
@@ -57,8 +57,8 @@ S FromProto(const v1::Stamp& proto) {
 }
 
 v1::IntervalSet ToProto(const IntervalSet& set);
-// InvalidArgument for an odd number of bounds, an empty interval, falling bounds, or intervals that
-// overlap or are out of order.
+// Returns InvalidArgument for an odd number of bounds, an empty interval, falling bounds, or
+// intervals that overlap or are out of order.
 absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto);
 
 v1::Role ToProto(Role role);
@@ -66,15 +66,16 @@ absl::StatusOr<Role> FromProto(v1::Role role);  // InvalidArgument for an unknow
 
 using evergrad::CleanText;
 
-// The result has at most kErrorDetailBytesMax when serialized; texts are truncated. Blame, origin,
-// retryability and code survive the conversion in both directions. `origin` is used if the status
-// has none. The status must not be OK (EG_CHECK).
+// Converts a status to at most kErrorDetailBytesMax when serialized; texts are truncated. Blame,
+// origin, retryability and code survive the conversion in both directions. `origin` is used if the
+// status has none. EG_CHECK: the status is not OK.
 inline constexpr std::size_t kErrorDetailBytesMax = 4096;
 v1::ErrorDetail ToErrorDetail(const absl::Status& status, absl::string_view origin = "");
-// Never returns OK; an unknown code becomes kUnknown.
+// The result is never OK; an unknown code becomes kUnknown.
 absl::Status FromErrorDetail(const v1::ErrorDetail& detail);
 
-// The fields of a plan message that define the numbering of closures; Plan::Create checks them.
+// Returns the fields of a plan message that define the numbering of closures; Plan::Create checks
+// them.
 plan::PlanSpec PlanSpecOf(const v1::Plan& proto);
 void FillPlan(const plan::PlanSpec& spec, v1::Plan* proto);
 

@@ -9,7 +9,7 @@ namespace evergrad::client {
 namespace {
 
 constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
-// Bytes of a request with one section beyond the section's payload.
+// Bytes of a request with one section, in addition to the section's payload.
 constexpr std::uint64_t kRequestOverheadBytes = 64u << 10;
 // Smaller parts would cost more messages than they save memory.
 constexpr std::uint64_t kPartBytesMin = 64u << 10;

@@ -1,4 +1,4 @@
-// The limits that a server states in its endpoint, and the sizes that its clients derive from them.
+// The limits that a server states in its endpoint, and the sizes that clients derive from them.
 // Pure functions.
 #pragma once
 
@@ -12,8 +12,8 @@ namespace evergrad::client {
 
 struct RequestLimits {
   std::uint64_t budget_bytes_max =
-      0;  // requests and their answers in flight, all clients together; 0: unknown
-  std::uint64_t frame_bytes_max = 0;  // one request, or one answer; 0: unknown
+      0;  // limit of requests and answers in flight, for all clients together; 0 if unknown
+  std::uint64_t frame_bytes_max = 0;  // limit of one request, or of one answer; 0 if unknown
 
   static RequestLimits Of(const v1::Endpoint& endpoint) {
     return {endpoint.budget_bytes_max(), endpoint.frame_bytes_max()};
@@ -22,19 +22,20 @@ struct RequestLimits {
   // Returns whether the server can ever grant a request of `request_bytes` whose answer carries
   // `response_bytes`.
   bool Fits(std::uint64_t request_bytes, std::uint64_t response_bytes) const;
-  // The share of the budget that one client may hold while others wait: half of it.
+  // Returns the share of the budget that one client may hold while others wait: half of it.
   std::uint64_t share_bytes() const;
-  // The target size of one of several requests, its answer included: an eighth of the budget. A
-  // client has four of them in flight, which fill its share.
+  // Returns the target size of one of several requests, its answer included: an eighth of the
+  // budget. A client has four of them in flight, which fill its share.
   std::uint64_t part_bytes() const;
-  // The largest payload of one section in a request of its own; the largest number if the limits
-  // are unknown.
+  // Returns the largest payload of one section in a request of its own. If the limits are unknown,
+  // this is the largest number.
   std::uint64_t section_bytes_max() const;
-  // The flag that limits a section, with its value, for messages: "--budget-bytes-max 16 MiB".
+  // Returns the flag that limits a section, with its value, for messages: "--budget-bytes-max 16
+  // MiB".
   std::string section_flag() const;
 };
 
-// Largest number of such parts that a client has in flight at one server.
+// Largest number of parts (part_bytes) that a client has in flight at one server.
 inline constexpr std::uint32_t kPartsUnderWayMax = 4;
 
 }  // namespace evergrad::client

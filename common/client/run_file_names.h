@@ -15,7 +15,7 @@ namespace evergrad::client {
 // Files that an export closure sends to the coordinator.
 inline constexpr std::array<const char*, 3> kExportNames = {"weights.npz", "weights.safetensors",
                                                             "model/vocabularies.json"};
-// Files that a user can fetch of a run, in this order.
+// Files of a run that a user can fetch, in this order.
 inline constexpr std::array<const char*, 11> kRunFileNames = {
     "report.html",      "result.json",
     "metrics.jsonl",    "job.yaml",
@@ -31,7 +31,7 @@ inline bool IsRunFileName(absl::string_view name) {
   return std::find(kRunFileNames.begin(), kRunFileNames.end(), name) != kRunFileNames.end();
 }
 
-// Contents of the mark file of a folder: the job that its files belong to.
+// Contents of the mark file of a folder; they name the job to which its files belong.
 inline std::string RunMark(JobUid job) {
   return absl::StrCat("evergrad run of job ", JobUidString(job), "\n");
 }

@@ -12,8 +12,8 @@ namespace evergrad::client {
 class SaidOnce {
  public:
   // Returns true the first time that it is called with `text`. After kTextsMax different texts it
-  // returns false, because a text with that many variants contains something that changes each
-  // time.
+  // always returns false, because a text with that many variants contains something that changes
+  // each time.
   bool First(const std::string& text) {
     MutexLock lock(&mu_);
     return said_.size() < kTextsMax && said_.insert(text).second;

@@ -15,7 +15,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::uint64_t kBatchBytesMax = 1u << 20;
-// Bounds for values from the coordinator: no busy loop, and no silence longer than any lease.
+// Bounds for values from the coordinator. They prevent a busy loop, and a silence longer than any
+// lease.
 constexpr std::uint32_t kHeartbeatMsMin = 5, kHeartbeatMsMax = 60'000, kRetryAfterMsMax = 60'000;
 constexpr std::size_t kQuotedBytesMax = 500;
 
@@ -39,14 +40,14 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     state = State::kDialing;
     transport::ChannelOptions to_coordinator = options.channel;
     to_coordinator.peer_task = "coordinator";
-    to_coordinator.check_host = true;  // A user configures only this address.
+    to_coordinator.check_host = true;  // a user configures only this address
     auto made = transport->Dial({options.coordinator_address, ""}, to_coordinator);
     if (!made.ok()) return GiveUp(made.status());
     channel = *std::move(made);
     transport::MessageStreamEvents stream_events;
     const auto weak = weak_from_this();
     runtime::Executor* const where =
-        executor;  // Outlives the stream, because callbacks may run until Close() returns.
+        executor;  // outlives the stream, because callbacks may run until Close() returns
     stream_events.on_message = [weak, where, this_dial](std::string bytes) {
       if (const auto self = weak.lock())
         where->Post(
@@ -80,7 +81,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     Redial(milliseconds(0));
   }
 
-  // Ends a session. It calls back, so its caller must return directly after it.
+  // Ends a session. It makes a callback, so its caller must return directly afterwards.
   void Lose(const std::string& why) {
     const bool had = state == State::kRegistered;
     EndStream();
@@ -117,8 +118,8 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
                         IfStill(dial, [](Impl& me) { me.Dial(); }));
   }
 
-  // Logs once per reason to wait and not once per retry. `key` identifies the reason, since texts
-  // vary.
+  // Logs the reason for waiting once, not at every retry. `key` identifies the reason, because
+  // texts vary.
   void WaitFor(const std::string& key, const std::string& text) {
     if (key == waiting_key) return;
     waiting_key = key;
@@ -258,7 +259,7 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
     pending.Clear();
     pending_bytes = 0;
     if (sent.ok()) return;
-    // Posted, because the caller of Send() does not expect its events inside the call.
+    // The event is posted, because the caller of Send() does not expect its events inside the call.
     broken = true;
     executor->Post(
         IfStill(dial, [why = CleanText(sent.ToString(absl::StatusToStringMode::kWithNoExtraData),
@@ -282,9 +283,9 @@ struct SessionClient::Impl : std::enable_shared_from_this<SessionClient::Impl> {
 
   State state = State::kWaiting;
   bool stopped = false;
-  bool broken = false;  // A send failed; Lose() has been posted.
+  bool broken = false;  // a send failed, and Lose() has been posted
   std::uint64_t dial =
-      0;  // Changes with each dial and each end; tasks posted for another number do nothing.
+      0;  // changes with each dial and each end; tasks posted for another number do nothing
   std::uint64_t redials = 0;
   std::uint64_t heartbeats = 0;
   milliseconds backoff{0};

@@ -1,13 +1,13 @@
-// A task's side of the session: it dials the coordinator, sends Hello, keeps the stream open,
-// redials with backoff for ever (P4), and logs what it waits for, once per change. Callbacks run on
-// the given executor, in order. Not thread-safe: construct, call and destroy it on that executor,
-// or while the executor runs nothing (before its first task, after its shutdown).
+// A task's side of the session. It dials the coordinator, sends Hello, keeps the stream open, and
+// redials with backoff forever (P4). It logs the reason for waiting once per change. Callbacks run
+// on the given executor, in order. Not thread-safe: construct, call and destroy it on that
+// executor, or while the executor runs nothing (before its first task, after its shutdown).
 //
 //   dial -> Hello -> Registered -> messages both ways, with a heartbeat every
 //   Registered.heartbeat_ms -> lost -> backoff -> dial
 //
-// Messages from the coordinator are not trusted: an unreadable message, or one out of this order,
-// ends the session.
+// Messages from the coordinator are not trusted. A message that is unreadable, or out of this
+// order, ends the session.
 #pragma once
 
 #include <chrono>
@@ -33,37 +33,38 @@ class SessionClient {
     std::chrono::milliseconds backoff_min{50}, backoff_max{1000};
     std::uint64_t jitter_seed = 0;  // the process uid
     std::chrono::milliseconds registered_within{
-        5000};  // from dialing to Registered; after it the dial is abandoned and repeated
+        5000};  // limit from dialing to Registered; then the dial is abandoned and repeated
   };
   struct Events {
-    // called at every dial for identity and holdings; the client fills in protocol_version and
-    // build_id
+    // Called at every dial to get identity and holdings. The client fills in protocol_version and
+    // build_id.
     std::function<v1::Hello()> make_hello;
     std::function<void(const v1::Registered&)> on_registered;
     std::function<void(const v1::CoordinatorMessage&)>
         on_message;  // every message but Registered and Rejected
     std::function<void(const v1::Rejected&)>
-        on_rejected;  // exit == true: the daemon ends, and the client dials no more
+        on_rejected;  // exit == true: the daemon must end, and the client dials no more
     std::function<void(absl::string_view why)>
-        on_lost;  // a registered session has ended; called before on_rejected if that is the reason
+        on_lost;  // a registered session has ended; called before on_rejected if the session was
+                  // rejected
     std::function<v1::Heartbeat()> make_heartbeat;  // the client fills in `sequence`
   };
-  // transport, executor and logger outlive the client. An empty event is not called.
+  // transport, executor and logger outlive the client. Events may be empty functions.
   SessionClient(transport::Transport* transport, runtime::Executor* executor, log::Logger* logger,
                 Options options, Events events);
   ~SessionClient();  // Calls Stop().
   SessionClient(const SessionClient&) = delete;
   SessionClient& operator=(const SessionClient&) = delete;
   void Start();  // At most once.
-  // Sends the queued messages (the transport bounds the wait) and closes; no callback runs
+  // Sends the queued messages (the transport bounds the wait) and closes. No callback runs
   // afterwards. Idempotent.
   void Stop();
   bool registered() const;
-  // Sends in batches at the end of the executor's turn. Returns false if there is no session: the
-  // caller sends Done and other messages that must arrive again on the next session, and drops the
-  // rest. True is no guarantee, because a session may end before the bytes are sent. A message
-  // larger than the channel's message_bytes_max is refused and logged. If the coordinator does not
-  // read, the session ends once unsent_bytes_max is reached.
+  // Sends in batches at the end of the executor's turn. Returns false if there is no session. The
+  // caller must send Done, and other messages that must arrive, again in the next session, and
+  // drops the rest. True is no guarantee, because a session may end before the bytes are sent. A
+  // message larger than the channel's message_bytes_max is refused and logged. If the coordinator
+  // does not read, the session ends once unsent_bytes_max is reached.
   bool Send(v1::TaskMessage message);
 
  private:

@@ -1,4 +1,4 @@
-// The description of its own process that a task sends to the coordinator, for workers and servers.
+// The description of its own process that a worker or a server sends to the coordinator.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace evergrad::client {
 
-// Limit of a host name that is kept and shown. No Linux host has a longer one, and the limit keeps
+// Limit of a host name that is kept and shown. No Linux host has a longer name, and the limit keeps
 // tables readable.
 inline constexpr std::size_t kHostBytesMax = 64;
 
@@ -17,12 +17,12 @@ struct TaskIdentity {
   bool insecure_listen = false;
   std::int64_t pid = 0;
   std::string host, host_id;
-  std::uint64_t memory_bytes = 0;  // of the machine
+  std::uint64_t memory_bytes = 0;  // memory of the machine
 };
 
-// Fills in pid, host, host_id and memory of this process; the daemon adds the rest.
+// Fills in pid, host, host_id and memory of this process. The daemon adds the rest.
 TaskIdentity ThisProcess();
-// Also fills in the endpoint's host_id; the caller sets its address.
+// Fills in the endpoint's host_id, too; the caller sets the endpoint's address.
 void FillHello(const TaskIdentity& identity, v1::Hello* hello);
 
 }  // namespace evergrad::client

@@ -16,8 +16,8 @@ static_assert(static_cast<int>(tensor::WireType::kFloat32) == v1::DTYPE_FLOAT32 
               static_cast<int>(tensor::WireType::kBFloat16) == v1::DTYPE_BFLOAT16);
 inline v1::DType ToProto(tensor::WireType type) { return static_cast<v1::DType>(type); }
 
-// The type of values and gradients of a variable or a table (v1::VariableSpec, v1::TableSpec) on
-// the wire. InvalidArgument for a type that is not allowed on the wire.
+// Returns the type of values and gradients on the wire of a variable or a table (v1::VariableSpec,
+// v1::TableSpec). InvalidArgument for a type that is not allowed on the wire.
 template <class Spec>
 absl::StatusOr<tensor::WireType> WireTypeOf(const Spec& spec) {
   const v1::DType type =
@@ -31,15 +31,16 @@ absl::StatusOr<tensor::WireType> WireTypeOf(const Spec& spec) {
   return static_cast<tensor::WireType>(type);
 }
 
-// Writes the `spec.training.wire_dtype` of the variable or table `name` into its spec, or leaves
-// the field unset if it equals `dtype` (float32).
+// Writes `spec.training.wire_dtype` of the variable or table `name` into its spec. Leaves the field
+// unset if the type equals `dtype` (float32).
 template <class Spec>
 void FillWireType(const config::JobSpec& job, absl::string_view name, Spec* to) {
   const std::string type = config::WireTypeFor(job, name);
   if (type == "bf16") to->set_wire_dtype(v1::DTYPE_BFLOAT16);
   if (type == "fp16") to->set_wire_dtype(v1::DTYPE_FLOAT16);
 }
-// UserError if an entry of `wire_dtype` matches no variable and no table of the description.
+// Returns UserError if an entry of `wire_dtype` matches no variable and no table of the
+// description.
 absl::Status CheckWireRules(const config::JobSpec& job, const v1::DescribeResult& described);
 
 }  // namespace evergrad::client

@@ -33,7 +33,7 @@ bool IsAddress(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), buffer) == 1;
 }
 
-// The hosts for which a certificate is valid, as text.
+// Returns the hosts for which a certificate is valid, as text.
 std::string HostsOf(X509* certificate) {
   const std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>> names(static_cast<GENERAL_NAMES*>(
       X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));

@@ -5,11 +5,13 @@
 
 namespace evergrad::transport {
 
-// Returns whether `status` ended such a call, which can be repeated without side effects. False if
-// a handshake refused a certificate, because another try would be refused as well.
+// Returns whether `status` ended a call that was never sent; such a call can be repeated without
+// side effects. False if a handshake refused a certificate, because another attempt would be
+// refused, too.
 bool IsNotConnected(const absl::Status& status);
 
-// Marks `status` accordingly, for implementations of the transport. OK stays OK.
+// Marks `status` as the end of a call that was never sent. Implementations of the transport call
+// it. OK stays OK.
 absl::Status MarkNotConnected(absl::Status status);
 
 }  // namespace evergrad::transport

@@ -10,12 +10,12 @@
 namespace evergrad::transport {
 
 std::string EncodeStatus(const absl::Status& status);
-// Returns Internal for bytes that are not an ErrorDetail, and for an ErrorDetail that says OK,
-// because the call has failed in either case.
+// Returns the status. Returns Internal for bytes that are not an ErrorDetail, and for an
+// ErrorDetail that says OK, because the call has failed in either case.
 absl::Status DecodeStatus(absl::string_view bytes);
 
-// A copy without shared state. A status that goes to another thread must be one: its reference
-// count is inside Debian's Abseil, which is not instrumented for ThreadSanitizer.
+// Returns a copy without shared state. A status that goes to another thread must be such a copy:
+// its reference count is inside Debian's Abseil, which is not instrumented for ThreadSanitizer.
 absl::Status OwnCopy(const absl::Status& status);
 
 }  // namespace evergrad::transport

@@ -8,10 +8,10 @@
 //   data      bulk requests and answers, many in flight, answers in any order, with credits
 //             (FORMAT.md, the ten rules)
 //
-// Threads: every callback runs on a transport thread and must not block; post to an executor. After
-// Close() or the destructor of an object has returned, none of its callbacks runs. Everything is
-// bounded: requests beyond a limit are refused with kResourceExhausted and never queued without
-// limit.
+// Threads: every callback runs on a transport thread and must not block; it posts longer work to an
+// executor. After Close() or the destructor of an object has returned, none of its callbacks runs.
+// Everything is bounded: requests beyond a limit are refused with kResourceExhausted and never
+// queued without limit.
 #pragma once
 
 #include <chrono>
@@ -31,14 +31,15 @@ namespace evergrad::transport {
 
 struct Address {
   std::string host_port;  // "127.0.0.1:4000"; inproc: any name
-  // "" or the socket of a peer on this host; used if the options allow it and it is reachable
+  // "", or the socket of a peer on this host. It is used if the options allow it and it is
+  // reachable.
   std::string unix_path;
 };
 
 struct TlsFiles {
   std::string ca, cert, key;  // PEM paths; all three or none
   std::string task =
-      {};  // the task that `cert` must name: "coordinator", "worker", "ps_server/0"; "" any
+      {};  // the task that `cert` must name: "coordinator", "worker", "ps_server/0"; "" for any
   bool empty() const { return ca.empty() && cert.empty() && key.empty(); }
 };
 
@@ -49,7 +50,8 @@ struct Frame {
   std::uint64_t size() const;
 };
 
-// A held part of a limit. Destroying it frees the credit at its owner; see rule 5. Move-only.
+// A part of a limit that is held. Its destructor returns the credit to the owner of the limit (rule
+// 5). Move-only.
 class Reservation {
  public:
   virtual ~Reservation() = default;
@@ -69,12 +71,12 @@ using UnaryDone = std::function<void(absl::StatusOr<std::string>)>;
 class MessageStream {
  public:
   virtual ~MessageStream() = default;  // Calls Close().
-  // Sends in order. kResourceExhausted if `unsent_bytes_max` would be exceeded (the peer does not
-  // read); kUnavailable once the stream has ended.
+  // Sends messages in order. kResourceExhausted if `unsent_bytes_max` would be exceeded because the
+  // peer does not read; kUnavailable once the stream has ended.
   virtual absl::Status Send(std::string message) = 0;
-  // Half-closes after the messages sent before, then ends. Idempotent. No callback runs after it
-  // has returned. The peer has 2 s to accept unsent messages, which are dropped afterwards; a
-  // transport or server that ends meanwhile waits for that.
+  // Half-closes the stream after the messages sent before, then ends it. Idempotent. No callback
+  // runs after it has returned. The peer has 2 s to accept unsent messages, which are dropped
+  // afterwards. A transport or server that ends in these 2 s waits for the peer.
   virtual void Close() = 0;
 };
 struct MessageStreamEvents {
@@ -87,8 +89,8 @@ using DataDone = std::function<void(absl::StatusOr<ReceivedFrame>)>;
 struct DataOptions {
   std::uint64_t response_bytes_max =
       0;  // largest payload of the answer; the server reserves it before the grant
-  // The call ends after this time without progress: no grant, and no part sent or answered. While
-  // the server is alive, a call waits for its grant six times as long.
+  // The call ends after this time without progress, that is, without a grant and with no part sent
+  // or answered. While the server is alive, a call waits for its grant six times as long.
   std::chrono::milliseconds deadline{30000};
 };
 
@@ -96,17 +98,18 @@ class DataStream {
  public:
   virtual ~DataStream() =
       default;  // Every outstanding call ends with kCancelled before it returns.
-  // Announces a request of `request_bytes` in advance. `Call` with the returned ticket then has its
-  // grant already. Optional; a request of at most 64 KiB (with its answer) needs none. A ticket
-  // ends at its deadline, with the link, or after the server's grant_unused_max without use; its
-  // Call then announces again, or ends with Aborted (retryable) if it crossed the notice.
+  // Announces a request of `request_bytes` in advance. A later `Call` with the returned ticket then
+  // already has its grant. Optional; a request of at most 64 KiB (with its answer) needs no ticket.
+  // A ticket ends at its deadline, with the link, or when it has been unused for the server's
+  // grant_unused_max. Its Call then announces again, or ends with Aborted (retryable) if the Call
+  // crossed the notice.
   virtual std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) = 0;
-  // Ends a ticket without a Call, so that the server frees its memory. No effect for a ticket that
-  // was used or has ended.
+  // Ends a ticket without a Call, so that the server frees the reserved memory. No effect for a
+  // ticket that was used or has ended.
   virtual void Abandon(std::uint64_t ticket) = 0;
-  // With `ticket` 0 the call announces itself if necessary. Bytes above the announced number are
-  // InvalidArgument. `done` is called exactly once. kUnavailable if the stream is down (it redials
-  // by itself with backoff; calls made while it is down fail at once).
+  // With `ticket` 0 the call announces itself if necessary. More bytes than announced are
+  // InvalidArgument. `done` is called exactly once. kUnavailable if the stream is down: it redials
+  // by itself with backoff, and calls made while it is down fail at once.
   virtual void Call(std::uint64_t ticket, Frame request, const DataOptions& options,
                     DataDone done) = 0;
 };
@@ -121,7 +124,7 @@ class Channel {
   virtual std::unique_ptr<DataStream> OpenData() = 0;
 };
 
-// A blocking helper for psctl and tests; never call it on a transport thread.
+// A blocking helper for psctl and tests. It must not be called on a transport thread.
 absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view method,
                                          std::string request, std::chrono::milliseconds deadline);
 
@@ -130,18 +133,18 @@ absl::StatusOr<std::string> UnaryAndWait(Channel& channel, absl::string_view met
 struct PeerInfo {
   std::string address;           // in the transport's notation
   std::string certificate_name;  // common name of the verified client certificate, "" without TLS
-  // the task that the certificate names: "worker/0", "worker" (any), "user/alice"; "" exactly if
-  // there is no TLS
+  // The task that the certificate names: "worker/0", "worker" (any), "user/alice". "" exactly if
+  // there is no TLS.
   std::string certificate_task;
-  // of a data stream: the client's self-chosen name (ChannelOptions), which is not proved
+  // The client's self-chosen name on a data stream (ChannelOptions), which is not proved.
   std::string client_name = {};
 };
-// Checks whether `peer` may be `task` ("worker/0", "user", "" any). OK without TLS, where
-// identities are unknown; otherwise PermissionDenied: "certificate is for worker/0, expected
+// Checks whether `peer` may be `task` ("worker/0", "user", "" for any). OK without TLS, where
+// identities are unknown. Otherwise PermissionDenied: "certificate is for worker/0, expected
 // coordinator".
 absl::Status CheckPeer(const PeerInfo& peer, absl::string_view task);
 
-// Answers once; destroying it without an answer answers Internal.
+// Answers a call once. If destroyed without an answer, it answers Internal.
 class UnaryResponder {
  public:
   virtual ~UnaryResponder() = default;
@@ -150,65 +153,67 @@ class UnaryResponder {
 class DataResponder {
  public:
   virtual ~DataResponder() = default;
-  // `response` may exceed the announced response_bytes_max by at most 64 KiB of header; a larger
-  // answer becomes Internal. Destroy the request's frame before the answer to release its
-  // reservation early; otherwise the reservation is held until the answer has been sent.
+  // Sends the answer. `response` may exceed the announced response_bytes_max by at most 64 KiB of
+  // header; a larger answer becomes Internal. The request's reservation is held until the answer
+  // has been sent. To release it earlier, destroy the request's frame before the answer.
   virtual void Answer(Frame response) = 0;
   virtual void Fail(absl::Status status) = 0;
 };
 
 struct Handlers {
-  // For an unknown method, fail with kUnimplemented through the responder.
+  // The handler must fail an unknown method with kUnimplemented through the responder.
   std::function<void(const PeerInfo&, absl::string_view method, std::string request,
                      std::unique_ptr<UnaryResponder>)>
       unary;
-  // A new message stream, whose events are the returned ones; `stream` is the server's end. nullopt
-  // refuses it.
+  // Accepts a new message stream and returns its event handlers; `stream` is the server's end.
+  // nullopt refuses the stream.
   std::function<std::optional<MessageStreamEvents>(const PeerInfo&, absl::string_view method,
                                                    std::shared_ptr<MessageStream> stream)>
       stream;
-  // A complete request. Malformed transport messages do not get here: they end the stream with a
-  // typed error.
+  // Handles a complete request. Malformed transport messages do not get here: they end the stream
+  // with a typed error.
   std::function<void(const PeerInfo&, ReceivedFrame request, std::unique_ptr<DataResponder>)> data;
 };
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:0";  // port 0: any free port
-  std::string insecure_listen;  // "" or an address off loopback without TLS; the caller warns
-  // "" or a socket to serve as well, mode 0600; for a path over 107 bytes TCP is used, and the log
-  // says so
+  std::string insecure_listen;  // "", or an address off loopback without TLS; the caller warns
+  // "", or the path of a unix socket to serve as well, with mode 0600. If the path has more than
+  // 107 bytes, TCP is used, and the log says so.
   std::string unix_path;
   TlsFiles tls;
   std::string
-      // tasks that may open data streams, by certificate: "worker", "worker,ps_server"; "" all. A
-      // peer whose certificate names no task is refused
+      // the tasks whose certificates may open data streams: "worker", "worker,ps_server"; "" for
+      // all. A peer whose certificate names no task is refused
       data_peers;
-  std::uint64_t budget_bytes_max = 256ull << 20;  // granted payload in flight, all peers together
+  std::uint64_t budget_bytes_max =
+      256ull << 20;  // limit of granted payload in flight, for all peers together
   std::uint64_t small_reserve_bytes_max = 16ull << 20;
   std::uint64_t peer_small_bytes_max = 4ull << 20;
-  std::uint64_t message_bytes_max = 4ull << 20;  // unary and message streams
-  std::uint64_t frame_bytes_max = 1ull << 30;    // one data request or answer
-  std::uint64_t unsent_bytes_max = 64ull << 20;  // per message stream
+  std::uint64_t message_bytes_max =
+      4ull << 20;  // limit of one message of a unary call or of a message stream
+  std::uint64_t frame_bytes_max = 1ull << 30;    // limit of one data request or answer
+  std::uint64_t unsent_bytes_max = 64ull << 20;  // limit of one message stream
   std::uint32_t streams_max = 4096;
-  // Memory shared with clients of this host, all together, for payload that bypasses the socket; 0:
-  // none.
+  // Memory shared with all clients of this host together, for payload that bypasses the socket; 0
+  // for none.
   std::uint64_t lane_bytes_max = 0;
-  // The result of a client's lane offer: OK, or the reason why its payload uses the socket. Called
-  // on a transport thread.
+  // Receives the result of a client's lane offer: OK, or the reason why its payload uses the
+  // socket. Called on a transport thread.
   std::function<void(const std::string& address, const absl::Status&)> on_lane = {};
   std::chrono::milliseconds unary_request_max{
-      // from the beginning of a unary call to its complete request; DeadlineExceeded afterwards
+      // from the beginning of a unary call to its complete request; then DeadlineExceeded
       10000};
   std::chrono::milliseconds progress_timeout{5000};  // the watchdog (rule 8)
   std::chrono::milliseconds grant_unused_max{
-      30000};  // a grant without payload for this time is dead (rule 5): Aborted, retryable
-  // The shorter limit while other peers wait, for a stream that sends nothing, or whose peer holds
-  // more than its share of the budget. A stream that repeatedly leaves grants unused is ended with
-  // ResourceExhausted, and its peer gets no new one for `unused_pause`.
+      30000};  // a grant without payload for this time has expired (rule 5): Aborted, retryable
+  // A shorter limit than grant_unused_max while other peers wait. It applies to a stream that sends
+  // nothing, or whose peer holds more than its share of the budget. A stream that repeatedly leaves
+  // grants unused is ended with ResourceExhausted, and its peer gets no new one for `unused_pause`.
   std::chrono::milliseconds grant_idle_max{1000};
   std::chrono::milliseconds unused_pause{10000};
-  // Grants were taken back from this peer; `ended` tells whether its stream was ended for it.
-  // Called on a transport thread.
+  // Called when grants were taken back from this peer. `ended` tells whether the stream was ended
+  // for this reason. Called on a transport thread.
   std::function<void(const std::string& peer, std::uint64_t grants, std::uint64_t bytes,
                      bool ended)>
       on_unused_grants = {};
@@ -223,10 +228,10 @@ class Server {
   virtual void Shutdown() = 0;
   struct Stats {
     std::uint64_t budget_used = 0, budget_waiting = 0, small_used = 0, streams = 0;
-    std::uint64_t peer_small_used = 0;  // of the peer that uses most
-    // refused: because of lane_bytes_max
+    std::uint64_t peer_small_used = 0;  // use of the small reserve by the peer that uses most
+    // lane_bytes_refused counts the bytes refused because of lane_bytes_max.
     std::uint64_t lanes = 0, lane_bytes = 0, lane_bytes_refused = 0;
-    // Refusals by limit; refused_total counts all of them, and those of other bounds.
+    // Refusals by limit. refused_total counts these and the refusals of other bounds.
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0, frame_refused = 0,
                   streams_refused = 0;
     std::uint64_t taken_back_total = 0;  // grants that were not used
@@ -238,38 +243,38 @@ class Server {
 
 struct ChannelOptions {
   TlsFiles tls;
-  // With TLS, the task that the peer's certificate must name: "coordinator", "ps_server/0"; "" any
-  // task of the authority. Other peers are refused. `check_host` also requires the dialed host in
-  // the certificate (over TCP).
+  // With TLS, the task that the peer's certificate must name: "coordinator", "ps_server/0", or ""
+  // for any task of the authority. Other peers are refused. `check_host` also requires the dialed
+  // host in the certificate (over TCP).
   std::string peer_task;
   bool check_host = false;
   bool use_unix = false;
-  // The client's own name on data streams: it selects the share of a server's budget if no
-  // certificate does. ASCII.
+  // The client's own name on data streams, ASCII. It selects the share of a server's budget if no
+  // certificate does.
   std::string client_name = {};
   std::uint64_t message_bytes_max = 4ull << 20;
   std::uint64_t frame_bytes_max = 1ull << 30;
   std::uint64_t unsent_bytes_max = 64ull << 20;
   std::uint64_t inflight_calls_max = 4096;
   std::chrono::milliseconds progress_timeout{5000};
-  // Memory to share with a server on this host, per direction of a data stream; 0: none.
+  // Memory to share with a server on this host, per direction of a data stream; 0 for none.
   // InvalidArgument unless it is a multiple of 64 KiB up to 64 MiB.
   std::uint64_t lane_ring_bytes = 0;
-  // The result of the offer: OK, or the reason why payload uses the socket. Called on a transport
-  // thread, once per connection.
+  // Receives the result of the offer: OK, or the reason why payload uses the socket. Called on a
+  // transport thread, once per connection.
   std::function<void(const absl::Status&)> on_lane = {};
 };
 
 class Transport {
  public:
   virtual ~Transport() = default;
-  // InvalidArgument for an address off loopback with neither TLS nor insecure_listen (P10), naming
-  // both remedies; for bad certificates, naming the file. Unavailable if the address cannot be
-  // bound.
+  // Serves at the address. InvalidArgument for an address off loopback with neither TLS nor
+  // insecure_listen (P10); the error names both remedies. InvalidArgument that names the file for
+  // bad certificates. Unavailable if the address cannot be bound.
   virtual absl::StatusOr<std::unique_ptr<Server>> Listen(const ServerOptions& options,
                                                          Handlers handlers) = 0;
-  // An unreachable peer is no error here; its calls fail. InvalidArgument for unreadable
-  // certificates.
+  // Opens a channel. An unreachable peer is no error here; its calls fail. InvalidArgument for
+  // unreadable certificates.
   virtual absl::StatusOr<std::unique_ptr<Channel>> Dial(const Address& address,
                                                         const ChannelOptions& options) = 0;
 };

@@ -5,7 +5,6 @@
 // because a pull shows the worker's own update only if the server handles it after the push. If a
 // shard's push and pull together exceed one request, the push is sent alone, and the pull is sent
 // after the answer to the push.
-// answered.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// Memory for received frames. Large buffers are reused, so that a push of 64 MB does not begin with
-// 16,384 page faults, and so that the retained memory is bounded (the heap's is not). Thread-safe.
+// Memory for received frames. Large buffers are reused. Therefore a push of 64 MB does not begin
+// with 16,384 page faults, and the retained memory is bounded, unlike that of the heap.
+// Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,14 @@ class BufferPool final : public tensor::BufferHome,
                          public std::enable_shared_from_this<BufferPool> {
  public:
   // `bytes_max` is the intended limit of memory in use, a server's budget. Returned buffers are
-  // retained while they and the buffers in use fit into bytes_max and an eighth of it (Capacity),
-  // and up to half of `bytes_max` in any case; beyond that the oldest are freed.
+  // retained while they and the buffers in use together fit into bytes_max plus an eighth
+  // (Capacity). Up to half of `bytes_max` is retained in any case. Beyond that the oldest buffers
+  // are freed.
   explicit BufferPool(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
   ~BufferPool() override;
 
-  // Uninitialized memory. Below kPooledBytesMin it comes from the heap. Throws std::bad_alloc.
+  // Returns uninitialized memory. Below kPooledBytesMin it comes from the heap. Throws
+  // std::bad_alloc.
   tensor::AlignedBuffer Take(std::size_t bytes);
   void TakeBack(std::byte* data, std::size_t bytes) override;
 
@@ -31,8 +34,8 @@ class BufferPool final : public tensor::BufferHome,
   std::uint64_t out_bytes() const;  // capacity of the buffers in use that are not on the heap
 
   static constexpr std::size_t kPooledBytesMin = 256u << 10;
-  // The number of bytes mapped for `bytes`: rounded up to an eighth of a power of two, so that
-  // similar sizes share buffers and at most an eighth is wasted.
+  // Returns the number of bytes that are mapped for `bytes`: rounded up to an eighth of a power of
+  // two, so that similar sizes share buffers and at most an eighth is wasted.
   static std::size_t Capacity(std::size_t bytes);
 
  private:
@@ -41,13 +44,13 @@ class BufferPool final : public tensor::BufferHome,
     std::size_t capacity;
   };
 
-  // Buffers to be unmapped outside of the lock, because unmapping 64 MB takes long.
+  // Returns the buffers to be unmapped outside the lock, because unmapping 64 MB takes long.
   std::vector<Free> TakeSurplus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static void Unmap(const std::vector<Free>& surplus);
 
   const std::uint64_t bytes_max_;
   mutable Mutex mu_;
-  std::deque<Free> free_ ABSL_GUARDED_BY(mu_);  // Oldest first; searched from the newest.
+  std::deque<Free> free_ ABSL_GUARDED_BY(mu_);  // oldest first; searched from the newest
   std::uint64_t free_bytes_ ABSL_GUARDED_BY(mu_) = 0, out_bytes_ ABSL_GUARDED_BY(mu_) = 0;
 };
 

@@ -83,7 +83,7 @@ void StreamPayload(MessageView payload, std::byte* out) {
     std::memcpy(out, from, tail);
     out += tail;
   }
-  // Such stores are not ordered with others; the fence precedes any store that tells another thread
+  // Such stores are not ordered with others. The fence precedes any store that tells another thread
   // of the frame.
   _mm_sfence();
 #else

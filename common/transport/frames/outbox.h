@@ -19,12 +19,12 @@ class Outbox {
  public:
   explicit Outbox(std::uint64_t message_bytes_max) : message_bytes_max_(message_bytes_max) {}
 
-  // A message without a frame: GRANT, ANNOUNCE, CANCEL, PING, … or an ERROR with `text`.
+  // Adds a message without a frame: GRANT, ANNOUNCE, CANCEL, PING, … or an ERROR with `text`.
   void AddControl(wire::StreamHeader header, std::string text = {});
-  // A REQUEST or ANSWER. At most one frame per request id and direction at a time.
+  // Adds a REQUEST or ANSWER. There is at most one frame per request id and direction at a time.
   void AddFrame(wire::MessageKind kind, std::uint64_t request_id, std::uint64_t response_bytes_max,
                 Frame frame);
-  // Drops the unsent part of the frame of `request_id`. Returns true if there was one.
+  // Drops the unsent part of the frame of `request_id`. Returns whether there was one.
   bool Drop(std::uint64_t request_id);
   void Clear();
 
@@ -34,10 +34,10 @@ class Outbox {
     bool last = true;       // This message completes the frame.
   };
   std::optional<Message> Next() { return Next(message_bytes_max_, 0); }
-  // Returns a message with at most `bytes_max` of payload; a piece of a frame has these flags.
+  // Returns a message with at most `bytes_max` of payload. A piece of a frame gets these flags.
   std::optional<Message> Next(std::uint64_t bytes_max, std::uint8_t flags);
-  // The remaining bytes of the frame whose piece Next would send; 0 for a message without a frame,
-  // or if the queue is empty.
+  // Returns the number of remaining bytes of the frame whose piece Next would send; 0 for a message
+  // without a frame, and for an empty queue.
   std::uint64_t next_frame_left() const { return queue_.empty() ? 0 : queue_.begin()->first.first; }
   bool empty() const { return queue_.empty(); }
   std::size_t size() const { return queue_.size(); }
@@ -58,9 +58,9 @@ class Outbox {
   std::map<std::uint64_t, Key> frames_;  // request id -> key in queue_
 };
 
-// Takes the messages of one write: messages of `session` up to kWriteBytes, or one whose payload is
-// in the lane, so that the peer can copy it while the next is filled. Returns their size with
-// payload; `pieces` stays empty if there is nothing to send now.
+// Takes the messages of one write from `session`: messages up to kWriteBytes, or one message whose
+// payload is in the lane, so that the peer can copy it while the next is filled. Returns their size
+// with payload. `pieces` stays empty if there is nothing to send now.
 template <class Session>
 std::uint64_t TakeWrite(Session& session, OutgoingPieces* pieces) {
   std::uint64_t in_write = 0, bytes = 0;

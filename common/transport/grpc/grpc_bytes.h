@@ -1,4 +1,4 @@
-// Conversions of bytes and statuses between gRPC and the room. Private to the room: includes gRPC.
+// Conversions of bytes and statuses between gRPC and this room. Private to the room: includes gRPC.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -20,7 +20,7 @@ grpc::ByteBuffer ToByteBuffer(const std::string& text);
 // Views of a received message, valid as long as the object.
 class ReceivedSlices {
  public:
-  // Returns false if the buffer is unreadable (it is not one of our messages then).
+  // Returns false if the buffer is unreadable, that is, not one of our messages.
   bool Reset(grpc::ByteBuffer* buffer);
   void Clear();
   MessageView view() const { return views_; }
@@ -33,7 +33,7 @@ class ReceivedSlices {
 
 grpc::Status ToGrpc(const absl::Status& status);
 // Restores a status from our ErrorDetail if it carries one. gRPC's own CANCELLED and RST_STREAM
-// mean that the peer is disconnected.
+// mean that the peer has disconnected.
 absl::Status FromGrpc(const grpc::Status& status);
 
 }  // namespace evergrad::transport

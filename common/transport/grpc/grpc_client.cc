@@ -52,7 +52,7 @@ class ClientLink final : public Link,
   void Start(std::shared_ptr<LinkEvents> events) override {
     if (loop_->stopping()) return;  // The listener has been detached.
     events_ = std::move(events);
-    self_ = shared_from_this();  // Until the last operation has completed.
+    self_ = shared_from_this();  // until the last operation has completed
     loop_->Add(this);
     if (method_ != kDataMethod) {
       context_.AddMetadata("evergrad-call", "stream");
@@ -105,7 +105,7 @@ class ClientLink final : public Link,
         break;
       case Op::kWrite:
         writing_ = false;
-        if (!ok) break;  // The read fails as well and reports the reason.
+        if (!ok) break;  // the read fails as well and reports the reason
         if (const auto events = events_) events->OnSent();
         HalfClose();
         break;
@@ -197,7 +197,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
         });
   }
 
-  // Ends the waits of the callers; the calls' objects are destroyed once gRPC has completed them.
+  // Ends the waits of the callers. The objects of the calls are destroyed once gRPC has completed
+  // them.
   void Close() {
     closed_ = true;
     self_ = calls_.empty() ? nullptr : shared_from_this();
@@ -259,7 +260,7 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
     }
   }
 
-  // Returns whether gRPC reports that it had no connection for the call, which may change by
+  // Returns whether gRPC reports that it had no connection for the call, a state that may end by
   // itself. gRPC has only a text for this; an error from a peer carries details.
   static bool NoConnection(const grpc::Status& status) {
     const std::string& message = status.error_message();
@@ -269,7 +270,8 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
            !absl::StrContains(message, "certificate verify failed") &&
            !absl::StrContains(message, kOurVerdict);
   }
-  // Returns whether gRPC omitted the reason: a peer that disconnected during a handshake.
+  // Returns whether gRPC omitted the reason, which is that the peer disconnected during a
+  // handshake.
   static bool WantsProbe(const std::string& message) {
     return absl::StrContains(message, "Socket closed") || absl::StrContains(message, "handshake") ||
            absl::StrContains(message, "reset");
@@ -336,9 +338,9 @@ class ChannelCore : public std::enable_shared_from_this<ChannelCore> {
   bool closed_ = false;
   std::uint64_t next_call_ = 1;
   std::map<std::uint64_t, std::unique_ptr<UnaryCall>> calls_;
-  std::shared_ptr<ChannelCore> self_;  // After the close, until the calls have completed.
+  std::shared_ptr<ChannelCore> self_;  // set after the close, until the calls have completed
   std::vector<std::pair<absl::Status, std::function<void(absl::Status)>>>
-      unexplained_;  // While a probe runs.
+      unexplained_;  // set while a probe runs
   std::optional<std::string> hint_;
   MonoTime hint_until_{0};
   std::optional<runtime::Thread> probe_;

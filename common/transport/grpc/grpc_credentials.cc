@@ -18,8 +18,7 @@ std::shared_ptr<tls::CertificateProviderInterface> Provider(const TlsPems& pems)
       pems.ca, std::vector<tls::IdentityKeyCertPair>{{pems.key, pems.cert}});
 }
 
-// Checks, after the verification of the chain, whether the peer is the one that the channel
-// expects.
+// Checks, after the chain has been verified, whether the peer is the one that the channel expects.
 class PeerVerifier final : public tls::ExternalCertificateVerifier {
  public:
   explicit PeerVerifier(ExpectedPeer expected) : expected_(std::move(expected)) {}

@@ -14,14 +14,14 @@ namespace evergrad::transport {
 
 // The peer that a channel expects.
 struct ExpectedPeer {
-  // The task of its certificate; "" accepts any task, but the certificate must name one.
+  // The task of the peer's certificate. "" accepts any task, but the certificate must name one.
   std::string task;
-  std::string host_port;  // The host of its certificate; "" accepts any host.
+  std::string host_port;  // the host of the peer's certificate; "" accepts any host
 };
 
 // Both ends require a certificate that names a task and is signed by the cluster's one private
-// authority. A channel checks it in the handshake; a server reads it at the call (peer_uri).
-// Without pems there is no TLS.
+// authority. A channel checks the certificate in the handshake; a server reads it at the call
+// (peer_uri). Without pems there is no TLS.
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(const std::optional<TlsPems>& pems,
                                                             ExpectedPeer expected);
 std::shared_ptr<grpc::ServerCredentials> ListenCredentials(const std::optional<TlsPems>& pems);

@@ -40,7 +40,7 @@ bool GrpcLoop::Post(runtime::Task task) {
     }
   }
   if (wake) WakeUp();
-  return wake;  // Otherwise it is stopping: `task` is destroyed without the lock.
+  return wake;  // otherwise the loop is stopping, and `task` is destroyed without the lock
 }
 
 bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {
@@ -58,17 +58,17 @@ bool GrpcLoop::PostAfter(std::chrono::nanoseconds delay, runtime::Task task) {
 }
 
 void GrpcLoop::Defer(runtime::Task task) {
-  if (!InThisThread()) {  // After the end of the loop.
+  if (!InThisThread()) {  // after the end of the loop
     task();
     return;
   }
   deferred_.push_back(std::move(task));
 }
 
-// An alarm is the only way to wake a thread that waits at a completion queue. Reusing the alarm is
-// safe, because it is set again only after its event has been taken from the queue. The time is in
-// the past, because gRPC rounds deadlines up to whole milliseconds: "now" would fire half a
-// millisecond later and cost a turn of its timer thread.
+// An alarm is the only way to wake a thread that waits at a completion queue. The alarm can be
+// reused, because it is set again only after its event has been taken from the queue. The time is
+// in the past, because gRPC rounds deadlines up to whole milliseconds. "Now" would fire half a
+// millisecond later and cost a turn of gRPC's timer thread.
 void GrpcLoop::WakeUp() {
   alarm_.Set(queue_.get(), gpr_inf_past(GPR_CLOCK_MONOTONIC), static_cast<GrpcEvent*>(&wake_));
 }
@@ -118,7 +118,7 @@ void GrpcLoop::Run() {
       const std::set<GrpcCall*> calls = calls_;
       for (GrpcCall* call : calls) call->Cancel();
     }
-    // A wake-up that is about to be queued is awaited first; after stopping no other follows.
+    // A wake-up that is about to be queued is awaited first; once the loop stops, no other follows.
     if (cancelling_ && calls_.empty() && !waking && !std::exchange(queue_shut, true))
       queue_->Shutdown();
     void* tag = nullptr;

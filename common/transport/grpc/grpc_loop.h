@@ -1,5 +1,5 @@
-// A loop that is the only thread of a gRPC completion queue (rule 6). Private to the room: includes
-// gRPC.
+// A loop, which is the only thread of a gRPC completion queue (rule 6). Private to the room:
+// includes gRPC.
 #pragma once
 
 #include <grpcpp/alarm.h>
@@ -22,14 +22,14 @@
 
 namespace evergrad::transport {
 
-// The object that a tag of the queue points to.
+// The object to which a tag of the queue points.
 class GrpcEvent {
  public:
   virtual ~GrpcEvent() = default;
   virtual void OnEvent(bool ok) = 0;
 };
 
-// One tag of an owner that counts its operations: OnOp(op, ok).
+// One tag of an owner that counts its operations. It calls OnOp(op, ok).
 template <class Owner, class Op>
 class GrpcTag final : public GrpcEvent {
  public:
@@ -61,11 +61,12 @@ class GrpcLoop final : public Loop {
   }
 
   // Runs the posted tasks, cancels all calls, waits until they are destroyed, and ends the queue
-  // and the thread. Idempotent; not from its own thread. A server must have been shut down before.
+  // and the thread. Idempotent. Must not be called on the loop's thread. A server must have been
+  // shut down before.
   void Shutdown();
 
   grpc::CompletionQueue* queue() { return queue_.get(); }
-  // Called on the loop by the calls themselves.
+  // The calls themselves use these, on the loop.
   void Add(GrpcCall* call) { calls_.insert(call); }
   void Remove(GrpcCall* call) { calls_.erase(call); }
   bool stopping() const { return cancelling_; }
@@ -79,7 +80,7 @@ class GrpcLoop final : public Loop {
 
   void Run();
   void RunTasks();
-  // The next time at which the thread must wake up by itself.
+  // Returns the next time at which the thread must wake up by itself.
   std::optional<MonoTime> NextDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void WakeUp();
 

@@ -33,12 +33,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Number of calls that can arrive while the thread is busy with others.
+// Number of calls that can arrive while the thread is busy with other calls.
 constexpr int kCallsArmed = 16;
 // Time that a shutdown gives the peers to receive their final status.
 constexpr auto kLastWords = 200ms;
 
-// Counts the calls of one server with operations in gRPC. Thread-safe.
+// Counts the calls of one server that have operations in gRPC. Thread-safe.
 class OpenCalls {
  public:
   void Add() {
@@ -60,8 +60,8 @@ class OpenCalls {
   int count_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-// One incoming call: either a unary call or a link, by its method and metadata. It owns itself
-// while gRPC has operations of it; everything happens on the loop.
+// One incoming call, which its method and metadata make a unary call or a link. It owns itself
+// while gRPC has operations of it. Everything happens on the loop.
 class ServerCall final : public Link,
                          public GrpcCall,
                          public std::enable_shared_from_this<ServerCall> {
@@ -91,7 +91,7 @@ class ServerCall final : public Link,
   void Start(std::shared_ptr<LinkEvents> events) override {
     events_ = std::move(events);
     Read();
-    // Posted, because a link must not emit an event inside a call into it.
+    // The event is posted, because a link must not emit an event inside a call into it.
     loop_->Post([self = shared_from_this()] {
       if (const auto e = self->events_) e->OnOpen();
     });
@@ -141,7 +141,7 @@ class ServerCall final : public Link,
       case Op::kDone: broken_ = broken_ || context_.IsCancelled(); break;
     }
     if (pending_ > 0) return;
-    gone_ = true;  // An answer may still come from a handler, and is dropped.
+    gone_ = true;  // a handler may still answer; the answer is dropped
     loop_->Remove(this);
     const auto self = std::exchange(self_, nullptr);
     if (unary_) core_->CallEnded();
@@ -181,7 +181,7 @@ class ServerCall final : public Link,
     }
     unary_ = true;
     Read();
-    // A peer that never sends its request would occupy its place for ever.
+    // A peer that never sends its request would occupy its place forever.
     const auto patience = core_->options().unary_request_max;
     loop_->PostAfter(patience, [weak = weak_from_this(), patience] {
       const auto self = weak.lock();
@@ -220,7 +220,7 @@ class ServerCall final : public Link,
     }
     if (!ok)
       return Finish(
-          // The peer has ended the stream or is disconnected; kDone tells which.
+          // the peer has ended the stream or has disconnected; kDone tells which
           absl::OkStatus());
     if (const auto events = events_; events != nullptr && !final_)
       events->OnMessage(received_.view());

@@ -42,7 +42,7 @@ class GrpcTransport final : public Transport {
 // contended lock of a process makes Abseil read the number of CPUs and their frequency from /sys.
 // If those files are missing (the frequency nearly everywhere, the number in a bare chroot), a
 // connection in progress was reported as "No such file or directory" and dropped. Abseil reads both
-// only once, so this function reads them early.
+// files only once, so this function makes it read them early.
 void ReadCpuFactsBeforeFirstConnection() {
   absl::base_internal::NumCPUs();
   absl::base_internal::NominalCPUFrequency();
@@ -52,8 +52,8 @@ void ReadCpuFactsBeforeFirstConnection() {
 
 std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints) {
   ReadCpuFactsBeforeFirstConnection();
-  // Errors are returned as statuses, and unauthenticated peers could fill the disk with gRPC's log.
-  // Its last message before it aborts the process is kept.
+  // gRPC's log is suppressed: errors are returned as statuses, and unauthenticated peers could fill
+  // the disk with log lines. gRPC's last message before it aborts the process is kept.
   gpr_set_log_function([](gpr_log_func_args* line) {
     if (std::strstr(line->message, "assertion failed") != nullptr)
       std::fprintf(stderr, "gRPC: %s:%d: %s\n", line->file, line->line, line->message);

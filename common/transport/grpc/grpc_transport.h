@@ -8,12 +8,12 @@
 
 namespace evergrad::transport {
 
-// `failpoints` (may be null) outlives the transport. `session.cut`, `push.duplicate` and
-// `push.reorder` act here.
+// `failpoints` (may be null) outlives the transport. The failpoints `session.cut`, `push.duplicate`
+// and `push.reorder` act here.
 std::unique_ptr<Transport> MakeGrpcTransport(fault::Failpoints* failpoints);
 
-// Rule 10: mmap threshold 32 MiB, trim threshold 256 MiB, two arenas. main calls it once, before
-// anything else.
+// Applies rule 10: mmap threshold 32 MiB, trim threshold 256 MiB, two arenas. main calls it once,
+// before anything else.
 void TuneAllocator();
 
 }  // namespace evergrad::transport

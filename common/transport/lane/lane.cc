@@ -54,8 +54,8 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
   const auto taken_ref = Shared(Number(wire::LaneTakenAt(out_)));
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(out_)));
   for (const bool again : {false, true}) {
-    // Both sides write one number and then read the other's, sequentially consistent: either this
-    // side sees the space, or the peer sees the request to be woken.
+    // Each side writes one number and then reads the other's, sequentially consistent. Therefore
+    // this side sees the space, or the peer sees the request to be woken.
     const std::uint64_t taken = taken_ref.load(std::memory_order_seq_cst);
     if (taken > written_ || taken < peer_taken_) {
       return absl::InvalidArgumentError(
@@ -67,7 +67,7 @@ absl::StatusOr<bool> Lane::HasRoom(std::uint64_t bytes) {
       if (std::exchange(asked_, false)) wake_ref.store(0, std::memory_order_relaxed);
       return true;
     }
-    // Asks for half of the ring, because a wake-up costs more than copying a piece.
+    // Ask for half of the ring, because a wake-up costs more than copying a piece.
     if (again) break;
     asked_ = true;
     wake_ref.store(written_ - std::min(ring_bytes_ - need, ring_bytes_ / 2),
@@ -87,7 +87,7 @@ void Lane::Write(std::span<const tensor::SharedBytes> pieces) {
     bytes += piece.bytes.size();
   }
   written_ += InRing(bytes);
-  // The header that follows through the stream informs the peer; the system call orders the memory
+  // The header that follows through the stream informs the peer. The system call orders the memory
   // accesses.
   Fence(std::memory_order_release);
 }
@@ -109,7 +109,7 @@ bool Lane::Release(std::uint64_t bytes) {
   const auto wake_ref = Shared(Number(wire::LaneWakeAt(in_)));
   const std::uint64_t wake = wake_ref.load(std::memory_order_seq_cst);
   if (wake == 0 || wake > taken_) return false;
-  // If it was set again meanwhile, the peer looks again when it is informed.
+  // If the request was set again meanwhile, the peer looks again when it is informed.
   wake_ref.store(0, std::memory_order_relaxed);
   return true;
 }
@@ -129,7 +129,7 @@ std::optional<Outbox::Message> LanePort::Next(Outbox& outbox) {
     if (message && message->header.kind == wire::MessageKind::kRoom) room_queued_ = false;
     return message;
   }
-  // Frames are ordered by their remaining bytes, so the frames behind this one use the lane, too.
+  // Frames are ordered by their remaining bytes, so the later frames use the lane, too.
   const std::uint64_t bytes = std::min(outbox.next_frame_left(), lane_->piece_bytes_max());
   const auto room = lane_->HasRoom(bytes);
   if (!room.ok()) status_ = room.status();

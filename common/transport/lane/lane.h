@@ -1,12 +1,12 @@
-// A lane carries payload between two processes of one host: two rings in memory that both have
-// mapped, while the stream carries the headers (FORMAT.md). This header handles only the memory;
-// lane_memory.h creates it.
+// A lane carries payload between two processes of one host: two rings in memory that both processes
+// have mapped, while the stream carries the headers (FORMAT.md). This header handles only the
+// memory; lane_memory.h creates it.
 //
-// The memory is not trusted. Each side counts privately how much was written and taken; the only
-// number used from the peer is how much it has taken, and it is checked. Bytes are copied out once,
-// directly to their place, like bytes from the stream.
+// The memory is not trusted. Each side counts privately how much was written and taken. The only
+// number that it uses from the peer, and checks, is how much the peer has taken. Bytes are copied
+// out once, directly to their place, like bytes from the stream.
 //
-// Each side runs on one thread, its loop's.
+// Each side runs on one thread, that of its loop.
 #pragma once
 
 #include <array>
@@ -25,10 +25,10 @@
 
 namespace evergrad::transport {
 
-// The ring of one direction is a multiple of the first number and at most the second.
+// The ring of one direction is a multiple of kLaneRingUnit and at most kLaneRingBytesMax.
 inline constexpr std::uint64_t kLaneRingUnit = 64u << 10;
 inline constexpr std::uint64_t kLaneRingBytesMax = 64u << 20;
-// A shorter rest of a frame is sent through the stream: header and payload in one message cost less
+// A shorter rest of a frame is sent through the stream. Header and payload in one message cost less
 // than the lane's copy.
 inline constexpr std::uint64_t kLaneBytesMin = 16u << 10;
 
@@ -36,30 +36,30 @@ constexpr std::uint64_t LaneMemoryBytes(std::uint64_t ring_bytes) {
   return wire::kLaneControlBytes + 2 * ring_bytes;
 }
 
-absl::Status CheckLaneOption(std::uint64_t ring_bytes);  // for ChannelOptions
+absl::Status CheckLaneOption(std::uint64_t ring_bytes);  // checks ChannelOptions::lane_ring_bytes
 
 class Lane {
  public:
   enum class Side { kClient, kServer };
-  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line; it is shared only for
-  // its release.
+  // `memory` has LaneMemoryBytes(ring_bytes) and is aligned to a cache line. It is a shared_ptr
+  // only for its deleter.
   Lane(std::shared_ptr<std::byte> memory, std::uint64_t ring_bytes, Side side);
 
   std::uint64_t ring_bytes() const { return ring_bytes_; }
-  // A quarter of the ring, so that writer and reader work on different pieces.
+  // Returns a quarter of the ring, so that writer and reader work on different pieces.
   std::uint64_t piece_bytes_max() const { return piece_bytes_max_; }
 
-  // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If not, the peer
-  // reports later that it has (ROOM). InvalidArgument if the peer claims to have taken bytes that
-  // were not written.
+  // Returns whether the ring has space for `bytes`, at most piece_bytes_max(). If it has not, the
+  // peer reports later that it has (ROOM). InvalidArgument if the peer claims to have taken bytes
+  // that were not written.
   absl::StatusOr<bool> HasRoom(std::uint64_t bytes);
-  // Only after HasRoom has returned true for as many bytes.
+  // Writes the pieces. HasRoom must have returned true for as many bytes.
   void Write(std::span<const tensor::SharedBytes> pieces);
 
-  // The next `bytes` of the peer, valid until Release(bytes). InvalidArgument for more than the
-  // ring.
+  // Returns the next `bytes` of the peer, valid until Release(bytes). InvalidArgument for more than
+  // the ring.
   absl::StatusOr<MessageView> Read(std::uint64_t bytes);
-  // Returns true if the peer waits for this space and must be informed.
+  // Frees the space of `bytes`. Returns whether the peer waits for this space and must be informed.
   bool Release(std::uint64_t bytes);
 
  private:
@@ -87,13 +87,13 @@ class LanePort {
   void Close();
   bool open() const { return lane_ != nullptr; }
 
-  // The next message of `outbox`, with its payload in the lane if that is possible. nullopt if
-  // nothing can be sent now.
+  // Returns the next message of `outbox`, with its payload in the lane if that is possible. nullopt
+  // if nothing can be sent now.
   std::optional<Outbox::Message> Next(Outbox& outbox);
-  // Calls `use(header, payload)`, which returns a Status, for each of the `messages` of one write,
-  // whether the payload is in the stream or in the lane, and informs the peer of freed space. Stops
-  // at the first error: InvalidArgument if a message is malformed or its payload is in a lane that
-  // was not negotiated.
+  // Calls `use(header, payload)`, which returns a Status, for each of the `messages` of one write.
+  // The payload is in the stream or in the lane. Informs the peer of freed space. Stops at the
+  // first error: InvalidArgument if a message is malformed, or if its payload is in a lane that was
+  // not negotiated.
   template <class Use>
   absl::Status Receive(MessageView messages, Outbox& outbox, Use use) {
     MessageReader reader(messages);
@@ -107,7 +107,7 @@ class LanePort {
     } while (!reader.done());
     return absl::OkStatus();
   }
-  // An error means that the peer violates the rules of the lane, and the stream is to be ended.
+  // An error means that the peer violates the rules of the lane, and that the stream must be ended.
   const absl::Status& status() const { return status_; }
 
  private:
@@ -116,7 +116,7 @@ class LanePort {
 
   std::unique_ptr<Lane> lane_;
   absl::Status status_;
-  bool room_queued_ = false;  // A ROOM is in the outbox; one is enough.
+  bool room_queued_ = false;  // a ROOM is in the outbox; one is enough
 };
 
 }  // namespace evergrad::transport

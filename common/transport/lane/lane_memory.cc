@@ -17,7 +17,7 @@
 namespace evergrad::transport {
 namespace {
 
-// The seals keep the peer from shrinking the memory, which would kill this process at its next
+// The seals prevent the peer from shrinking the memory, which would kill this process at its next
 // access, and from removing the seals.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t kMagicAt = 0, kRingBytesAt = 8;
@@ -46,7 +46,7 @@ std::shared_ptr<std::byte> Map(int fd, std::uint64_t bytes) {
                                     [bytes](std::byte* memory) { munmap(memory, bytes); });
 }
 
-// All zeros if the system does not report it.
+// Returns all zeros if the system does not report the boot id.
 std::array<std::byte, 16> BootId() {
   std::array<std::byte, 16> id{};
   const File file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
@@ -74,8 +74,8 @@ absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes) {
   const auto file =
       std::make_shared<File>(memfd_create("evergrad-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (file->fd() < 0) return absl::UnavailableError(Error("memfd_create"));
-  // Allocates the memory now, so that a machine without memory reports an error here, and not by a
-  // signal at the first access.
+  // Allocate the memory now. A machine that is out of memory then reports an error here, and not by
+  // a signal at the first access.
   if (const int error = posix_fallocate(file->fd(), 0, static_cast<off_t>(bytes)); error != 0) {
     return absl::UnavailableError(
         absl::StrCat("fallocate: ", std::strerror(error), ": bytes=", bytes));
@@ -124,8 +124,8 @@ absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
   if (offer.pid > 0x7fffffff || offer.fd > 0x7fffffff)
     return refused("no such file: pid=", offer.pid, " fd=", offer.fd);
 
-  // Checked before it is opened, because opening a device or a pipe of the peer's choice could have
-  // side effects.
+  // The path is checked before it is opened, because opening a device or a pipe of the peer's
+  // choice could have side effects.
   const File path(
       open(absl::StrCat("/proc/", offer.pid, "/fd/", offer.fd).c_str(), O_PATH | O_CLOEXEC));
   if (path.fd() < 0)

@@ -1,5 +1,5 @@
-// The memory of a lane. The client creates it without a name, the server finds it through /proc,
-// and the system frees it when both processes have ended or released it. Private to the room.
+// The memory of a lane. The client creates it without a name, and the server finds it through
+// /proc. The system frees it when both processes have ended or released it. Private to the room.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@ struct OfferedLane {
   std::shared_ptr<void> open;  // While it lives, the server can find the memory.
 };
 
-// A client's end, with `ring_bytes` in each direction (a multiple of kLaneRingUnit). Unavailable
-// with the reason if the system does not support it.
+// Creates the client's end of a lane, with `ring_bytes` in each direction (a multiple of
+// kLaneRingUnit). Unavailable with the reason if the system does not support it.
 absl::StatusOr<OfferedLane> OfferLane(std::uint64_t ring_bytes);
 
-// A server's end of a client's offer. Rings above `ring_bytes_max` are refused. FailedPrecondition
-// with a text for the log if the memory is not usable (another host, another user, not sealed, not
-// the offered memory, …). `on_gone` is called when the memory of an accepted lane has been
-// released.
+// Creates the server's end of a lane that a client offers. Rings above `ring_bytes_max` are
+// refused. FailedPrecondition with a text for the log if the memory is not usable (another host,
+// another user, not sealed, not the offered memory, …). `on_gone` is called when the memory of an
+// accepted lane has been released.
 absl::StatusOr<std::unique_ptr<Lane>> TakeLane(const wire::LaneOffer& offer,
                                                std::uint64_t ring_bytes_max,
                                                std::function<void()> on_gone = nullptr);

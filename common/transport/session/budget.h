@@ -15,13 +15,13 @@ namespace evergrad::transport {
 
 class Budget : public std::enable_shared_from_this<Budget> {
  public:
-  // `wake` is called without a lock, on the thread that released, if TakeAdmitted has new entries.
-  // It may only post a task.
+  // `wake` is called if TakeAdmitted has new entries, without a lock, on the thread that released
+  // memory. It may only post a task.
   Budget(CreditCore::Options options, std::function<void()> wake)
       : wake_(std::move(wake)), core_(options) {}
 
-  // An owned share of the budget, returned when destroyed. It shares ownership of the budget, which
-  // lives as long as its last token.
+  // An owned share of the budget; the destructor returns it. It shares ownership of the budget,
+  // which lives as long as its last token.
   class Token final : public Reservation {
    public:
     Token(std::shared_ptr<Budget> budget, std::uint64_t peer, std::uint64_t bytes, bool small)
@@ -41,7 +41,7 @@ class Budget : public std::enable_shared_from_this<Budget> {
   };
 
   // As in CreditCore. After kGranted, or once TakeAdmitted has returned a request, the caller makes
-  // tokens for exactly its bytes.
+  // tokens for exactly the bytes of the request.
   std::uint64_t Join(const std::string& peer_name);
   void Leave(std::uint64_t peer, std::uint64_t stream);
   void Advance(MonoTime now);

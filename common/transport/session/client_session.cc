@@ -13,7 +13,7 @@ using wire::MessageKind;
 
 namespace {
 
-// A call waits for its grant for this multiple of its deadline: the server is alive (otherwise the
+// A call waits for its grant for this multiple of its deadline. The server is alive (otherwise the
 // watchdog would end the stream) and serves other clients first.
 constexpr int kGrantPatience = 6;
 
@@ -197,7 +197,7 @@ absl::Status ClientSession::OnOne(const wire::StreamHeader& header, MessageView 
       state_ = State::kUp;
       liveness_.OnWork(now);
       peer_frame_bytes_max_ = header.frame_bytes;
-      // Half of it, because the server releases a token shortly after the answer has arrived here.
+      // half of it, because the server releases a token shortly after the answer has arrived here
       small_max_ = header.response_bytes_max / 2;
       OfferLane(header.offset);
       for (auto& [id, pending] : pending_) Advance(id, pending);
@@ -281,7 +281,7 @@ void ClientSession::OnError(const wire::StreamHeader& header, MessageView payloa
   if (it == pending_.end()) return;
   std::string detail(header.bytes, '\0');
   CopyPayload(payload, reinterpret_cast<std::byte*>(detail.data()));
-  // The server is told in this case, too: pieces of the request may be in flight, and the server
+  // The server is told in this case, too. Pieces of the request may be in flight, and the server
   // drops them until it receives the end.
   Finish(it, DecodeStatus(detail), /*tell=*/true);
 }

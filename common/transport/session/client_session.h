@@ -1,6 +1,6 @@
-// The client's half of a data stream as a pure state machine. Inputs are calls and link events;
-// outputs are messages, finished calls and the time of the next tick. No clock, no threads, no I/O.
-// Not thread-safe: the DataStream drives it on its loop.
+// The client's half of a data stream as a pure state machine. Its inputs are calls and link events.
+// Its outputs are messages, finished calls and the time of the next tick. No clock, no threads, no
+// I/O. Not thread-safe: the DataStream drives it on its loop.
 //
 //   held -> (announced -> granted ->) sending -> sent -> finished
 #pragma once
@@ -32,10 +32,10 @@ class ClientSession {
     std::uint64_t inflight_calls_max = 4096;
     std::uint64_t message_bytes_max = 512u << 10;
     MonoTime progress_timeout = std::chrono::seconds(5);
-    // Makes memory to offer to the server, with rings of at most ring_bytes_max; nullptr: no lane
+    // Makes memory to offer to the server, with rings of at most ring_bytes_max. nullptr if no lane
     // is wanted.
     std::function<absl::StatusOr<OfferedLane>(std::uint64_t ring_bytes_max)> offer_lane = nullptr;
-    std::function<void(const absl::Status&)> on_lane = nullptr;  // the result of the offer
+    std::function<void(const absl::Status&)> on_lane = nullptr;  // receives the result of the offer
   };
   // Answers are received into memory of `pool` (nullptr: the heap).
   explicit ClientSession(Options options, std::shared_ptr<BufferPool> pool = nullptr);
@@ -49,25 +49,28 @@ class ClientSession {
   // TakeFinished at once.
   void Announce(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
                 MonoTime now);
-  // withdraws an announcement whose Call will not follow; no effect after the Call or the end
+  // Withdraws an announcement whose Call will not follow. No effect after the Call or the end.
   void Abandon(std::uint64_t id);
   void Call(std::uint64_t id, Frame request, const DataOptions& options, DataDone done,
             MonoTime now);
 
-  // The link has ended (or could not be opened): every call ends with `why`, and so do later ones
+  // The link has ended, or could not be opened. Every call ends with `why`, and so do later calls
   // until the next HELLO. Before the first link has come up or has failed, calls are held.
   void OnLinkDown(const absl::Status& why, MonoTime now);
   // Processes one or more messages. An error means that the server violates the protocol; the
   // caller cancels the link.
   absl::Status OnMessage(MessageView messages, MonoTime now);
-  // The next message to send. Earlier ones have been reported by OnSent, or are sent together with
-  // it. Returns nullopt if there is nothing to send now, or if lane_status() has an error.
+  // Returns the next message to send. The caller has reported earlier ones by OnSent, or sends them
+  // together with it. Returns nullopt if there is nothing to send now, or if lane_status() has an
+  // error.
   std::optional<Outbox::Message> NextMessage();
-  const absl::Status& lane_status() const { return lane_.status(); }  // errors as of OnMessage
+  const absl::Status& lane_status() const {
+    return lane_.status();
+  }  // errors mean the same as those of OnMessage
   void OnSent(MonoTime now);
 
-  // Ends calls without any progress for their deadline. An error means that the watchdog ends the
-  // link.
+  // Ends the calls that have made no progress for their deadline. An error means that the watchdog
+  // ends the link.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
 
@@ -83,16 +86,17 @@ class ClientSession {
   enum class Phase { kHeld, kAnnounced, kGranted, kSending, kSent };
   struct Pending {
     Phase phase = Phase::kHeld;
-    bool called = false;  // false: only announced
+    bool called = false;  // false if only announced
     std::uint64_t request_bytes_max = 0;
     std::uint64_t response_bytes_max = 0;
-    // bytes charged to the peer's share of the small reserve while outstanding
+    // Bytes charged to the peer's share of the small reserve while the call is outstanding.
     std::uint64_t small_charge = 0;
     Frame request;
     DataDone done;
     MonoTime patience{0};  // DataOptions::deadline
     MonoTime moved_at{0};  // time of the call, of its grant, or of the last byte sent or received
-    MonoTime check_at = MonoTime::max();  // its time in `checks_`, if any; never later than DueAt
+    MonoTime check_at =
+        MonoTime::max();  // its time in `checks_`, if it is there; never later than DueAt
     Reassembly answer;
   };
   using PendingMap = std::map<std::uint64_t, Pending>;
@@ -100,15 +104,17 @@ class ClientSession {
   absl::Status CheckCall(std::uint64_t request_bytes, const DataOptions& options) const;
   Pending& Add(std::uint64_t id, std::uint64_t request_bytes, const DataOptions& options,
                MonoTime now);
-  // The time at which the call ends without progress.
+  // Returns the time at which the call ends without progress.
   MonoTime DueAt(const Pending& pending) const;
-  // Restarts its patience after the call or its grant; the patience may become shorter.
+  // Restarts the patience of the call after it was made or granted; the patience may become
+  // shorter.
   void BeginPatience(std::uint64_t id, Pending& pending, MonoTime now);
   void CheckAt(std::uint64_t id, Pending& pending, MonoTime at);
   // Sends the parts that can be sent now.
   void Advance(std::uint64_t id, Pending& pending);
   void SendRequest(std::uint64_t id, Pending& pending);
-  // Ends the call on this side; `tell` sends CANCEL so that the server drops it, too.
+  // Ends the call on this side. With `tell` it sends CANCEL, so that the server drops the call,
+  // too.
   void Finish(PendingMap::iterator it, absl::StatusOr<ReceivedFrame> result, bool tell);
   absl::Status OnOne(const wire::StreamHeader& header, MessageView payload, MonoTime now);
   absl::Status OnAnswer(const wire::StreamHeader& header, MessageView payload, MonoTime now);
@@ -125,7 +131,7 @@ class ClientSession {
   std::uint64_t small_used_ = 0;
   Outbox outbox_;
   LanePort lane_;
-  std::optional<OfferedLane> offered_;  // Until the server has answered the offer.
+  std::optional<OfferedLane> offered_;  // until the server has answered the offer
   Liveness liveness_;
   bool pong_queued_ = false;  // One PONG answers all earlier PINGs.
   PendingMap pending_;

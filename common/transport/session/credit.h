@@ -2,23 +2,23 @@
 //
 // Large requests are announced, and admitted while `used + bytes <= budget`:
 //
-//   - Peers take turns, and the announcements of a peer are admitted in the order of arrival. The
-//     peer whose turn it is waits until there is memory for its request, so that none starves.
-//   - The share of a peer is the budget divided by the number of peers that want some of it, and at
-//     most half. A peer that holds something gets more than its share only if all waiting requests
-//     could be admitted as well, and more than half of the budget only while no other peer has been
-//     active lately: a peer that works with small requests, one after another, does not wait at
-//     every moment, and must find free memory when it asks again.
-//   - A peer that leaves its grants unused gets less for a while: half of half of the budget, then
-//     a quarter, and so on, for all that it holds. Meanwhile the budget is not kept free for it.
+// - Peers take turns, and the announcements of a peer are admitted in the order of arrival. The
+//   peer whose turn it is waits until there is memory for its request, so that no peer starves.
+// - The share of a peer is the budget divided by the number of peers that want some of it, and at
+//   most half. A peer that holds something gets more than its share only if all waiting requests
+//   could be admitted as well. It gets more than half of the budget only while no other peer has
+//   been active lately. The reason is a peer that works with small requests, one after another: it
+//   does not wait at every moment, and must find free memory when it asks again.
+// - A peer that leaves its grants unused gets less for a while, for all that it holds: half of half
+//   of the budget, then a quarter, and so on. Meanwhile the budget is not kept free for it.
 //
-// Small requests are never announced and never wait: one that does not fit its peer's share of the
-// reserve is refused.
+// Small requests are never announced and never wait. A request that does not fit its peer's share
+// of the reserve is refused.
 //
 // A peer is a client as the server identifies it, with any number of streams: more streams do not
-// get more memory, and a new stream does not reset its history. No clock (the time is the last
-// argument of Advance), no threads, not thread-safe: `Budget` (budget.h) wraps it for tokens that
-// are released on any thread.
+// get more memory, and a new stream does not reset the peer's history. No clock (Advance passes the
+// time), no threads, not thread-safe. `Budget` (budget.h) wraps this class for tokens that are
+// released on any thread.
 #pragma once
 
 #include <cstddef>
@@ -41,22 +41,22 @@ class CreditCore {
     std::uint64_t small_reserve_bytes_max = 0;
     std::uint64_t peer_small_bytes_max = 0;
     std::size_t waiting_max =
-        // Largest number of waiting announcements of all peers; one peer may have an eighth of it,
-        // and at least one.
+        // limit of waiting announcements of all peers; one peer may have an eighth of it, and at
+        // least one
         65536;
     MonoTime lately = std::chrono::seconds(
-        // A peer counts as active for this time after it last held or wanted some of the budget.
+        // a peer counts as active for this time after it last held or wanted some of the budget
         10);
   };
   explicit CreditCore(Options options) : options_(options) {}
 
-  // Sets the time. May admit waiting requests; an earlier time than the last changes nothing.
+  // Sets the time, and may admit waiting requests. A time before the last one changes nothing.
   void Advance(MonoTime now);
 
-  // A stream of the peer `name` begins. The result identifies the peer while it has streams or
+  // A stream of the peer `name` begins. The returned id identifies the peer while it has streams or
   // holds memory.
   std::uint64_t Join(const std::string& name);
-  // A stream ends: its waiting requests, and those admitted but not taken, are withdrawn.
+  // A stream ends. Its waiting requests, and those admitted but not taken, are withdrawn.
   void Leave(std::uint64_t peer, std::uint64_t stream);
 
   enum class Answer {
@@ -70,20 +70,20 @@ class CreditCore {
                   std::uint64_t bytes);
   void ReleaseLarge(std::uint64_t peer, std::uint64_t bytes);
 
-  // Returns false if refused; nothing is charged then. After true the caller must call
-  // ReleaseSmall.
+  // Returns whether the bytes were charged; if they were, the caller must call ReleaseSmall.
   bool TakeSmall(std::uint64_t peer, std::uint64_t bytes);
   void ReleaseSmall(std::uint64_t peer, std::uint64_t bytes);
 
-  // The peer has left a grant unused, which is about to be released: its limit is lowered for a
-  // while. Returns the number of such events since it last used a grant; several within half a
-  // second (for `lately` of ten seconds) count once.
+  // The peer has left a grant unused, which is about to be released. The peer's limit is lowered
+  // for a while. Returns the number of such events since it last used a grant. Several events
+  // within half a second (for `lately` of ten seconds) count once.
   std::uint32_t LeftUnused(std::uint64_t peer);
-  // The peer has sent this much payload for a grant: it is trusted to use four times as much (parts
+  // The peer has sent this much payload for a grant. It is trusted to use four times as much (parts
   // of a request, see RequestLimits).
   void Used(std::uint64_t peer, std::uint64_t bytes);
 
-  // Withdraws one announcement that waits, or that was admitted but not taken. May admit others.
+  // Withdraws an announcement that waits, or that was admitted but not taken. May admit other
+  // requests.
   void Withdraw(std::uint64_t peer, std::uint64_t stream, std::uint64_t request);
 
   struct Admitted {
@@ -92,7 +92,8 @@ class CreditCore {
     std::uint64_t request = 0;
     std::uint64_t bytes = 0;
   };
-  // Requests that waited and are now charged, in the order of their turns. Each is returned once.
+  // Returns the requests that waited and are now charged, in the order of their turns. Each is
+  // returned once.
   std::vector<Admitted> TakeAdmitted();
   bool HasAdmitted() const { return !admitted_.empty(); }
 
@@ -100,7 +101,7 @@ class CreditCore {
   bool OthersWait(std::uint64_t peer) const;
   // Returns whether another peer waits while this one holds more than its share.
   bool OverShare(std::uint64_t peer) const;
-  // The share of one peer while others wait.
+  // Returns the share of one peer while others wait.
   std::uint64_t share() const;
 
   std::uint64_t used() const { return used_; }
@@ -108,7 +109,7 @@ class CreditCore {
   std::size_t waiting() const { return waiting_; }
   std::size_t peers() const { return peers_.size(); }
   std::uint64_t small_used() const { return small_used_; }
-  std::uint64_t peer_small_used_max() const;  // of the peer that uses most
+  std::uint64_t peer_small_used_max() const;  // use of the small reserve by the peer that uses most
   const Options& options() const { return options_; }
 
  private:
@@ -118,25 +119,25 @@ class CreditCore {
     std::uint64_t used = 0;
     std::uint64_t small_used = 0;
     std::deque<Admitted> waiting;
-    bool active = false;    // uses or wants some of the budget
+    bool active = false;    // the peer uses or wants some of the budget
     MonoTime active_at{0};  // last time that `active` was true
     std::uint32_t unused =
-        0;  // how many times its half of the budget is halved, for grants left unused
-    MonoTime unused_at{0};              // last time that it left a grant unused
+        0;  // number of times that its half of the budget is halved, because of unused grants
+    MonoTime unused_at{0};              // last time that the peer left a grant unused
     MonoTime distrusted_to{0};          // end of its current distrust
-    std::uint32_t unused_in_a_row = 0;  // grants left unused since it last used one
+    std::uint32_t unused_in_a_row = 0;  // grants left unused since the peer last used one
   };
 
   void Admit();
   std::uint64_t half() const { return options_.budget_bytes_max / 2; }
   bool Distrusted(const Peer& peer) const { return peer.unused > 0 && now_ < peer.distrusted_to; }
-  // Returns whether another peer, not distrusted, is or was active lately.
+  // Returns whether another peer that is not distrusted is active, or was active lately.
   bool OthersLately(std::uint64_t id) const;
-  // Whether the oldest announcement of a waiting peer may be admitted, if it fits: InTurn in every
-  // case, MayGoBeyond only if no waiting peer is InTurn.
+  // Return whether the oldest announcement of a waiting peer may be admitted if it fits. InTurn
+  // applies in every case, MayGoBeyond only if no waiting peer is InTurn.
   bool InTurn(std::uint64_t id) const;
   bool MayGoBeyond(std::uint64_t id) const;
-  // Updates the books after a change of the peer's use or waiting requests.
+  // Updates the books after a change in the peer's use or in its waiting requests.
   void Note(std::uint64_t id, Peer& peer);
   void ForgetIfGone(std::uint64_t id, const Peer& peer);
 
@@ -151,10 +152,11 @@ class CreditCore {
   std::uint64_t next_peer_ = 1;
   std::map<std::uint64_t, Peer> peers_;
   std::map<std::string, std::uint64_t> names_;
-  // Peers that are or were active lately. Those without streams are kept among them.
+  // Peers that are active, or were active lately. Peers without streams are among them.
   std::set<std::uint64_t> lately_;
-  std::list<std::uint64_t> turns_;  // Peers with waiting requests; the first one is next.
-  std::vector<Admitted> admitted_;  // Charged, and not yet returned by TakeAdmitted.
+  std::list<std::uint64_t> turns_;  // peers with waiting requests, the next one first
+  std::vector<Admitted>
+      admitted_;  // requests that are charged and not yet returned by TakeAdmitted
 };
 
 }  // namespace evergrad::transport

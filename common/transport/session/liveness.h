@@ -1,6 +1,6 @@
 // The progress watchdog of one side of a data stream (rule 8). With outstanding work and no byte in
-// either direction for a third of the limit it sends a PING; after the whole limit it ends the
-// stream. This distinguishes a request that waits long at a gate from a peer that has stopped.
+// either direction, it sends a PING after a third of the limit, and ends the stream after the whole
+// limit. The PING distinguishes a request that waits long at a gate from a peer that has stopped.
 // Pure, not thread-safe.
 #pragma once
 
@@ -20,7 +20,7 @@ class Liveness {
 
   enum class Step { kNothing, kSendPing, kDead };
 
-  // Work was added when there was none: the silence before it does not count.
+  // Work was added when there was none, so the silence before it does not count.
   void OnWork(MonoTime now) { last_ = std::max(last_, now); }
   // Bytes have been sent.
   void OnSent(MonoTime now) { last_ = now; }
@@ -30,8 +30,8 @@ class Liveness {
   }
   Step Tick(MonoTime now) {
     if (now < Due()) return Step::kNothing;
-    // The tick is late by more than a step, so this process itself was stopped or starved, and the
-    // peer gets its time again.
+    // The tick is late by more than a step. This process itself was stopped or starved, so the peer
+    // gets its full time again.
     if (now > Due() + limit_ / 3) {
       last_ = now;
       ping_sent_ = false;
@@ -41,8 +41,8 @@ class Liveness {
     ping_sent_ = true;
     return Step::kSendPing;
   }
-  // Performs the check: it may put a PING into the outbox. Unavailable means that the stream is to
-  // be ended.
+  // Performs the check, and may put a PING into the outbox. Unavailable means that the caller must
+  // end the stream.
   absl::Status Tick(MonoTime now, Outbox* outbox);
   MonoTime Due() const { return last_ + (ping_sent_ ? limit_ : limit_ / 3); }
 

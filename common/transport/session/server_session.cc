@@ -28,7 +28,7 @@ ServerSession::ServerSession(Options options, std::uint64_t stream, const std::s
 }
 
 ServerSession::~ServerSession() {
-  // Ending the stream does not hide unused grants: they count for the peer.
+  // Ending the stream does not hide unused grants; they count for the peer.
   const bool unused = std::any_of(granted_.begin(), granted_.end(), [&](const auto& g) {
     return requests_.at(g.second).phase == Phase::kGranted;
   });
@@ -107,7 +107,7 @@ absl::Status ServerSession::OnLane(const wire::StreamHeader& header, MessageView
   auto lane = options_.take_lane == nullptr ? absl::FailedPreconditionError("no lanes here")
                                             : options_.take_lane(wire::DecodeLaneOffer(bytes));
   if (lane.ok()) lane_.Open(*std::move(lane));
-  // Precedes any piece in the lane, because messages without a frame are sent first.
+  // This message precedes any piece in the lane, because messages without a frame are sent first.
   outbox_.AddControl(
       {.kind = MessageKind::kLane},
       lane_.open() ? "" : CleanText(absl::StrCat("refused: ", lane.status().message()), 256));
@@ -322,7 +322,8 @@ void ServerSession::TakeBackForOthers(MonoTime now) {
   struct Late {
     MonoTime granted_at{0};
     std::uint64_t id = 0;
-    bool whatever_it_holds = false;  // even if the peer is within its share
+    bool whatever_it_holds =
+        false;  // true: the peer loses the grant even if it is within its share
   };
   std::vector<Late> late;
   for (const auto& [last_piece, id] : granted_) {

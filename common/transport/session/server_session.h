@@ -1,7 +1,7 @@
-// The server's half of one data stream as a pure state machine. Inputs are messages, answers and
-// admissions; outputs are messages, complete requests and the time of the next tick. No clock, no
-// threads, no I/O. Not thread-safe: its server drives it on its loop. Tokens passed on with
-// requests may be released on any thread.
+// The server's half of one data stream as a pure state machine. Its inputs are messages, answers
+// and admissions. Its outputs are messages, complete requests and the time of the next tick. No
+// clock, no threads, no I/O. Not thread-safe: its server drives it on its loop. Tokens passed on
+// with requests may be released on any thread.
 //
 //   (waiting -> granted ->) receiving -> handling -> answering -> gone
 #pragma once
@@ -34,28 +34,29 @@ class ServerSession {
     std::uint64_t message_bytes_max = wire::kMessagePayloadBytesMax;
     MonoTime progress_timeout = std::chrono::seconds(5);
     MonoTime grant_unused_max = std::chrono::seconds(30);
-    // Limits while other peers wait. A grant is taken back when it has been unused for this time,
-    // if the stream has sent no payload meanwhile or its peer holds more than its share. A stream
-    // is ended after this number of taken-back grants in a row, on it or for its peer. Waiting
+    // Limits while other peers wait. An unused grant is taken back after this time if the stream
+    // has sent no payload meanwhile, or if its peer holds more than its share. A stream is ended
+    // after this number of taken-back grants in a row, on the stream or for its peer. Waiting
     // requests are checked at the same interval.
     MonoTime grant_idle_max = std::chrono::seconds(1);
     std::uint32_t unused_in_a_row_max = 8;
-    std::uint64_t lane_ring_bytes_max = 0;  // the largest ring that is accepted; 0: none
-    // Returns our end of the memory that the client offers, or the reason for a refusal. nullptr:
+    std::uint64_t lane_ring_bytes_max = 0;  // largest ring that is accepted; 0 for none
+    // Returns our end of the memory that the client offers, or the reason for a refusal. nullptr if
     // no lane is accepted.
     std::function<absl::StatusOr<std::unique_ptr<Lane>>(const wire::LaneOffer&)> take_lane =
         nullptr;
   };
   // Counts events; the owner reads them after each step.
   struct Counters {
-    std::uint64_t refused = 0, granted = 0;  // all refusals
+    std::uint64_t refused = 0, granted = 0;  // refused: all refusals together
     std::uint64_t lane_received = 0;         // bytes received through the lane
     std::uint64_t budget_refused = 0, small_refused = 0, peer_small_refused = 0,
                   frame_refused = 0;                     // refusals by limit
     std::uint64_t taken_back = 0, taken_back_bytes = 0;  // grants that the peer did not use
   };
-  // `stream` identifies this stream at the budget, `peer_name` the peer whose share it uses. Puts
-  // HELLO into the outbox. Requests are received into memory of `pool` (nullptr: the heap).
+  // `stream` identifies this stream at the budget; `peer_name` is the peer whose share it uses. The
+  // constructor puts HELLO into the outbox. Requests are received into memory of `pool` (nullptr:
+  // the heap).
   ServerSession(Options options, std::uint64_t stream, const std::string& peer_name,
                 std::shared_ptr<Budget> budget, std::shared_ptr<BufferPool> pool = nullptr);
   // Withdraws and releases everything except the tokens of requests in handlers.
@@ -67,22 +68,23 @@ class ServerSession {
   };
 
   // Processes one or more messages. An error means that the client violates the protocol; the
-  // stream is to be ended with this status. No part of the violating message has been used.
+  // caller must end the stream with this status. No part of the violating message has been used.
   absl::Status OnMessage(MessageView messages, MonoTime now);
-  // The budget has admitted a waiting request.
+  // Grants a waiting request that the budget has admitted.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes, MonoTime now);
-  // No effect for a request that was cancelled meanwhile.
+  // Both have no effect for a request that was cancelled meanwhile.
   void Answer(std::uint64_t request, Frame response, MonoTime now);
   void Fail(std::uint64_t request, const absl::Status& status);
 
-  // Several messages may be taken and sent together; one OnSent then covers all. nullopt if there
-  // is nothing to send now, or if lane_status() has an error.
+  // Returns the next message. Several messages may be taken and sent together; one OnSent then
+  // covers all. nullopt if there is nothing to send now, or if lane_status() has an error.
   std::optional<Outbox::Message> NextMessage();
   // An error has the same meaning as an error of OnMessage.
   const absl::Status& lane_status() const { return lane_.status(); }
   void OnSent(MonoTime now);
-  // Takes back unused grants. An error means that the stream is to be ended: with this status if it
-  // is ResourceExhausted (the peer has left too many grants unused), otherwise by the watchdog.
+  // Takes back unused grants. An error means that the caller must end the stream. With
+  // ResourceExhausted the peer has left too many grants unused, and the stream ends with this
+  // status; otherwise the watchdog ends it.
   absl::Status Tick(MonoTime now);
   std::optional<MonoTime> NextTick() const;
   std::vector<Ready> TakeReady() { return std::exchange(ready_, {}); }
@@ -113,36 +115,38 @@ class ServerSession {
   Request& Add(const wire::StreamHeader& header, MonoTime now);
   void Forget(RequestMap::iterator it);
   void Touch(std::uint64_t id, Request& request, MonoTime now);
-  // Ends the grant of `id` as unused.
+  // Takes back the grant of `id`, which counts as unused.
   void TakeBack(std::uint64_t id);
-  // Takes back grants that other peers wait for and that this one does not use, or uses too slowly.
+  // Takes back grants for which other peers wait, and which this peer does not use, or uses too
+  // slowly.
   void TakeBackForOthers(MonoTime now);
 
   const Options options_;
   const std::uint64_t stream_;
   const std::shared_ptr<Budget> budget_;
-  const std::uint64_t peer_;                // at the budget
+  const std::uint64_t peer_;                // id of the peer at the budget
   const std::shared_ptr<BufferPool> pool_;  // Shared by the streams of a server.
   Outbox outbox_;
   LanePort lane_;
   bool lane_asked_ = false;
   Liveness liveness_;
   RequestMap requests_;
-  // Grants by the time of their last piece, to find dead ones.
+  // Grants by the time of their last piece, to find expired ones.
   std::set<std::pair<MonoTime, std::uint64_t>> granted_;
   std::set<std::uint64_t>
-      dropping_;  // Requests ended by us; their pieces are dropped until the client's CANCEL.
+      dropping_;  // requests that we ended; their pieces are dropped until the client's CANCEL
   std::vector<std::uint64_t> answers_sent_;  // Requests whose last piece is being sent.
   MonoTime check_at_{
-      0};  // While granted_ is not empty: the next time to look for grants that others could use.
+      0};  // while granted_ is not empty: next time to look for grants that others could use
   std::size_t waiting_ = 0;  // Requests in the waiting phase.
-  // While there are waiting requests: the next time to tell the budget the time.
+  // While requests wait: next time to call Budget::Advance.
   MonoTime advance_at_{0};
-  MonoTime last_payload_{0};           // of a granted request
+  MonoTime last_payload_{0};           // time of the last payload of a granted request
   std::uint32_t unused_in_a_row_ = 0;  // Grants taken back since the stream last used one.
-  std::uint32_t unused_of_peer_ = 0;   // The same on any stream of the peer.
+  std::uint32_t unused_of_peer_ =
+      0;                  // grants taken back since any stream of the peer last used one
   bool writing_ = false;  // NextMessage has returned a message that is not sent yet …
-  std::optional<MonoTime> writing_since_;  // … and was unsent at this tick, too
+  std::optional<MonoTime> writing_since_;  // … and that was unsent at this tick, too
   bool pong_queued_ = false;
   std::vector<Ready> ready_;
   Counters counters_;

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 constexpr MonoTime kBackoffMin = 20ms;
 constexpr MonoTime kBackoffMax = 1s;
 
-// Everything except the atomics is accessed on the loop only.
+// The loop alone accesses everything except the atomics.
 class Core final : public LinkEvents, public std::enable_shared_from_this<Core> {
  public:
   Core(std::shared_ptr<Loop> loop, LinkFactory open, std::shared_ptr<BufferPool> pool,
@@ -74,7 +74,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
   }
   void OnEnd(absl::Status status) override {
     // Codes that tell a caller what to do are kept: a refusal by the server, bad certificates.
-    // Others become "peer is disconnected".
+    // Other codes become "peer is disconnected".
     switch (status.code()) {
       case absl::StatusCode::kInvalidArgument:
       case absl::StatusCode::kUnimplemented:
@@ -115,7 +115,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
     backoff_ = std::min(backoff_ * 2, kBackoffMax);
   }
 
-  // Runs after the other calls that have been posted, so that small ones are sent together.
+  // Runs after the other posted calls, so that small calls are sent together.
   void PumpSoon() {
     if (std::exchange(pump_soon_, true)) return;
     loop_->Defer([self = shared_from_this()] {
@@ -169,7 +169,7 @@ class Core final : public LinkEvents, public std::enable_shared_from_this<Core> 
   bool sending_ = false;
   bool closed_ = false;
   bool pump_soon_ = false;
-  bool suspect_ = false;  // The connection made no progress and is not to be reused.
+  bool suspect_ = false;  // the connection made no progress and must not be reused
   MonoTime backoff_ = kBackoffMin;
   std::optional<MonoTime> armed_at_;
 };
@@ -185,7 +185,7 @@ class DataStreamHandle final : public DataStream {
 
   std::uint64_t Announce(std::uint64_t request_bytes, const DataOptions& options) override {
     const std::uint64_t id = core_->NextId();
-    // If too many calls are posted, the announcement is dropped, and its Call makes one.
+    // If too many calls are posted, the announcement is dropped, and its Call announces itself.
     if (core_->posted().Enter().ok()) {
       core_->loop().Post([core = core_, id, request_bytes, options] {
         core->posted().Leave();

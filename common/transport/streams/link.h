@@ -1,6 +1,6 @@
 // A bidirectional stream of byte messages between two processes, or within one. The two transports
-// implement it, and message streams and data streams use it. Private to the room. Everything
-// happens on the thread of one loop.
+// implement it; message streams and data streams use it. Private to the room. All calls and events
+// are on the thread of one loop.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ class LinkEvents {
   virtual ~LinkEvents() = default;
   virtual void OnOpen() = 0;  // Messages may be sent. A server's link is open from the start.
   virtual void OnMessage(
-      MessageView message) = 0;  // The link continues to read in every case (rule 2).
+      MessageView message) = 0;  // the link continues to read in every case (rule 2)
   virtual void OnSent() = 0;  // The message given to Send has been accepted; the next may be sent.
   // The last event. OK means that the peer ended the stream.
   virtual void OnEnd(absl::Status status) = 0;
@@ -26,26 +26,26 @@ class LinkEvents {
 class Link {
  public:
   virtual ~Link() = default;
-  // Starts the link. `events` is held until the end or Detach(); no event is emitted inside a call
-  // into the link.
+  // Starts the link. The link holds `events` until the end or Detach(). It emits no event inside a
+  // call into the link.
   virtual void Start(std::shared_ptr<LinkEvents> events) = 0;
-  // Sends one message at a time. Its owners are held until its bytes have left the process.
+  // Sends one message at a time. Its owners are held until the bytes have left the process.
   virtual void Send(OutgoingPieces pieces) = 0;
   // Takes effect after the messages sent before: a server ends the stream with `status`, a client
-  // half-closes. OnEnd follows; a server gets no OnMessage before it. A server may refuse in this
-  // way a link that was never started.
+  // half-closes. OnEnd follows; a server gets no OnMessage before it. A server may also call it to
+  // refuse a link that was never started.
   virtual void Finish(absl::Status status) = 0;
   // Ends both directions now. No more events follow, even for operations in flight.
   virtual void Detach() = 0;
 };
 
-// Opens a link to the peer of a channel. `fresh` requests a new connection, because the current one
-// is suspect.
+// Opens a link to the peer of a channel. `fresh` requests a new connection, because the current
+// connection is suspect.
 using LinkFactory = std::function<std::shared_ptr<Link>(absl::string_view method, bool fresh)>;
 
 inline constexpr char kDataMethod[] = "/evergrad.v1.Data/Stream";
 inline constexpr char kClientNameMetadata[] =
-    "evergrad-client";  // of a data stream: ChannelOptions::client_name
+    "evergrad-client";  // of a data stream: see ChannelOptions::client_name
 inline constexpr std::size_t kClientNameBytesMax = 128;
 inline constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
 

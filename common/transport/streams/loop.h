@@ -11,17 +11,18 @@
 
 namespace evergrad::transport {
 
-// Shared by the transport, its public objects, and tokens and responders that may still post; they
-// share only its memory. Its owner shuts it down; afterwards Post returns false.
+// The transport, its public objects, and tokens and responders that may still post share the loop.
+// They share only its memory: its owner shuts it down, and afterwards Post returns false.
 class Loop : public runtime::Executor {
  public:
   virtual bool InThisThread() const = 0;
   MonoTime Now() const { return clock_.Now(); }
 
-  // Call it on the loop: runs `task` after the tasks queued now, so that many steps share one end.
+  // Runs `task` after the tasks queued now, so that many steps share one end. Called on the loop.
   virtual void Defer(runtime::Task task) { Post(std::move(task)); }
 
-  // Runs `task` on the loop and waits for it; inline on the loop's own thread, and after its end.
+  // Runs `task` on the loop and waits for it. On the loop's own thread, and after the loop's end,
+  // it runs inline.
   void RunAndWait(const std::function<void()>& task) {
     if (!InThisThread()) {
       runtime::Event ran;
@@ -36,8 +37,8 @@ class Loop : public runtime::Executor {
     task();
   }
 
-  // Counts message streams that their owner has closed and that still send their last messages. Any
-  // thread.
+  // Counts the message streams that their owner has closed and that still send their last messages.
+  // Any thread.
   void BeginFlush() {
     MutexLock lock(&flush_mu_);
     ++flushing_;
@@ -46,7 +47,7 @@ class Loop : public runtime::Executor {
     MutexLock lock(&flush_mu_);
     if (--flushing_ == 0) flushed_.NotifyAll();
   }
-  // Waits until these streams are done, before a transport or server ends; kFlushMax bounds the
+  // Waits until these streams are done, before a transport or server ends. kFlushMax bounds the
   // wait. Returns at once on the loop's own thread.
   void AwaitFlushed() {
     if (InThisThread()) return;

@@ -102,7 +102,7 @@ bool MessageStreamCore::Cut() {
     if (const auto self = weak.lock())
       self->Abort(absl::UnavailableError("message stream disconnected by failpoint session.cut"));
   };
-  // Posted, because the running callback may belong to the link that is being ended.
+  // The end is posted, because the running callback may belong to the link that is being ended.
   loop_->PostAfter(std::chrono::milliseconds(hit.delay_ms), cut);
   return hit.action != fault::Action::kDelay;
 }
@@ -136,7 +136,7 @@ void MessageStreamCore::Pump() {
   WatchProgress();
 }
 
-// A message that the peer's side does not accept within progress_timeout ends the stream (rule 8).
+// A message that the peer does not accept within progress_timeout ends the stream (rule 8).
 void MessageStreamCore::WatchProgress() {
   if (std::exchange(watching_, true)) return;
   loop_->PostAfter(last_sent_ + options_.progress_timeout - loop_->Now(), [weak =
@@ -147,7 +147,7 @@ void MessageStreamCore::WatchProgress() {
     if (!self->sending_ || self->link_ == nullptr) return;
     const MonoTime late = self->loop_->Now() - self->last_sent_ - self->options_.progress_timeout;
     if (late < MonoTime{0}) return self->WatchProgress();
-    // The tick is much too late, so this process was stopped, and the peer gets its time again.
+    // The tick is much too late. This process was stopped, so the peer gets its full time again.
     if (late > self->options_.progress_timeout / 3) {
       self->last_sent_ = self->loop_->Now();
       return self->WatchProgress();

@@ -22,16 +22,16 @@ class MessageStreamCore final : public LinkEvents,
     std::uint64_t message_bytes_max = 0;
     std::uint64_t unsent_bytes_max = 0;
     MonoTime progress_timeout{0};
-    std::function<void()> on_gone;  // Called on the loop, once, when the link is no longer used.
+    std::function<void()> on_gone;  // called on the loop, once, when the link is no longer used
     std::function<void(std::uint64_t received, std::uint64_t sent)>
         count;  // Called on the loop; may be empty.
   };
   // `failpoints` may be null.
   MessageStreamCore(std::shared_ptr<Loop> loop, fault::Failpoints* failpoints, Options options);
 
-  // Call it on the loop, once, before or after the first Send.
+  // Called on the loop, once, before or after the first Send.
   void Start(std::shared_ptr<Link> link, MessageStreamEvents events);
-  // For the shutdown of a server, on the loop: calls on_end(status) now, unless the stream is
+  // Called on the loop when a server shuts down. Calls on_end(status) now, unless the stream is
   // closed.
   void Abort(const absl::Status& status);
 
@@ -44,7 +44,7 @@ class MessageStreamCore final : public LinkEvents,
   void OnSent() override;
   void OnEnd(absl::Status status) override;
 
-  // The public handle; destroying it closes the stream.
+  // Returns the public handle; its destructor closes the stream.
   std::unique_ptr<MessageStream> MakeHandle();
 
  private:
@@ -52,9 +52,9 @@ class MessageStreamCore final : public LinkEvents,
   void Pump();
   void WatchProgress();
   void CloseOnLoop();
-  // Releases the link and drops unsent messages; returns false if that had happened before.
+  // Releases the link and drops unsent messages. Returns false if that was done before.
   bool End();
-  // Returns whether `session.cut` ends the stream here.
+  // Returns whether the failpoint `session.cut` ends the stream here.
   bool Cut();
 
   const std::shared_ptr<Loop> loop_;
@@ -73,7 +73,7 @@ class MessageStreamCore final : public LinkEvents,
       events_;  // Shared, so that a callback may close its own stream.
   bool open_ = false;
   bool closing_ = false;
-  bool flushing_ = false;  // Closed by its owner while the link still exists.
+  bool flushing_ = false;  // closed by its owner while the link still exists
   bool finished_ = false;
   bool watching_ = false;
   std::uint64_t sending_bytes_ = 0;

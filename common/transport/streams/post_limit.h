@@ -1,6 +1,6 @@
 // Bounds the calls that callers have posted to a loop and that have not begun there. A loop's queue
 // has no limit of its own. The transport itself posts one task per stream, call, timer or answer,
-// which all have limits; tasks of callers are counted here before they are queued. Thread-safe.
+// which all have limits. Tasks of callers are counted here before they are queued. Thread-safe.
 #pragma once
 
 #include <atomic>

@@ -37,8 +37,8 @@ absl::StatusOr<std::string> AnswerHealth(const std::string& request) {
   return std::string("\x08\x01", 2);
 }
 
-// The peer in whose share of the budget a stream takes part: the one task that its certificate
-// names, or else the client by its host and its self-chosen, unproved name.
+// Returns the name of the peer that shares the budget: the one task that the certificate names, or
+// else the client by its host and its self-chosen, unproved name.
 std::string SharerOf(const PeerInfo& peer) {
   if (absl::StrContains(peer.certificate_task, '/')) return peer.certificate_task;
   const absl::string_view address = peer.address;
@@ -72,7 +72,7 @@ class PostedUnaryResponder final : public UnaryResponder {
 
 }  // namespace
 
-// One data stream: drives its ServerSession.
+// Drives the ServerSession of one data stream.
 class ServerCore::DataPeer final : public LinkEvents,
                                    public std::enable_shared_from_this<DataPeer> {
  public:
@@ -110,7 +110,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   }
   void OnEnd(absl::Status) override { Gone(); }
 
-  // Called only for a peer that is still in data_peers_.
+  // Called only while this peer is in data_peers_.
   void OnAdmitted(std::uint64_t request, std::uint64_t bytes) {
     session_->OnAdmitted(request, bytes, Now());
     Pump();
@@ -142,7 +142,7 @@ class ServerCore::DataPeer final : public LinkEvents,
     session.grant_idle_max = server.options_.grant_idle_max;
     if (server.options_.lane_bytes_max > 0) {
       session.lane_ring_bytes_max = std::min(server.options_.lane_bytes_max / 2, kLaneRingBytesMax);
-      // The session belongs to a peer, which holds the server alive.
+      // The session belongs to a peer, which keeps the server alive.
       session.take_lane = [server = &server, address = peer.address](const wire::LaneOffer& offer) {
         return server->TakeLaneOf(address, offer);
       };
@@ -156,7 +156,7 @@ class ServerCore::DataPeer final : public LinkEvents,
     Gone();
   }
 
-  // Ends a stream that keeps memory from other peers; its client is told and may return after a
+  // Ends a stream that keeps memory from other peers. Its client is told, and may return after a
   // pause.
   void EndForUnused(const absl::Status& status) {
     const auto counters = session_->TakeCounters();
@@ -176,7 +176,7 @@ class ServerCore::DataPeer final : public LinkEvents,
     server_->data_peers_.erase(id_);
   }
 
-  // Runs after the other answers that have been posted, so that small ones are sent together.
+  // Runs after the other posted answers, so that small answers are sent together.
   void PumpSoon() {
     if (std::exchange(pump_soon_, true)) return;
     server_->loop_->Defer([self = shared_from_this()] {
@@ -282,7 +282,7 @@ class ServerCore::DataPeer final : public LinkEvents,
   std::optional<ServerSession::Ready> held_;  // push.reorder
 };
 
-// Answers from any thread by posting to the loop; has no effect for a stream that has ended.
+// Answers from any thread by posting to the loop. No effect for a stream that has ended.
 class ServerCore::Responder final : public DataResponder {
  public:
   // `request` 0 drops the answer (for the copy of a duplicated request).
@@ -499,7 +499,7 @@ void ServerCore::Shutdown() {
     const auto stream = streams_.begin()->second;
     stream->Abort(absl::UnavailableError("server shuts down"));
   }
-  // Posted, because a handler may be the caller of the shutdown.
+  // The reset is posted, because a handler may be the caller of the shutdown.
   loop_->Post([self = shared_from_this()] { self->handlers_ = {}; });
 }
 

@@ -23,8 +23,7 @@ namespace evergrad::transport {
 
 class ServerCore : public std::enable_shared_from_this<ServerCore> {
  public:
-  // Answers a unary call; called once, on any thread. Called with an error if the responder was
-  // dropped.
+  // Answers a unary call. Called once, on any thread; with an error if the responder was dropped.
   using UnaryAnswer = std::function<void(absl::StatusOr<std::string>)>;
 
   static std::shared_ptr<ServerCore> Make(const ServerOptions& options, Handlers handlers,
@@ -52,8 +51,8 @@ class ServerCore : public std::enable_shared_from_this<ServerCore> {
   ServerCore(const ServerOptions& options, Handlers handlers, std::shared_ptr<Loop> loop,
              fault::Failpoints* failpoints);
   void DispatchAdmitted();
-  // `peer` has left this much unused. `ended`: the stream was ended for it, and the peer gets no
-  // other one for a while.
+  // Reports that `peer` has left this much unused. `ended` says that the stream was ended for this
+  // reason; the peer then gets no other stream for a while.
   void TakenBack(const std::string& peer, std::uint64_t grants, std::uint64_t bytes, bool ended);
   absl::Status CheckNotKeptOut(const std::string& peer);
   absl::StatusOr<std::unique_ptr<Lane>> TakeLaneOf(const std::string& address,

@@ -1,5 +1,5 @@
 // The three PEM files of a task, read and checked before gRPC uses them, so that errors name the
-// file. For the room, and for the daemon's metrics listener, which serves with the same
+// file. The room uses them, and so does the daemon's metrics listener, which serves with the same
 // certificate.
 #pragma once
 
@@ -17,10 +17,10 @@ struct TlsPems {
   std::string ca, cert, key;
 };
 
-// nullopt for no files. InvalidArgument names the file: if only one or two of the three are given,
-// for an unreadable file, for text that is not PEM, for a key of another certificate, and with
-// "certificate verify failed: …" if the certificate is expired, not valid yet, or not signed by
-// `ca`; also if it names no task, or another one than files.task.
+// Returns nullopt for no files. InvalidArgument names the file. The errors are: only one or two of
+// the three files are given; a file is unreadable, or not PEM; the key belongs to another
+// certificate; the certificate is expired, not valid yet, or not signed by `ca` ("certificate
+// verify failed: …"); it names no task, or a task other than files.task.
 absl::StatusOr<std::optional<TlsPems>> LoadTls(const TlsFiles& files);
 
 // Adds every certificate of `pem` to `store`; returns their number.

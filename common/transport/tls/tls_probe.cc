@@ -72,7 +72,7 @@ bool Use(SSL_CTX* context, const TlsPems& pems) {
 }
 
 // Repeats `step` (SSL_connect, SSL_read) until it ends, fails, or nothing arrives for a while.
-// Returns its SSL_get_error.
+// Returns the step's SSL_get_error.
 template <class Step>
 int Drive(const Socket& socket, SSL* session, Step step) {
   for (;;) {
@@ -108,7 +108,8 @@ std::string ProbeTls(const std::string& host_port, const TlsPems* pems) {
   const Session session(SSL_new(context.get()));
   if (session == nullptr) return "";
   SSL_set_fd(session.get(), socket.fd());
-  // gRPC over TLS supports only h2: without it a server disconnects before it reports an error.
+  // gRPC over TLS supports only h2. Without this offer a server disconnects before it reports an
+  // error.
   static constexpr unsigned char kProtocols[] = {2, 'h', '2'};
   SSL_set_alpn_protos(session.get(), kProtocols, sizeof kProtocols);
   ERR_clear_error();

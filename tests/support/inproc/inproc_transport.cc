@@ -41,7 +41,8 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     client->other_ = server;
     server->other_ = client;
     server->server_ = true;
-    client->keep_ = server;  // A client's end keeps the server's end alive, as a connection would.
+    client->keep_ =
+        server;  // as in a real connection, the client's end keeps the server's end alive
   }
   // Makes a link to an address without a listener.
   void Refuse(absl::Status why) { refused_ = std::move(why); }
@@ -67,7 +68,7 @@ class InprocLink final : public Link, public std::enable_shared_from_this<Inproc
     });
   }
   void Finish(absl::Status status) override {
-    finished_ = server_;  // A server that has ended the stream receives no more messages.
+    finished_ = server_;  // a server that has ended the stream receives no more messages
     loop_->Post([self = shared_from_this(), status = std::move(status)] {
       if (const auto other = self->other_.lock())
         other->End(self->server_ ? status : absl::OkStatus());
