@@ -33,8 +33,8 @@ void AppendCommented(const std::string& text, const std::string& indent, std::st
     absl::StrAppend(out, indent, "#   ", line.substr(indent.size()), "\n");
 }
 
-// Shows the first format as an example and the others as comments below it. `eval` shows only the
-// first.
+// Shows the first format as an example, and the others as comments below it. With `eval`, shows
+// only the first.
 void ExplainSource(const std::string& section, const std::string& indent, std::string* out) {
   const Variant<SourceSpec>& variant = SourceVariant();
   for (const auto& c : variant.cases) {
@@ -68,7 +68,7 @@ Key<DataSpec> SourceKey(std::string name, std::optional<SourceSpec> DataSpec::*m
         t->*member = std::move(source);
       },
       [=](const DataSpec& t) {
-        // A source that a split made is not written, because reading the text makes it again.
+        // A source that a split made is not written, because reading the split makes it again.
         if (!(t.*member).has_value() || (t.*member)->split.taken) return std::optional<Node>();
         return std::optional<Node>(SourceVariant().Write(*(t.*member)));
       }};
@@ -116,7 +116,7 @@ Key<DataSpec> FieldsKey() {
   return key;
 }
 
-// Reads a field of an unknown format: every format that knows its keys checks them. Formats whose
+// Reads a field of an unknown format. Every format that knows its keys checks them. Formats whose
 // fields the job file names come first, because their keys accept more.
 void JudgeField(Reader& r, const Node& node, FieldSpec* field) {
   std::vector<const Table<FieldSpec>*> tables, fixed;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kVariablesMax = 4096;
 constexpr std::size_t kVariableNameBytesMax = 128;
 
-// "w", "dense/kernel": parts are named like layers, with slashes between them.
+// Accepts "w" and "dense/kernel": parts are named like layers, with slashes between them.
 bool IsVariableName(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
   return name.size() <= kVariableNameBytesMax &&

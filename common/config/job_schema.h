@@ -32,7 +32,7 @@ Key<JobSpec> OptimizerKey();
 Key<JobSpec> OptimizersKey();
 Key<JobSpec> CheckpointKey();
 Key<TrainingSpec> WireTypeKey();
-// The tables for `spec` of a training job, of a counting job, of a functions job.
+// The tables of `spec` for a training job, a counting job and a functions job.
 const Table<JobSpec>& TrainingJobTable();
 const Table<JobSpec>& CountingJobTable();
 const Table<JobSpec>& FunctionsJobTable();
@@ -44,8 +44,8 @@ const Node* At(const Node& root, std::initializer_list<const char*> path);
 // The place of a key of `map`, or `otherwise` if `map` is nullptr or lacks the key.
 Location KeyPlace(const Node* map, const char* key, const Location& otherwise);
 
-// The key `match` of an entry that applies to variables and tables whose names match a pattern. T
-// has a member `match`.
+// The key `match` of an entry that applies to the variables and tables whose names match a pattern.
+// T must have a member `match`.
 template <class T>
 Key<T> MatchKey() {
   Key<T> key = PlainText<T>("match", &T::match, "", "\"emb/*\"");
@@ -58,8 +58,8 @@ Key<T> MatchKey() {
   return key;
 }
 
-// Writes the keys of each type of `variant` into the reference: the keys of the type `shown` as
-// keys, those of the other types as comments. `what` describes the key `type` ("the formula").
+// Writes the keys of each type of `variant` into the reference. The keys of the type `shown` are
+// keys, those of the other types are comments. `what` describes the key `type` ("the formula").
 template <class T>
 void ExplainAlternatives(const Variant<T>& variant, absl::string_view what, absl::string_view shown,
                          const std::string& indent, std::string* out) {

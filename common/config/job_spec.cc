@@ -3,7 +3,7 @@
 namespace evergrad::config {
 
 bool GlobMatches(absl::string_view pattern, absl::string_view name) {
-  // On a mismatch, the last `*` takes one character more.
+  // On a mismatch, the last `*` matches one more character.
   std::size_t p = 0, n = 0, star = absl::string_view::npos, taken = 0;
   while (n < name.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

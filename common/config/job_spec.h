@@ -2,8 +2,8 @@
 //
 // Unknown keys, wrong types, impossible combinations, duplicate keys, anchors and aliases are
 // refused. All mistakes are reported together, each with file:line:column, the expected value and
-// the nearest valid name. Defaults are those of configs/reference.yaml, which is generated from the
-// same table.
+// the nearest valid name. The defaults are those of configs/reference.yaml, which is generated from
+// the same table.
 #pragma once
 
 #include <chrono>
@@ -38,7 +38,7 @@ struct TableSpec {
 };
 struct InputSpec {
   std::string name;
-  std::vector<std::uint64_t> shape;  // shape of one example; empty: one number
+  std::vector<std::uint64_t> shape;  // shape of one example; empty for one number
   Location where;
   friend bool operator==(const InputSpec&, const InputSpec&) = default;
 };
@@ -52,7 +52,7 @@ struct ModelSpec {
 };
 // An entry of `optimizers`.
 struct OptimizerRule : optimizers::Settings {
-  std::string match;  // a glob pattern for names of variables and tables; "": all of them
+  std::string match;  // a glob pattern for names of variables and tables; "" for all
   friend bool operator==(const OptimizerRule&, const OptimizerRule&) = default;
 };
 struct PartitionerSpec {
@@ -72,49 +72,50 @@ struct StrategySpec {
 };
 // An entry of `training.wire_dtype`.
 struct WireRule {
-  std::string match;  // glob pattern for names of variables and tables; "": all
+  std::string match;  // glob pattern for names of variables and tables; "" for all
   std::string dtype;  // float32 | bf16 | fp16
   friend bool operator==(const WireRule&, const WireRule&) = default;
 };
 struct TrainingSpec {
   std::uint32_t epochs = 1;
   std::uint32_t steps_per_closure = 16;
-  std::uint32_t evaluate_every_epochs = 1;  // 0: at the end only
+  std::uint32_t evaluate_every_epochs = 1;  // 0 means at the end only
   std::uint64_t seed = 0;                   // for initializers and dropout
   // Reaction if a closure must run again and a user's error makes that impossible (LEDGER line
-  // 20b): fail | report.
+  // 20b): fail or report.
   std::string on_lost_updates = "fail";
-  // Reaction if a server is out of memory for a push (LEDGER line 15, OVER_BUDGET): fail | pause.
+  // Reaction if a server is out of memory for a push (LEDGER line 15, OVER_BUDGET): fail or pause.
   std::string on_over_budget = "fail";
-  // Type in which steps are computed (Keras' policies): float32 | tf32 | mixed_bfloat16 |
+  // Type in which steps are computed (Keras' policies): float32, tf32, mixed_bfloat16 or
   // mixed_float16. Servers keep float32. Not part of the plan.
   std::string precision = "float32";
-  // the first entry whose `match` fits applies; float32 without one. Not part of the plan.
+  // The first entry whose `match` fits applies. Without one, the type is float32. Not part of the
+  // plan.
   std::vector<WireRule> wire;
   friend bool operator==(const TrainingSpec&, const TrainingSpec&) = default;
 };
 // Interval and place of checkpoints (LEDGER lines 27, 28). Not part of the plan, so it may change
 // from one submission to the next.
 struct CheckpointSpec {
-  bool on = true;  // false: `checkpoint: off`
-  // true if the job file has the section: the job then fails if it cannot be saved. Otherwise it
-  // continues and reports that it is not saved.
+  bool on = true;  // false for `checkpoint: off`
+  // Whether the job file has the section. If true, the job fails if it cannot be saved. Otherwise
+  // it continues, and reports that it is not saved.
   bool given = false;
   std::chrono::milliseconds every{60000};
   std::uint32_t keep = 3;  // number of manifests kept
   bool resume = false;     // resume from the newest manifest of an earlier job of this name
   std::string
-      directory;  // absolute path or file:// URI after resolution; "": the job's runs folder
+      directory;  // absolute path or file:// URI after resolution; "" for the job's runs folder
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 // Limits of a job on a cluster that other jobs use as well. Not part of the plan.
 struct ResourcesSpec {
   double share = 1;  // weight in the division of workers among the running jobs
   std::uint64_t server_memory_bytes_max =
-      0;  // values and optimizer state of all its variables; 0: no limit
+      0;  // limit of values and optimizer state of all its variables; 0 for no limit
   friend bool operator==(const ResourcesSpec&, const ResourcesSpec&) = default;
 };
-// spec.type: counting. The job of the fault scenarios; only daemons started with --failpoints
+// The job of the fault scenarios (`spec.type: counting`). Only daemons started with --failpoints
 // accept it.
 struct CountingSpec {
   std::uint64_t examples = 0;
@@ -122,26 +123,28 @@ struct CountingSpec {
   std::uint32_t step_ms = 0;  // each step waits this long, by the injected clock
   std::uint32_t tables = 0;   // additional embedding tables
   std::uint64_t table_ids = 500,
-                // number of ids of each table; byte limit of the last table, 0: none
+                // number of ids of each table; byte limit of the last table, 0 for none
       table_bytes_max = 0;
   std::string optimizer = "counting";
   friend bool operator==(const CountingSpec&, const CountingSpec&) = default;
 };
-// spec.type: functions. Closures come from a client's schedule(), their code from workers built
-// with the SDK.
+// A job with `spec.type: functions`. A client's schedule() creates its closures; workers built with
+// the SDK have their code.
 struct FunctionVariable {
   std::string name;
   std::vector<std::uint64_t> shape;
   InitializerSpec initializer{"zeros"};
-  std::optional<optimizers::Settings> optimizer;  // nullopt: the job's optimizer
+  std::optional<optimizers::Settings> optimizer;  // nullopt for the job's optimizer
   friend bool operator==(const FunctionVariable&, const FunctionVariable&) = default;
 };
 struct FunctionsSpec {
   std::vector<FunctionVariable> variables;
-  std::uint32_t queue_limit = 1024;  // closures scheduled and not ended
-  // bytes of arguments kept until snapshots hold the effect of their closures
+  std::uint32_t queue_limit = 1024;  // limit of closures that are scheduled and have not ended
+  // Limit of the bytes of arguments, which are kept until snapshots hold the effect of their
+  // closures.
   std::uint64_t argument_bytes_max = 16ull << 20;
-  std::uint64_t result_bytes_max = 16ull << 20;  // bytes of results kept until they are released
+  std::uint64_t result_bytes_max =
+      16ull << 20;  // limit of the bytes of results, which are kept until they are released
   friend bool operator==(const FunctionsSpec&, const FunctionsSpec&) = default;
 };
 struct JobSpec {
@@ -151,7 +154,7 @@ struct JobSpec {
   ModelSpec model;
   optimizers::Settings optimizer;  // `optimizer`
   std::vector<OptimizerRule>
-      // `optimizers`: the first entry whose `match` fits applies, and `optimizer` is unused
+      // `optimizers`; the first entry whose `match` fits applies, and `optimizer` is unused
       optimizers;
   Location optimizers_where;
   StrategySpec strategy;
@@ -163,36 +166,36 @@ struct JobSpec {
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
-// The settings for the variable or table `name`; nullptr: no entry of `optimizers` matches it. The
-// result points into `spec`.
+// The settings for the variable or table `name`, or nullptr if no entry of `optimizers` matches it.
+// The result points into `spec`.
 const optimizers::Settings* OptimizerFor(const JobSpec& spec, absl::string_view name);
 // The largest number of floats in a row of a table: its values and its optimizer state.
 inline constexpr std::uint64_t kRowFloatsMax = 4096;
-// Memory per row that a table's bytes_max counts in addition to the row's floats and its gradient
-// counter: its place in the index. An id that waits for admission uses only this place.
+// Memory per row for its place in the index. A table's bytes_max counts it in addition to the row's
+// floats and its gradient counter. An id that waits for admission uses only this place.
 inline constexpr std::uint64_t kIndexBytesPerRow = 24;
 // The wire type of gradients and values of the variable or table `name`: float32, bf16 or fp16.
 std::string WireTypeFor(const JobSpec& spec, absl::string_view name);
-// `*` matches any text, `?` matches one character.
+// Whether `name` matches. `*` matches any text, `?` matches one character.
 bool GlobMatches(absl::string_view pattern, absl::string_view name);
 
-// One `--set spec.training.epochs=3`; overrides apply in order. They are typed and give the same
-// errors as the file; their file name is "<--set N>".
+// An override such as `--set spec.training.epochs=3`. Overrides apply in order. They are typed and
+// give the same errors as the file; their file name is "<--set N>".
 struct Override {
   std::string path, value;  // value is YAML
-  // "" for `--set`; else the file that `--set-file path=file` read the value from
+  // "" for `--set`; otherwise the file from which `--set-file path=file` read the value.
   std::string file;
 };
 
 struct ParseOptions {
   std::string file_name;  // for messages
-  // base of relative paths in `data` and `checkpoint`; "" leaves them unchanged (the coordinator)
+  // Base of relative paths in `data` and `checkpoint`. "" leaves them unchanged (the coordinator).
   std::string base_folder;
   std::map<std::string, std::string>
       environment;  // values for ${NAME} and ${NAME:-default} in `data` and `checkpoint`
   std::vector<Override> overrides;
-  // The text comes from EmitSubmission: the places of the user's file that it contains replace the
-  // places in the text itself.
+  // True if the text comes from EmitSubmission. The places of the user's file that the text
+  // contains then replace the places in the text itself.
   bool submission = false;
 };
 // A data file that the job names.
@@ -202,28 +205,28 @@ struct DataPath {
   std::vector<std::string> variables;  // environment variables that the path contains
 };
 struct ParsedJob {
-  std::optional<JobSpec> spec;    // set if there is no mistake
+  std::optional<JobSpec> spec;    // set if there are no mistakes
   std::vector<Mistake> mistakes;  // in order of position
-  // in order of the sections; a path that two sources share appears once
+  // The paths in the order of the sections; a path that two sources share appears once.
   std::vector<DataPath> paths;
 };
-// A text above 1 MiB or nested deeper than 32 is refused at once. `$${` in `data` and `checkpoint`
-// stands for a literal `${`.
+// Parses a job file. A text above 1 MiB, or nested deeper than 32, is refused at once. `$${` in
+// `data` and `checkpoint` stands for a literal `${`.
 ParsedJob ParseJob(absl::string_view yaml, const ParseOptions& options);
 
-// The effective YAML, with every value written out. ParseJob of it gives an equal spec. A
-// `checkpoint` section that the job does not have is written as a comment, because its absence is a
-// value, too.
+// The effective YAML, with every value written out. ParseJob of this text gives an equal spec. If
+// the job has no `checkpoint` section, the section is written as a comment, because its absence is
+// a value, too.
 std::string EmitYaml(const JobSpec& spec);
-// The same, with a comment at its end that holds the places of layers, inputs, tables, losses,
-// optimizers and sources in the user's file: ParseOptions::submission. A worker's later error
-// messages then name the user's line. The comment is omitted if it would be too long.
+// Like EmitYaml, with a comment at the end (ParseOptions::submission). It holds the places of
+// layers, inputs, tables, losses, optimizers and sources in the user's file, so that a worker's
+// later error messages name the user's line. The comment is omitted if it would be too long.
 std::string EmitSubmission(const JobSpec& spec);
-// `spec` on one line, without its name and without default values. The line stays the same in a
-// version with more keys, as long as these have their defaults and no default has changed.
+// `spec` on one line, without its name and without default values. A version with more keys gives
+// the same line, as long as these keys have their defaults and no default has changed.
 std::string EmitGiven(const JobSpec& spec);
-// configs/reference.yaml: every key with its type, default, bounds and one line of explanation,
-// from the schema table.
+// The text of configs/reference.yaml, from the schema table: every key with its type, default,
+// bounds and one line of explanation.
 std::string ReferenceYaml();
 
 }  // namespace evergrad::config

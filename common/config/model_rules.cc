@@ -72,7 +72,7 @@ class ModelCheck {
     const auto reads = [&](const LayerSpec& l) {
       return l.type == "embedding" && l.table == table.name;
     };
-    // A layer of an unknown type may be the reader of the table.
+    // A layer of an unknown type may be the one that reads the table.
     const bool unknown = std::any_of(model_.layers.begin(), model_.layers.end(),
                                      [](const LayerSpec& l) { return l.type.empty(); });
     if (!unknown && std::none_of(model_.layers.begin(), model_.layers.end(), reads))
@@ -136,8 +136,8 @@ class ModelCheck {
     CheckKind(layer, layer.weights, ValueKind::kReal, weights);
   }
 
-  // Integers are ids for embeddings; all other layers read real numbers. Returns nullopt if the job
-  // does not tell the kind of the field.
+  // The kind of value that the input must have. Integers are ids for embeddings; all other layers
+  // read real numbers. nullopt if the job does not tell the kind of the field.
   std::optional<ValueKind> KindOfInput(const std::string& input) const {
     if (!Contains(inputs_, input) || !fields_known_) return std::nullopt;
     const DataFormat* const format = FindDataFormat(spec_.data.train->format);

@@ -6,14 +6,14 @@
 
 namespace evergrad::config {
 
-// Fills in omitted inputs and outputs, then reports each part of the model with a wrong reference:
-// to a layer below, a table that nothing reads, a metric of another loss. `root` is the job file of
-// `spec`.
+// Fills in omitted inputs and outputs, then reports each part of the model with a wrong reference.
+// Examples are a reference to a layer below, a table that nothing reads, and a metric of another
+// loss. `root` is the job file of `spec`.
 void CheckModel(const Node& root, Reader* reader, JobSpec* spec);
 
 // Reports layers and losses whose shapes do not match, at their lines. The job must have no other
-// mistake, because a refused value would lead to unintended shapes. The readers of a refused layer
-// are not checked.
+// mistake, because a refused value would lead to unintended shapes. Layers that read a refused
+// layer are not checked.
 void CheckShapes(const JobSpec& spec, Reader* reader);
 
 }  // namespace evergrad::config

@@ -7,7 +7,7 @@
 namespace evergrad::config {
 namespace {
 
-// A schedule in place of a learning rate is refused with a message of its own.
+// A schedule in place of a learning rate is refused with a separate message.
 template <class T>
 Key<T> NumberKey(const optimizers::Parameter& parameter) {
   const std::string name(parameter.member.name);
@@ -63,7 +63,7 @@ const Variant<optimizers::Settings>& OptimizerVariant() {
 
 void CheckOptimizer(Reader& reader, const Node& node, const optimizers::Settings& settings) {
   for (const optimizers::Descriptor& descriptor : optimizers::All()) {
-    // A mapping of unknown type is checked by the rules of all types.
+    // The rules of all types check a mapping of unknown type.
     if (!settings.type.empty() && descriptor.defaults.type != settings.type) continue;
     for (const optimizers::Rule& rule : descriptor.rules) {
       const Node* const key = node.Find(rule.key);

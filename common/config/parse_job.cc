@@ -1,5 +1,5 @@
-// Text -> tree -> overrides -> variables -> typed values -> rules between values. Every stage adds
-// its mistakes and continues.
+// The stages are text, tree, overrides, variables, typed values, and rules between values. Every
+// stage adds its mistakes and continues.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -158,8 +158,8 @@ void CheckHeader(const Node& root, Reader* reader, JobSpec* spec) {
   table.Read(*reader, *metadata, spec);
 }
 
-// Checks that sources have one format and fields match it, and makes the evaluation data of a
-// split.
+// Checks that the sources have one format and the fields match it, and makes the evaluation data of
+// a split.
 void CheckData(const Node& root, Reader* reader, JobSpec* spec) {
   const Node* const data = At(root, {"spec", "data"});
   if (data == nullptr || data->kind != Node::Kind::kMap) return;
@@ -235,7 +235,7 @@ void CheckRest(const Node& root, Reader* reader, JobSpec* spec) {
   }
 }
 
-// Checks a job of unknown type: each section as far as all types agree on it.
+// Checks a job of unknown type. In each section only that is reported on which all types agree.
 void JudgeJob(const Node& body, Reader* reader, JobSpec* spec) {
   Judge(*reader, body, {&TrainingJobTable(), &FunctionsJobTable(), &CountingJobTable()}, spec);
   if (const Node* data = body.Find("data");

@@ -5,7 +5,7 @@
 //   # places: {files: [my.yaml], train: [[0, 6, 12]], inputs: [[0, 9, 14]],
 //   #   layers: [[0, 11, 9], [0, 12, 9]], losses: [[0, 13, 13]]}   (one line in the file)
 //
-// The comment is not hashed or compared: it is part of neither EmitGiven nor a plan's fingerprint.
+// The comment is not hashed or compared: neither EmitGiven nor a plan's fingerprint contains it.
 #pragma once
 
 #include <string>
@@ -15,9 +15,8 @@
 namespace evergrad::config {
 
 std::string PrintPlaces(const JobSpec& spec);
-// Copies the places at the end of `yaml` into `spec`. Unreadable places, and lists whose length
-// differs from the spec's list, are ignored: messages then lack the user's line, with no other
-// effect.
+// Copies the places at the end of `yaml` into `spec`. Ignores unreadable places, and lists whose
+// length differs from the spec's list. The only effect is that messages lack the user's line.
 void ReadPlaces(absl::string_view yaml, JobSpec* spec);
 
 }  // namespace evergrad::config

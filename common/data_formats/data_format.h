@@ -1,7 +1,7 @@
 // The descriptor of a data format: the keys of its sources and fields, their defaults and rules,
 // the files that a source names, and the kinds of value that its fields give. The job file's
-// schema, configs/reference.yaml, the run's model.json and the workers enumerate the descriptors; a
-// worker reads the files themselves (worker/data/openers.h).
+// schema, configs/reference.yaml, the run's model.json and the workers enumerate the descriptors.
+// The files themselves are read by workers only (worker/data/openers.h).
 //
 // Descriptors are constants that live as long as the program; every function may be called from any
 // thread.
@@ -27,29 +27,29 @@ struct SourceFile {
 
 struct DataFormat {
   std::string name;
-  SourceSpec defaults;       // of its sources
+  SourceSpec defaults;       // defaults of a source
   Table<SourceSpec> source;  // the keys of a source other than `format`
   std::vector<SourceFile> files;
   Table<FieldSpec> field;  // the keys of a field
-  // The fields that every source of the format has. Empty: the job file names the fields, and
+  // The fields that every source of the format has. If empty, the job file names the fields, and
   // `fields` is a required key.
   std::vector<std::string> own_fields;
   std::vector<std::string> transforms;  // transforms that a field may have
-  // Reports mistakes between the values of one field, or between them and the sources. Called for
-  // fields whose own keys were read without a mistake. `entry` is the field in the job file. Null:
-  // there are no such rules.
+  // Reports mistakes between the values of one field, or between these and the sources. Called for
+  // fields whose own keys were read without a mistake. `entry` is the field in the job file. Null
+  // if there are no such rules.
   void (*check_field)(Reader& reader, const YamlEntry& entry, const DataSpec& data,
                       const FieldSpec& field);
-  // The kind of value that the model reads. nullopt: the field is only a label, or its transforms
-  // are mistaken.
+  // Returns the kind of value that the model reads. nullopt if the field is only a label, or if its
+  // transforms are mistaken.
   std::optional<ValueKind> (*kind)(const FieldSpec& field);
-  // Whether `field` was read with the keys of this format. A plan's text is written without
-  // sources, so the format is told by the field.
+  // Returns whether `field` was read with the keys of this format. A plan's text is written without
+  // sources, so only the field tells the format.
   bool (*wrote)(const FieldSpec& field);
   // Appends an example of a field to the reference, without indentation.
   void (*explain_field)(std::string* out);
-  // Adds to model.json, which load.py reads, the settings of the source and of a field beside those
-  // that every field has. Null: none.
+  // Add settings to model.json, which load.py reads: those of the source, and those of a field,
+  // beside the settings that every field has. Null if there are none.
   void (*describe_source)(const SourceSpec& source, nlohmann::ordered_json* object);
   void (*describe_field)(const FieldSpec& field, nlohmann::ordered_json* object);
 };
@@ -59,10 +59,10 @@ struct DataFormat {
 const std::vector<const DataFormat*>& DataFormats();
 // Names that users may expect and that are refused as not built yet.
 const NotBuilt& DataFormatsNotBuilt();
-// nullptr: there is no such format.
+// Returns nullptr if there is no such format.
 const DataFormat* FindDataFormat(absl::string_view name);
-// The format of a field of `data`: that of the source if it is known, else one that can have
-// written the field.
+// The format of a field of `data`: the format of the source if it is known, otherwise a format that
+// can have written the field.
 const DataFormat& FormatOfField(const DataSpec& data, const FieldSpec& field);
 
 // Every key of any format whose value is a path, each once.

@@ -1,8 +1,8 @@
 // `spec.data` of a job as typed values: sources, fields, transforms.
 //
-// One struct holds the settings of all formats (transforms); the descriptor of a format
-// (data_format.h) or of a transform (transform_type.h) says which members are its own. Plain values
-// without threads or errors.
+// One struct holds the settings of all formats, and one those of all transforms. The descriptor of
+// a format (data_format.h) or of a transform (transform_type.h) says which members belong to it.
+// Plain values without threads or errors.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace evergrad::config {
 
-// Divides the examples of one file between training and evaluation. Example n (from 0) is evaluated
-// on if n % modulo == equals, and trained on otherwise.
+// Divides the examples of one file between training and evaluation. Example n (from 0) belongs to
+// the evaluation data if n % modulo == equals, otherwise to the training data.
 struct SplitSpec {
   std::uint64_t modulo = 0;  // 0: no split
   std::uint64_t equals = 0;
-  bool taken = false;  // true: the source is the evaluation data of the split
+  bool taken = false;  // whether the source is the evaluation data of the split
   // Returns whether the source of this split contains example n of the file.
   bool Takes(std::uint64_t n) const { return modulo == 0 || (n % modulo == equals) == taken; }
   friend bool operator==(const SplitSpec&, const SplitSpec&) = default;
@@ -34,7 +34,7 @@ struct SourceSpec {
   std::string path;  // absolute after resolution
   bool header = true;
   std::string separator = ",";
-  bool quoting = true;  // values may be quoted as in RFC 4180; false: a quote is text
+  bool quoting = true;  // whether values may be quoted as in RFC 4180; if not, a quote is text
   std::vector<std::string> missing{""};  // texts that mark a missing value
   SplitSpec split;
   // synthetic: examples skip … skip + examples - 1 of the endless sequence of (seed, fields)
@@ -61,9 +61,9 @@ struct FieldSpec {
   bool list = false;                 // the shape is [columns] instead of []
   std::string type;  // typed columns: int | float | string; synthetic: ids | float | label
   std::optional<std::string> default_text;  // replaces a missing value
-  std::uint64_t size = 0;                   // the shape is [size]; 0: [], or [columns]
+  std::uint64_t size = 0;                   // the shape is [size]; with 0 it is [], or [columns]
   // synthetic
-  std::vector<std::uint64_t> shape;      // float: replaces size if it is not empty
+  std::vector<std::uint64_t> shape;      // float; replaces `size` if it is not empty
   std::uint64_t classes = 2;             // label
   std::uint64_t ids = 0;                 // element j draws from [j * ids, (j + 1) * ids)
   std::string distribution = "uniform";  // uniform | zipf
@@ -74,7 +74,7 @@ struct FieldSpec {
 
 // All sources of a job have the same format.
 struct DataSpec {
-  std::optional<SourceSpec> train, eval;  // eval is also set if `split` makes it
+  std::optional<SourceSpec> train, eval;  // a `split` sets eval, too
   std::vector<FieldSpec> fields;
   std::uint32_t batch_size = 128;
   bool shuffle = true;

@@ -33,7 +33,7 @@ std::optional<Node> WriteColumns(const FieldSpec& t) {
   return t.list || items.empty() ? MakeList(std::move(items)) : items[0];
 }
 
-// A default is read in the same way as a value of the file.
+// Checks a default by reading it like a value of the file.
 void CheckDefault(Reader& r, const Location& at, const FieldSpec& field) {
   const std::string got = absl::StrCat(", got `", field.default_text->substr(0, 60), "`");
   const auto integer = field.type == "int" ? IntegerOf(*field.default_text) : std::nullopt;

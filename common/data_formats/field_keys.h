@@ -10,11 +10,11 @@
 
 namespace evergrad::config {
 
-// `column: name`, or a list of columns.
+// The key `column`: a name, or a list of columns.
 Key<FieldSpec> ColumnKey(std::string type, std::string help);
-// `type: int`.
+// The key `type`, as in `type: int`.
 Key<FieldSpec> ColumnTypeKey(std::string help);
-// `default: text`.
+// The key `default`, a text.
 Key<FieldSpec> DefaultKey();
 
 // Reports transforms that do not match the field's type, and an invalid default.

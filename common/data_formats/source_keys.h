@@ -11,9 +11,9 @@ namespace evergrad::config {
 // The path of one file: a local path or a file:// URI, without patterns.
 Key<SourceSpec> PathKey(std::string name, std::string SourceSpec::*member, std::string type,
                         std::string help, std::string example);
-// `missing`: the texts that mark a missing value.
+// The key `missing`: the texts that mark a missing value.
 Key<SourceSpec> MissingKey();
-// `split`: both training and evaluation data come from one file.
+// The key `split`: training and evaluation data both come from one file.
 Key<SourceSpec> SplitKey();
 // Keys that no source has yet.
 const NotBuilt& SourceKeysNotBuilt();

@@ -19,7 +19,8 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// A transform that cannot be used here: not built, of other formats, or unknown.
+// Explains why a transform cannot be used here: it is not built, belongs to other formats, or is
+// unknown.
 std::string Refusal(const std::string& name, const std::vector<std::string>& allowed) {
   if (std::find(std::begin(kTransformsNotBuilt), std::end(kTransformsNotBuilt), name) !=
       std::end(kTransformsNotBuilt))

@@ -19,32 +19,33 @@
 namespace evergrad::config {
 
 struct TransformType {
-  enum class Takes { kNumbers, kNames };  // integers and reals; texts and integers
+  enum class Takes { kNumbers, kNames };  // integers and reals; or texts and integers
 
   std::string name;
   Takes takes;
-  // The kind of the result for an input of `kind`, which must be a kind that the transform takes.
+  // Returns the kind of the result for an input of `kind`. The transform must take this kind.
   ValueKind (*gives)(const Transform& transform, ValueKind kind);
-  // An example of the settings, for the message about a transform that is written without them.
-  // Empty: the transform has no settings and is written by its name alone.
+  // An example of the settings, for the message about a transform that is written without them. If
+  // empty, the transform has no settings and is written by its name alone.
   std::string settings_example;
   // Reads the settings at `node`. Returns false after it has reported a mistake.
   bool (*read)(Reader& reader, const Node& node, Transform* transform);
-  // The settings as YAML; null if the transform has none.
+  // Returns the settings as YAML. Null if the transform has none.
   Node (*write)(const Transform& transform);
-  // Adds the settings to the transform's object in model.json, which load.py reads; null: none.
+  // Adds the settings to the transform's object in model.json, which load.py reads. Null if it has
+  // none.
   void (*describe)(const Transform& transform, nlohmann::ordered_json* object);
   // For the reference: the list item of an example, and an explanation.
   std::string example, help;
-  // The transform numbers the values of the training data, so evaluation needs that data first. A
-  // field has at most one such transform.
+  // Whether the transform numbers the values of the training data, so that evaluation needs that
+  // data first. A field has at most one such transform.
   bool learned = false;
 };
 
 // All transforms, in the order of the reference.
 const std::vector<const TransformType*>& TransformTypes();
 std::vector<std::string> TransformNames();
-// nullptr: there is no such transform.
+// Returns nullptr if there is no such transform.
 const TransformType* FindTransformType(absl::string_view name);
 
 // The kind of the result of `transform` for a value of `kind`. InvalidArgument if the transform
@@ -56,10 +57,10 @@ Key<FieldSpec> TransformsKey(std::vector<std::string> allowed);
 
 // ---- parts of descriptors
 
-// Settings that are a mapping. Returns false after it has reported a mistake.
+// Reads settings that are a mapping. Returns false after it has reported a mistake.
 bool ReadSettings(const Table<Transform>& table, Reader& reader, const Node& node,
                   Transform* transform);
-// Settings that are one number, `scale: 0.5`, in Transform::value.
+// Reads settings that are one number, `scale: 0.5`, into Transform::value.
 bool ReadNumber(Reader& reader, const Node& node, Transform* transform);
 Node WriteNumber(const Transform& transform);
 void DescribeNumber(const Transform& transform, nlohmann::ordered_json* object);

@@ -12,7 +12,7 @@ bool IsLearned(const Transform& transform) {
   return type != nullptr && type->learned;
 }
 
-// "hash, vocabulary or map".
+// Returns "hash, vocabulary or map".
 std::string TransformsOfTexts() {
   std::vector<std::string> names;
   for (const TransformType* type : TransformTypes())

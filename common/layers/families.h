@@ -1,4 +1,4 @@
-// The descriptors of each family of layer types (layer_families.inc), and what the keys of several
+// The descriptors of each family of layer types (layer_families.inc), and the keys that several
 // families share. Private to this room.
 #pragma once
 
@@ -14,13 +14,14 @@ namespace evergrad::config {
 #undef EVERGRAD_LAYER_FAMILY
 
 Key<LayerSpec> ActivationKey(std::string help);
-// `padding` of a sliding window.
+// The key `padding` of a sliding window.
 Key<LayerSpec> PaddingKey();
-// `kernel_size: 3` or `kernel_size: [3, 5]`.
+// The key for a pair: `kernel_size: 3` or `kernel_size: [3, 5]`.
 Key<LayerSpec> PairKey(std::string name, std::uint64_t LayerSpec::*h, std::uint64_t LayerSpec::*w,
                        std::string help);
 Key<LayerSpec> StridesKey();
-// `own`, then the activation, bias, initializers and regularizers of a layer with a kernel.
+// Returns `own`, followed by the activation, bias, initializers and regularizers of a layer with a
+// kernel.
 std::vector<Key<LayerSpec>> WithWeightKeys(std::vector<Key<LayerSpec>> own);
 
 // The variable `kernel`, and `bias` if the layer has one.
@@ -28,9 +29,9 @@ std::vector<VariableSpec> KernelAndBias(const LayerSpec& spec, tensor::Shape ker
                                         std::uint64_t fan_in, std::uint64_t fan_out,
                                         std::uint64_t outputs);
 
-// "conv2d needs an input (height, width, channels), got (3, 3)"
+// The error is "conv2d needs an input (height, width, channels), got (3, 3)".
 absl::Status CheckImage(const LayerSpec& spec, const tensor::Shape& input);
-// InvalidArgument that begins with the layer's type: "dense needs …".
+// Returns an InvalidArgument that begins with the layer's type: "dense needs …".
 absl::Status ShapeError(const LayerSpec& spec, absl::string_view text);
 
 }  // namespace evergrad::config

@@ -25,27 +25,28 @@ struct InputCount {
   std::size_t min = 1, max = 1;
 };
 
-// A shape rule may rely on the number of inputs, and on a rank of at most 8.
+// A shape rule may assume that the number of inputs is valid and that each rank is at most 8.
 using ShapeRule = absl::StatusOr<LayerShapes> (*)(const LayerSpec& spec, const LayerInputs& inputs);
 
 struct LayerDescriptor {
   std::string type;
   std::string article;  // "a" or "an"
   std::string keras;    // the class that Keras' summary prints: "Conv2D"
-  // The keys in addition to name, input and dtype, which every layer has.
+  // The keys of the type, in addition to name, input and dtype, which every layer has.
   std::vector<Key<LayerSpec>> keys = {};
   NotBuilt keys_not_built = {};
-  // The layer neither moves nor computes data, so it has no dtype.
+  // True if the layer neither moves nor computes data, so it has no dtype.
   bool is_view = false;
   InputCount inputs = {};
-  bool reads_ids = false;  // it reads ids, from model inputs only; otherwise it reads real numbers
-  ShapeRule infer = nullptr;  // null: the type is not built yet
+  bool reads_ids =
+      false;  // whether it reads ids, and only from model inputs; otherwise it reads real numbers
+  ShapeRule infer = nullptr;  // null if the type is not built yet
   // Values of keys in the reference that replace their defaults.
   std::map<std::string, std::string> example = {};
-  // The position in the reference's own model, from 1 on; 0: the reference shows the layer as a
+  // The position in the reference's own model, from 1 on. With 0 the reference shows the layer as a
   // comment.
   int reference_position = 0;
-  // Called after reading if a default depends on another key. May be null.
+  // Called after reading, if a default depends on another key. May be null.
   void (*complete)(const Node& node, LayerSpec* spec) = nullptr;
 };
 
@@ -55,13 +56,13 @@ const std::vector<LayerDescriptor>& Layers();
 const LayerDescriptor* FindLayer(absl::string_view type);
 std::vector<std::string> LayerTypes();
 
-// How layers are read, written and explained.
+// Reads, writes and explains layers.
 const Variant<LayerSpec>& LayerVariant();
-// Appends one example of each type, as a list of layers. Those in the reference's own model are
-// a valid chain from the input `image`; the others follow as comments.
+// Appends one example of each type, as a list of layers. Those in the reference's own model are a
+// valid chain from the input `image`. The others follow as comments.
 void ExplainLayers(const std::string& indent, std::string* out);
 
-// "a dot layer reads two inputs, got 3"; OK if the number is valid.
+// Returns OK if the number is valid, otherwise "a dot layer reads two inputs, got 3".
 absl::Status CheckInputCount(const LayerDescriptor& layer, std::size_t inputs);
 
 }  // namespace evergrad::config

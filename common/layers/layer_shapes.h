@@ -27,10 +27,10 @@ struct VariableSpec {
   InitializerSpec initializer;
   std::uint64_t fan_in = 0, fan_out = 0;
   double l2 = 0;  // l2 times the sum of the variable's squares is added to the loss
-  // In [0, 1): the variable is a moving average, which each step moves towards the measured value
-  // by the share 1 - momentum. Below 0: a weight.
+  // If in [0, 1), the variable is a moving average: each step moves it towards the measured value
+  // by the share 1 - momentum. A negative number means that the variable is a weight.
   double momentum = -1;
-  bool of_products = false;  // a kernel, which mixed precision reads in 16 bits
+  bool of_products = false;  // true for a kernel, which mixed precision reads in 16 bits
 };
 
 struct LayerShapes {
@@ -38,9 +38,9 @@ struct LayerShapes {
   std::vector<VariableSpec> variables = {};
 };
 
-// The shapes of a layer for its inputs. InvalidArgument for an unknown type, a wrong number of
-// inputs, and shapes or values that do not match; the caller adds the place and the layer's name in
-// front.
+// Infers the shapes of a layer from its inputs. InvalidArgument for an unknown type, a wrong number
+// of inputs, and shapes or values that do not match. The caller prepends the place and the layer's
+// name.
 absl::StatusOr<LayerShapes> InferLayer(const LayerSpec& spec, const LayerInputs& inputs);
 
 }  // namespace evergrad::config

@@ -23,8 +23,8 @@ struct InitializerSpec {
 // The members of all layer types in one struct; a layer uses the members of its type's keys.
 struct LayerSpec {
   std::string name, type;
-  // The names of the layers or model inputs that it reads. Parsing fills in the layer above if the
-  // key is missing.
+  // The names of the layers or model inputs that the layer reads. If the key is missing, parsing
+  // fills in the layer above.
   std::vector<std::string> inputs;
   std::string dtype;  // "float32", or "" if the layer follows training.precision
   // dense
@@ -44,7 +44,7 @@ struct LayerSpec {
   // embedding
   std::string table;              // the name of a table in ModelSpec::tables
   std::string combiner = "none";  // none | sum | mean | sqrtn
-  std::string weights;            // the name of a model input; "": every id has the weight 1
+  std::string weights;            // the name of a model input; with "" every id has the weight 1
   // dot
   bool normalize = false;
   // batch_normalization, layer_normalization

@@ -10,7 +10,7 @@
 namespace evergrad::config {
 namespace {
 
-// Types of no family that are not built; each family lists its own.
+// Unbuilt types that belong to no family; each family lists its own.
 const NotBuilt kLayersNotBuilt = {"lstm",           "gru",
                                   "conv1d",         "conv3d",
                                   "max_pooling1d",  "average_pooling2d",

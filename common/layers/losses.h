@@ -1,7 +1,7 @@
 // The table of losses: their keys, their valid outputs, and their number of labels. Pure.
 //
-// Shapes describe one example. Errors of the rule are InvalidArgument; the caller adds the place
-// and the name of the loss in front.
+// Shapes describe one example. Errors of the rule are InvalidArgument; the caller prepends the
+// place and the name of the loss.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@ namespace evergrad::config {
 struct LossDescriptor {
   std::string name;
   bool built = true;
-  // The loss compares classes, so an example is either right or wrong.
+  // Whether the loss compares classes, so that an example is either right or wrong.
   bool has_classes = false;
-  // The activation that turns logits into probabilities: the loss has the key `from_logits`, which
-  // contradicts an output that ends in this activation. "": the loss has no such key.
+  // The activation that turns logits into probabilities. The loss then has the key `from_logits`,
+  // which contradicts an output that ends in this activation. "" means that the loss has no such
+  // key.
   std::string activation = {};
-  // true: one label for each row of the output, along its last axis; false: one label for each
-  // element.
+  // With true there is one label for each row of the output, along its last axis; with false there
+  // is one label for each element.
   bool label_per_row = false;
-  std::uint64_t classes_min = 0;  // the least size of the last axis
+  std::uint64_t classes_min = 0;  // smallest size of the last axis
 };
 
 // The losses in the order of messages and of the reference.
 const std::vector<LossDescriptor>& Losses();
-// How the losses that are built are read, written and explained.
+// Reads, writes and explains the losses that are built.
 const Variant<LossSpec>& LossVariant();
 
 // Checks whether the loss accepts an output of this shape with this last activation.

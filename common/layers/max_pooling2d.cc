@@ -18,7 +18,7 @@ absl::StatusOr<LayerShapes> InferMaxPooling2d(const LayerSpec& spec, const Layer
   return LayerShapes{std::move(output)};
 }
 
-// As in Keras, the default of the strides is the pool size.
+// As in Keras, the strides default to the pool size.
 void Complete(const Node& node, LayerSpec* spec) {
   if (node.Find("strides") == nullptr) spec->stride_h = spec->pool_h, spec->stride_w = spec->pool_w;
 }

@@ -13,8 +13,8 @@ struct MetricDescriptor {
   std::string name;
   bool built = true;
   std::vector<std::string> losses = {};  // losses for which it is defined
-  bool one_label = false;                // it needs a loss with one label per example
-  // the corresponding metric for another loss with classes, for the error message
+  bool one_label = false;                // whether it needs a loss with one label per example
+  // The corresponding metric for another loss with classes, named in the error message.
   std::string instead = {};
   std::string nickname = {};  // another name that users try
 };
@@ -24,8 +24,8 @@ const std::vector<MetricDescriptor>& Metrics();
 
 bool IsDefinedFor(const MetricDescriptor& metric, absl::string_view loss);
 // Checks whether the metric, one of Metrics(), can be measured at this loss with an output of this
-// shape for one example. InvalidArgument; the caller adds the place and the name of the loss in
-// front.
+// shape for one example. The error is InvalidArgument; the caller prepends the place and the name
+// of the loss.
 absl::Status CheckMetric(absl::string_view name, const LossSpec& loss, const tensor::Shape& output);
 
 }  // namespace evergrad::config

@@ -1,6 +1,6 @@
 // Lists of names from a table whose entries have a `name` and a flag `built`.
 //
-// A name that is not built is known from other frameworks; the reader refuses it with the words
+// A name that is not built is known from other frameworks. The reader refuses it with the words
 // "not built yet". Pure.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace evergrad::config {
 
-// The names of the built entries, or of the others, in the table's order.
+// The names of the built entries (or, if not `built`, of the others), in the table's order.
 template <class T>
 std::vector<std::string> NamesOf(const std::vector<T>& table, bool built) {
   std::vector<std::string> names;

@@ -27,7 +27,7 @@ std::vector<Key<LayerSpec>> WithNormalizationKeys(std::vector<Key<LayerSpec>> ow
   return own;
 }
 
-// One number for each channel, the last axis.
+// A variable with one number for each channel; channels are the last axis.
 VariableSpec OfChannels(std::string suffix, std::uint64_t channels,
                         const InitializerSpec& initializer) {
   return {.suffix = std::move(suffix),
@@ -37,7 +37,7 @@ VariableSpec OfChannels(std::string suffix, std::uint64_t channels,
           .fan_out = channels};
 }
 
-// gamma and beta, if they are learned.
+// Infers gamma and beta, if they are learned.
 absl::StatusOr<LayerShapes> InferLearned(const LayerSpec& spec, const LayerInputs& inputs) {
   const tensor::Shape& input = inputs.shapes[0];
   if (input.rank() < 1) return ShapeError(spec, "needs an input of rank 1 or more, got ()");

@@ -31,8 +31,8 @@ constexpr Member kMembers[] = {
 
 // ---------------------------------------------------------------- parameters that types share
 
-// Servers compute in float32. Rounding from double gives infinity from the first number on, and 0
-// up to the second.
+// Servers compute in float32. The conversion from double gives infinity from kRoundsToInfinity on,
+// and 0 up to kRoundsToZero.
 constexpr double kRoundsToInfinity = 0x1.ffffffp127, kRoundsToZero = 0x1p-150;
 
 constexpr Accepted kPositive{{kRoundsToZero, kRoundsToInfinity, true, true}, "a finite number > 0"};
@@ -112,7 +112,8 @@ std::vector<Descriptor> OfJobFiles() {
 
 std::vector<Descriptor> Internal() {
   return {
-      // The statistics of batch normalization. The layer selects it and sets its momentum.
+      // For the statistics of batch normalization. The layer selects this type and sets its
+      // momentum.
       {.defaults = {.type = "moving_average", .momentum = 0.99},
        .parameters = {{kMomentum, {0, 1, false, true}, kBelowOne, ""}},
        .use = Use::kDenseOnly,

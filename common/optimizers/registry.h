@@ -32,11 +32,11 @@ struct Parameter {
 
 // Optimizer state that the server keeps beside the values and changes with every update.
 struct Slot {
-  // The member with the initial value of each number; nullptr: 0.
+  // The member with the initial value of each number; nullptr for 0.
   double Settings::*initial = nullptr;
-  // The state exists only if this member is not 0; nullptr: it always exists.
+  // The state exists only if this member is not 0; with nullptr it always exists.
   double Settings::*only_with = nullptr;
-  // One number per row of a table in place of one per value.
+  // Whether a table has one number per row instead of one per value.
   bool one_per_row = false;
 };
 
@@ -54,34 +54,35 @@ struct Descriptor {
   std::vector<Parameter> parameters;  // in the order of the reference
   std::vector<Slot> slots;
   std::vector<Rule> rules;
-  // The update depends on the number of gradients applied before. Each row of a table then has its
-  // own counter (kCounterBytesPerRow).
+  // Whether the update depends on the number of gradients applied before. If it does, each row of a
+  // table has a counter (kCounterBytesPerRow).
   bool counts_gradients = false;
   Use use = Use::kAnywhere;
-  // `optimizer` and `optimizers` of a job file may not name the type.
+  // Whether the type is refused in `optimizer` and `optimizers` of a job file.
   bool internal = false;
-  // The update is not a gradient but a value towards which the variable moves (UpdateKind
+  // Whether the update is a value towards which the variable moves, not a gradient (UpdateKind
   // MOVING_AVERAGE).
   bool is_moving_average = false;
 };
 
-// All types, those of the job file first, in the order of the reference.
+// All types in the order of the reference; those of the job file come first.
 const std::vector<Descriptor>& All();
 // Returns nullptr for an unknown type.
 const Descriptor* Find(absl::string_view type);
 bool IsForTablesOnly(absl::string_view type);
 
-// InvalidArgument names an unknown type, or the first number with which a server cannot compute.
+// The error InvalidArgument names an unknown type, or the first number with which a server cannot
+// compute.
 absl::Status Check(const Settings& settings);
 
 // The optimizer state of these settings; empty for an unknown type.
 std::vector<Slot> SlotsOf(const Settings& settings);
-// How many states have one number per value.
+// The number of states that have one number per value.
 std::uint32_t SlotsPerValue(const Settings& settings);
 // The number of floats in a table's row: its `dimension` values, followed by its optimizer state.
 std::uint64_t RowFloats(const Settings& settings, std::uint64_t dimension);
 inline constexpr std::uint64_t kCounterBytesPerRow = 4;
-// kCounterBytesPerRow for a type that counts gradients, else 0.
+// Returns kCounterBytesPerRow for a type that counts gradients, otherwise 0.
 std::uint64_t CounterBytesPerRow(absl::string_view type);
 
 // Types, and keys of any type, that users may expect and that are refused as not built yet.

@@ -12,7 +12,7 @@ struct Location {
   friend bool operator==(const Location&, const Location&) = default;
 };
 
-// One mistake. ToString: "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean
+// One mistake. ToString gives "job.yaml:12:9: unknown key `unit` in a dense layer; did you mean
 // `units`?"
 struct Mistake {
   Location where;

@@ -177,7 +177,8 @@ std::string FormatReal(double value) {
   char buffer[64];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value);
   std::string text(buffer, end.ptr);
-  // 1 and 1e-07 read back as they are; a whole number has no point, so integers stay readable.
+  // A whole number has no decimal point, so integers stay readable. 1 and 1e-07 read back
+  // unchanged.
   return text;
 }
 

@@ -15,23 +15,24 @@
 
 namespace evergrad::config {
 
-// Decimal digits without sign and leading zeros (YAML 1.1 reads `010` as 8, so it is refused).
+// Parses decimal digits without sign and leading zeros. (YAML 1.1 reads `010` as 8, so it is
+// refused.)
 absl::StatusOr<std::uint64_t> ParseUnsigned(absl::string_view text, std::uint64_t min,
                                             std::uint64_t max);
-// A finite decimal or scientific number.
+// Parses a finite decimal or scientific number.
 absl::StatusOr<double> ParseReal(absl::string_view text);
-// `true` or `false`; yes, no, on, off are refused with a suggestion.
+// Parses `true` or `false`; yes, no, on and off are refused with a suggestion.
 absl::StatusOr<bool> ParseBool(absl::string_view text);
-// "65536", "64KiB", "1.5GiB", "10MB"; whole bytes only.
+// Parses "65536", "64KiB", "1.5GiB", "10MB"; whole bytes only.
 absl::StatusOr<std::uint64_t> ParseByteSize(absl::string_view text);
-// "200ms", "5s", "1.5m", "2h", "0".
+// Parses "200ms", "5s", "1.5m", "2h", "0".
 absl::StatusOr<std::chrono::milliseconds> ParseDuration(absl::string_view text);
 
 std::string FormatByteSize(std::uint64_t bytes);              // "64KiB", "65537"
 std::string FormatDuration(std::chrono::milliseconds value);  // "5s", "200ms"
 std::string FormatReal(double value);                         // shortest text that reads back equal
 
-// The form of an outside value in a message: its first 60 characters, escaped
+// An outside value as it appears in a message: its first 60 characters, escaped
 // (common/base/escape.h).
 std::string Shown(absl::string_view text);
 // The candidate nearest to `name` if it is near enough for a suggestion, else "".

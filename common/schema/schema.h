@@ -1,5 +1,5 @@
 // One table per mapping of the job file. It has each key once, with type, bounds, default and a
-// line of explanation. The same table reads a mapping, writes it back and explains it, so the three
+// line of explanation. The same table reads a mapping, writes it and explains it, so these three
 // cannot disagree.
 #pragma once
 
@@ -26,9 +26,9 @@ Node MakeShape(const std::vector<std::uint64_t>& dims);
 Node MakePlain(absl::string_view text);  // written as it is: a number, a size, true
 Node MakeList(std::vector<Node> items);
 void Append(Node* map, absl::string_view key, Node value);
-// Block style, and flow style for values that fit in a line.
+// Prints in block style, with flow style for values that fit in a line.
 std::string PrintYaml(const Node& root);
-// One value in flow style: `[1, 2]`, `{scale: 2}`.
+// Prints one value in flow style: `[1, 2]`, `{scale: 2}`.
 std::string PrintFlow(const Node& node);
 
 // ---- reading
@@ -39,8 +39,8 @@ class Reader {
   void Report(const Location& where, std::string text) {
     if (mistakes_->size() < kMistakesMax) mistakes_->push_back({where, std::move(text)});
   }
-  // These report an error and return nullopt if the node has another type; they report nothing for
-  // a node that was refused already.
+  // These report an error and return nullopt if the node has another type. They report nothing for
+  // a node that was already refused.
   std::optional<std::string> Text(const Node& node, absl::string_view key);
   std::optional<std::uint64_t> Unsigned(const Node& node, absl::string_view key, std::uint64_t min,
                                         std::uint64_t max);
@@ -65,18 +65,18 @@ struct Key {
   std::string name, type, help;
   bool required = false;
   std::function<void(Reader&, const Node&, T*)> read;
-  std::function<std::optional<Node>(const T&)> write;  // nullopt: the key is omitted
-  std::string example;  // shown in the reference if there is no default
+  std::function<std::optional<Node>(const T&)> write;  // returns nullopt to omit the key
+  std::string example;  // shown in the reference if the key has no default
   std::function<void(std::string* out, const std::string& indent)>
-      explain_inner;         // for a section: explains its own keys
+      explain_inner;         // set for a section: explains the section's own keys
   std::string default_text;  // shown in the reference if the default depends on another key
   std::function<std::optional<Node>(const T&)>
       write_default;  // for a key that `write` omits because of another key
-  // shown in the reference for an optional key that is sometimes required ("required unless …")
+  // Shown in the reference for an optional key that is sometimes required ("required unless …").
   std::string needed;
 };
 
-// A name that users may expect; it is refused with its own message.
+// Names that users may expect. Each is refused as not built yet.
 using NotBuilt = std::vector<std::string>;
 
 template <class T>
@@ -117,7 +117,7 @@ struct Table {
         reader.Report(map.where(), absl::StrCat("missing key `", key.name, "` in ", what,
                                                 ": expected ", key.type));
   }
-  // Marks values that equal those of `defaults` as `usual`.
+  // Writes the values. Those that equal the values of `defaults` are marked as `usual`.
   void Write(const T& source, Node* map, const T& defaults = T{}) const {
     map->kind = Node::Kind::kMap;
     for (const auto& key : keys) {
@@ -129,7 +129,8 @@ struct Table {
       map->entries.back().usual = same;
     }
   }
-  // "key: value  # help" lines for the reference; `defaults` supplies the values of optional keys.
+  // Writes "key: value  # help" lines for the reference. `defaults` supplies the values of optional
+  // keys.
   void Explain(const T& defaults, const std::string& indent, std::string* out) const {
     for (const auto& key : keys) {
       std::string value = key.example;
@@ -166,7 +167,7 @@ struct Table {
 };
 
 // Reads a mapping that may follow any of `tables`. Keys that some tables know are read into
-// `target`; a mistake in a key is reported if every table that knows the key reports one. Unknown
+// `target`. A mistake in a key is reported if every table that knows the key reports one. Unknown
 // keys may belong to something that is not built, so neither they nor missing keys are reported.
 template <class T>
 void Judge(Reader& reader, const Node& map, const std::vector<const Table<T>*>& tables, T* target) {
@@ -204,7 +205,7 @@ struct Variant {
   std::string T::*member;     // where the type is stored
   std::vector<Case> cases;
   NotBuilt not_built;
-  std::string default_type;  // "": required
+  std::string default_type;  // "" if the type is required
 
   std::vector<std::string> Types() const {
     std::vector<std::string> types;
@@ -216,8 +217,8 @@ struct Variant {
       if (c.type == type) return &c;
     return nullptr;
   }
-  // Returns false if the case is unknown; the keys on which all cases agree have been read then. A
-  // misspelt type is refused, and the other keys are read as for the nearest type.
+  // Returns false if the case is unknown; then only the keys on which all cases agree have been
+  // read. A misspelt type is refused, and the other keys are read as for the nearest type.
   bool Read(Reader& reader, const Node& map, T* target) const {
     if (!reader.IsMap(map, what)) return false;
     const Node* node = map.Find(discriminator);
@@ -321,7 +322,7 @@ Key<T> ByteSize(std::string name, std::uint64_t T::*member, std::uint64_t min, s
           },
           [=](const T& t) { return std::optional<Node>(MakePlain(FormatByteSize(t.*member))); }};
 }
-// `open_min`/`open_max` exclude the bound itself.
+// `open_min` and `open_max` exclude the bound itself.
 struct RealBounds {
   double min = -1e300, max = 1e300;
   bool open_min = false, open_max = false;

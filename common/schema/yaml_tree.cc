@@ -19,7 +19,7 @@
 namespace evergrad::config {
 namespace {
 
-// Thrown by the handler only and caught at the call of the parser, because yaml-cpp cannot be
+// Only the handler throws it, and the caller of the parser catches it, because yaml-cpp cannot be
 // stopped in another way.
 struct TooMuch {
   YAML::Mark mark;

@@ -1,9 +1,9 @@
 // YAML as an untyped tree with positions.
 //
-// yaml-cpp's event handler is used, because its document model keeps the first of two equal keys,
-// follows aliases, and reads `010` as 8 and `no` as false. Here duplicate keys, anchors, aliases,
-// tags, several documents and NUL bytes are mistakes; size, depth and number of values are limited.
-// Pure; no I/O.
+// This room uses yaml-cpp's event handler. yaml-cpp's document model keeps the first of two equal
+// keys, follows aliases, and reads `010` as 8 and `no` as false. Here duplicate keys, anchors,
+// aliases, tags, several documents and NUL bytes are mistakes; size, depth and number of values are
+// limited. Pure; no I/O.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,8 @@ namespace evergrad::config {
 inline constexpr std::size_t kYamlBytesMax = 1u << 20;
 inline constexpr int kYamlDepthMax = 32;
 inline constexpr std::size_t kYamlValuesMax = 65536;
-inline constexpr std::size_t kMistakesMax = 100;  // reported for one file; more are only counted
+inline constexpr std::size_t kMistakesMax =
+    100;  // limit for one file; further mistakes are only counted
 
 struct YamlEntry;
 
@@ -29,8 +30,8 @@ struct Node {
   Kind kind = Kind::kNull;
   std::shared_ptr<const std::string> file;  // shared by all nodes of one text
   int line = 0, column = 0;
-  bool quoted = false;   // scalar in quotes: never a number, never true or false
-  bool refused = false;  // a mistake about it has been reported, so readers report no other
+  bool quoted = false;  // true for a scalar in quotes, which is never a number, never true or false
+  bool refused = false;  // a mistake about the node has been reported, so readers report no other
   std::vector<std::string> variables;  // kScalar: the environment variables that its text contains
   std::string text;                    // kScalar
   std::vector<Node> items;             // kSequence
@@ -45,33 +46,33 @@ struct Node {
 };
 struct YamlEntry {
   std::string key;
-  int line = 0, column = 0;  // of the key
+  int line = 0, column = 0;  // position of the key
   std::shared_ptr<const std::string> file;
   Node value;
-  bool usual = false;  // for writing: equals the default
+  bool usual = false;  // for writing: the value equals the default
   Location where() const;
 };
 
-// The position of a text inside a larger one: in `--set a.b=v` the value begins behind the `=`.
+// The position of a text inside a larger one. In `--set a.b=v` the value begins behind the `=`.
 struct TextOrigin {
   std::string file;
   int first_column = 1;
 };
 
 // Returns nullopt if the text cannot be read at all; the mistakes tell why. After other mistakes (a
-// duplicate key, an anchor) the tree is returned as well, so that all mistakes are reported
+// duplicate key, an anchor) the tree is returned nevertheless, so that all mistakes are reported
 // together. An empty text is a kNull node.
 std::optional<Node> ReadYamlTree(absl::string_view text, const TextOrigin& origin,
                                  std::vector<Mistake>* mistakes);
 
-// Puts `value` at `path` ("spec.training.epochs"; a number selects an item of a list, a name the
-// item with that `name`) and creates missing mappings. If the path leads through another kind of
-// value, reports a mistake at `where` and returns false.
+// Puts `value` at `path` and creates missing mappings. In "spec.training.epochs" each part is a
+// key; for a list, a number selects an item by position, and a name the item with that `name`. If
+// the path leads through another kind of value, reports a mistake at `where` and returns false.
 bool PutAt(Node* root, absl::string_view path, Node value, const Location& where,
            std::vector<Mistake>* mistakes);
 
-// Sorts by file, `first_file` first and the others in order of appearance, then by line and column;
-// equal mistakes keep their order.
+// Sorts by file, then by line and column; equal mistakes keep their order. `first_file` comes
+// first, the other files in order of appearance.
 void SortMistakes(absl::string_view first_file, std::vector<Mistake>* mistakes);
 
 }  // namespace evergrad::config
