@@ -1,7 +1,7 @@
 #include "common/base/build_info.h"
 
-// This file is generated at each build. No other file depends on it, so a commit recompiles one
-// file.
+// This file is generated at each build. Only this source file depends on it, so a commit recompiles
+// one file.
 #include "evergrad_build_version.inc"
 
 namespace evergrad {

@@ -7,8 +7,8 @@
 namespace evergrad {
 
 std::string Version();  // "0.1.0"
-// "0.1.0+1a2b3c4d5e6f"; with "-dirty" behind it if the checkout had changes; "0.1.0+unknown"
-// outside of a checkout.
+// Returns "0.1.0+1a2b3c4d5e6f"; "-dirty" follows if the checkout had changes. Returns
+// "0.1.0+unknown" outside of a checkout.
 std::string BuildId();
 
 }  // namespace evergrad

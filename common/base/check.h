@@ -1,5 +1,5 @@
-// EG_CHECK stops the process because an invariant of our own is broken. Bytes from outside are
-// never checked with it.
+// EG_CHECK stops the process if one of our own invariants is broken. Bytes from outside are never
+// checked with it.
 #pragma once
 
 #include <string>

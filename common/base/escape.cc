@@ -30,7 +30,7 @@ void AppendUnicode(char32_t code, std::string* out) {
     absl::StrAppendFormat(out, "\\u%04x", static_cast<unsigned>(code));
     return;
   }
-  // JSON writes it as a surrogate pair
+  // JSON writes this code as a surrogate pair.
   const unsigned above = static_cast<unsigned>(code) - 0x10000;
   absl::StrAppendFormat(out, "\\u%04x\\u%04x", 0xD800 + (above >> 10), 0xDC00 + (above & 0x3FF));
 }
@@ -49,8 +49,8 @@ void AppendEscaped(char32_t code, absl::string_view as_is, std::string* out) {
   }
 }
 
-// Removes the first character of `text`, or its first byte if that begins no character, and appends
-// it escaped. Returns false if `text` is empty.
+// Removes the first character of `text`, or its first byte if no character begins there, and
+// appends it escaped. Returns false if `text` is empty.
 bool EscapeOne(absl::string_view* text, std::string* out) {
   if (text->empty()) return false;
   const Utf8Character one = FirstCharacter(*text);

@@ -9,14 +9,14 @@
 
 namespace evergrad {
 
-// Returns `text` as one line without hidden characters: a line end becomes \n, a tab \t, any other
-// control character \x1b, a character that reorders or hides its neighbours (such as U+202E)
-// \u202e, and a byte that is not UTF-8 \xff. All other characters, the backslash included, are
-// unchanged.
+// Returns `text` as one line without hidden characters. A line end becomes \n, a tab \t, any other
+// control character \x1b. A character that reorders or hides its neighbours (such as U+202E)
+// becomes \u202e, and a byte that is not UTF-8 becomes \xff. All other characters, the backslash
+// included, are unchanged.
 std::string Escaped(absl::string_view text);
 
-// The beginning of `text` for a quotation in a message: escaped, and with "…" if more than
-// `characters_max` characters were omitted.
+// Returns the beginning of `text` for a quotation in a message: escaped, and with "…" at the end if
+// `text` has more than `characters_max` characters.
 std::string Quoted(absl::string_view text, std::size_t characters_max);
 
 // Returns a JSON text that equals `json` (output of nlohmann::json) and has every hidden character

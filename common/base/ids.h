@@ -1,4 +1,4 @@
-// Ids as types: a shard number never converts into a closure number.
+// Ids as types, so that a shard number never converts into a closure number.
 #pragma once
 
 #include <compare>
@@ -28,7 +28,7 @@ class StrongId {
   Rep value_{};
 };
 
-// A pair (term, n). Stamps are ordered as pairs and never reused (LEDGER.md line 4); (0,0) means
+// A pair (term, n). Stamps are ordered as pairs and never reused (LEDGER.md line 4). (0,0) means
 // "none yet".
 template <class Tag>
 struct Stamp {
@@ -51,7 +51,7 @@ using ClosureId =
     StrongId<struct ClosureIdTag, std::uint64_t>;
 using UpdateIndex = StrongId<struct UpdateTag, std::uint32_t>;  // Ordinal of a push in its closure,
                                                                 // < kUpdatesPerClosureMax.
-// One registration of one process; every registration has a new one.
+// The number of one registration of one process; every registration has a new number.
 using TaskId = StrongId<struct TaskIdTag, std::uint64_t>;
 using Term = StrongId<struct TermTag, std::uint64_t>;  // Number of one life of the coordinator.
 

@@ -22,7 +22,7 @@ enum class Blame { kMachine, kUser };
 absl::Status UserError(absl::Status status);
 Blame BlameOf(const absl::Status& status);
 
-// The task that reported an error ("worker/0#7"); "" for an error of this process.
+// The origin is the task that reported an error ("worker/0#7"); "" for an error of this process.
 absl::Status WithOrigin(absl::Status status, absl::string_view origin);
 std::string OriginOf(const absl::Status& status);
 
@@ -46,6 +46,7 @@ bool IsRetryable(const absl::Status& status);
   auto result = (expression);                               \
   if (!result.ok()) return result.status();                 \
   lhs = *std::move(result)
-// EG_ASSIGN_OR_RETURN(auto x, F()): x = *F(), or returns its status.
+// EG_ASSIGN_OR_RETURN(auto x, F()) assigns *F() to x, or returns the status of F() from the calling
+// function.
 #define EG_ASSIGN_OR_RETURN(lhs, expression) \
   EG_ASSIGN_OR_RETURN_INNER_(EG_CONCAT_(eg_statusor_, __LINE__), lhs, expression)

@@ -9,11 +9,11 @@ namespace evergrad {
 
 struct Utf8Character {
   char32_t code = 0;
-  std::size_t bytes = 0;  // 0: the text does not begin with a valid character
+  std::size_t bytes = 0;  // 0 if the text does not begin with a valid character
 };
 
-// The character at the start of `text`, which must not be empty. Overlong forms, surrogates and
-// numbers above U+10FFFF are invalid, as in protobuf's own check.
+// Returns the character at the start of `text`, which must not be empty. Overlong forms, surrogates
+// and numbers above U+10FFFF are invalid, as in protobuf's own check.
 Utf8Character FirstCharacter(absl::string_view text);
 
 }  // namespace evergrad

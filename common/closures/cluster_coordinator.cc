@@ -21,14 +21,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kWait{
-    5000};  // of one call at the coordinator, whose answer then names the reason to wait
-constexpr milliseconds kAnswerWithin{5000};  // beyond that wait
+constexpr milliseconds kWait{5000};  // longest wait of one call at the coordinator, whose answer
+                                     // then names the reason to wait
+constexpr milliseconds kAnswerWithin{5000};  // additional time for the answer
 constexpr milliseconds kBackoffMin{20}, kBackoffMax{1000};
-constexpr milliseconds kGoodbye{500};  // for the last release of results
+constexpr milliseconds kGoodbye{500};  // limit of the last release of results
 constexpr std::uint64_t kMessageBytesMax = 4ull << 20;
 
-// Handles whose last copy has been destroyed, also after the client.
+// Collects handles whose last copy has been destroyed. The client may have been destroyed before
+// them.
 struct Releases {
   Mutex mu;
   IntervalSet closures ABSL_GUARDED_BY(mu);
@@ -67,7 +68,7 @@ struct ClusterCoordinator::Impl {
   std::uint64_t next_call ABSL_GUARDED_BY(mu) = 1;
   std::set<std::uint64_t> unanswered ABSL_GUARDED_BY(mu);
 
-  // The number of one call, the same in all of its repeats.
+  // The number of one call, which is the same in all repeats of the call.
   class Numbered {
    public:
     explicit Numbered(Impl* impl) : impl_(impl) {
@@ -114,7 +115,8 @@ struct ClusterCoordinator::Impl {
     return Call<Response>(request, kWait + kAnswerWithin);
   }
 
-  // Each call carries the releases of handles, and carries them again if the last call failed.
+  // Returns the released handles, for the next call. If a call fails, the next call carries them
+  // again.
   v1::IntervalSet TakeReleases() {
     MutexLock lock(&releases->mu);
     return client::ToProto(std::exchange(releases->closures, IntervalSet()));

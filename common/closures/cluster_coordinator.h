@@ -8,17 +8,18 @@
 //   absl::StatusOr<std::string> bytes = (*cluster)->Fetch(*loss);
 //   (*cluster)->Finish();  // the job exports its variables and succeeds
 //
-// Closures survive the loss of workers, servers and coordinators: lost ones run again, and each of
-// their updates is applied exactly once. Calls continue through a restart of the coordinator, and a
-// repeat of a call schedules nothing twice.
+// Closures survive the loss of workers, servers and coordinators: lost closures run again, and each
+// of their updates is applied exactly once. Calls continue through a restart of the coordinator,
+// and a repeat of a call schedules nothing twice.
 //
 // Errors. The first closure that fails by its own fault cancels all others that have not ended. The
 // error is returned once, by the next Schedule (which then schedules nothing), Join, Done or Finish
-// of any client, after every owner of a shard has promised to apply no more updates of the
+// of any client. Before that, every owner of a shard has promised to apply no more updates of the
 // cancelled closures. Afterwards the job is usable as before. Code and message are those of the
 // function; BlameOf tells a user error from a machine error.
 //
-// Thread-safe; calls of several threads run concurrently. Blocking; not for transport threads.
+// Thread-safe; calls of several threads run concurrently. The calls block, so transport threads
+// must not make them.
 #pragma once
 
 #include <chrono>
@@ -35,12 +36,13 @@
 namespace evergrad::closures {
 
 // A handle of a scheduled closure. Copies refer to the same closure. The coordinator keeps the
-// result while a copy exists, within the job's result_bytes_max, also after the worker has ended.
+// result while a copy exists, within the job's result_bytes_max, even after the worker has ended.
 class RemoteValue {
  public:
   RemoteValue() = default;  // refers to no closure
   bool valid() const { return state_ != nullptr; }
-  std::uint64_t closure() const;  // its number: rises in the order of Schedule, with gaps
+  std::uint64_t closure()
+      const;  // number of the closure; numbers rise in the order of Schedule, with gaps
 
  private:
   friend class ClusterCoordinator;
@@ -54,22 +56,23 @@ class ClusterCoordinator {
  public:
   struct Options {
     std::string coordinator_address;  // host:port
-    std::string job;                  // of spec.type functions; its name or uid
+    std::string job;                  // name or uid of a job with spec.type functions
     transport::TlsFiles tls = {};
     std::chrono::milliseconds unreachable_max{
         60000};  // a call fails after this time without an answer from a coordinator
-    // null: the client makes its own; otherwise it outlives the client
+    // If null, the client makes its own transport; otherwise the transport outlives the client.
     transport::Transport* transport = nullptr;
   };
-  // Does not wait for the coordinator. InvalidArgument if certificates are unreadable or address or
-  // job are missing.
+  // Connects without waiting for the coordinator. InvalidArgument if certificates are unreadable,
+  // or if address or job are missing.
   static absl::StatusOr<std::unique_ptr<ClusterCoordinator>> Connect(Options options);
-  // No call may be in progress. Handles may outlive the client; their results are released here.
+  // No call may be in progress. Handles may outlive the client; their results are released by the
+  // destructor.
   ~ClusterCoordinator();
 
-  // Errors of every call: those above; Unavailable after unreachable_max without a coordinator (it
-  // is then unknown whether Schedule has scheduled the closure); NotFound for an unknown job; the
-  // final status of the job if it has ended.
+  // Errors of every call: those above; Unavailable after unreachable_max without a coordinator;
+  // NotFound for an unknown job; the final status of the job if it has ended. After Unavailable it
+  // is unknown whether Schedule has scheduled the closure.
 
   // Waits while queue_limit closures have not ended, or while argument_bytes_max of arguments are
   // kept. `arguments` has at most 1 MiB.
@@ -79,15 +82,15 @@ class ClusterCoordinator {
   absl::Status Join(bool durable = false);
   // Returns the answer that Join would give now, without waiting.
   absl::StatusOr<bool> Done();
-  // Waits until the closure has ended. Returns the same value each time; the closure's own error if
-  // it failed; Cancelled; or NotFound if the result was discarded because newer ones filled the
-  // memory.
+  // Waits until the closure has ended, and returns the same value each time. Returns the closure's
+  // own error if it failed; Cancelled if it was cancelled; NotFound if the result was discarded
+  // because newer ones filled the memory.
   absl::StatusOr<std::string> Fetch(const RemoteValue& value);
-  // Cancels the closures of `values` that have not ended. After the return no update of them is
-  // applied. Cancelling is not an error that Join would return.
+  // Cancels the closures of `values` that have not ended. After the call has returned, none of
+  // their updates is applied. A cancellation is not an error that Join would return.
   absl::Status Cancel(const std::vector<RemoteValue>& values);
   absl::Status CancelAll();
-  // Joins, and then ends scheduling. Returns when the job has ended: OK if it SUCCEEDED and its
+  // Joins, and then ends scheduling. Returns when the job has ended; OK if it SUCCEEDED and its
   // variables are exported.
   absl::Status Finish();
 

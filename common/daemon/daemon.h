@@ -40,11 +40,11 @@ namespace evergrad::daemon {
 
 struct CommonOptions {
   std::string listen = "127.0.0.1:0";
-  std::string advertise;               // "": the bound address
-  std::string insecure_listen;         // "" or the address to listen on off loopback without TLS
+  std::string advertise;               // "" for the bound address
+  std::string insecure_listen;         // "", or the address to listen on off loopback without TLS
   std::string coordinator;             // tasks only
-  std::string preemption_notice_file;  // tasks only; "": no file is watched
-  std::string metrics_listen;          // "": off
+  std::string preemption_notice_file;  // tasks only; "" if no file is watched
+  std::string metrics_listen;          // "" for off
   bool insecure_metrics = false;       // serves plain HTTP at metrics_listen off loopback
   std::string log_format = "text", log_level = "info", log_file;
   transport::TlsFiles tls;
@@ -53,21 +53,21 @@ struct CommonOptions {
   std::string address_file;
 };
 
-// evergrad-coordinator, evergrad-ps-server, evergrad-worker.
+// Returns "evergrad-coordinator", "evergrad-ps-server" or "evergrad-worker".
 const char* ProgramName(Role role);
 // Returns whether only this machine can reach "host:port": 127.0.0.0/8, ::1, localhost.
 bool IsLoopback(absl::string_view host_port);
-// The way in which --metrics-listen is served. Pure.
+// The ways in which --metrics-listen is served. Pure.
 enum class MetricsDoor { kOff, kPlainOnLoopback, kPlainOffLoopback, kTls };
 MetricsDoor MetricsDoorOf(const CommonOptions& options);
-// The rules between options: P10 (off loopback needs TLS or --insecure-listen; failpoints need
-// loopback), all TLS files or none, tasks need --coordinator, a wildcard address needs --advertise.
-// Pure.
+// Checks the rules between options. P10: an address off loopback needs TLS or --insecure-listen,
+// and failpoints need loopback. TLS files are all given or none. Tasks need --coordinator. A
+// wildcard address needs --advertise. Pure.
 absl::Status CheckCommonOptions(Role role, const CommonOptions& options);
 
 // Returns whether only this machine is involved: the daemon listens on loopback, dials a
-// coordinator on loopback, and has no TLS, which would be for other machines. Pure; call it after
-// CheckCommonOptions.
+// coordinator on loopback, and has no TLS, which would be for other machines. Pure.
+// CheckCommonOptions must have succeeded.
 bool IsLocalOnly(const CommonOptions& options);
 
 class Daemon {
@@ -77,12 +77,12 @@ class Daemon {
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
-  // Roles add their own options here before Start.
+  // Returns the table; roles add their own options before Start.
   OptionTable& options() { return table_; }
   const CommonOptions& common() const { return common_; }
 
-  // Call it first after declaring the options, before any thread exists. If it returns a code, exit
-  // with it; messages have been printed.
+  // Starts the daemon, after the options are declared and before any thread exists. If it returns a
+  // code, main exits with the code; messages have been printed.
   std::optional<int> Start(int argc, const char* const* argv);
   // Reports `status` on stderr and in the log, and returns its exit code (2 for a user's
   // InvalidArgument, else 1).
@@ -94,36 +94,36 @@ class Daemon {
   fault::Failpoints& failpoints() { return *failpoints_; }
   runtime::SignalWaiter& signals() { return signals_; }
 
-  // The reason for which a task is to end.
+  // The reason why a task must end.
   struct End {
     enum class Kind {
-      kDrain,  // SIGTERM, the preemption notice or RequestDrain: the task hands over its work first
+      kDrain,  // SIGTERM, the preemption notice or RequestDrain: the task first hands over its work
       kAtOnce,  // SIGINT: the task ends at once
-      // only signals().RequestStop() was called: the coordinator refuses the task permanently
+      // Only signals().RequestStop() was called: the coordinator refuses the task permanently.
       kRefused,
     };
     Kind kind = Kind::kRefused;
-    std::string reason;  // "SIGTERM", …; "" when refused
+    std::string reason;  // "SIGTERM", …; "" if refused
   };
-  // Blocks until the task is to end; watches --preemption-notice-file meanwhile. Call it once,
+  // Blocks until the task must end, and watches --preemption-notice-file meanwhile. Called once,
   // after Start.
   End WaitForEnd();
   // Thread-safe; only the first call has an effect.
   void RequestDrain(absl::string_view reason);
   bool failpoints_allowed() const {
     return !common_.failpoints.empty();
-  }  // daemons "started with --failpoints"
+  }  // whether the daemon was "started with --failpoints"
   bool insecure() const { return !common_.insecure_listen.empty(); }
-  std::string metrics_address() const;  // the bound address, "" when off
-  std::string metrics_url() const;      // http or https, "" when off
-  // with listen, insecure_listen and TLS filled in
+  std::string metrics_address() const;  // the bound address; "" if off
+  std::string metrics_url() const;      // http or https; "" if off
+  // Returns options with listen, insecure_listen and TLS filled in.
   transport::ServerOptions server_options() const;
   transport::ChannelOptions channel_options() const;
 
-  // Call it once listening. Logs the address (with a warning for --insecure-listen) and writes
-  // --address-file atomically.
+  // Called once the daemon listens. Logs the address (with a warning for --insecure-listen) and
+  // writes --address-file atomically.
   absl::Status ReportListening(const std::string& bound_address);
-  // The address that peers are told: --advertise, else the bound address. Valid after
+  // Returns the address that peers are told: --advertise, or else the bound address. Valid after
   // ReportListening.
   const std::string& advertised_address() const { return advertised_; }
 

@@ -15,7 +15,7 @@ inline constexpr int kExitDevice = 9;    // the device of a worker has failed
 inline constexpr int kExitJournal =
     10;  // the coordinator's journal is damaged, or lacks jobs whose shards exist
 inline constexpr int kExitIdentityTaken =
-    11;  // a living server on another host has the index that this one took by default
+    11;  // a living server on another host has the index that this server took by default
 
 struct ExitCode {
   int code;
@@ -25,12 +25,12 @@ struct ExitCode {
   const char* restart;  // action for a supervisor or an operator
 };
 
-// In rising order of codes.
+// Returns the codes in rising order.
 std::span<const ExitCode> ExitCodes();
 // Returns nullptr if no daemon ends with this code.
 const ExitCode* FindExitCode(int code);
-// The exit code of a task that the coordinator refuses permanently, by the kind of the refusal
-// (v1::Rejected).
+// Returns the exit code of a task that the coordinator refuses permanently, by the kind of the
+// refusal (v1::Rejected).
 int ExitCodeOfRefusal(absl::string_view kind);
 
 }  // namespace evergrad::daemon

@@ -1,4 +1,5 @@
-// The rules between common options, separate from daemon.cc so that tests need not start anything.
+// The rules between common options. They are separate from daemon.cc so that tests need not start
+// anything.
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"

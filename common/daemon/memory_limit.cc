@@ -25,7 +25,7 @@ std::uint64_t LimitIn(const std::string& path) {
   return file >> word && absl::SimpleAtoi(word, &bytes) ? bytes : kNone;
 }
 
-// The least limit of the group `path` ("/a/b") and its ancestors.
+// Returns the least limit of the group `path` ("/a/b") and its ancestors.
 std::uint64_t LimitOfGroup(const std::string& mount, std::string path, absl::string_view file) {
   std::uint64_t least = kNone;
   for (;;) {
@@ -54,7 +54,7 @@ std::uint64_t MemoryLimitBytes(absl::string_view root) {
   std::uint64_t least = MachineBytes(absl::StrCat(base, "/proc/meminfo"));
   std::ifstream groups(absl::StrCat(base, "/proc/self/cgroup"));
   for (std::string line; std::getline(groups, line);) {
-    // hierarchy:controllers:path
+    // Each line is hierarchy:controllers:path.
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3) continue;
     const std::string path(absl::StripSuffix(parts[2], "/"));

@@ -1,11 +1,11 @@
-// A preemption notice by file: a cloud's agent or an operator creates a file when this machine will
+// A preemption notice by file. A cloud's agent or an operator creates a file when this machine will
 // soon be reclaimed.
 //
 // The appearance of the file is the notice; its contents are ignored. A file that exists when the
 // watch begins is left over from an earlier run. It does not count until it is written again,
-// because a stale file would otherwise keep a machine from work for ever. The path is checked every
+// because a stale file would otherwise keep a machine from work forever. The path is checked every
 // 250 ms on a timer of the given executor. Not thread-safe: construct it before the executor runs
-// its tasks, destroy it after the executor's shutdown.
+// its tasks, and destroy it after the executor's shutdown.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,9 @@ class NoticeFile {
   NoticeFile(const NoticeFile&) = delete;
   NoticeFile& operator=(const NoticeFile&) = delete;
 
-  bool was_there() const { return before_.has_value(); }  // when the watch began
+  bool was_there() const {
+    return before_.has_value();
+  }  // whether the file existed when the watch began
 
  private:
   using Seen =

@@ -3,7 +3,7 @@
 //
 // A name is dotted snake_case ("tls.ca", "metrics_listen"); its flag has dashes in place of dots
 // and underscores. Flags override the file. Unknown names, wrong types, duplicate keys and values
-// out of bounds are refused; those of the file are reported together, with file:line:column. Not
+// out of bounds are refused. Mistakes in the file are reported together, with file:line:column. Not
 // thread-safe; targets outlive the table.
 #pragma once
 
@@ -41,11 +41,11 @@ class OptionTable {
     kDaemon,   // has --config FILE
     kCommand,  // a verb of psctl: has flags and arguments, and no file
   };
-  // --help shows `program` ("psctl job run") and `summary`, one sentence. The table adds --help
-  // (-h) and --version itself.
+  // --help shows `program` ("psctl job run") and `summary`, one sentence. The table itself adds
+  // --help (-h) and --version.
   OptionTable(std::string program, std::string summary, Kind kind = Kind::kDaemon);
 
-  // The current value of *target is the default. Adding a name twice is a broken invariant.
+  // Adds an option; the current value of *target is its default. EG_CHECK: the name is new.
   void Add(absl::string_view name, std::string* target, absl::string_view help);
   void Add(absl::string_view name, bool* target,
            absl::string_view help);  // the flag without a value means true; --name=false
@@ -61,34 +61,34 @@ class OptionTable {
            std::chrono::milliseconds min = std::chrono::milliseconds(0),
            std::chrono::milliseconds max = std::chrono::hours(24 * 365));
   void AddBytes(absl::string_view name, std::uint64_t* target, absl::string_view help,
-                Bounds bounds = {});  // 64KiB
+                Bounds bounds = {});  // accepts suffixes: 64KiB
   void AddChoice(absl::string_view name, std::string* target, std::vector<std::string> choices,
                  absl::string_view help);
 
-  // A repeatable flag; in a settings file a list, or one value.
+  // Adds a repeatable flag. In a settings file it is a list, or one value.
   void Add(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
-  // A flag like --version: Parse reads the other settings and then ends with the text that `print`
-  // returns. Not allowed in a settings file.
+  // Adds a flag like --version. Parse reads the other settings and then ends with the text that
+  // `print` returns. Not allowed in a settings file.
   void AddPrint(absl::string_view name, absl::string_view help,
                 std::function<absl::StatusOr<std::string>()> print);
   // Defines a one-letter flag: `-f` for `--follow`.
   void Short(char letter, absl::string_view name);
-  // Declares arguments without a flag, in order; `rest` takes all remaining ones. `name` is shown
+  // Declares arguments without a flag, in order. `rest` takes all remaining ones. `name` is shown
   // to people ("JOB.yaml").
   void AddArgument(absl::string_view name, std::string* target, absl::string_view help,
                    bool required = true);
   void AddRest(absl::string_view name, std::vector<std::string>* target, absl::string_view help);
 
-  // argv[0] is skipped. InvalidArgument (a user error) has one line per mistake. Targets without a
-  // given value keep their defaults.
+  // Parses the arguments; argv[0] is skipped. InvalidArgument (a user error) has one line per
+  // mistake. Targets without a given value keep their defaults.
   absl::StatusOr<ParseOutcome> Parse(int argc, const char* const* argv);
-  // Returns whether the name was given by flag or file. Valid after Parse.
+  // Returns whether a flag or the file gives the name. Valid after Parse.
   bool IsSet(absl::string_view name) const;
 
   std::string Help() const;
   const std::string& program() const { return program_; }
-  // All options as YAML with their explanations, which is a valid --config file with the default
-  // values.
+  // Returns all options as YAML with their explanations. The text is a valid --config file with the
+  // default values.
   std::string ReferenceYaml() const;
 
  private:

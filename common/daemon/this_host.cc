@@ -19,7 +19,7 @@
 namespace evergrad::daemon {
 namespace {
 
-// "10.0.0.1:4000" -> "10.0.0.1", "[::1]:4000" -> "::1".
+// Returns "10.0.0.1" for "10.0.0.1:4000" and "::1" for "[::1]:4000".
 std::string HostOf(absl::string_view host_port) {
   const std::size_t colon = host_port.rfind(':');
   absl::string_view host =
@@ -84,7 +84,7 @@ Where WhereIsPeer(absl::string_view peer) {
     return Where::kUnknown;
   const std::string plain = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
   std::string host = HostOf(plain);
-  // an IPv4 address as a dual-stack listener reports it
+  // Unwrap an IPv4 address as a dual-stack listener reports it.
   if (absl::StartsWith(host, "::ffff:")) host = host.substr(7);
   return LookUp(host, AI_NUMERICHOST);
 }

@@ -1,7 +1,7 @@
 // Named failpoints: places in the code at which a test injects an error.
 //
-// Off unless a daemon is started with `--failpoints "name=action;name=action"` on loopback.
-// Thread-safe.
+// All failpoints are off unless a daemon is started with `--failpoints "name=action;name=action"`
+// on loopback. Thread-safe.
 //   action    `kill` (SIGKILL of the own process) | `error` (the site returns an Internal error) |
 //             `user_error` | `drop` | `delay(MS)` | `stop` (SIGSTOP of the own process) |
 //             `on` (the site does what its name says)
@@ -10,10 +10,10 @@
 //             `P%action`   with probability P percent at each hit, a function of the seed given to
 //                          Arm and of the hit's number
 //
-// The whole specification may be `none`: nothing is armed, but the daemon accepts what is for tests
-// only (counting jobs). Several actions for one name are separated by `,`; at a hit the first one
-// that fires acts. A name that no site has declared (known_failpoints.inc) is refused at start, and
-// so is an action that the site of the name does not perform.
+// The specification may be the single word `none`. Then nothing is armed, but the daemon accepts
+// what is for tests only (counting jobs). Several actions for one name are separated by `,`; at a
+// hit the first one that fires acts. A name that no site has declared (known_failpoints.inc) is
+// refused at start, and so is an action that the site of the name does not perform.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ enum class Action { kNone, kOn, kError, kUserError, kDrop, kDelay };
 
 struct Hit {
   Action action = Action::kNone;
-  // kDelay: the site waits on its own timer, because the registry never sleeps.
+  // For kDelay. The site waits on its own timer, because the registry never sleeps.
   std::int64_t delay_ms = 0;
   explicit operator bool() const { return action != Action::kNone; }
 };
@@ -50,17 +50,17 @@ class Failpoints {
   Failpoints& operator=(const Failpoints&) = delete;
 
   // Parses and arms `spec`. Names that were armed earlier and are not in `spec` stay armed; names
-  // in `spec` start anew. InvalidArgument names the entry and the nearest known name; nothing has
-  // changed then.
+  // in `spec` start anew. InvalidArgument names the entry and the nearest known name; nothing
+  // changes then.
   absl::Status Arm(absl::string_view spec, std::uint64_t seed);
 
   // Every site, for `--help` and for the checks in Arm.
   static absl::Span<const KnownFailpoint> Known();
 
   // Counts a hit of `name` and returns the action for the site; kill and stop are performed inside.
-  // Costs one relaxed load if nothing is armed.
+  // The call costs one relaxed load if nothing is armed.
   Hit At(absl::string_view name);
-  // OK, or an Internal or user error that names the failpoint: `if (absl::Status s =
+  // Returns OK, or an Internal error or user error that names the failpoint: `if (absl::Status s =
   // failpoints.ErrorAt("x"); !s.ok()) return s;`
   absl::Status ErrorAt(absl::string_view name);
   // Returns whether `name` has an action left. The call does not count as a hit.

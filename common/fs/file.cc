@@ -55,11 +55,11 @@ absl::Status WriteText(int fd, absl::string_view text, const std::string& path) 
   return WriteAll(fd, std::as_bytes(std::span(text.data(), text.size())), path);
 }
 
-// Removes the partial result of a failed write. Its own error is ignored, because the caller
-// reports the write's error.
+// Removes the partial result of a failed write. An error of the removal is ignored, because the
+// caller reports the error of the write.
 void CutBack(int fd, std::uint64_t bytes) { (void)!::ftruncate(fd, static_cast<off_t>(bytes)); }
 
-// The number of bytes of the whole lines at the beginning of `text`.
+// Returns the number of bytes of the whole lines at the beginning of `text`.
 std::uint64_t LinesBytes(absl::string_view text) {
   const std::size_t end = text.rfind('\n');
   return end == absl::string_view::npos ? 0 : end + 1;
@@ -177,7 +177,7 @@ absl::Status MakeDirectories(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   if (parent == path)
     return FromErrno(ENOENT, "cannot make folder",
-                     path);  // "": the topmost folder has been reached
+                     path);  // "" if the topmost folder has been reached
   if (!parent.empty()) EG_RETURN_IF_ERROR(MakeDirectories(parent));
   const bool made = ::mkdir(path.c_str(), 0777) == 0;
   if (!made && errno != EEXIST) return FromErrno(errno, "cannot make folder", path);

@@ -11,22 +11,22 @@
 
 namespace evergrad::fs {
 
-// Errors such as NotFound and PermissionDenied name the path; ResourceExhausted if the file is
+// Errors such as NotFound and PermissionDenied name the path. ResourceExhausted if the file is
 // larger than `bytes_max`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, std::uint64_t bytes_max);
-// Writes a temporary file beside the target, syncs it, and renames it over the target: readers see
+// Writes a temporary file beside the target, syncs it, and renames it over the target. Readers see
 // the old file or the new one.
 absl::Status WriteFileAtomic(const std::string& path, absl::string_view contents);
-// Appends `line` and a line end completely or not at all: if the disk is out of space, the part
-// that was written is removed. For a single writer.
+// Appends `line` and a line end, completely or not at all. If the disk is out of space, the part
+// that was written is removed. Only one process may write to the file.
 absl::Status AppendLine(const std::string& path, absl::string_view line);
-// Makes the appended bytes durable. The file's name is durable once its folder has been synced
-// (WriteFileAtomic in the same folder does that).
+// Makes the appended bytes durable. The file's name is durable once its folder has been synced,
+// which WriteFileAtomic in the same folder does.
 absl::Status SyncFile(const std::string& path);
-// Makes the file consist of its first `offset` bytes followed by `tail`, whatever part of that tail
-// it has (its writer may have been killed in mid-line); bytes beyond are removed. DataLoss if the
-// file is shorter than `offset`; the tail is then appended. After any other error the file has only
-// whole lines of the tail, and the same call can be repeated.
+// Makes the file consist of its first `offset` bytes followed by `tail`. The file may already have
+// a part of the tail (its writer may have been killed within a line); bytes after the tail are
+// removed. DataLoss if the file is shorter than `offset`; the tail is then appended. After any
+// other error the file has only whole lines of the tail, and the same call can be repeated.
 absl::Status RestoreEnd(const std::string& path, std::uint64_t offset, absl::string_view tail);
 // Creates a folder with all its parents; the new names are durable when it returns. An existing
 // folder is OK.

@@ -1,15 +1,15 @@
 // Files by URI, which are written as a whole or not at all and read at any offset. Snapshots and
 // manifests use them.
 //
-// `file:///x` and plain paths name the local file system; any other scheme is refused by name
+// `file:///x` and plain paths name the local file system. Any other scheme is refused by name
 // (Unimplemented). A commit needs no rename of a folder, no append and no second write to an
 // existing file, so an object store could implement it.
 //
-// All calls block: use I/O threads, never an executor. A FileSystem is thread-safe, an open file
-// belongs to one thread. Errors name the path and a remedy: NotFound, AlreadyExists,
-// PermissionDenied, ResourceExhausted (disk or quota full, too many open files), FailedPrecondition
-// (a folder in place of a file, or the reverse), InvalidArgument (the URI), DataLoss (the device
-// reports an error).
+// All calls block; they belong on I/O threads, never on an executor. A FileSystem is thread-safe;
+// an open file belongs to one thread. Errors name the path and a remedy. They are NotFound,
+// AlreadyExists, PermissionDenied, ResourceExhausted (disk or quota full, too many open files),
+// FailedPrecondition (a folder in place of a file, or the reverse), InvalidArgument (the URI), and
+// DataLoss (the device reports an error).
 //
 // Failpoints: fs.write (each Append), fs.sync, fs.link, fs.sync_folder (the three steps of Commit),
 // fs.remove. `error` fails the step.
@@ -35,19 +35,19 @@ class WritableFile {
  public:
   virtual ~WritableFile() = default;
   virtual absl::Status Append(std::span<const std::byte> bytes) = 0;
-  // Syncs the contents, creates the name, and syncs the folder: after OK the file survives a loss
+  // Syncs the contents, creates the name, and syncs the folder. After OK the file survives a loss
   // of power. AlreadyExists if the name has been taken meanwhile; an existing file is never
-  // overwritten. After any other error the name is free again, except that a crash during the call
-  // may leave the complete file: the caller must not have promised the file to anybody before OK.
+  // overwritten. After any other error the name is free again. A crash during the call may leave
+  // the complete file, so the caller must not announce the file before OK.
   virtual absl::Status Commit() = 0;
 };
 
 class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
-  virtual std::uint64_t size() const = 0;  // at the time of opening
-  // Fills `out` with the bytes from `offset` on and returns their number, which is smaller than
-  // asked for only at the end of the file.
+  virtual std::uint64_t size() const = 0;  // size at the time of opening
+  // Fills `out` with the bytes from `offset` on, and returns their number, which is below
+  // out.size() only at the end of the file.
   virtual absl::StatusOr<std::size_t> ReadAt(std::uint64_t offset, std::span<std::byte> out) = 0;
 };
 
@@ -66,14 +66,15 @@ class FileSystem {
   // Begins a new file. AlreadyExists if the name is taken; NotFound if its folder does not exist.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(absl::string_view uri) = 0;
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) = 0;
-  // The contents of a folder in the order of names, without files that are being written.
-  // ResourceExhausted above kListEntriesMax.
+  // Lists a folder in the order of names, without files that are being written. ResourceExhausted
+  // above kListEntriesMax entries.
   virtual absl::StatusOr<std::vector<ListedFile>> List(absl::string_view uri) = 0;
-  // Removes a file or an empty folder; durable when it returns. Open readers can continue to read
-  // the file.
+  // Removes a file or an empty folder; the removal is durable when the call returns. Open readers
+  // can continue to read the file.
   virtual absl::Status Remove(absl::string_view uri) = 0;
   virtual absl::StatusOr<bool> Exists(absl::string_view uri) = 0;
-  // Creates a folder with all its parents; durable when it returns. An existing folder is OK.
+  // Creates a folder with all its parents; the folders are durable when the call returns. An
+  // existing folder is OK.
   virtual absl::Status MakeFolders(absl::string_view uri) = 0;
 };
 
@@ -81,29 +82,29 @@ class Roots;
 
 struct LocalOptions {
   fault::Failpoints* failpoints = nullptr;  // may be null; outlives the file system
-  // true: files are written without a name (O_TMPFILE) if the file system supports it, so a crash
-  // leaves nothing behind. Otherwise they have a hidden temporary name and are locked; the next
-  // writer in that folder removes those whose writer has died.
+  // With true, files are written without a name (O_TMPFILE) if the file system supports it, so a
+  // crash leaves nothing behind. Otherwise they have a hidden temporary name and are locked. The
+  // next writer in that folder removes the files whose writer has died.
   bool unnamed = true;
-  // Folders in which all files must be; null: any folder. Outlives the file system. Other paths
-  // give PermissionDenied.
+  // The folders in which all files must be; null for any folder. Other paths give PermissionDenied.
+  // Outlives the file system.
   const Roots* roots = nullptr;
 };
 std::unique_ptr<FileSystem> MakeLocalFileSystem(LocalOptions options = {});
 
-// "file:///runs" and "a" -> "file:///runs/a".
+// Joins "file:///runs" and "a" to "file:///runs/a".
 std::string JoinUri(absl::string_view folder, absl::string_view name);
-// "file:///runs/a" -> "file:///runs", "a"; "a" -> ".", "a".
+// Split "file:///runs/a" into "file:///runs" and "a", and "a" into "." and "a".
 std::string FolderOf(absl::string_view uri);
 std::string NameOf(absl::string_view uri);
 
 // Reads a whole small file. ResourceExhausted if it is larger than `bytes_max`.
 absl::StatusOr<std::string> ReadWhole(FileSystem& files, absl::string_view uri,
                                       std::uint64_t bytes_max);
-// Create, Append, Commit.
+// Calls Create, Append and Commit.
 absl::Status WriteWhole(FileSystem& files, absl::string_view uri, absl::string_view bytes);
 
-// The status of a failed system call: its kind, the path, and what to do.
+// Returns the status of a failed system call: its kind, the path, and a remedy.
 absl::Status FileError(int error, absl::string_view what, absl::string_view path);
 
 }  // namespace evergrad::fs

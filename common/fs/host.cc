@@ -17,7 +17,7 @@ std::string FirstLineOf(const char* path) {
   return contents.ok() ? std::string(absl::StripAsciiWhitespace(*contents)) : std::string();
 }
 
-// "" where either is not known.
+// Returns "" if the machine or the namespace is unknown.
 std::string WithNetwork(const std::string& machine) {
   char space[64];
   const ssize_t n = ::readlink("/proc/self/ns/net", space, sizeof(space));
@@ -28,8 +28,8 @@ std::string WithNetwork(const std::string& machine) {
 }  // namespace
 
 std::string HostId() {
-  // The boot id first: it differs between machines that were cloned with one machine id, and does
-  // not outlive a boot, as no socket does.
+  // The boot id is preferred. It differs between machines that were cloned with one machine id.
+  // Like a socket, it does not survive a reboot.
   std::string machine = FirstLineOf(kBootId);
   if (machine.empty()) machine = FirstLineOf("/etc/machine-id");
   return WithNetwork(machine);

@@ -1,17 +1,18 @@
-// Names of the machine that this process runs on.
+// Names of the machine on which this process runs.
 #pragma once
 
 #include <string>
 
 namespace evergrad::fs {
 
-// Equal for two processes of one running system and network namespace: its boot id (else machine
-// id) and the namespace. Such processes may try each other's unix sockets.
-// "" when the system does not say: then nobody is taken to be on the same host.
+// Returns an id that is equal for two processes of one running system and network namespace: the
+// boot id (or else the machine id) and the namespace. Such processes may try each other's unix
+// sockets. Returns "" if the system does not tell; then no process counts as being on the same
+// host.
 std::string HostId();
-// The same of the boot id alone: two that are equal are the same running system, cloned machines
-// included. "" when the system does not say.
+// Like HostId, but from the boot id alone: equal results mean the same running system, even among
+// cloned machines. "" if the system does not tell.
 std::string BootAndNetwork();
-std::string HostName();  // "localhost" when the system does not say.
+std::string HostName();  // "localhost" if the system does not tell
 
 }  // namespace evergrad::fs

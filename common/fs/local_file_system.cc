@@ -1,5 +1,5 @@
-// `file://`: a file is written without a name (O_TMPFILE), synced, and linked to its name; then its
-// folder is synced.
+// The local files of `file://`. A file is written without a name (O_TMPFILE), synced, and linked to
+// its name; then its folder is synced.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -53,7 +53,7 @@ absl::Status Sync(int fd, fault::Failpoints* failpoints, absl::string_view failp
   return absl::OkStatus();
 }
 
-// Removes temporary files whose writer has died: their lock is free.
+// Removes temporary files whose writer has died, which shows in a free lock.
 void SweepLeftovers(int folder) {
   DIR* entries = ::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (entries == nullptr) return;
@@ -91,7 +91,7 @@ class LocalWriter final : public WritableFile {
       file_ = OpenAt(folder_.get(), temporary_, O_WRONLY | O_CREAT | O_EXCL, 0666);
       if (file_.get() < 0 && errno == EEXIST) continue;
       if (file_.get() < 0) break;
-      // A sweep between open and lock may have taken the file for a leftover; then either the lock
+      // A sweep between open and lock may have taken the file for a leftover. Then either the lock
       // or the name is lost.
       struct stat ours, named;
       if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(file_.get(), &ours) == 0 &&
@@ -153,8 +153,8 @@ class LocalWriter final : public WritableFile {
       DropTemporary();
       return absl::OkStatus();
     }
-    // Without hard links, a rename that fails if the target exists takes the name without
-    // overwriting.
+    // Without hard links, the name is taken by a rename that fails if the target exists, so nothing
+    // is overwritten.
     const bool no_links =
         errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS || errno == EMLINK;
     if (!no_links) return FileError(errno, "cannot name file", path_);
@@ -179,7 +179,7 @@ class LocalWriter final : public WritableFile {
   const Descriptor folder_;
   fault::Failpoints* const failpoints_;
   Descriptor file_;
-  std::string temporary_;  // "": the file has no name
+  std::string temporary_;  // "" if the file has no name
   bool failed_ = false;
 };
 
@@ -233,7 +233,7 @@ class LocalFileSystem final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(absl::string_view uri) override {
     EG_ASSIGN_OR_RETURN(const std::string path, LocalPath(uri));
-    // O_NONBLOCK keeps a named pipe in a user's folder from blocking the thread.
+    // O_NONBLOCK prevents a named pipe in a user's folder from blocking the thread.
     Descriptor file = roots_.Open(path, O_RDONLY | O_NONBLOCK);
     if (file.get() < 0) return Failed("cannot open file", path);
     struct stat info;

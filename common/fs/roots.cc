@@ -83,12 +83,12 @@ Descriptor Roots::Open(const std::string& path, int flags) const {
     return Descriptor();
   };
   if (!Names(path)) return fail(EXDEV);
-  // O_PATH neither reads nor blocks; the descriptor keeps referring to the same file if the path
+  // O_PATH neither reads nor blocks. The descriptor keeps referring to the same file if the path
   // changes.
   const Descriptor pinned = OpenRetry(path, O_PATH | (flags & (O_DIRECTORY | O_NOFOLLOW)));
   if (pinned.get() < 0) {
-    // The refusal must not reveal whether a file outside exists, so the nearest existing folder
-    // decides.
+    // The refusal must not reveal whether a file outside exists. Therefore the nearest existing
+    // folder decides.
     const int error = errno;
     for (std::string folder = Normal(path); folder.size() > 1;) {
       folder = std::filesystem::path(folder).parent_path().string();

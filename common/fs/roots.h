@@ -1,9 +1,9 @@
-// The folders in which paths given by another party must lie: a job's data files (--data-root), its
-// checkpoints (--checkpoint-root).
+// The folders in which paths given by another party must lie: the paths of a job's data files
+// (--data-root) and of its checkpoints (--checkpoint-root).
 //
-// The target of a path counts, not its spelling: `..` and links are followed, and the check
-// examines the file that was opened, so no link can be exchanged between check and use. A path
-// whose spelling lies outside is refused without access to the disk: the refusal does not reveal
+// The target of a path counts, not its spelling: `..` and links are followed. The check examines
+// the file that was opened, so no link can be exchanged between check and use. A path whose
+// spelling lies outside is refused without access to the disk, so the refusal does not reveal
 // whether the file exists. (Hard links are not followed: a user who may write in a folder may
 // create one there.)
 #pragma once
@@ -21,21 +21,21 @@ namespace evergrad::fs {
 class Roots {
  public:
   Roots() = default;  // every path is allowed
-  // Allows only paths inside of `folders`, which are absolute and may be links, followed at each
-  // use. An empty list allows no path. `advice` ends each refusal and states how to allow the path:
-  // "start the worker with --data-root FOLDER for another folder".
+  // Allows only paths inside of `folders`. These are absolute and may be links, which are followed
+  // at each use. An empty list allows no path. `advice` ends each refusal and states how to allow
+  // the path: "start the worker with --data-root FOLDER for another folder".
   static Roots Only(std::vector<std::string> folders, std::string advice);
 
   bool everything() const { return everything_; }
   const std::vector<std::string>& folders() const { return folders_; }
-  // Returns whether the spelling of `path` lies in a root. Does not look at links on the disk.
+  // Returns whether the spelling of `path` lies in a root. Ignores links on the disk.
   bool Names(absl::string_view path) const;
 
-  // Like open(2) with O_CLOEXEC. On failure get() is -1 and errno holds the reason; EXDEV means
-  // outside of the roots.
+  // Like open(2) with O_CLOEXEC. On failure get() is -1 and errno holds the reason. EXDEV means
+  // that the path is outside of the roots.
   Descriptor Open(const std::string& path, int flags) const;
-  // The error for EXDEV: PermissionDenied, as a user error. `what` is "the data file", "the
-  // checkpoint folder".
+  // Returns the error for EXDEV: PermissionDenied, as a user error. `what` is "the data file" or
+  // "the checkpoint folder".
   absl::Status Refusal(absl::string_view what, const std::string& path) const;
 
  private:
@@ -46,8 +46,8 @@ class Roots {
   std::string advice_;
 };
 
-// Makes the folders of a flag absolute. InvalidArgument (a user error) that names the flag if one
-// does not exist or is not a folder.
+// Makes the folders of a flag absolute. InvalidArgument (a user error) that names the flag if a
+// folder does not exist or is not a folder.
 absl::Status MakeRootsAbsolute(absl::string_view flag, std::vector<std::string>* folders);
 
 }  // namespace evergrad::fs

@@ -1,8 +1,8 @@
-// Whether a push was granted to who sends it (LEDGER lines 34 to 36): one guard for each job that a
-// server holds shards of.
+// Checks whether a push was granted to its sender (LEDGER lines 34 to 36). There is one guard for
+// each job of which a server holds shards.
 //
-// Thread-safe. A proof is computed once for each attempt: what fitted is remembered in a table of
-// fixed size, what did not fit is computed again.
+// Thread-safe. A valid proof is computed once for each attempt and remembered in a table of fixed
+// size. An invalid proof is computed again at each push.
 #pragma once
 
 #include <array>
@@ -21,19 +21,19 @@ class GrantGuard {
  public:
   // `key` is never shown.
   GrantGuard(JobUid job, std::string key);
-  // `worker`: the sender's name without its role.
+  // Returns whether the proof is valid. `worker` is the sender's name without its role.
   bool Fits(absl::string_view proof, ClosureId closure, Attempt attempt, absl::string_view worker);
   std::uint64_t proofs_computed() const;
 
  private:
   struct Fitted {
-    Attempt attempt;  // (0,0): nothing is remembered here
+    Attempt attempt;  // (0,0) if the entry is empty
     ClosureId closure;
     std::array<char, kProofBytes> proof{};
     std::string worker;
   };
   static constexpr std::size_t kRemembered =
-      1024;  // several times as many as run at once at a server's workers
+      1024;  // several times the number of attempts that run at once at the workers of a server
 
   const JobUid job_;
   const std::string key_;

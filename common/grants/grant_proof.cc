@@ -14,7 +14,7 @@ namespace evergrad::grants {
 namespace {
 
 constexpr absl::string_view kDomain =
-    "evergrad grant 1";  // nothing else that this key may ever sign begins like this
+    "evergrad grant 1";  // no other text that this key may ever sign begins like this
 
 void AppendU64(std::uint64_t value, std::string* out) {
   for (int byte = 0; byte < 8; ++byte) out->push_back(static_cast<char>(value >> (8 * byte)));
@@ -31,7 +31,8 @@ std::string NewKey() {
 
 std::string MakeProof(absl::string_view key, JobUid job, ClosureId closure, Attempt attempt,
                       absl::string_view worker) {
-  // Every field but the last has a fixed size, so that no two lists of fields give the same bytes.
+  // Every field except the last has a fixed size, so that no two lists of fields give the same
+  // bytes.
   std::string text(kDomain);
   text.reserve(kDomain.size() + 32 + worker.size());
   for (const std::uint64_t field : {job.value(), closure.value(), attempt.term, attempt.n})

@@ -36,7 +36,7 @@ std::string TimeText(std::int64_t wall_ms) {
                          static_cast<int>(wall_ms % 1000));
 }
 
-// A JSON string without hidden characters. Bytes that are not UTF-8 become U+FFFD.
+// Returns a JSON string without hidden characters. Bytes that are not UTF-8 become U+FFFD.
 std::string JsonString(absl::string_view text) {
   return JsonWithoutHidden(nlohmann::json(std::string(text))
                                .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -49,7 +49,7 @@ std::string Format(const Line& line, bool json) {
         "\",\"task\":", JsonString(line.task), ",\"job\":", JsonString(line.job),
         ",\"closure\":", JsonString(line.closure), ",\"text\":", JsonString(line.text), "}");
   }
-  // Text from outside may contain line ends or escape sequences; one entry must stay one line.
+  // Text from outside may contain line ends or escape sequences, but one entry must stay one line.
   return absl::StrCat(TimeText(line.wall_ms), " ", LevelName(line.level), " ",
                       line.task.empty() ? "-" : Escaped(line.task),
                       " job=", line.job.empty() ? "-" : Escaped(line.job),

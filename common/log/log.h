@@ -1,4 +1,4 @@
-// Logging behind one header: spdlog is included by log.cc only. Thread-safe.
+// Logging behind one header; only log.cc includes spdlog. Thread-safe.
 //
 // Each line has a job, a closure and a task. A bounded ring keeps the newest lines of this process
 // for `psctl logs`, which reads them through the coordinator's session.
@@ -30,11 +30,11 @@ struct Options {
   bool json = false;  // --log-format json: one object per line with the keys time, level, task,
                       // job, closure, text
   Level level = Level::kInfo;
-  std::string file;  // "": stderr
+  std::string file;  // "" for stderr
   std::size_t ring_lines_max = 4096;
 };
 
-// The subject of a line; copied into each line.
+// The subject of a line. It is copied into each line.
 struct Context {
   std::string job;
   std::string closure;
@@ -44,7 +44,7 @@ class Logger {
  public:
   explicit Logger(Options options);
   ~Logger();
-  void SetTask(absl::string_view task);  // "worker/0" once the identity is known
+  void SetTask(absl::string_view task);  // set to "worker/0" once the identity is known
   void Write(Level level, absl::string_view text, const Context& context = {});
   void Info(absl::string_view text, const Context& context = {}) {
     Write(Level::kInfo, text, context);
@@ -59,8 +59,8 @@ class Logger {
     Write(Level::kDebug, text, context);
   }
 
-  // The newest lines with number > after and wall_ms >= since_wall_ms, oldest first, at most
-  // `lines_max`.
+  // Returns the newest lines with number > after and wall_ms >= since_wall_ms, oldest first, at
+  // most `lines_max`.
   std::vector<Line> Read(std::uint64_t after, std::int64_t since_wall_ms, absl::string_view job,
                          std::size_t lines_max) const;
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kBodyBytesMax = 1024;  // The pages accept no body.
 constexpr std::uint64_t kUnsentBytesMax = 16ull
-                                          // of all unsent answers together, except the newest
+                                          // limit of all unsent answers together, except the newest
                                           << 20;
 constexpr int kBacklog = 256;
 constexpr int kAcceptedAtOnceMax = 32;
@@ -48,7 +48,7 @@ class Stream final : public httplib::Stream {
     answer_.append(from, bytes);
     return static_cast<ssize_t>(bytes);
   }
-  // httplib calls these for its log only.
+  // httplib calls these only for its log.
   void get_remote_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
   void get_local_ip_and_port(std::string& ip, int& port) const override { ip.clear(), port = 0; }
   socket_t socket() const override { return INVALID_SOCKET; }
@@ -60,10 +60,10 @@ class Stream final : public httplib::Stream {
 };
 
 // Serves httplib's pages over our own connections, one request each. One thread polls all
-// connections and answers complete requests, so any number of peers that send or read nothing
-// cannot block another peer. httplib's own server uses a thread per connection, and a few silent
-// peers would occupy them all. (It also waits with select(), which does not support file
-// descriptors above 1023.)
+// connections and answers complete requests, so no number of peers that send or read nothing can
+// block another peer. httplib's own server uses a thread per connection, and a few silent peers
+// would occupy all threads. (It also waits with select(), which does not support file descriptors
+// above 1023.)
 class ScrapeServer final : public httplib::Server {
  public:
   ScrapeServer(const Clock* clock, std::size_t connections_max, ConnectionLimits limits,
@@ -80,8 +80,8 @@ class ScrapeServer final : public httplib::Server {
     close(stop_);
   }
 
-  // Runs from the bind of the listener until Stop, which any thread may call. Open connections are
-  // closed then.
+  // Runs from the bind of the listener until Stop, which any thread may call. At the end it closes
+  // open connections.
   void Serve() {
     ::listen(svr_sock_, kBacklog);  // httplib's backlog is five.
     fcntl(svr_sock_, F_SETFL, fcntl(svr_sock_, F_GETFL) | O_NONBLOCK);
@@ -137,13 +137,13 @@ class ScrapeServer final : public httplib::Server {
   }
 
   // Accepts a bounded number per turn, so that earlier connections are served in between. Otherwise
-  // a crowd would push out a connection that arrived with it.
+  // a crowd would displace a connection that arrived with it.
   void Accept() {
     for (int i = 0; i < kAcceptedAtOnceMax && clock_->Now() >= accept_at_; ++i) {
       const int fd = accept4(svr_sock_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         if (errno == EINTR || errno == ECONNABORTED) continue;
-        // Out of descriptors or memory: drop the oldest connection, or try again later.
+        // Without descriptors or memory, drop the oldest connection, or try again later.
         if (errno != EAGAIN && errno != EWOULDBLOCK && !DropOldest())
           accept_at_ = clock_->Now() + kAcceptAgain;
         return;

@@ -19,27 +19,27 @@ struct TlsPems {
 
 struct ExporterOptions {
   std::string listen;  // host:port or [v6]:port; port 0 selects a free port
-  // HTTPS with this certificate. /healthz answers every client; /metrics requires a client
-  // certificate signed by `ca` and otherwise answers 403 with the reason.
+  // HTTPS with this certificate. /healthz answers every client. /metrics requires a client
+  // certificate signed by `ca`, and otherwise answers 403 with the reason.
   std::optional<TlsPems> tls;
-  // Serves plain HTTP at an address that other machines can reach. Without it and without `tls`
-  // such an address is refused (P10).
+  // Serves plain HTTP at an address that other machines can reach. Such an address is refused (P10)
+  // if neither this nor `tls` is set.
   bool plain_off_loopback = false;
   ConnectionLimits limits;
   std::size_t connections_max =
-      256;  // One more connection closes the oldest one without a complete request.
+      256;  // one more connection closes the oldest one without a complete request
 };
 
 class HttpExporter {
  public:
   // `registry` and `clock` outlive the exporter, and so do objects that the registry's callbacks
-  // read. InvalidArgument for an address that is not host:port, an address off loopback without TLS
-  // or plain_off_loopback, or files that OpenSSL rejects. Unavailable if the address cannot be
-  // bound.
+  // read. InvalidArgument for an address that is not host:port, for an address off loopback without
+  // TLS or plain_off_loopback, and for files that OpenSSL rejects. Unavailable if the address
+  // cannot be bound.
   static absl::StatusOr<std::unique_ptr<HttpExporter>> Start(ExporterOptions options,
                                                              Registry* registry,
                                                              const Clock* clock);
-  // Closes open connections, so a slow client does not delay the daemon's end.
+  // Closes open connections, so that a slow client does not delay the daemon's end.
   ~HttpExporter();
   std::string address() const;  // the bound host:port
   bool tls() const;

@@ -55,7 +55,7 @@ std::string Number(double v) {
   return std::string(buffer, end);
 }
 
-// `a="x",b="y"`, the identity of a metric within its family.
+// The identity of a metric within its family: `a="x",b="y"`.
 std::string LabelText(const Labels& labels) {
   std::string out;
   for (const auto& [key, value] : labels) {
@@ -120,7 +120,7 @@ struct Registry::Impl {
     std::map<std::string, std::unique_ptr<Histogram>> histograms;
     std::map<std::string, std::function<std::string()>> callbacks;  // returns the value as text
     std::shared_ptr<const std::function<std::vector<Registry::Samples>()>>
-        group;  // may be null; shared by its members
+        group;  // may be null; shared by the members of the group
     std::size_t member = 0;
   };
 
@@ -204,7 +204,7 @@ void Registry::AddCallbackGauges(const std::vector<Named>& gauges,
 }
 
 std::string Registry::PrometheusText() const {
-  // Copies the needed data first, because callbacks run without the lock: they may take their
+  // The needed data is copied first, because callbacks run without the lock: they may take their
   // owner's lock.
   struct Sample {
     std::string labels;

@@ -57,8 +57,8 @@ class Registry {
  public:
   Registry();
   ~Registry();
-  // Returns the metric of this name and these labels, created on first use; it lives as long as the
-  // registry. Another type or help text for a known name is a broken invariant (EG_CHECK).
+  // Returns the metric of this name and these labels, which is created on first use and lives as
+  // long as the registry. EG_CHECK: a known name has the same type and help text.
   Counter& GetCounter(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Gauge& GetGauge(absl::string_view name, absl::string_view help, const Labels& labels = {});
   Histogram& GetHistogram(absl::string_view name, absl::string_view help,
@@ -67,16 +67,16 @@ class Registry {
   // registry. A second call with the same name and labels replaces `read`.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
                         std::function<double()> read);
-  // A counter that its owner keeps; values of `read` never fall.
+  // A counter that its owner keeps. The values of `read` never fall.
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                           std::function<std::uint64_t()> read);
-  // Like AddCallbackGauge for a changing set of objects (jobs): one sample for each object at the
+  // Like AddCallbackGauge, for a changing set of objects (jobs). Each object has one sample at the
   // time of the scrape. `read` bounds their number.
   using Samples = std::vector<std::pair<Labels, double>>;
   void AddCallbackGauges(absl::string_view name, absl::string_view help,
                          std::function<Samples()> read);
-  // Several gauges at once, {name, help}: `read` is called once per scrape and returns the samples
-  // of each, in their order.
+  // Adds several gauges at once, as {name, help}. `read` is called once per scrape and returns the
+  // samples of each gauge, in their order.
   using Named = std::pair<std::string, std::string>;
   void AddCallbackGauges(const std::vector<Named>& gauges,
                          std::function<std::vector<Samples>()> read);
@@ -87,7 +87,7 @@ class Registry {
   std::unique_ptr<Impl> impl_;
 };
 
-// A limit with its fill level and refusals. Every `_max` setting has one, exported as
+// A limit with its fill level and refusals. Every `_max` setting has one. It is exported as
 // <name>_current, <name>_limit and <name>_refused_total.
 struct Limit {
   Limit(Registry& registry, absl::string_view name, absl::string_view help, double limit);

@@ -116,7 +116,7 @@ void ScrapeConnection::Ask() {
         return;
       }
     }
-    // Looks for an empty line, whose beginning may be in the piece before.
+    // Look for an empty line, whose beginning may be in the previous piece.
     const std::size_t from = request_.size() - std::min<std::size_t>(request_.size(), 2);
     request_.append(piece, static_cast<std::size_t>(n));
     if (request_.find("\n\r\n", from) != std::string::npos) {
@@ -163,9 +163,9 @@ void ScrapeConnection::RefusePlainHttp() {
   constexpr absl::string_view kAnswer =
       "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nthis "
       "listener speaks HTTPS, the request was plain HTTP\n";
-  // One try is enough: these few bytes always fit into the empty buffer of the socket.
+  // One attempt is enough, because these few bytes always fit into the empty buffer of the socket.
   (void)send(fd_, kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  // Reads the rest of the request first, because closing with unread data would reset the
+  // The rest of the request is read before the close. A close with unread data would reset the
   // connection and lose the answer.
   shutdown(fd_, SHUT_WR);
   state_ = State::kRefused;

@@ -16,8 +16,8 @@ struct ssl_st;
 namespace evergrad::metrics {
 
 struct ConnectionLimits {
-  // Limits from the accepted connection to the last byte of its request, and from there to the last
-  // byte of the answer.
+  // Limits of two phases: from the accepted connection to the last byte of its request, and from
+  // there to the last byte of the answer.
   std::chrono::milliseconds request_time_max{5'000}, answer_time_max{10'000};
   std::size_t request_bytes_max = 16u << 10;
 };
@@ -25,15 +25,16 @@ struct ConnectionLimits {
 class ScrapeConnection {
  public:
   enum class State {
-    kAsking,     // Performs the handshake, if any, and reads the request.
+    kAsking,     // performs the handshake, if any, and reads the request
     kAsked,      // request() is complete; the owner calls Answer next.
     kAnswering,  // Sends the answer.
     // A peer that speaks plain HTTP was told to use HTTPS; the rest of its data is discarded.
     kRefused,
-    kOver,  // The owner destroys the connection.
+    kOver,  // the owner must destroy the connection
   };
 
-  // Owns `fd`, a connected socket. `tls`: null for plain HTTP. `clock` and `tls` outlive it.
+  // Owns `fd`, a connected socket. `tls` is null for plain HTTP. `clock` and `tls` outlive the
+  // connection.
   ScrapeConnection(int fd, const Clock* clock, ConnectionLimits limits, ssl_ctx_st* tls);
   ~ScrapeConnection();
   ScrapeConnection(const ScrapeConnection&) = delete;
@@ -50,13 +51,13 @@ class ScrapeConnection {
   const std::string& request() const { return request_; }
   // nullptr for plain HTTP.
   const ssl_st* session() const;
-  // Sends the answer; call it once, in kAsked. Continues like Proceed.
+  // Sends the answer; called once, in kAsked. Continues like Proceed.
   State Answer(std::string answer);
-  // Bytes of the answer that the peer has not accepted yet.
+  // Returns the number of bytes of the answer that the peer has not accepted yet.
   std::size_t unsent_bytes() const { return answer_.size() - sent_; }
 
  private:
-  // Each continues as far as possible; state_ and events_ describe what it waits for.
+  // Both continue as far as possible. Afterwards state_ and events_ describe the next wait.
   void Ask();
   void Send();
   void Drain();

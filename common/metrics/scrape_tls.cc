@@ -22,8 +22,8 @@ Bio Reader(const std::string& pem) {
   return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
-// The index under which a session stores the first error in the verification of its client's
-// certificate.
+// Returns the index under which a session stores the first error in the verification of its
+// client's certificate.
 int ErrorIndex() {
   static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
   return index;
@@ -60,7 +60,7 @@ bool UseAuthorities(SSL_CTX* context, const std::string& pem) {
   return added > 0;
 }
 
-// Uses the leaf certificate and the intermediate ones in the file.
+// Uses the leaf certificate and the intermediate certificates in the file.
 bool UseCertificates(SSL_CTX* context, const std::string& pem) {
   const Bio bio = Reader(pem);
   const auto leaf = Certificate(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));

@@ -1,9 +1,9 @@
 // TLS of the metrics listener: the daemon's own certificate, and the verification of client
 // certificates. Private to the room.
 //
-// A client may show no certificate, or an invalid one: the handshake still succeeds, and the page
-// that requires a certificate checks ClientCertificateProblem(). Thus /healthz answers a prober
-// without a certificate.
+// A client may show no certificate, or an invalid one; the handshake still succeeds. The page that
+// requires a certificate checks ClientCertificateProblem(). Thus /healthz answers a prober without
+// a certificate.
 #pragma once
 
 #include <memory>
@@ -18,13 +18,13 @@ namespace evergrad::metrics {
 
 struct TlsPems;
 
-// InvalidArgument for a text that is not PEM, or a key that does not belong to the certificate. TLS
-// 1.2 and later, without session resumption (a resumed session would not verify the client's
-// certificate again).
+// Makes a context for TLS 1.2 and later, without session resumption, because a resumed session
+// would not verify the client's certificate again. InvalidArgument for a text that is not PEM, or a
+// key that does not belong to the certificate.
 absl::StatusOr<std::shared_ptr<ssl_ctx_st>> MakeServerContext(const TlsPems& pems);
 
-// Valid after the handshake. Returns "" if the client showed a currently valid certificate signed
-// by the authority, else the problem.
+// Returns "" if the client showed a currently valid certificate signed by the authority, otherwise
+// the problem. Valid after the handshake.
 std::string ClientCertificateProblem(const ssl_st* session);
 
 }  // namespace evergrad::metrics

@@ -8,15 +8,15 @@
 
 namespace evergrad::plan {
 
-// A dense variable of a counting job; its shards receive pushes only if a batch has samples in
+// A dense variable of a counting job. Its shards receive pushes only if a batch has samples in
 // them.
 inline constexpr char kCountingSamples[] = "counting/samples";
 
-// The rows of one table: none, or up to seven, possibly with duplicate ids. With Mix of
-// common/base/mix.h:
-//   k = Mix(4096 closure + update, table), of k % 8 rows row i draws d = Mix(k, i + 1); its id is
-//   Mix(d % table_ids, table) as an int64, or, where i % 3 = 2, that of row i - 1 once more; its
-//   element e is 1 + (d >> 32) % 3 + e.
+// The rows of one table: none, or up to seven, possibly with duplicate ids. Mix is that of
+// common/base/mix.h. With k = Mix(4096 closure + update, table), there are k % 8 rows.
+//
+// Row i draws d = Mix(k, i + 1). Its id is Mix(d % table_ids, table) as an int64, or, if i % 3 = 2,
+// the id of row i - 1 once more. Its element e is 1 + (d >> 32) % 3 + e.
 struct CountingRows {
   std::vector<std::int64_t> ids;
   std::vector<float> values;  // ids.size() x dimension

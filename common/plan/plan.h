@@ -1,5 +1,5 @@
-// The arithmetic of a plan: closure number -> epoch, positions, batches. Pure; worker and
-// coordinator must agree on it.
+// The arithmetic of a plan: it computes epoch, positions and batches from a closure number. Pure.
+// Worker and coordinator must agree on it.
 //
 // A closure lies in one epoch. Its last batch and the last closure of an epoch may be short
 // (LEDGER.md line 2).
@@ -44,16 +44,17 @@ class Plan {
   std::uint64_t closures() const { return closures_per_epoch_ * spec_.epochs; }
   std::uint64_t steps_per_epoch() const { return steps_per_epoch_; }
   std::uint64_t steps() const { return steps_per_epoch_ * spec_.epochs; }
-  // Requires c < closures().
+  // The closure must be below closures().
   ClosureRange Closure(ClosureId c) const;
-  // Example indices of update u of closure c, in batch order. Requires u < Closure(c).steps.
+  // Returns the example indices of update u of closure c, in batch order. u must be below
+  // Closure(c).steps.
   std::vector<std::uint64_t> Batch(ClosureId c, UpdateIndex u) const;
   std::uint64_t GlobalStep(ClosureId c, UpdateIndex u) const {
     return Closure(c).first_global_step + u.value();
   }
 
-  // Evaluation closures have their own numbers, from 0 in each round; they read the file in order,
-  // unshuffled.
+  // Evaluation closures have their own numbers, from 0 in each round. They read the file in order,
+  // not shuffled.
   std::uint64_t eval_closures() const;
   ClosureRange EvalClosure(std::uint64_t n) const;  // epoch = 0, global step = 0
 

@@ -20,12 +20,12 @@ namespace {
 constexpr int kRounds = 10;
 constexpr int kFeistelRounds = 4;
 
-// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) with u1 = (a + 1) / 2^32, in (0,1] so that the logarithm
-// is finite, and u2 = b / 2^32. Computed in double with an error of about 1e-16 and rounded once.
-// It has no branch and does not use the C library, so the bits are the same everywhere and several
-// elements can be computed in parallel.
+// Box-Muller: sqrt(-2 ln u1) cos(2 pi u2) with u1 = (a + 1) / 2^32 and u2 = b / 2^32. u1 is in
+// (0,1], so the logarithm is finite. The result is computed in double with an error of about 1e-16
+// and rounded once. The code has no branch and does not use the C library, so the bits are the same
+// everywhere and several elements can be computed in parallel.
 inline float NormalOf(std::uint32_t a, std::uint32_t b) {
-  // a + 1 = 2^e m with m from sqrt(1/2) to sqrt(2); ln m = 2 atanh((m - 1) / (m + 1)), by its
+  // With m from sqrt(1/2) to sqrt(2), a + 1 = 2^e m; ln m = 2 atanh((m - 1) / (m + 1)), by its
   // series.
   constexpr double kTwo52 = 0x1p52;
   constexpr std::uint64_t kTwo52Bits = 0x4330000000000000, kRootHalfBits = 0x3fe6a09e667f3bcd;
@@ -58,7 +58,7 @@ inline float NormalOf(std::uint32_t a, std::uint32_t b) {
   return static_cast<float>(std::sqrt(-2.0 * log) * std::bit_cast<double>(turned));
 }
 
-// The first two words of the blocks (index + i, 0).
+// Computes the first two words of the blocks (index + i, 0).
 constexpr std::size_t kBlocks = 8;
 void TwoWords(std::uint64_t key, std::uint64_t index, std::uint32_t* a, std::uint32_t* b) {
 #if defined(__AVX2__)

@@ -16,33 +16,34 @@ namespace evergrad::random {
 
 using Block = std::array<std::uint32_t, 4>;
 
-// One Philox 4x32-10 block.
+// Returns one Philox 4x32-10 block.
 Block Philox(std::uint64_t key, std::uint64_t counter_low, std::uint64_t counter_high);
 
-// A key from a seed and a name ("dense/kernel"): the first 8 bytes of a fixed 64-bit hash (FNV-1a,
-// then the SplitMix64 finalizer).
+// Returns a key from a seed and a name ("dense/kernel"): the first 8 bytes of a fixed 64-bit hash
+// (FNV-1a, then the SplitMix64 finalizer).
 std::uint64_t KeyOf(std::uint64_t seed, absl::string_view name);
 
-// Uniform in [0,1) with 24 bits; element i is word i % 4 of block i / 4.
+// Returns a uniform number in [0,1) with 24 bits. Element i is word i % 4 of block i / 4.
 float Uniform(std::uint64_t key, std::uint64_t index);
-// Standard normal by Box-Muller in double from words 0 and 1 of the block `index`, rounded to
-// float. It has its own logarithm and cosine, so its bits do not depend on a C library.
+// Returns a standard normal number by Box-Muller in double from words 0 and 1 of the block `index`,
+// rounded to float. The function has its own logarithm and cosine, so its bits do not depend on a C
+// library.
 float Normal(std::uint64_t key, std::uint64_t index);
-// Normal with mean 0 and stddev 1, redrawn (next words, then next high counter) until |x| < 2, like
-// Keras' truncated_normal.
+// Returns a normal number with mean 0 and stddev 1, redrawn (next words, then next high counter)
+// until |x| < 2, like Keras' truncated_normal.
 float TruncatedNormal(std::uint64_t key, std::uint64_t index);
-// The values of index, index + 1, …: the same bits, computed several at a time.
+// Computes the values of index, index + 1, …: the same bits, several at a time.
 void TruncatedNormals(std::uint64_t key, std::uint64_t index, std::span<float> out);
-// A uniform integer of 64 bits.
+// Returns a uniform integer of 64 bits.
 std::uint64_t Bits64(std::uint64_t key, std::uint64_t index);
 
-// A permutation of [0, n): a 4-round Feistel network over the next even power of two, with cycle
-// walking. It needs no table.
+// A permutation of [0, n). It is a 4-round Feistel network over the next even power of two, with
+// cycle walking, and needs no table.
 class Permutation {
  public:
   Permutation(std::uint64_t n, std::uint64_t key);
   std::uint64_t size() const { return n_; }
-  // Image of `i` < n.
+  // Returns the image of `i`, which is below n.
   std::uint64_t operator()(std::uint64_t i) const;
 
  private:
@@ -51,8 +52,8 @@ class Permutation {
   int half_bits_;
 };
 
-// 64 random bits from the operating system, for process uids and job uids. All other random numbers
-// have seeds.
+// Returns 64 random bits from the operating system, for process uids and job uids. All other random
+// numbers have seeds.
 std::uint64_t EntropyFromOs();
 
 }  // namespace evergrad::random

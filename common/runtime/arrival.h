@@ -1,8 +1,8 @@
 // One answer from an executor to a waiting thread.
 //
-// Only I/O threads may wait, because an executor never blocks. The answering function answers once.
-// If it is destroyed uncalled (its executor was shut down, its queue dropped), it answers
-// Cancelled, so no thread waits for ever.
+// Only I/O threads may wait, because an executor never blocks. The answering side answers once. If
+// its function is destroyed uncalled (its executor was shut down, its queue dropped), the answer is
+// Cancelled, so no thread waits forever.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace evergrad::runtime {
 
-// Thread-safe. Shared by the waiting and the answering side.
+// Thread-safe. The waiting side and the answering side share it.
 template <class T>
 class Arrival {
  public:
@@ -27,13 +27,13 @@ class Arrival {
     if (!value_) value_ = std::move(value);
     arrived_.NotifyAll();
   }
-  // Call it once, because the answer is moved out.
+  // Returns the answer. Called once, because the answer is moved out.
   absl::StatusOr<T> Wait() {
     MutexLock lock(&mu_);
     while (!value_) arrived_.Wait(&mu_);
     return *std::move(value_);
   }
-  // The function for the answering side. `uncalled` is the message of Cancelled.
+  // Returns the function for the answering side. `uncalled` is the message of Cancelled.
   static std::function<void(absl::StatusOr<T>)> Answerer(const std::shared_ptr<Arrival>& arrival,
                                                          absl::string_view uncalled) {
     struct Promise {

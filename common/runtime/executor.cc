@@ -21,7 +21,8 @@ constexpr std::chrono::nanoseconds kDelayMax =
     std::chrono::hours(24 * 365 * 10);  // Keeps now + delay from overflowing.
 constexpr std::size_t kThreadNameMax = 15;
 
-// Timers in the order of their due times; timers of equal time in the order of their creation.
+// Timers in the order of their due times. Timers with equal times are in the order of their
+// creation.
 using TimerKey = std::pair<MonoTime, std::uint64_t>;
 using Timers = std::map<TimerKey, Task>;
 
@@ -69,8 +70,8 @@ struct ThreadExecutor::Impl {
         running = batch.size();
         user = User::kOwnThread;
       }
-      // Takes the whole queue at once: one lock for many tasks. Tasks that these post run after
-      // them.
+      // The thread takes the whole queue at once, so that many tasks need one lock. Tasks that
+      // these tasks post run afterwards.
       while (!batch.empty()) {
         Task task = std::move(batch.front());
         batch.pop_front();
@@ -99,10 +100,10 @@ struct ThreadExecutor::Impl {
   std::uint64_t next_timer ABSL_GUARDED_BY(mu) = 0;
   bool stopping ABSL_GUARDED_BY(mu) = false;
   enum class User { kNobody, kOwnThread, kBorrower };
-  // the thread that runs tasks; it changes under the lock only, so each thread sees the effects of
-  // the one before
+  // The thread that runs tasks. It changes only under the lock, so each thread sees the effects of
+  // the thread before.
   User user ABSL_GUARDED_BY(mu) = User::kNobody;
-  // the executor's thread must look again once the borrower has finished
+  // True if the executor's thread must look again once the borrower has finished.
   bool awaits_borrower ABSL_GUARDED_BY(mu) = false;
   std::atomic<std::size_t> running{0};
   Mutex join_mu;  // Held while joining, so that a second Shutdown() returns only once the thread
@@ -146,7 +147,8 @@ bool ThreadExecutor::RunIfIdle(const Task& task) {
   MutexLock lock(&impl_->mu);
   impl_->user = Impl::User::kNobody;
   impl_->running = 0;
-  // Under the lock, because the executor may be destroyed once its thread has ended.
+  // The notification is sent under the lock, because the executor may be destroyed once its thread
+  // has ended.
   if (std::exchange(impl_->awaits_borrower, false) || !impl_->queue.empty())
     impl_->wake.NotifyOne();
   return true;
@@ -230,7 +232,8 @@ Event::Event() : impl_(std::make_unique<Impl>()) {}
 Event::~Event() = default;
 
 void Event::Set() {
-  // Notified under the lock, because a waiter may destroy the event as soon as it sees it set.
+  // The notification is sent under the lock, because a waiter may destroy the event as soon as it
+  // sees it set.
   MutexLock lock(&impl_->mu);
   impl_->set = true;
   impl_->changed.NotifyAll();

@@ -24,9 +24,9 @@ class Executor {
   virtual bool Post(Task task) = 0;
   // Runs `task` once, after `delay` or later. Returns false after the shutdown.
   virtual bool PostAfter(std::chrono::nanoseconds delay, Task task) = 0;
-  // Runs `task` on the calling thread, if no task of the executor runs or waits; tasks posted
-  // meanwhile run after it. Returns false otherwise; `task` is then unchanged, and the caller posts
-  // it. For tasks shorter than the wake-up of a thread. Never blocks.
+  // Runs `task` on the calling thread and returns true, if no task of the executor runs or waits.
+  // Tasks posted meanwhile run afterwards. Otherwise returns false; `task` is unchanged, and the
+  // caller posts it. Use it for tasks that are shorter than the wake-up of a thread. Never blocks.
   virtual bool RunIfIdle(const Task& task) {
     (void)task;
     return false;
@@ -38,7 +38,7 @@ class ThreadExecutor final : public Executor {
  public:
   struct Options {
     std::string name;  // Thread name; the system shows 15 characters.
-    // Largest number of waiting tasks. More mean that a bound of the callers is broken: EG_CHECK.
+    // Limit of waiting tasks. EG_CHECK: more tasks mean that a bound of the callers is broken.
     std::size_t queue_max = 1u << 20;
   };
   explicit ThreadExecutor(Options options);
@@ -48,9 +48,9 @@ class ThreadExecutor final : public Executor {
   bool PostAfter(std::chrono::nanoseconds delay, Task task) override;
   bool RunIfIdle(const Task& task) override;
   // Runs the tasks posted before the call, drops timers that are not due, and joins the thread.
-  // Idempotent; not from its own thread.
+  // Idempotent. Must not be called on the executor's own thread.
   void Shutdown();
-  // True on the executor's own thread, false on a thread that RunIfIdle borrows.
+  // Returns true on the executor's own thread, and false on a thread that RunIfIdle borrows.
   bool InThisThread() const;
   std::size_t queue_depth() const;
 
@@ -59,8 +59,8 @@ class ThreadExecutor final : public Executor {
   std::unique_ptr<Impl> impl_;
 };
 
-// A named thread that runs `body` once; the destructor joins it. `body` must end by itself (a
-// closed queue, a stop flag).
+// A named thread that runs `body` once; the destructor joins it. `body` must end by itself, for
+// example because of a closed queue or a stop flag.
 class Thread {
  public:
   Thread(absl::string_view name, std::function<void()> body);
@@ -104,9 +104,9 @@ class SignalWaiter {
   ~SignalWaiter();
   SignalWaiter(const SignalWaiter&) = delete;
   SignalWaiter& operator=(const SignalWaiter&) = delete;
-  // Returns the number of the next signal. Each signal is returned once, so a second Ctrl-C can be
-  // told from the first. After RequestStop() (thread-safe, from any thread) it returns 0 whenever
-  // no signal is waiting.
+  // Returns the number of the next signal. Each signal is returned once, so that a second Ctrl-C
+  // can be told from the first. After RequestStop(), which any thread may call, it returns 0
+  // whenever no signal is waiting.
   int Wait();
   int WaitFor(std::chrono::milliseconds timeout);  // Returns kTimedOut if no signal arrived.
   void RequestStop();

@@ -1,5 +1,5 @@
-// The digest of an embedding table's rows: a sum over the rows, mod 2^64. It depends neither on
-// their order nor on their distribution; the digests of partitions add up. Pure.
+// The digest of an embedding table's rows: a sum over the rows, mod 2^64. It depends neither on the
+// order of the rows nor on their distribution; the digests of partitions add up. Pure.
 #pragma once
 
 #include <bit>
@@ -11,8 +11,8 @@
 
 namespace evergrad::sharding {
 
-// `floats` are a part of the row, from its element `first` on (the optimizer state follows the
-// values: first = dimension).
+// `floats` are a part of the row, from its element `first` on. The optimizer state follows the
+// values, so its `first` is the dimension.
 inline std::uint64_t DigestOfRow(std::int64_t id, std::uint32_t first,
                                  std::span<const float> floats) {
   const std::uint64_t row = Mix64(static_cast<std::uint64_t>(id)) + first;

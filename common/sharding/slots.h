@@ -1,7 +1,7 @@
 // The slot of a job that holds a row of an embedding table. Pure.
 //
-// Slot i of all tables is one shard, and the number of slots is fixed for the job: a change of
-// servers moves shards and never rehashes rows.
+// Slot i of all tables is one shard, and the number of slots is fixed for the job. Therefore a
+// change of servers moves shards and never rehashes rows.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ constexpr std::uint64_t Mix64(std::uint64_t x) {
 // common to all tables (0, "unseen") are not all in one slot.
 inline std::uint64_t SlotKey(absl::string_view table) { return random::KeyOf(0, table); }
 
-// A number in [0, slots), slots <= kSlotsMax, made from the upper bits of the hash. A hash table
+// Returns a number in [0, slots), slots <= kSlotsMax, from the upper bits of the hash. A hash table
 // inside a slot must use lower bits.
 constexpr std::uint32_t SlotOf(std::uint64_t slot_key, std::int64_t id, std::uint32_t slots) {
   return static_cast<std::uint32_t>(

@@ -18,7 +18,7 @@ inline constexpr std::size_t kPreambleBytes = 64, kTrailerBytes = 64, kBlockHead
                              kAlignment = 32;
 inline constexpr std::uint32_t kBlockMagic = 0x4b424745;  // "EGBK"
 
-// Little-endian on every machine.
+// Stores the value as little-endian on every machine.
 template <class T>
 void Store(std::span<std::byte> out, std::size_t at, T value) {
   for (std::size_t i = 0; i < sizeof(T); ++i)
@@ -31,7 +31,7 @@ T Load(std::span<const std::byte> in, std::size_t at) {
     value |= static_cast<T>(std::to_integer<T>(in[at + i]) << (8 * i));
   return value;
 }
-// Every fixed part ends with the CRC32C of its other bytes.
+// Writes the CRC32C of the other bytes at the end; every fixed part ends with it.
 inline void Seal(std::span<std::byte> part) {
   Store(part, part.size() - 4, Crc32c(part.first(part.size() - 4)));
 }

@@ -1,9 +1,9 @@
 // Manifests: lists of the files that form a checkpoint (LEDGER lines 27, 28). Each is one small
-// file that is never overwritten. The newest undamaged one is used; damaged ones are skipped and
-// named (P6).
+// file that is never overwritten. The newest undamaged manifest is used; damaged ones are skipped
+// and named (P6).
 //
-// The functions block and are as thread-safe as the FileSystem. DataLoss for damage, with path,
-// offset, want and got. Unimplemented for a newer version.
+// The functions block, and are as thread-safe as the FileSystem. Damage gives DataLoss with path,
+// offset, expected and actual value. A newer version gives Unimplemented.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@ namespace evergrad::snapshot {
 inline constexpr std::uint64_t kManifestBytesMax =
     256u << 20;  // 10,000 shards with 1,000 intervals each are 150 MB
 
-// "manifest-000000000012.egmanifest": the order of names is the order of numbers.
+// Returns "manifest-000000000012.egmanifest". The order of names is the order of numbers.
 std::string ManifestName(std::uint64_t number);
 std::optional<std::uint64_t> ParseManifestName(absl::string_view name);
 
-// InvalidArgument for a manifest that DecodeManifest would refuse.
+// Returns InvalidArgument for a manifest that DecodeManifest would refuse.
 absl::StatusOr<std::string> EncodeManifest(const v1::Manifest& manifest);
-// `path` is for messages. Checks that there is one entry per shard of the plan, in its order; that
-// file names are valid, hashes have 32 bytes and sets are well-formed; that entries without a file
-// are empty; and that `complete` agrees with the done sets.
+// `path` is for messages. The checks are: there is one entry per shard of the plan, in its order;
+// file names are valid, hashes have 32 bytes and sets are well-formed; entries without a file are
+// empty; `complete` agrees with the done sets.
 absl::StatusOr<v1::Manifest> DecodeManifest(absl::string_view bytes, absl::string_view path);
 
 // Writes the manifest as folder/ManifestName(number). AlreadyExists if the number is taken.
@@ -37,8 +37,8 @@ absl::Status WriteManifest(fs::FileSystem& files, absl::string_view folder,
                            const v1::Manifest& manifest);
 absl::StatusOr<v1::Manifest> ReadManifest(fs::FileSystem& files, absl::string_view uri);
 
-// The numbers of the manifests in a folder, rising. Damage is detected only when a manifest is
-// read.
+// Returns the numbers of the manifests in a folder, in rising order. Damage is detected only when a
+// manifest is read.
 absl::StatusOr<std::vector<std::uint64_t>> ListManifests(fs::FileSystem& files,
                                                          absl::string_view folder);
 
@@ -46,17 +46,17 @@ absl::StatusOr<std::vector<std::uint64_t>> ListManifests(fs::FileSystem& files,
 struct NewestManifest {
   std::string uri;
   v1::Manifest manifest;
-  // newer manifests that were skipped, newest first, with the reasons
+  // Newer manifests that were skipped, newest first, with the reasons.
   std::vector<absl::Status> passed_over;
 };
-// NotFound if there is no manifest, or no readable one (each is named).
+// Returns NotFound if there is no readable manifest; the error names each unreadable one.
 absl::StatusOr<NewestManifest> FindNewestManifest(fs::FileSystem& files, absl::string_view folder);
 
 // Returns whether all done sets are equal.
 bool DoneSetsAreEqual(const v1::Manifest& manifest);
 
 // Compares one file of a manifest with its entry: job, plan, cut, epoch, start, lsn, sets, size,
-// hash. `whole` reads every byte; otherwise only both ends and the ledger are read.
+// hash. With `whole` it reads every byte, otherwise only both ends and the ledger.
 absl::StatusOr<ShardFileReport> CheckShardOf(fs::FileSystem& files, absl::string_view folder,
                                              const v1::Manifest& manifest, int index, bool whole);
 

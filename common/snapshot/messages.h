@@ -1,5 +1,5 @@
 // Conversions between the messages of a file and the types of common/base. common/client has
-// similar ones for the wire; these exist because files must be readable without the transport.
+// similar functions for the wire. These exist because files must be readable without the transport.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -16,7 +16,7 @@ v1::Stamp ToProto(const Stamp<Tag>& stamp) {
   proto.set_n(stamp.n);
   return proto;
 }
-// FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
+// Use: FromProto<ShardEpoch>(m.epoch()). Every pair is a valid stamp; an absent message is (0,0).
 template <class S>
 S FromProto(const v1::Stamp& proto) {
   S stamp;
@@ -26,8 +26,8 @@ S FromProto(const v1::Stamp& proto) {
 }
 
 v1::IntervalSet ToProto(const IntervalSet& set);
-// InvalidArgument for an odd number of bounds, and for intervals that are empty, touch, overlap or
-// are out of order: a set has exactly one representation in a file.
+// Returns InvalidArgument for an odd number of bounds, and for intervals that are empty, touch,
+// overlap or are out of order. Therefore a set has exactly one representation in a file.
 absl::StatusOr<IntervalSet> FromProto(const v1::IntervalSet& proto);
 
 }  // namespace evergrad::snapshot

@@ -6,7 +6,7 @@ namespace evergrad::snapshot {
 
 std::optional<RowsView> ParseRows(std::span<const std::byte> block, std::uint32_t dimension) {
   constexpr std::size_t kHeadBytes = 8,
-                        kFixedBytes = 3 * sizeof(std::uint64_t);  // per row: id, stamp, count
+                        kFixedBytes = 3 * sizeof(std::uint64_t);  // bytes per row: id, stamp, count
   if (block.size() < kHeadBytes) return std::nullopt;
   std::uint32_t head[2];
   std::memcpy(head, block.data(), sizeof(head));

@@ -2,7 +2,7 @@
 //
 // Neither class is thread-safe; both block and must run on an I/O thread. Bytes that are read are
 // not trusted: every length is checked before use, and a checksum covers every bit. A damaged file
-// gives DataLoss with path, offset, expected and actual value; a file of a newer version gives
+// gives DataLoss with path, offset, expected and actual value. A file of a newer version gives
 // Unimplemented with both versions.
 #pragma once
 
@@ -45,8 +45,8 @@ enum class Section : std::uint32_t {
 };
 absl::string_view SectionName(Section section);  // "values"; "section" for an unknown number
 
-// "shard-00003.epoch-1-5.lsn-120.egshard": a name identifies one state and is never used for
-// another.
+// Returns "shard-00003.epoch-1-5.lsn-120.egshard". A name identifies one state and is never used
+// for another.
 std::string ShardFileName(ShardId shard, ShardEpoch epoch, std::uint64_t lsn);
 struct ShardFileKey {
   ShardId shard;
@@ -61,8 +61,8 @@ struct FileDigest {
   Sha256Digest sha256{};  // digest of the whole file
 };
 
-// Uses the memory of one block. Calls in order: Begin; BeginSection and Append for each section;
-// Finish. After an error no call is allowed. The caller commits the file.
+// Uses the memory of one block. The order of calls is Begin; BeginSection and Append for each
+// section; Finish. After an error no call is allowed. The caller commits the file.
 class ShardFileWriter {
  public:
   // `out` outlives the writer.
@@ -70,7 +70,8 @@ class ShardFileWriter {
                                                                 const v1::ShardFileHeader& header);
   absl::Status BeginSection(Section section, std::uint32_t index);
   absl::Status Append(std::span<const std::byte> bytes);
-  // The next bytes start a new block (kRows: blocks are self-contained).
+  // Lets the next bytes start a new block. The section kRows needs this, because its blocks are
+  // self-contained.
   absl::Status EndBlock();
   absl::Status WriteCounters(const v1::ShardCounters& counters);
   absl::Status WriteLedger(const v1::ShardLedger& ledger);
@@ -117,7 +118,7 @@ class ShardFileReader {
   // Reads the whole file once, in order. Data given to `take` may be used only if the result is OK,
   // because the last byte decides. An error of `take` ends the reading.
   absl::Status ReadAll(const std::function<absl::Status(const Piece&)>& take);
-  // Reads only counters and ledger. Checks each of their blocks and nothing else of the file.
+  // Reads only counters and ledger, and checks each of their blocks and nothing else of the file.
   absl::Status ReadLedger();
 
   // Valid after ReadAll or ReadLedger.
@@ -136,8 +137,8 @@ class ShardFileReader {
   absl::Status ReadEnds(const std::optional<Expected>& expected);
   absl::Status CheckHeader() const;
   absl::Status CheckSections() const;
-  std::uint64_t EndOf(int section) const;  // offset of the first byte after it
-  // Reads one section block by block; with `hash`, all its bytes are hashed.
+  std::uint64_t EndOf(int section) const;  // offset of the first byte after the section
+  // Reads one section block by block. With `hash`, hashes all its bytes.
   absl::Status ReadSection(int section, Sha256* hash,
                            const std::function<absl::Status(const Piece&)>& take);
   absl::Status TakeCounters(const std::string& bytes, std::uint64_t offset);
@@ -159,19 +160,20 @@ class ShardFileReader {
   Sha256Digest sha256_{};
 };
 
-// The result of checking a shard file, with the digests that `psctl variable list` shows of a shard
-// on a server; for a slot, the sum over its tables.
+// The result of checking a shard file, with the digests that `psctl variable list` shows for a
+// shard on a server. For a slot they are the sums over its tables.
 struct ShardFileReport {
   v1::ShardFileHeader header;
   v1::ShardCounters counters;
   IntervalSet done, refused;
   std::uint64_t open_closures = 0;
   std::vector<std::pair<ClosureId, IntervalSet>>
-      open;  // open closures, rising, with their updates that the values contain
+      open;  // open closures, in rising order, with those of their updates that the values contain
   std::uint64_t bytes = 0;
   Sha256Digest sha256{};
   std::uint64_t value_bytes = 0, slot_bytes = 0;
-  bool verified = false;  // true: every byte was read; false: only both ends, counters and ledger
+  bool verified =
+      false;  // whether every byte was read; if not, only both ends, counters and ledger were read
   std::uint64_t value_digest = 0, slot_digest = 0;  // valid if `verified`
 };
 absl::StatusOr<ShardFileReport> DescribeShardFile(fs::FileSystem& files, absl::string_view uri);

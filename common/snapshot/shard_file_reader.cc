@@ -21,7 +21,7 @@ std::string HexText(std::uint32_t n) { return absl::StrCat(absl::Hex(n, absl::kZ
 
 bool KnownSection(std::uint32_t section) { return section >= 1 && section <= 6; }
 
-// The size of a dense shard's values in bytes; nullopt for an invalid description.
+// Returns the size of a dense shard's values in bytes; nullopt for an invalid description.
 std::optional<std::uint64_t> ValueBytes(const v1::ShardSpec& spec) {
   const auto& shape = spec.variable().shape();
   if (spec.row_begin() >= spec.row_end() || spec.row_end() > (shape.empty() ? 1 : shape[0]))
@@ -201,8 +201,8 @@ absl::Status ShardFileReader::CheckSections() const {
     if (!KnownSection(entry.section())) return bad("section", "1 to 6", Text(entry.section()));
     if (entry.offset() != offset)
       return bad("offset of a section", Text(offset), Text(entry.offset()));
-    // The size of its blocks: headers, payload, padding. The exact place of each block is checked
-    // when it is read.
+    // The minimum size of the section's blocks: headers, payload, padding. The exact place of each
+    // block is checked when the block is read.
     const std::uint64_t least = entry.blocks() * std::uint64_t{kBlockHeaderBytes} + entry.bytes();
     if (entry.bytes() > size_ || least > footer_offset_ - offset)
       return bad("bytes of a section", absl::StrCat("at most ", footer_offset_ - offset),
@@ -240,7 +240,7 @@ absl::Status ShardFileReader::CheckSections() const {
         break;
     }
     if (section == Section::kRows || section == Section::kFilter) {
-      // Blocks have varying sizes, so their places are known only when they are read.
+      // The blocks of this section vary in size, so their places are known only when they are read.
       const std::uint64_t end = EndOf(i);
       if (end < offset + least || end > footer_offset_ || (entry.blocks() == 0 && end != offset)) {
         return bad("end of a section", absl::StrCat(offset + least, " to ", footer_offset_),

@@ -31,7 +31,7 @@ inline std::uint32_t FromBFloat16(std::uint16_t h) {
 inline std::uint16_t ToFloat16(std::uint32_t bits) {
   const std::uint32_t sign = (bits >> 16) & 0x8000, x = bits & 0x7fffffff;
   std::uint32_t h = 0;
-  // 65520: half way between the largest float16 and the next value above
+  // 65520 is half way between the largest float16 and the next value above.
   if (x > kFloatInf) {
     h = 0x7e00 | ((x >> 13) & 0x3ff);
   } else if (x >= 0x477ff000) {
@@ -39,7 +39,7 @@ inline std::uint16_t ToFloat16(std::uint32_t bits) {
   } else if (x >= 0x38800000) {  // 2^-14: the smallest normal float16
     h = (x + 0xfff + ((x >> 13) & 1) - 0x38000000) >> 13;
   } else {
-    // The addition rounds: a unit in the last place of 0.5 equals the smallest float16.
+    // The addition rounds, because a unit in the last place of 0.5 equals the smallest float16.
     h = std::bit_cast<std::uint32_t>(std::bit_cast<float>(x) + 0.5f) - 0x3f000000;
   }
   return static_cast<std::uint16_t>(sign | h);
@@ -114,8 +114,8 @@ void Widen(WireType type, const std::byte* from, std::size_t n, float* to) {
   }
 }
 
-// The write position stays behind the read position: 2 bytes per element are written from the
-// front, 4 are read.
+// The write position stays behind the read position: each element writes 2 bytes from the front and
+// reads 4.
 void NarrowInPlace(WireType type, float* values, std::size_t n) {
   if (type == WireType::kFloat32) return;
   std::byte block[kBlock * 2];

@@ -1,10 +1,10 @@
 // Conversions between float32 and the 16-bit types of the wire.
 //
 // Narrowing rounds to nearest, ties to even. Values beyond the range become infinities (fp16: from
-// 65520 on); NaN stays NaN with its sign and the upper bits of its payload, made quiet. Widening is
-// exact. The bits are the same with CPU instructions, with plain arithmetic, and for every division
-// into pieces. The conversion of float32 is a copy. Thread-safe; no allocation. Wire elements may
-// have any alignment.
+// 65520 on). NaN stays NaN with its sign and the upper bits of its payload, and becomes quiet.
+// Widening is exact. The bits are the same with CPU instructions, with plain arithmetic, and for
+// every division into pieces. The conversion of float32 is a copy. Thread-safe; no allocation. Wire
+// elements may have any alignment.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ namespace evergrad::tensor {
 void Narrow(WireType type, const float* from, std::size_t n, std::byte* to);
 void Widen(WireType type, const std::byte* from, std::size_t n, float* to);
 
-// Converts inside the memory of `n` floats: narrow elements are written to its first bytes, and
-// read from its last bytes.
+// Convert inside the memory of `n` floats. NarrowInPlace writes narrow elements to its first bytes;
+// WidenInPlace reads them from its last bytes.
 void NarrowInPlace(WireType type, float* values, std::size_t n);
 void WidenInPlace(WireType type, float* values, std::size_t n);
-// The place at which WidenInPlace expects the narrow elements.
+// Returns the place at which WidenInPlace expects the narrow elements.
 inline std::byte* NarrowHome(WireType type, float* values, std::size_t n) {
   return reinterpret_cast<std::byte*>(values + n) - n * WireBytes(type);
 }
@@ -30,8 +30,8 @@ inline std::byte* NarrowHome(WireType type, float* values, std::size_t n) {
 // Returns whether no element is NaN or infinite.
 bool AllFinite(WireType type, const std::byte* elements, std::size_t n);
 
-// Converts one element with plain arithmetic. The fast paths are tested against it and use it for
-// their tails.
+// Convert one element with plain arithmetic. The fast paths use these functions for their tails,
+// and tests compare the fast paths with them.
 std::uint16_t NarrowOne(WireType type, float value);
 float WidenOne(WireType type, std::uint16_t element);
 

@@ -15,7 +15,7 @@ absl::StatusOr<Shape> Shape::Checked(std::vector<std::uint64_t> dims) {
   if (dims.size() > kRankMax)
     return absl::InvalidArgumentError(
         absl::StrCat("rank too high: rank=", dims.size(), " limit=", kRankMax));
-  // The size in bytes must fit as well as the number of elements, so that holders of a checked
+  // The size in bytes must fit, as well as the number of elements, so that holders of a checked
   // shape need no further checks. A zero must not hide an overflow of the other dimensions, because
   // rows and row elements are used separately.
   std::vector<std::uint64_t> factors{sizeof(std::uint64_t)};

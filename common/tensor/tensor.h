@@ -19,20 +19,20 @@ inline constexpr std::size_t kRankMax = 8;
 enum class DType : std::uint8_t { kFloat32 = 1, kInt64 = 5 };
 constexpr std::size_t DTypeBytes(DType t) { return t == DType::kFloat32 ? 4 : 8; }
 
-// Dimensions, outermost first. A scalar has rank 0.
+// The dimensions of a tensor, outermost first. A scalar has rank 0.
 class Shape {
  public:
   Shape() = default;
   Shape(std::initializer_list<std::uint64_t> dims) : dims_(dims) {}
   explicit Shape(std::vector<std::uint64_t> dims) : dims_(std::move(dims)) {}
-  // InvalidArgument for a rank above 8 or an overflow of the product.
+  // Returns InvalidArgument for a rank above 8 or an overflow of the product.
   static absl::StatusOr<Shape> Checked(std::vector<std::uint64_t> dims);
 
   std::size_t rank() const { return dims_.size(); }
   std::uint64_t operator[](std::size_t i) const { return dims_[i]; }
   const std::vector<std::uint64_t>& dims() const { return dims_; }
   std::uint64_t elements()
-      const;  // 1 for a scalar. EG_CHECK on overflow: use Checked for outside numbers.
+      const;  // 1 for a scalar. EG_CHECK: no overflow; use Checked for outside numbers
   std::uint64_t rows() const { return dims_.empty() ? 1 : dims_[0]; }
   std::uint64_t row_elements() const;  // elements / rows; 1 for a scalar
   std::string ToString() const;        // "(28, 28, 1)", "()" for a scalar
@@ -42,20 +42,20 @@ class Shape {
   std::vector<std::uint64_t> dims_;
 };
 
-// The owner of a buffer's memory if it is not the heap: the pool of a transport. Thread-safe;
-// shared by the pool's owner and the buffers in use.
+// The owner of a buffer's memory if it is not the heap: the pool of a transport. Thread-safe. The
+// pool's owner and the buffers in use share it.
 class BufferHome {
  public:
   virtual ~BufferHome() = default;
   virtual void TakeBack(std::byte* data, std::size_t bytes) = 0;
 };
 
-// Aligned to 64 bytes; uninitialized unless requested. Movable, not copyable.
+// Memory aligned to 64 bytes, uninitialized unless requested. Movable, not copyable.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(std::size_t bytes);
-  // Takes `bytes` at `data`, which belong to `home` and return to it.
+  // Owns `bytes` at `data`, which belong to `home`; the destructor returns them.
   AlignedBuffer(std::byte* data, std::size_t bytes, std::shared_ptr<BufferHome> home)
       : data_(data), size_(bytes), home_(std::move(home)) {}
   static AlignedBuffer Zeroed(std::size_t bytes);
@@ -73,12 +73,12 @@ class AlignedBuffer {
  private:
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  std::shared_ptr<BufferHome> home_;  // nullptr: the memory is on the heap.
+  std::shared_ptr<BufferHome> home_;  // nullptr if the memory is on the heap
 };
 
-// Read-only bytes kept alive by a shared owner, for data sent without a copy and results of a pull.
-// Shared because the transport's slices, snapshots and readers keep a chunk longer than the shard's
-// next apply.
+// Read-only bytes kept alive by a shared owner, for data sent without a copy and for results of a
+// pull. The owner is shared because the transport's slices, snapshots and readers keep a chunk
+// longer than the shard's next apply.
 struct SharedBytes {
   std::shared_ptr<const void> owner;
   std::span<const std::byte> bytes;

@@ -9,12 +9,13 @@ namespace evergrad::tensor {
 
 // The numbers are those of v1::DType; any number may come from outside.
 enum class WireType : std::uint8_t {
-  kSeveral = 0,  // rows of tables with different types, each of its table's type; or unspecified
+  kSeveral =
+      0,  // unspecified; or rows of tables with different types, each row of its table's type
   kFloat32 = 1,
   kFloat16 = 3,
   kBFloat16 = 4,
 };
-// Bytes per element; 0 for a value that is none of the three types.
+// Returns the bytes per element; 0 for a value that is none of the three types.
 constexpr std::size_t WireBytes(WireType t) {
   return t == WireType::kFloat32 ? 4 : t == WireType::kFloat16 || t == WireType::kBFloat16 ? 2 : 0;
 }

@@ -1,4 +1,4 @@
-// The interface of clocks, for dependency injection: only main.cc creates a real one.
+// The interface of clocks, for dependency injection. Only main.cc creates a real clock.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace evergrad {
 
-// Monotonic nanoseconds since an arbitrary origin, and wall time for people and files only.
+// Monotonic nanoseconds since an arbitrary origin. Wall time is for people and files only.
 // Thread-safe.
 using MonoTime = std::chrono::nanoseconds;
 

@@ -1,9 +1,9 @@
 // Writes weights as files for other programs.
 //
 // Blocking; thread-safe for different paths. Each file is written completely beside its target,
-// synced, and renamed over it: a reader sees the old file or the new one. The same weights give the
-// same bytes. Errors name the path: NotFound (its folder), PermissionDenied, ResourceExhausted
-// (disk full), …, InvalidArgument (no variables); the target is unchanged then.
+// synced, and renamed over it, so a reader sees the old file or the new one. The same weights give
+// the same bytes. Errors name the path: NotFound (its folder), PermissionDenied, ResourceExhausted
+// (disk full), …, InvalidArgument (no variables). After an error the target is unchanged.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ struct NamedTensor {
   std::span<const float> values;  // row-major; borrowed for the call
 };
 
-// A stored zip of .npy entries, "dense/kernel.npy": numpy.load(path)["dense/kernel"].
+// Writes a stored zip of .npy entries: numpy.load(path)["dense/kernel"] reads "dense/kernel.npy".
 absl::Status WriteNpz(const std::string& path, const std::vector<NamedTensor>& tensors);
 absl::Status WriteSafetensors(const std::string& path, const std::vector<NamedTensor>& tensors);
 

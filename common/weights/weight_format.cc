@@ -26,13 +26,13 @@ void Number(T value, std::string* to) {
   to->append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// --- zip, PKWARE's APPNOTE 6.3: entries stored, in zip64 where a size or an offset needs it.
+// --- zip, PKWARE's APPNOTE 6.3: entries are stored, in zip64 if a size or an offset needs it.
 
 constexpr std::uint32_t kFull32 = 0xffffffff;
 constexpr std::uint16_t kFull16 = 0xffff;
 constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
 constexpr std::uint16_t kUtf8 = 1 << 11;
-// 1980-01-01, the earliest date of the format; a fixed date makes equal weights give equal bytes
+// 1980-01-01, the earliest date of the format. With a fixed date, equal weights give equal bytes.
 constexpr std::uint16_t kTime = 0, kDate = 0x21;
 constexpr std::uint16_t kUnix = 3 << 8;
 
@@ -57,7 +57,8 @@ void EntryFields(std::uint32_t crc, std::uint64_t bytes, std::size_t name, std::
 
 }  // namespace
 
-// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version 1.0.
+// The format is https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version
+// 1.0.
 std::string NpyHeader(const StreamedTensor& tensor) {
   std::string dims;
   for (const std::uint64_t d : tensor.shape.dims()) absl::StrAppend(&dims, d, ", ");
@@ -153,7 +154,8 @@ std::uint32_t Crc(std::uint32_t crc, const void* bytes, std::size_t count) {
 
 std::string SafetensorsHead(const std::vector<StreamedTensor>& tensors,
                             std::vector<std::uint64_t>* begins) {
-  // No gaps are allowed between tensors, so the wider element types come first, which aligns all.
+  // No gaps are allowed between tensors. The wider element types come first, which aligns all
+  // tensors.
   std::string header = "{\"__metadata__\":{\"format\":\"evergrad\"}";
   begins->assign(tensors.size(), 0);
   std::uint64_t end = 0;

@@ -1,4 +1,4 @@
-// The bytes around the values of .npz (a stored zip of .npy entries) and .safetensors. Pure; used
+// The bytes around the values of .npz (a stored zip of .npy entries) and .safetensors. Pure. Used
 // by weight_stream and weight_image.
 #pragma once
 
@@ -12,17 +12,17 @@
 namespace evergrad::weights {
 
 std::string NpyHeader(const StreamedTensor& tensor);
-// The local header of a zip entry with `bytes` and this checksum, and its directory entry with its
-// `offset`; the directory is at the end of the file.
+// Return the local header of a zip entry with `bytes` and this checksum, and its directory entry
+// with its `offset`. The directory is at the end of the file.
 std::string LocalHeader(const std::string& name, std::uint32_t crc, std::uint64_t bytes);
 std::string DirectoryEntry(const std::string& name, std::uint32_t crc, std::uint64_t bytes,
                            std::uint64_t offset);
 std::string DirectoryEnd(std::uint64_t entries, std::uint64_t offset, std::uint64_t bytes);
-// zlib's CRC of the preceding bytes (`crc`) and these.
+// Returns zlib's CRC of these bytes; `crc` is that of the preceding bytes.
 std::uint32_t Crc(std::uint32_t crc, const void* bytes, std::size_t count);
 
-// The length and the header of a safetensors file; `begins` gets the offset of each tensor's
-// values.
+// Returns the length and the header of a safetensors file. `begins` gets the offset of each
+// tensor's values.
 std::string SafetensorsHead(const std::vector<StreamedTensor>& tensors,
                             std::vector<std::uint64_t>* begins);
 

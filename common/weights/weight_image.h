@@ -1,7 +1,7 @@
-// A weights file that is generated on demand: any part of it can be read, so it can be sent or
+// A weights file that is generated on demand. Any part of it can be read, so it can be sent or
 // written without a second copy of the values.
 //
-// Immutable, so thread-safe; the tensors' values must outlive it. The bytes are those that
+// Immutable, therefore thread-safe. The tensors' values must outlive it. The bytes are those that
 // weight_files.h writes.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace evergrad::weights {
 class WeightImage {
  public:
   // InvalidArgument for no tensors or a duplicate name. An .npz has a checksum before each value,
-  // so all values are read here once.
+  // so Make reads all values once.
   static absl::StatusOr<WeightImage> Make(Format format, const std::vector<NamedTensor>& tensors);
 
   std::uint64_t bytes() const { return bytes_; }
@@ -30,7 +30,7 @@ class WeightImage {
  private:
   struct Piece {
     std::uint64_t begin = 0;
-    std::string text;                     // bytes between values,
+    std::string text;                     // bytes between values
     std::span<const std::byte> values{};  // or values
     std::span<const std::byte> view() const {
       return text.empty() ? values : std::as_bytes(std::span(text));

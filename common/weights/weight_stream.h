@@ -1,10 +1,10 @@
-// A weights file written piece by piece: it may be larger than memory, and its tensors may be
-// filled in any interleaving.
+// A weights file that is written piece by piece. It may be larger than memory, and its tensors may
+// be filled in any interleaving.
 //
 // Blocking, not thread-safe. The data is written beside the target until Finish, which syncs it and
-// renames it over the target: a reader sees the old file or the complete new one. An unfinished
-// stream leaves the target unchanged and nothing beside it. The same tensors give the same bytes,
-// whatever the pieces were. Errors name the path, as in weight_files.h.
+// renames it over the target. A reader therefore sees the old file or the complete new one. An
+// unfinished stream leaves the target unchanged and nothing beside it. The same tensors give the
+// same bytes, whatever the pieces were. Errors name the path, as in weight_files.h.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +40,8 @@ class WeightStream {
   WeightStream(const WeightStream&) = delete;
   WeightStream& operator=(const WeightStream&) = delete;
 
-  // Appends the next bytes of a tensor, row-major, little-endian. More bytes than its shape has are
-  // a broken invariant, and so is a Finish before all tensors are full.
+  // Appends the next bytes of a tensor, row-major, little-endian. EG_CHECK: a tensor gets no more
+  // bytes than its shape has, and all tensors are full at Finish.
   absl::Status Append(std::size_t tensor, std::span<const std::byte> bytes);
   absl::Status Finish();
 
@@ -49,10 +49,13 @@ class WeightStream {
 
  private:
   struct Place {
-    std::uint64_t head = 0, begin = 0,
-                  filled = 0;  // offset of its head (npz) or of its first byte; bytes so far
-    std::string npy;           // npz: the bytes before the values
-    std::uint32_t crc = 0;     // checksum of these and of the values so far
+    std::uint64_t
+        head = 0,
+        begin = 0,
+        filled =
+            0;  // offset of the tensor's head (npz) or of its first byte; number of bytes so far
+    std::string npy;        // npz: the bytes before the values
+    std::uint32_t crc = 0;  // checksum of `npy` and of the values so far
   };
   WeightStream(std::string path, Format format, std::vector<StreamedTensor> tensors);
   absl::Status Begin();

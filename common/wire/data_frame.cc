@@ -20,7 +20,8 @@ constexpr std::uint64_t kAlignment = tensor::kAlignment;
 constexpr std::uint64_t kLengthBytes = 4;
 constexpr std::uint64_t kHeaderBytesMax = 8ull << 20;
 constexpr int kSectionsMax = 1 << 16;
-// The fields payload_offset and payload_bytes of a section: a tag byte and at most ten bytes each.
+// Bytes of the fields payload_offset and payload_bytes of a section: a tag byte and at most ten
+// bytes each.
 constexpr std::uint64_t kSectionFieldsBytesMax = 22;
 // A placeholder of five bytes for offsets that are not known yet. Frames stay below 4 GiB
 // (frame_bytes_max), so no offset is wider.
@@ -39,24 +40,24 @@ std::uint32_t LoadLength(const std::byte* in) {
 
 using Place = std::function<void(std::uint64_t offset, std::uint64_t bytes)>;
 
-// Consecutive bytes, in one or more pieces, and the header fields that hold their place: `place` is
-// called with offset and length.
+// Consecutive bytes, in one or more pieces. `place` is called with offset and length; it writes
+// them into header fields.
 struct Part {
   std::span<tensor::SharedBytes> pieces;
   Place place;
   std::uint64_t bytes = 0, offset = 0;
 };
 
-// Returns whether `piece` begins in memory where `last` and `gap` bytes of zeros end, as written by
-// the maker of both (data_frame.h).
+// Returns whether `piece` begins in memory where `last` and `gap` bytes of zeros end. The maker of
+// both pieces has written the zeros (data_frame.h).
 bool GoesOn(const tensor::SharedBytes& last, std::uint64_t gap, const tensor::SharedBytes& piece) {
   return last.owner != nullptr && last.owner == piece.owner &&
          last.bytes.data() + last.bytes.size() + gap == piece.bytes.data();
 }
 
 // Copies `copied` into one piece with the header; `parts` follow without a copy. The offsets are
-// part of the header that precedes them: its size is first computed with the widest offsets, and
-// the rest up to the first part is padding.
+// part of the header that precedes them. Therefore the header's size is first computed with the
+// widest offsets, and the rest up to the first part is padding.
 template <class Header>
 std::vector<tensor::SharedBytes> Build(const Header& header, std::vector<Part> copied,
                                        std::vector<Part> parts) {
@@ -142,7 +143,7 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame,
         "header_bytes out of range: offset=0 got=", header_bytes,
         " max=", std::min<std::uint64_t>(kHeaderBytesMax, frame.size() - kLengthBytes)));
   }
-  google::protobuf::LogSilencer silencer;  // Malformed bytes of a peer must not fill the log.
+  google::protobuf::LogSilencer silencer;  // malformed bytes of a peer must not fill the log
   *header = Packed<Header>(header_bytes);
   if (!(*header)->ParseFromArray(frame.data() + kLengthBytes, static_cast<int>(header_bytes))) {
     return absl::InvalidArgumentError(
@@ -151,7 +152,7 @@ absl::StatusOr<std::uint64_t> ParseHeader(std::span<const std::byte> frame,
   return kLengthBytes + header_bytes;
 }
 
-// Hands out byte ranges of a frame: each lies inside the frame, and after a successful Check no two
+// Hands out byte ranges of a frame. Each lies inside the frame, and after a successful Check no two
 // overlap.
 class Ranges {
  public:
@@ -213,7 +214,7 @@ absl::Status CheckSections(absl::string_view field, int count) {
       absl::StrCat("too many sections: field=", field, " got=", count, " max=", kSectionsMax));
 }
 
-// `field` names them in errors: "pulls.ids".
+// `field` names the ids in errors: "pulls.ids".
 template <class Section>
 absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int index,
                                                       const Section& section, Ranges* ranges) {
@@ -235,7 +236,7 @@ absl::StatusOr<std::span<const std::int64_t>> TakeIds(const char* field, int ind
                                        ids.count());
 }
 
-// Writes the place of its bytes into a section.
+// Writes the place of the section's bytes into the section.
 template <class Section>
 Place PlacePayload(Section* section) {
   return [section](std::uint64_t offset, std::uint64_t bytes) {

@@ -8,7 +8,7 @@
 namespace evergrad::wire {
 namespace {
 
-// Little-endian on every machine.
+// Stores the value as little-endian on every machine.
 template <class T>
 void Store(T value, std::byte* out) {
   for (std::size_t i = 0; i < sizeof(T); ++i)

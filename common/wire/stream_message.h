@@ -1,5 +1,5 @@
-// The messages of a data stream: a fixed 64-byte header and `bytes` of payload, which follow it or
-// are in a lane (FORMAT.md). Pure.
+// The messages of a data stream: a fixed 64-byte header and `bytes` of payload, which follows the
+// header or is in a lane (FORMAT.md). Pure.
 //
 //   client      server
 //      <- HELLO           the server's limits; nothing is sent before it
@@ -41,16 +41,16 @@ const char* MessageKindName(MessageKind kind);
 inline constexpr std::size_t kStreamHeaderBytes = 64;
 inline constexpr std::uint32_t kStreamMagic = 0x31534745;  // "EGS1"
 inline constexpr std::uint16_t kStreamVersion = 3;
-// A request and its answer that have at most this size together need no grant.
+// A request needs no grant if it has at most this size together with its answer.
 inline constexpr std::uint64_t kUngrantedBytesMax = 64u << 10;
-// Largest payload of one message; a receiver refuses more.
+// Largest payload of one message; a receiver refuses a larger one.
 inline constexpr std::uint64_t kMessagePayloadBytesMax = 1u << 20;
 // Bytes that an answer may have for its header beyond response_bytes_max.
 inline constexpr std::uint64_t kAnswerHeaderBytesMax = 64u << 10;
 // Largest payload of an ERROR: one serialized ErrorDetail.
 inline constexpr std::uint64_t kErrorBytesMax = 4u << 10;
-// REQUEST, ANSWER: the payload is in the lane, in the order of the messages, and does not follow
-// the header.
+// Flag of REQUEST and ANSWER: the payload is in the lane, in the order of the messages, and does
+// not follow the header.
 inline constexpr std::uint8_t kInLane = 1;
 
 struct StreamHeader {
@@ -58,13 +58,13 @@ struct StreamHeader {
   std::uint8_t flags = 0;  // kInLane
   std::uint64_t request_id =
       0;  // Chosen by the client, in any order; never 0 except for HELLO, PING, PONG, LANE, ROOM.
-  // Size of the whole request or answer. HELLO: the largest accepted size.
+  // Size of the whole request or answer. In HELLO: the largest accepted size.
   std::uint64_t frame_bytes = 0;
-  // Offset of this piece in the frame. HELLO: the largest accepted ring of a lane, 0 for none.
+  // Offset of this piece in the frame. In HELLO: the largest accepted ring of a lane, 0 for none.
   std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;  // Payload of this message, behind the header or in the lane.
-  std::uint64_t response_bytes_max =
-      0;  // ANNOUNCE, REQUEST: largest payload of the answer. HELLO: small bytes of one peer.
+  std::uint64_t bytes = 0;  // payload of this message, behind the header or in the lane
+  std::uint64_t response_bytes_max = 0;  // in ANNOUNCE and REQUEST: largest payload of the answer;
+                                         // in HELLO: small bytes of one peer
   bool in_lane() const { return (flags & kInLane) != 0; }
   // The number of bytes that follow the header in the stream.
   std::uint64_t bytes_behind() const { return in_lane() ? 0 : bytes; }
@@ -73,39 +73,39 @@ struct StreamHeader {
 
 std::array<std::byte, kStreamHeaderBytes> EncodeStreamHeader(const StreamHeader& header);
 
-// `available` is the number of bytes of the gRPC message from this header on; bytes behind this
-// message belong to the next ones. InvalidArgument names the field: magic, version, kind, flags,
-// reserved bytes, more payload than available, a piece outside of its frame, a payload for a kind
-// without one, a missing id.
+// Decodes a header. `available` is the number of bytes of the gRPC message from this header on;
+// bytes behind this message belong to the next messages. InvalidArgument names the field: magic,
+// version, kind, flags, reserved bytes, more payload than available, a piece outside of its frame,
+// a payload for a kind without one, a missing id.
 absl::StatusOr<StreamHeader> DecodeStreamHeader(std::span<const std::byte, kStreamHeaderBytes> in,
                                                 std::uint64_t available);
 
-// The payload of a client's LANE: the place of the memory for the server. A server's LANE has no
-// payload if it accepts, or else the reason of the refusal (text).
+// The payload of a client's LANE, which tells the server the place of the memory. A server's LANE
+// has no payload if the server accepts; otherwise its payload is the reason for the refusal (text).
 struct LaneOffer {
-  std::array<std::byte, 16> boot_id{};  // of the running kernel, which identifies the host
+  std::array<std::byte, 16> boot_id{};  // boot id of the running kernel, which identifies the host
   std::uint64_t pid_namespace = 0;      // the namespace of `pid`
   std::uint64_t pid = 0;
   std::uint64_t fd = 0;               // the memory, as a descriptor of that process
   std::uint64_t ring_bytes = 0;       // size of each direction's ring
-  std::array<std::byte, 16> nonce{};  // random; the memory contains it as well
+  std::array<std::byte, 16> nonce{};  // random; the memory contains it, too
   friend bool operator==(const LaneOffer&, const LaneOffer&) = default;
 };
 inline constexpr std::size_t kLaneOfferBytes = 64;
 std::array<std::byte, kLaneOfferBytes> EncodeLaneOffer(const LaneOffer& offer);
 LaneOffer DecodeLaneOffer(std::span<const std::byte, kLaneOfferBytes> in);
 
-// The beginning of the memory: the parties it is for, and the four numbers that cross it, each on
+// The beginning of the memory: the two parties, and the four numbers that they exchange, each on
 // its own cache line. The rings follow: the client's, then the server's.
 inline constexpr std::size_t kLaneControlBytes = 4096;
 inline constexpr std::uint64_t kLaneMagic = 0x31304c4745;  // "EGL01"
 inline constexpr std::size_t kLaneNonceAt = 16;
 constexpr std::size_t LaneTakenAt(int ring) {
   return 64 + 128 * static_cast<std::size_t>(ring);
-}  // Bytes that its reader has taken.
+}  // bytes that the reader of this ring has taken
 constexpr std::size_t LaneWakeAt(int ring) {
   return 128 + 128 * static_cast<std::size_t>(ring);
-}  // Its writer waits for this many bytes; 0: it does not wait.
+}  // the writer of this ring waits for this many bytes; 0 if it does not wait
 // Pieces begin at multiples of this number in a ring.
 inline constexpr std::uint64_t kLaneAlignment = 64;
 
