@@ -1,4 +1,4 @@
-// The settings of evergrad-coordinator, without those that every daemon has.
+// The settings of evergrad-coordinator, apart from those that every daemon has.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ void AddOptions(Options* options, daemon::OptionTable* table);
 // Checks rules between settings. Returns InvalidArgument (a user's error) that names them.
 absl::Status CheckOptions(const Options& options);
 // Derives control.checkpoint_roots from --checkpoint-root. Without the flag any folder is allowed
-// if `local_only` (daemon::IsLocalOnly), and none otherwise. A missing folder is a user's error.
+// if `local_only` (daemon::IsLocalOnly), otherwise none. A missing folder is a user's error.
 absl::Status ResolveRoots(bool local_only, Options* options);
 
 }  // namespace evergrad::coordinator

@@ -20,25 +20,26 @@ class Coordinator {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
     StateStore* store = nullptr;
-    // Called once on the control executor if this process has to end, with the reason (line 18a).
+    // Called once on the control executor, with the reason, if this process must end (line 18a).
     // May be empty.
     std::function<void(const absl::Status&)> on_end;
   };
-  // Starts to listen. Errors: those of Transport::Listen, or a runs folder that cannot be created.
+  // Starts to listen. Returns the errors of Transport::Listen, or an error for a runs folder that
+  // cannot be created.
   static absl::StatusOr<std::unique_ptr<Coordinator>> Create(Options options,
                                                              const transport::ServerOptions& server,
                                                              Parts parts);
   ~Coordinator();  // calls Stop()
 
   std::string address() const { return server_->address(); }  // the bound address
-  // Begins to register tasks; earlier calls are queued.
+  // Begins to register tasks. Calls that arrived earlier were queued.
   void Start(const std::string& advertised_address, const std::string& metrics_address);
   // Ends sessions and calls, and joins the threads. Idempotent.
   void Stop();
 
  private:
   Coordinator() = default;
-  // Where checkpoints may be written: the folders that jobs may name, and the runs folder.
+  // The folders where checkpoints may be written: those that jobs may name, and the runs folder.
   fs::Roots written_;
   std::unique_ptr<fs::FileSystem> file_system_;
   std::unique_ptr<runtime::ThreadExecutor> files_, control_;

@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   RealClock clock;
   std::unique_ptr<coordinator::StateStore> store;
   if (options.store.folder.empty()) {
-    // The journal of this process is in memory: a restarted coordinator knows no job, and chooses a
+    // The journal of this process is in memory. A restarted coordinator knows no job, and chooses a
     // term above all terms that tasks report.
     store = std::make_unique<coordinator::MemoryStateStore>();
   } else {
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   parts.registry = &daemon.registry();
   parts.failpoints = &daemon.failpoints();
   parts.store = store.get();
-  absl::Status ended;  // written before the stop that it asks for
+  absl::Status ended;  // written before the stop that it causes
   parts.on_end = [&](const absl::Status& why) {
     ended = why;
     daemon.signals().RequestStop();

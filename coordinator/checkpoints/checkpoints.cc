@@ -1,4 +1,4 @@
-// Paths of checkpoints, and the writes and deletions there.
+// Paths of checkpoints, and the writes and deletions of their files.
 #include "coordinator/checkpoints/checkpoints.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace evergrad::coordinator {
 namespace {
 
 constexpr int kNumbersTried =
-    64;  // retries after another writer took the number; there should be none
+    64;  // limit of retries after another writer took the number, which should never happen
 
 void Warn(std::vector<absl::Status>* warnings, absl::Status status) {
   if (warnings->size() < kWarningsMax) warnings->push_back(std::move(status));
@@ -76,7 +76,7 @@ absl::StatusOr<Saved> SaveManifest(fs::FileSystem& files, const SaveRequest& req
     if (kept >= std::max<std::uint32_t>(request.keep, 1)) {
       if (const absl::Status removed = files.Remove(uri);
           !removed.ok() && !absl::IsNotFound(removed)) {
-        // Readers may still use it, so its files stay as long as it does.
+        // Readers may still use the manifest, so its files stay as long as it does.
         Warn(&saved.warnings, removed);
         if (const auto old = snapshot::ReadManifest(files, uri); old.ok())
           name_files(*old);

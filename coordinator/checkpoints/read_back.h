@@ -1,13 +1,13 @@
 // Reads back the shard files of a manifest before the manifest is written.
 //
-// The servers write shard files, the coordinator writes the manifest. Without a shared folder each
-// file is durable on some disk, and no process can read them all. So the coordinator first opens
-// every file itself. For a periodic manifest it reads header, footer and ledger of each file that
-// the last manifest did not name, and checks the size of the others; for the last manifest of a job
-// it reads every byte of every file.
+// The servers write shard files; the coordinator writes the manifest. Without a shared folder each
+// file is durable on some disk, and no process can read them all. Therefore the coordinator first
+// opens every file itself. For a periodic manifest it reads header, footer and ledger of each file
+// that the last manifest did not name, and checks the size of the others. For the last manifest of
+// a job it reads every byte of every file.
 //
-// Not thread-safe, blocking: runs on the file thread, one Step at a time, so that other files are
-// written in between.
+// Not thread-safe; blocking. It runs on the file thread, one Step at a time, so that other files
+// are written in between.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,16 @@ namespace evergrad::coordinator {
 
 struct UnreadFile {
   std::uint32_t shard = 0;
-  std::string host;  // of the server that wrote the file; "": not known
-  // NotFound: this host does not see the file; DataLoss: the file is damaged or another one; else
-  // the file system's error.
+  std::string host;  // host of the server that wrote the file; "" if not known
+  // NotFound if this host does not see the file. DataLoss if the file is damaged or another one.
+  // Otherwise the error of the file system.
   absl::Status status;
 };
 
 class ReadBack {
  public:
   struct Options {
-    bool whole = false;  // every byte of every file
+    bool whole = false;  // reads every byte of every file
     // Files in the last manifest; they are opened again only if `whole`.
     std::set<std::string> read_before;
     std::uint64_t step_bytes = 64u << 20;  // bytes that one Step reads before it returns

@@ -1,4 +1,4 @@
-// Finds the checkpoint that a new submission resumes from, and plans the resumption.
+// Finds the checkpoint from which a new submission resumes, and plans the resumption.
 #include <algorithm>
 #include <queue>
 
@@ -36,11 +36,11 @@ std::optional<JobUid> UidOfFolder(absl::string_view folder, absl::string_view jo
   return JobUid(uid);
 }
 
-// The folder of one job, and its manifests in descending order of numbers.
+// The folder of one job, and the numbers of its manifests.
 struct Folder {
   std::string uri;
   JobUid job;
-  std::vector<std::uint64_t> numbers;  // ascending; the last one is checked next
+  std::vector<std::uint64_t> numbers;  // in rising order; the last one is checked next
 };
 
 absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder,
@@ -56,7 +56,8 @@ absl::StatusOr<v1::Manifest> ReadOwn(fs::FileSystem& files, const Folder& folder
   return manifest;
 }
 
-// Removes manifests from the end of `folder` until one is readable, and that one, too.
+// Removes manifests from the end of `folder` up to and including the first readable one, and
+// returns that one.
 std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
                                          absl::string_view job_name,
                                          std::vector<absl::Status>* passed_over) {
@@ -70,7 +71,7 @@ std::optional<v1::Manifest> NextReadable(fs::FileSystem& files, Folder* folder,
   return std::nullopt;
 }
 
-// Reads every byte of the files of the manifest: if a server found damage later, there would be no
+// Reads every byte of the files of the manifest. If a server found damage later, there would be no
 // older checkpoint to use.
 struct Look {
   absl::Status damaged, unseen;  // the first error of each kind
@@ -123,7 +124,7 @@ std::string Difference(absl::string_view what, const auto& was, const auto& is) 
   return absl::StrCat(what, " was=", was, " is=", is);
 }
 
-// Returns whether this number gives one of the two optimizers a slot that the other one lacks.
+// Returns whether this setting gives one of the two optimizers a slot that the other one lacks.
 bool SwitchesSlot(const optimizers::Member& member, const optimizers::Settings& was,
                   const optimizers::Settings& is) {
   if (member.number == nullptr || (was.*member.number != 0) == (is.*member.number != 0))
@@ -160,8 +161,8 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
       return differ(absl::StrCat("kind of shard ", i), a.has_slot() ? "slot" : "dense",
                     b.has_slot() ? "slot" : "dense");
     if (a.has_slot())
-      continue;  // tables are compared below, and how many slots there are with the number of
-                 // shards
+      continue;  // tables are compared below; the number of slots is compared with the number of
+                 // shards shards
     const v1::VariableSpec &x = a.variable(), &y = b.variable();
     const std::string at = absl::StrCat("shard ", i, " (", y.name(), ")");
     if (x.name() != y.name())
@@ -195,7 +196,7 @@ std::string CutDifference(const v1::Plan& was, const v1::Plan& is) {
   return "";
 }
 
-// Returns all differences between the plans that make it another plan.
+// Returns all differences that make the plans different.
 std::string PlanDifferences(const v1::Plan& was, const v1::Plan& is) {
   std::vector<std::string> all;
   const auto compare = [&](absl::string_view what, const auto& a, const auto& b) {

@@ -141,8 +141,8 @@ IntervalSet ClosureBook::RefusedFor(std::uint32_t shard) const {
 Record ClosureBook::TodoBecomes(std::uint32_t shard, IntervalSet wanted,
                                 const IntervalSet& refused) const {
   Record record;
-  // What the state refuses can never be applied to it: the journal lost the record of 20 or 20b
-  // that made it so.
+  // A closure that the state refuses can never be applied to it. The journal has lost the record of
+  // [20] or [20b] that caused the refusal.
   IntervalSet lost = wanted.Intersect(refused);
   wanted.Subtract(lost);
   IntervalSet add = wanted.Minus(state_.todo[shard]);
@@ -189,7 +189,8 @@ std::optional<ClosureBook::Granted> ClosureBook::NextGrant(
     if (!first) break;
     from = *first + 1;
     const bool is_current = current_.contains(ClosureId(*first));
-    if (!is_current && passed_over(*first)) all_granted = false;  // the hint stays below it
+    if (!is_current && passed_over(*first))
+      all_granted = false;  // the hint stays below this closure
     if (all_granted) repair_hint_ = from;
     if (is_current || passed_over(*first)) continue;
     granted.closure = ClosureId(*first);
@@ -298,7 +299,7 @@ Record ClosureBook::Cancel(ClosureId closure) {
       it != current_.end() && ClosureRules::CancelEndsAttempt())
     Forget(it);
   requeued_.erase(c);
-  Commit(record, &all);  // todo[*] holds members of succeeded only
+  Commit(record, &all);  // todo sets have only members of succeeded
   return all;
 }
 
@@ -404,14 +405,14 @@ Record ClosureBook::AddSnapshot(ShardId shard, Snapshot snapshot) {
   const std::uint32_t p = shard.value();
   EG_CHECK(p < options_.shards);
   Record record, all;
-  // The present owner may have a newer file, and a sweep may have deleted this one already.
+  // The present owner may have a newer file, and a sweep may already have deleted this one.
   if (!ClosureRules::IsOfOwner(snapshot.epoch, state_.map[p].epoch)) return all;
   const std::string uri = snapshot.Uri();
   for (const Snapshot& known : state_.snapshots[p]) {
     if (known.Uri() != uri) continue;
     if (known.sha256 == snapshot.sha256 && known.bytes == snapshot.bytes) return all;
-    // The file was written anew because it had been deleted: the state is the same, but the number
-    // of an attempt may have changed, and with it the hash.
+    // The file had been deleted and was written anew. The state is the same, but the number of an
+    // attempt, and with it the hash, may have changed.
     record.snapshot_remove[p].insert(uri);
   }
   record.snapshot_add[p].push_back(std::move(snapshot));
@@ -446,7 +447,7 @@ Record ClosureBook::ResumeFrom(std::vector<Snapshot> snapshots) {
   }
   Record record, all;
   refused.Subtract(
-      done);  // a closure that one shard refuses and all have done is applied everywhere
+      done);  // a closure that one shard refuses and that all have done is applied everywhere
   record.succeeded_add = std::move(done);
   record.dead_add = std::move(refused);
   for (std::uint32_t p = 0; p < options_.shards; ++p)
@@ -551,7 +552,7 @@ std::vector<ClosureBook::HeldAttempt> ClosureBook::RegisterWorker(
   std::vector<HeldAttempt> adopted;
   for (const HeldAttempt& h : held) {
     const std::uint64_t c = h.closure.value();
-    // [35] An attempt that nobody granted would fence off the worker that is granted it.
+    // [35] An unproved attempt would fence off the worker to which the attempt was granted.
     if (!h.proved) continue;
     if (c >= options_.closures || h.attempt.term > state_.term.value() || Unknown(h.v1)) continue;
     bool needed = !state_.succeeded.Contains(c) && !state_.dead.Contains(c);
@@ -622,7 +623,7 @@ void ClosureBook::EndServerSession(TaskId server_session) {
 
 bool ClosureBook::ClosesSettled() const {
   std::vector<bool> settled(
-      options_.shards);  // this runs with each answer, so it allocates nothing for each shard
+      options_.shards);  // this code runs with each answer, so it must not allocate for each shard
   for (const auto& [key, sent] : sent_closes_) {
     const std::uint32_t p = key.second;
     if (sent.epoch == state_.map[p].epoch && !sent.pending && !sent.whole_next &&

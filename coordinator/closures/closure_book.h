@@ -1,10 +1,10 @@
 // The coordinator's half of the ledger protocol for one job (LEDGER lines 18 to 26): closures,
-// attempts, shard map, repair lists. A pure state machine: no clock, no threads, no I/O. Not
-// thread-safe; the job's driver calls it.
+// attempts, shard map, repair lists. The class is a pure state machine: no clock, no threads, no
+// I/O. Not thread-safe; the job's driver calls it.
 //
-// Every durable change is a Record: the book applies it to its DurableState and returns it, and the
-// driver commits it to the StateStore before it sends a message of the same call. A replay of the
-// records gives the same state. Bracketed numbers are lines of LEDGER.md. Peers may send any
+// Every durable change is a Record. The book applies the record to its DurableState and returns it.
+// The driver commits it to the StateStore before it sends a message of the same call. A replay of
+// the records gives the same state. Bracketed numbers are lines of LEDGER.md. Peers may send any
 // number: a closure or shard outside the plan changes nothing.
 #pragma once
 
@@ -23,7 +23,7 @@
 namespace evergrad::coordinator {
 
 struct ShardOwner {
-  std::string server;  // identity; "" when nobody holds it
+  std::string server;  // identity; "" if nobody holds the shard
   ShardEpoch epoch;
   MapVersion start;
   friend bool operator==(const ShardOwner&, const ShardOwner&) = default;
@@ -31,7 +31,7 @@ struct ShardOwner {
 
 // [27] A durable cut of one shard, from which a rollback may begin.
 struct Snapshot {
-  std::string folder, file;  // URI, name in it
+  std::string folder, file;  // URI of the folder; name of the file in it
   std::uint64_t bytes = 0;
   std::string sha256;            // of the whole file
   JobUid job;                    // the job that wrote it
@@ -39,35 +39,35 @@ struct Snapshot {
   ShardEpoch epoch;              // this field and the next four are as in the file
   MapVersion start;
   std::uint64_t lsn = 0, vlsn = 0;
-  IntervalSet done, refused;  // of its ledger; with replace_ledger, those of the new ledger
-  bool resumed = false;       // [28] another job wrote it: attempts of open closures are forgotten
-  bool replace_ledger = false;  // [28] another plan numbered its updates
-  std::string host;             // of the server that wrote it, for messages
+  IntervalSet done, refused;  // of the file's ledger; with replace_ledger, those of the new ledger
+  bool resumed = false;  // [28] another job wrote the file: attempts of open closures are forgotten
+  bool replace_ledger = false;  // [28] another plan numbered the updates of the file
+  std::string host;             // host of the server that wrote the file, for messages
   std::string Uri() const { return folder + "/" + file; }
   friend bool operator==(const Snapshot&, const Snapshot&) = default;
 };
 
-// Line "Coordinator, durable". The n of the (term, n) pairs is not part of it: a life numbers
+// The state of line "Coordinator, durable". It lacks the n of the (term, n) pairs: a life numbers
 // nothing before its term is durable, so each life counts from 1.
 struct DurableState {
   Term term;
   MapVersion version;
   // [18] For each of the last kKnownTermsMax terms, the highest n of a V that the journal holds.
-  // The journal has forgotten every other V of an older life. One number for all terms would not
-  // do: a later life counts past the numbers that a torn tail lost.
+  // The journal has forgotten every other V of an older life. One number for all terms would not be
+  // enough, because a later life counts past the numbers that a torn tail lost.
   std::map<std::uint64_t, std::uint64_t> known;
   std::vector<ShardOwner> map;
   IntervalSet succeeded, dead;
   std::vector<IntervalSet> todo, lost;  // by shard
   std::vector<std::vector<Snapshot>>
-      snapshots;  // by shard, in the order in which they became durable
+      snapshots;  // by shard, in the order in which the snapshots became durable
   friend bool operator==(const DurableState&, const DurableState&) = default;
 };
 
 inline constexpr std::size_t kKnownTermsMax = 64;
 
-// One transaction. Absent fields are unchanged, and sets are differences, so the size of a record
-// is that of the change.
+// One transaction. Absent fields are unchanged. Sets are differences, so the size of a record is
+// that of the change.
 struct Record {
   std::optional<Term> term;
   std::optional<MapVersion> version;
@@ -87,17 +87,18 @@ void AppendRecord(const Record& later, Record* into);
 class ClosureBook {
  public:
   struct Options {
-    std::uint64_t closures = 0;  // of the plan
+    std::uint64_t closures = 0;  // number of closures of the plan
     std::uint32_t shards = 0;
-    std::uint32_t open_max = 4096;  // granted and neither succeeded nor dead [23]
+    std::uint32_t open_max =
+        4096;  // limit of closures that are granted and neither succeeded nor dead [23]
   };
   ClosureBook(Options options, DurableState state);
   const DurableState& durable() const { return state_; }
 
-  // Line 18: begins a life of the coordinator, with the term of all its jobs, 1 + max(the term of
-  // the store, the terms that tasks report). EG_CHECKs that it is above durable().term. All
-  // volatile state becomes empty, and the start-up window is open until CloseWindow(). A new job's
-  // book begins with the same call, and with CloseWindow() at once, since nobody holds anything of
+  // Line 18: begins a life of the coordinator. `term` is the term of all its jobs: 1 + max(the term
+  // of the store, the terms that tasks report). EG_CHECK: it is above durable().term. All volatile
+  // state becomes empty, and the start-up window is open until CloseWindow(). A new job's book
+  // begins with the same call, directly followed by CloseWindow(), since nobody holds anything of
   // the job. V becomes (term, 1), so that a worker that waits for a map which the journal forgot
   // gets a map.
   Record BeginLife(Term term);
@@ -112,46 +113,48 @@ class ClosureBook {
     std::set<ShardId> targets;
     bool repair = false;
   };
-  // Returns nullopt if there is nothing to grant to this worker now, as always inside the start-up
-  // window. `worker` is the registration that will run the closure. Grants are not journaled.
-  // `grants_new` is false while an evaluation or the end is due: then only repairs and requeued
-  // closures are granted. `may` says whether the worker can run a closure (not every worker has
-  // every user function); none: it can run all. Closures that it cannot run wait for another
-  // worker. A new closure that waits counts as granted for the limit of new ones, and not for
-  // open_max.
+  // Returns the next grant, or nullopt if there is nothing to grant to this worker now. Inside the
+  // start-up window it is always nullopt. `worker` is the registration that will run the closure.
+  // Grants are not journaled. `grants_new` is false while an evaluation or the end is due: only
+  // repairs and requeued closures are granted then.
+  //
+  // `may` says whether the worker can run a closure, because not every worker has every user
+  // function. Without `may`, the worker can run all closures. Closures that it cannot run wait for
+  // another worker. A new closure that waits counts as granted for the limit of new closures, but
+  // not for open_max.
   std::optional<Granted> NextGrant(TaskId worker, bool grants_new = true,
                                    const std::function<bool(ClosureId)>& may = {});
-  // A number for work that this book does not count (evaluation, describe, export). All attempts
-  // share one sequence, and no number is used twice.
+  // Returns a number for work that this book does not count (evaluation, describe, export). All
+  // attempts share one sequence, and no number is used twice.
   Attempt NextAttempt() { return {state_.term.value(), ++n_}; }
-  // The worker has disconnected, or has registered anew (then call RegisterWorker of the new
-  // registration before). Its closures that nobody adopted are granted again before new ones, with
-  // higher attempts. Returns them.
+  // The worker has disconnected or has registered anew. After a new registration, call
+  // RegisterWorker of it first. The worker's closures that nobody adopted are granted again before
+  // new ones, with higher attempts. Returns these closures.
   std::vector<ClosureId> ReleaseWorker(TaskId worker);
-  // The worker has dropped this attempt. Changes nothing unless the attempt is current.
+  // The worker has dropped this attempt. Nothing changes unless the attempt is current.
   void ReleaseAttempt(ClosureId closure, Attempt attempt);
 
   // --- line 19, 20, 20b
   struct DoneResult {
     bool deferred =
-        false;  // the start-up window is open: keep the Done and call again after CloseWindow()
-    bool acknowledged = false;  // otherwise the answer is SUPERSEDED
-    bool counted = false;       // the first success of the closure: its metrics count
+        false;  // the start-up window is open: keep the Done, and call again after CloseWindow()
+    bool acknowledged = false;  // if false (and not deferred), the answer is SUPERSEDED
+    bool counted = false;       // the first success of the closure, so its metrics count
     Record record;
   };
-  // The targets are those of the current attempt, as granted or adopted.
+  // The targets of the Done are those of the current attempt, as granted or adopted.
   DoneResult OnDone(ClosureId closure, Attempt attempt, MapVersion v0, MapVersion v1);
-  Record Cancel(ClosureId closure);  // 20; empty if the closure is in succeeded or dead
-  // 20, in one transaction. Closures in succeeded, in dead or outside the plan stay as they are.
-  // The attempts at the others stay current until the driver has told the workers and releases
-  // them.
+  Record Cancel(ClosureId closure);  // [20] empty if the closure is in succeeded or dead
+  // [20] Cancels the closures in one transaction. Closures in succeeded, in dead or outside the
+  // plan are unchanged. The attempts at the others stay current until the driver has told the
+  // workers and releases them.
   Record Cancel(const IntervalSet& closures);
-  // 20: returns whether each owner has answered a Close with it, or got it in its Assign. Then the
-  // user may be told.
+  // [20] Returns whether each owner has answered a Close that names the closures, or got them in
+  // its Assign. Then the user may be told.
   bool RefusedEverywhere(ClosureId closure) const;
   bool RefusedEverywhere(const IntervalSet& closures) const;
   Record FailRepair(ClosureId closure,
-                    Attempt attempt);  // 20b; empty unless this is the current attempt of a repair
+                    Attempt attempt);  // [20b] empty unless this is the current attempt of a repair
 
   // --- shards
   struct AssignOrder {
@@ -159,40 +162,42 @@ class ClosureBook {
     std::string server;
     ShardEpoch epoch;
     MapVersion start, version;
-    IntervalSet refused;               // dead + lost[p]; the loader adds that of the snapshot
-    std::optional<Snapshot> snapshot;  // none: begin from the seed
+    IntervalSet refused;  // dead + lost[p]; the loader adds the refused set of the snapshot
+    std::optional<Snapshot> snapshot;  // nullopt: begin from the seed
   };
   struct MapChange {
     Record record;
     std::vector<AssignOrder> assigns;
-    std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the registering server
-    // Owners, by the journal, of shards that were adopted from another server. Such an owner may
-    // have registered in this window and hold the shard still: send a Drop to its session.
+    std::vector<std::pair<ShardId, ShardEpoch>> drops;  // for the server that registers
+    // Shards that were adopted from another server, by their owner according to the journal. This
+    // owner may have registered in the same window and still hold the shard: send a Drop to its
+    // session.
     std::vector<std::pair<std::string, std::pair<ShardId, ShardEpoch>>> former;
     bool map_changed = false;  // send the map to every worker
   };
-  // The first placement of a shard, or line 21: begins from its newest snapshot, or from the seed
-  // if it has none. `server` is connected and gets the Assign.
+  // Makes the first placement of a shard, or applies line 21: the shard begins from its newest
+  // snapshot, or from the seed if it has none. `server` is connected and gets the Assign.
   MapChange Rollback(ShardId shard, const std::string& server);
-  // Line 21 with a state that the caller knows, whose ledger has these sets ({} for the seed). For
-  // models of the cluster.
+  // Applies line 21 with a state that the caller knows, whose ledger has these sets ({} for the
+  // seed). For models of the cluster.
   MapChange RollbackTo(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
                        const IntervalSet& snapshot_refused);
-  // Line 27. A file of another epoch than the shard's present one changes nothing: it would become
-  // the newest although a newer owner's file is older in the list, and a sweep may have deleted it.
-  // A known file (by its URI) changes nothing, either; with another hash it replaces the known one.
+  // Line 27. A file of an epoch other than the shard's present epoch changes nothing: it would
+  // become the newest file although it is older than the present owner's files, and a sweep may
+  // have deleted it. A known file (by its URI) changes nothing, either; with another hash it
+  // replaces the known one.
   Record AddSnapshot(ShardId shard, Snapshot snapshot);
-  // Forgets files that are damaged or that no kept manifest names. Delete a file only once the
+  // Forgets files that are damaged, or that no kept manifest names. Delete a file only once the
   // record is durable.
   Record RemoveSnapshots(ShardId shard, const std::set<std::string>& uris);
-  const Snapshot* NewestSnapshot(ShardId shard) const;  // nullptr: there is only the seed
+  const Snapshot* NewestSnapshot(ShardId shard) const;  // nullptr if there is only the seed
   // Line 28: begins from a manifest of another job, with one snapshot for each shard, in order.
-  // EG_CHECKs that no shard was placed before. `succeeded` becomes the intersection of all done,
-  // and `dead` the union of all refused.
+  // EG_CHECK: no shard was placed before. `succeeded` becomes the intersection of all done sets,
+  // and `dead` the union of all refused sets.
   Record ResumeFrom(std::vector<Snapshot> snapshots);
   std::vector<ShardId> ShardsOf(const std::string& server) const;
   // Line 22, second half: the state that left its owner at epoch `from` has arrived at `server`. If
-  // the shard has another epoch by now, the change is empty and the state is void.
+  // the shard now has another epoch, the change is empty and the state is void.
   MapChange Move(ShardId shard, ShardEpoch from, const std::string& server);
   // Line 20a: the owner does not answer. Nobody owns the shard until the next Rollback.
   MapChange Unmap(ShardId shard);
@@ -203,22 +208,22 @@ class ClosureBook {
     ShardEpoch epoch;
     MapVersion start;
     IntervalSet done, refused;
-    // The server is still loading the Assign. `refused` is that of the Assign, because the server
-    // does not know yet which closures the file refuses. Such a shard counts as held if it is as
-    // mapped, and it is never adopted: the journal may have lost, with the Assign, the reason for
-    // which the file refuses a closure, which would then be granted and refused without end.
-    // Nothing was applied to the shard yet, so nothing is lost with it.
+    // The server is still loading the Assign. `refused` is the set in the Assign, because the
+    // server does not know yet which closures the file refuses. Such a shard counts as held if it
+    // is held as mapped. It is never adopted, because the journal may have lost, with the Assign,
+    // the reason for which the file refuses a closure; this closure would then be granted and
+    // refused forever. Nothing was applied to the shard yet, so nothing is lost.
     bool loading = false;
-    // [22] Not 0: the life that stopped the shard for a move. Its owner serves nobody and keeps it
-    // until a Drop. If that was not this life, the shard is neither held nor adopted: the journal
-    // may have forgotten the move, and the new owner may have continued under the same start, so
-    // that vlsn would fall within one start.
+    // [22] If not 0, the life that stopped the shard for a move. The owner serves nobody and keeps
+    // the shard until a Drop. If another life stopped it, the shard is neither held nor adopted:
+    // the journal may have forgotten the move, and the new owner may have continued under the same
+    // start, so that vlsn would fall within one start.
     std::uint64_t stopped_in = 0;
   };
-  // A shard that the server holds as mapped is kept. A shard that is mapped to it and not held, or
-  // not at that epoch, is rolled back on this server; if `restore` is false, it is listed in
-  // `unheld` for the caller instead. A shard that is held and not mapped is dropped, unless it is
-  // adopted. `held` names shards of this job only; a shard that is being loaded counts as held.
+  // Line 25. A shard that the server holds as mapped is kept. A shard that is mapped to the server
+  // and not held, or not at that epoch, is rolled back on this server; if `restore` is false, it is
+  // only listed in `unheld`. A shard that is held and not mapped is dropped, unless it is adopted.
+  // `held` names shards of this job only; a shard that is being loaded counts as held.
   struct ServerRegistration {
     MapChange change;
     std::vector<ShardId> unheld;
@@ -226,9 +231,9 @@ class ClosureBook {
   ServerRegistration RegisterServer(const std::string& server, const std::vector<HeldShard>& held,
                                     bool restore = true);
 
-  // --- line 26. If the store can forget (a torn tail), register and answer workers after
-  // CloseWindow(): as long as a forgotten shard may be adopted, no worker may get a map, because
-  // the V0 of that map would be above the shard's start although the map names another owner.
+  // --- line 26. If the store can forget (a torn tail), register and answer workers only after
+  // CloseWindow(). As long as a forgotten shard may be adopted, no worker may get a map: the V0 of
+  // that map would be above the shard's start although the map names another owner.
   struct HeldAttempt {
     ClosureId closure;
     Attempt attempt;
@@ -238,11 +243,11 @@ class ClosureBook {
     bool proved = true;  // [35] the driver has checked that this worker was granted the attempt
   };
   std::vector<HeldAttempt> RegisterWorker(
-      TaskId worker, const std::vector<HeldAttempt>& held);  // returns the adopted
+      TaskId worker, const std::vector<HeldAttempt>& held);  // returns the adopted attempts
 
   // --- line 24. For each (session, shard, epoch) the first Close is whole, and each later one
-  // holds the closures added since; after `ignored` the next one is whole. One Close is in flight
-  // for each: the next follows OnClosed. EndServerSession forgets the session.
+  // holds the closures added since. After `ignored` the next one is whole again. One Close is in
+  // flight for each; the next one follows OnClosed. EndServerSession forgets the session.
   struct CloseOrder {
     ShardId shard;
     ShardEpoch epoch;
@@ -251,7 +256,7 @@ class ClosureBook {
     bool whole = false;
   };
   std::vector<CloseOrder> MakeCloses(TaskId server_session,
-                                     const std::string& server);  // only those with changes
+                                     const std::string& server);  // only shards with changes
   void OnClosed(TaskId server_session, ShardId shard, ShardEpoch epoch, bool taken);
   void EndServerSession(TaskId server_session);
   // Returns whether every owner has taken all closures that a Close could name now.
@@ -260,23 +265,25 @@ class ClosureBook {
   // --- questions
   bool AllEnded() const;  // every closure of the plan is in succeeded or dead
   bool Quiet() const;     // AllEnded, todo empty, every shard owned, nothing current, window closed
-  bool RepairsPending() const { return !with_todo_.empty(); }  // some todo is not empty
+  bool RepairsPending() const { return !with_todo_.empty(); }  // some todo set is not empty
   std::uint64_t RepairsLeft()
-      const;  // the sum of all todo: a closure counts once for each shard that lacks it
-  // [29] Returns whether an evaluation after the closures below `limit` may begin: each of them has
-  // ended, none has a current attempt, and no shard needs repair. After a rollback the evaluation
-  // begins anew.
+      const;  // the sum of all todo sets: a closure counts once for each shard that lacks it
+  // [29] Returns whether an evaluation after the closures below `limit` may begin: each of these
+  // closures has ended, none has a current attempt, and no shard needs repair. After a rollback the
+  // evaluation begins anew.
   bool BarrierReached(std::uint64_t limit) const;
-  std::uint64_t InFlight() const { return current_.size(); }  // closures with a current attempt
+  std::uint64_t InFlight() const {
+    return current_.size();
+  }  // number of closures with a current attempt
   std::uint64_t granted_attempts() const { return granted_attempts_; }
   std::uint64_t repairs_granted() const { return repairs_granted_; }
-  // The lowest closure number that was not granted yet: all closures below it have ended or were
-  // granted in this term.
+  // Returns the lowest closure number that was not granted yet. All closures below it have ended,
+  // or were granted in this term.
   std::uint64_t next_new() const { return next_new_; }
   bool regrants_wait() const {
     return !requeued_.empty() || !with_todo_.empty();
-  }  // NextGrant may return a grant without new closures
-  // Holds back closures >= limit: the barrier of an evaluation at an epoch's end.
+  }  // whether NextGrant may return a grant that is not a new closure
+  // Holds back closures >= limit, for the barrier of an evaluation at an epoch's end.
   void SetNewLimit(std::uint64_t limit) { new_limit_ = limit; }
   struct Current {
     Attempt attempt;
@@ -288,40 +295,42 @@ class ClosureBook {
 
  private:
   using CurrentIterator = std::map<ClosureId, Current>::iterator;
-  // Applies `record` to state_, updates the members derived from it, and appends it to `all`.
+  // Applies `record` to state_, updates the members that are derived from it, and appends it to
+  // `all`.
   void Commit(const Record& record, Record* all);
   MapVersion NextVersion() { return {state_.term.value(), ++n_}; }
-  IntervalSet DoneFor(std::uint32_t shard) const;  // of line 24
+  IntervalSet DoneFor(std::uint32_t shard) const;  // the done set of line 24
   IntervalSet RefusedFor(std::uint32_t shard) const;
   Record TodoBecomes(std::uint32_t shard, IntervalSet wanted, const IntervalSet& refused) const;
   MapChange RollBack(ShardId shard, const std::string& server, const IntervalSet& snapshot_done,
                      const IntervalSet& snapshot_refused, const Snapshot* snapshot);
-  // 25: closures of `refused` that neither succeeded nor are dead here become dead.
+  // [25] Closures of `refused` that neither succeeded nor are dead in this book become dead.
   void MarkUnknownDead(const IntervalSet& refused, Record* all);
-  void Release(CurrentIterator it);   // removes it from current_, to be granted again
-  void Forget(CurrentIterator it);    // removes it from current_
-  bool Unknown(MapVersion v1) const;  // [19], [26]: a map of an older life that the journal forgot
+  void Release(CurrentIterator it);  // removes it from current_; it is granted again
+  void Forget(CurrentIterator it);   // removes it from current_
+  bool Unknown(MapVersion v1)
+      const;  // [19], [26] whether V1 is a map of an older life that the journal forgot
 
   const Options options_;
   DurableState state_;
-  std::uint64_t n_ = 0;  // numbers V, epochs and attempts of this life
+  std::uint64_t n_ = 0;  // last number of a V, an epoch or an attempt of this life
   bool window_open_ = true;
   std::map<ClosureId, Current> current_;
-  std::uint64_t current_all_ = 0;  // those of current_ with all targets
+  std::uint64_t current_all_ = 0;  // number of members of current_ that have all targets
   std::set<std::uint64_t>
       requeued_;  // closures granted or adopted in this life that are neither current nor ended
   std::uint64_t next_new_ = 0;
   std::uint64_t new_limit_ = ~0ull;
   std::uint64_t granted_attempts_ = 0, repairs_granted_ = 0;
-  std::set<std::uint32_t> with_todo_;  // shards whose todo is not empty
-  std::uint64_t repair_hint_ = 0;      // every closure below it that is in a todo is current
-  MapVersion newest_start_;            // of all shards
+  std::set<std::uint32_t> with_todo_;  // shards whose todo set is not empty
+  std::uint64_t repair_hint_ = 0;      // every closure below it that is in a todo set is current
+  MapVersion newest_start_;            // newest start of all shards
   std::uint64_t revision_ = 1;         // rises whenever the sets of Closes may have changed
   struct SentClose {
     ShardEpoch epoch;
     std::uint64_t revision = 0;
     bool pending = false, whole_next = true;
-    IntervalSet done, refused;  // all that was sent under this epoch
+    IntervalSet done, refused;  // everything that was sent under this epoch
   };
   std::map<std::pair<TaskId, std::uint32_t>, SentClose> sent_closes_;
   struct Refusing {

@@ -1,5 +1,5 @@
 // Lines 18 and 18a: the term of a life of the coordinator, the reports for which it must take
-// another term, and those for which it must not begin. Pure. Peers may send any number.
+// another term, and the reports for which it must not begin. Pure. Peers may send any number.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,9 @@ namespace evergrad::coordinator {
 
 // The lives of the coordinator that a task has seen, as its Hello reports them.
 struct ReportedLife {
-  std::uint64_t highest_term = 0, life = 0;  // of the newest life that registered it; 0: none did
-  std::uint64_t held_term = 0;               // highest term of an epoch that it holds
+  std::uint64_t highest_term = 0,
+                life = 0;       // of the newest life that registered the task; 0 if none did
+  std::uint64_t held_term = 0;  // highest term of an epoch that the task holds
 };
 
 // The term of a life that has not sent a message yet: above the journal's term and above all terms
@@ -22,9 +23,9 @@ inline Term FirstTerm(Term journal, std::uint64_t reported) {
   return Term{1 + std::max(journal.value(), reported)};
 }
 
-// Returns the term with which this life must begin anew, because a task reports a term >= ours of
-// another life: then our term is not above everything that was ever numbered. nullopt: the task may
-// be registered in this life.
+// Returns the term with which this life must begin anew, or nullopt if the task may be registered
+// in this life. A task may report a term >= ours of another life. Then our term is not above
+// everything that was ever numbered.
 inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term journal,
                                          const ReportedLife& task) {
   const std::uint64_t reported = std::max(task.highest_term, task.held_term);
@@ -35,15 +36,15 @@ inline std::optional<Term> BeginAnewWith(Term ours, std::uint64_t our_life, Term
 
 // Line 18a: a job whose shard a server holds, as a coordinator sees it.
 struct HeldJob {
-  bool journaled = false;  // the newest coordinator that registered its holder keeps a journal: the
-                           // job's submission was durable before any message
+  bool journaled = false;  // the newest coordinator that registered the job's holder keeps a
+                           // journal, so that the job's submission was durable before any message
   bool known = false;      // this coordinator's journal has the job, ended or not
   bool removed = false;    // this coordinator's journal had it and was told to remove it
 };
 
-// Returns whether the coordinator's own journal has lost the job, belongs to another cluster, or is
-// missing: the job is in another journal, which can be put back. A journal that has lost only its
-// tail knows the job. Jobs of a coordinator without a journal ended with that coordinator.
+// Returns whether the job is in another journal, which can be put back: the coordinator's own
+// journal has lost the job, belongs to another cluster, or is missing. A journal that has lost only
+// its tail knows the job. Jobs of a coordinator without a journal ended with that coordinator.
 inline bool JournalHasLost(const HeldJob& job) {
   return job.journaled && !job.known && !job.removed;
 }

@@ -15,7 +15,8 @@ std::uint64_t UpdatesBelow(const plan::Plan& plan, std::uint64_t closure) {
                                     : plan.Closure(ClosureId(closure)).first_global_step;
 }
 
-// The updates of all closures in `set`. The time depends on the number of intervals, not of steps.
+// Returns the number of updates of all closures in `set`. The time depends on the number of
+// intervals, not of steps.
 std::uint64_t UpdatesOf(const plan::Plan& plan, const IntervalSet& set) {
   std::uint64_t updates = 0;
   for (const IntervalSet::Interval& i : set.Intervals())
@@ -61,8 +62,8 @@ void UpdateAccount::Restore(std::map<std::uint32_t, std::uint64_t> touched_less,
 
 UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ended& ended,
                                               const Shard& shard) const {
-  // Updates that were lost with a server and reported may be missing. Updates of closures that
-  // ended without success may exist in addition.
+  // Updates that were lost with a server, and reported, may be missing. Updates of closures that
+  // ended without success may be held in addition.
   const std::uint64_t missing =
       shard.shard < ended.lost.size() ? UpdatesOf(plan, ended.lost[shard.shard]) : 0;
   const std::uint64_t beyond = UpdatesOf(plan, ended.dead);
@@ -71,7 +72,7 @@ UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ende
     const std::uint64_t all = UpdatesOf(plan, ended.succeeded);
     return {Minus(all, missing), Plus(all, beyond)};
   }
-  // The updates of this job's own closures.
+  // The planned updates of this job's own closures.
   const std::uint64_t planned = UpdatesOf(plan, ended.succeeded.Minus(ended.resumed));
   const auto less = touched_less_.find(shard.shard);
   const std::uint64_t own =
@@ -82,7 +83,7 @@ UpdateAccount::Bounds UpdateAccount::BoundsOf(const plan::Plan& plan, const Ende
     return {Minus(own, missing), kNoLimit};
   const std::uint64_t before = (*before_->updates)[shard.shard];
   // If the files hold more than the closures that count as succeeded, some of their updates are
-  // among this job's own.
+  // among this job's own updates.
   return {Minus(before_->whole ? Plus(before, own) : std::max(before, own), missing),
           Plus(Plus(before, own), beyond)};
 }
@@ -91,8 +92,8 @@ UpdateAccount::Finding UpdateAccount::Compare(const plan::Plan& plan, const Ende
                                               const std::vector<Shard>& shards) const {
   Finding finding;
   std::size_t different = 0;
-  bool by_plan =
-      false;  // the named difference does not depend on workers' reports; such a one is preferred
+  bool by_plan = false;  // the named difference does not depend on workers' reports; such a
+                         // difference is preferred
   for (const Shard& shard : shards) {
     const Bounds bounds = BoundsOf(plan, ended, shard);
     if (bounds.least != bounds.most && finding.verdict == Verdict::kExact)

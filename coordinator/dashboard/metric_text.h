@@ -1,5 +1,5 @@
-// Formats the metrics of an evaluation for people: in the order of the job, with their usual names.
-// Pure.
+// Formats the metrics of an evaluation for people, in the order of the job and with their usual
+// names. Pure.
 #pragma once
 
 #include <map>
@@ -8,12 +8,13 @@
 
 namespace evergrad::coordinator {
 
-// Returns the names in `values`: those of `asked` in their order, then the loss, then all others.
+// Returns the names in `values`: first those of `asked` in their order, then the loss, then all
+// others.
 std::vector<std::string> MetricsInOrder(const std::vector<std::string>& asked,
                                         const std::map<std::string, double>& values);
 
-// Returns "AUC" for "auc" and "RMSE" for "root_mean_squared_error"; for an unknown name, the name
-// with spaces in place of underscores.
+// Returns "AUC" for "auc" and "RMSE" for "root_mean_squared_error". For an unknown name it returns
+// the name with spaces in place of underscores.
 std::string MetricTitle(const std::string& name);
 // Returns whether the metric is a share that is shown in percent.
 bool IsShare(const std::string& name);

@@ -52,7 +52,7 @@ Json Points(const std::vector<ReportPoint>& points) {
 }
 
 // Returns the metrics with a curve and a column: those that the job asked for or that were
-// measured; for a job without metrics, its test loss.
+// measured. A job without metrics has its test loss.
 std::vector<std::string> MetricsShown(const ReportData& data) {
   std::vector<std::string> names = data.metric_names;
   std::set<std::string> others;
@@ -105,7 +105,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}th{t
 </style>
 )html";
 
-// Charts are drawn in the reader's browser as inline SVG from the JSON in the page; nothing is
+// The reader's browser draws the charts as inline SVG from the JSON in the page. Nothing is
 // fetched.
 constexpr char kScript[] = R"html(<script>
 "use strict";
@@ -269,7 +269,7 @@ std::string RenderReport(const ReportData& data) {
                     "<section class=card><details><summary>the job as it ran (YAML)</summary><pre>",
                     Escape(data.yaml), "</pre></details></section>\n");
 
-  // "<" never appears inside the data block, so that no text can end it.
+  // The data block never contains "<", so that no text can end it.
   absl::StrAppend(&page, "</main>\n<script type=\"application/json\" id=data>",
                   absl::StrReplaceAll(embedded.dump(-1, ' ', false, Json::error_handler_t::replace),
                                       {{"<", "\\u003c"}}),

@@ -14,10 +14,11 @@ struct ReportPoint {
 };
 struct ReportEpoch {
   std::uint64_t epoch = 0, steps = 0;
-  double train_loss = 0, eval_loss = 0;  // NaN: not measured
+  double train_loss = 0, eval_loss = 0;  // NaN if not measured
   double seconds = 0,
          examples_per_second = 0;  // NaN if the epoch was too short to measure its speed
-  std::map<std::string, double> metrics = {};  // of the evaluation, without its loss: accuracy, auc
+  std::map<std::string, double> metrics =
+      {};  // metrics of the evaluation except its loss: accuracy, auc
 };
 struct ReportTask {
   std::string name;  // "worker/0"
@@ -36,9 +37,9 @@ struct ReportData {
   std::string name, job_uid, state, first_cause;
   std::string submitted;                  // wall time, for people
   double seconds = 0;                     // from start to end
-  double examples_per_second = 0;         // NaN: too short to time
+  double examples_per_second = 0;         // NaN if too short to time
   std::vector<std::string> metric_names;  // metrics that the job asked for, in its order
-  std::map<std::string, double> metrics;  // of the final evaluation, with its loss
+  std::map<std::string, double> metrics;  // metrics of the final evaluation, its loss included
   std::uint64_t steps = 0, closures_succeeded = 0, closures_failed = 0, closures_cancelled = 0,
                 attempts = 0, reruns = 0, deaths = 0, duplicates_refused = 0;
   std::vector<ReportPoint> loss_by_step;  // x: global step

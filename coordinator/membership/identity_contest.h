@@ -1,9 +1,9 @@
-// Detects two worker processes with the same name that replace each other forever, each restarted
-// by its supervisor. Pure.
+// Detects two worker processes with the same name that replace each other forever, because each is
+// restarted by its supervisor. Pure.
 //
 // The newer of two workers of one identity wins and the older exits, so such a pair alternates with
-// each restart. One replacement of a living process is normal (a worker restarts before its old
-// session has ended); several in a short time mean a wrong configuration.
+// each restart. One replacement of a living process is normal: a worker may restart before its old
+// session has ended. Several in a short time mean a wrong configuration.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ namespace evergrad::coordinator {
 class IdentityContest {
  public:
   struct Options {
-    std::uint32_t times = 3;  // replacements of living processes within `within`
+    std::uint32_t times = 3;  // limit of replacements of living processes within `within`
     std::chrono::milliseconds within{30'000};
     std::chrono::milliseconds said_every{60'000};
     std::size_t identities_max = 256;

@@ -46,7 +46,7 @@ Membership::Key::Key(Role r, absl::string_view name)
   if (!is_number) number = 0;
 }
 
-// Numbers first and by value, then names.
+// Orders numbers first and by value, then names.
 bool Membership::Key::operator<(const Key& other) const {
   return std::tie(role, other.is_number, number, identity) <
          std::tie(other.role, is_number, other.number, other.identity);
@@ -83,7 +83,7 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
     return Refuse("malformed", "server identity missing", false, options_.lease);
 
   std::string identity = hello.identity;
-  // An assigned number was nobody's choice, and another number works as well, so a registration for
+  // Nobody chose an assigned number, and another number works as well. Therefore a registration for
   // it replaces and rejects no task.
   const bool numbered = hello.role == Role::kWorker && (hello.numbered || hello.identity.empty());
   if (!numbered && replaced_.count(hello.process_uid) != 0) {
@@ -102,10 +102,10 @@ RegisterVerdict Membership::Register(MonoTime now, const TaskHello& hello) {
   const bool former_living = former != nullptr && former->state != TaskState::kGone;
 
   if (hello.role == Role::kPsServer && former_living && !same_process) {
-    // The former process may hold the only copy of its shards: the new server waits while the
+    // The former process may hold the only copy of its shards. The new server waits while the
     // former session is open or its lease runs (P7).
     const bool lease_runs = now < former->last_heard + options_.lease;
-    // A server with a notice will not come back. If the new server proves that the former process
+    // A server that gave notice will not return. If the new server proves that the former process
     // has ended, the lease need not expire.
     const bool same_place = !former->lifeline.empty() && former->lifeline == hello.lifeline;
     const bool proved = same_place && hello.ended_process == former->process_uid;
@@ -269,7 +269,7 @@ std::vector<MembershipChange> Membership::Tick(MonoTime now) {
                          entry.reason, entry.leaving, entry.session_open});
       continue;
     }
-    // A server with a notice will not come back; a session that was only interrupted is dialed
+    // A server that gave notice will not return. A session that was only interrupted is dialed
     // again before its lease ends.
     if (entry.leaving && !entry.session_open && now - entry.closed_at >= options_.lease) {
       SetState(now, entry, TaskState::kGone, entry.reason);
@@ -364,8 +364,8 @@ bool Membership::DiedYoung(const TaskEntry& entry, MonoTime end) const {
 // A process that returns keeps its number unless a living task has it. A worker that starts where
 // another one died young gets that worker's number, and with it its backoff. All others get a
 // number that no listed task has, so that a healthy task does not inherit the deaths of another.
-// These numbers are limited, so that they do not grow when deaths move from host to host; beyond
-// the limit, the gone task with the fewest flaps gives up its number.
+// There is a limit, so that the numbers do not grow when deaths move from host to host. Beyond the
+// limit, the gone task with the fewest flaps gives up its number.
 std::string Membership::NumberFor(const TaskHello& hello) const {
   std::uint64_t living = 0;
   const TaskEntry* again = nullptr;
@@ -390,7 +390,7 @@ std::string Membership::NumberFor(const TaskHello& hello) const {
     if (holder->state == TaskState::kGone && (gone == nullptr || holder->flaps < gone->flaps))
       gone = holder;
   }
-  return gone->identity;  // living tasks cannot have all of them
+  return gone->identity;  // living tasks cannot have all numbers
 }
 
 std::string Membership::LowestFree(Role role) const {

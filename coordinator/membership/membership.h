@@ -24,18 +24,18 @@ namespace evergrad::coordinator {
 
 struct MembershipOptions {
   std::chrono::milliseconds lease{
-      1500};  // A silent worker is gone after it; a silent server is suspected.
-  std::chrono::milliseconds grace{100};  // A worker whose stream closed is gone after it.
+      1500};  // after this silence a worker is gone, and a server is suspected
+  std::chrono::milliseconds grace{100};  // a worker whose stream has closed is gone after this time
   std::chrono::milliseconds server_lost_after{
-      30000};  // After a notice: its lease, once its session has closed.
+      30000};  // lease of a task that gave notice, once its session has closed
   std::chrono::milliseconds short_life{
-      5000};  // A process that lived less counts as a flap of its identity.
+      5000};  // a process that lived less counts as a flap of its identity
   std::chrono::milliseconds backoff_min{100}, backoff_max{2000};
-  std::uint32_t flaps_free = 3;       // Flaps in a row before the identity backs off.
-  std::uint32_t tasks_max = 1024;     // Living tasks; beyond it a registration is refused.
-  std::uint32_t gone_kept_max = 256;  // Gone tasks still listed.
-  // Registrations in a time; those of all are at least twice `tasks_max` at once and a tenth of it
-  // a second.
+  std::uint32_t flaps_free = 3;       // flaps in a row before the identity backs off
+  std::uint32_t tasks_max = 1024;     // limit of living tasks; a further registration is refused
+  std::uint32_t gone_kept_max = 256;  // limit of gone tasks that are still listed
+  // Limits of the rate of registrations. For all tasks together they are at least twice `tasks_max`
+  // at once, and a tenth of it per second.
   RegistrationLimit::Options registrations;
 };
 
@@ -49,16 +49,16 @@ struct TaskHello {
   std::uint64_t process_uid = 0;
   std::int64_t pid = 0;
   std::string host;
-  // For a server: the place where its end can be proved ("" if it cannot), and the process (uid)
-  // whose end it has proved there (0: none).
+  // For a server: the place where its end can be proved ("" if it cannot), and the uid of the
+  // process whose end the server has proved there (0 for none).
   std::string lifeline;
   std::uint64_t ended_process = 0;
-  // For a worker: a coordinator assigned the number in `identity`.
+  // For a worker: whether a coordinator assigned the number in `identity`.
   bool numbered = false;
 };
 
 struct TaskEntry {
-  TaskId id;  // This registration; fresh for each.
+  TaskId id;  // number of this registration; fresh for each
   Role role = Role::kWorker;
   std::string identity;
   std::uint64_t process_uid = 0;
@@ -71,37 +71,38 @@ struct TaskEntry {
   bool spoke = false;    // the task has sent a message since its Hello
   bool leaving = false;  // a notice was given, so its end is not a death
   MonoTime registered_at{0}, last_heard{0}, closed_at{0}, since{0};
-  std::string reason;  // Why it is suspected, gone or leaving.
+  std::string reason;  // why the task is suspected, gone or leaving
   std::uint32_t registrations = 1;
-  std::uint32_t flaps = 0;    // Short lives in a row of this identity.
-  MonoTime backoff_until{0};  // No work is given before.
+  std::uint32_t flaps = 0;    // short lives of this identity in a row
+  MonoTime backoff_until{0};  // no work is given before this time
 };
 
-// Answer to a Hello.
+// The answer to a Hello.
 struct RegisterVerdict {
   bool accepted = false;
-  // accepted
+  // --- if accepted
   TaskId task;
   std::string identity;
-  // The registration of this identity that this one ends. If its session is open, the session gets
-  // "replaced" and is closed.
+  // The registration of this identity that the new one ends. If its session is open, the session
+  // gets "replaced" and is closed.
   std::optional<TaskId> former;
-  // The same process has reconnected and keeps its shards or attempts.
+  // Whether the same process has reconnected, which keeps its shards or attempts.
   bool former_same_process = false;
-  bool former_was_gone = false;  // Tick has already reported its end
+  bool former_was_gone = false;  // Tick has already reported the end of the former registration
   bool former_leaving = false;
   bool former_numbered = false;  // the former task gets another number when it registers again
-  // refused
+  // --- if refused
   std::string kind;  // "replaced" | "identity_taken" | "limit" | "malformed"
   std::string message;
-  bool too_often = false;  // "limit": the rate of registrations, not the number of living tasks
+  bool too_often =
+      false;  // for "limit": the rate of registrations is too high, not the number of living tasks
   bool exit = false;
   std::chrono::milliseconds retry_after{0};
   // Set for identity_taken.
   struct Holder {
     std::uint64_t process_uid = 0;
     std::string host, lifeline;
-    bool lives = false;         // its session is open, and it was heard within its lease
+    bool lives = false;         // its session is open, and a message arrived within its lease
     std::string free_identity;  // the lowest index that no server has
   };
   std::optional<Holder> holder;
@@ -110,41 +111,44 @@ struct RegisterVerdict {
 struct MembershipChange {
   enum class Kind {
     kSuspected,
-    kGone,  // worker: its attempts are granted again; never reported for a server
-    kLost,  // server: its shards are rolled back elsewhere
+    kGone,  // a worker: its attempts are granted again; never reported for a server
+    kLost,  // a server: its shards are rolled back elsewhere
   };
   Kind kind = Kind::kSuspected;
   TaskId task;
   Role role = Role::kWorker;
   std::string identity;
   std::string reason;
-  bool leaving = false;  // after a notice
+  bool leaving = false;  // the task had given notice
   bool close_session =
-      false;  // The stream is still open: close it, so that the task registers anew.
+      false;  // the stream is still open: close it, so that the task registers anew
 };
 
 class Membership {
  public:
   explicit Membership(MembershipOptions options);
 
-  // Handles a new registration. A worker replaces a living worker of the same identity, except if
-  // the identity is an assigned number: then it gets another number, and so does a numbered worker
-  // that was replaced. A server of a living identity is refused until the lease of the other server
-  // is over or its end is proved (its session is closed, and the new server has acquired the same
-  // lifeline). A process that returns (same process_uid) replaces its own former registration.
+  // Handles a new registration.
+  //
+  // - A worker replaces a living worker of the same identity. If the identity is an assigned
+  //   number, the new worker gets another number instead; so does a numbered worker that was
+  //   replaced.
+  // - A server of a living identity is refused until the lease of the other server is over, or
+  //   until its end is proved: its session is closed, and the new server has acquired the same
+  //   lifeline.
+  // - A process that returns (same process_uid) replaces its own former registration.
   RegisterVerdict Register(MonoTime now, const TaskHello& hello);
-  // Records a message of the task. Unknown or replaced tasks are ignored.
+  // A message of the task has arrived. Unknown or replaced tasks are ignored.
   void Heard(MonoTime now, TaskId task);
-  // Records that the stream of the task has ended; the task is suspected at once. A repeat changes
-  // nothing.
+  // The stream of the task has ended. The task is suspected at once. A repeat changes nothing.
   std::vector<MembershipChange> StreamClosed(MonoTime now, TaskId task);
-  // Records that SIGTERM was announced, so that its end is not a death.
+  // The task has announced its end (SIGTERM), so its end is not a death.
   void Leaving(MonoTime now, TaskId task, absl::string_view reason);
-  // Records that an operator declared this server lost. Returns false if it is unknown.
+  // An operator has declared this server lost. Returns false if the server is unknown.
   bool DeclareLost(MonoTime now, absl::string_view server_identity,
                    std::vector<MembershipChange>* changes);
-  // Checks all leases. After a gap of more than half a lease between two ticks, all leases restart,
-  // because the coordinator itself was paused.
+  // Checks all leases. If more than half a lease has passed between two ticks, the coordinator
+  // itself was paused, and all leases restart.
   std::vector<MembershipChange> Tick(MonoTime now);
 
   const TaskEntry* Find(TaskId task) const;

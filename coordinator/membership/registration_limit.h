@@ -1,13 +1,13 @@
 // Limits the rate of registrations. Pure: each call passes the time as `now`.
 //
 // A registration costs the coordinator log lines, table rows and messages, and anyone with a
-// certificate (or with access to a listener without TLS) can send any number of them. Two kinds of
-// token buckets limit this: one per identity, and one for all. A cluster whose tasks all start at
-// once, or all reconnect to a restarted coordinator, takes one token per task and finds the bucket
-// of all full: it holds twice the largest number of living tasks. A process that only renews its
-// registration pays a tenth of a token to the bucket of its identity and nothing to that of all. A
-// registration that ends without a message after its Hello costs further tokens: correct tasks send
-// a heartbeat at once.
+// certificate (or with access to a listener without TLS) can send any number of registrations. Two
+// kinds of token buckets limit this: one per identity, and one for all identities. A cluster whose
+// tasks all start at once, or all reconnect to a restarted coordinator, takes one token per task.
+// The common bucket is then full, and holds twice the largest number of living tasks. A process
+// that only renews its registration pays a tenth of a token to the bucket of its identity, and
+// nothing to the common bucket. A registration that ends without a message after its Hello costs
+// further tokens, because correct tasks send a heartbeat at once.
 #pragma once
 
 #include <chrono>
@@ -22,9 +22,9 @@ namespace evergrad::coordinator {
 class RegistrationLimit {
  public:
   struct Options {
-    double each_burst = 30, each_per_second = 2;    // of one identity
-    double all_burst = 2048, all_per_second = 100;  // of all
-    // Cost of a registration that ended without a message, in addition to its own token.
+    double each_burst = 30, each_per_second = 2;    // bucket of one identity
+    double all_burst = 2048, all_per_second = 100;  // common bucket
+    // The cost of a registration that ended without a message, in addition to its own token.
     double silent_cost = 10;
   };
   explicit RegistrationLimit(Options options)
@@ -32,20 +32,20 @@ class RegistrationLimit {
 
   struct Verdict {
     bool accepted = true;
-    bool of_all = false;  // refused by the bucket of all, not by that of the identity
+    bool of_all = false;  // refused by the common bucket, not by that of the identity
     std::chrono::milliseconds retry_after{
         0};  // for refusals: time until a token is available, unless other registrations take it
   };
   enum class Who {
     kNewcomer,
     kKnown,   // the last process of this identity has sent a message
-    kRenews,  // and the same process registers again
+    kRenews,  // the same process registers again
   };
-  // `task`: role and identity.
+  // `task` is role and identity.
   Verdict Take(MonoTime now, const std::string& task, Who who);
   void EndedSilent(MonoTime now);
 
-  double recent(MonoTime now) const;  // tokens that are missing in the bucket of all
+  double recent(MonoTime now) const;  // tokens that are missing in the common bucket
   const Options& options() const { return options_; }
   std::size_t identities() const { return each_.size(); }
 

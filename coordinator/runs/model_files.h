@@ -1,6 +1,7 @@
-// The folder `model` of a run lets a user use the model without Evergrad: model.json (layers,
-// fields, transforms, tables), load.py, README.md. The weights are in weights.npz beside the
-// folder, vocabularies.json comes with the export, tables.npz: model_tables.h. Pure.
+// The folder `model` of a run lets a user use the model without Evergrad. This file makes
+// model.json (layers, fields, transforms, tables), load.py and README.md. The weights are in
+// weights.npz beside the folder; the export adds vocabularies.json; model_tables.h makes
+// tables.npz. Pure.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@ namespace evergrad::coordinator {
 
 std::string ModelJson(const config::JobSpec& spec, const v1::Plan& plan);
 std::string ModelReadme(const config::JobSpec& spec, bool has_tables, bool tables_written);
-// Returns coordinator/runs/model/load.py as of the build of this program.
+// Returns coordinator/runs/model/load.py as it was when this program was built.
 std::string LoadPy();
 
 }  // namespace evergrad::coordinator

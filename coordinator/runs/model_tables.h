@@ -1,8 +1,8 @@
-// Writes the embedding tables of a job's last checkpoint to one file if they are small: rows in
-// ascending order of ids, under the names of `psctl checkpoint export`.
+// Writes the embedding tables of a job's last checkpoint to one file if they are small. The rows
+// are in ascending order of ids, under the names of `psctl checkpoint export`.
 //
-// Blocking, not thread-safe: runs on the file thread, one Step at a time. Memory: the rows, at most
-// bytes_max.
+// Blocking, not thread-safe. It runs on the file thread, one Step at a time. It uses memory for the
+// rows, at most bytes_max.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class ModelTables {
       : manifest_uri_(std::move(manifest_uri)), path_(std::move(path)), bytes_max_(bytes_max) {}
 
   // Reads the manifest, then one file per step; the last step writes `path`. Returns true when this
-  // is done, or when status() has the error: ResourceExhausted if the tables are larger than
-  // bytes_max or the disk is full, else an error of a file.
+  // is done, or when status() has an error. The error is ResourceExhausted if the tables are larger
+  // than bytes_max or the disk is full; otherwise it is the error of a file.
   bool Step(fs::FileSystem& files);
   const absl::Status& status() const { return status_; }
 

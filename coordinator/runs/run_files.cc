@@ -28,7 +28,7 @@ std::string PathOf(const std::string& folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
 }
 
-// Fewer bytes than requested: the end of the file.
+// Returns fewer bytes than requested only at the end of the file.
 absl::StatusOr<std::size_t> ReadAt(int fd, std::uint64_t offset, std::span<char> to,
                                    const std::string& path) {
   std::size_t done = 0;

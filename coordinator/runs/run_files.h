@@ -1,8 +1,8 @@
-// Transfers the files of a job's runs folder between hosts: received from an exporting worker, read
-// back, and read for a user.
+// Transfers the files of a job's runs folder between hosts. The files are received from an
+// exporting worker, read back, and read for a user.
 //
-// Blocking functions and classes for the file thread; local paths. Only the names in
-// common/client/run_file_names.h are used: no path comes from the wire. Errors name the path; a
+// Blocking functions and classes for the file thread; paths are local. Only the names in
+// common/client/run_file_names.h are used, so no path comes from the wire. Errors name the path; a
 // full disk is ResourceExhausted.
 #pragma once
 
@@ -21,8 +21,8 @@
 namespace evergrad::coordinator {
 
 // Writes the chunks of one export attempt to files. Each file has a hidden name until its last
-// chunk has come and the digest of the whole file matches; then it is synced and renamed. Holds no
-// file data in memory. Not thread-safe.
+// chunk has arrived and the digest of the whole file matches; then the file is synced and renamed.
+// The class holds no file data in memory. Not thread-safe.
 class RunFileReceiver {
  public:
   explicit RunFileReceiver(std::string folder) : folder_(std::move(folder)) {}
@@ -30,10 +30,10 @@ class RunFileReceiver {
   RunFileReceiver(const RunFileReceiver&) = delete;
   RunFileReceiver& operator=(const RunFileReceiver&) = delete;
 
-  // Returns the number of stored bytes of this file: `chunk.bytes()` once the file is durable under
-  // its name. Offset 0 starts the file again. Errors: InvalidArgument for a name that is not in the
-  // list or a chunk that does not follow the previous one; DataLoss for a wrong checksum. After an
-  // error the file has to start again.
+  // Returns the number of stored bytes of this file, or `chunk.bytes()` once the file is durable
+  // under its name. Offset 0 starts the file again. InvalidArgument for a name that is not in the
+  // list, or for a chunk that does not follow the previous one; DataLoss for a wrong checksum.
+  // After an error the file must start again.
   absl::StatusOr<std::uint64_t> Take(const v1::RunFileChunk& chunk);
 
  private:
@@ -45,14 +45,14 @@ class RunFileReceiver {
   std::string name_, beside_;
   int fd_ = -1;
   std::uint64_t bytes_ = 0, taken_ = 0;
-  std::optional<snapshot::Sha256> hash_;  // of what has been seen of this file
+  std::optional<snapshot::Sha256> hash_;  // hash of the part of this file that has been received
 };
 
 // Removes hidden files of a coordinator that died while it received them.
 void RemoveHalfReceived(const std::string& folder);
 
-// Reads files in chunks of limited size and compares their sizes and digests with those of their
-// writer.
+// Reads files in chunks of limited size, and compares their sizes and digests with those that their
+// writer reported.
 class RunFileCheck {
  public:
   RunFileCheck(std::string folder, std::vector<v1::RunFileInfo> files,
@@ -76,12 +76,12 @@ class RunFileCheck {
   std::size_t next_ = 0;
   int fd_ = -1;
   std::uint64_t offset_ = 0;
-  std::optional<snapshot::Sha256> hash_;  // of what has been seen of this file
+  std::optional<snapshot::Sha256> hash_;  // hash of the part of this file that has been read
   absl::Status status_;
 };
 
-// Lists the files of kRunFileNames in `folder`, with size and digest. For files in `known` with the
-// same size the known digest is used; the others are read, in chunks of limited size.
+// Lists the files of kRunFileNames in `folder`, with size and digest. For a file in `known` with
+// the same size the known digest is used. The other files are read in chunks of limited size.
 class RunFileListing {
  public:
   RunFileListing(std::string folder, std::vector<v1::RunFileInfo> known,
@@ -90,7 +90,7 @@ class RunFileListing {
   RunFileListing(const RunFileListing&) = delete;
   RunFileListing& operator=(const RunFileListing&) = delete;
 
-  bool Step();  // true: files() is complete
+  bool Step();  // returns true when files() is complete
   const std::vector<v1::RunFileInfo>& files() const { return files_; }
 
  private:
@@ -100,7 +100,7 @@ class RunFileListing {
   std::size_t next_ = 0;
   int fd_ = -1;
   std::uint64_t offset_ = 0, bytes_ = 0;
-  std::optional<snapshot::Sha256> hash_;  // of what has been seen of this file
+  std::optional<snapshot::Sha256> hash_;  // hash of the part of this file that has been read
   std::vector<v1::RunFileInfo> files_;
 };
 

@@ -1,5 +1,5 @@
-// Sizes the work that a worker holds ahead, so that it does not notice a short absence of the
-// coordinator. Pure.
+// Sizes the work that a worker holds ahead, so that a short absence of the coordinator does not
+// stop it. Pure.
 #pragma once
 
 #include <chrono>
@@ -15,21 +15,21 @@ struct GrantSizing {
   std::uint32_t attempts_max = 256;
 };
 
-// Average seconds per closure of a worker; the newest closure has a weight of a quarter.
+// Average seconds per closure of a worker. The newest closure has a weight of a quarter.
 class ClosureRate {
  public:
   // Records the end of a closure; `began_max` is the later of its grant and the end of the previous
   // closure.
   void OnDone(MonoTime now, MonoTime began_max);
-  double seconds_per_closure() const { return seconds_; }  // 0: not known yet
+  double seconds_per_closure() const { return seconds_; }  // 0 if not known yet
 
  private:
   double seconds_ = 0;
 };
 
 // Returns the number of attempts that a worker may hold now, at least one. `remaining` is the
-// number of closures before the next barrier that are not granted yet; near the end each worker
-// gets a shrinking part of them, so that no worker waits long for the slowest.
+// number of closures before the next barrier that are not granted yet. Near the end each worker
+// gets a shrinking part of them, so that no worker waits long for the slowest one.
 std::uint32_t AttemptsAhead(const GrantSizing& sizing, double seconds_per_closure,
                             std::uint64_t remaining, std::uint32_t workers);
 

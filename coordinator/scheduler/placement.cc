@@ -9,7 +9,7 @@ std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<Se
   std::sort(shards.begin(), shards.end(), [](const ShardSize& a, const ShardSize& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.shard < b.shard;
   });
-  // Ties of bytes are broken by the number of shards, so that empty shards are spread, too.
+  // If the bytes are equal, the number of shards decides, so that empty shards are spread, too.
   std::vector<std::uint64_t> counts(servers.size(), 0);
   std::vector<Placement> placements;
   placements.reserve(shards.size());

@@ -16,16 +16,16 @@ struct ShardSize {
 };
 struct ServerLoad {
   std::string identity;
-  std::uint64_t bytes = 0;  // bytes that the server holds already
+  std::uint64_t bytes = 0;  // bytes that the server already holds
 };
 struct Placement {
   ShardId shard;
   std::string server;
 };
 
-// Assigns the largest shard first to the least loaded server. Ties go to the lower shard number and
-// to the earlier server in `servers`, so equal input gives equal placement. The result is ordered
-// by shard number; it is empty if there are no servers.
+// Assigns the largest shard first, each to the least loaded server. Ties go to the lower shard
+// number and to the earlier server in `servers`, so equal input gives equal placement. The result
+// is ordered by shard number. It is empty if there are no servers.
 std::vector<Placement> PlaceShards(std::vector<ShardSize> shards, std::vector<ServerLoad> servers);
 
 }  // namespace evergrad::coordinator

@@ -9,15 +9,16 @@ namespace evergrad::coordinator {
 struct JobDemand {
   double share = 1;          // above 0
   std::uint32_t useful = 0;  // the largest number of workers that the job can use
-  std::uint32_t has = 0;     // workers that serve it now
+  std::uint32_t has = 0;     // number of workers that serve it now
   double served = 0;         // worker-seconds that the job has received, divided by its share
-  bool keeps = false;  // its workers are not taken for the turn of another job (deterministic)
+  bool keeps =
+      false;  // for deterministic jobs: its workers are not taken for the turn of another job
 };
 
 // Divides workers in proportion to the shares. No job gets more than it can use, and each gets at
-// least one if there are enough. A remainder stays with the job that has it and, if `turn_over`,
-// goes to the job that was served least; so jobs take turns, also if there are fewer workers than
-// jobs. Returns one target per job, in order; their sum is at most `workers`.
+// least one if there are enough. A remainder stays with the job that has it. With `turn_over` it
+// goes to the job that was served least, so that jobs take turns even if there are fewer workers
+// than jobs. Returns one target per job, in order; their sum is at most `workers`.
 std::vector<std::uint32_t> WorkerTargets(std::uint32_t workers, const std::vector<JobDemand>& jobs,
                                          bool turn_over);
 

@@ -72,14 +72,14 @@ absl::StatusOr<std::unique_ptr<Holder>> Holder::Take(const std::string& folder,
                                       : "unknown",
           " path=", folder)));
     }
-    // The previous holder may have removed the locked file meanwhile: then the lock protects
+    // The previous holder may have removed the locked file meanwhile. Then the lock protects
     // nothing.
     struct stat ours, there;
     if (::fstat(fd, &ours) != 0 || ::stat(path.c_str(), &there) != 0 ||
         ours.st_ino != there.st_ino || ours.st_dev != there.st_dev)
       continue;
     const std::string text = absl::StrCat(who, "\n");
-    // On a full disk the text is truncated; only the lock matters.
+    // On a full disk the text is truncated. Only the lock matters.
     if (::ftruncate(fd, 0) == 0 && ::pwrite(fd, text.data(), text.size(), 0) < 0 &&
         errno != ENOSPC) {
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot write file: path=", path));

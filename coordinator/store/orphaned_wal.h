@@ -1,4 +1,4 @@
-// A -wal file of SQLite without its database.
+// Detects a -wal file of SQLite without its database.
 //
 // SQLite treats an empty or missing database as a new one and deletes the -wal file beside it. That
 // file may be the only record of a coordinator's jobs, so it is checked before SQLite opens
@@ -12,10 +12,11 @@
 
 namespace evergrad::coordinator {
 
-// Returns the bytes of DATABASE-wal if DATABASE is missing or empty; 0: nothing is orphaned.
+// Returns the size in bytes of DATABASE-wal if DATABASE is missing or empty; 0 if nothing is
+// orphaned.
 std::uint64_t OrphanedWalBytes(const std::string& database);
-// Renames DATABASE-wal to DATABASE-wal.orphaned, or the first of .orphaned-2, .orphaned-3, … that
-// is free, durably; returns the new path.
+// Durably renames DATABASE-wal to DATABASE-wal.orphaned, or to the first of .orphaned-2,
+// .orphaned-3, … that is free. Returns the new path.
 absl::StatusOr<std::string> SetWalAside(const std::string& database);
 
 }  // namespace evergrad::coordinator

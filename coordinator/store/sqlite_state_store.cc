@@ -46,7 +46,7 @@ constexpr char kSchema[] =
 
 std::int64_t Crc(absl::string_view a, absl::string_view b = {}) {
   uLong crc = ::crc32(0, reinterpret_cast<const Bytef*>(a.data()), static_cast<uInt>(a.size()));
-  // Without bytes zlib would restart the checksum.
+  // With 0 bytes zlib would restart the checksum.
   if (!b.empty())
     crc = ::crc32(crc, reinterpret_cast<const Bytef*>(b.data()), static_cast<uInt>(b.size()));
   return static_cast<std::int64_t>(crc);
@@ -75,13 +75,13 @@ class Statement {
     return *this;
   }
   int Step() { return ::sqlite3_step(raw_); }
-  // Runs a statement without rows; it is then ready for the next use.
+  // Runs a statement without rows and resets it for the next use.
   int Run() {
     const int code = ::sqlite3_step(raw_);
     ::sqlite3_reset(raw_);
     return code == SQLITE_DONE ? SQLITE_OK : code;
   }
-  // Returns the number in its only row, or 0; it is then ready for the next use.
+  // Returns the number in the statement's only row, or 0, and resets the statement.
   std::int64_t Number() {
     const std::int64_t number = ::sqlite3_step(raw_) == SQLITE_ROW ? Int(0) : 0;
     ::sqlite3_reset(raw_);
@@ -100,7 +100,7 @@ class Statement {
   sqlite3_stmt* raw_ = nullptr;
 };
 
-// Identity of the file at a path; empty: none.
+// The identity of the file at a path; nullopt if there is none.
 using FileId = std::optional<std::pair<dev_t, ino_t>>;
 FileId IdOf(const std::string& path) {
   struct stat info;
@@ -113,8 +113,8 @@ std::uint64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
 }
 
-// Bytes after the last complete frame: a write that the end of the process or machine interrupted.
-// SQLite drops them, and all frames with wrong checksums.
+// Returns the size of the bytes after the last complete frame, a write that the end of the process
+// or machine interrupted. SQLite drops them, and all frames with wrong checksums.
 std::uint64_t TornBytes(const std::string& wal) {
   const std::uint64_t bytes = FileBytes(wal);
   if (bytes <= kWalHeaderBytes) return bytes % kWalHeaderBytes;
@@ -136,7 +136,7 @@ struct PutJob {
 };
 struct DropJob {
   JobUid job;
-  std::optional<JobUid> forgotten;  // an earlier removal that is forgotten
+  std::optional<JobUid> forgotten;  // an earlier removal whose record is dropped
 };
 using Change = std::variant<PutTerm, PutEntry, PutJob, DropJob>;
 
@@ -176,7 +176,7 @@ struct SqliteStateStore::Impl {
     if (db != nullptr) ::sqlite3_close(db);
   }
 
-  // Read before the next call of the database: a rollback replaces the text.
+  // Call it before the next call of the database, because a rollback replaces the text.
   std::string DbError(int code) const {
     return absl::StrCat(
         "sqlite=", ::sqlite3_errstr(code), " (", code, ")",
@@ -213,8 +213,8 @@ struct SqliteStateStore::Impl {
     return statement.Int(0);
   }
 
-  // Called before SQLite sees the files: it deletes a -wal file whose database is missing or empty,
-  // and this file may be the only record of all jobs.
+  // Called before SQLite sees the files. SQLite would delete a -wal file whose database is missing
+  // or empty, and this file may be the only record of all jobs.
   absl::Status CheckPair() {
     const std::uint64_t bytes = OrphanedWalBytes(path);
     if (bytes == 0) return absl::OkStatus();
@@ -256,7 +256,8 @@ struct SqliteStateStore::Impl {
                                  nullptr);
     if (code != SQLITE_OK) return OpenError(code);
     ::sqlite3_extended_result_codes(db, 1);
-    // Exclusive mode before WAL keeps the index of the WAL in memory, and no -shm file is created.
+    // Exclusive mode, set before WAL, keeps the index of the WAL in memory, so no -shm file is
+    // created.
     for (const char* pragma :
          {"PRAGMA page_size=4096", "PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL",
           "PRAGMA synchronous=FULL", "PRAGMA wal_autocheckpoint=1000", "PRAGMA auto_vacuum=NONE",
@@ -335,8 +336,8 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // Returns OK if a start with this folder would find the journal of this process. SQLite creates
-  // the -wal file with its first commit, if there was none, and keeps it.
+  // Returns OK if a start with this folder would find the journal of this process. If there was no
+  // -wal file, SQLite creates it with its first commit; it keeps an existing one.
   absl::Status Look() {
     const FileId now = IdOf(path), wal = IdOf(path + "-wal");
     const bool here = now && now == database_id;
@@ -370,8 +371,8 @@ struct SqliteStateStore::Impl {
     });
   }
 
-  // The database file shows little of it: SQLite rewrites it from time to time, and uses the -wal
-  // file in between.
+  // Shows the size of the pages in use. The database file alone shows little, because SQLite
+  // rewrites it only from time to time and uses the -wal file in between.
   void ShowSize() {
     file_limit.current.Set(static_cast<double>(pages_used->Number()) *
                            static_cast<double>(kPageBytes));
@@ -386,7 +387,7 @@ struct SqliteStateStore::Impl {
     return answer == "ok" ? absl::OkStatus() : Damaged(answer.substr(0, 300));
   }
 
-  // Numbers of jobs in their order, and the next number of an entry.
+  // Reads the numbers of jobs in their order, and the next number of an entry.
   absl::Status ReadNumbers() {
     Statement jobs;
     int code = jobs.Prepare(db, "SELECT number, uid FROM job ORDER BY number");
@@ -442,8 +443,8 @@ struct SqliteStateStore::Impl {
     return absl::OkStatus();
   }
 
-  // A commit soon after another one waits for further commits, so that a busy coordinator syncs at
-  // most once per commit_every.
+  // Schedules a group. A commit soon after another one waits for further commits, so that a busy
+  // coordinator syncs at most once per commit_every.
   void Schedule() {
     journal->Post([this] {
       const auto since = parts.clock->Now() - last_begun;
@@ -519,13 +520,13 @@ struct SqliteStateStore::Impl {
     if (more) Schedule();
   }
 
-  // Copies all commits to the database file and restarts the -wal file. An error loses nothing: the
-  // -wal file stays.
+  // Copies all commits to the database file and restarts the -wal file. After an error the -wal
+  // file stays, so nothing is lost.
   void CheckpointWal() {
     ::sqlite3_wal_checkpoint_v2(db, nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr, nullptr);
   }
 
-  // Runs one transaction; any result except SQLITE_OK has changed nothing.
+  // Runs one transaction. Any result except SQLITE_OK has changed nothing.
   int Write() {
     if (parts.failpoints->At("journal.full")) {
       failure = "failpoint";
@@ -547,7 +548,7 @@ struct SqliteStateStore::Impl {
       failure = DbError(code);
       if (::sqlite3_get_autocommit(db) == 0)
         ::sqlite3_exec(db, "ROLLBACK", nullptr, nullptr,
-                       nullptr);  // a full disk may have ended it already
+                       nullptr);  // a full disk may have ended the transaction already
       numbers = numbers_before;
       next_job = next_job_before;
       next_entry = next_entry_before;
@@ -556,7 +557,7 @@ struct SqliteStateStore::Impl {
   }
 
   int WriteChanges() {
-    // All changes of one group to one job are one row.
+    // All changes of one group to one job form one row.
     std::map<JobUid, std::pair<Record, v1::JournalEntry>> open;
     const auto close = [&](JobUid job) -> int {
       auto node = open.extract(job);
@@ -666,20 +667,21 @@ struct SqliteStateStore::Impl {
   std::uint64_t torn_bytes = 0;
   std::unique_ptr<Holder> holder;
 
-  // Used by the opening thread, then by the journal thread.
+  // The opening thread uses these first, then the journal thread.
   sqlite3* db = nullptr;
   std::unique_ptr<Statement> entry_put, entry_drop, job_put, job_drop, term_put, pages_used,
       removed_put, removed_drop;
   std::map<JobUid, std::int64_t> numbers;
   std::int64_t next_job = 1, next_entry = 1, next_removed = 1;
-  // The database file shall get the contents of the -wal file, so that it does not depend on it.
+  // The contents of the -wal file must be copied to the database file, so that it does not depend
+  // on the -wal file.
   bool checkpoint_due = true;
   std::vector<Queued> group;   // being written or retried
-  std::string failure;         // of the last failed Write()
+  std::string failure;         // message of the last failed Write()
   FileId database_id, wal_id;  // of the files that SQLite has open
   MonoTime last_begun{MonoTime::min() / 2};
 
-  // Used by the owner.
+  // The owner uses these.
   Term term;
   std::vector<JobUid> order;
   RemovedJobs removed{kRemovedMax};
@@ -697,7 +699,8 @@ struct SqliteStateStore::Impl {
   metrics::Counter &commits_total, &changes_total, &failures_total;
   metrics::Histogram& seconds;
 
-  std::unique_ptr<runtime::ThreadExecutor> journal;  // last: its tasks use everything above
+  std::unique_ptr<runtime::ThreadExecutor>
+      journal;  // last, because its tasks use all members above
 };
 
 absl::StatusOr<std::unique_ptr<SqliteStateStore>> SqliteStateStore::Open(SqliteStoreOptions options,
@@ -712,10 +715,10 @@ SqliteStateStore::SqliteStateStore(std::unique_ptr<Impl> impl) : impl_(std::move
 SqliteStateStore::~SqliteStateStore() {
   impl_->journal->Post([impl = impl_.get()] {
     impl->CommitGroup();
-    // The next start then finds one file and replays nothing.
+    // With this, the next start finds one file and replays nothing.
     ::sqlite3_exec(impl->db, "PRAGMA wal_checkpoint(TRUNCATE)", nullptr, nullptr, nullptr);
-    // SQLite deletes the -wal file by its name, which belongs to another store if the folder was
-    // replaced.
+    // SQLite deletes the -wal file by its name. If the folder was replaced, the name belongs to
+    // another store.
     if (int keep = 1; !impl->Look().ok())
       ::sqlite3_file_control(impl->db, "main", SQLITE_FCNTL_PERSIST_WAL, &keep);
   });

@@ -1,13 +1,13 @@
-// The StateStore on a local disk: one SQLite file, written by a thread of its own in groups
+// The StateStore on a local disk: one SQLite file, which a separate thread writes in groups
 // (FORMAT.md).
 //
 //   control executor: Commit -> queue        journal thread: queue -> one transaction, synced ->
 //   durable() rises -> listener
 //
 // A group waits at most `commit_every` for further commits. While the disk is full, the group is
-// retried, and health() reports it. Any other error of the disk is final, because the stored
-// contents are unknown. If the folder was removed or replaced while the process runs, nothing ends:
-// place() reports it.
+// retried, and health() reports this. Any other error of the disk is final, because the stored
+// contents are then unknown. If the folder is removed or replaced while the process runs, the
+// process continues, and place() reports this.
 #pragma once
 
 #include <chrono>
@@ -26,16 +26,16 @@
 namespace evergrad::coordinator {
 
 struct SqliteStoreOptions {
-  std::string folder;  // created if absent; on a local file system
+  std::string folder;  // created if absent; must be on a local file system
   std::string holder;  // description of this process, for a second coordinator: "pid 12 on host h"
   std::chrono::milliseconds commit_every{
-      5};  // longest time that a commit waits to share its sync; 0: it does not wait
-  std::chrono::milliseconds retry_every{200};  // while the disk is full
+      5};  // longest time that a commit waits to share its sync; with 0 it does not wait
+  std::chrono::milliseconds retry_every{200};  // interval of retries while the disk is full
   std::chrono::milliseconds look_every{
-      1000};  // how often the place of the folder is checked while nothing is committed
+      1000};  // interval at which the place of the folder is checked while nothing is committed
   std::uint64_t queue_bytes_max =
-      64ull << 20;  // bytes accepted and not yet durable; beyond it Commit is refused
-  // Size of the journal's file; at this size the disk counts as full.
+      64ull << 20;  // limit of bytes accepted and not yet durable; beyond it Commit is refused
+  // Limit of the size of the journal's file. At this size the disk counts as full.
   std::uint64_t file_bytes_max = 4ull << 30;
   std::size_t jobs_max = 65536;
   bool forget_unknown_jobs = false;  // rename an orphaned -wal file and start with an empty journal
@@ -49,14 +49,14 @@ class SqliteStateStore final : public StateStore {
     metrics::Registry* registry = nullptr;
     fault::Failpoints* failpoints = nullptr;
   };
-  // Errors: FailedPrecondition (a user's error) for a network file system, for another coordinator
-  // that holds the folder (named), and for a newer schema; DataLoss, with the remedy, if the file
-  // is damaged, or missing beside an existing -wal file; others if the folder or file cannot be
+  // FailedPrecondition (a user's error) for a network file system, for another coordinator that
+  // holds the folder (named), and for a newer schema. DataLoss, with the remedy, if the file is
+  // damaged, or missing beside an existing -wal file. Other errors if the folder or file cannot be
   // created.
   static absl::StatusOr<std::unique_ptr<SqliteStateStore>> Open(SqliteStoreOptions options,
                                                                 Parts parts);
-  ~SqliteStateStore()
-      override;  // commits the queue (one retry if the disk is full), closes, releases the folder
+  ~SqliteStateStore() override;  // commits the queue (one retry if the disk is full), closes the
+                                 // file, releases the folder
 
   using StateStore::Commit;
   absl::Status CommitTerm(Term term) override;
@@ -75,8 +75,8 @@ class SqliteStateStore final : public StateStore {
   void SetListener(std::function<void()> listener) override;
   bool persistent() const override { return true; }
 
-  std::string path() const;          // of the database
-  std::uint64_t torn_bytes() const;  // of a torn tail that was dropped at the start
+  std::string path() const;          // path of the database
+  std::uint64_t torn_bytes() const;  // size of a torn tail that was dropped at the start
   static constexpr int kSchemaVersion = 1;
 
  private:

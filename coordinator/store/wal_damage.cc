@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 32, kFrameHeaderBytes = 24, kPageBytesMax = 65536;
 constexpr std::uint32_t kMagicLittle = 0x377f0682,
-                        // Byte order of the words that the checksums add up.
+                        // The byte order of the words that the checksums add up.
     kMagicBig = 0x377f0683;
 
 using Sum = std::array<std::uint32_t, 2>;
@@ -28,7 +28,7 @@ Sum Add(Sum sum, const unsigned char* bytes, std::size_t count, bool big) {
   return sum;
 }
 
-// As stored in a header, always big-endian.
+// Reads a pair as stored in a header, always big-endian.
 Sum PairAt(const unsigned char* at) { return {Word(at, true), Word(at + 4, true)}; }
 
 }  // namespace
@@ -49,7 +49,7 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
   std::optional<std::uint64_t> wrong;  // offset of the first wrong frame
   if (!header_whole) wrong = 0;
   Sum before = PairAt(header.data() + 24), salts = PairAt(header.data() + 16);
-  int commits = 0;  // after `wrong`, in frames that each follow from the previous one
+  int commits = 0;  // commits after `wrong`, in frames that each follow from the previous one
   for (std::uint64_t at = kHeaderBytes;
        file.read(reinterpret_cast<char*>(frame.data()), static_cast<std::streamsize>(frame.size()));
        at += frame.size()) {
@@ -63,7 +63,7 @@ std::optional<std::uint64_t> DamagedWalAt(const std::string& path) {
     before = stored;
     if (!header_whole)
       salts =
-          own_salts;  // the salts of the header are not known: within one life they stay the same
+          own_salts;  // the salts of the header are not known; within one life they stay the same
   }
   return std::nullopt;
 }

@@ -3,9 +3,9 @@
 // SQLite reads the frames of a -wal file up to the first wrong checksum and silently drops the
 // rest, because a power failure leaves the last transaction in this state. A flipped bit in the
 // middle of the file looks the same to SQLite, and the journal would lose acknowledged changes.
-// This file tells the two cases apart: with synchronous=FULL a transaction is on disk before the
-// first frame of the next one is written. If two successive commits follow a wrong frame,
-// everything up to the first of them was durable.
+// This file tells the two cases apart. With synchronous=FULL a transaction is on disk before the
+// first frame of the next one is written. Therefore, if two successive commits follow a wrong
+// frame, everything up to the first of them was durable.
 //
 // File format: https://www.sqlite.org/fileformat2.html#walformat
 #pragma once
@@ -16,9 +16,9 @@
 
 namespace evergrad::coordinator {
 
-// Returns the offset of the frame (0: the file's header) that is corrupt although later commits
-// follow it. nullopt: the file is intact, torn in its last transaction, or missing. Blocks while it
-// reads the file.
+// Returns the offset of the frame that is corrupt although later commits follow it; 0 stands for
+// the file's header. Returns nullopt if the file is intact, torn in its last transaction, or
+// missing. Blocks while it reads the file.
 std::optional<std::uint64_t> DamagedWalAt(const std::string& path);
 
 }  // namespace evergrad::coordinator
